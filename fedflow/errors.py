@@ -1,0 +1,27 @@
+"""The errors that fedflow raises on purpose, each one line that a user can act on."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedflowError(Exception):
+    """Something a user can mend. The command line prints it as one line and exits with code 2."""
+
+
+class BadInput(FedflowError):
+    """A field holds a value that is not accepted: ``BadInput("method.mu", -1, "a number >= 0")``."""
+
+    def __init__(self, field: str, value: object, accepted: str) -> None:
+        super().__init__(f"{field}: {value!r} is not accepted; expected {accepted}")
+        self.field, self.value, self.accepted = field, value, accepted
+
+    def __reduce__(self) -> tuple:  # keeps its three parts across process boundaries
+        return type(self), (self.field, self.value, self.accepted)
+
+
+def unknown_name(field: str, value: object, known: Iterable[str]) -> BadInput:
+    """The error for a name that is not registered, with the closest registered one first."""
+    names = sorted(known)
+    close = difflib.get_close_matches(str(value), names, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    return BadInput(field, value, f"one of {', '.join(names)}{hint}")

@@ -1,0 +1,171 @@
+"""Typed, validated, documented settings: hyper-parameters, partition parameters and ``params.yaml`` alike.
+
+A settings class lists its fields with `option`; building one from plain YAML values checks every
+field and raises `BadInput` with the full name of the field and what it accepts::
+
+    class FedProx(FedAvg):
+        mu: float = option(0.01, "weight of the proximal term", symbol="mu", ge=0, source="Li et al. 2020")
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self, dataclass_transform
+
+from fedflow.errors import BadInput, unknown_name
+
+
+def option(
+    default: Any = dataclasses.MISSING,
+    doc: str = "",
+    *,
+    symbol: str = "",
+    source: str = "",
+    grid: tuple = (),
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    choices: tuple = (),
+    factory: Callable[[], Any] | None = None,
+) -> Any:
+    """One documented field: its meaning, symbol, source, usual grid, and the values it accepts."""
+    metadata = {
+        "doc": doc, "symbol": symbol, "source": source, "grid": grid, "choices": choices,
+        "bounds": {op: bound for op, bound in (("ge", ge), ("gt", gt), ("le", le), ("lt", lt)) if bound is not None},
+    }  # fmt: skip
+    if factory is not None:
+        return dataclasses.field(default_factory=factory, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option,))
+class Settings:
+    """Base of every settings class: a frozen, keyword-only dataclass whose values are checked.
+
+    ``section`` is the prefix that error messages put before a field's name.
+    """
+
+    section: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+    def __post_init__(self) -> None:
+        hints = _hints(type(self))
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            name = f"{self.section}.{field.name}" if self.section else field.name
+            value = check(name, getattr(self, field.name), hints[field.name], field.metadata)
+            object.__setattr__(self, field.name, value)
+        self.validate()
+
+    def validate(self) -> None:
+        """Check what involves several fields at once; raise `BadInput`."""
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], section: str | None = None) -> Self:
+        """Build from plain values, e.g. a YAML mapping. Unknown and missing fields raise `BadInput`."""
+        section = cls.section if section is None else section
+        dot = f"{section}." if section else ""
+        if not isinstance(values, Mapping):
+            raise BadInput(section or "params", values, "a mapping of field names to values")
+        fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        for name in values:
+            if name not in fields:
+                raise unknown_name(f"{dot}{name}", name, fields)
+        for name, field in fields.items():
+            required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+            if required and name not in values:
+                raise BadInput(f"{dot}{name}", None, describe(_hints(cls)[name], field.metadata))
+        return cls(**values)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for YAML, JSON or a record."""
+        return dataclasses.asdict(self)  # type: ignore[call-overload]
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def check(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
+    """``value`` converted to ``hint`` and within its bounds, or `BadInput`."""
+    accepted = describe(hint, metadata)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        last = BadInput(name, value, accepted)
+        for arm in (arm for arm in args if arm is not type(None)):
+            try:
+                return check(name, value, arm, metadata)
+            except BadInput as error:
+                last = error
+        raise BadInput(name, last.value, accepted)
+    if origin in (tuple, list):
+        if isinstance(value, str) or not isinstance(value, list | tuple):
+            raise BadInput(name, value, accepted)
+        item = args[0] if args else Any
+        return origin(check(f"{name}[{i}]", v, item, metadata) for i, v in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise BadInput(name, value, accepted)
+        return dict(value)
+    if isinstance(hint, type) and issubclass(hint, Settings):
+        return value if isinstance(value, hint) else hint.parse(value, section=name)
+    if hint is float and type(value) in (int, str):
+        try:
+            value = float(value)  # YAML reads 1e-3 as text
+        except ValueError:
+            raise BadInput(name, value, accepted) from None
+    if hint in (int, float, str, bool) and (
+        type(value) is not hint or (hint is float and not math.isfinite(value))
+    ):
+        raise BadInput(name, value, accepted)
+    if metadata.get("choices") and value not in metadata["choices"]:
+        raise unknown_name(name, value, map(str, metadata["choices"]))
+    tests = {
+        "ge": lambda b: value >= b,
+        "gt": lambda b: value > b,
+        "le": lambda b: value <= b,
+        "lt": lambda b: value < b,
+    }
+    if not all(tests[op](bound) for op, bound in metadata.get("bounds", {}).items()):
+        raise BadInput(name, value, accepted)
+    return value
+
+
+def describe(hint: Any, metadata: Mapping[str, Any]) -> str:
+    """What a field accepts, in words: 'a number >= 0', 'one of single, complete'."""
+    if metadata.get("choices"):
+        return "one of " + ", ".join(map(str, metadata["choices"]))
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join("nothing" if arm is type(None) else describe(arm, metadata) for arm in args)
+    if origin in (tuple, list):
+        return f"a list, each item {describe(args[0], metadata) if args else 'any value'}"
+    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", dict: "a mapping"}
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    bounds = " and ".join(f"{signs[op]} {bound:g}" for op, bound in metadata.get("bounds", {}).items())
+    is_settings = isinstance(hint, type) and issubclass(hint, Settings)
+    base = "a mapping" if is_settings else words.get(origin or hint, "a value")
+    return f"{base} {bounds}".rstrip()
+
+
+def explain(cls: type[Settings]) -> list[dict[str, Any]]:
+    """One row per field for help pages: name, symbol, default, accepted values, meaning, source, grid."""
+    rows = []
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        has_factory = field.default_factory is not dataclasses.MISSING
+        default = field.default_factory() if has_factory else field.default  # type: ignore[misc]
+        meta = field.metadata
+        rows.append({
+            "name": field.name, "symbol": meta.get("symbol", ""),
+            "default": "required" if default is dataclasses.MISSING else default,
+            "accepts": describe(_hints(cls)[field.name], meta), "doc": meta.get("doc", ""),
+            "source": meta.get("source", ""), "grid": meta.get("grid", ()),
+        })  # fmt: skip
+    return rows
