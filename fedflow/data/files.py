@@ -39,6 +39,8 @@ class RawImages:
 
 def reason(error: BaseException) -> str:
     """The first line of an error's text, or the name of its type."""
+    if isinstance(error, KeyError):
+        return f"has no {error}"
     return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
 
 

@@ -155,10 +155,10 @@ def load_prepared(path: Path | str, verify: bool = False) -> Dataset:
             if meta["hash"] != _content_hash(meta):
                 raise ValueError("its fields do not match its hash")
             name, constants = meta["name"], (tuple(meta["mean"]), tuple(meta["std"]))
-            classes, shapes, records = tuple(meta["classes"]), meta["shapes"], meta["files"]
+            classes = tuple(meta["classes"])
+            records = [(meta["files"][_file(split)], meta["shapes"][split]) for split in SPLITS]
         train, test = (
-            _load_split(folder / _file(split), records[_file(split)], shapes[split], verify)
-            for split in SPLITS
+            _load_split(folder / _file(split), *record, verify) for split, record in zip(SPLITS, records)
         )
     except FedflowError as error:
         raise FedflowError(f"{error}; run prepare again") from error

@@ -102,8 +102,8 @@ class Source:
     def _find(self, root: Path, path: Path | str | None) -> tuple[RawImages, str]:
         if self.kind == "path":
             file = Path(path or "")
-            if path is None or not file.exists():
-                raise FedflowError(f"source {self.name!r}: there is no file {str(file)!r} (data.path)")
+            if not path or not file.exists():
+                raise FedflowError(f"source {self.name!r}: there is no file {str(path)!r} (data.path)")
             reader = read_npz if self.name == "npz" else read_folder if file.is_dir() else read_tar
             return reader(file), str(file)
         if self.kind == "package" and self.fetch:

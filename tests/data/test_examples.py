@@ -1,0 +1,77 @@
+import pytest
+import torch
+
+from fedflow.data import Examples
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.5)
+
+
+@pytest.fixture
+def images() -> Examples:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (20, 3, 5, 4), dtype=torch.uint8, generator=generator)
+    return Examples(x, torch.arange(20) % 7, MEAN, STD)
+
+
+def expected(images: Examples, index: torch.Tensor) -> torch.Tensor:
+    mean, std = (torch.tensor(v, dtype=torch.float64).view(3, 1, 1) for v in (MEAN, STD))
+    return (images.x[index].double() / 255 - mean) / std
+
+
+@pytest.mark.parametrize("shape", [(), (6,), (2, 3), (2, 3, 1), (0,)])
+def test_inputs_are_normalised_for_an_index_of_any_shape(images: Examples, shape: tuple[int, ...]) -> None:
+    index = torch.arange(torch.Size(shape).numel()).reshape(shape)
+    x = images.inputs(index)
+    assert x.shape == (*shape, 3, 5, 4) and x.dtype == torch.float32
+    # float32 of values up to 3: a few units of 2**-22
+    torch.testing.assert_close(x.double(), expected(images, index), atol=2e-6, rtol=0)
+    assert torch.equal(images.targets(index), index % 7)
+
+
+def test_the_images_stay_uint8(images: Examples) -> None:
+    images.inputs(torch.tensor([1, 2]))
+    assert images.x.dtype == torch.uint8 and len(images) == 20 and images.device.type == "cpu"
+
+
+def test_vmap_over_clients_equals_one_gather(images: Examples) -> None:
+    index = torch.tensor([[0, 5, 19], [3, 3, 1]])  # [C, n]
+    assert torch.equal(torch.func.vmap(images.inputs)(index), images.inputs(index))
+    assert torch.equal(torch.func.vmap(images.targets)(index), images.targets(index))
+
+
+def test_images_without_constants_are_scaled_to_one() -> None:
+    x = torch.tensor([0, 51, 255], dtype=torch.uint8).view(3, 1, 1, 1)
+    values = Examples(x, torch.zeros(3, dtype=torch.int64)).inputs(torch.arange(3)).flatten()
+    torch.testing.assert_close(values, torch.tensor([0.0, 0.2, 1.0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_inputs_come_in_the_wanted_type(images: Examples, dtype: torch.dtype) -> None:
+    x = images.inputs(torch.arange(20), dtype)
+    assert x.dtype == dtype
+    torch.testing.assert_close(x.double(), expected(images, torch.arange(20)), atol=0.05, rtol=0)
+
+
+def test_float_features_are_left_as_they_are() -> None:
+    x, y = torch.randn(6, 2, dtype=torch.float64), torch.randn(6)
+    examples = Examples(x, y)
+    assert torch.equal(examples.inputs(torch.tensor([4, 0])), x[[4, 0]].float())
+    assert torch.equal(examples.targets(torch.tensor([[4], [0]])), y[[4, 0]].view(2, 1))
+
+
+def test_moving_to_the_same_device_changes_nothing(images: Examples) -> None:
+    assert images.to("cpu") is images
+
+
+@pytest.mark.parametrize(
+    ("x", "n", "mean", "words"),
+    [
+        (torch.zeros(3, 1, 2, 2, dtype=torch.uint8), 4, None, "3 inputs and 4 targets"),
+        (torch.zeros(3, 4, dtype=torch.uint8), 3, None, "must be images"),
+        (torch.zeros(3, 2, 2, 2, dtype=torch.uint8), 3, (0.1, 0.2, 0.3), "one value per channel"),
+        (torch.zeros(3, 4, dtype=torch.int64), 3, None, "float features"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(x: torch.Tensor, n: int, mean: tuple | None, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Examples(x, torch.zeros(n), mean)

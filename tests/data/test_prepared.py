@@ -1,0 +1,247 @@
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedflow.data import Dataset, DatasetParams, load_prepared, prepare
+from fedflow.errors import BadInput, FedflowError
+
+FILES = ("meta.json", "test.safetensors", "train.safetensors")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def digits(out: Path, **params: object) -> Dataset:
+    return prepare(DatasetParams(source="digits", **params), out)
+
+
+# What is written
+
+
+def test_two_prepares_are_byte_identical_and_in_any_process(tmp_path: Path, npz: Callable) -> None:
+    values = {"source": "npz", "path": str(npz()), "train_limit": 20, "pad": 1}
+    prepare(DatasetParams.parse(values), tmp_path / "a")
+    code = (
+        "import sys; from fedflow.data import *; prepare(DatasetParams.parse(eval(sys.argv[1])), sys.argv[2])"
+    )
+    subprocess.run([sys.executable, "-c", code, repr(values), str(tmp_path / "b")], check=True)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert sorted(contents(tmp_path / "a")) == sorted(FILES)
+
+
+def test_meta_describes_the_files(tmp_path: Path) -> None:
+    data = digits(tmp_path)
+    meta = json.loads((tmp_path / "meta.json").read_text())
+    assert meta["params"] == DatasetParams(source="digits").as_dict()
+    assert meta["shapes"] == {"train": [1438, 1, 8, 8], "test": [359, 1, 8, 8]}
+    assert meta["class_counts"]["train"] == torch.bincount(data.y_train).tolist()
+    assert meta["classes"] == list(data.classes) and meta["hash"] == data.hash and len(data.hash) == 16
+    for name in FILES[1:]:
+        assert meta["files"][name]["bytes"] == (tmp_path / name).stat().st_size
+
+
+def test_what_is_loaded_is_what_was_prepared(tmp_path: Path, make: Callable, arrays: Callable) -> None:
+    made = make()
+    data = load_prepared(tmp_path / "out", verify=True)
+    assert data.name == "small" and data.num_classes == 3 and data.input_shape == (1, 4, 4)
+    assert data.x_train.dtype == torch.uint8 and data.y_train.dtype == torch.int64
+    assert np.array_equal(data.x_test[:, 0].numpy(), arrays()["x_test"])
+    assert torch.equal(made.x_train, data.x_train) and torch.equal(made.y_test, data.y_test)
+    assert len(data.train) == 30 and len(data.test) == 12
+
+
+def test_the_files_are_readable_by_others(tmp_path: Path, make: Callable) -> None:
+    make()
+    assert len({(tmp_path / "out" / name).stat().st_mode for name in FILES}) == 1
+
+
+def test_a_second_prepare_replaces_the_first(tmp_path: Path, make: Callable) -> None:
+    first, second = make(), make(pad=1)
+    assert first.hash != second.hash and second.input_shape == (1, 6, 6)
+    assert first.x_train.shape == (30, 1, 4, 4) and first.x_train.float().mean() > 100  # still mapped
+    assert sorted(contents(tmp_path / "out")) == sorted(FILES)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no list of mapped files")
+def test_loaded_images_are_memory_mapped(make: Callable) -> None:
+    data = make()
+    assert "out/train.safetensors" in Path("/proc/self/maps").read_text()
+    assert len(data.train) == 30
+
+
+# Padding, channels, normalisation, limits
+
+
+def test_padding_comes_before_normalisation(tmp_path: Path) -> None:
+    data = prepare(DatasetParams(source="mnist5k", pad=2, channels=3, test_limit=10), tmp_path)
+    assert data.input_shape == (3, 32, 32) and data.mean == (0.1307,) * 3 and data.std == (0.3081,) * 3
+    x = data.train.inputs(torch.arange(50))
+    border = torch.ones(32, 32, dtype=torch.bool)
+    border[2:-2, 2:-2] = False
+    edge = torch.tensor((0 - 0.1307) / 0.3081)
+    torch.testing.assert_close(x[:, :, border], edge.expand(50, 3, int(border.sum())))
+    inside = (data.x_train[:50].double() / 255 - 0.1307) / 0.3081
+    torch.testing.assert_close(x.double(), inside, atol=1e-6, rtol=0)
+    assert torch.equal(x[:, 0], x[:, 1]) and torch.equal(x[:, 0], x[:, 2])
+
+
+def test_missing_constants_are_those_of_the_training_images(tmp_path: Path) -> None:
+    whole = digits(tmp_path / "a")
+    x = whole.x_train.double() / 255
+    assert whole.mean[0] == pytest.approx(x.mean().item(), abs=1e-6)
+    assert whole.std[0] == pytest.approx(x.std(correction=0).item(), abs=1e-6)
+    part = digits(tmp_path / "b", pad=3, channels=3, train_limit=50)
+    assert part.mean == whole.mean * 3 and part.std == whole.std * 3  # of all images, unpadded
+
+
+def test_a_constant_image_set_is_not_divided_by_zero(npz: Callable, tmp_path: Path) -> None:
+    path = npz(x_train=np.full((30, 4, 4), 51, np.uint8))
+    data = prepare(DatasetParams(source="npz", path=str(path)), tmp_path / "out")
+    assert data.mean == (0.2,) and data.std == (1.0,)
+
+
+@pytest.mark.parametrize("limit", [10, 33, 1000, 1438, 5000])
+def test_a_limit_keeps_every_class_in_proportion(tmp_path: Path, limit: int) -> None:
+    whole, part = digits(tmp_path / "a"), digits(tmp_path / "b", train_limit=limit)
+    assert len(part.train) == min(limit, 1438) and len(part.test) == 359
+    share = torch.bincount(part.y_train) / torch.bincount(whole.y_train)
+    assert (share - len(part.train) / 1438).abs().max() < 1 / 139  # one image of the smallest class
+
+
+def test_limits_are_nested_keep_the_order_and_depend_on_the_seed(tmp_path: Path) -> None:
+    def kept(name: str, limit: int | None, seed: int = 0) -> list[tuple]:
+        data = digits(tmp_path / name, test_limit=limit, seed=seed)
+        return [(y, *x.flatten().tolist()) for x, y in zip(data.x_test, data.y_test.tolist())]
+
+    whole, large, small = kept("w", None), kept("l", 120), kept("s", 40)
+    assert [image for image in whole if image in large] == large and set(small) < set(large)
+    assert set(kept("t", 40, seed=1)) != set(small)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "data.source: None is not accepted; expected one of mnist"),
+        ({"source": "minst"}, "did you mean 'mnist'"),
+        ({"source": "digits", "pad": -1}, "data.pad: -1 is not accepted; expected a whole number >= 0"),
+        ({"source": "digits", "channels": 2}, "data.channels: 2 is not accepted"),
+        ({"source": "digits", "train_limit": 0}, "data.train_limit: 0 is not accepted"),
+        ({"source": "digits", "path": "x.npz"}, "data.path: 'x.npz' is not accepted; expected nothing"),
+        ({"source": "npz"}, "data.path: None is not accepted; expected a file or folder, for source 'npz'"),
+        ({"source": "digits", "padding": 2}, "did you mean 'pad'"),
+    ],
+)
+def test_bad_parameters_are_named(values: dict, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        DatasetParams.parse(values)
+    assert message in str(caught.value)
+
+
+def test_a_limit_below_the_number_of_classes_is_refused(make: Callable, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"data.test_limit: 2 .* at least 3"):
+        make(test_limit=2)
+    assert contents(tmp_path / "out") == {}
+
+
+def test_colour_is_not_turned_into_grey(npz: Callable, tmp_path: Path) -> None:
+    colour = {f"x_{split}": np.zeros((n, 4, 4, 3), np.uint8) for split, n in (("train", 30), ("test", 12))}
+    params = DatasetParams(source="npz", path=str(npz(**colour)), channels=1)
+    with pytest.raises(BadInput, match=r"data\.channels: 1"):
+        prepare(params, tmp_path / "out")
+    assert prepare(DatasetParams(source="npz", path=params.path), tmp_path / "out").input_shape == (3, 4, 4)
+
+
+def write_fails(message: str, run: Callable) -> None:
+    with pytest.raises(FedflowError) as caught:
+        run()
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
+    digits(tmp_path / "out")
+    before = contents(tmp_path / "out")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))  # every write past 50 kB fails
+    try:
+        write_fails("cannot write the prepared data", lambda: digits(tmp_path / "out", pad=1))
+        write_fails("cannot write the prepared data", lambda: digits(tmp_path / "new"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert contents(tmp_path / "out") == before and contents(tmp_path / "new") == {}
+    assert load_prepared(tmp_path / "out", verify=True).input_shape == (1, 8, 8)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    where = tmp_path / "file" / "out"
+    write_fails(f"{where}: cannot write the prepared data: ", lambda: digits(where))
+
+
+def test_a_move_that_fails_leaves_no_meta(
+    tmp_path: Path, make: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    make()
+    monkeypatch.setattr(os, "replace", full)
+    write_fails("No space left on device", lambda: make(pad=1))
+    write_fails("meta.json: missing; run prepare", lambda: load_prepared(tmp_path / "out"))
+    assert sorted(contents(tmp_path / "out")) == sorted(FILES[1:])
+
+
+def edit(**changes: object) -> Callable[[bytes], bytes]:
+    return lambda content: json.dumps(json.loads(content) | changes).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("meta.json", None, "missing"),
+        ("meta.json", lambda c: c[:100], "cannot be read"),
+        ("meta.json", lambda c: b"[]", "cannot be read"),
+        ("meta.json", lambda c: b"\xff\xfe", "cannot be read"),
+        ("meta.json", edit(mean=[0.0]), "do not match its hash"),
+        ("meta.json", edit(shapes={}), "cannot be read: has no 'train'"),
+        ("meta.json", edit(shapes={"train": [29, 1, 4, 4], "test": [12, 1, 4, 4]}), "holds other tensors"),
+        ("train.safetensors", None, "missing"),
+        ("train.safetensors", lambda c: c[:-1], "bytes, not"),
+        ("test.safetensors", lambda c: b"", "has 0 bytes, not"),
+        ("test.safetensors", lambda c: c + b"\0", "bytes, not"),
+        ("test.safetensors", lambda c: b"\xff" * len(c), "cannot be read"),
+    ],
+)
+def test_damaged_prepared_data_name_the_file(
+    make: Callable, tmp_path: Path, name: str, damage: Callable | None, message: str
+) -> None:
+    make()
+    file = tmp_path / "out" / name
+    content = file.read_bytes()
+    file.unlink()
+    if damage:
+        file.write_bytes(damage(content))
+    write_fails(message, lambda: load_prepared(tmp_path / "out"))
+    write_fails(name, lambda: load_prepared(tmp_path / "out"))
+    write_fails("run prepare", lambda: load_prepared(tmp_path / "out"))
+
+
+def test_verify_finds_a_changed_pixel(make: Callable, tmp_path: Path) -> None:
+    make()
+    file = tmp_path / "out" / "train.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    load_prepared(tmp_path / "out")
+    write_fails("train.safetensors: wrong checksum", lambda: load_prepared(tmp_path / "out", verify=True))

