@@ -34,7 +34,7 @@ class Examples:
             )
             if {len(m), len(s)} - {1, x.shape[1]}:
                 raise ValueError(f"mean and std must have one value per channel ({x.shape[1]})")
-            # (x/255 - mean)/std = x*scale + shift, one pass over the batch
+            # (x/255 - mean)/std = x*scale + shift
             self._scale = (1 / (255 * s)).view(-1, 1, 1).float().to(x.device)  # [C, 1, 1]
             self._shift = (-m / s).view(-1, 1, 1).float().to(x.device)  # [C, 1, 1]
         elif not x.is_floating_point():
@@ -61,7 +61,8 @@ class Examples:
         x = self.x.index_select(0, index.reshape(-1)).reshape(*index.shape, *self.x.shape[1:])
         if not self.images:
             return x.to(dtype)
-        return torch.addcmul(self._shift.to(dtype), x.to(dtype), self._scale.to(dtype))
+        x = x.to(torch.promote_types(dtype, torch.float32))  # half precision would round twice
+        return x.mul_(self._scale).add_(self._shift).to(dtype)  # in place: a second batch would cost more
 
     def targets(self, index: Tensor) -> Tensor:
         """Targets at ``index`` (any shape S): [*S]."""
