@@ -99,6 +99,13 @@ class Source:
             raise FedflowError(f"{where}: training images per class are {counts}, not {self.train_counts}")
         return images
 
+    def where(self, root: Path | str | None = None) -> str:
+        """Where the images would come from without a download; empty where they would need one."""
+        if self.kind in ("package", "path"):
+            return {"package": "in a package", "path": "data.path"}[self.kind]
+        files = (data_root(root) / f"{self.name}{suffix}" for suffix in (".npz", ".tar"))
+        return next((file.name for file in files if file.exists()), "")
+
     def _find(self, root: Path, path: Path | str | None) -> tuple[RawImages, str]:
         if self.kind == "path":
             file = Path(path or "")

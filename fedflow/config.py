@@ -1,0 +1,167 @@
+"""``params.yaml``: every knob of every stage, checked by one schema. Only this file reads it."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedflow.data import DatasetParams
+from fedflow.errors import BadInput, FedflowError, unknown_name
+from fedflow.local.training import LocalTraining
+from fedflow.methods import METHODS, Method, build_method
+from fedflow.models import ARCHITECTURES
+from fedflow.partition import PartitionParams
+from fedflow.settings import Settings, option
+from fedflow.simulation.rounds import RunSettings
+
+PARAMS = Path("params.yaml")
+EXECUTORS = ("inline", "threads", "processes", "dask", "ray")
+
+
+class EngineSettings(Settings):
+    """Who computes, and where. Nothing here changes a result beyond float tolerance."""
+
+    section = "engine"
+    executor: str = option(
+        "threads", "who runs the shards of a round; inline needs no Prefect server", choices=EXECUTORS
+    )
+    workers: int = option(2, "shards per round", ge=1)
+    device: str = option("auto", "auto = a GPU if there is one, else cpu", choices=("auto", "cpu", "cuda"))
+    cohort: str = option(
+        "auto", "clients one by one or all at once; auto = vmap on a GPU", choices=("auto", "loop", "vmap")
+    )
+    width: int = option(32, "clients per vmapped call", ge=1)
+    address: str | None = option(
+        None, "address of a running Dask or Ray cluster; nothing = start a local one"
+    )
+
+
+class ModelParams(Settings):
+    """The network for one dataset."""
+
+    section = "models"
+    name: str = option(doc="architecture")
+    options: dict = option(factory=dict, doc="options of the architecture")
+
+    def validate(self) -> None:
+        if self.name not in ARCHITECTURES:
+            raise unknown_name("model.name", self.name, ARCHITECTURES)
+
+
+class Grid(Settings):
+    """What `dvc repro` and the sweep flow run: every partition x method x seed."""
+
+    section = "grid"
+    datasets: list[str] = option(doc="names under data")
+    partitions: list[str] = option(doc="names under partitions")
+    methods: list[str] = option(doc="names of methods")
+    seeds: list[int] = option(doc="experiment seeds", ge=0)
+
+
+class Params(Settings):
+    """The whole of ``params.yaml``."""
+
+    data: dict[str, Any] = option(doc="dataset name -> source and preparation")
+    models: dict[str, Any] = option(doc="dataset name -> network")
+    partitions: dict[str, Any] = option(doc="partition name -> dataset, scheme, clients")
+    training: LocalTraining = option(factory=LocalTraining, doc="local SGD, the same for all methods")
+    run: RunSettings = option(factory=RunSettings, doc="rounds, participation, evaluation")
+    methods: dict[str, Any] = option(
+        factory=dict, doc="method name -> hyper-parameters, and training: what differs"
+    )
+    grid: Grid = option(doc="what to run")
+    engine: EngineSettings = option(factory=EngineSettings, doc="executor, workers, device")
+
+    def dataset(self, name: str) -> DatasetParams:
+        """How to prepare the named dataset."""
+        return DatasetParams.parse(_entry("data", self.data, name), section=f"data.{name}")
+
+    def model(self, dataset: str) -> ModelParams:
+        """The network for the named dataset."""
+        entry = _entry("models", self.models, dataset)
+        return ModelParams.parse(
+            {"name": entry} if isinstance(entry, str) else entry, section=f"models.{dataset}"
+        )
+
+    def partition(self, name: str) -> PartitionParams:
+        """How to make the named partition."""
+        return PartitionParams.parse(_entry("partitions", self.partitions, name))
+
+    def method(self, name: str) -> tuple[Method, LocalTraining]:
+        """The named method, and its local training: the shared settings with its own changes."""
+        if name not in METHODS:
+            raise unknown_name("method.name", name, METHODS)
+        entry = dict(self.methods.get(name) or {})
+        changes = entry.pop("training", {})
+        training = LocalTraining.parse(self.training.as_dict() | changes, section="training")
+        return build_method(name, entry), training
+
+    def validate(self) -> None:
+        for name in self.data:
+            self.dataset(name)
+        for name in self.models:
+            self.model(name)
+        for name in self.partitions:
+            partition = self.partition(name)
+            if partition.dataset not in self.data:
+                raise unknown_name(f"partitions.{name}.dataset", partition.dataset, self.data)
+            self.model(partition.dataset)
+        for name in {*self.methods, *self.grid.methods}:
+            self.method(name)
+        for name in self.grid.datasets:
+            _entry("data", self.data, name)
+        for name in self.grid.partitions:
+            dataset = self.partition(name).dataset
+            if dataset not in self.grid.datasets:
+                raise BadInput(
+                    "grid.datasets", self.grid.datasets, f"a list with {dataset!r}, which {name} divides"
+                )
+
+
+def load_params(path: Path = PARAMS, overrides: Sequence[str] = ()) -> Params:
+    """Read and check ``params.yaml``, after ``overrides`` such as ``method.clusters=4`` or ``run.rounds=5``.
+
+    Raises `FedflowError` (no such file, not YAML) or `BadInput` (a field that is not accepted).
+    """
+    try:
+        values = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise FedflowError(f"cannot read {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise FedflowError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise BadInput(str(path), values, "a mapping of sections")
+    for override in overrides:
+        set_value(values, override)
+    return Params.parse(values)
+
+
+def set_value(values: dict, override: str) -> None:
+    """Apply one ``a.b.c=value`` (value in YAML) to nested mappings, in place."""
+    name, sign, text = override.partition("=")
+    if not sign or not all(name.split(".")):
+        raise BadInput("--set", override, "section.field=value, for example run.rounds=5")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise BadInput("--set", override, "a value in YAML after the = sign") from None
+    *parents, last = name.split(".")
+    for parent in parents:
+        if not isinstance(values.get(parent), dict):
+            values[parent] = {}
+        values = values[parent]
+    values[last] = value
+
+
+def digest(value: Mapping[str, Any]) -> str:
+    """A short content hash of plain values."""
+    return hashlib.blake2b(yaml.safe_dump(dict(value), sort_keys=True).encode(), digest_size=6).hexdigest()
+
+
+def _entry(section: str, entries: Mapping[str, Any], name: str) -> Any:
+    if name not in entries:
+        raise unknown_name(section, name, entries)
+    return entries[name]

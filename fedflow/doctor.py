@@ -1,0 +1,113 @@
+"""A look at everything that an experiment needs, before it needs it."""
+
+import importlib.metadata
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fedflow.config import load_params
+from fedflow.data import SOURCES, data_root
+from fedflow.errors import FedflowError
+
+NEEDED = ("torch", "torchvision", "numpy", "scikit-learn", "safetensors", "prefect", "mlflow", "dvc")
+OPTIONAL = {
+    "prefect-dask": "engine.executor dask",
+    "prefect-ray": "engine.executor ray",
+    "umap-learn": "UMAP embeddings",
+}
+LITTLE_SPACE = 2 * 2**30  # bytes
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the examination; ``status`` is ok, note or bad."""
+
+    status: str
+    what: str
+    detail: str
+
+
+def examine(root: Path = Path()) -> list[Finding]:
+    """Versions, devices, data root, ``params.yaml``, record store, free space and API server."""
+    return [
+        Finding("ok", "python", sys.version.split()[0]),
+        *(_package(name) for name in NEEDED),
+        *(_extra(name, use) for name, use in OPTIONAL.items()),
+        _device(),
+        _data(),
+        _params(root),
+        _store(root),
+        _space(root),
+        _server(),
+    ]
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding("ok", name, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding("bad", name, f"not installed; run `make setup` or `pip install {name}`")
+
+
+def _extra(name: str, use: str) -> Finding:
+    try:
+        return Finding("ok", name, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding("note", name, f"not installed; only needed for {use}")
+
+
+def _device() -> Finding:
+    if torch.cuda.is_available():
+        names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+        return Finding("ok", "device", f"cuda: {names}")
+    return Finding("ok", "device", f"cpu with {os.cpu_count()} cores (no GPU seen)")
+
+
+def _data() -> Finding:
+    root = data_root()
+    here = [name for name, source in SOURCES.items() if source.where(root)]
+    status = "ok" if root.is_dir() else "note"
+    return Finding(status, "data root", f"{root}; usable without download: {', '.join(here)}")
+
+
+def _params(root: Path) -> Finding:
+    try:
+        params = load_params(root / "params.yaml")
+    except FedflowError as error:
+        return Finding("bad", "params.yaml", str(error))
+    grid = params.grid
+    cells = f"{len(grid.partitions)} partitions x {len(grid.methods)} methods x {len(grid.seeds)} seeds"
+    return Finding("ok", "params.yaml", cells)
+
+
+def _store(root: Path) -> Finding:
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if uri:
+        return Finding("ok", "record", f"MLFLOW_TRACKING_URI = {uri}")
+    folder = root / "mlruns"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return Finding("ok", "record", f"{folder / 'mlflow.db'}")
+    except OSError as error:
+        return Finding(
+            "bad",
+            "record",
+            f"{folder} cannot be written ({error.strerror}); set MLFLOW_TRACKING_URI or mend it",
+        )
+
+
+def _space(root: Path) -> Finding:
+    free = shutil.disk_usage(root.resolve()).free
+    text = f"{free / 2**30:.1f} GiB free"
+    return Finding("ok", "disk", text) if free > LITTLE_SPACE else Finding("note", "disk", f"only {text}")
+
+
+def _server() -> Finding:
+    url = os.environ.get("PREFECT_API_URL")
+    return Finding("ok", "Prefect API", url or "none set: runs start and share one on localhost")

@@ -1,0 +1,199 @@
+"""One experiment: a partition, a method and a seed out of ``params.yaml``, run and recorded."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+
+from fedflow.config import Params, digest
+from fedflow.data import load_prepared, prepare
+from fedflow.errors import FedflowError
+from fedflow.partition import load_partition, make_partition
+from fedflow.results import write_results
+from fedflow.simulation.executors import Executor
+from fedflow.simulation.federation import FederationFiles
+from fedflow.simulation.rounds import Round, Simulation
+from fedflow.simulation.worker import Job
+from fedflow.tracking import open_run
+
+Listener = Callable[[Round, int], None]  # told every round, and how many there will be
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What to run, and where its files lie below ``root``."""
+
+    params: Params
+    partition: str
+    method: str
+    seed: int
+    root: Path = Path()
+    sweep: str | None = None  # the MLflow parent run that this run belongs to
+
+    @property
+    def dataset(self) -> str:
+        return self.params.partition(self.partition).dataset
+
+    @property
+    def prepared_folder(self) -> Path:
+        return self.root / "data" / "prepared" / self.dataset
+
+    @property
+    def partition_folder(self) -> Path:
+        return self.root / "data" / "partitions" / self.partition
+
+    @property
+    def results_folder(self) -> Path:
+        return self.root / "results" / self.partition / self.method / str(self.seed)
+
+    def check(self) -> None:
+        """Raise `BadInput` for any name or value that this experiment cannot run with."""
+        self.params.method(self.method)
+        self.params.model(self.dataset)
+        pick_device(self.params.engine.device)
+
+    @cached_property
+    def job(self) -> Job:
+        """What every worker of the run needs to know."""
+        method, training = self.params.method(self.method)
+        model, engine = self.params.model(self.dataset), self.params.engine
+        files = FederationFiles(
+            prepared=str(self.prepared_folder.resolve()),
+            partition=str(self.partition_folder.resolve()),
+            model=model.name,
+            model_options=tuple(sorted(model.options.items())),
+            device=pick_device(engine.device),
+        )
+        return Job(files, method, training, self.seed, cohort=engine.cohort, width=engine.width)
+
+
+def pick_device(wanted: str) -> str:
+    """``auto`` becomes cuda where there is a GPU; `FedflowError` when cuda is asked for in vain."""
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise FedflowError("engine.device: 'cuda' was asked for, but torch sees no GPU here; use cpu or auto")
+    return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+
+
+def prepare_dataset(params: Params, name: str, root: Path = Path()) -> Path:
+    """Make ``data/prepared/<name>`` unless it is there with the same parameters; returns the folder."""
+    folder, wanted = root / "data" / "prepared" / name, params.dataset(name)
+    if _fact(folder / "meta.json", "params") != wanted.as_dict():
+        prepare(wanted, folder)
+    return folder
+
+
+def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
+    """Make ``data/partitions/<name>`` unless it is there for the same data and parameters; returns the folder."""
+    wanted = params.partition(name)
+    dataset = load_prepared(root / "data" / "prepared" / wanted.dataset)
+    folder = root / "data" / "partitions" / name
+    made = make_partition(
+        wanted, dataset.y_train.numpy(), dataset.y_test.numpy(), dataset.num_classes, dataset.hash
+    )
+    if _fact(folder / "summary.json", "hash") != made.hash:
+        made.save(folder)
+    return folder
+
+
+def perform(
+    experiment: Experiment,
+    executor: Executor,
+    listeners: Sequence[Listener] = (),
+    out: Path | None = None,
+    system_metrics: bool = True,
+) -> dict[str, Any]:
+    """Run the experiment to its end, from its last checkpoint if it was cut off; returns its metrics.
+
+    Writes the result files to ``out`` (default ``results/<partition>/<method>/<seed>``) and one MLflow run.
+    Raises `FedflowError` when the same experiment is running already.
+    """
+    torch.set_num_threads(1)
+    job, run, root = experiment.job, experiment.params.run, experiment.root
+    partition = load_partition(experiment.partition_folder)
+    simulation = Simulation(job, run, executor, checkpoints=root / ".fedflow" / "checkpoints")
+    facts = _facts(experiment)
+    with _only_one(root / ".fedflow" / "locks" / simulation.fingerprint, experiment):
+        record = open_run(
+            root,
+            experiment=f"{experiment.dataset}/{experiment.partition}",
+            name=f"{experiment.method} seed {experiment.seed}",
+            key=simulation.fingerprint,
+            params=_recorded_params(experiment),
+            tags={"method": experiment.method, "seed": str(experiment.seed), "partition": experiment.partition},
+            datasets=[
+                {"name": experiment.dataset, "digest": facts["data_hash"], "source": str(experiment.prepared_folder), "context": "data"},
+                {"name": experiment.partition, "digest": facts["partition_hash"], "source": str(experiment.partition_folder), "context": "partition"},
+            ],
+            sweep=experiment.sweep,
+            system_metrics=system_metrics,
+        )  # fmt: skip
+        rounds: list[Round] = []
+        with record:
+            for report in simulation.rounds():
+                rounds.append(report)
+                record.round(report)
+                for tell in listeners:
+                    tell(report, run.rounds)
+            outcome = simulation.outcome()
+            folder = out or experiment.results_folder
+            write_results(folder, facts, rounds, outcome, partition.sizes, partition.groups)
+            record.finish(outcome, folder, job)
+        simulation.forget()
+    return facts | outcome.metrics
+
+
+def _facts(experiment: Experiment) -> dict[str, Any]:
+    """Which run this is, in every one of its result files."""
+    return {
+        "partition": experiment.partition,
+        "method": experiment.method,
+        "method_label": experiment.job.method.label,
+        "dataset": experiment.dataset,
+        "model": experiment.params.model(experiment.dataset).name,
+        "seed": experiment.seed,
+        "data_hash": _fact(experiment.prepared_folder / "meta.json", "hash"),
+        "partition_hash": _fact(experiment.partition_folder / "summary.json", "hash"),
+    }
+
+
+def _recorded_params(experiment: Experiment) -> dict[str, Any]:
+    params, job = experiment.params, experiment.job
+    return {
+        "dataset": experiment.dataset,
+        "partition": params.partition(experiment.partition).as_dict(),
+        "model": params.model(experiment.dataset).as_dict(),
+        "method": {"name": experiment.method, **job.method.as_dict()},
+        "training": job.training.as_dict(),
+        "run": params.run.as_dict(),
+        "engine": params.engine.as_dict(),
+        "seed": experiment.seed,
+        "params_hash": digest(params.as_dict()),
+    }
+
+
+@contextmanager
+def _only_one(path: Path, experiment: Experiment) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        name = f"{experiment.partition} · {experiment.method} · seed {experiment.seed}"
+        raise FedflowError(f"{name} is already running in another process") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _fact(path: Path, name: str) -> Any:
+    try:
+        return json.loads(path.read_text())[name]
+    except (OSError, ValueError, KeyError):
+        return None

@@ -1,0 +1,115 @@
+"""The interface of a federated method: what is sent, the client step, the server step, the model served.
+
+A method is a `Settings` class (its hyper-parameters) plus up to six hooks, in this order: `setup`,
+`plan`, `broadcast`, `local`, `aggregate`, `model_for`. It never loops over batches, knows no device,
+and writes no file; the engine does.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Protocol, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from fedflow.errors import unknown_name
+from fedflow.local.client import Client, Update
+from fedflow.local.training import LocalTraining
+from fedflow.models.flat import FlatModel
+from fedflow.settings import Settings
+
+Server = dict[str, Tensor]  # everything the server remembers between rounds, by name
+
+
+class Cohort(Protocol):
+    """The updates of one round, gathered in client order."""
+
+    model: FlatModel
+    ids: list[int]
+    groups: list[int]
+    clients: int  # N, taking part or not
+
+    def mean(self, name: str, group: int | None = None) -> Tensor:
+        """Weighted mean [.] of an uploaded vector, over all clients or over one of ``groups``."""
+
+    def stack(self, name: str) -> Tensor:
+        """Every client's vector [m, .] (for methods that declare ``gathers``)."""
+
+    def scalars(self, name: str) -> np.ndarray:
+        """An uploaded scalar of every client [m], float64."""
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Every client's weight [m], float64, not normalised."""
+
+
+class Method(Settings):
+    """Base of all methods.
+
+    ``serves`` says what clients are given in the end: one "global" model, one per "cluster", or a
+    "personal" one each. ``gathers`` asks for every client's update in `aggregate` instead of their means.
+    """
+
+    section = "method"
+    name: ClassVar[str] = ""
+    label: ClassVar[str] = ""
+    serves: ClassVar[str] = "global"
+    gathers: ClassVar[bool] = False
+
+    def streams(self, training: LocalTraining) -> dict[str, int]:
+        """The batch streams that `local` uses, with their local epochs."""
+        return {"batches": training.epochs}
+
+    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
+        """The first value of every vector that a client keeps; ``initial`` [D] is the common initial model."""
+        return {}
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+        """The server's first state. ``initial(i)`` is the i-th initial model [D]; 0 is common to all methods."""
+        return {"model": initial(0)}
+
+    def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int) -> np.ndarray:
+        """The cohort: ``size`` distinct clients out of len(sizes), uniformly."""
+        return rng.choice(len(sizes), size=size, replace=False)
+
+    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
+        """What one client receives; traffic down is counted from it."""
+        return {"model": server["model"]}
+
+    def local(self, client: Client) -> Update:
+        """The client step; traffic up is counted from the update's vectors and scalars."""
+        raise NotImplementedError
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        """The server's next state."""
+        raise NotImplementedError
+
+    def model_for(self, client: Client) -> Tensor | tuple[Tensor, Tensor]:
+        """The vector [D] that a client is served and evaluated with, after a broadcast.
+
+        Clustered methods return (vector, cluster number). Clients that share a model should return
+        the same memory (no copies), so that it is evaluated once.
+        """
+        return client.received["model"]
+
+
+METHODS: dict[str, type[Method]] = {}
+
+M = TypeVar("M", bound=type[Method])
+
+
+def register(name: str, label: str) -> Callable[[M], M]:
+    """Class decorator: make a method known by ``name``, shown as ``label``."""
+
+    def add(cls: M) -> M:
+        cls.name, cls.label = name, label
+        METHODS[name] = cls
+        return cls
+
+    return add
+
+
+def build_method(name: str, hyper_parameters: Mapping[str, object] | None = None) -> Method:
+    """The named method with its hyper-parameters; `BadInput` for unknown names or values."""
+    if name not in METHODS:
+        raise unknown_name("method.name", name, METHODS)
+    return METHODS[name].parse(hyper_parameters or {})

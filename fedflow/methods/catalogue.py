@@ -1,0 +1,58 @@
+"""What a method is, read off its code: for ``fedflow methods NAME`` and the catalogue in ``docs/``."""
+
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from fedflow.data.examples import Examples
+from fedflow.local.client import Client
+from fedflow.local.training import LocalTraining
+from fedflow.methods.base import Method
+from fedflow.models import build
+from fedflow.models.flat import FlatModel
+from fedflow.settings import explain
+
+
+@dataclass(frozen=True)
+class Page:
+    """One method: its module's text, its hyper-parameters, and its traffic in bytes per participant and round."""
+
+    name: str
+    label: str
+    serves: str
+    idea: str
+    text: str
+    options: list[dict[str, Any]]
+    down: int
+    up: int
+
+    def row(self) -> tuple[str, str, str, str]:
+        return self.name, self.label, self.serves, self.idea
+
+
+def describe(method: type[Method]) -> Page:
+    """The page of one method with default hyper-parameters; traffic is counted from real messages of LeNet-5."""
+    text = (sys.modules[method.__module__].__doc__ or "").strip()
+    idea = text.split("\n\n")[0].replace("\n", " ").partition(": ")[2]
+    down, up = traffic(method)
+    return Page(method.name, method.label, method.serves, idea, text, explain(method), down, up)
+
+
+@lru_cache
+def traffic(method: type[Method]) -> tuple[int, int]:
+    """Bytes down and up for one participant in one round, by running one local step on two blank images."""
+    instance, model = method(), FlatModel(lambda: build("lenet5", (3, 32, 32), 10))
+    server = instance.setup(model, model.init)
+    received = instance.broadcast(server, 0)
+    examples = Examples(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
+    index = torch.arange(2)
+    schedule = {stream: [index] for stream in instance.streams(LocalTraining())}
+    kept = instance.client_state(model, model.init(0))
+    update = instance.local(
+        Client(model, examples, LocalTraining(), 0.1, index, None, schedule, received, kept)
+    )
+    up = sum(v.numel() * v.element_size() for v in update.vectors.values()) + 4 * len(update.scalars)
+    return sum(v.numel() * v.element_size() for v in received.values()), up

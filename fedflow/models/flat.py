@@ -1,0 +1,218 @@
+"""A model is a vector: `FlatModel` turns an ``nn.Module`` into functions of one flat vector ``w`` of shape [D].
+
+The vector holds the P trainable parameters first, then the Q floating-point buffers (BatchNorm
+statistics), D = P + Q. So buffers are averaged, kept, clustered and sent wherever a model is, and
+cannot be forgotten; what must not touch them (gradients, norms, cosines, control variates, server
+optimisers) works on ``w[:P]`` or uses `FlatModel.with_buffers` (docs/decisions/0001). Integer
+counters stay in the module.
+"""
+
+import copy
+import fnmatch
+import threading
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedflow.errors import BadInput
+
+
+class Part:
+    """A named share of the vector (the body, the head): positions ``index`` [n] within [D]."""
+
+    def __init__(self, mask: Tensor) -> None:
+        self.mask = mask
+        self.index = mask.nonzero().squeeze(1)
+        self.rest = (~mask).nonzero().squeeze(1)
+        self._back = torch.cat([self.index, self.rest]).argsort()
+
+    def of(self, w: Tensor) -> Tensor:
+        """The entries of ``w`` [D] that belong to this part, [n]."""
+        return w[self.index]
+
+    def outside(self, w: Tensor) -> Tensor:
+        """The other entries of ``w`` [D], [D - n]."""
+        return w[self.rest]
+
+    def join(self, inside: Tensor, outside: Tensor) -> Tensor:
+        """The whole vector [D] from this part [n] and the rest [D - n]."""
+        return torch.cat([inside, outside])[self._back]
+
+
+class FlatModel:
+    """An ``nn.Module`` as pure functions of one vector.
+
+    ``factory`` builds the module; it may define ``losses(outputs, y) -> [B]`` and
+    ``hits(outputs, y) -> [B]``, which default to cross-entropy and to a correct arg max.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[[], nn.Module],
+        *,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.factory, self.device, self.dtype = factory, torch.device(device), dtype
+        with torch.random.fork_rng(devices=[]):
+            self._template = factory()
+        tensors = dict(self._template.named_parameters())
+        self.parameters = sum(p.numel() for p in tensors.values())  # P
+        tensors |= {k: b for k, b in self._template.named_buffers() if b.is_floating_point()}
+        self.names = list(tensors)
+        self.shapes = [t.shape for t in tensors.values()]
+        self.sizes = [t.numel() for t in tensors.values()]
+        self.size = sum(self.sizes)  # D
+        self.buffers = self.size - self.parameters  # Q
+        ends = torch.tensor(self.sizes).cumsum(0).tolist()
+        self.slices = {name: slice(end - n, end) for name, n, end in zip(self.names, self.sizes, ends)}
+        self._per_thread = threading.local()  # functional_call swaps tensors in place: one module per thread
+
+    def init(self, seed: int) -> Tensor:
+        """Fresh initial vector [D] by the network's own initialisation."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.from_module(self.factory())
+
+    def from_module(self, module: nn.Module) -> Tensor:
+        """The vector [D] of a module of the same architecture."""
+        state = module.state_dict()
+        return torch.cat([state[name].detach().reshape(-1) for name in self.names]).to(
+            self.device, self.dtype
+        )
+
+    def to_module(self, w: Tensor) -> nn.Module:
+        """An independent module, in evaluation mode, that holds the values of ``w`` [D]."""
+        module = copy.deepcopy(self._template).to(dtype=self.dtype)
+        module.load_state_dict({k: v.detach().cpu() for k, v in self.views(w).items()}, strict=False)
+        return module.eval()
+
+    def views(self, w: Tensor) -> dict[str, Tensor]:
+        """Parameter and buffer name -> view of ``w`` [D] in its shape."""
+        pieces = w.split(self.sizes)
+        return {name: piece.view(shape) for name, piece, shape in zip(self.names, pieces, self.shapes)}
+
+    def outputs(self, w: Tensor, x: Tensor) -> Tensor:
+        """Network outputs [B, K] for inputs ``x`` [B, ...], in evaluation mode."""
+        return functional_call(self._module(train=False), self.views(w), (x,))
+
+    def train_outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Outputs [B, K] in training mode, and the buffers [Q] after this batch (None without buffers)."""
+        if not self.buffers:
+            return functional_call(self._module(train=True), self.views(w), (x,)), None
+        views = self.views(w)
+        stats = {
+            name: views[name].detach().clone()
+            for name in self.names
+            if self.slices[name].start >= self.parameters
+        }
+        outputs = functional_call(self._module(train=True), views | stats, (x,))
+        return outputs, torch.cat([s.reshape(-1) for s in stats.values()])
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Loss of each sample [B]."""
+        if hasattr(self._template, "losses"):
+            return self._template.losses(outputs, y)  # type: ignore[operator]
+        return nn.functional.cross_entropy(outputs, y, reduction="none")
+
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Mean loss of a batch, scalar."""
+        if hasattr(self._template, "losses"):
+            return self.losses(outputs, y).mean()
+        return nn.functional.cross_entropy(outputs, y)
+
+    def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Whether each sample is predicted right, bool [B]."""
+        if hasattr(self._template, "hits"):
+            return self._template.hits(outputs, y)  # type: ignore[operator]
+        return outputs.argmax(-1) == y
+
+    def part(self, *patterns: str) -> Part:
+        """The entries whose parameter names match any glob pattern; `BadInput` when none does.
+
+        Buffers belong to the part of the layer that they stand in.
+        """
+        mask = torch.zeros(self.size, dtype=torch.bool, device=self.device)
+        for pattern in patterns:
+            hit = fnmatch.filter(self.names, pattern)
+            if not hit:
+                raise BadInput(
+                    "parameter pattern", pattern, f"a pattern that matches one of {', '.join(self.names)}"
+                )
+            for name in hit:
+                mask[self.slices[name]] = True
+        return Part(mask)
+
+    def head(self) -> Part:
+        """The classifier, as the architecture declares it in ``head_patterns``."""
+        return self.part(*self.head_patterns)
+
+    @property
+    def architecture(self) -> str:
+        """The network in words, layer by layer: equal for equal networks."""
+        return repr(self._template)
+
+    @property
+    def head_patterns(self) -> Sequence[str]:
+        return getattr(self._template, "head_patterns", ())
+
+    @property
+    def draws_noise(self) -> bool:
+        """Whether the network draws random numbers in training (dropout)."""
+        return any(isinstance(m, nn.Dropout) and m.p > 0 for m in self._template.modules())
+
+    def seed_noise(self, seed: int) -> None:
+        """Start this thread's dropout noise at an address of its own."""
+        if self.draws_noise:
+            self._per_thread.noise = torch.Generator(self.device).manual_seed(seed)
+
+    def with_buffers(self, w: Tensor, source: Tensor) -> Tensor:
+        """``w`` [D] with the buffers of ``source`` [D]: for steps that extrapolate, which buffers must not."""
+        return w if not self.buffers else torch.cat([w[: self.parameters], source[self.parameters :]])
+
+    def trainable(self, v: Tensor) -> Tensor:
+        """``v`` [D] with zeros in place of buffers: for differences of models that act as gradients."""
+        return (
+            v
+            if not self.buffers
+            else torch.cat([v[: self.parameters], torch.zeros_like(v[self.parameters :])])
+        )
+
+    def _module(self, train: bool) -> nn.Module:
+        modules = getattr(self._per_thread, "modules", None)
+        if modules is None:
+            modules = {}
+            for mode in (True, False):
+                module = copy.deepcopy(self._template).to(self.device, self.dtype).train(mode)
+                for name, layer in list(module.named_modules()):
+                    if isinstance(layer, nn.Dropout):
+                        module.set_submodule(name, _KeyedDropout(layer.p, self._per_thread).train(mode))
+                modules[mode] = module
+            self._per_thread.modules = modules
+        return modules[train]
+
+    def __deepcopy__(self, memo: dict) -> "FlatModel":
+        return self
+
+    def __reduce__(self) -> tuple:
+        return _rebuild, (self.factory, str(self.device), self.dtype)
+
+
+class _KeyedDropout(nn.Module):
+    """Dropout that draws from this thread's keyed generator instead of the process-wide one."""
+
+    def __init__(self, p: float, per_thread: threading.local) -> None:
+        super().__init__()
+        self.p, self.per_thread = p, per_thread
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        noise = torch.rand(x.shape, generator=self.per_thread.noise, device=x.device, dtype=x.dtype)
+        return x * (noise >= self.p) / (1 - self.p)
+
+
+def _rebuild(factory: Callable[[], nn.Module], device: str, dtype: torch.dtype) -> FlatModel:
+    return FlatModel(factory, device=device, dtype=dtype)

@@ -1,0 +1,64 @@
+"""The files of a finished run: what DVC tracks, the report reads and MLflow keeps. Deterministic bytes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedflow.errors import FedflowError
+from fedflow.simulation.rounds import Outcome, Round
+
+ROUND_COLUMNS = (
+    "round", "train_loss", "global_accuracy", "local_accuracy", "local_std", "local_worst10",
+    "bytes_down", "bytes_up", "clusters", "ari",
+)  # fmt: skip
+
+
+def write_results(
+    folder: Path,
+    facts: dict[str, Any],
+    rounds: list[Round],
+    outcome: Outcome,
+    samples: np.ndarray,
+    groups: np.ndarray | None,
+) -> None:
+    """Write ``metrics.json``, ``rounds.csv``, ``clients.parquet`` and ``clusters.json`` into ``folder``.
+
+    ``facts`` says which run this is (partition, method, seed, hashes); ``samples`` [N] are training
+    sizes, ``groups`` [N] planted groups. Raises `FedflowError` when the folder cannot be written.
+    """
+    scores = outcome.scores
+    table = pd.DataFrame(
+        [{name: getattr(r, name) for name in ROUND_COLUMNS} | {"failed": len(r.failed)} for r in rounds]
+    )
+    clients = pd.DataFrame({
+        "client": scores.clients,
+        "samples": samples,
+        "test_samples": scores.test_samples,
+        "local_accuracy": scores.local_accuracy,
+        "global_accuracy": scores.global_accuracy,
+        "tuned_accuracy": scores.tuned_accuracy,
+        "local_final_accuracy": scores.trained_accuracy,
+        "cluster": scores.cluster,
+        "group": pd.array([pd.NA] * len(samples) if groups is None else groups, dtype="Int64"),
+        "participations": outcome.participations,
+    })  # fmt: skip
+    history = [{"round": r.round, "assignment": r.assignment} for r in rounds if r.assignment is not None]
+    clusters = {"groups": None if groups is None else [int(g) for g in groups], "history": history}
+    failures = {r.round: r.failed for r in rounds if r.failed}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_json(folder / "metrics.json", facts | outcome.metrics)
+        _write_json(folder / "clusters.json", clusters)
+        table.to_csv(folder / "rounds.csv", index=False, float_format="%.9g")
+        clients.to_parquet(folder / "clients.parquet", index=False)
+        if failures:
+            _write_json(folder / "failures.json", failures)
+    except OSError as error:
+        raise FedflowError(f"cannot write results to {folder}: {error.strerror or error}") from error
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")

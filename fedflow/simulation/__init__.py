@@ -1,0 +1,1 @@
+"""Rounds, cohorts, client store, executors, checkpoints: everything that runs a method."""

@@ -1,0 +1,86 @@
+"""What clients keep between rounds: rows of [N, n] arrays, in memory or in memory-mapped files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class ClientStore:
+    """Named vectors per client. A client that never trained shares the first value, so it costs nothing.
+
+    With a ``folder`` the rows live in memory-mapped files (sparse where nobody wrote) and only what
+    changed since the last checkpoint is in memory: `changes` goes into the checkpoint, then `settle`
+    writes it to the files. A run killed anywhere resumes from the checkpoint by settling its changes again.
+    """
+
+    def __init__(self, first: Mapping[str, Tensor], clients: int, folder: Path | None = None) -> None:
+        self.first, self.clients, self.folder = dict(first), clients, folder
+        self.written = {name: np.zeros(clients, dtype=bool) for name in first}
+        self._recent: dict[str, dict[int, Tensor]] = {name: {} for name in first}
+        self._files: dict[str, np.memmap] = {}
+
+    def get(self, client: int) -> dict[str, Tensor]:
+        """Every vector of one client; the shared first value itself where nothing was written."""
+        return {name: self._row(name, client) for name in self.first}
+
+    def put(self, client: int, values: Mapping[str, Tensor]) -> None:
+        """Replace vectors of one client."""
+        for name, value in values.items():
+            self._recent[name][client] = value.detach()
+            self.written[name][client] = True
+
+    def changes(self) -> dict[str, Tensor]:
+        """The rows written since the last `settle`, and which rows exist, as tensors for a checkpoint."""
+        tensors: dict[str, Tensor] = {}
+        for name, rows in self._recent.items():
+            tensors[f"written/{name}"] = torch.from_numpy(self.written[name].astype(np.uint8))
+            if rows:
+                ids = sorted(rows)
+                tensors[f"ids/{name}"] = torch.tensor(ids)
+                tensors[f"rows/{name}"] = torch.stack([rows[k].cpu() for k in ids])
+        return tensors
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take up the state of a checkpoint, and settle its changes (again, if need be)."""
+        for name in self.first:
+            self.written[name] = tensors[f"written/{name}"].numpy().astype(bool)
+            if f"ids/{name}" in tensors:
+                device = self.first[name].device
+                rows = tensors[f"rows/{name}"].to(device)
+                self._recent[name] = dict(zip(tensors[f"ids/{name}"].tolist(), rows.unbind()))
+        self.settle()
+
+    def settle(self) -> None:
+        """Write recent rows to the files (nothing to do without a folder)."""
+        if self.folder is None:
+            return
+        for name, rows in self._recent.items():
+            if not rows:
+                continue
+            file = self._file(name)
+            for k, value in rows.items():
+                file[k] = value.cpu().numpy()
+            file.flush()
+            rows.clear()
+
+    def _row(self, name: str, client: int) -> Tensor:
+        if not self.written[name][client]:
+            return self.first[name]
+        if client in self._recent[name]:
+            return self._recent[name][client]
+        return torch.from_numpy(np.array(self._file(name)[client])).to(self.first[name].device)
+
+    def _file(self, name: str) -> np.memmap:
+        if name not in self._files:
+            assert self.folder is not None
+            first = self.first[name]
+            path, shape = self.folder / f"clients-{name}.bin", (self.clients, first.numel())
+            dtype = np.dtype(str(first.dtype).removeprefix("torch."))
+            self.folder.mkdir(parents=True, exist_ok=True)
+            size = shape[0] * shape[1] * dtype.itemsize
+            exists = path.exists() and path.stat().st_size == size
+            self._files[name] = np.memmap(path, dtype=dtype, mode="r+" if exists else "w+", shape=shape)
+        return self._files[name]

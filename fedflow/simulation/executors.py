@@ -1,0 +1,41 @@
+"""Who runs the shards of a round. This file knows the plain loop; Prefect's runners live in ``tasks/``."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedflow.simulation.worker import Job
+
+
+class Executor(Protocol):
+    """Runs ``work(job, shard)`` for every shard and returns the results in the order of the shards."""
+
+    workers: int
+
+    def map(
+        self, work: Callable[[Job, Any], Any], job: Job, shards: Sequence[Any], title: str
+    ) -> list[Any]: ...
+
+
+class Inline:
+    """One shard after the other in this process: no server, no scheduler."""
+
+    workers = 1
+
+    def map(self, work: Callable[[Job, Any], Any], job: Job, shards: Sequence[Any], title: str) -> list[Any]:
+        return [work(job, shard) for shard in shards]
+
+
+def balanced(clients: Sequence[int], load: np.ndarray, workers: int) -> list[list[int]]:
+    """Split ``clients`` into at most ``workers`` shards of about equal load, each in client order.
+
+    ``load`` [N] is the work of every client: the largest goes first, to the worker that has least.
+    """
+    shards: list[list[int]] = [[] for _ in range(min(workers, len(clients)))]
+    loads = [0.0] * len(shards)
+    for k in sorted(clients, key=lambda k: (-load[k], k)):
+        lightest = loads.index(min(loads))
+        shards[lightest].append(k)
+        loads[lightest] += float(load[k])
+    return [sorted(shard) for shard in shards]

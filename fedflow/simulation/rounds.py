@@ -1,0 +1,375 @@
+"""The round loop: plan, broadcast, train, aggregate, evaluate, checkpoint. It knows no Prefect and no MLflow."""
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflow.errors import FedflowError
+from fedflow.methods.base import Server
+from fedflow.metrics.clustering import agreement
+from fedflow.metrics.distribution import summarise
+from fedflow.models.flat import FlatModel
+from fedflow.random import generator, torch_seed
+from fedflow.settings import Settings, option
+from fedflow.simulation.checkpoint import load_checkpoint, save_checkpoint
+from fedflow.simulation.clients import ClientStore
+from fedflow.simulation.evaluation import EvaluationShard, Scores, evaluate_shard
+from fedflow.simulation.exact import ExactSum
+from fedflow.simulation.executors import Executor, Inline, balanced
+from fedflow.simulation.worker import Job, Sent, Shard, Trained, train_shard
+
+
+class RunSettings(Settings):
+    """How long a run is, who takes part, and what is measured."""
+
+    section = "run"
+    rounds: int = option(20, "rounds", symbol="T", ge=1)
+    participation: float = option(
+        0.1, "share of the clients in a round; m = max(1, floor(R N))", symbol="R", gt=0, le=1
+    )
+    min_cohort: int = option(1, "stop with an error when fewer clients of a round succeed", ge=1)
+    evaluate_every: int = option(5, "rounds between evaluations; the last round is always evaluated", ge=1)
+    fine_tune: bool = option(True, "at the end, also score every client after one more local training")
+    keep_trained: bool = option(False, "keep every client's last trained model, and score it at the end")
+    target_accuracy: float | None = option(
+        None, "report rounds and bytes until this local accuracy", gt=0, le=1
+    )
+    checkpoint_every: int = option(5, "rounds between checkpoints", ge=1)
+
+
+@dataclass
+class Round:
+    """What happened in one round (numbered from 1). Accuracies are None where not evaluated."""
+
+    round: int
+    cohort: list[int]
+    train_loss: float
+    bytes_down: int  # cumulative, as are bytes_up
+    bytes_up: int
+    failed: dict[int, str] = field(default_factory=dict)
+    local_accuracy: float | None = None
+    local_std: float | None = None
+    local_worst10: float | None = None
+    global_accuracy: float | None = None
+    clusters: int = 1
+    ari: float | None = None
+    assignment: list[int] | None = None  # per client, where it changed since the last evaluation
+    replayed: bool = False  # told again after a resume
+    seconds: float = 0.0
+
+
+@dataclass
+class Outcome:
+    """The end of a run: scores of every client, and the models they are served."""
+
+    scores: Scores  # in client order
+    participations: np.ndarray  # [N]
+    metrics: dict[str, Any]
+    models: dict[int, Tensor]  # the served vectors: by cluster number, or by client; {0: w} if global
+
+
+@dataclass
+class _State:
+    server: Server
+    store: ClientStore
+    participations: np.ndarray
+    assignment: np.ndarray  # last known cluster of every client, -1 before the first
+    history: list[Round] = field(default_factory=list)
+
+
+class Simulation:
+    """One federated run. Iterate over `rounds`, then call `outcome`.
+
+    Checkpoints go to ``checkpoints/<fingerprint>``; a run that finds one there goes on from it.
+    Raises `FedflowError` when fewer than ``min_cohort`` clients of a round succeed.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        settings: RunSettings,
+        executor: Executor | None = None,
+        checkpoints: Path | None = None,
+    ) -> None:
+        self.job = replace(job, keep_trained=settings.keep_trained)
+        self.settings = settings
+        self.executor: Executor = executor or Inline()
+        self.federation = job.federation.open()
+        self.clients = len(self.federation.partition.sizes)
+        self.cohort_size = max(1, int(settings.participation * self.clients + 1e-9))
+        self.folder = checkpoints / self.fingerprint if checkpoints else None
+        self.state = self._start()
+
+    def rounds(self) -> Iterator[Round]:
+        """Every round in order; after a resume the earlier ones are told again first (``replayed``)."""
+        yield from (replace(past, replayed=True) for past in self.state.history)
+        for number in range(len(self.state.history) + 1, self.settings.rounds + 1):
+            started = time.perf_counter()
+            report = self._round(number)
+            last = number == self.settings.rounds
+            if last or number % self.settings.evaluate_every == 0:
+                self._evaluate(report)
+            self.state.history.append(report)
+            if last or number % self.settings.checkpoint_every == 0:
+                self._checkpoint()
+            report.seconds = time.perf_counter() - started
+            yield report
+
+    def outcome(self) -> Outcome:
+        """Final scores of every client, on its own and on the complete test set, and the models behind them."""
+        settings = self.settings
+        scores = self._scores(full=True, tune=settings.fine_tune, trained=settings.keep_trained, models=True)
+        last = self.state.history[-1]
+        local = summarise(scores.local_accuracy)
+        reached = next(
+            (r for r in self.state.history if _at_least(r.local_accuracy, settings.target_accuracy)), None
+        )
+        metrics: dict[str, Any] = {
+            "rounds": last.round,
+            "clients": self.clients,
+            "participation": settings.participation,
+            "parameters": self.federation.model.size,
+            "global_accuracy": float(np.mean(scores.global_accuracy)),
+            "local_accuracy": local["mean"],
+            "tuned_accuracy": _mean_or_none(scores.tuned_accuracy),
+            "local_final_accuracy": _mean_or_none(scores.trained_accuracy),
+            "local_std": local["std"],
+            "local_worst10": local["worst10"],
+            "local_best10": local["best10"],
+            "local_gini": local["gini"],
+            "loss": _mean_or_none(scores.local_loss),
+            "bytes_down": last.bytes_down,
+            "bytes_up": last.bytes_up,
+            "target_accuracy": settings.target_accuracy,
+            "rounds_to_target": reached.round if reached else None,
+            "bytes_to_target": reached.bytes_down + reached.bytes_up if reached else None,
+            "clusters": len(set(scores.cluster.tolist())),
+            **agreement(scores.cluster, self.federation.partition.groups),
+            "failed_clients": sum(len(r.failed) for r in self.state.history),
+        }
+        owner = {
+            "global": np.zeros(self.clients, dtype=int),
+            "cluster": scores.cluster,
+            "personal": scores.clients,
+        }
+        models = {int(i): scores.models[at] for i, at in zip(owner[self.job.method.serves], scores.model)}
+        return Outcome(scores, self.state.participations, metrics, models)
+
+    def forget(self) -> None:
+        """Delete the checkpoint: the run is finished and recorded."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the experiment: a checkpoint of another one is never taken up."""
+        about = {
+            "method": [self.job.method.name, self.job.method.as_dict()],
+            "training": self.job.training.as_dict(),
+            "run": {k: v for k, v in self.settings.as_dict().items() if k != "checkpoint_every"},
+            "seed": self.job.seed,
+            "partition": self.federation.partition.hash,
+            "model": self.federation.model.architecture,
+        }
+        return hashlib.blake2b(
+            json.dumps(about, sort_keys=True, default=str).encode(), digest_size=12
+        ).hexdigest()
+
+    def _start(self) -> _State:
+        model, method, seed = self.federation.model, self.job.method, self.job.seed
+
+        def initial(i: int) -> Tensor:
+            return model.init(torch_seed(seed, "initial model", i))
+
+        first = method.client_state(model, initial(0))
+        if self.settings.keep_trained:
+            first["trained"] = initial(0)
+        state = _State(
+            server=method.setup(model, initial),
+            store=ClientStore(first, self.clients, self.folder),
+            participations=np.zeros(self.clients, dtype=np.int64),
+            assignment=np.full(self.clients, -1),
+        )
+        saved = load_checkpoint(self.folder) if self.folder else None
+        if saved is None or saved[1]["fingerprint"] != self.fingerprint:
+            return state
+        tensors, facts = saved
+        device = model.device
+        state.server = {
+            n.removeprefix("server/"): t.to(device) for n, t in tensors.items() if n.startswith("server/")
+        }
+        state.store.restore(tensors)
+        state.participations = tensors["participations"].numpy()
+        state.assignment = tensors["assignment"].numpy()
+        for past in facts["history"]:
+            past["failed"] = {int(k): reason for k, reason in past["failed"].items()}
+            state.history.append(Round(**past))
+        return state
+
+    def _checkpoint(self) -> None:
+        if self.folder is None:
+            return
+        state = self.state
+        tensors = {f"server/{name}": t for name, t in state.server.items()}
+        tensors |= state.store.changes()
+        tensors["participations"] = torch.from_numpy(state.participations)
+        tensors["assignment"] = torch.from_numpy(state.assignment)
+        facts = {"fingerprint": self.fingerprint, "history": [asdict(r) for r in state.history]}
+        save_checkpoint(self.folder, tensors, facts)
+        state.store.settle()
+
+    def _round(self, number: int) -> Round:
+        state, method, sizes = self.state, self.job.method, self.federation.partition.sizes
+        rng = generator(self.job.seed, "cohort", number)
+        cohort = sorted(int(k) for k in method.plan(rng, sizes, self.cohort_size))
+        shards = [
+            Shard(number, clients, *self._messages(clients))
+            for clients in balanced(cohort, sizes, self.executor.workers)
+        ]
+        down = sum(
+            _bytes(shard.vectors[at])
+            for shard in shards
+            for received in shard.received
+            for at in received.values()
+        )
+        results = self.executor.map(train_shard, self.job, shards, f"round {number} · train")
+        gathered = Gathered(results, self.federation.model, self.clients)
+        if len(gathered.sent) < self.settings.min_cohort:
+            names = "; ".join(f"client {k}: {reason}" for k, reason in gathered.failures)
+            raise FedflowError(
+                f"round {number}: {len(gathered.sent)} of {len(cohort)} clients succeeded, "
+                f"run.min_cohort is {self.settings.min_cohort} ({names})"
+            )
+        state.server = method.aggregate(state.server, gathered)
+        for sent in gathered.sent:
+            state.store.put(sent.client, sent.keep)
+            state.participations[sent.client] += 1
+        before = state.history[-1] if state.history else Round(0, [], 0.0, 0, 0)
+        return Round(
+            round=number,
+            cohort=cohort,
+            train_loss=float(np.mean([sent.train_loss for sent in gathered.sent])),
+            bytes_down=before.bytes_down + down,
+            bytes_up=before.bytes_up + sum(sent.traffic for sent in gathered.sent),
+            failed=dict(gathered.failures),
+            clusters=before.clusters,
+            ari=before.ari,
+        )
+
+    def _messages(
+        self, clients: list[int]
+    ) -> tuple[list[Tensor], list[dict[str, int]], list[dict[str, int]]]:
+        """What each client receives and keeps; tensors that clients share are listed once."""
+        vectors: list[Tensor] = []
+        places: dict[int, int] = {}
+
+        def place(vector: Tensor) -> int:
+            if id(vector) not in places:
+                places[id(vector)] = len(vectors)
+                vectors.append(vector)
+            return places[id(vector)]
+
+        server, store = self.state.server, self.state.store
+        received = [{n: place(v) for n, v in self.job.method.broadcast(server, k).items()} for k in clients]
+        kept = [{n: place(v) for n, v in store.get(k).items()} for k in clients]
+        return vectors, received, kept
+
+    def _evaluate(self, report: Round) -> None:
+        personal = self.job.method.serves == "personal"  # N models on the complete test set: only at the end
+        scores = self._scores(full=not personal)
+        local = summarise(scores.local_accuracy)
+        report.local_accuracy, report.local_std, report.local_worst10 = (
+            local["mean"],
+            local["std"],
+            local["worst10"],
+        )
+        report.global_accuracy = _mean_or_none(scores.global_accuracy)
+        report.clusters = len(set(scores.cluster.tolist()))
+        report.ari = (
+            agreement(scores.cluster, self.federation.partition.groups)["ari"]
+            if report.clusters > 1
+            else None
+        )
+        if report.clusters > 1 and not np.array_equal(scores.cluster, self.state.assignment):
+            report.assignment = scores.cluster.tolist()
+        self.state.assignment = scores.cluster
+
+    def _scores(self, **what: bool) -> Scores:
+        everyone, number = list(range(self.clients)), self.settings.rounds + 1
+        load = np.ones(self.clients)
+        shards = [
+            EvaluationShard(number, clients, *self._messages(clients), **what)
+            for clients in balanced(everyone, load, self.executor.workers)
+        ]
+        return _merged(self.executor.map(evaluate_shard, self.job, shards, "evaluate"))
+
+
+class Gathered:
+    """The updates of one round in client order (`fedflow.methods.base.Cohort`)."""
+
+    def __init__(self, results: list[Trained], model: FlatModel, clients: int) -> None:
+        self.model, self.clients = model, clients
+        self.sent: list[Sent] = sorted((s for r in results for s in r.sent), key=lambda s: s.client)
+        self.failures = sorted(failure for r in results for failure in r.failures)
+        self.ids = [s.client for s in self.sent]
+        self.groups = [s.group for s in self.sent]
+        self._sums: dict[tuple[str, int], ExactSum] = {}
+        for result in results:
+            for key, part in result.sums.items():
+                self._sums.setdefault(key, ExactSum()).merge(part)
+        for sent in self.sent:
+            for name, vector in sent.vectors.items():
+                self._sums.setdefault((name, sent.group), ExactSum()).add(vector, sent.weight)
+
+    def mean(self, name: str, group: int | None = None) -> Tensor:
+        total = ExactSum()
+        for (key, number), part in sorted(self._sums.items(), key=lambda item: item[0]):
+            if key == name and group in (None, number):
+                total.merge(part)
+        return total.mean(self.model.dtype)
+
+    def stack(self, name: str) -> Tensor:
+        return torch.stack([sent.vectors[name] for sent in self.sent])
+
+    def scalars(self, name: str) -> np.ndarray:
+        return np.array([sent.scalars[name] for sent in self.sent])
+
+    @property
+    def weights(self) -> np.ndarray:
+        return np.array([sent.weight for sent in self.sent])
+
+
+def _merged(parts: list[Scores]) -> Scores:
+    """The scores of all shards as one, in client order."""
+    clients = [k for part in parts for k in part.clients]
+    order = np.argsort(clients)
+    offsets = np.cumsum([0, *(len(part.models) for part in parts)])
+    arrays = {
+        name: np.concatenate([getattr(part, name) for part in parts])[order]
+        for name in vars(parts[0])
+        if name not in ("clients", "models", "model")
+    }
+    model = np.concatenate([part.model + offset for part, offset in zip(parts, offsets)])[order]
+    models = [w for part in parts for w in part.models]
+    return Scores(clients=sorted(clients), models=models, model=model, **arrays)
+
+
+def _bytes(vector: Tensor) -> int:
+    return vector.numel() * vector.element_size()
+
+
+def _at_least(value: float | None, target: float | None) -> bool:
+    return value is not None and target is not None and value >= target
+
+
+def _mean_or_none(values: np.ndarray) -> float | None:
+    return None if np.isnan(values).all() else float(np.nanmean(values))

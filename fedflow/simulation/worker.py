@@ -1,0 +1,225 @@
+"""What one worker does in one round: train, or evaluate, its shard of the clients.
+
+Everything in and out is plain data, so a shard runs the same in this process, in a thread, in
+another process, or on another machine.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedflow.local.client import Client, Update
+from fedflow.local.training import LocalTraining, batches, padded_batches
+from fedflow.methods.base import Method
+from fedflow.random import torch_seed
+from fedflow.simulation.exact import ExactSum
+from fedflow.simulation.federation import Federation, FederationFiles
+
+RETRIES = 1  # of a client whose training raised or returned NaN
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is the same for every shard of a run."""
+
+    federation: Federation | FederationFiles
+    method: Method
+    training: LocalTraining
+    seed: int
+    cohort: str = "auto"  # "loop", "vmap", or "auto": vmap on a GPU, the loop on a CPU
+    width: int = 32  # clients per vmapped call
+    keep_trained: bool = False  # also keep every client's last trained model
+
+
+@dataclass
+class Shard:
+    """One worker's share of a round. ``vectors`` holds each distinct tensor once."""
+
+    round: int
+    clients: list[int]
+    vectors: list[Tensor]
+    received: list[dict[str, int]]  # per client: name -> place in vectors
+    kept: list[dict[str, int]]
+
+
+@dataclass
+class Sent:
+    """What came of one client."""
+
+    client: int
+    group: int
+    weight: float
+    scalars: dict[str, float]
+    keep: dict[str, Tensor]
+    vectors: dict[str, Tensor]  # only for methods that gather
+    traffic: int  # bytes up
+    train_loss: float
+
+
+@dataclass
+class Trained:
+    """One worker's results of a round."""
+
+    sent: list[Sent]
+    failures: list[tuple[int, str]]
+    sums: dict[tuple[str, int], ExactSum] = field(default_factory=dict)
+
+
+def train_shard(job: Job, shard: Shard) -> Trained:
+    """Train every client of the shard; fold their vectors into sums unless the method gathers."""
+    trained = Trained([], [])
+
+    def step(client: Client) -> Update:
+        update = job.method.local(client)
+        update.scalars |= {"train_loss": client.train_loss}
+        if job.keep_trained and client.trained is not None:
+            update.keep["trained"] = client.trained
+        return update
+
+    for client, outcome in solve(job, shard, step, job.method.streams(job.training)):
+        if isinstance(outcome, str):
+            trained.failures.append((client, outcome))
+            continue
+        scalars = {name: float(value) for name, value in outcome.scalars.items()}
+        loss = scalars.pop("train_loss")
+        weight, group = float(outcome.weight), int(outcome.group)
+        traffic = sum(v.numel() * v.element_size() for v in outcome.vectors.values()) + 4 * len(scalars)
+        if not job.method.gathers:
+            for name, vector in outcome.vectors.items():
+                trained.sums.setdefault((name, group), ExactSum()).add(vector, weight)
+        vectors = outcome.vectors if job.method.gathers else {}
+        trained.sent.append(Sent(client, group, weight, scalars, outcome.keep, vectors, traffic, loss))
+    return trained
+
+
+def solve(
+    job: Job, shard: Shard, step: Callable[[Client], Update], streams: dict[str, int]
+) -> Iterator[tuple[int, Update | str]]:
+    """Run ``step`` for every client; yields its update, or the reason why there is none."""
+    federation = job.federation.open()
+    vmapped = job.cohort == "vmap" or (job.cohort == "auto" and federation.model.device.type == "cuda")
+    if vmapped and not federation.model.draws_noise:
+        # Neighbours in size share a call, so that little is wasted on padding.
+        order = sorted(range(len(shard.clients)), key=lambda i: -federation.partition.sizes[shard.clients[i]])
+        for start in range(0, len(order), job.width):
+            yield from _solve_vmapped(job, federation, shard, order[start : start + job.width], step, streams)
+    else:
+        for i in range(len(shard.clients)):
+            yield _solve_one(job, federation, shard, i, step, streams)
+
+
+def _solve_one(
+    job: Job,
+    federation: Federation,
+    shard: Shard,
+    i: int,
+    step: Callable[[Client], Update],
+    streams: dict[str, int],
+) -> tuple[int, Update | str]:
+    k, reason = shard.clients[i], ""
+    for _ in range(1 + RETRIES):
+        try:
+            federation.model.seed_noise(torch_seed(job.seed, "noise", shard.round, k))
+            update = step(_client(job, federation, shard, i, streams))
+        except Exception as error:  # any failure of one client must not end the round
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            continue
+        if bool(_finite(update)):
+            return k, update
+        reason = "its update holds NaN or infinite values"
+    return k, reason
+
+
+def _client(job: Job, federation: Federation, shard: Shard, i: int, streams: dict[str, int]) -> Client:
+    k, device = shard.clients[i], federation.model.device
+    index = torch.as_tensor(federation.partition.train(k), device=device)
+    schedule = {
+        stream: [
+            torch.as_tensor(positions, device=device)
+            for positions in batches(job.training, len(index), epochs, job.seed, stream, shard.round, k)
+        ]
+        for stream, epochs in streams.items()
+    }
+    received = {name: shard.vectors[at] for name, at in shard.received[i].items()}
+    kept = {name: shard.vectors[at] for name, at in shard.kept[i].items()}
+    lr = round_lr(job.training, shard.round)
+    return Client(federation.model, federation.train, job.training, lr, index, None, schedule, received, kept)
+
+
+def _solve_vmapped(
+    job: Job,
+    federation: Federation,
+    shard: Shard,
+    places: list[int],
+    step: Callable[[Client], Update],
+    streams: dict[str, int],
+) -> Iterator[tuple[int, Update | str]]:
+    device, ids = federation.model.device, [shard.clients[i] for i in places]
+    indices = [torch.as_tensor(federation.partition.train(k)) for k in ids]
+    sizes = [len(index) for index in indices]
+    index = torch.nn.utils.rnn.pad_sequence(indices, batch_first=True).to(device)  # [C, n_max]
+    real = (torch.arange(index.shape[1]) < torch.tensor(sizes)[:, None]).to(device)
+    schedule = {
+        stream: tuple(
+            t.to(device)
+            for t in padded_batches(job.training, sizes, epochs, job.seed, stream, shard.round, ids)
+        )
+        for stream, epochs in streams.items()
+    }
+    received, received_dims = _stacked(shard, [shard.received[i] for i in places])
+    kept, kept_dims = _stacked(shard, [shard.kept[i] for i in places])
+    lr = round_lr(job.training, shard.round)
+
+    def one(index: Tensor, real: Tensor, schedule: dict, received: dict, kept: dict) -> dict:
+        update = step(
+            Client(
+                federation.model, federation.train, job.training, lr, index, real, schedule, received, kept
+            )
+        )
+        return vars(update) | {"finite": _finite(update)}
+
+    try:
+        stacked = torch.func.vmap(one, in_dims=(0, 0, 0, received_dims, kept_dims))(
+            index, real, schedule, received, kept
+        )
+        finite = stacked.pop("finite").tolist()
+    except Exception:  # one client may be to blame: find it, and save the others
+        finite = [False] * len(ids)
+        stacked = {}
+    for c, i in enumerate(places):
+        if finite[c]:
+            pick = {
+                name: v[c] if isinstance(v, Tensor) else {n: t[c] for n, t in v.items()}
+                for name, v in stacked.items()
+            }
+            yield ids[c], Update(**pick)
+        else:
+            yield _solve_one(job, federation, shard, i, step, streams)
+
+
+def _stacked(
+    shard: Shard, names: Sequence[dict[str, int]]
+) -> tuple[dict[str, Tensor], dict[str, int | None]]:
+    """Vectors of a cohort by name: stacked [C, .] where clients differ, one tensor where all share it."""
+    vectors: dict[str, Tensor] = {}
+    dims: dict[str, int | None] = {}
+    for name in names[0]:
+        places = [entry[name] for entry in names]
+        shared = len(set(places)) == 1
+        vectors[name] = (
+            shard.vectors[places[0]] if shared else torch.stack([shard.vectors[p] for p in places])
+        )
+        dims[name] = None if shared else 0
+    return vectors, dims
+
+
+def _finite(update: Update) -> Tensor:
+    tensors = [*update.vectors.values(), *update.keep.values(), *update.scalars.values()]
+    return torch.stack([t.isfinite().all() for t in tensors]).all()
+
+
+def round_lr(training: LocalTraining, round: int) -> float:
+    """The client learning rate of a round (rounds count from 1)."""
+    return training.lr * training.lr_decay ** (round - 1)

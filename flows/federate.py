@@ -1,0 +1,52 @@
+"""One federated run: prepare the data, partition it, run the rounds, record everything."""
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from fedflow.config import load_params
+from fedflow.experiment import Experiment, Listener, perform
+from tasks.inputs import make_partition, prepare_data
+from tasks.progress import PrefectProgress
+from tasks.shards import executor_for
+
+
+@flow(
+    name="federate",
+    flow_run_name="{partition} · {method} · seed {seed}",
+    log_prints=True,
+    validate_parameters=False,
+)
+def federate(
+    partition: str,
+    method: str,
+    seed: int = 0,
+    settings: list[str] | None = None,
+    root: str = ".",
+    out: str | None = None,
+    sweep: str | None = None,
+    listeners: list[Listener] | None = None,
+) -> dict[str, Any]:
+    """Run one method on one partition with one seed; returns its metrics.
+
+    Args:
+        partition: a name under ``partitions`` in params.yaml
+        method: a registered method
+        seed: experiment seed
+        settings: changes to params.yaml, such as ``run.rounds=5`` or ``methods.ifca.clusters=4``
+        root: the project's folder
+        out: where the result files go (default results/<partition>/<method>/<seed>)
+        sweep: name of the MLflow parent run
+        listeners: told every round
+    """
+    params = load_params(Path(root) / "params.yaml", settings or [])
+    experiment = Experiment(params, partition, method, seed, Path(root), sweep)
+    prepare_data(params, experiment.dataset, root)
+    make_partition(params, partition, root)
+    with executor_for(params.engine) as executor, PrefectProgress(experiment) as progress:
+        metrics = perform(
+            experiment, executor, [progress.round, *(listeners or [])], Path(out) if out else None
+        )
+        progress.finish(metrics)
+    return metrics

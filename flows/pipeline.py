@@ -1,0 +1,22 @@
+"""The whole pipeline, from raw images to the report: what scheduled deployments run."""
+
+from pathlib import Path
+
+from prefect import flow
+
+from fedflow.config import load_params
+from flows.sweep import sweep
+from tasks.inputs import make_partition, prepare_data
+from tasks.report import make_report
+
+
+@flow(name="pipeline", log_prints=True)
+def pipeline(settings: list[str] | None = None, root: str = ".") -> str:
+    """Prepare every dataset, make every partition of the grid, run the grid, write the report; returns its path."""
+    params = load_params(Path(root) / "params.yaml", settings or [])
+    for dataset in sorted({params.partition(name).dataset for name in params.grid.partitions}):
+        prepare_data(params, dataset, root)
+    for name in params.grid.partitions:
+        make_partition(params, name, root)
+    sweep(settings=settings, root=root, name="pipeline")
+    return make_report(root)

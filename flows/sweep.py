@@ -1,0 +1,27 @@
+"""Many federated runs: every partition x method x seed, one after the other, each fanned out over the workers."""
+
+from itertools import product
+from typing import Any
+
+from prefect import flow
+
+from fedflow.config import load_params
+from flows.federate import federate
+from tasks.progress import comparison
+
+
+@flow(name="sweep", log_prints=True)
+def sweep(
+    partitions: list[str] | None = None,
+    methods: list[str] | None = None,
+    seeds: list[int] | None = None,
+    settings: list[str] | None = None,
+    root: str = ".",
+    name: str = "sweep",
+) -> list[dict[str, Any]]:
+    """Run a grid (default: ``grid`` of params.yaml) under one MLflow parent run per partition; returns all metrics."""
+    grid = load_params(f"{root}/params.yaml", settings or []).grid
+    cells = product(partitions or grid.partitions, methods or grid.methods, seeds or grid.seeds)
+    results = [federate(p, m, s, settings=settings, root=root, sweep=name) for p, m, s in cells]
+    comparison(name, results)
+    return results

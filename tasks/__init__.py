@@ -1,0 +1,1 @@
+"""Units of work that Prefect retries, times and shows."""

@@ -1,0 +1,20 @@
+"""The task that writes the report."""
+
+from pathlib import Path
+
+from prefect import task
+from prefect.artifacts import create_link_artifact
+from prefect.cache_policies import NO_CACHE
+
+from fedflow.report import build_report
+
+
+@task(name="report", cache_policy=NO_CACHE)
+def make_report(root: str) -> str:
+    """Write the report over all results; returns the path of its page."""
+    base = Path(root)
+    page = build_report(base / "results", base / "data" / "partitions", base / "report")
+    create_link_artifact(
+        link=page.resolve().as_uri(), link_text="report", key="report", description="The report page"
+    )
+    return str(page)

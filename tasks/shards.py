@@ -1,0 +1,121 @@
+"""One Prefect task trains, or evaluates, one worker's shard of the clients in one round."""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Self
+
+import torch
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.concurrency.sync import concurrency
+from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
+
+from fedflow.config import EngineSettings
+from fedflow.errors import FedflowError
+from fedflow.simulation.executors import Executor, Inline
+from fedflow.simulation.worker import Job
+
+GPU_LIMIT = "fedflow-gpu"  # global concurrency limit: how many shards may use a GPU at once
+LOST_WORKERS = 3  # replacements of a broken worker pool in one round
+
+
+@task(
+    name="shard",
+    task_run_name="{title} · worker {worker} · {clients} clients",
+    retries=2,
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    log_prints=False,
+)
+def run_shard(work: Callable, job: Job, shard: Any, title: str, worker: int, clients: int) -> Any:
+    """``work(job, shard)``: safe to retry, because it changes nothing but its result."""
+    gpu = str(getattr(job.federation, "device", "cpu")).startswith("cuda")
+    with concurrency(GPU_LIMIT, occupy=1) if gpu else nullcontext():
+        return work(job, shard)
+
+
+def one_thread() -> None:
+    """Small networks crawl when several threads share a core: one torch thread per worker."""
+    torch.set_num_threads(1)
+
+
+def executor_for(engine: EngineSettings) -> AbstractContextManager[Executor]:
+    """The executor that ``engine`` of params.yaml names."""
+    if engine.executor == "inline":
+        return nullcontext(Inline())
+    return PrefectExecutor(engine.executor, engine.workers, engine.address)
+
+
+class PrefectExecutor:
+    """Runs shards as Prefect tasks on threads, processes, Dask or Ray, inside a flow.
+
+    A worker that dies breaks its pool: the pool is replaced and only the lost shards run again.
+    """
+
+    def __init__(self, kind: str = "threads", workers: int = 2, address: str | None = None) -> None:
+        self.kind, self.workers, self.address = kind, workers, address
+        self._runner: TaskRunner | None = None
+
+    def __enter__(self) -> Self:
+        self._runner = self._new_runner().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._runner is not None:
+            self._runner.__exit__(*error)
+
+    def map(self, work: Callable[[Job, Any], Any], job: Job, shards: Sequence[Any], title: str) -> list[Any]:
+        results: dict[int, Any] = {}
+        for _ in range(1 + LOST_WORKERS):
+            missing = [i for i in range(len(shards)) if i not in results]
+            futures = {i: self._submit(work, job, shards[i], title, i + 1) for i in missing}
+            lost = False
+            for i, future in futures.items():
+                try:
+                    results[i] = future.result()
+                except _LOST:
+                    lost = True
+            if not lost:
+                return [results[i] for i in range(len(shards))]
+            self.__exit__(None, None, None)
+            self.__enter__()
+        raise FedflowError(f"{title}: workers died {1 + LOST_WORKERS} times in a row; is memory short?")
+
+    def _submit(self, work: Callable, job: Job, shard: Any, title: str, worker: int) -> Any:
+        assert self._runner is not None
+        parameters = dict(
+            work=work, job=job, shard=shard, title=title, worker=worker, clients=len(shard.clients)
+        )
+        return self._runner.submit(run_shard, parameters)
+
+    def _new_runner(self) -> TaskRunner:
+        if self.kind == "threads":
+            one_thread()
+            return ThreadPoolTaskRunner(max_workers=self.workers)
+        if self.kind == "processes":
+            return ProcessPoolTaskRunner(max_workers=self.workers, initializer=one_thread)
+        try:
+            if self.kind == "dask":
+                from prefect_dask import DaskTaskRunner
+
+                local = {"n_workers": self.workers, "threads_per_worker": 1, "dashboard_address": None}
+                return (
+                    DaskTaskRunner(address=self.address)
+                    if self.address
+                    else DaskTaskRunner(cluster_kwargs=local)
+                )
+            from prefect_ray import RayTaskRunner
+
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            return RayTaskRunner(
+                address=self.address, init_kwargs={} if self.address else {"num_cpus": self.workers}
+            )
+        except ImportError as error:
+            raise FedflowError(
+                f"engine.executor {self.kind}: install the extra with `pip install fedflow[{self.kind}]`"
+            ) from error
+
+
+_LOST = (BrokenProcessPool,)
