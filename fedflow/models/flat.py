@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fedflow.errors import BadInput
 
@@ -68,7 +67,7 @@ class FlatModel:
         self.buffers = self.size - self.parameters  # Q
         ends = torch.tensor(self.sizes).cumsum(0).tolist()
         self.slices = {name: slice(end - n, end) for name, n, end in zip(self.names, self.sizes, ends)}
-        self._per_thread = threading.local()  # functional_call swaps tensors in place: one module per thread
+        self._per_thread = threading.local()  # a call swaps tensors in place: one module per thread
 
     def init(self, seed: int) -> Tensor:
         """Fresh initial vector [D] by the network's own initialisation."""
@@ -91,25 +90,24 @@ class FlatModel:
 
     def views(self, w: Tensor) -> dict[str, Tensor]:
         """Parameter and buffer name -> view of ``w`` [D] in its shape."""
-        pieces = w.split(self.sizes)
-        return {name: piece.view(shape) for name, piece, shape in zip(self.names, pieces, self.shapes)}
+        return dict(zip(self.names, self._pieces(w)))
+
+    def _pieces(self, w: Tensor) -> list[Tensor]:
+        return [piece.view(shape) for piece, shape in zip(w.split(self.sizes), self.shapes)]
 
     def outputs(self, w: Tensor, x: Tensor) -> Tensor:
         """Network outputs [B, K] for inputs ``x`` [B, ...], in evaluation mode."""
-        return functional_call(self._module(train=False), self.views(w), (x,))
+        return self._call(False, self._pieces(w), x)
 
     def train_outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Outputs [B, K] in training mode, and the buffers [Q] after this batch (None without buffers)."""
+        pieces = self._pieces(w)
         if not self.buffers:
-            return functional_call(self._module(train=True), self.views(w), (x,)), None
-        views = self.views(w)
-        stats = {
-            name: views[name].detach().clone()
-            for name in self.names
-            if self.slices[name].start >= self.parameters
-        }
-        outputs = functional_call(self._module(train=True), views | stats, (x,))
-        return outputs, torch.cat([s.reshape(-1) for s in stats.values()])
+            return self._call(True, pieces, x), None
+        trained = sum(slice.start < self.parameters for slice in self.slices.values())
+        stats = [piece.detach().clone() for piece in pieces[trained:]]
+        outputs = self._call(True, pieces[:trained] + stats, x)  # BatchNorm updates stats in place
+        return outputs, torch.cat([s.reshape(-1) for s in stats])
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Loss of each sample [B]."""
@@ -180,7 +178,19 @@ class FlatModel:
             else torch.cat([v[: self.parameters], torch.zeros_like(v[self.parameters :])])
         )
 
-    def _module(self, train: bool) -> nn.Module:
+    def _call(self, train: bool, pieces: list[Tensor], x: Tensor) -> Tensor:
+        """Run the network with ``pieces`` in place of its parameters and buffers.
+
+        They are put straight into the module's tables: ``torch.func.functional_call`` adds 3 % to a step
+        of LeNet-5 on one core.
+        """
+        module, slots = self._own_modules()[train]
+        for (table, key), piece in zip(slots, pieces):
+            table[key] = piece
+        return module(x)
+
+    def _own_modules(self) -> dict[bool, tuple[nn.Module, list[tuple[dict, str]]]]:
+        """This thread's modules by training mode, each with the table and key of every piece."""
         modules = getattr(self._per_thread, "modules", None)
         if modules is None:
             modules = {}
@@ -189,15 +199,21 @@ class FlatModel:
                 for name, layer in list(module.named_modules()):
                     if isinstance(layer, nn.Dropout):
                         module.set_submodule(name, _KeyedDropout(layer.p, self._per_thread).train(mode))
-                modules[mode] = module
+                modules[mode] = module, [_slot(module, name) for name in self.names]
             self._per_thread.modules = modules
-        return modules[train]
+        return modules
 
     def __deepcopy__(self, memo: dict) -> "FlatModel":
         return self
 
     def __reduce__(self) -> tuple:
         return _rebuild, (self.factory, str(self.device), self.dtype)
+
+
+def _slot(module: nn.Module, name: str) -> tuple[dict, str]:
+    owner, _, key = name.rpartition(".")
+    layer = module.get_submodule(owner)
+    return (layer._parameters if key in layer._parameters else layer._buffers), key
 
 
 class _KeyedDropout(nn.Module):

@@ -1,0 +1,97 @@
+"""Network architectures by name, with the parameter counts that their papers give."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedflow.errors import BadInput, unknown_name
+from fedflow.models.cnn import CNN
+from fedflow.models.lenet import LeNet5
+from fedflow.models.mlp import MLP
+from fedflow.models.resnet9 import ResNet9
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A named network: its class with fixed options, where it is used, and on which images it was counted."""
+
+    build: Callable[..., nn.Module]
+    about: str
+    options: dict[str, Any] = field(default_factory=dict)
+    shape: tuple[int, int, int] = (3, 32, 32)
+    classes: int = 10
+
+
+MNIST = (1, 28, 28)
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "lenet5": Architecture(LeNet5, "LeNet-5 with ReLU and max pooling; clustered FL, curricula"),
+    "lenet5_bn": Architecture(LeNet5, "LeNet-5 with BatchNorm; Sub-FedAvg pruning", {"batch_norm": True}),
+    "resnet9": Architecture(ResNet9, "ResNet-9 with GroupNorm; CIFAR-100 of clustered FL", classes=100),
+    "logistic": Architecture(MLP, "logistic regression", {"hidden": ()}, MNIST),
+    "mlp": Architecture(MLP, "one hidden layer of 200; IFCA on rotated MNIST, FLT (dropout 0.5)", {}, MNIST),
+    "mlp_feddyn": Architecture(MLP, "hidden layers 200, 200; FedDyn on MNIST", {"hidden": (200, 200)}, MNIST),
+    "twonn": Architecture(MLP, "three hidden layers of 200 without biases; SuPerFed's TwoNN", {"hidden": (200, 200, 200), "bias": False}, MNIST),
+    "cnn": Architecture(CNN, "conv 32, 64, dense 512, as McMahan et al. on MNIST (unpadded)", {}, MNIST),
+    "cnn_mcmahan": Architecture(CNN, "McMahan et al. 2017 on MNIST, padded", {"padding": 2}, MNIST),
+    "cnn_leaf": Architecture(CNN, "LEAF on FEMNIST; FLT, IFCA", {"padding": 2, "hidden": (2048,)}, MNIST, 62),
+    "cnn_feddyn": Architecture(CNN, "conv 64, 64, dense 384, 192; FedDyn on CIFAR", {"filters": (64, 64), "hidden": (384, 192)}),
+    "cnn_mnist": Architecture(CNN, "conv 10, 20, dense 50; Sub-FedAvg on MNIST", {"filters": (10, 20), "hidden": (50,)}, MNIST),
+    "cnn_mnist_bn": Architecture(
+        CNN, "the same with BatchNorm", {"filters": (10, 20), "hidden": (50,), "batch_norm": True}, MNIST
+    ),
+    "twocnn": Architecture(
+        CNN,
+        "conv 32, 64, dense 200, 200 without biases; SuPerFed on CIFAR-10",
+        # Its 3,136 features on 32x32 need the second pool unpadded, though both are printed as padded.
+        {"hidden": (200, 200), "padding": 1, "pool_padding": (1, 0), "bias": False},
+    ),
+}  # fmt: skip
+
+
+def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: Any) -> nn.Module:
+    """The named network for images of ``input_shape`` (C, H, W).
+
+    Raises `BadInput` for an unknown name or option, and for images that are too small for it.
+    """
+    if name not in ARCHITECTURES:
+        raise unknown_name("model.name", name, ARCHITECTURES)
+    architecture = ARCHITECTURES[name]
+    known = [
+        p for p in inspect.signature(architecture.build).parameters if p not in ("input_shape", "num_classes")
+    ]
+    for option in options:
+        if option not in known:
+            raise unknown_name(f"model.options.{option}", option, known)
+    try:
+        module = architecture.build(input_shape, num_classes, **(architecture.options | options))
+        with torch.no_grad():
+            module.eval()(torch.zeros(1, *input_shape))
+    except (RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise BadInput(
+            "model.name", name, f"a network and options that fit images {input_shape} ({error})"
+        ) from error
+    return module.train()
+
+
+def describe() -> list[dict[str, Any]]:
+    """One row per architecture: name, what it is, and its parameter count on the images it was made for."""
+    rows = []
+    for name, entry in ARCHITECTURES.items():
+        module = build(name, entry.shape, entry.classes)
+        count = sum(p.numel() for p in module.parameters())
+        images = "x".join(map(str, entry.shape))
+        rows.append(
+            {
+                "name": name,
+                "about": entry.about,
+                "images": images,
+                "classes": entry.classes,
+                "parameters": f"{count:,}",
+            }
+        )
+    return rows

@@ -1,0 +1,48 @@
+"""Small convolutional networks of the federated-learning literature."""
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from torch import Tensor, nn
+
+
+class CNN(nn.Module):
+    """5x5 convolutions ``filters``, each with ReLU and 2x2 max pooling, then dense layers ``hidden``.
+
+    ``padding`` is that of the convolutions, ``pool_padding`` that of each pool (default 0), ``batch_norm`` adds one
+    normalisation after every convolution. The classifier (head) is the last dense layer.
+    """
+
+    head_patterns = ("classifier.*",)
+
+    def __init__(
+        self,
+        input_shape: tuple[int, int, int],
+        num_classes: int,
+        filters: Sequence[int] = (32, 64),
+        hidden: Sequence[int] = (512,),
+        padding: int = 0,
+        pool_padding: Sequence[int] = (),
+        bias: bool = True,
+        batch_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        channels, height, width = input_shape
+        self.features = nn.Sequential()
+        for outside, border in zip_longest(filters, pool_padding[: len(filters)], fillvalue=0):
+            self.features.append(nn.Conv2d(channels, outside, 5, padding=padding, bias=bias))
+            if batch_norm:
+                self.features.append(nn.BatchNorm2d(outside))
+            self.features.append(nn.ReLU())
+            self.features.append(nn.MaxPool2d(2, padding=border))
+            channels = outside
+            height, width = ((side - 4 + 2 * padding + 2 * border) // 2 for side in (height, width))
+        widths = [channels * height * width, *hidden]
+        self.dense = nn.Sequential(nn.Flatten())
+        for inside, outside in zip(widths, widths[1:]):
+            self.dense.append(nn.Linear(inside, outside, bias))
+            self.dense.append(nn.ReLU())
+        self.classifier = nn.Linear(widths[-1], num_classes, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.dense(self.features(x)))

@@ -1,0 +1,7 @@
+"""Partition schemes, one file each. Importing this package registers them all."""
+
+from fedflow.partition import dirichlet, iid, label_groups, label_skew, shards
+from fedflow.partition.base import SCHEMES, PartitionParams, Scheme
+from fedflow.partition.partition import Partition, load_partition, make_partition
+
+__all__ = ["SCHEMES", "Partition", "PartitionParams", "Scheme", "load_partition", "make_partition"]
