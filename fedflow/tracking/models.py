@@ -1,0 +1,259 @@
+"""Trained models in the record: logged from code with safetensors weights, and loaded again.
+
+A run logs ``global``, or ``cluster-<j>`` for every cluster, or ``personal`` (all clients in one).
+Each has two artifacts: ``weights.safetensors`` with the vectors [n, D], and ``model.json`` that tells
+how to build the network and whose vector each row is. No pickle is written or read.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from fedflow.errors import BadInput, FedflowError, unknown_name
+from fedflow.models.flat import FlatModel
+from fedflow.tracking.store import Store, open_store, reporting
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import LoggedModel, Run
+
+PERSONAL_CLIENTS = 1000  # personal models kept per run, those of the lowest client numbers
+PERSONAL_BYTES = 1 << 30  # ... and no more than this
+ALIAS = "newest"  # MLflow reserves "latest"
+CODE = Path(__file__).with_name("served.py")
+REQUIREMENTS = ("fedflow", "mlflow", "numpy", "safetensors", "torch")
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """How to build the network of a run, how its inputs were normalised, and where it comes from.
+
+    ``input_shape`` is (C, H, W); ``mean`` and ``std`` have one value per channel, for pixels in [0, 1];
+    ``serves`` is "global", "cluster" or "personal", as the method declares it.
+    """
+
+    architecture: str
+    input_shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    method: str
+    partition: str
+    serves: str = "global"
+    seed: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def load_model(
+    run_id: str, which: str = "global", client: int | None = None, root: Path | str = "."
+) -> nn.Module:
+    """The trained network of a run, in evaluation mode, on the CPU.
+
+    ``load_model(run_id)`` is the global model, ``load_model(run_id, "cluster-1")`` that of cluster 1,
+    ``load_model(run_id, "personal", client=7)`` that of client 7. It takes inputs as in training:
+    images scaled to [0, 1], minus the mean, divided by the standard deviation of the data set.
+    Raises `FedflowError` for a run, model or client that the store does not have, naming those it has.
+    """
+    store = open_store(root)
+    api = store.client()
+    with reporting(store.uri):
+        run = _run(api, run_id, store)
+        logged = recorded_models(api, run)
+        if which not in logged:
+            raise (
+                unknown_name(f"model of run {run_id}", which, logged)
+                if logged
+                else FedflowError(f"run {run_id} has recorded no model yet")
+            )
+        card_file, weights = (
+            _artifact(logged[which], file, store) for file in ("model.json", "weights.safetensors")
+        )
+        card = json.loads(card_file.read_text())
+    if card["serves"] != "personal":
+        return rebuild(card, weights, 0)
+    if client not in card["ids"]:
+        raise BadInput(
+            "client", client, f"a client that {which!r} of run {run_id} holds: {_ranges(card['ids'])}"
+        )
+    return rebuild(card, weights, card["ids"].index(client))
+
+
+def rebuild(card: Mapping[str, Any], weights: Path, row: int) -> nn.Module:
+    """The network of ``card`` with the values in one row of the weights file."""
+    from fedflow.models import build
+
+    with safe_open(weights, "pt") as file:
+        w = file.get_slice("models")[row]
+    shape, classes = tuple(card["input_shape"]), len(card["classes"])
+    model = FlatModel(partial(build, card["architecture"], shape, classes, **card["options"]), dtype=w.dtype)
+    if w.numel() != model.size:
+        raise FedflowError(f"{weights}: holds {w.numel()} values, {card['architecture']} has {model.size}")
+    return model.to_module(w)
+
+
+def log_models(
+    store: Store, run: "Run", card: ModelCard, models: Mapping[int, Tensor], cluster: Sequence[int], step: int
+) -> None:
+    """Log and register the models that a run serves in the end; those it has already are left alone.
+
+    ``models`` are vectors [D] by number (0, cluster or client); ``cluster`` is that of every client.
+    The registered name is ``<partition>.<method>``, plus ``.cluster-<j>`` for cluster models.
+    """
+    api = store.client()
+    present = recorded_models(api, run)
+    for name, ids, clients in _served(card.serves, models, cluster):
+        if name not in present:
+            facts = asdict(card) | {"ids": ids, "clients": clients, "run_id": run.info.run_id}
+            logged = _log(api, run, name, facts, torch.stack([models[i] for i in ids]).cpu(), step)
+            suffix = f".{name}" if card.serves == "cluster" else ""
+            tags = {"run": run.info.run_name, "seed": card.seed}
+            _register(store, api, f"{card.partition}.{card.method}{suffix}", logged, tags)
+
+
+def recorded_models(api: "MlflowClient", run: "Run") -> dict[str, "LoggedModel"]:
+    """The complete models of a run, by name."""
+    outputs = run.outputs.model_outputs if run.outputs else []
+    models = [api.get_logged_model(output.model_id) for output in outputs]
+    return {model.name: model for model in models}
+
+
+def _served(
+    serves: str, models: Mapping[int, Tensor], cluster: Sequence[int]
+) -> Iterator[tuple[str, list[int], list[int]]]:
+    """Name, rows and clients of each model to log."""
+    everyone = list(range(len(cluster)))
+    if serves == "personal":
+        size = next(iter(models.values())).nbytes
+        kept = sorted(models)[: max(1, min(PERSONAL_CLIENTS, PERSONAL_BYTES // size))]
+        yield "personal", kept, kept
+    elif serves == "cluster":
+        for j in sorted(models):
+            yield f"cluster-{j}", [j], [k for k in everyone if cluster[k] == j]
+    else:
+        yield "global", [0], everyone
+
+
+def _log(
+    api: "MlflowClient", run: "Run", name: str, facts: dict[str, Any], weights: Tensor, step: int
+) -> "LoggedModel":
+    """Write one model; it counts as logged only when the run lists it, which comes last."""
+    from mlflow import pyfunc
+    from mlflow.entities import LoggedModelOutput
+    from mlflow.models import Model
+
+    logged = api.create_logged_model(
+        run.info.experiment_id,
+        name=name,
+        source_run_id=run.info.run_id,
+        params={key: str(facts[key]) for key in ("architecture", "method", "partition", "seed")},
+        model_type=facts["architecture"],
+    )
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        save_file({"models": weights}, folder / "weights.safetensors")
+        (folder / "model.json").write_text(json.dumps(facts, indent=1))
+        pyfunc.save_model(
+            folder / "model",
+            python_model=str(CODE),
+            artifacts={"weights": str(folder / "weights.safetensors"), "model": str(folder / "model.json")},
+            mlflow_model=Model(
+                artifact_path=logged.artifact_location,
+                model_uuid=logged.model_id,
+                run_id=run.info.run_id,
+                model_id=logged.model_id,
+            ),
+            signature=_signature(facts),
+            input_example=np.zeros((1, *facts["input_shape"]), np.uint8),
+            pip_requirements=[f"{package}=={version(package)}" for package in REQUIREMENTS],
+        )
+        api.log_model_artifacts(logged.model_id, str(folder / "model"))
+    logged = api.finalize_logged_model(logged.model_id, "READY")
+    api.log_outputs(run.info.run_id, [LoggedModelOutput(logged.model_id, step)])
+    return logged
+
+
+def _signature(facts: Mapping[str, Any]) -> Any:
+    from mlflow.models import ModelSignature
+    from mlflow.types import DataType, ParamSchema, ParamSpec, Schema, TensorSpec
+
+    choice = ParamSchema([ParamSpec("client", DataType.long, facts["ids"][0])])
+    return ModelSignature(
+        inputs=Schema([TensorSpec(np.dtype(np.uint8), (-1, *facts["input_shape"]))]),
+        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, len(facts["classes"])))]),
+        params=choice if facts["serves"] == "personal" else None,  # type: ignore[arg-type]
+    )
+
+
+def _register(
+    store: Store, api: "MlflowClient", name: str, logged: "LoggedModel", tags: Mapping[str, Any]
+) -> None:
+    from mlflow.exceptions import MlflowException
+
+    # A database client resolves models:/ through MLflow's global store, which may be another one.
+    remote = store.uri.startswith(("http://", "https://"))
+    source = f"models:/{logged.model_id}" if remote else logged.artifact_location
+    name = "".join("-" if c in "/:" else c for c in name)
+    with store.lock("registry"):
+        try:
+            api.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        made = api.create_model_version(
+            name,
+            source,
+            logged.source_run_id,
+            tags=dict(tags),
+            model_id=logged.model_id,
+            await_creation_for=0,
+        )
+        api.set_registered_model_alias(name, ALIAS, made.version)
+    # By this tag MLflow's pages link a logged model to its registered version.
+    link = json.dumps([{"name": name, "version": made.version}])
+    api.set_logged_model_tags(logged.model_id, {"mlflow.modelVersions": link})
+
+
+def _run(api: "MlflowClient", run_id: str, store: Store) -> "Run":
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return api.get_run(run_id)
+    except MlflowException as error:
+        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            raise
+        experiments = [e.experiment_id for e in api.search_experiments()]
+        recent = api.search_runs(experiments, max_results=5, order_by=["attributes.start_time DESC"])
+        names = ", ".join(f"{r.info.run_id} ({r.info.run_name})" for r in recent) or "none yet"
+        raise FedflowError(f"no run {run_id!r} in {store.uri}; the newest are: {names}") from error
+
+
+def _artifact(logged: "LoggedModel", file: str, store: Store) -> Path:
+    location = urlparse(logged.artifact_location)
+    if location.scheme in ("", "file"):
+        from mlflow.utils.file_utils import local_file_uri_to_path
+
+        return Path(local_file_uri_to_path(logged.artifact_location)) / "artifacts" / file
+    from mlflow.artifacts import download_artifacts
+
+    uri = f"{logged.artifact_location.rstrip('/')}/artifacts/{file}"
+    return Path(download_artifacts(artifact_uri=uri, tracking_uri=store.uri))
+
+
+def _ranges(ids: Sequence[int]) -> str:
+    """Sorted numbers in short: '0-3, 7'."""
+    cuts = [0, *(i for i in range(1, len(ids)) if ids[i] != ids[i - 1] + 1), len(ids)]
+    runs = [ids[a:b] for a, b in pairwise(cuts)]
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)

@@ -1,0 +1,412 @@
+"""One run in MLflow: parameters, data, metrics by round, clusters, results and models.
+
+Everything goes through a client of one store; MLflow's global "active run" is never used. A run has
+one writer, its metrics go in batches, and an unfinished run of the same experiment is taken up again.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from numbers import Real
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from filelock import FileLock, Timeout
+
+from fedflow.errors import FedflowError
+from fedflow.tracking.models import ModelCard, log_models
+from fedflow.tracking.pictures import draw_assignment
+from fedflow.tracking.store import Store, open_store, reporting
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+    from fedflow.simulation.rounds import Outcome, Round
+
+FLUSH_ROUNDS, FLUSH_SECONDS = 10, 5.0  # metrics are sent when so many rounds or seconds have passed
+SYSTEM_INTERVAL = 10.0  # seconds between system metrics
+BATCH = 100  # parameters or tags in one request
+PARAM_LENGTH, TAG_LENGTH, DIGEST_LENGTH = 6000, 5000, 36  # MLflow's limits
+METRICS = (
+    "train_loss", "local_accuracy", "local_std", "local_worst10", "global_accuracy",
+    "clusters", "ari", "bytes_down", "bytes_up", "seconds",
+)  # fmt: skip
+ALWAYS = "bytes_down"  # a metric of every round: tells which rounds MLflow has
+
+
+def open_run(
+    root: Path | str,
+    *,
+    experiment: str,
+    name: str,
+    key: str,
+    params: Mapping[str, Any],
+    tags: Mapping[str, Any] | None = None,
+    datasets: Sequence[Mapping[str, Any]] = (),
+    sweep: str | None = None,
+    params_file: Path | None = None,
+    system_metrics: bool = True,
+) -> "RunRecord":
+    """Open the record of one run: a new one, or the unfinished one of the same ``key`` again.
+
+    ``experiment`` is the MLflow experiment (one per data set and partition), ``sweep`` the parent run
+    that groups this one, ``key`` the fingerprint of what is computed. ``params`` may be nested; their
+    names are joined with dots. ``datasets`` have ``name``, ``digest``, ``source``, ``context`` and
+    may have ``schema`` and ``profile`` (JSON-like). The SHA-256 of ``params_file`` becomes a tag.
+    Raises `FedflowError` when the store fails, or while another process records the same run.
+    """
+    store = open_store(root)
+    with reporting(store.uri):
+        writer = store.file_lock(_digest(experiment, key), timeout=0)
+        try:
+            writer.acquire()
+        except Timeout:
+            raise FedflowError(f"run {name!r} is being recorded by another process") from None
+        try:
+            api = store.client()
+            with store.lock("experiments"):
+                number = _experiment(api, store, experiment)
+                found = _unfinished(api, number, key)
+                parent = _parent(api, number, sweep) if sweep else None
+                run = found or api.create_run(number, tags={"fedflow.key": key}, run_name=name)
+                if found:
+                    api.update_run(found.info.run_id, status="RUNNING")
+                if parent:
+                    api.set_tag(run.info.run_id, "mlflow.parentRunId", parent)
+            record = RunRecord(store, api, run, writer, parent)
+            about = dict(tags or {}) | _about(Path(root), params_file)
+            record._begin(params, about, datasets, resumed=found is not None)
+            if system_metrics:
+                record._monitor_system()
+        except BaseException:
+            writer.release()
+            raise
+    return record
+
+
+class RunRecord:
+    """The one writer of a run.
+
+    Use it as a context: an exception marks the run as failed, an interrupt as killed. ``recorded`` holds
+    the numbers of the rounds that MLflow has already; they are not logged twice.
+    """
+
+    def __init__(
+        self, store: Store, api: "MlflowClient", run: "Run", writer: FileLock, parent: str | None
+    ) -> None:
+        self.store, self.api, self.parent = store, api, parent
+        self.run_id: str = run.info.run_id
+        self.experiment_id: str = run.info.experiment_id
+        self.recorded: set[int] = set()
+        self._run, self._writer = run, writer
+        self._waiting: list[Round] = []
+        self._assignments: dict[int, list[int]] = {}
+        self._failures: dict[int, dict[int, str]] = {}
+        self._flushed = time.monotonic()
+        self._monitor: Any = None
+        self._monitor_lock: FileLock | None = None
+        self._open = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._open:
+            return
+        interrupted = kind is not None and not issubclass(kind, Exception)
+        # What the block raised matters more than a store that fails as well.
+        with contextlib.suppress(FedflowError) if error else contextlib.nullcontext():
+            reason = error or FedflowError("the run ended before it was finished")
+            self.fail(reason, status="KILLED" if interrupted else "FAILED")
+
+    def round(self, report: "Round") -> None:
+        """Take note of a round; metrics are sent every few rounds or seconds."""
+        if report.assignment is not None:
+            self._assignments[report.round] = report.assignment
+        if report.failed:
+            self._failures[report.round] = dict(report.failed)
+        if report.round not in self.recorded:
+            self._waiting.append(report)
+        if len(self._waiting) >= FLUSH_ROUNDS or time.monotonic() - self._flushed >= FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits."""
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        metrics = [
+            Metric(name, float(value), now, report.round)
+            for report in self._waiting
+            for name, value in _metrics(report).items()
+        ]
+        with reporting(self.store.uri):
+            # Assignments first: a round that MLflow has metrics of is complete.
+            for report in self._waiting:
+                if report.assignment is not None:
+                    self._log_json(f"clusters/round-{report.round:04d}.json", report.assignment)
+            if metrics:
+                self.api.log_batch(self.run_id, metrics=metrics)
+        self.recorded.update(report.round for report in self._waiting)
+        self._waiting.clear()
+        self._flushed = time.monotonic()
+
+    def finish(
+        self,
+        outcome: "Outcome",
+        folder: Path | None = None,
+        card: ModelCard | None = None,
+        groups: Sequence[int] | None = None,
+    ) -> None:
+        """Log the end of the run and close it as finished.
+
+        ``folder`` is the results folder: all its files go under ``results/``, and ``clients.parquet``
+        also as a table. ``card`` tells how to rebuild the models; without it none are logged.
+        ``groups`` [N] are the planted groups, for the picture of clusters.
+        """
+        self.flush()
+        rounds = int(outcome.metrics["rounds"])
+        with reporting(self.store.uri):
+            self._log_final(outcome.metrics, rounds)
+            if self._failures:
+                self._log_json("failures.json", self._failures)
+            self._log_clusters(outcome.scores.cluster.tolist(), rounds, groups)
+            if folder is not None:
+                self.api.log_artifacts(self.run_id, str(folder), "results")
+                self._log_table(folder / "clients.parquet")
+            if card is not None:
+                run = self.api.get_run(self.run_id)
+                log_models(self.store, run, card, outcome.models, outcome.scores.cluster.tolist(), rounds)
+            self._close("FINISHED")
+
+    def fail(self, error: BaseException | str, status: str = "FAILED") -> None:
+        """Close the run as failed (or "KILLED"), with the first line of the reason as a tag."""
+        text = str(error) or type(error).__name__
+        try:
+            self.flush()
+            with reporting(self.store.uri):
+                self.api.set_tag(self.run_id, "fedflow.error", text.splitlines()[0][:TAG_LENGTH])
+        finally:
+            with reporting(self.store.uri):
+                self._close(status)
+
+    def _begin(
+        self,
+        params: Mapping[str, Any],
+        tags: Mapping[str, Any],
+        datasets: Sequence[Mapping[str, Any]],
+        resumed: bool,
+    ) -> None:
+        """Log what is known at the start; of a resumed run, only what it lacks."""
+        from mlflow.entities import Dataset as Entity
+        from mlflow.entities import DatasetInput, Param, RunTag
+        from mlflow.entities.input_tag import InputTag
+
+        had = self._run.data
+        values = _flat(params)
+        tags = dict(tags)
+        if resumed:
+            self.recorded = {m.step for m in self.api.get_metric_history(self.run_id, ALWAYS)}
+            tags["fedflow.resumed"] = int(had.tags.get("fedflow.resumed", 0)) + 1
+            # MLflow's parameters cannot change; those that do not touch the result may (workers, say).
+            changed = {name: value for name, value in values.items() if had.params.get(name, value) != value}
+            if changed:
+                tags["fedflow.changed_params"] = json.dumps(changed)
+            if "fedflow.error" in had.tags:
+                self.api.delete_tag(self.run_id, "fedflow.error")
+        new = [Param(name, value) for name, value in values.items() if name not in had.params]
+        for start in range(0, len(new), BATCH):
+            self.api.log_batch(self.run_id, params=new[start : start + BATCH])
+        self.api.log_batch(
+            self.run_id, tags=[RunTag(name, str(value)[:TAG_LENGTH]) for name, value in tags.items()]
+        )
+        inputs = self._run.inputs.dataset_inputs if self._run.inputs else []
+        known = {(i.dataset.name, i.dataset.digest) for i in inputs}
+        entities = [
+            DatasetInput(
+                Entity(
+                    name=str(data["name"]),
+                    digest=str(data["digest"])[:DIGEST_LENGTH],
+                    source_type="local",
+                    source=json.dumps({"uri": str(data["source"])}),
+                    schema=json.dumps(data["schema"]) if data.get("schema") else None,
+                    profile=json.dumps(data["profile"]) if data.get("profile") else None,
+                ),
+                [InputTag("mlflow.data.context", str(data["context"]))],
+            )
+            for data in datasets
+        ]
+        if new_inputs := [e for e in entities if (e.dataset.name, e.dataset.digest) not in known]:
+            self.api.log_inputs(self.run_id, new_inputs)
+
+    def _monitor_system(self) -> None:
+        """Record processor, memory, disk and GPU use, of the sweep if there is one; once per machine."""
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+        owner = self.parent or self.run_id
+        lock = self.store.file_lock(f"system-{owner}", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            return  # another run of the sweep does it
+        _hush("mlflow.system_metrics")
+        self._monitor_lock = lock
+        self._monitor = SystemMetricsMonitor(
+            owner,
+            sampling_interval=SYSTEM_INTERVAL,
+            resume_logging=True,
+            node_id=socket.gethostname() if self.parent else None,
+            tracking_uri=self.store.uri,
+        )
+        self._monitor.start()
+
+    def _log_final(self, metrics: Mapping[str, Any], rounds: int) -> None:
+        """The final numbers at the last step, but for those that this step has already."""
+        from mlflow.entities import Metric
+
+        had = self.api.get_run(self.run_id).data.metrics
+        now = int(time.time() * 1000)
+        numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, Real) and not isinstance(v, bool)}
+        new = [Metric(k, v, now, rounds) for k, v in numbers.items() if not math.isnan(v) and had.get(k) != v]
+        if new:
+            self.api.log_batch(self.run_id, metrics=new)
+
+    def _log_clusters(self, last: list[int], rounds: int, groups: Sequence[int] | None) -> None:
+        if len(set(last)) < 2:
+            return
+        assignments = self._assignments | ({} if last in self._assignments.values() else {rounds: last})
+        with TemporaryDirectory() as folder:
+            picture = Path(folder) / "assignment.png"
+            draw_assignment(picture, assignments, rounds, groups)
+            self.api.log_artifact(self.run_id, str(picture), "clusters")
+
+    def _log_table(self, parquet: Path) -> None:
+        """The table of clients, in the form that MLflow's pages show."""
+        present = {file.path for file in self.api.list_artifacts(self.run_id)}
+        if parquet.is_file() and "clients.json" not in present:  # MLflow would append to it
+            import pandas as pd
+
+            self.api.log_table(self.run_id, pd.read_parquet(parquet), "clients.json")
+
+    def _log_json(self, path: str, value: Any) -> None:
+        self.api.log_text(self.run_id, json.dumps(value), path)
+
+    def _close(self, status: str) -> None:
+        try:
+            if self._monitor is not None:
+                self._monitor.finish()
+            self.api.set_terminated(self.run_id, status)
+            if self.parent:
+                with self.store.lock("experiments"):
+                    _end_parent(self.api, self.experiment_id, self.parent)
+        finally:
+            self._open = False
+            self._writer.release()
+            if self._monitor_lock is not None:
+                self._monitor_lock.release()
+
+
+def _experiment(api: "MlflowClient", store: Store, name: str) -> str:
+    from mlflow.exceptions import MlflowException
+
+    if found := api.get_experiment_by_name(name):
+        if found.lifecycle_stage == "deleted":
+            api.restore_experiment(found.experiment_id)
+        return found.experiment_id
+    try:
+        return api.create_experiment(name, store.artifacts(name))
+    except MlflowException:
+        if found := api.get_experiment_by_name(name):  # another machine was faster
+            return found.experiment_id
+        raise
+
+
+def _parent(api: "MlflowClient", experiment: str, sweep: str) -> str:
+    """The parent run of a sweep, running; made if need be."""
+    found = api.search_runs([experiment], f"tags.`fedflow.sweep` = '{_quoted(sweep)}'", max_results=1)
+    if found:
+        api.update_run(found[0].info.run_id, status="RUNNING")
+        return found[0].info.run_id
+    return api.create_run(experiment, tags={"fedflow.sweep": sweep}, run_name=sweep).info.run_id
+
+
+def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
+    """End a sweep with its last running child; a child that starts later opens it again."""
+    running = f"tags.`mlflow.parentRunId` = '{parent}' and attributes.status = 'RUNNING'"
+    if not api.search_runs([experiment], running, max_results=1):
+        api.set_terminated(parent)
+
+
+def _unfinished(api: "MlflowClient", experiment: str, key: str) -> "Run | None":
+    query = f"tags.`fedflow.key` = '{_quoted(key)}' and attributes.status != 'FINISHED'"
+    found = api.search_runs([experiment], query, max_results=1, order_by=["attributes.start_time DESC"])
+    return found[0] if found else None
+
+
+def _about(root: Path, params_file: Path | None) -> dict[str, str]:
+    """Tags that say which code and which parameter file a run came from."""
+    tags = {"fedflow.version": version("fedflow")}
+    if params_file is not None and params_file.is_file():
+        tags["fedflow.params_sha256"] = hashlib.sha256(params_file.read_bytes()).hexdigest()
+    revision = _git(root, "rev-parse", "HEAD")
+    if revision:
+        tags["mlflow.source.git.commit"] = revision
+        tags["fedflow.git_dirty"] = str(
+            bool(_git(root, "status", "--porcelain", "--untracked-files=no"))
+        ).lower()
+    return tags
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    """The answer of git, None without git or outside a repository."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _metrics(report: "Round") -> dict[str, Any]:
+    values = {name: getattr(report, name) for name in METRICS} | {"failed": len(report.failed)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested values as text by dotted name, within MLflow's limits."""
+    flat: dict[str, str] = {}
+    for name, value in values.items():
+        path = re.sub(r"[^\w./ :-]", "_", f"{prefix}{name}")[:250]
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{path}.")
+        else:
+            text = json.dumps(value) if isinstance(value, list | tuple) else str(value)
+            flat[path] = text if len(text) <= PARAM_LENGTH else text[: PARAM_LENGTH - 1] + "…"
+    return flat
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''")
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=12).hexdigest()
+
+
+def _hush(name: str) -> None:
+    import logging
+
+    logging.getLogger(name).setLevel(logging.WARNING)

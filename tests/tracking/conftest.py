@@ -1,0 +1,132 @@
+"""A real SQLite store per session, first made by two processes at once, and small outcomes to record."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+from fedflow.models.flat import FlatModel
+from fedflow.simulation.evaluation import Scores
+from fedflow.simulation.rounds import Outcome, Round
+from fedflow.tracking import ModelCard
+
+SHAPE, CLASSES = (1, 8, 8), tuple("abc")
+CLIENTS = 6
+
+
+def network(name: str, input_shape: tuple, num_classes: int, hidden: int = 5) -> nn.Module:
+    """With buffers, so that a round trip must keep those too."""
+    size = int(np.prod(input_shape))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(size, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, num_classes)
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def default_store():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def architectures(monkeypatch):
+    monkeypatch.setattr("fedflow.models.build", network, raising=False)
+
+
+@pytest.fixture(scope="session")
+def started_twice(tmp_path_factory) -> tuple[Path, list[dict]]:
+    """A fresh store that two processes made at the same moment, and what each of them saw."""
+    root = tmp_path_factory.mktemp("checkout")
+    program = (
+        "import json, sys; from fedflow.tracking import initialise; imported = 'mlflow' in sys.modules\n"
+        "uri = initialise(sys.argv[1])\n"
+        "from mlflow import MlflowClient\n"
+        "ids = [e.experiment_id for e in MlflowClient(uri).search_experiments()]\n"
+        "print(json.dumps({'imported': imported, 'uri': uri, 'experiments': ids}))"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(root)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for _ in range(2)
+    ]
+    seen = []
+    for process in processes:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err.decode()
+        seen.append(json.loads(out) | {"stderr": err.decode()})
+    return root, seen
+
+
+@pytest.fixture(scope="session")
+def root(started_twice) -> Path:
+    """The folder of a checkout whose store exists."""
+    return started_twice[0]
+
+
+@pytest.fixture
+def model() -> FlatModel:
+    return FlatModel(partial(network, "small", SHAPE, len(CLASSES), hidden=4))
+
+
+@pytest.fixture
+def rounds() -> list[Round]:
+    """Eleven rounds, evaluated in 5, 10 and 11; client 3 fails in round 2; clusters change in 5, 11."""
+    made = [Round(t, [0, 1], 1 / t, 100 * t, 50 * t, seconds=0.1) for t in range(1, 12)]
+    made[1].failed = {3: "ValueError: not a number"}
+    for t in (5, 10, 11):
+        report = made[t - 1]
+        report.local_accuracy, report.local_std, report.local_worst10 = t / 20, 0.1, 0.2
+        report.global_accuracy, report.clusters, report.ari = t / 25, 2, 0.5
+    made[4].assignment = [0, 0, 1, 1, 1, 0]
+    made[10].assignment = [0, 0, 0, 1, 1, 1]
+    return made
+
+
+@pytest.fixture
+def outcome(model):
+    """Makes the end of an eleven-round run that serves one of the three kinds of model."""
+
+    def make(serves: str = "global") -> Outcome:
+        cluster = np.array([0, 0, 0, 1, 1, 1]) if serves == "cluster" else np.zeros(CLIENTS, dtype=int)
+        numbers = {"global": [0], "cluster": [0, 1], "personal": range(CLIENTS)}[serves]
+        nothing = np.full(CLIENTS, np.nan)
+        scores = Scores(list(range(CLIENTS)), cluster, *[nothing] * 6, [], nothing)
+        metrics = {"rounds": 11, "local_accuracy": 0.55, "tuned_accuracy": 0.6, "rounds_to_target": None}
+        return Outcome(scores, np.zeros(CLIENTS), metrics, {i: model.init(i) for i in numbers})
+
+    return make
+
+
+@pytest.fixture
+def card():
+    def make(serves: str = "global", partition: str = "digits-6") -> ModelCard:
+        return ModelCard(
+            "small", SHAPE, CLASSES, (0.3,), (0.5,), method="fedavg", partition=partition, serves=serves,
+            options={"hidden": 4},
+        )  # fmt: skip
+
+    return make
+
+
+@pytest.fixture
+def nobody():
+    """Without the rights of an administrator, who could write anywhere."""
+    administrator = os.geteuid() == 0
+    if administrator:
+        os.seteuid(65534)
+    yield
+    if administrator:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def vectors(model):
+    return model.from_module

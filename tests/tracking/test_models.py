@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+import torch
+
+from fedflow.errors import FedflowError
+from fedflow.tracking import load_model, open_run
+from fedflow.tracking.store import open_store
+
+
+@pytest.fixture
+def record_of(root, outcome, card, rounds):
+    """Records a finished run that serves one kind of model, once per kind."""
+
+    def make(serves: str, partition: str) -> str:
+        with open_run(
+            root, experiment=partition, name=serves, key=serves, params={}, system_metrics=False
+        ) as record:
+            record.round(rounds[0])
+            record.finish(outcome(serves), card=card(serves, partition))
+        return record.run_id
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("serves", "calls"),
+    [
+        ("global", {("global", None): 0}),
+        ("cluster", {("cluster-0", None): 0, ("cluster-1", None): 1}),
+        ("personal", {("personal", 0): 0, ("personal", 5): 5}),
+    ],
+)
+def test_a_recorded_model_is_loaded_with_one_call(record_of, root, outcome, vectors, serves, calls):
+    run_id = record_of(serves, "round-trip")
+    for (which, client), number in calls.items():
+        module = load_model(run_id, which, client=client, root=root)
+        assert not module.training
+        assert torch.equal(vectors(module), outcome(serves).models[number])
+
+
+def test_mlflow_serves_logits_of_raw_images(record_of, root, model, outcome):
+    import mlflow
+
+    run_id = record_of("personal", "served")
+    store = open_store(root)
+    version = store.client().get_model_version_by_alias("served.fedavg", "newest")
+    assert version.tags == {"run": "personal", "seed": "0"}
+    images = np.random.default_rng(0).integers(0, 256, (7, 1, 8, 8), dtype=np.uint8)
+    served = mlflow.pyfunc.load_model(version.source)
+    assert served.metadata.signature is not None and served.input_example.shape == (1, 1, 8, 8)
+    x = (torch.from_numpy(images) / 255 - 0.3) / 0.5
+    for client in (0, 4):
+        expected = model.outputs(outcome("personal").models[client], x).detach().numpy()
+        np.testing.assert_allclose(
+            served.predict(images, params={"client": client}), expected, rtol=1e-5, atol=1e-6
+        )
+    with pytest.raises(FedflowError, match=r"one of 0, 1, 2, 3, 4, 5"):
+        served.predict(images, params={"client": 99})
+    assert version.run_id == run_id
+
+
+def test_every_cluster_is_registered_and_versions_count_up(record_of, root):
+    first, second = (record_of("cluster", "counted") for _ in range(2))
+    api = open_store(root).client()
+    for j in (0, 1):
+        name = f"counted.fedavg.cluster-{j}"
+        assert [api.get_model_version(name, v).run_id for v in ("1", "2")] == [first, second]
+        assert api.get_model_version_by_alias(name, "newest").version == 2
+
+
+def test_a_run_killed_while_it_finished_logs_no_model_twice(root, outcome, card, monkeypatch):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    options = {"experiment": "twice", "name": "n", "key": "k", "params": {}, "system_metrics": False}
+    with pytest.raises(KeyboardInterrupt), open_run(root, **options) as record:
+        monkeypatch.setattr(record, "_close", killed)
+        record.finish(outcome("cluster"), card=card("cluster", "twice"))
+    record._writer.release()
+    with open_run(root, **options) as again:
+        again.finish(outcome("cluster"), card=card("cluster", "twice"))
+    api = open_store(root).client()
+    assert again.run_id == record.run_id
+    assert len(api.get_run(again.run_id).outputs.model_outputs) == 2
+    assert len(api.get_metric_history(again.run_id, "tuned_accuracy")) == 1
+
+
+def test_no_pickle_is_stored(record_of, root):
+    record_of("personal", "no-pickle")
+    stored = [p for p in (root / "mlruns" / "artifacts").rglob("*") if p.is_file()]
+    assert any(p.name == "weights.safetensors" for p in stored)
+    assert not [p for p in stored if p.suffix in (".pkl", ".pickle", ".pth", ".pt")]
+
+
+def test_what_is_missing_is_named_with_what_exists(record_of, root):
+    run_id = record_of("personal", "missing")
+    with pytest.raises(FedflowError, match=r"'global' is not accepted; expected one of personal"):
+        load_model(run_id, root=root)
+    with pytest.raises(FedflowError, match=r"client: 9 is not accepted; .*: 0-5$"):
+        load_model(run_id, "personal", client=9, root=root)
+    with pytest.raises(FedflowError, match=rf"no run 'nonsense' in .*{run_id}"):
+        load_model("nonsense", root=root)

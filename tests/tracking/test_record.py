@@ -1,0 +1,168 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from fedflow.errors import FedflowError
+from fedflow.tracking import open_run
+from fedflow.tracking.store import open_store
+
+PARAMS = {"run": {"rounds": 11, "lrs": [0.1, 0.01]}, "method": {"name": "fedavg", "note": "x" * 9000}}
+DATASETS = [
+    {"name": "digits", "digest": "0123456789abcdef", "source": "data/prepared/digits", "context": "training"},
+    {"name": "digits-6", "digest": "feedbeef", "source": "data/partitions/digits-6", "context": "partition",
+     "profile": {"clients": 6}},
+]  # fmt: skip
+
+
+@pytest.fixture
+def start(root, request):
+    """Opens runs in an experiment of the test's own."""
+
+    def start(key: str = "k1", **changes):
+        options = {"params": PARAMS, "datasets": DATASETS, "sweep": None, "system_metrics": False} | changes
+        return open_run(root, experiment=request.node.name, name="fedavg-0", key=key, **options)
+
+    return start
+
+
+@pytest.fixture
+def api(root):
+    return open_store(root).client()
+
+
+def steps(api, run_id, name="train_loss"):
+    return [m.step for m in api.get_metric_history(run_id, name)]
+
+
+def test_a_run_is_recorded_completely(start, api, rounds, outcome, tmp_path, root):
+    import pandas as pd
+
+    (tmp_path / "metrics.json").write_text("{}")
+    pd.DataFrame({"client": [0, 1], "accuracy": [0.5, 1.0]}).to_parquet(tmp_path / "clients.parquet")
+    parameters = tmp_path / "params.yaml"
+    parameters.write_text("run: {}\n")
+    with start(tags={"seed": 3}, params_file=parameters) as record:
+        for report in rounds:
+            record.round(report)
+        record.finish(outcome("cluster"), tmp_path, groups=[0, 0, 0, 1, 1, 1])
+    run = api.get_run(record.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.params["run.rounds"] == "11"
+    assert run.data.params["run.lrs"] == "[0.1, 0.01]"
+    assert len(run.data.params["method.note"]) == 6000
+    assert run.data.tags["seed"] == "3"
+    assert len(run.data.tags["fedflow.params_sha256"]) == 64
+    assert [(d.dataset.name, d.dataset.digest) for d in run.inputs.dataset_inputs] == [
+        (d["name"], d["digest"]) for d in DATASETS
+    ]
+    assert steps(api, record.run_id) == list(range(1, 12))
+    assert steps(api, record.run_id, "local_accuracy") == [5, 10, 11]  # once, though it is a final number too
+    assert run.data.metrics["tuned_accuracy"] == 0.6
+    assert run.data.metrics["bytes_down"] == 1100
+    assert "rounds_to_target" not in run.data.metrics
+    files = {
+        f.path for folder in ("", "results", "clusters") for f in api.list_artifacts(run.info.run_id, folder)
+    }
+    assert {"results/metrics.json", "results/clients.parquet", "clients.json", "failures.json"} <= files
+    assert {"clusters/round-0005.json", "clusters/round-0011.json", "clusters/assignment.png"} <= files
+    local = root / "mlruns" / "artifacts" / "test_a_run_is_recorded_completely" / record.run_id / "artifacts"
+    assert json.loads((local / "failures.json").read_text()) == {"2": {"3": "ValueError: not a number"}}
+    assert json.loads((local / "clusters/round-0005.json").read_text()) == [0, 0, 1, 1, 1, 0]
+
+
+def test_a_killed_run_is_taken_up_again_as_one_run(start, api, rounds, outcome, root, request):
+    """Killed for good (SIGKILL) with rounds 1-4 recorded; the checkpoint was at round 3."""
+    program = (
+        "import os, signal, sys\n"
+        "from fedflow.simulation.rounds import Round\n"
+        "from fedflow.tracking import open_run\n"
+        "record = open_run(sys.argv[1], experiment=sys.argv[2], name='fedavg-0', key='k1',\n"
+        "    params={'workers': 1}, sweep='first', system_metrics=False)\n"
+        "for t in range(1, 5): record.round(Round(t, [0, 1], 1 / t, 100 * t, 50 * t))\n"
+        "record.flush()\n"
+        "record.round(Round(5, [0, 1], 0.2, 500, 250))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", program, str(root), request.node.name],
+        check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL
+    with start(params={"workers": 2}, sweep="first") as record:
+        assert record.recorded == {1, 2, 3, 4}
+        for report in rounds:
+            report.replayed = report.round <= 3
+            record.round(report)
+        record.finish(outcome())
+    run = api.get_run(record.run_id)
+    children = api.search_runs([run.info.experiment_id], "tags.`mlflow.parentRunId` != ''")
+    assert [r.info.run_id for r in children] == [record.run_id]
+    assert run.info.status == "FINISHED"
+    assert steps(api, record.run_id) == list(range(1, 12))
+    assert run.data.params == {"workers": "1"}
+    assert json.loads(run.data.tags["fedflow.changed_params"]) == {"workers": "2"}
+    assert run.data.tags["fedflow.resumed"] == "1"
+    assert api.get_run(run.data.tags["mlflow.parentRunId"]).info.status == "FINISHED"
+
+
+def test_a_finished_run_is_left_alone(start, outcome):
+    with start() as first:
+        first.finish(outcome())
+    with start() as second:
+        second.finish(outcome())
+    assert first.run_id != second.run_id
+
+
+def test_runs_of_a_sweep_have_one_parent(start, api, outcome):
+    records = [start(key, sweep="it's a sweep") for key in ("k1", "k2")]
+    parents = {api.get_run(r.run_id).data.tags["mlflow.parentRunId"] for r in records}
+    assert len(parents) == 1
+    (parent,) = parents
+    records[0].finish(outcome())
+    assert api.get_run(parent).info.status == "RUNNING"
+    records[1].finish(outcome())
+    assert api.get_run(parent).info.status == "FINISHED"
+    assert api.get_run(parent).info.run_name == "it's a sweep"
+
+
+def test_a_run_has_one_writer(start, outcome):
+    with start() as record:
+        with pytest.raises(FedflowError, match="is being recorded by another process"):
+            start()
+        record.finish(outcome())
+
+
+def test_an_error_ends_the_run_as_failed_with_its_first_line(start, api, rounds):
+    with pytest.raises(ValueError), start() as record:
+        record.round(rounds[0])
+        raise ValueError("the first line\nthe second")
+    run = api.get_run(record.run_id)
+    assert (run.info.status, run.data.tags["fedflow.error"]) == ("FAILED", "the first line")
+    assert steps(api, record.run_id) == [1]
+    with start() as again:
+        assert again.run_id == record.run_id
+        assert "fedflow.error" not in api.get_run(record.run_id).data.tags
+        again.fail("once more")
+
+
+def test_an_interrupt_ends_the_run_as_killed(start, api):
+    with pytest.raises(KeyboardInterrupt), start() as record:
+        raise KeyboardInterrupt
+    assert api.get_run(record.run_id).info.status == "KILLED"
+
+
+def test_system_metrics_go_to_the_sweep(start, api, outcome):
+    with start(sweep="measured", system_metrics=True) as record:
+        record.finish(outcome())
+    parent = api.get_run(record.run_id).data.tags["mlflow.parentRunId"]
+    assert record._monitor is None or record._monitor._run_id == parent
+
+
+def test_a_store_that_became_read_only_is_one_line(start, root, nobody):
+    with pytest.raises(FedflowError, match="MLflow store sqlite") as error:
+        start()
+    assert "\n" not in str(error.value)
