@@ -335,7 +335,7 @@ def _experiment(api: "MlflowClient", store: Store, name: str) -> str:
 
 def _parent(api: "MlflowClient", experiment: str, sweep: str) -> str:
     """The parent run of a sweep, running; made if need be."""
-    found = api.search_runs([experiment], f"tags.`fedflow.sweep` = '{_quoted(sweep)}'", max_results=1)
+    found = api.search_runs([experiment], f"tags.`fedflow.sweep` = {_quoted(sweep)}", max_results=1)
     if found:
         api.update_run(found[0].info.run_id, status="RUNNING")
         return found[0].info.run_id
@@ -350,7 +350,7 @@ def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
 
 
 def _unfinished(api: "MlflowClient", experiment: str, key: str) -> "Run | None":
-    query = f"tags.`fedflow.key` = '{_quoted(key)}' and attributes.status != 'FINISHED'"
+    query = f"tags.`fedflow.key` = {_quoted(key)} and attributes.status != 'FINISHED'"
     found = api.search_runs([experiment], query, max_results=1, order_by=["attributes.start_time DESC"])
     return found[0] if found else None
 
@@ -399,7 +399,8 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _quoted(text: str) -> str:
-    return text.replace("'", "''")
+    """Text for MLflow's filters, which know no escapes."""
+    return f'"{text}"' if "'" in text else f"'{text}'"
 
 
 def _digest(*parts: str) -> str:

@@ -83,14 +83,15 @@ def open_store(root: Path | str = ".") -> Store:
     uri = tracking_uri(root)
     file = database(uri)
     store = Store(uri, file.parent if file else Path(root).resolve() / "mlruns")
-    if uri.startswith(("http://", "https://")):
-        _reach(uri)
-    elif file is None or not file.exists():
-        with reporting(uri), store.lock("schema"):
-            if file is None:
-                store.client().search_experiments(max_results=1)
-            elif not file.exists():
-                _create(file, store)
+    with reporting(uri):
+        if uri.startswith(("http://", "https://")):
+            _reach(uri)
+        elif file is None or not file.exists():
+            with store.lock("schema"):
+                if file is None:
+                    store.client().search_experiments(max_results=1)
+                elif not file.exists():
+                    _create(file, store)
     return store
 
 
@@ -117,10 +118,10 @@ def reporting(uri: str) -> Iterator[None]:
     """Turn what goes wrong in the store into one `FedflowError` that names it."""
     try:
         yield
-    except (OSError, Timeout) as error:
-        raise FedflowError(f"MLflow store {uri}: {getattr(error, 'strerror', None) or error}") from error
     except FedflowError:
         raise
+    except (OSError, Timeout) as error:
+        raise FedflowError(f"MLflow store {uri}: {getattr(error, 'strerror', None) or error}") from error
     except Exception as error:
         if not _of_the_store(error):
             raise

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -14,7 +15,7 @@ from torch import nn
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.rounds import Outcome, Round
-from fedflow.tracking import ModelCard
+from fedflow.tracking import ModelCard, initialise
 
 SHAPE, CLASSES = (1, 8, 8), tuple("abc")
 CLIENTS = 6
@@ -40,35 +41,45 @@ def architectures(monkeypatch):
     monkeypatch.setattr("fedflow.models.build", network, raising=False)
 
 
+KILLED_RUN = """
+import json, os, signal, sys
+from fedflow.simulation.rounds import Round
+from fedflow.tracking import initialise, open_run
+imported = "mlflow" in sys.modules
+print(json.dumps({"imported": imported, "uri": initialise(sys.argv[1])}), flush=True)
+record = open_run(
+    sys.argv[1], experiment="killed", name="fedavg-0", key="k1", params={"workers": 1}, sweep="first",
+    system_metrics=False,
+)
+for t in range(1, 5):
+    record.round(Round(t, [0, 1], 1 / t, 100 * t, 50 * t))
+record.flush()
+record.round(Round(5, [0, 1], 0.2, 500, 250))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 @pytest.fixture(scope="session")
-def started_twice(tmp_path_factory) -> tuple[Path, list[dict]]:
-    """A fresh store that two processes made at the same moment, and what each of them saw."""
+def other_process(tmp_path_factory) -> dict:
+    """What a process saw that made the same fresh store at the same moment as this one.
+
+    It then recorded rounds 1 to 4 of a run, not yet round 5, and was killed.
+    """
     root = tmp_path_factory.mktemp("checkout")
-    program = (
-        "import json, sys; from fedflow.tracking import initialise; imported = 'mlflow' in sys.modules\n"
-        "uri = initialise(sys.argv[1])\n"
-        "from mlflow import MlflowClient\n"
-        "ids = [e.experiment_id for e in MlflowClient(uri).search_experiments()]\n"
-        "print(json.dumps({'imported': imported, 'uri': uri, 'experiments': ids}))"
-    )
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(root)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        for _ in range(2)
-    ]
-    seen = []
-    for process in processes:
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err.decode()
-        seen.append(json.loads(out) | {"stderr": err.decode()})
-    return root, seen
+    other = subprocess.Popen(
+        [sys.executable, "-c", KILLED_RUN, str(root)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    mine = initialise(root)
+    out, err = other.communicate(timeout=120)
+    assert other.returncode == -signal.SIGKILL, err.decode()
+    return json.loads(out) | {"root": root, "stderr": err.decode(), "mine": mine}
 
 
 @pytest.fixture(scope="session")
-def root(started_twice) -> Path:
+def root(other_process) -> Path:
     """The folder of a checkout whose store exists."""
-    return started_twice[0]
+    return other_process["root"]
 
 
 @pytest.fixture
@@ -114,17 +125,6 @@ def card():
         )  # fmt: skip
 
     return make
-
-
-@pytest.fixture
-def nobody():
-    """Without the rights of an administrator, who could write anywhere."""
-    administrator = os.geteuid() == 0
-    if administrator:
-        os.seteuid(65534)
-    yield
-    if administrator:
-        os.seteuid(0)
 
 
 @pytest.fixture

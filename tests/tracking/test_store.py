@@ -1,38 +1,32 @@
+import os
 import resource
-import subprocess
+import shutil
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from fedflow.errors import FedflowError
-from fedflow.tracking import initialise, ui_command
+from fedflow.tracking import initialise, open_run, ui_command
 from fedflow.tracking.store import tracking_uri
 
 
-def test_two_processes_make_one_store(started_twice):
-    root, seen = started_twice
-    assert [s["uri"] for s in seen] == [f"sqlite:///{root}/mlruns/mlflow.db"] * 2
-    assert [s["experiments"] for s in seen] == [["0"], ["0"]]
-    assert sorted(p.name for p in (root / "mlruns").iterdir()) == ["locks", "mlflow.db"]
+def test_two_processes_make_one_store(other_process, root):
+    assert other_process["mine"] == other_process["uri"] == f"sqlite:///{root}/mlruns/mlflow.db"
+    names = {p.name for p in (root / "mlruns").iterdir()}
+    assert {"locks", "mlflow.db"} <= names <= {"locks", "mlflow.db", "artifacts"}
 
 
-def test_mlflow_is_imported_late_and_quietly(started_twice):
-    _, seen = started_twice
-    assert not any(s["imported"] for s in seen)
-    assert [s["stderr"] for s in seen] == ["", ""]
+def test_mlflow_is_imported_late_and_says_nothing(other_process):
+    assert not other_process["imported"]
+    assert other_process["stderr"] == ""
 
 
-def test_an_existing_store_is_opened_without_mlflow(root):
-    program = (
-        "import sys; from fedflow.tracking import initialise; initialise(sys.argv[1])\n"
-        "print('mlflow' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(root)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "False"
+def test_an_existing_store_is_opened_without_mlflow(root, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    assert initialise(root).startswith("sqlite:///")
 
 
 def test_the_environment_chooses_another_store(monkeypatch):
@@ -42,14 +36,37 @@ def test_the_environment_chooses_another_store(monkeypatch):
         initialise("anywhere")
 
 
-def test_a_read_only_folder_is_one_line_and_leaves_nothing(nobody):
+@contextmanager
+def without_rights():
+    """An administrator could write anywhere."""
+    administrator = os.geteuid() == 0
+    if administrator:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if administrator:
+            os.seteuid(0)
+
+
+def test_a_read_only_folder_is_one_line_and_leaves_nothing():
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o555)
-        with pytest.raises(FedflowError, match=r"Permission denied$") as error:
+        with without_rights(), pytest.raises(FedflowError, match=r"Permission denied$") as error:
             initialise(folder)
         assert "\n" not in str(error.value)
         assert list(Path(folder).iterdir()) == []
         Path(folder).chmod(0o755)
+
+
+def test_an_existing_store_that_is_read_only_is_one_line(root):
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        (Path(folder) / "mlruns").mkdir()
+        shutil.copy(root / "mlruns" / "mlflow.db", Path(folder) / "mlruns")
+        (Path(folder) / "mlruns").chmod(0o555)
+        with without_rights(), pytest.raises(FedflowError, match=r"Permission denied$"):
+            open_run(folder, experiment="e", name="n", key="k", params={})
 
 
 def test_a_full_disk_is_one_line_and_leaves_no_half_made_store(tmp_path):
