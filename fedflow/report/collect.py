@@ -1,0 +1,161 @@
+"""Reading and checking the files of finished runs and of partitions. A bad file is named, in one line."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pandas as pd
+
+from fedflow.errors import FedflowError
+
+TEXT = ("partition", "method", "method_label", "dataset", "model", "data_hash", "partition_hash")
+WHOLE = ("seed", "rounds", "clients", "bytes_down", "bytes_up", "clusters", "failed_clients", "parameters")
+NUMBER = (
+    "participation", "global_accuracy", "local_accuracy",
+    "local_std", "local_worst10", "local_best10", "local_gini",
+)  # fmt: skip
+OPTIONAL = (
+    "tuned_accuracy", "local_final_accuracy", "loss",
+    "rounds_to_target", "bytes_to_target", "target_accuracy", "ari", "nmi",
+)  # fmt: skip
+METRICS = TEXT + WHOLE + NUMBER + OPTIONAL
+
+ROUNDS = ("round", "global_accuracy", "local_accuracy", "bytes_down", "bytes_up")
+CLIENTS = ("client", "samples", "local_accuracy", "cluster")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run: ``metrics.json``, ``rounds.csv``, ``clients.parquet`` and ``clusters.json``."""
+
+    folder: Path
+    metrics: dict[str, Any]
+    rounds: pd.DataFrame  # a row per round; bytes are cumulative, accuracies empty where not evaluated
+    clients: pd.DataFrame  # a row per client
+    groups: list[int] | None  # planted group of every client
+    history: list[dict[str, Any]]  # round and assignment [N], where the assignment changed; -1 = none yet
+
+    @property
+    def partition(self) -> str:
+        return self.metrics["partition"]
+
+    @property
+    def method(self) -> str:
+        return self.metrics["method"]
+
+    @property
+    def seed(self) -> int:
+        return self.metrics["seed"]
+
+
+@dataclass(frozen=True)
+class PartitionFacts:
+    """What ``summary.json`` says of a partition, and its picture of labels by client."""
+
+    name: str
+    summary: dict[str, Any]
+    picture: bytes | None
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return self.summary.get("params") or {}
+
+
+def collect_runs(results_dir: Path) -> list[Run]:
+    """Every run under ``results_dir/<partition>/<method>/<seed>``, ordered by partition, method and seed.
+
+    Raises `FedflowError` when there is none, or naming the file that is missing, cut off or not as expected.
+    """
+    folders = [f for f in Path(results_dir).glob("*/*/*") if f.is_dir() and any(f.iterdir())]
+    if not folders:
+        raise FedflowError(f"no results found in {results_dir}; make them with `make repro`")
+    runs = [_read_run(folder) for folder in sorted(folders)]
+    return sorted(runs, key=lambda run: (run.partition, run.method, run.seed))
+
+
+def collect_partitions(partitions_dir: Path, names: list[str]) -> dict[str, PartitionFacts]:
+    """The facts of the named partitions that lie below ``partitions_dir``; those that do not are left out."""
+    found = {}
+    for name in names:
+        folder = Path(partitions_dir) / name
+        if not (folder / "summary.json").is_file():
+            continue
+        summary, picture = _json(folder / "summary.json"), folder / "labels.png"
+        found[name] = PartitionFacts(name, summary, picture.read_bytes() if picture.is_file() else None)
+    return found
+
+
+def _read_run(folder: Path) -> Run:
+    metrics = _json(folder / "metrics.json")
+    _check_metrics(folder / "metrics.json", metrics)
+    named = (metrics["partition"], metrics["method"], str(metrics["seed"]))
+    if named != folder.parts[-3:]:
+        _reject(folder / "metrics.json", f"it says it is {'/'.join(named)}")
+    rounds = _table(folder / "rounds.csv", pd.read_csv, ROUNDS)
+    clients = _table(folder / "clients.parquet", pd.read_parquet, CLIENTS)
+    if len(rounds) != metrics["rounds"]:
+        _reject(folder / "rounds.csv", f"{len(rounds)} rows for {metrics['rounds']} rounds")
+    if len(clients) != metrics["clients"]:
+        _reject(folder / "clients.parquet", f"{len(clients)} rows for {metrics['clients']} clients")
+    clusters = _json(folder / "clusters.json")
+    history = clusters.get("history")
+    if not isinstance(history, list) or not all(_is_step(step, metrics["clients"]) for step in history):
+        _reject(
+            folder / "clusters.json",
+            f"history needs a round and {metrics['clients']} assignments in each entry",
+        )
+    return Run(folder, metrics, rounds, clients, clusters.get("groups"), history)
+
+
+def _check_metrics(path: Path, metrics: dict[str, Any]) -> None:
+    missing = [name for name in METRICS if name not in metrics]
+    if missing:
+        _reject(path, f"no {', '.join(missing)}")
+    accepted: list[tuple[tuple[str, ...], tuple[type, ...]]] = [
+        (TEXT, (str,)), (WHOLE, (int,)), (NUMBER, (int, float)), (OPTIONAL, (int, float, type(None))),
+    ]  # fmt: skip
+    for names, kinds in accepted:
+        for name in names:
+            if type(metrics[name]) not in kinds:
+                words = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
+                _reject(path, f"{name} is {metrics[name]!r}, not {words}")
+
+
+def _is_step(step: Any, clients: int) -> bool:
+    if not isinstance(step, dict) or type(step.get("round")) is not int:
+        return False
+    assignment = step.get("assignment")
+    return isinstance(assignment, list) and len(assignment) == clients
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(), parse_constant=lambda text: _reject(path, f"holds {text}"))
+    except OSError as error:
+        _reject(path, error.strerror or str(error))
+    except ValueError as error:
+        _reject(path, f"cut off or not JSON ({error})")
+    if not isinstance(value, dict):
+        _reject(path, "not a JSON object")
+    return value
+
+
+def _table(path: Path, read: Callable[[Path], pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFrame:
+    try:
+        table = read(path)
+    except Exception as error:  # pandas and pyarrow raise a dozen types for a damaged file
+        reason = getattr(error, "strerror", None) or f"cut off or damaged ({error})"
+        _reject(path, reason)
+    missing = [name for name in columns if name not in table]
+    if missing:
+        _reject(path, f"no column {', '.join(missing)}")
+    for name in columns:
+        if not pd.api.types.is_numeric_dtype(table[name]) and not table[name].isna().all():
+            _reject(path, f"column {name} holds something that is not a number")
+    return table
+
+
+def _reject(path: Path, reason: str) -> NoReturn:
+    raise FedflowError(f"cannot read {path}: {' '.join(reason.split())}; run this experiment again")

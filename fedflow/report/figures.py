@@ -1,0 +1,215 @@
+"""What the page draws: accuracy at a glance, curves, the spread over clients, and clusters over rounds."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba_array
+from scipy.optimize import isotonic_regression
+
+from fedflow.report.collect import Run
+from fedflow.report.svg import CARD, INK, MUTED, WIDTH, drawing, look
+from fedflow.report.tables import measured
+
+# Tol's light palette, safe for colour-blind readers; other colours than those of the methods.
+FILLS = ("#77aadd", "#ee8866", "#44bb99", "#eedd88", "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00")
+Methods = dict[str, list[Run]]
+
+
+def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
+    """A row per method: a ring for global and a dot for local accuracy, bars from lowest to highest seed."""
+    height = 0.62 + 0.26 * len(methods)
+    described = "Global and local accuracy of every method"
+    with drawing(name, described, height, (0.95, 0.42, 0.12, 0.2)) as work:
+        axes = work.axes
+        for row, (method, runs) in enumerate(methods.items()):
+            ours, whole = measured(runs, "local_accuracy"), measured(runs, "global_accuracy")
+            colour = look(places[method])["color"]
+            axes.plot([100 * ours.mean, 100 * whole.mean], [row, row], color=colour, lw=1, alpha=0.45)
+            for value in (ours, whole):
+                axes.plot([100 * value.low, 100 * value.high], [row, row], color=colour, lw=4, alpha=0.35)
+            axes.plot(100 * whole.mean, row, "o", ms=5.5, mfc=CARD, mec=colour, mew=1.4)
+            axes.plot(100 * ours.mean, row, "o", ms=6, color=colour)
+            if row == 0:  # says what dot and ring are, once
+                left, right = sorted(((whole.mean, "global"), (ours.mean, "local")))
+                for (at, word), side in ((left, "right"), (right, "left")):
+                    axes.annotate(
+                        word, (100 * at, 0), (0, 7), textcoords="offset points", color=MUTED, fontsize=8, ha=side
+                    )  # fmt: skip
+        _rows(axes, methods)
+        axes.set_xlabel("accuracy, %")
+    return work.svg
+
+
+def curve(methods: Methods, places: dict[str, int], column: str, x: str, name: str) -> Markup:
+    """Mean of ``column`` over seeds by ``x`` (round, or traffic in MB), with a band over all seeds.
+
+    A method that moves nothing is a dotted level line in the picture by traffic.
+    """
+    words = column.replace("_", " ")
+    with drawing(
+        name, f"{words} by {x}", max(2.7, 0.7 + 0.18 * len(methods)), (0.36, 0.4, 0.95, 0.08), width=3.8
+    ) as work:
+        axes, ends, floors = work.axes, [], []
+        for method, runs in methods.items():
+            table, style = _over_seeds(runs, column), look(places[method])
+            if table.empty:
+                continue
+            label, last = runs[0].metrics["method_label"], table.iloc[-1]
+            floors.append(table["low"].iloc[len(table) // 4])
+            if x == "traffic" and last["traffic"] == 0:
+                axes.axhline(last["mean"], lw=1.2, color=style["color"], linestyle=(0, (1, 2)))
+                ends.append((np.nan, last["mean"], label, style["color"]))
+                continue
+            axes.fill_between(table[x], table["low"], table["high"], color=style["color"], alpha=0.17, lw=0)
+            axes.plot(table[x], table["mean"], lw=1.6, **style)
+            ends.append((last[x], last["mean"], label, style["color"]))
+        if floors:  # the steep start would squeeze the rest together
+            axes.set_ylim(bottom=min(floors) - 0.04 * (axes.get_ylim()[1] - min(floors)))
+        axes.set_xlabel("round" if x == "round" else "MB moved, down + up, all clients")
+        axes.margins(x=0.01)
+        axes.locator_params(axis="x", integer=x == "round", nbins=6)
+        _name_ends(axes, ends)
+    return work.svg
+
+
+def _over_seeds(runs: Sequence[Run], column: str) -> pd.DataFrame:
+    """By round that every seed evaluated: traffic in MB; mean, lowest and highest ``column`` in percent."""
+    parts = []
+    for run in runs:
+        rows = run.rounds.dropna(subset=[column])
+        moved = (rows["bytes_down"] + rows["bytes_up"]) / 1e6
+        parts.append(
+            pd.DataFrame(
+                {"round": rows["round"], "traffic": moved, "value": 100 * rows[column].astype(float)}
+            )
+        )
+    by_round = pd.concat(parts).groupby("round")
+    table = by_round.agg(
+        traffic=("traffic", "mean"), mean=("value", "mean"), low=("value", "min"), high=("value", "max"),
+        seeds=("value", "size"),
+    )  # fmt: skip
+    return table[table["seeds"] == len(runs)].reset_index()
+
+
+def _name_ends(axes: Axes, ends: list[tuple[float, float, str, str]]) -> None:
+    """Names in the right margin, pushed apart as little as possible, each led to the end of its line."""
+    if not ends:
+        return
+    ends = sorted(ends, key=lambda end: end[1])
+    bottom, top = axes.get_ylim()
+    right = axes.get_xlim()[1]
+    height = axes.get_position().height * axes.figure.get_figheight() * 72  # type: ignore[union-attr]
+    gap = min(11.5 / height, 1 / max(1, len(ends) - 1)) * (top - bottom)
+    steps = gap * np.arange(len(ends))
+    wanted = np.array([end[1] for end in ends]) - steps
+    at = np.clip(isotonic_regression(wanted).x, bottom, max(bottom, top - steps[-1])) + steps
+    for (x, y, label, colour), place in zip(ends, at, strict=True):
+        start = right if np.isnan(x) else x
+        axes.annotate(
+            "", (start, y), (1.05, place), xycoords="data", textcoords=("axes fraction", "data"),
+            arrowprops={
+                "arrowstyle": "-", "color": colour, "lw": 0.8, "alpha": 0.75, "shrinkA": 0, "shrinkB": 0,
+            },
+        )  # fmt: skip
+        axes.text(1.065, place, label, transform=axes.get_yaxis_transform(), va="center", fontsize=8.5)
+    axes.set_ylim(bottom, top)
+    axes.set_xlim(right=right)
+
+
+def spread(methods: Methods, places: dict[str, int], name: str) -> Markup:
+    """A row per method: histogram of client accuracies (all seeds), with the mean and the worst and best tenth."""
+    height = 0.62 + 0.36 * len(methods)
+    with drawing(
+        name, "Distribution of client accuracies by method", height, (0.95, 0.42, 0.12, 0.2)
+    ) as work:
+        axes = work.axes
+        clients = {
+            m: 100 * np.concatenate([run.clients["local_accuracy"].dropna() for run in runs])
+            for m, runs in methods.items()
+        }
+        lowest = min((values.min() for values in clients.values() if len(values)), default=0)
+        bins = np.linspace(10 * np.floor(min(lowest, 90) / 10), 100, 26)
+        for row, (method, runs) in enumerate(methods.items()):
+            counts = np.histogram(clients[method], bins)[0]
+            heights = 0.82 * counts / max(1, counts.max())
+            colour = look(places[method])["color"]
+            axes.stairs(
+                row + 0.45 - heights, bins, baseline=row + 0.45, fill=True, color=colour, alpha=0.5, lw=0
+            )
+            ends = ("local_worst10", "local_accuracy", "local_best10")
+            low, mean, high = (100 * measured(runs, metric).mean for metric in ends)
+            axes.plot([low, high], [row + 0.45] * 2, color=INK, lw=0.9)
+            axes.vlines([low, high], row + 0.33, row + 0.45, color=INK, lw=1.1)
+            axes.plot(mean, row + 0.45, "o", ms=4.2, color=INK)
+        _rows(axes, methods)
+        axes.set_ylim(len(methods) - 0.4, -0.6)
+        axes.set_xlim(bins[0], 101)
+        axes.set_xlabel("accuracy of a client on its own test set, %")
+    return work.svg
+
+
+def assignment(run: Run, name: str) -> Markup:
+    """Clients (rows, sorted by planted group) by round; a cell has the colour of the client's cluster."""
+    clients, rounds = len(run.clients), run.metrics["rounds"]
+    table = np.full((rounds, clients), -1)  # [T, N]
+    for step in sorted(run.history, key=lambda step: step["round"]):
+        table[max(0, step["round"] - 1) :] = step["assignment"]
+    groups = np.array(run.groups) if run.groups is not None else None
+    last = table[-1]
+    order = np.lexsort((np.arange(clients), last) if groups is None else (np.arange(clients), last, groups))
+    height = 0.75 + min(2.6, max(1.2, 0.05 * clients))
+    with drawing(
+        name,
+        "Cluster of every client by round",
+        height,
+        (0.9 if run.groups is not None else 0.12, 0.42, 0.1, 0.26),
+    ) as work:
+        axes = work.axes
+        axes.imshow(
+            _colours(table[:, order].T, last[order]), aspect="auto", interpolation="nearest",
+            extent=(0.5, rounds + 0.5, clients, 0),
+        )  # fmt: skip
+        if groups is not None:
+            box = axes.get_position()
+            strip = work.figure.add_axes((0.68 / WIDTH, box.y0, 0.14 / WIDTH, box.height))
+            sorted_groups = groups[order]
+            strip.imshow(
+                _colours(sorted_groups[:, None], sorted_groups), aspect="auto", interpolation="nearest",
+                extent=(0, 1, clients, 0),
+            )  # fmt: skip
+            strip.set_xticks([])
+            strip.set_yticks([np.mean(np.flatnonzero(sorted_groups == g)) + 0.5 for g in np.unique(groups)])
+            strip.set_yticklabels([f"group {g}" for g in np.unique(groups)])
+            strip.grid(False)
+            strip.spines["bottom"].set_visible(False)
+            for cut in np.flatnonzero(np.diff(sorted_groups)) + 1:
+                axes.axhline(float(cut), color=CARD, lw=1.2)
+        axes.set_title("cluster of each client", fontsize=8.5, color=MUTED, pad=4, loc="left")
+        axes.set_yticks([])
+        axes.grid(False)
+        axes.set_xlabel("round")
+        axes.locator_params(axis="x", integer=True, nbins=8)
+    return work.svg
+
+
+def _colours(table: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """RGBA of every label: colours are dealt in the order in which labels appear in ``order``; -1 has none."""
+    names = [int(label) for label in dict.fromkeys(order.tolist()) if label >= 0]
+    names += sorted({int(label) for label in np.unique(table) if label >= 0} - set(names))
+    palette = to_rgba_array(FILLS)
+    cells = np.zeros((*table.shape, 4))
+    for place, label in enumerate(names):
+        shade = palette[place % len(FILLS)].copy()
+        shade[:3] *= 0.72 ** (place // len(FILLS))  # further clusters repeat the colours, darker
+        cells[table == label] = shade
+    return cells
+
+
+def _rows(axes: Axes, methods: Methods) -> None:
+    axes.set_yticks(range(len(methods)), [runs[0].metrics["method_label"] for runs in methods.values()])
+    axes.tick_params(axis="y", labelcolor=INK, labelsize=9)
+    axes.set_ylim(len(methods) - 0.5, -0.6)
+    axes.grid(False, axis="y")

@@ -1,0 +1,176 @@
+"""`build_report`: one HTML page that needs nothing but itself, and the CSV tables behind it."""
+
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from fedflow.errors import FedflowError
+from fedflow.report import cells, figures
+from fedflow.report.collect import PartitionFacts, Run, collect_partitions, collect_runs
+from fedflow.report.findings import findings, summary
+from fedflow.report.published import published_for
+from fedflow.report.svg import DASHES, SERIES
+from fedflow.report.tables import best, by_method, by_partition, curve_table, write_csv, write_tables
+
+TITLE = "Federated methods compared"
+
+
+def build_report(results_dir: Path, partitions_dir: Path, out_dir: Path, title: str = TITLE) -> Path:
+    """Write ``index.html`` and the CSV tables over all runs below ``results_dir``; returns the page's path.
+
+    The tables are ``accuracy``, ``fairness``, ``traffic`` and ``clusters`` (mean and population std over
+    seeds) and ``runs`` (a row per run). Equal inputs give equal bytes. Raises `FedflowError` when there
+    are no results, a file of a run cannot be read, or ``out_dir`` cannot be written.
+    """
+    runs = collect_runs(results_dir)
+    groups = by_partition(runs)
+    facts = collect_partitions(partitions_dir, list(groups))
+    places = {method: place for place, method in enumerate(_most_used(groups))}
+    context = {
+        "title": title,
+        "summary": summary(groups),
+        "runs": len(runs),
+        "methods": [{"name": m, "label": _label(runs, m), "place": p} for m, p in places.items()],
+        "places": places,
+        "seeds": sorted({run.seed for run in runs}),
+        "partitions": [_partition(name, group, facts.get(name), places) for name, group in groups.items()],
+        "colours": len(SERIES),
+        "dashes": len(DASHES),
+    }
+    page = Path(out_dir) / "index.html"
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        write_tables(runs, page.parent)
+        page.write_text(_environment().get_template("page.html.j2").render(context), encoding="utf-8")
+    except OSError as error:
+        raise FedflowError(f"cannot write the report to {out_dir}: {error.strerror or error}") from error
+    return page
+
+
+def summary_plots(results_dir: Path, out_dir: Path) -> Path:
+    """Write ``accuracy_curves.csv`` for ``dvc plots``: a row per run and evaluated round; returns it."""
+    runs, path = collect_runs(results_dir), Path(out_dir) / "accuracy_curves.csv"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_csv(curve_table(runs), path)
+    except OSError as error:
+        raise FedflowError(f"cannot write {path}: {error.strerror or error}") from error
+    return path
+
+
+def _partition(
+    name: str, runs: list[Run], facts: PartitionFacts | None, places: dict[str, int]
+) -> dict[str, Any]:
+    """Everything the page shows of one partition, methods ordered by local accuracy."""
+    found = by_method(runs)
+    methods = {method: found[method] for method, _ in best(found, "local_accuracy")}
+    key = f"p{'-'.join(str(ord(letter)) if not letter.isalnum() else letter for letter in name)}"
+    published = published_for(runs, facts)
+    clustered = {
+        m: r
+        for m, r in methods.items()
+        if any(1 < run.metrics["clusters"] < run.metrics["clients"] for run in r)
+    }
+    return {
+        "name": name,
+        "key": key,
+        "about": _about(runs, facts),
+        "warnings": _warnings(runs, methods),
+        "findings": findings(methods),
+        "glance": figures.glance(methods, places, f"{key}-glance"),
+        "accuracy": cells.accuracy_table(methods, published),
+        "published": published,
+        "curves": [
+            (
+                "Local accuracy by round",
+                figures.curve(methods, places, "local_accuracy", "round", f"{key}-local"),
+            ),
+            (
+                "Global accuracy by round",
+                figures.curve(methods, places, "global_accuracy", "round", f"{key}-global"),
+            ),
+            (
+                "Local accuracy by traffic",
+                figures.curve(methods, places, "local_accuracy", "traffic", f"{key}-traffic"),
+            ),
+        ],
+        "fairness": cells.metric_table(methods, cells.FAIRNESS),
+        "spread": figures.spread(methods, places, f"{key}-spread"),
+        "traffic": cells.metric_table(methods, cells.TRAFFIC),
+        "targets": sorted(
+            {f"{100 * t:g} %" for run in runs if (t := run.metrics["target_accuracy"]) is not None}
+        ),
+        "clusters": cells.metric_table(clustered, cells.CLUSTERS) if clustered else None,
+        "assignments": [
+            (cells.label(r), r[0].seed, figures.assignment(r[0], f"{key}-{m}-clusters"))
+            for m, r in clustered.items()
+        ],
+        "picture": b64encode(facts.picture).decode() if facts and facts.picture else None,
+    }
+
+
+def _about(runs: Sequence[Run], facts: PartitionFacts | None) -> dict[str, Any]:
+    first, params = runs[0].metrics, dict(facts.params) if facts else {}
+    scheme = (params.pop("scheme", None) or "").replace("_", " ")
+    sizes = facts.summary.get("sizes") if facts else None
+    hidden = {"dataset", "clients"}
+    return {
+        "dataset": first["dataset"],
+        "model": first["model"],
+        "parameters": first["parameters"],
+        "clients": first["clients"],
+        "participation": first["participation"],
+        "rounds": first["rounds"],
+        "scheme": scheme,
+        "params": ", ".join(f"{k} {v}" for k, v in params.items() if k not in hidden and v is not None),
+        "sizes": f"{sizes['min']:g} to {sizes['max']:g}"
+        if sizes and {"min", "max"} <= sizes.keys()
+        else None,
+        "data_hash": first["data_hash"],
+        "partition_hash": first["partition_hash"],
+        "failed": sum(run.metrics["failed_clients"] for run in runs),
+    }
+
+
+def _warnings(runs: Sequence[Run], methods: dict[str, list[Run]]) -> list[str]:
+    """What makes the runs of one partition not fully comparable."""
+    words = {
+        "data_hash": "data", "partition_hash": "partition", "model": "network", "rounds": "number of rounds",
+        "participation": "participation rate", "target_accuracy": "target accuracy",
+    }  # fmt: skip
+    found = [
+        f"The runs differ in their {word}."
+        for name, word in words.items()
+        if len({str(r.metrics[name]) for r in runs}) > 1
+    ]
+    seeds = {run.seed for run in runs}
+    for repeats in methods.values():
+        if gone := seeds - {run.seed for run in repeats}:
+            found.append(
+                f"{cells.label(repeats)} has no result for seed {', '.join(map(str, sorted(gone)))}."
+            )
+    return found
+
+
+def _most_used(groups: dict[str, list[Run]]) -> list[str]:
+    """Methods by the number of partitions they ran on, then by name: the first get colours of their own."""
+    used = Counter(method for runs in groups.values() for method in by_method(runs))
+    return sorted(used, key=lambda method: (-used[method], method))
+
+
+def _label(runs: Sequence[Run], method: str) -> str:
+    return next(cells.label([run]) for run in runs if run.method == method)
+
+
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("fedflow.report", "."),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )

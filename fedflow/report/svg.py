@@ -1,0 +1,84 @@
+"""Matplotlib figures as inline SVG that takes colours and font from the page, so it follows light and dark.
+
+Colours are drawn as fixed hex values and then exchanged for CSS variables. From the eighth method on,
+colours repeat with dashes; every line also carries its name. Equal inputs give equal bytes.
+"""
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, darkened where they would be too pale for a line on white; no yellow.
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#b5478c", "#b97f00", "#3b9bd6", "#6b6b6b")
+DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
+INK, MUTED, LINE, CARD = "#1a1a1a", "#757575", "#e2e2e2", "#fefefe"
+VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line", CARD: "card"} | {
+    c: f"s{i}" for i, c in enumerate(SERIES)
+}
+WIDTH = 4.4  # inches, of one panel: wide enough to be read on a phone
+STYLE: dict[str, Any] = {
+    "svg.fonttype": "none", "text.parse_math": False, "font.family": "sans-serif", "font.size": 9,
+    "text.color": INK, "axes.edgecolor": MUTED, "axes.labelcolor": MUTED, "axes.linewidth": 0.6,
+    "xtick.color": MUTED, "ytick.color": MUTED, "xtick.major.size": 0, "ytick.major.size": 0,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False,
+    "axes.grid": True, "axes.axisbelow": True, "grid.color": LINE, "grid.linewidth": 0.7,
+    "axes.labelsize": 9, "xtick.labelsize": 8.5, "ytick.labelsize": 8.5,
+}  # fmt: skip
+
+
+def look(place: int) -> dict[str, Any]:
+    """Colour and dash of the method at ``place`` in the list of all methods."""
+    return {"color": SERIES[place % len(SERIES)], "linestyle": DASHES[place // len(SERIES) % len(DASHES)]}
+
+
+class Drawing:
+    """One figure under way; ``svg`` is there once the ``with drawing(...)`` block has ended."""
+
+    def __init__(self, figure: Figure, axes: Axes) -> None:
+        self.figure, self.axes, self.svg = figure, axes, Markup()
+
+
+@contextmanager
+def drawing(
+    name: str, described: str, height: float, box: tuple[float, float, float, float], width: float = WIDTH
+) -> Iterator[Drawing]:
+    """A figure in inches whose axes leave ``box`` inches free: left, bottom, right, top.
+
+    ``name`` must be unique on the page (ids are made from it); ``described`` is read out by screen readers.
+    """
+    left, bottom, right, top = box
+    with mpl.rc_context(rc=STYLE | {"svg.hashsalt": name}):
+        figure = Figure(figsize=(width, height))
+        place = (left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height)
+        work = Drawing(figure, figure.add_axes(place))
+        yield work
+        buffer = io.StringIO()
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        FigureCanvasSVG(figure).print_svg(buffer, metadata=nothing)
+        work.svg = _inline(buffer.getvalue(), name, described)
+
+
+def _inline(text: str, name: str, described: str) -> Markup:
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
+    text = re.sub(
+        r'<g id="patch_1">.*?</g>\s*', "", text, count=1, flags=re.DOTALL
+    )  # the page is the background
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)  # ids are shared by the whole page
+    text = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", text)
+    text = re.sub(r"font-family: [^;\"]*;? ?", "", text)
+    for colour, variable in VARIABLES.items():
+        text = text.replace(colour, f"var(--{variable})")
+    box = re.search(r'viewBox="[^"]*"', text)
+    assert box is not None
+    opening = f'<svg {box[0]} role="img" aria-label="{escape(described)}">'
+    return Markup(opening + text[text.index(">") + 1 :])  # matplotlib has escaped the names in it

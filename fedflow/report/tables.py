@@ -1,0 +1,138 @@
+"""Means and stds over seeds, the CSV tables, and the findings that head the page."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from fedflow.report.collect import METRICS, Run
+
+ACCURACY = ("global_accuracy", "local_accuracy", "tuned_accuracy", "local_final_accuracy")
+FAIRNESS = ("local_worst10", "local_best10", "local_std", "local_gini")
+TRAFFIC = ("bytes_down", "bytes_up", "rounds_to_target", "bytes_to_target")
+CLUSTERS = ("clusters", "ari", "nmi")
+TABLES = {"accuracy": ACCURACY, "fairness": FAIRNESS, "traffic": TRAFFIC, "clusters": CLUSTERS}
+LOWER_IS_BETTER = {"local_std", "local_gini", *TRAFFIC}
+
+
+@dataclass(frozen=True)
+class Stat:
+    """One metric of one method on one partition: its value by seed, leaving out seeds without one."""
+
+    values: dict[int, float]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.values.values()) / len(self.values)
+
+    @property
+    def std(self) -> float:
+        """Population std over seeds (ddof 0)."""
+        return (sum((v - self.mean) ** 2 for v in self.values.values()) / len(self.values)) ** 0.5
+
+    @property
+    def low(self) -> float:
+        return min(self.values.values())
+
+    @property
+    def high(self) -> float:
+        return max(self.values.values())
+
+
+def stat(runs: Iterable[Run], metric: str) -> Stat | None:
+    """The metric over the seeds of ``runs`` (one partition, one method); nothing when no seed has it."""
+    values = {run.seed: float(run.metrics[metric]) for run in runs if run.metrics[metric] is not None}
+    return Stat(values) if values else None
+
+
+def measured(runs: Iterable[Run], metric: str) -> Stat:
+    """`stat` of a metric that no run lacks."""
+    return Stat({run.seed: float(run.metrics[metric]) for run in runs})
+
+
+def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """``runs`` grouped by method, in their order."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.method, []).append(run)
+    return groups
+
+
+def by_partition(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """``runs`` grouped by partition, in their order."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.partition, []).append(run)
+    return groups
+
+
+def best(methods: dict[str, list[Run]], metric: str) -> list[tuple[str, Stat]]:
+    """Methods that have the metric, best mean first; equal means by name."""
+    sign = 1 if metric in LOWER_IS_BETTER else -1
+    found = [(name, value) for name, runs in methods.items() if (value := stat(runs, metric)) is not None]
+    return sorted(found, key=lambda item: (sign * item[1].mean, item[0]))
+
+
+def verdict(
+    first: Stat, second: Stat, name: str, metric: str = "local_accuracy", unit: str = "points"
+) -> str:
+    """How far ``first`` is ahead of ``second``, called ``name``, and whether the seeds bear it out."""
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    gap = f"{abs(first.mean - second.mean) * 100:.1f} {unit}"
+    shared = sorted(first.values.keys() & second.values.keys())
+    wins = sum(sign * (first.values[seed] - second.values[seed]) > 0 for seed in shared)
+    if len(first.values) == 1 or len(second.values) == 1:
+        return f"{gap} ahead of {name}, on one seed: how much is chance is not known."
+    apart = first.low > second.high if sign > 0 else first.high < second.low
+    on = f"{gap} ahead of {name} on average, and ahead on {wins} of {len(shared)} shared seeds"
+    return (
+        f"{on}; the ranges over seeds do not overlap."
+        if apart
+        else f"{on}. The ranges over seeds overlap: no clear winner."
+    )
+
+
+def long_table(runs: Sequence[Run], metrics: Sequence[str]) -> pd.DataFrame:
+    """A row per partition, method and metric: seeds that have it, mean, population std, min, max."""
+    rows = []
+    for partition, group in by_partition(runs).items():
+        for method, repeats in by_method(group).items():
+            for metric in metrics:
+                value = stat(repeats, metric)
+                numbers = (len(value.values), value.mean, value.std, value.low, value.high) if value else (0,)
+                names = (partition, method, repeats[0].metrics["method_label"], metric)
+                rows.append(dict(zip(LONG_COLUMNS, names + numbers, strict=False)))
+    return pd.DataFrame(rows, columns=list(LONG_COLUMNS))
+
+
+LONG_COLUMNS = ("partition", "method", "method_label", "metric", "seeds", "mean", "std", "min", "max")
+
+
+def run_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """A row per run with every entry of its ``metrics.json``."""
+    return pd.DataFrame([{name: run.metrics[name] for name in METRICS} for run in runs], dtype=object)
+
+
+def curve_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """A row per run and evaluated round: partition, method, seed, round, local and global accuracy."""
+    parts = []
+    for run in runs:
+        rows = run.rounds[["round", "local_accuracy", "global_accuracy"]]
+        rows = rows.dropna(subset=["local_accuracy", "global_accuracy"], how="all").copy()
+        for place, name in enumerate(("partition", "method", "seed")):
+            rows.insert(place, name, run.metrics[name])
+        parts.append(rows)
+    return pd.concat(parts, ignore_index=True)
+
+
+def write_tables(runs: Sequence[Run], out_dir: Path) -> None:
+    """Write ``accuracy.csv``, ``fairness.csv``, ``traffic.csv``, ``clusters.csv`` and ``runs.csv``."""
+    for name, metrics in TABLES.items():
+        write_csv(long_table(runs, metrics), out_dir / f"{name}.csv")
+    write_csv(run_table(runs), out_dir / "runs.csv")
+
+
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    """Write a table with the same bytes on every machine."""
+    table.to_csv(path, index=False, float_format="%.9g", lineterminator="\n")
