@@ -44,5 +44,6 @@ def draw_assignment(
     else:
         axes.set_yticks([])
     ticks = np.arange(highest) if highest <= 20 else np.linspace(0, highest - 1, 10).astype(int)
-    figure.colorbar(mesh, label="cluster", ticks=ticks + 0.5, format=lambda value, _: f"{int(value)}")
+    bar = figure.colorbar(mesh, label="cluster", ticks=ticks + 0.5, format=lambda value, _: f"{int(value)}")
+    bar.minorticks_off()
     figure.savefig(path, dpi=110)

@@ -261,7 +261,6 @@ class RunRecord:
             lock.acquire()
         except Timeout:
             return  # another run of the sweep does it
-        _hush("mlflow.system_metrics")
         self._monitor_lock = lock
         self._monitor = SystemMetricsMonitor(
             owner,
@@ -286,7 +285,9 @@ class RunRecord:
     def _log_clusters(self, last: list[int], rounds: int, groups: Sequence[int] | None) -> None:
         if len(set(last)) < 2:
             return
-        assignments = self._assignments | ({} if last in self._assignments.values() else {rounds: last})
+        assignments = dict(self._assignments)
+        if not assignments or assignments[max(assignments)] != last:
+            assignments[rounds] = last
         with TemporaryDirectory() as folder:
             picture = Path(folder) / "assignment.png"
             draw_assignment(picture, assignments, rounds, groups)
@@ -405,9 +406,3 @@ def _quoted(text: str) -> str:
 
 def _digest(*parts: str) -> str:
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=12).hexdigest()
-
-
-def _hush(name: str) -> None:
-    import logging
-
-    logging.getLogger(name).setLevel(logging.WARNING)

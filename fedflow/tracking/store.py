@@ -26,8 +26,12 @@ if TYPE_CHECKING:
 LOCK_TIMEOUT = 120.0  # seconds; making the schema takes a few
 REACH_TIMEOUT = 10.0  # seconds for a tracking server to answer
 
+CHATTY = ("mlflow.store.db.utils", "mlflow.pyfunc", "mlflow.system_metrics", "alembic")  # loggers
+
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("DO_NOT_TRACK", "true")
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Store:
         """A client of this store only; no global state of MLflow is used or changed."""
         from mlflow import MlflowClient
 
+        _quiet()
         return MlflowClient(self.uri, registry_uri=self.uri)
 
     def artifacts(self, experiment: str) -> str | None:
@@ -144,8 +149,8 @@ def _create(file: Path, store: Store) -> None:
         draft.touch()  # a folder that cannot be written to fails here, before seconds of imports
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-        with _quiet():
-            made = SqlAlchemyStore(f"sqlite:///{draft}", (store.folder / "artifacts").as_uri())
+        _quiet()
+        made = SqlAlchemyStore(f"sqlite:///{draft}", (store.folder / "artifacts").as_uri())
         made.engine.dispose()
         draft.replace(file)
     finally:
@@ -164,15 +169,7 @@ def _reach(uri: str) -> None:
         raise FedflowError(f"MLflow store {uri}: no server answers ({reason})") from error
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the lines that MLflow and its migrations write while they make the schema."""
-    loggers = [logging.getLogger(name) for name in ("mlflow.store.db.utils", "alembic")]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.WARNING)
-        yield
-    finally:
-        for logger, level in zip(loggers, levels):
-            logger.setLevel(level)
+def _quiet() -> None:
+    """Without the lines that MLflow writes about its own steps; warnings stay."""
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -10,23 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from torch import nn
 
+from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.rounds import Outcome, Round
 from fedflow.tracking import ModelCard, initialise
 
-SHAPE, CLASSES = (1, 8, 8), tuple("abc")
+SHAPE, CLASSES = (1, 16, 16), tuple("abc")
+NETWORK = ("lenet5", SHAPE, len(CLASSES))  # with BatchNorm, so that a round trip must keep buffers too
 CLIENTS = 6
-
-
-def network(name: str, input_shape: tuple, num_classes: int, hidden: int = 5) -> nn.Module:
-    """With buffers, so that a round trip must keep those too."""
-    size = int(np.prod(input_shape))
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(size, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, num_classes)
-    )
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -34,11 +27,6 @@ def default_store():
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         yield
-
-
-@pytest.fixture(autouse=True)
-def architectures(monkeypatch):
-    monkeypatch.setattr("fedflow.models.build", network, raising=False)
 
 
 KILLED_RUN = """
@@ -84,7 +72,7 @@ def root(other_process) -> Path:
 
 @pytest.fixture
 def model() -> FlatModel:
-    return FlatModel(partial(network, "small", SHAPE, len(CLASSES), hidden=4))
+    return FlatModel(partial(build, *NETWORK, batch_norm=True))
 
 
 @pytest.fixture
@@ -120,8 +108,8 @@ def outcome(model):
 def card():
     def make(serves: str = "global", partition: str = "digits-6") -> ModelCard:
         return ModelCard(
-            "small", SHAPE, CLASSES, (0.3,), (0.5,), method="fedavg", partition=partition, serves=serves,
-            options={"hidden": 4},
+            "lenet5", SHAPE, CLASSES, (0.3,), (0.5,), method="fedavg", partition=partition, serves=serves,
+            options={"batch_norm": True},
         )  # fmt: skip
 
     return make

@@ -45,9 +45,9 @@ def test_mlflow_serves_logits_of_raw_images(record_of, root, model, outcome):
     store = open_store(root)
     version = store.client().get_model_version_by_alias("served.fedavg", "newest")
     assert version.tags == {"run": "personal", "seed": "0"}
-    images = np.random.default_rng(0).integers(0, 256, (7, 1, 8, 8), dtype=np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (7, 1, 16, 16), dtype=np.uint8)
     served = mlflow.pyfunc.load_model(version.source)
-    assert served.metadata.signature is not None and served.input_example.shape == (1, 1, 8, 8)
+    assert served.metadata.signature is not None and served.input_example.shape == (1, 1, 16, 16)
     x = (torch.from_numpy(images) / 255 - 0.3) / 0.5
     for client in (0, 4):
         expected = model.outputs(outcome("personal").models[client], x).detach().numpy()

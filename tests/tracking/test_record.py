@@ -1,4 +1,5 @@
 import json
+import time
 
 import pytest
 
@@ -141,8 +142,16 @@ def test_an_interrupt_ends_the_run_as_killed(start, api):
     assert api.get_run(record.run_id).info.status == "KILLED"
 
 
-def test_system_metrics_go_to_the_sweep(start, api, outcome):
-    with start(sweep="measured", system_metrics=True) as record:
+def test_system_metrics_go_to_the_sweep(start, api, outcome, monkeypatch):
+    monkeypatch.setattr("fedflow.tracking.record.SYSTEM_INTERVAL", 0.1)
+    with start(sweep="measured", system_metrics=True) as record, start("k2", sweep="measured") as other:
+        parent = api.get_run(record.run_id).data.tags["mlflow.parentRunId"]
+        for _ in range(100):
+            if any(name.startswith("system/") for name in api.get_run(parent).data.metrics):
+                break
+            time.sleep(0.05)
         record.finish(outcome())
-    parent = api.get_run(record.run_id).data.tags["mlflow.parentRunId"]
-    assert record._monitor is None or record._monitor._run_id == parent
+        other.finish(outcome())
+    measured = api.get_run(parent).data.metrics
+    assert any(name.endswith("cpu_utilization_percentage") for name in measured)
+    assert not any(name.startswith("system/") for name in api.get_run(record.run_id).data.metrics)
