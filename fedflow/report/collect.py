@@ -106,7 +106,10 @@ def _read_run(folder: Path) -> Run:
             folder / "clusters.json",
             f"history needs a round and {metrics['clients']} assignments in each entry",
         )
-    return Run(folder, metrics, rounds, clients, clusters.get("groups"), history)
+    groups = clusters.get("groups")
+    if groups is not None and not _is_assignment(groups, metrics["clients"]):
+        _reject(folder / "clusters.json", f"groups needs {metrics['clients']} whole numbers, or null")
+    return Run(folder, metrics, rounds, clients, groups, history)
 
 
 def _check_metrics(path: Path, metrics: dict[str, Any]) -> None:
@@ -124,10 +127,12 @@ def _check_metrics(path: Path, metrics: dict[str, Any]) -> None:
 
 
 def _is_step(step: Any, clients: int) -> bool:
-    if not isinstance(step, dict) or type(step.get("round")) is not int:
-        return False
-    assignment = step.get("assignment")
-    return isinstance(assignment, list) and len(assignment) == clients
+    known = isinstance(step, dict) and type(step.get("round")) is int
+    return known and _is_assignment(step.get("assignment"), clients)
+
+
+def _is_assignment(value: Any, clients: int) -> bool:
+    return isinstance(value, list) and len(value) == clients and all(type(item) is int for item in value)
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -143,11 +148,12 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _table(path: Path, read: Callable[[Path], pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFrame:
+    if not path.is_file():
+        _reject(path, "No such file")
     try:
         table = read(path)
     except Exception as error:  # pandas and pyarrow raise a dozen types for a damaged file
-        reason = getattr(error, "strerror", None) or f"cut off or damaged ({error})"
-        _reject(path, reason)
+        _reject(path, f"cut off or damaged ({error})")
     missing = [name for name in columns if name not in table]
     if missing:
         _reject(path, f"no column {', '.join(missing)}")

@@ -1,6 +1,7 @@
 """What the page draws: accuracy at a glance, curves, the spread over clients, and clusters over rounds."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -35,9 +36,8 @@ def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
             if row == 0:  # says what dot and ring are, once
                 left, right = sorted(((whole.mean, "global"), (ours.mean, "local")))
                 for (at, word), side in ((left, "right"), (right, "left")):
-                    axes.annotate(
-                        word, (100 * at, 0), (0, 7), textcoords="offset points", color=MUTED, fontsize=8, ha=side
-                    )  # fmt: skip
+                    style: dict[str, Any] = {"color": MUTED, "fontsize": 8, "ha": side}
+                    axes.annotate(word, (100 * at, 0), (0, 7), textcoords="offset points", **style)
         _rows(axes, methods)
         axes.set_xlabel("accuracy, %")
     return work.svg
@@ -120,7 +120,7 @@ def _name_ends(axes: Axes, ends: list[tuple[float, float, str, str]]) -> None:
 
 
 def spread(methods: Methods, places: dict[str, int], name: str) -> Markup:
-    """A row per method: histogram of client accuracies (all seeds), with the mean and the worst and best tenth."""
+    """A row per method: histogram of client accuracies (all seeds), mean, worst and best tenth."""
     height = 0.62 + 0.36 * len(methods)
     with drawing(
         name, "Distribution of client accuracies by method", height, (0.95, 0.42, 0.12, 0.2)
@@ -196,7 +196,7 @@ def assignment(run: Run, name: str) -> Markup:
 
 
 def _colours(table: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """RGBA of every label: colours are dealt in the order in which labels appear in ``order``; -1 has none."""
+    """RGBA of every label; colours are dealt as labels first appear in ``order``, -1 has none."""
     names = [int(label) for label in dict.fromkeys(order.tolist()) if label >= 0]
     names += sorted({int(label) for label in np.unique(table) if label >= 0} - set(names))
     palette = to_rgba_array(FILLS)

@@ -23,9 +23,10 @@ INK, MUTED, LINE, CARD = "#1a1a1a", "#757575", "#e2e2e2", "#fefefe"
 VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line", CARD: "card"} | {
     c: f"s{i}" for i, c in enumerate(SERIES)
 }
-WIDTH = 4.4  # inches, of one panel: wide enough to be read on a phone
-STYLE: dict[str, Any] = {
-    "svg.fonttype": "none", "text.parse_math": False, "font.family": "sans-serif", "font.size": 9,
+WIDTH = 4.1  # inches, of one panel: wide enough to be read on a phone
+STYLE: Any = {
+    "svg.fonttype": "none", "text.parse_math": False, "axes.facecolor": "none",
+    "font.family": "sans-serif", "font.size": 9,
     "text.color": INK, "axes.edgecolor": MUTED, "axes.labelcolor": MUTED, "axes.linewidth": 0.6,
     "xtick.color": MUTED, "ytick.color": MUTED, "xtick.major.size": 0, "ytick.major.size": 0,
     "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False,

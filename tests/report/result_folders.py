@@ -1,0 +1,116 @@
+"""Synthetic result folders in the shape of real ones, made from a seed."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fedflow.metrics.clustering import agreement
+from fedflow.metrics.distribution import summarise
+
+METHODS = {"fedavg": "FedAvg", "scaffold": "SCAFFOLD", "local": "Local", "ditto": "Ditto", "ifca": "IFCA"}
+LEVELS = {  # local and global accuracy at the end
+    "fedavg": (0.91, 0.90),
+    "scaffold": (0.93, 0.92),
+    "local": (0.88, 0.45),
+    "ditto": (0.955, 0.72),
+    "ifca": (0.945, 0.80),
+}
+PARAMETERS = 44_426
+
+
+def write_run(
+    root: Path,
+    partition: str,
+    method: str,
+    seed: int,
+    rounds: int = 20,
+    clients: int = 20,
+    groups: bool = True,
+    dataset: str = "mnist5k",
+    label: str | None = None,
+) -> Path:
+    """One run under ``root/<partition>/<method>/<seed>``; returns its folder."""
+    rng = np.random.default_rng([seed, *method.encode(), *partition.encode()])
+    folder = root / partition / method / str(seed)
+    folder.mkdir(parents=True)
+    local, whole = LEVELS.get(method, (0.9, 0.8))
+    planted = np.arange(clients) % 2 if groups else None
+    moved = 0 if method == "local" else int(clients * 0.3) * PARAMETERS * 4
+    number = np.arange(1, rounds + 1)
+    rise = 1 - np.exp(-number / rng.uniform(2.5, 5))
+    evaluated = (number % 2 == 0) | (number == rounds)
+    noise = rng.normal(0, 0.006, (2, rounds))
+    found = _assignment(method, clients, rng)
+    table = pd.DataFrame({
+        "round": number,
+        "train_loss": 2.2 * (1 - rise) + 0.1,
+        "global_accuracy": np.where(evaluated, whole * rise + noise[0], np.nan),
+        "local_accuracy": np.where(evaluated, local * rise + noise[1], np.nan),
+        "local_std": 0.05, "local_worst10": np.where(evaluated, local * rise - 0.1, np.nan),
+        "bytes_down": moved * number * (2 if method in ("ifca", "scaffold") else 1),
+        "bytes_up": moved * number,
+        "clusters": len(set(found)), "ari": np.nan, "failed": 0,
+    })  # fmt: skip
+    scores = np.clip(rng.normal(table["local_accuracy"].iloc[-1], 0.05, clients), 0, 1)
+    pd.DataFrame({
+        "client": np.arange(clients), "samples": rng.integers(50, 400, clients), "test_samples": 200,
+        "local_accuracy": scores, "global_accuracy": table["global_accuracy"].iloc[-1],
+        "tuned_accuracy": np.clip(scores + 0.02, 0, 1), "cluster": found,
+        "group": pd.array([pd.NA] * clients if planted is None else planted, dtype="Int64"),
+        "participations": rng.integers(0, rounds, clients),
+    }).to_parquet(folder / "clients.parquet", index=False)  # fmt: skip
+    table.to_csv(folder / "rounds.csv", index=False)
+    reached = table[table["local_accuracy"] >= 0.9]
+    spread = summarise(scores)
+    total = table["bytes_down"] + table["bytes_up"]
+    (folder / "metrics.json").write_text(json.dumps({
+        "partition": partition, "method": method, "method_label": label or METHODS.get(method, method),
+        "dataset": dataset, "model": "lenet5",
+        "seed": seed, "rounds": rounds, "clients": clients, "participation": 0.3,
+        "global_accuracy": float(table["global_accuracy"].iloc[-1]), "local_accuracy": spread["mean"],
+        "tuned_accuracy": min(1.0, spread["mean"] + 0.02), "local_final_accuracy": spread["mean"] + 0.004,
+        "local_std": spread["std"], "local_worst10": spread["worst10"], "local_best10": spread["best10"],
+        "local_gini": spread["gini"], "loss": 0.31, "bytes_down": int(table["bytes_down"].iloc[-1]),
+        "bytes_up": int(table["bytes_up"].iloc[-1]), "target_accuracy": 0.9,
+        "rounds_to_target": None if reached.empty else int(reached["round"].iloc[0]),
+        "bytes_to_target": None if reached.empty else int(total[reached.index[0]]),
+        "clusters": len(set(found)), **agreement(np.array(found), planted), "failed_clients": 0,
+        "data_hash": "5f2c9e01aa47d3b2", "partition_hash": partition.encode().hex()[:12],
+        "parameters": PARAMETERS,
+    }))  # fmt: skip
+    early = [int(c) if rng.random() < 0.5 else -1 for c in rng.integers(0, 2, clients)]
+    history = (
+        [{"round": 2, "assignment": early}, {"round": 6, "assignment": found}] if method == "ifca" else []
+    )
+    (folder / "clusters.json").write_text(
+        json.dumps({"groups": None if planted is None else planted.tolist(), "history": history})
+    )
+    return folder
+
+
+def write_partition(root: Path, name: str, clients: int = 20, **params: object) -> Path:
+    """``summary.json`` and ``labels.png`` of a partition under ``root/<name>``; returns its folder."""
+    folder = root / name
+    folder.mkdir(parents=True)
+    figure = Figure(figsize=(5, 3))
+    figure.add_subplot().imshow(
+        np.random.default_rng(0).integers(0, 90, (10, clients)), aspect="auto", cmap="Blues"
+    )
+    figure.savefig(folder / "labels.png")
+    summary = {
+        "clients": clients, "samples": 4000, "sizes": {"min": 12, "mean": 200.0, "sd": 80.1, "max": 731},
+        "labels_per_client": 4.1, "skew": 0.62, "hash": "a1b2c3", "params": params,
+    }  # fmt: skip
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def _assignment(method: str, clients: int, rng: np.random.Generator) -> list[int]:
+    if method != "ifca":
+        return [0] * clients
+    found = 1 - np.arange(clients) % 2
+    found[rng.integers(0, clients)] = 0
+    return found.tolist()

@@ -1,0 +1,84 @@
+import json
+from pathlib import Path
+
+import pytest
+from result_folders import write_partition, write_run
+
+from fedflow.errors import FedflowError
+from fedflow.report.collect import collect_partitions, collect_runs
+
+
+def test_no_results_says_where_and_how_to_make_them(tmp_path: Path) -> None:
+    with pytest.raises(FedflowError, match=r"no results found in .*results; make them with `make repro`"):
+        collect_runs(tmp_path / "results")
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "rounds.csv", "clients.parquet", "clusters.json"])
+def test_cut_off_file_is_named(tmp_path: Path, name: str) -> None:
+    path = write_run(tmp_path, "p", "ifca", 0) / name
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(FedflowError) as error:
+        collect_runs(tmp_path)
+    assert f"p/ifca/0/{name}" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "rounds.csv", "clients.parquet", "clusters.json"])
+def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    (write_run(tmp_path, "p", "ifca", 0) / name).unlink()
+    with pytest.raises(FedflowError, match=f"{name}: No such file"):
+        collect_runs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"local_accuracy": None}, "local_accuracy is None"),
+        ({"local_accuracy": float("nan")}, "holds NaN"),
+        ({"seed": "0"}, "seed is '0'"),
+        ({"seed": 4}, "it says it is p/fedavg/4"),
+        ({"rounds": 21}, "20 rows for 21 rounds"),
+        ({"clients": 7}, "20 rows for 7 clients"),
+    ],
+)
+def test_wrong_metric_is_told(tmp_path: Path, change: dict, words: str) -> None:
+    path = write_run(tmp_path, "p", "fedavg", 0) / "metrics.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(FedflowError, match=words):
+        collect_runs(tmp_path)
+
+
+def test_absent_metric_is_told(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "p", "fedavg", 0) / "metrics.json"
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "loss"}))
+    with pytest.raises(FedflowError, match=r"metrics\.json: no loss"):
+        collect_runs(tmp_path)
+
+
+def test_assignment_of_wrong_length_is_told(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "p", "ifca", 0) / "clusters.json"
+    path.write_text(json.dumps({"groups": None, "history": [{"round": 1, "assignment": [0, 1]}]}))
+    with pytest.raises(FedflowError, match="20 assignments"):
+        collect_runs(tmp_path)
+
+
+def test_planted_groups_of_wrong_length_are_told(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "p", "ifca", 0) / "clusters.json"
+    path.write_text(json.dumps({"groups": [0, 1], "history": []}))
+    with pytest.raises(FedflowError, match="groups"):
+        collect_runs(tmp_path)
+
+
+def test_empty_run_folders_are_passed_over(tmp_path: Path) -> None:
+    write_run(tmp_path, "p", "fedavg", 10)
+    write_run(tmp_path, "p", "fedavg", 9)
+    (tmp_path / "p" / "fedavg" / "11").mkdir()
+    assert [run.seed for run in collect_runs(tmp_path)] == [9, 10]
+
+
+def test_cut_off_partition_summary_is_named(tmp_path: Path) -> None:
+    path = write_partition(tmp_path, "p", scheme="iid") / "summary.json"
+    path.write_text(path.read_text()[:40])
+    with pytest.raises(FedflowError, match=r"p/summary\.json"):
+        collect_partitions(tmp_path, ["p"])
+    assert collect_partitions(tmp_path, ["unknown"]) == {}

@@ -1,0 +1,161 @@
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from result_folders import METHODS, write_partition, write_run
+
+from fedflow.errors import FedflowError
+from fedflow.report import build_report, summary_plots
+
+
+def build(workplace: Path, out: str = "report") -> str:
+    page = build_report(workplace / "results", workplace / "partitions", workplace / out)
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A report of 3 methods x 2 partitions x 2 seeds, one partition with published numbers beside it."""
+    root = tmp_path_factory.mktemp("built")
+    for seed in (0, 1):
+        for method in ("fedavg", "local", "ifca"):
+            write_run(root / "results", "mnist5k-groups", method, seed)
+            write_run(root / "results", "skew", method, seed, groups=False, dataset="cifar10")
+    write_partition(root / "partitions", "mnist5k-groups", scheme="label_groups", groups=2)
+    write_partition(root / "partitions", "skew", scheme="label_skew", fraction=0.2, dataset="cifar10")
+    return root, build(root)
+
+
+def test_page_asks_nothing_of_a_network(built: tuple[Path, str]) -> None:
+    page = built[1]
+    assert not re.findall(r"https?://|@import|url\((?!#)", page)
+    assert all(link.startswith(("#", "data:")) for link in re.findall(r'(?:src|href)="([^"]*)"', page))
+
+
+def test_page_has_no_id_twice(built: tuple[Path, str]) -> None:
+    ids = re.findall(r'\bid="([^"]+)"', built[1])
+    assert len(ids) == len(set(ids))
+    used = re.findall(r'(?:href="#|url\(#)([^")]+)', built[1])
+    assert set(used) <= set(ids)
+
+
+def test_equal_inputs_give_equal_bytes(built: tuple[Path, str]) -> None:
+    root, page = built
+    assert build(root, "again") == page
+    for first in sorted((root / "report").iterdir()):
+        assert first.read_bytes() == (root / "again" / first.name).read_bytes(), first.name
+
+
+def test_figures_take_their_colours_from_the_page(built: tuple[Path, str]) -> None:
+    drawn = "".join(re.findall(r"<svg.*?</svg>", built[1], flags=re.DOTALL))
+    assert "var(--s0)" in drawn and "var(--ink)" in drawn
+    assert not re.findall(r"(?:fill|stroke): #(?!77aadd)[0-9a-f]{6}", drawn)
+    assert "DejaVu" not in drawn
+
+
+def test_tables_hold_mean_and_population_std_over_seeds(built: tuple[Path, str]) -> None:
+    root = built[0]
+    runs = [json.loads(p.read_text()) for p in root.glob("results/skew/ifca/*/metrics.json")]
+    for name, metric in (
+        ("accuracy", "global_accuracy"),
+        ("fairness", "local_gini"),
+        ("traffic", "bytes_down"),
+        ("clusters", "clusters"),
+    ):
+        table = pd.read_csv(root / "report" / f"{name}.csv").set_index(["partition", "method", "metric"])
+        row, values = table.loc[("skew", "ifca", metric)], [run[metric] for run in runs]
+        # nine digits are written
+        np.testing.assert_allclose([row["mean"], row["std"]], [np.mean(values), np.std(values)], rtol=1e-8)
+        assert row["seeds"] == 2
+
+
+def test_runs_table_has_a_row_per_run(built: tuple[Path, str]) -> None:
+    table = pd.read_csv(built[0] / "report" / "runs.csv")
+    assert len(table) == 12
+    assert table["bytes_down"].dtype == np.int64
+
+
+def test_published_numbers_stand_beside_their_partition_only(built: tuple[Path, str]) -> None:
+    accuracy = built[1].split('id="accuracy"')[1].split('id="curves"')[0]
+    before, beside = accuracy.split("<h3>skew")
+    assert "Published" not in before
+    assert "49.8" in beside and "SOLO" in beside and "IFCA(2)" in beside
+    assert "clients 20 here, 100 there" in beside and "rounds 20 here, 200 there" in beside
+    assert "NIID-Bench" in beside
+
+
+def test_best_mean_is_bold(built: tuple[Path, str]) -> None:
+    table = pd.read_csv(built[0] / "report" / "accuracy.csv")
+    means = table[(table["partition"] == "skew") & (table["metric"] == "local_accuracy")]["mean"]
+    accuracy = built[1].split('id="accuracy"')[1].split('id="curves"')[0].split("<h3>skew")[1]
+    bold = re.findall(r'class="best">([\d.]+)', accuracy)
+    assert f"{100 * means.max():.1f}" in bold
+
+
+def test_every_method_is_named_at_its_line(built: tuple[Path, str]) -> None:
+    curve = re.search(r'<svg[^>]*aria-label="local accuracy by round".*?</svg>', built[1], flags=re.DOTALL)
+    assert curve is not None
+    assert all(f">{METHODS[name]}</text>" in curve[0] for name in ("fedavg", "local", "ifca"))
+
+
+def test_names_are_escaped(tmp_path: Path) -> None:
+    write_run(tmp_path / "results", "p", "fedavg", 0, label="<b>Fed & $x_1$</b>")
+    page = build(tmp_path)
+    assert "<b>" not in page and "$x_1$" in page
+    assert "&lt;b&gt;Fed &amp; $x_1$" in page
+
+
+def test_one_run_without_partition_folder_makes_a_page(tmp_path: Path) -> None:
+    write_run(tmp_path / "results", "p", "local", 3)
+    page = build(tmp_path)
+    assert "The only method here." in page and "one seed says little" in page
+    assert "not known: no summary.json" in page
+
+
+def test_run_without_optional_metrics_makes_a_page(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "results", "p", "fedavg", 0, groups=False)
+    metrics = json.loads((folder / "metrics.json").read_text())
+    nothing = (
+        "tuned_accuracy",
+        "local_final_accuracy",
+        "target_accuracy",
+        "rounds_to_target",
+        "bytes_to_target",
+    )
+    (folder / "metrics.json").write_text(json.dumps(metrics | dict.fromkeys(nothing)))
+    page = build(tmp_path)
+    assert "After fine-tuning, %" not in page and "Least traffic" not in page
+
+
+def test_unlike_runs_and_missing_seeds_are_told(workplace: Path) -> None:
+    folder = workplace / "results" / "mnist5k-dir" / "fedavg" / "1"
+    metrics = json.loads((folder / "metrics.json").read_text())
+    (folder / "metrics.json").write_text(json.dumps(metrics | {"data_hash": "other"}))
+    for file in (workplace / "results" / "mnist5k-dir" / "ditto" / "0").iterdir():
+        file.unlink()
+    page = build(workplace)
+    assert "The runs differ in their data." in page
+    assert "Ditto has no result for seed 0." in page
+
+
+def test_more_methods_than_colours_stay_apart(tmp_path: Path) -> None:
+    for place in range(16):
+        write_run(tmp_path / "results", "p", f"m{place:02}", 0)
+    page = build(tmp_path)
+    assert 'swatch d2" style="border-color: var(--s1)' in page
+
+
+def test_unwritable_folder_is_one_line(workplace: Path) -> None:
+    (workplace / "report").write_text("a file")
+    with pytest.raises(FedflowError, match=r"cannot write the report to .*report"):
+        build(workplace)
+
+
+def test_summary_plots_have_a_row_per_evaluated_round(workplace: Path) -> None:
+    table = pd.read_csv(summary_plots(workplace / "results", workplace / "plots"))
+    assert list(table) == ["partition", "method", "seed", "round", "local_accuracy", "global_accuracy"]
+    assert len(table) == 2 * 5 * 2 * 10
+    assert table.notna().all(axis=None)
