@@ -44,10 +44,18 @@ Set = Annotated[
 ]
 
 
+# Nothing is sent to anybody, and the terminal shows progress instead of a line per task.
+QUIET = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "WARNING",
+}
+
+
 def main() -> None:
     """Run the command line; what a user can mend is one line on stderr and exit code 2."""
-    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    os.environ.setdefault("DO_NOT_TRACK", "1")
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
     try:
         app()
     except FedflowError as error:
@@ -85,6 +93,7 @@ def run(
     from fedflow.config import load_params
     from fedflow.experiment import Experiment, perform, prepare_dataset, prepare_partition
     from fedflow.simulation.executors import Inline
+    from fedflow.terminal import RoundBar
 
     changes = [_full_name(change, method) for change in settings or []]
     changes += [f"engine.executor={executor}"] if executor else []
@@ -92,14 +101,15 @@ def run(
     params = load_params(root / "params.yaml", changes)
     experiment = Experiment(params, partition, method, seed, root, sweep)
     experiment.check()
-    with _progress(f"{partition} · {method} · seed {seed}") as told:
-        if params.engine.executor == "inline":
-            prepare_dataset(params, experiment.dataset, root)
-            prepare_partition(params, partition, root)
-            metrics = perform(experiment, Inline(), [told], out)
-        else:
+    if params.engine.executor == "inline":
+        prepare_dataset(params, experiment.dataset, root)
+        prepare_partition(params, partition, root)
+        with RoundBar(experiment.title) as bar:
+            metrics = perform(experiment, Inline(), [bar.round], out)
+    else:
+        with _flow("server")():
             metrics = _flow("federate")(
-                partition, method, seed, settings=changes, root=str(root), out=str(out) if out else None, sweep=sweep, listeners=[told]
+                partition, method, seed, settings=changes, root=str(root), out=str(out) if out else None, sweep=sweep
             )  # fmt: skip
     _print_metrics(metrics, out or experiment.results_folder)
 
@@ -111,7 +121,8 @@ def sweep(
     root: Root = Path(),
 ) -> None:
     """Run the whole grid of params.yaml with one Prefect flow (what `dvc repro` does cell by cell)."""
-    results = _flow("sweep")(settings=settings, root=str(root), name=name)
+    with _flow("server")():
+        results = _flow("sweep")(settings=settings, root=str(root), name=name)
     console.print(f"{len(results)} runs; `fedflow report` sets them side by side")
 
 
@@ -248,35 +259,6 @@ def _flow(name: str) -> Callable[..., Any]:
             "engine.executor", "a Prefect executor", "inline, because the flows are not installed here"
         )
     return next(iter(found)).load()
-
-
-def _progress(title: str) -> Any:
-    """A progress bar over rounds, as a context that gives a listener; plain lines where there is no terminal."""
-    return _Bar(title)
-
-
-class _Bar:
-    def __init__(self, title: str) -> None:
-        self.bar = Progress(
-            SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
-            TimeRemainingColumn(), console=console, disable=not console.is_terminal,
-        )  # fmt: skip
-        self.title, self.task = title, self.bar.add_task(title, total=None, note="")
-
-    def __enter__(self) -> Callable:
-        self.bar.start()
-        return self
-
-    def __call__(self, report: Any, rounds: int) -> None:
-        note = "" if report.local_accuracy is None else f"local accuracy {report.local_accuracy:.3f}"
-        for k, reason in report.failed.items():
-            console.print(f"round {report.round}: client {k} left out: {reason}", highlight=False)
-        if note and not console.is_terminal and not report.replayed:
-            console.print(f"{self.title}: round {report.round}/{rounds} {note}", highlight=False)
-        self.bar.update(self.task, completed=report.round, total=rounds, note=note)
-
-    def __exit__(self, *error: object) -> None:
-        self.bar.stop()
 
 
 def _print_metrics(metrics: dict[str, Any], folder: Path) -> None:

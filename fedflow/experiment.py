@@ -20,7 +20,7 @@ from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import FederationFiles
 from fedflow.simulation.rounds import Round, Simulation
 from fedflow.simulation.worker import Job
-from fedflow.tracking import open_run
+from fedflow.tracking import ModelCard, open_run
 
 Listener = Callable[[Round, int], None]  # told every round, and how many there will be
 
@@ -39,6 +39,10 @@ class Experiment:
     @property
     def dataset(self) -> str:
         return self.params.partition(self.partition).dataset
+
+    @property
+    def title(self) -> str:
+        return f"{self.partition} · {self.method} · seed {self.seed}"
 
     @property
     def prepared_folder(self) -> Path:
@@ -125,14 +129,12 @@ def perform(
             name=f"{experiment.method} seed {experiment.seed}",
             key=simulation.fingerprint,
             params=_recorded_params(experiment),
-            tags={"method": experiment.method, "seed": str(experiment.seed), "partition": experiment.partition},
-            datasets=[
-                {"name": experiment.dataset, "digest": facts["data_hash"], "source": str(experiment.prepared_folder), "context": "data"},
-                {"name": experiment.partition, "digest": facts["partition_hash"], "source": str(experiment.partition_folder), "context": "partition"},
-            ],
+            tags={name: facts[name] for name in ("partition", "method", "dataset", "seed")},
+            datasets=_inputs(experiment, facts),
             sweep=experiment.sweep,
+            params_file=root / "params.yaml",
             system_metrics=system_metrics,
-        )  # fmt: skip
+        )
         rounds: list[Round] = []
         with record:
             for report in simulation.rounds():
@@ -143,7 +145,8 @@ def perform(
             outcome = simulation.outcome()
             folder = out or experiment.results_folder
             write_results(folder, facts, rounds, outcome, partition.sizes, partition.groups)
-            record.finish(outcome, folder, job)
+            groups = None if partition.groups is None else partition.groups.tolist()
+            record.finish(outcome, folder, _card(experiment), groups)
         simulation.forget()
     return facts | outcome.metrics
 
@@ -160,6 +163,33 @@ def _facts(experiment: Experiment) -> dict[str, Any]:
         "data_hash": _fact(experiment.prepared_folder / "meta.json", "hash"),
         "partition_hash": _fact(experiment.partition_folder / "summary.json", "hash"),
     }
+
+
+def _inputs(experiment: Experiment, facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """The data set and the partition, as inputs of the recorded run."""
+    folders = {"data": experiment.prepared_folder, "partition": experiment.partition_folder}
+    names = {"data": experiment.dataset, "partition": experiment.partition}
+    return [
+        {"name": names[what], "digest": facts[f"{what}_hash"], "source": str(folder), "context": what}
+        for what, folder in folders.items()
+    ]
+
+
+def _card(experiment: Experiment) -> ModelCard:
+    """How the models of this run are built again."""
+    dataset, model = load_prepared(experiment.prepared_folder), experiment.params.model(experiment.dataset)
+    return ModelCard(
+        architecture=model.name,
+        options=model.options,
+        input_shape=dataset.input_shape,
+        classes=dataset.classes,
+        mean=dataset.mean,
+        std=dataset.std,
+        method=experiment.method,
+        partition=experiment.partition,
+        serves=experiment.job.method.serves,
+        seed=experiment.seed,
+    )
 
 
 def _recorded_params(experiment: Experiment) -> dict[str, Any]:
@@ -184,8 +214,7 @@ def _only_one(path: Path, experiment: Experiment) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        name = f"{experiment.partition} · {experiment.method} · seed {experiment.seed}"
-        raise FedflowError(f"{name} is already running in another process") from None
+        raise FedflowError(f"{experiment.title} is already running in another process") from None
     try:
         yield
     finally:

@@ -6,7 +6,8 @@ from typing import Any
 from prefect import flow
 
 from fedflow.config import load_params
-from fedflow.experiment import Experiment, Listener, perform
+from fedflow.experiment import Experiment, perform
+from fedflow.terminal import RoundBar
 from tasks.inputs import make_partition, prepare_data
 from tasks.progress import PrefectProgress
 from tasks.shards import executor_for
@@ -26,7 +27,6 @@ def federate(
     root: str = ".",
     out: str | None = None,
     sweep: str | None = None,
-    listeners: list[Listener] | None = None,
 ) -> dict[str, Any]:
     """Run one method on one partition with one seed; returns its metrics.
 
@@ -38,15 +38,16 @@ def federate(
         root: the project's folder
         out: where the result files go (default results/<partition>/<method>/<seed>)
         sweep: name of the MLflow parent run
-        listeners: told every round
     """
     params = load_params(Path(root) / "params.yaml", settings or [])
     experiment = Experiment(params, partition, method, seed, Path(root), sweep)
     prepare_data(params, experiment.dataset, root)
     make_partition(params, partition, root)
-    with executor_for(params.engine) as executor, PrefectProgress(experiment) as progress:
-        metrics = perform(
-            experiment, executor, [progress.round, *(listeners or [])], Path(out) if out else None
-        )
-        progress.finish(metrics)
+    with (
+        executor_for(params.engine) as executor,
+        PrefectProgress(experiment) as page,
+        RoundBar(experiment.title) as bar,
+    ):
+        metrics = perform(experiment, executor, [page.round, bar.round], Path(out) if out else None)
+        page.finish(metrics)
     return metrics

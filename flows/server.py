@@ -31,11 +31,12 @@ def home() -> Path:
 
 @contextmanager
 def prefect_api() -> Iterator[str]:
-    """Within this context, flows use a running API server; yields its URL."""
-    from prefect.settings import PREFECT_API_URL, temporary_settings
+    """Within this context a Prefect API server runs and ``PREFECT_API_URL`` names it; yields its URL.
 
-    url = os.environ.get("PREFECT_API_URL") or PREFECT_API_URL.value()
-    if url:
+    Enter it before Prefect is imported: Prefect reads its settings once, and threads of its own
+    (those that forward events of worker processes) see no later change.
+    """
+    if url := os.environ.get("PREFECT_API_URL"):
         yield url
         return
     folder = home()
@@ -43,10 +44,10 @@ def prefect_api() -> Iterator[str]:
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()
     try:
-        url = _running(folder) or _start(folder)
-        with temporary_settings({PREFECT_API_URL: url}):
-            yield url
+        os.environ["PREFECT_API_URL"] = _running(folder) or _start(folder)
+        yield os.environ["PREFECT_API_URL"]
     finally:
+        os.environ.pop("PREFECT_API_URL", None)
         mark.unlink(missing_ok=True)
 
 

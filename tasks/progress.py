@@ -24,8 +24,9 @@ class PrefectProgress:
         self.done = 0.0
 
     def __enter__(self) -> Self:
-        about = f"{self.experiment.partition} · {self.experiment.method} · seed {self.experiment.seed}"
-        self.artifact = create_progress_artifact(progress=0.0, key=f"{self.key}-rounds", description=about)
+        self.artifact = create_progress_artifact(
+            0.0, key=f"{self.key}-rounds", description=self.experiment.title
+        )
         return self
 
     def __exit__(self, *error: object) -> None: ...

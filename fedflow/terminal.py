@@ -1,0 +1,38 @@
+"""Progress in the terminal: a bar over the rounds, or plain lines where the output is no terminal."""
+
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedflow.simulation.rounds import Round
+
+
+class RoundBar:
+    """Shows a run's rounds, its accuracy when measured, and every client that is left out."""
+
+    def __init__(self, title: str) -> None:
+        self.title, self.console = title, Console(highlight=False, soft_wrap=True)
+        self.bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
+            TimeRemainingColumn(), console=self.console, disable=not self.console.is_terminal,
+        )  # fmt: skip
+        self.task = self.bar.add_task(title, total=None, note="")
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def round(self, report: Round, rounds: int) -> None:
+        """Show one round out of so many."""
+        note = "" if report.local_accuracy is None else f"local accuracy {report.local_accuracy:.3f}"
+        for k, reason in report.failed.items():
+            self.console.print(f"{self.title}: round {report.round}: client {k} left out: {reason}")
+        if note and not report.replayed and not self.console.is_terminal:
+            self.console.print(f"{self.title}: round {report.round}/{rounds}, {note}")
+        if note:
+            self.bar.update(self.task, note=note)
+        self.bar.update(self.task, completed=report.round, total=rounds)
