@@ -1,0 +1,49 @@
+# fedflow: `make repro` runs the pipeline on real images, `make test` runs the tests; each sets up what it needs.
+PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+SETUP := .venv/.installed
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export OMP_NUM_THREADS ?= 1
+export DO_NOT_TRACK := 1
+
+.PHONY: help setup repro test lint ui serve bench clean
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+setup: $(SETUP) ## make the virtual environment .venv from requirements.lock
+
+$(SETUP): pyproject.toml requirements.lock
+	@test -n "$(PYTHON)" || { echo "fedflow needs Python 3.11 or newer; set PYTHON=/path/to/python3"; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check 'uv>=0.5'
+	$(BIN)/uv pip install -q --python $(BIN)/python -e '.[dev,dask,ray]' -c requirements.lock
+	@touch $@
+
+repro: $(SETUP) ## run the pipeline: prepare, partition, federate, report
+	dvc repro
+	@echo "report: report/index.html    record: make ui"
+
+test: $(SETUP) ## run the tests
+	python -m pytest
+
+lint: $(SETUP) ## check style and types
+	ruff check . && ruff format --check . && mypy
+
+ui: $(SETUP) ## open the record of all runs (MLflow) on localhost
+	fedflow ui
+
+serve: $(SETUP) ## start the Prefect server with its UI, the deployments and a worker, on localhost
+	python -m flows.serve
+
+bench: $(SETUP) ## measure speed and memory
+	python -m benchmarks
+
+lock: ## renew requirements.lock from pyproject.toml
+	$(BIN)/uv pip compile -q pyproject.toml --all-extras --universal --python-version 3.11 \
+		--no-emit-index-url --no-annotate --no-header -o requirements.lock
+
+clean: ## delete what runs have made (not the downloads in data/raw)
+	-$(BIN)/python -m flows.server --stop
+	rm -rf data/prepared data/partitions results report mlruns/* .fedflow .prefect dvc.lock
