@@ -23,7 +23,7 @@ def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
     """A row per method: a ring for global and a dot for local accuracy, bars from lowest to highest seed."""
     height = 0.62 + 0.26 * len(methods)
     described = "Global and local accuracy of every method"
-    with drawing(name, described, height, (0.95, 0.42, 0.12, 0.2)) as work:
+    with drawing(name, described, height, (_room(methods), 0.42, 0.12, 0.2)) as work:
         axes = work.axes
         for row, (method, runs) in enumerate(methods.items()):
             ours, whole = measured(runs, "local_accuracy"), measured(runs, "global_accuracy")
@@ -49,9 +49,8 @@ def curve(methods: Methods, places: dict[str, int], column: str, x: str, name: s
     A method that moves nothing is a dotted level line in the picture by traffic.
     """
     words = column.replace("_", " ")
-    with drawing(
-        name, f"{words} by {x}", max(2.7, 0.7 + 0.18 * len(methods)), (0.36, 0.4, 0.95, 0.08), width=3.8
-    ) as work:
+    height, box = max(2.7, 0.7 + 0.18 * len(methods)), (0.36, 0.4, _room(methods) + 0.1, 0.08)
+    with drawing(name, f"{words} by {x}", height, box, width=3.8) as work:
         axes, ends, floors = work.axes, [], []
         for method, runs in methods.items():
             table, style = _over_seeds(runs, column), look(places[method])
@@ -123,7 +122,7 @@ def spread(methods: Methods, places: dict[str, int], name: str) -> Markup:
     """A row per method: histogram of client accuracies (all seeds), mean, worst and best tenth."""
     height = 0.62 + 0.36 * len(methods)
     with drawing(
-        name, "Distribution of client accuracies by method", height, (0.95, 0.42, 0.12, 0.2)
+        name, "Distribution of client accuracies by method", height, (_room(methods), 0.42, 0.12, 0.2)
     ) as work:
         axes = work.axes
         clients = {
@@ -206,6 +205,11 @@ def _colours(table: np.ndarray, order: np.ndarray) -> np.ndarray:
         shade[:3] *= 0.72 ** (place // len(FILLS))  # further clusters repeat the colours, darker
         cells[table == label] = shade
     return cells
+
+
+def _room(methods: Methods) -> float:
+    """Inches for the longest name of a method, with some air."""
+    return 0.16 + 0.066 * min(24, max(len(runs[0].metrics["method_label"]) for runs in methods.values()))
 
 
 def _rows(axes: Axes, methods: Methods) -> None:
