@@ -59,8 +59,16 @@ class PartitionFacts:
     picture: bytes | None
 
     @property
-    def params(self) -> dict[str, Any]:
-        return self.summary.get("params") or {}
+    def scheme(self) -> str:
+        """Name of the partition scheme, or nothing where the summary does not say."""
+        return str((self.summary.get("params") or {}).get("scheme") or "")
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of the scheme, such as ``alpha``."""
+        params = self.summary.get("params") or {}
+        nested = params.get("parameters")
+        return dict(nested) if isinstance(nested, dict) else {}
 
 
 def collect_runs(results_dir: Path) -> list[Run]:

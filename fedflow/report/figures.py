@@ -31,8 +31,8 @@ def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
             axes.plot([100 * ours.mean, 100 * whole.mean], [row, row], color=colour, lw=1, alpha=0.45)
             for value in (ours, whole):
                 axes.plot([100 * value.low, 100 * value.high], [row, row], color=colour, lw=4, alpha=0.35)
-            axes.plot(100 * whole.mean, row, "o", ms=5.5, mfc=CARD, mec=colour, mew=1.4)
-            axes.plot(100 * ours.mean, row, "o", ms=6, color=colour)
+            axes.plot(100 * whole.mean, row, "o", ms=7, mfc=CARD, mec=colour, mew=1.3)
+            axes.plot(100 * ours.mean, row, "o", ms=4.2, color=colour)
             if row == 0:  # says what dot and ring are, once
                 left, right = sorted(((whole.mean, "global"), (ours.mean, "local")))
                 for (at, word), side in ((left, "right"), (right, "left")):

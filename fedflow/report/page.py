@@ -17,6 +17,11 @@ from fedflow.report.svg import DASHES, SERIES
 from fedflow.report.tables import best, by_method, by_partition, curve_table, write_csv, write_tables
 
 TITLE = "Federated methods compared"
+CURVES = (
+    ("Local accuracy by round", "local_accuracy", "round"),
+    ("Global accuracy by round", "global_accuracy", "round"),
+    ("Local accuracy by traffic", "local_accuracy", "traffic"),
+)
 
 
 def build_report(results_dir: Path, partitions_dir: Path, out_dir: Path, title: str = TITLE) -> Path:
@@ -86,17 +91,11 @@ def _partition(
         "published": published,
         "curves": [
             (
-                "Local accuracy by round",
-                figures.curve(methods, places, "local_accuracy", "round", f"{key}-local"),
-            ),
-            (
-                "Global accuracy by round",
-                figures.curve(methods, places, "global_accuracy", "round", f"{key}-global"),
-            ),
-            (
-                "Local accuracy by traffic",
-                figures.curve(methods, places, "local_accuracy", "traffic", f"{key}-traffic"),
-            ),
+                heading,
+                figures.curve(methods, places, column, x, f"{key}-{column}-{x}"),
+                _unmeasured(methods, column),
+            )
+            for heading, column, x in CURVES
         ],
         "fairness": cells.metric_table(methods, cells.FAIRNESS),
         "spread": figures.spread(methods, places, f"{key}-spread"),
@@ -114,10 +113,8 @@ def _partition(
 
 
 def _about(runs: Sequence[Run], facts: PartitionFacts | None) -> dict[str, Any]:
-    first, params = runs[0].metrics, dict(facts.params) if facts else {}
-    scheme = (params.pop("scheme", None) or "").replace("_", " ")
+    first = runs[0].metrics
     sizes = facts.summary.get("sizes") if facts else None
-    hidden = {"dataset", "clients"}
     return {
         "dataset": first["dataset"],
         "model": first["model"],
@@ -125,8 +122,8 @@ def _about(runs: Sequence[Run], facts: PartitionFacts | None) -> dict[str, Any]:
         "clients": first["clients"],
         "participation": first["participation"],
         "rounds": first["rounds"],
-        "scheme": scheme,
-        "params": ", ".join(f"{k} {v}" for k, v in params.items() if k not in hidden and v is not None),
+        "scheme": facts.scheme.replace("_", " ") if facts else "",
+        "params": ", ".join(f"{name} {value}" for name, value in facts.parameters.items()) if facts else "",
         "sizes": f"{sizes['min']:g} to {sizes['max']:g}"
         if sizes and {"min", "max"} <= sizes.keys()
         else None,
@@ -160,6 +157,14 @@ def _most_used(groups: dict[str, list[Run]]) -> list[str]:
     """Methods by the number of partitions they ran on, then by name: the first get colours of their own."""
     used = Counter(method for runs in groups.values() for method in by_method(runs))
     return sorted(used, key=lambda method: (-used[method], method))
+
+
+def _unmeasured(methods: dict[str, list[Run]], column: str) -> str:
+    """The methods whose rounds do not hold ``column``: personal models are not all scored in every round."""
+    names = [
+        cells.label(runs) for runs in methods.values() if all(run.rounds[column].isna().all() for run in runs)
+    ]
+    return f"Measured at the end only: {', '.join(names)}." if names else ""
 
 
 def _label(runs: Sequence[Run], method: str) -> str:

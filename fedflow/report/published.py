@@ -32,7 +32,7 @@ def published_for(runs: list[Run], partition: PartitionFacts | None) -> Publishe
     book, dataset = _book(), _plain(runs[0].metrics["dataset"])
     dataset = {"fashionmnist": "fmnist"}.get(dataset, dataset)
     for table in book["tables"]:
-        if dataset in table["values"] and _same_scheme(table, partition.params):
+        if dataset in table["values"] and _same_scheme(table, partition):
             values = _values(book, table["values"][dataset], {run.method for run in runs})
             label, source = table["label"], f"{table['source']} of {book['source']}"
             return Published(label, source, values, _notes(book, table, dataset, runs)) if values else None
@@ -78,12 +78,12 @@ def _notes(book: dict, table: dict, dataset: str, runs: list[Run]) -> list[str]:
     ]
 
 
-def _same_scheme(table: dict[str, Any], params: dict[str, Any]) -> bool:
+def _same_scheme(table: dict[str, Any], partition: PartitionFacts) -> bool:
     def same(name: str, wanted: float) -> bool:
-        value = params.get(name)
+        value = partition.parameters.get(name)
         return isinstance(value, int | float) and math.isclose(value, wanted)
 
-    return params.get("scheme") == table["scheme"] and all(same(*item) for item in table["params"].items())
+    return partition.scheme == table["scheme"] and all(same(*item) for item in table["params"].items())
 
 
 def _plain(name: str) -> str:

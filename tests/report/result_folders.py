@@ -91,7 +91,9 @@ def write_run(
     return folder
 
 
-def write_partition(root: Path, name: str, clients: int = 20, **params: object) -> Path:
+def write_partition(
+    root: Path, name: str, scheme: str, clients: int = 20, dataset: str = "mnist5k", **parameters: object
+) -> Path:
     """``summary.json`` and ``labels.png`` of a partition under ``root/<name>``; returns its folder."""
     folder = root / name
     folder.mkdir(parents=True)
@@ -102,7 +104,11 @@ def write_partition(root: Path, name: str, clients: int = 20, **params: object) 
     figure.savefig(folder / "labels.png")
     summary = {
         "clients": clients, "samples": 4000, "sizes": {"min": 12, "mean": 200.0, "sd": 80.1, "max": 731},
-        "labels_per_client": 4.1, "skew": 0.62, "hash": "a1b2c3", "params": params,
+        "labels_per_client": 4.1, "skew": 0.62, "hash": "a1b2c3",
+        "params": {
+            "dataset": dataset, "scheme": scheme, "clients": clients, "seed": 0, "min_train": 1,
+            "parameters": parameters,
+        },
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder

@@ -141,6 +141,13 @@ def test_unlike_runs_and_missing_seeds_are_told(workplace: Path) -> None:
     assert "Ditto has no result for seed 0." in page
 
 
+def test_curve_says_which_methods_it_lacks(tmp_path: Path) -> None:
+    write_run(tmp_path / "results", "p", "fedavg", 0)
+    path = write_run(tmp_path / "results", "p", "ditto", 0) / "rounds.csv"
+    pd.read_csv(path).assign(global_accuracy=np.nan).to_csv(path, index=False)
+    assert "Measured at the end only: Ditto." in build(tmp_path)
+
+
 def test_more_methods_than_colours_stay_apart(tmp_path: Path) -> None:
     for place in range(16):
         write_run(tmp_path / "results", "p", f"m{place:02}", 0)

@@ -72,6 +72,7 @@ def test_published_numbers_are_those_of_the_tables(
         ("svhn", DIRICHLET, "fedavg"),  # not in the tables
         ("cifar10", {"scheme": "dirichlet", "alpha": 0.5}, "fedavg"),
         ("cifar10", {"scheme": "label_skew"}, "fedavg"),
+        ("cifar10", {"scheme": "iid", "alpha": 0.1}, "fedavg"),
         ("mnist5k", SKEW20, "fedavg"),
         ("cifar10", SKEW20, "ditto"),
     ],
