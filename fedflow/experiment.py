@@ -71,7 +71,7 @@ class Experiment:
             prepared=str(self.prepared_folder.resolve()),
             partition=str(self.partition_folder.resolve()),
             model=model.name,
-            model_options=tuple(sorted(model.options.items())),
+            model_options=json.dumps(model.options, sort_keys=True),
             device=pick_device(engine.device),
         )
         return Job(files, method, training, self.seed, cohort=engine.cohort, width=engine.width)

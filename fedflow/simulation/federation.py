@@ -1,6 +1,7 @@
 """A federation: a model, training and test examples, and which client holds what."""
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -32,7 +33,7 @@ class FederationFiles:
     prepared: str
     partition: str
     model: str
-    model_options: tuple[tuple[str, object], ...] = field(default=())
+    model_options: str = "{}"  # JSON, because only hashable paths and names are loaded once
     device: str = "cpu"
 
     def open(self) -> Federation:
@@ -43,7 +44,7 @@ class FederationFiles:
 def _open(files: FederationFiles) -> Federation:
     dataset = load_prepared(Path(files.prepared))
     factory = partial(
-        build, files.model, dataset.input_shape, dataset.num_classes, **dict(files.model_options)
+        build, files.model, dataset.input_shape, dataset.num_classes, **json.loads(files.model_options)
     )
     device = torch.device(files.device)
     return Federation(
