@@ -189,6 +189,10 @@ class FlatModel:
             table[key] = piece
         return module(x)
 
+    def ready(self) -> None:
+        """Build this thread's modules now: under a ``torch.func`` transform they cannot be cast or moved."""
+        self._own_modules()
+
     def _own_modules(self) -> dict[bool, tuple[nn.Module, list[tuple[dict, str]]]]:
         """This thread's modules by training mode, each with the table and key of every piece."""
         modules = getattr(self._per_thread, "modules", None)

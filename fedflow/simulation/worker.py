@@ -171,6 +171,7 @@ def _solve_vmapped(
     received, received_dims = _stacked(shard, [shard.received[i] for i in places])
     kept, kept_dims = _stacked(shard, [shard.kept[i] for i in places])
     lr = round_lr(job.training, shard.round)
+    federation.model.ready()
 
     def one(index: Tensor, real: Tensor, schedule: dict, received: dict, kept: dict) -> dict:
         update = step(
