@@ -1,0 +1,39 @@
+"""Peak memory of a run with 1,000 clients, 50 per round: stateless, and with a vector per client in files."""
+
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+CLIENTS, SAMPLES = 1000, 50
+
+
+def one(method: str) -> None:
+    """Run two rounds of one method in this process and print its peak resident memory."""
+    import torch
+
+    from benchmarks.workload import TRAINING, federation
+    from fedflow.methods import build_method
+    from fedflow.simulation.rounds import RunSettings, Simulation
+    from fedflow.simulation.worker import Job
+
+    torch.set_num_threads(1)
+    work = federation(CLIENTS, SAMPLES)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    settings = RunSettings(rounds=2, participation=0.05, fine_tune=False, checkpoint_every=1)
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(work, build_method(method), TRAINING, seed=0)
+        for _ in Simulation(job, settings, checkpoints=Path(folder)).rounds():
+            pass
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{method:10} peak {peak:5.0f} MiB, of which {before:5.0f} MiB are Python, torch and {CLIENTS * SAMPLES:,} images")
+
+
+def main() -> None:
+    for method in ("fedavg", "scaffold", "ditto"):
+        subprocess.run([sys.executable, "-c", f"from benchmarks.memory import one; one({method!r})"], check=True)
+
+
+if __name__ == "__main__":
+    main()
