@@ -1,0 +1,32 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedflow.data import Dataset, DatasetParams, prepare
+from fedflow.simulation import worker
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """One thread per worker, as a run has it: this is what makes runs bit-identical."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Real images, 8x8 grey: 1,438 for training and 359 for testing."""
+    folder: Path = tmp_path_factory.mktemp("digits")
+    return prepare(DatasetParams(source="digits"), folder)
+
+
+@pytest.fixture(params=["loop", "vmap"])
+def cohort(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How clients are trained; "vmap" must not fall back to the loop unnoticed."""
+
+    def fell_back(*_: object) -> None:
+        raise AssertionError("the vmapped cohort fell back to the loop")
+
+    if request.param == "vmap":
+        monkeypatch.setattr(worker, "_solve_one", fell_back)
+    return request.param

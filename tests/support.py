@@ -1,0 +1,213 @@
+"""What tests of methods and engine share: federations that can be computed by hand, and a tiny real one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedflow.data import Dataset, Examples
+from fedflow.local.client import Client
+from fedflow.local.training import LocalTraining
+from fedflow.methods import Method, build_method
+from fedflow.models import build
+from fedflow.models.flat import FlatModel
+from fedflow.partition import Partition
+from fedflow.simulation.executors import Executor
+from fedflow.simulation.federation import Federation
+from fedflow.simulation.rounds import Outcome, Round, RunSettings, Simulation
+from fedflow.simulation.worker import Job
+
+EVERYONE = {"participation": 1.0, "fine_tune": False, "evaluate_every": 1000}
+SIZES = (1, 7, 12, 20, 33, 13, 5, 40)  # of the clients of `images`; the first has a single sample
+
+
+class Quadratic(nn.Module):
+    """F(w) = a / 2 (w - b)^2 of a sample (a, b)."""
+
+    def __init__(self, start: float) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([start], dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, 0] / 2 * (self.w - x[:, 1]).square()
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return outputs
+
+    def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return outputs < 1
+
+
+class Product(nn.Module):
+    """F(u, v) = 1 / 2 (u v - c)^2 of a sample (c,); body u, head v."""
+
+    head_patterns = ("v",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.u = nn.Parameter(torch.tensor([1.0]))
+        self.v = nn.Parameter(torch.tensor([0.5]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.u * self.v - x[:, 0]).square() / 2
+
+    losses, hits = Quadratic.losses, Quadratic.hits
+
+
+def consecutive(sizes: Sequence[int]) -> Partition:
+    """Client k holds the next ``sizes[k]`` samples, for training and for testing."""
+    rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    return Partition.from_lists(rows, rows, [np.array([k]) for k in range(len(sizes))])
+
+
+def by_hand(
+    factory: Callable[[], nn.Module], samples: Sequence[Sequence[float]], sizes: Sequence[int]
+) -> Federation:
+    """Clients with ``sizes[k]`` equal samples each, in float64."""
+    x = torch.tensor(samples, dtype=torch.float64).repeat_interleave(torch.tensor(sizes), 0)
+    examples = Examples(x, torch.zeros(len(x), dtype=torch.float64))
+    return Federation(FlatModel(factory, dtype=torch.float64), examples, examples, consecutive(sizes))
+
+
+def quadratics(
+    curves: Sequence[Sequence[float]] = ((1, 1), (2, -1)), sizes: Sequence[int] = (10, 30), start: float = 0.5
+) -> Federation:
+    """Clients F_k(w) = a_k / 2 (w - b_k)^2 with ``curves`` (a_k, b_k); by default the test-bed T1."""
+    return by_hand(partial(Quadratic, start), curves, sizes)
+
+
+def products() -> Federation:
+    """The test-bed T2: F_k(u, v) = 1 / 2 (u v - c_k)^2, c = (1, 2), from u = 1, v = 0.5."""
+    return by_hand(Product, ((1,), (2,)), (10, 30))
+
+
+def images(
+    dataset: Dataset,
+    sizes: Sequence[int] = SIZES,
+    network: str = "mlp",
+    dtype: torch.dtype = torch.float32,
+    order: Sequence[int] | None = None,
+    **options: Any,
+) -> Federation:
+    """Real images, sorted by label before they are dealt; every client is tested on the labels that it has.
+
+    ``order`` renumbers the clients. The inputs are normalised floats, so that a test can spoil them.
+    """
+    if network == "mlp":
+        options = {"hidden": (16,)} | options
+    labels, test_labels = dataset.y_train.numpy(), dataset.y_test.numpy()
+    spread = np.argsort(labels, kind="stable")[:: len(labels) // sum(sizes)][: sum(sizes)]
+    train = [np.sort(rows) for rows in np.split(spread, np.cumsum(sizes)[:-1])]
+    train = train if order is None else [train[k] for k in order]
+    pools = [np.flatnonzero(test_labels == label) for label in range(10)]
+    everything = torch.arange(len(labels)), torch.arange(len(test_labels))
+    return Federation(
+        FlatModel(partial(build, network, dataset.input_shape, 10, **options), dtype=dtype),
+        Examples(dataset.train.inputs(everything[0]), dataset.y_train),
+        Examples(dataset.test.inputs(everything[1]), dataset.y_test),
+        Partition.from_lists(train, pools, [np.unique(labels[rows]) for rows in train]),
+    )
+
+
+def with_cohorts(method: Method, cohorts: Sequence[Sequence[int]]) -> Method:
+    """The same method with the given cohorts, one per round."""
+    plans = iter(cohorts)
+
+    class Planned(type(method)):  # type: ignore[misc]
+        def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int) -> np.ndarray:
+            return np.array(next(plans))
+
+    return Planned(**method.as_dict())
+
+
+class Workers:
+    """An executor of ``workers`` workers that finish in reversed order."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def map(self, work: Callable, job: Job, shards: Sequence[Any], title: str) -> list[Any]:
+        return [work(job, shard) for shard in reversed(shards)][::-1]
+
+
+@dataclass
+class Ran:
+    """A run: its rounds, and after each of them the server and what every client keeps."""
+
+    simulation: Simulation
+    rounds: list[Round] = field(default_factory=list)
+    servers: list[dict[str, Tensor]] = field(default_factory=list)
+    clients: list[dict[str, list[Tensor]]] = field(default_factory=list)
+
+    def server(self, name: str) -> list[Any]:
+        """Numbers of one server vector, after every round."""
+        return [server[name].squeeze().tolist() for server in self.servers]
+
+    def kept(self, name: str) -> list[Any]:
+        """Numbers of one client vector for all clients, after every round."""
+        return [[row.squeeze().tolist() for row in kept[name]] for kept in self.clients]
+
+    def outcome(self) -> Outcome:
+        return self.simulation.outcome()
+
+    def state(self) -> dict[str, Tensor]:
+        """Every vector at the end: the server's and [N, n] of the clients'."""
+        clients = {f"clients/{name}": torch.stack(rows) for name, rows in self.clients[-1].items()}
+        return {f"server/{name}": w for name, w in self.servers[-1].items()} | clients
+
+
+def prepare_run(
+    method: str | Method,
+    federation: Federation,
+    hyper: Mapping[str, Any] | None = None,
+    *,
+    cohort: str = "loop",
+    training: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    executor: Executor | None = None,
+    checkpoints: Path | None = None,
+    **settings: Any,
+) -> Simulation:
+    """A simulation that has not started: full participation, two full-gradient steps of 0.1 a round."""
+    built = build_method(method, hyper) if isinstance(method, str) else method
+    local = LocalTraining.parse({"epochs": 2, "batch_size": 0, "lr": 0.1, **(training or {})})
+    run_settings = RunSettings.parse({"rounds": 3, **EVERYONE, **settings})
+    return Simulation(Job(federation, built, local, seed, cohort), run_settings, executor, checkpoints)
+
+
+def follow(simulation: Simulation) -> Ran:
+    """Run it to the end."""
+    ran, store = Ran(simulation), simulation.state.store
+    for report in simulation.rounds():
+        ran.rounds.append(report)
+        ran.servers.append(dict(simulation.state.server))
+        rows = [store.get(k) for k in range(simulation.clients)]
+        ran.clients.append({name: [row[name] for row in rows] for name in store.first})
+    return ran
+
+
+def run(method: str | Method, federation: Federation, *args: Any, **kwargs: Any) -> Ran:
+    """`prepare_run`, then `follow`."""
+    return follow(prepare_run(method, federation, *args, **kwargs))
+
+
+def one_client(
+    federation: Federation, k: int = 0, training: LocalTraining | None = None, **received: Tensor
+) -> Client:
+    """Client k with full-gradient steps in the order of its samples, as the loop sees it."""
+    training = training or LocalTraining(batch_size=0, lr=0.1)
+    index = torch.as_tensor(federation.partition.train(k))
+    schedule = {"batches": [torch.arange(len(index))] * training.epochs}
+    return Client(
+        federation.model, federation.train, training, training.lr, index, None, schedule, received, {}
+    )
+
+
+def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    """Whether two sets of vectors are equal, bit for bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
