@@ -100,7 +100,8 @@ def solve(
     """Run ``step`` for every client; yields its update, or the reason why there is none."""
     federation = job.federation.open()
     vmapped = job.cohort == "vmap" or (job.cohort == "auto" and federation.model.device.type == "cuda")
-    if vmapped and not federation.model.draws_noise:
+    # Not dropout, whose noise is keyed by client, nor BatchNorm, which counts padding and batches in place.
+    if vmapped and not federation.model.draws_noise and not federation.model.buffers:
         # Neighbours in size share a call, so that little is wasted on padding.
         order = sorted(range(len(shard.clients)), key=lambda i: -federation.partition.sizes[shard.clients[i]])
         for start in range(0, len(order), job.width):
