@@ -14,7 +14,7 @@ from fedflow.report.collect import PartitionFacts, Run, collect_partitions, coll
 from fedflow.report.findings import findings, summary
 from fedflow.report.published import published_for
 from fedflow.report.svg import DASHES, SERIES
-from fedflow.report.tables import best, by_method, by_partition, curve_table, write_csv, write_tables
+from fedflow.report.tables import best, by_method, by_partition, write_tables
 
 TITLE = "Federated methods compared"
 CURVES = (
@@ -28,7 +28,7 @@ def build_report(results_dir: Path, partitions_dir: Path, out_dir: Path, title: 
     """Write ``index.html`` and the CSV tables over all runs below ``results_dir``; returns the page's path.
 
     The tables are ``accuracy``, ``fairness``, ``traffic`` and ``clusters`` (mean and population std over
-    seeds) and ``runs`` (a row per run). Equal inputs give equal bytes. Raises `FedflowError` when there
+    seeds), ``runs`` (a row per run) and ``accuracy_curves`` (for ``dvc plots``). Equal inputs give equal bytes. Raises `FedflowError` when there
     are no results, a file of a run cannot be read, or ``out_dir`` cannot be written.
     """
     runs = collect_runs(results_dir)
@@ -54,17 +54,6 @@ def build_report(results_dir: Path, partitions_dir: Path, out_dir: Path, title: 
     except OSError as error:
         raise FedflowError(f"cannot write the report to {out_dir}: {error.strerror or error}") from error
     return page
-
-
-def summary_plots(results_dir: Path, out_dir: Path) -> Path:
-    """Write ``accuracy_curves.csv`` for ``dvc plots``: a row per run and evaluated round; returns it."""
-    runs, path = collect_runs(results_dir), Path(out_dir) / "accuracy_curves.csv"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_csv(curve_table(runs), path)
-    except OSError as error:
-        raise FedflowError(f"cannot write {path}: {error.strerror or error}") from error
-    return path
 
 
 def _partition(

@@ -127,10 +127,11 @@ def curve_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def write_tables(runs: Sequence[Run], out_dir: Path) -> None:
-    """Write ``accuracy.csv``, ``fairness.csv``, ``traffic.csv``, ``clusters.csv`` and ``runs.csv``."""
+    """Write a table for each of `TABLES`, ``runs.csv`` and ``accuracy_curves.csv``."""
     for name, metrics in TABLES.items():
         write_csv(long_table(runs, metrics), out_dir / f"{name}.csv")
     write_csv(run_table(runs), out_dir / "runs.csv")
+    write_csv(curve_table(runs), out_dir / "accuracy_curves.csv")
 
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from result_folders import METHODS, write_partition, write_run
 
 from fedflow.errors import FedflowError
-from fedflow.report import build_report, summary_plots
+from fedflow.report import build_report
 
 
 def build(workplace: Path, out: str = "report") -> str:
@@ -161,8 +161,9 @@ def test_unwritable_folder_is_one_line(workplace: Path) -> None:
         build(workplace)
 
 
-def test_summary_plots_have_a_row_per_evaluated_round(workplace: Path) -> None:
-    table = pd.read_csv(summary_plots(workplace / "results", workplace / "plots"))
+def test_curves_have_a_row_per_evaluated_round(workplace: Path) -> None:
+    build(workplace)
+    table = pd.read_csv(workplace / "report" / "accuracy_curves.csv")
     assert list(table) == ["partition", "method", "seed", "round", "local_accuracy", "global_accuracy"]
     assert len(table) == 2 * 5 * 2 * 10
     assert table.notna().all(axis=None)
