@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import forbid_fallback
 
 from fedflow.data import Dataset, DatasetParams, prepare
-from fedflow.simulation import worker
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,10 +23,6 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 @pytest.fixture(params=["loop", "vmap"])
 def cohort(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How clients are trained; "vmap" must not fall back to the loop unnoticed."""
-
-    def fell_back(*_: object) -> None:
-        raise AssertionError("the vmapped cohort fell back to the loop")
-
     if request.param == "vmap":
-        monkeypatch.setattr(worker, "_solve_one", fell_back)
+        forbid_fallback(monkeypatch)
     return request.param

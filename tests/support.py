@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +18,7 @@ from fedflow.methods import Method, build_method
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
+from fedflow.simulation import worker
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.rounds import Outcome, Round, RunSettings, Simulation
@@ -211,3 +213,12 @@ def one_client(
 def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     """Whether two sets of vectors are equal, bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def forbid_fallback(patch: pytest.MonkeyPatch) -> None:
+    """From here on, a vmapped cohort that falls back to the loop is an error."""
+
+    def fell_back(*_: object) -> None:
+        raise AssertionError("the vmapped cohort fell back to the loop")
+
+    patch.setattr(worker, "_solve_one", fell_back)

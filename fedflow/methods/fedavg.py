@@ -4,6 +4,7 @@ Source: McMahan, Moore, Ramage, Hampson, Aguera y Arcas, "Communication-Efficien
 Networks from Decentralized Data", AISTATS 2017, arXiv 1602.05629, Algorithm 1.
 
 Client: w_k <- E epochs of SGD from w_t. Server: w_{t+1} = w_t - eta_s * (w_t - sum_k p_k w_k).
+*Reduces to* FedSGD with one full-gradient step a round, to Local with a single client.
 *State*: server w; clients none. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
 *Differs from the paper in*: the server learning rate eta_s (1 in the paper), and in offering uniform
 weights and sampling in proportion to n_k (without replacement, so that a cohort is m distinct clients).

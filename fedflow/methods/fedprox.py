@@ -4,7 +4,8 @@ Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in 
 Networks", MLSys 2020, arXiv 1812.06127, Algorithm 2.
 
 Client: minimise F_k(w) + mu/2 ||w - w_t||^2 by SGD from w_t. Server: as FedAvg.
-*Reduces to* FedAvg when mu = 0. *State*, *traffic* and *newcomer* as FedAvg.
+*Reduces to* FedAvg when mu = 0.
+*State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
 *Differs from the paper in*: the cohort is uniform and the average weighted by n_k, as in the authors' code.
 """
 

@@ -1,0 +1,290 @@
+"""What must hold for every registered method; a new one is covered the day it registers."""
+
+import dataclasses
+import re
+import sys
+import types
+import typing
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import SIZES, Ran, Workers, forbid_fallback, images, prepare_run, run, same, with_cohorts
+from torch import Tensor
+
+from fedflow.data import Dataset, Examples
+from fedflow.errors import BadInput, FedflowError
+from fedflow.local.client import Client, Update
+from fedflow.methods import METHODS, Method, build_method
+from fedflow.simulation import worker
+from fedflow.simulation.clients import ClientStore
+from fedflow.simulation.federation import Federation
+
+pytestmark = pytest.mark.parametrize("name", METHODS)
+
+SGD = {"epochs": 1, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
+HALF: dict[str, Any] = {"training": SGD, "participation": 0.5, "rounds": 2}
+LARGEST = SIZES.index(max(SIZES))
+
+
+def close(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: float) -> None:
+    assert one.keys() == other.keys()
+    for vector in one:
+        torch.testing.assert_close(one[vector], other[vector], rtol=0, atol=tolerance, msg=vector)
+
+
+def spoiled(federation: Federation, client: int) -> Federation:
+    """The same federation, but the inputs of one client are NaN."""
+    x = federation.train.x.clone()
+    x[torch.as_tensor(federation.partition.train(client))] = torch.nan
+    return dataclasses.replace(federation, train=Examples(x, federation.train.y))
+
+
+def told(ran: Ran) -> list[dict[str, Any]]:
+    """The rounds, without their wall-clock times."""
+    return [dataclasses.asdict(r) | {"seconds": 0, "replayed": False} for r in ran.rounds]
+
+
+# The engine's promises
+
+
+def test_loop_agrees_with_vmap(name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Padding and batched products change the order of float32 sums: 1e-5 on weights below 1."""
+    loop = run(name, federation, cohort="loop", **HALF)
+    forbid_fallback(monkeypatch)
+    vmapped = run(name, federation, cohort="vmap", **HALF)
+    close(vmapped.state(), loop.state(), 1e-5)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_workers_do_not_change_a_bit(name: str, federation: Federation, workers: int) -> None:
+    alone, shared = (
+        run(name, federation, executor=Workers(n), fine_tune=True, evaluate_every=1, **HALF)
+        for n in (1, workers)
+    )
+    assert same(alone.state(), shared.state())
+    assert told(alone) == told(shared)
+    assert alone.outcome().metrics == shared.outcome().metrics
+
+
+def test_a_run_killed_anywhere_resumes_to_the_same_end(
+    name: str, federation: Federation, tmp_path: Any
+) -> None:
+    settings = HALF | {"rounds": 5, "checkpoint_every": 2, "evaluate_every": 2, "keep_trained": True}
+    straight = run(name, federation, checkpoints=tmp_path / "straight", **settings)
+    for stop in (1, 3, 4):
+        folder = tmp_path / f"killed after {stop}"
+        rounds = prepare_run(name, federation, checkpoints=folder, **settings).rounds()
+        for _ in range(stop):
+            next(rounds)
+        again = run(name, federation, checkpoints=folder, **settings)
+        assert [r.replayed for r in again.rounds] == [n < stop // 2 * 2 for n in range(5)]
+        assert same(again.state(), straight.state())
+        assert told(again) == told(straight)
+        one, other = again.outcome(), straight.outcome()
+        assert one.metrics == other.metrics
+        assert np.array_equal(one.participations, other.participations)
+        assert same(renamed(one.models), renamed(other.models))
+
+
+def renamed(models: dict[int, Tensor]) -> dict[str, Tensor]:
+    return {str(number): w for number, w in models.items()}
+
+
+def test_a_run_killed_while_client_rows_are_written_resumes_too(
+    name: str, federation: Federation, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = HALF | {"rounds": 3, "checkpoint_every": 1, "keep_trained": True}
+    straight = run(name, federation, checkpoints=tmp_path / "straight", **settings)
+    rounds = prepare_run(name, federation, checkpoints=tmp_path / "killed", **settings).rounds()
+    next(rounds)
+    with monkeypatch.context() as patch:
+        patch.setattr(ClientStore, "settle", power_cut)
+        with pytest.raises(KeyboardInterrupt):
+            next(rounds)
+    again = run(name, federation, checkpoints=tmp_path / "killed", **settings)
+    assert [r.replayed for r in again.rounds] == [True, True, False]
+    assert same(again.state(), straight.state())
+
+
+def power_cut(store: ClientStore) -> None:
+    """Half of the rows reach their file, garbled."""
+    for row, rows in store._recent.items():
+        for k in list(rows)[::2]:
+            store._file(row)[k] = 99
+    raise KeyboardInterrupt
+
+
+# Clients that fail
+
+
+def test_a_client_that_returns_nan_is_left_out(name: str, federation: Federation) -> None:
+    cohorts = [[0, 2, 3, 5], [1, 3, 4, 6]]
+    without = [[k for k in round if k != 3] for round in cohorts]
+    broken = spoiled(federation, 3)
+    ran, spared = (run(with_cohorts(build_method(name), plan), broken, **HALF) for plan in (cohorts, without))
+    assert [r.failed for r in ran.rounds] == [{3: "its update holds NaN or infinite values"}] * 2
+    assert ran.simulation.state.participations.tolist() == [1, 1, 1, 0, 1, 1, 1, 0]
+    assert same(ran.state(), spared.state())
+    assert [r.bytes_up for r in ran.rounds] == [r.bytes_up for r in spared.rounds]
+    assert ran.outcome().metrics["failed_clients"] == 2
+
+
+def test_a_vmapped_client_that_returns_nan_does_not_spoil_the_others(
+    name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the client to blame is tried again on its own."""
+    retried, solve_one = [], worker._solve_one
+
+    def spy(job: Any, federation: Any, shard: Any, i: int, *rest: Any) -> Any:
+        retried.append(shard.clients[i])
+        return solve_one(job, federation, shard, i, *rest)
+
+    monkeypatch.setattr(worker, "_solve_one", spy)
+    loop, vmapped = (
+        run(with_cohorts(build_method(name), [[0, 2, 3, 5]]), spoiled(federation, 3), cohort=cohort,
+            **HALF | {"rounds": 1})
+        for cohort in ("loop", "vmap")
+    )  # fmt: skip
+    assert retried == [0, 2, 3, 5, 3]
+    assert vmapped.rounds[0].failed.keys() == {3}
+    close(vmapped.state(), loop.state(), 1e-5)
+
+
+@pytest.mark.parametrize("cohort", ["loop", "vmap"])
+def test_a_client_whose_training_raises_is_left_out(name: str, federation: Federation, cohort: str) -> None:
+    method = breaking(name, with_samples=SIZES[3])
+    ran = run(with_cohorts(method, [[0, 2, 3, 5]]), federation, cohort=cohort, **HALF | {"rounds": 1})
+    assert ran.rounds[0].failed == {3: "ValueError: out of order"}
+    spared = with_cohorts(build_method(name), [[0, 2, 5]])
+    close(ran.state(), run(spared, federation, **HALF | {"rounds": 1}).state(), 1e-5)
+
+
+def breaking(name: str, with_samples: int) -> Method:
+    """The method, whose client step raises for the clients with so many samples."""
+
+    class Breaking(METHODS[name]):  # type: ignore[name-defined, misc]
+        def local(self, client: Client) -> Update:
+            if int(client.samples) == with_samples:
+                raise ValueError("out of order\nfor good")
+            return super().local(client)
+
+    return Breaking()
+
+
+def test_a_client_that_fails_once_is_tried_again(name: str, federation: Federation) -> None:
+    class Shaky(METHODS[name]):  # type: ignore[name-defined, misc]
+        tried: typing.ClassVar[list[int]] = []
+
+        def local(self, client: Client) -> Update:
+            self.tried.append(int(client.samples))
+            if self.tried.count(SIZES[3]) == 1:
+                raise ValueError("busy")
+            return super().local(client)
+
+    ran = run(with_cohorts(Shaky(), [[2, 3]]), federation, **HALF | {"rounds": 1})
+    assert not ran.rounds[0].failed
+    assert Shaky.tried == [SIZES[2], SIZES[3], SIZES[3]]
+
+
+def test_too_small_a_cohort_stops_the_run(name: str, federation: Federation) -> None:
+    method = with_cohorts(breaking(name, with_samples=SIZES[3]), [[0, 3]])
+    with pytest.raises(FedflowError) as error:
+        run(method, federation, min_cohort=2, **HALF)
+    assert str(error.value) == (
+        "round 1: 1 of 2 clients succeeded, run.min_cohort is 2 (client 3: ValueError: out of order)"
+    )
+
+
+# Cohorts and clients of all sizes
+
+
+@pytest.mark.parametrize("client", [0, LARGEST], ids=["one sample", "most samples"])
+def test_a_cohort_of_one(name: str, federation: Federation, client: int, cohort: str) -> None:
+    method = with_cohorts(build_method(name), [[client], [client]])
+    ran = run(method, federation, cohort=cohort, **HALF)
+    assert not any(r.failed for r in ran.rounds)
+    assert all(w.isfinite().all() for w in ran.state().values())
+    assert 0 <= ran.outcome().metrics["local_accuracy"] <= 1
+
+
+def test_renumbering_clients_changes_nothing(name: str, digits: Dataset) -> None:
+    """With full batches, which no client number shuffles; in float64, where the order of sums hardly shows."""
+    order = [5, 2, 7, 0, 3, 6, 1, 4]
+    whole = {"training": {"batch_size": 0, "epochs": 2}, "rounds": 2, "evaluate_every": 1}
+    here, there = (
+        run(name, images(digits, dtype=torch.float64, order=places), **whole)
+        for places in (range(len(SIZES)), order)
+    )
+    for vector, w in here.state().items():
+        expected = w[order] if vector.startswith("clients/") else w
+        torch.testing.assert_close(there.state()[vector], expected, rtol=0, atol=1e-12)
+    accuracy, renumbered = here.outcome().scores.local_accuracy, there.outcome().scores.local_accuracy
+    assert renumbered.tolist() == accuracy[order].tolist()
+
+
+# What the method's page says
+
+
+def page(name: str) -> str:
+    return sys.modules[METHODS[name].__module__].__doc__ or ""
+
+
+SECTIONS = ("Source:", "*State*:", "*Traffic*:", "*Newcomer*:", "*Reduces to*")
+
+
+def test_the_page_of_a_method_is_complete(name: str) -> None:
+    assert [section for section in SECTIONS if section not in page(name)] == []
+
+
+def test_traffic_is_what_the_page_says(name: str, federation: Federation) -> None:
+    """Read "*Traffic*: k P down, 1 P and the cluster number up." and compare with the bytes of a run."""
+    (sentence,) = re.findall(r"\*Traffic\*: (.*?)\.\s", page(name))
+    method, model = build_method(name), federation.model
+    symbols = {f.metadata["symbol"]: getattr(method, f.name) for f in dataclasses.fields(method)}  # type: ignore[arg-type]
+    sizes = {"P": model.size, "P_body": model.size - len(model.head().index)}
+
+    def count(direction: str) -> int:
+        if sentence == "none":
+            return 0
+        (words,) = (part for part in sentence.split(", ") if part.endswith(direction))
+        times, vector = re.fullmatch(r"(?:(\w+) )?(P|P_body)(?: and .*)? (?:down|up)", words).groups()  # type: ignore[union-attr]
+        factor = int(times) if (times or "1").isdigit() and times else symbols.get(times, 1)
+        return 4 * (factor * sizes[vector] + (" and " in words))
+
+    for ran in (run(name, federation, **HALF), run(name, federation, cohort="vmap", **HALF)):
+        participants = [4, 8]  # cumulative
+        assert [r.bytes_down for r in ran.rounds] == [m * count("down") for m in participants]
+        assert [r.bytes_up for r in ran.rounds] == [m * count("up") for m in participants]
+
+
+def bad_values(field: dataclasses.Field, hint: Any) -> list[Any]:
+    """Values that a field cannot accept: one of another type, and one beyond each bound."""
+    arms = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    wrong: dict[Any, Any] = {int: 1.5, float: "much", bool: 2, str: 3}
+    bounds = field.metadata["bounds"]
+    beyond = {"ge": -1, "le": 1, "gt": 0, "lt": 0}
+    values = [wrong.get(arm, "text") for arm in arms if arm is not type(None)]
+    values += [type(bound)(bound + beyond[op]) for op, bound in bounds.items()]
+    values += ["no such choice"] if field.metadata["choices"] else []
+    values += [float("nan")] if float in arms else []
+    return values
+
+
+def test_every_hyper_parameter_rejects_bad_values_by_its_name(name: str) -> None:
+    hints = typing.get_type_hints(METHODS[name])
+    for field in dataclasses.fields(METHODS[name]):  # type: ignore[arg-type]
+        for value in bad_values(field, hints[field.name]):
+            with pytest.raises(BadInput, match=rf"^method\.{field.name}: ") as error:
+                build_method(name, {field.name: value})
+            assert "\n" not in str(error.value)
+    with pytest.raises(BadInput, match=r"^method\.nonsense: .*expected one of"):
+        build_method(name, {"nonsense": 1})
+
+
+def test_every_hyper_parameter_says_what_it_is(name: str) -> None:
+    for field in dataclasses.fields(METHODS[name]):  # type: ignore[arg-type]
+        assert field.metadata["doc"], field.name
+        for value in field.metadata["grid"]:
+            build_method(name, {field.name: value})
