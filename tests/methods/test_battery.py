@@ -210,7 +210,7 @@ def test_a_cohort_of_one(name: str, federation: Federation, client: int, cohort:
 
 
 def test_renumbering_clients_changes_nothing(name: str, digits: Dataset) -> None:
-    """With full batches, which no client number shuffles; in float64, where the order of sums hardly shows."""
+    """With full batches, which no client number shuffles; in float64, where order hardly shows."""
     order = [5, 2, 7, 0, 3, 6, 1, 4]
     whole = {"training": {"batch_size": 0, "epochs": 2}, "rounds": 2, "evaluate_every": 1}
     here, there = (

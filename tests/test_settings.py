@@ -1,0 +1,158 @@
+import pickle
+import re
+from typing import Any
+
+import pytest
+
+from fedflow.errors import BadInput, unknown_name
+from fedflow.settings import Settings, explain, option
+
+
+class Inner(Settings):
+    section = "outer.inner"
+    depth: int = option(1, "how deep", ge=0)
+
+
+class Example(Settings):
+    section = "example"
+    rate: float = option(0.1, "a rate", symbol="eta", source="page 3", gt=0, le=1, grid=(0.1, 1))
+    count: int = option(2, "a number", ge=1, lt=10)
+    name: str = option("mean", "a name", choices=("mean", "median"))
+    flag: bool = option(False, "a switch")
+    limit: float | None = option(None, "a limit or nothing", gt=0)
+    layers: list[int] = option(factory=list, doc="widths")
+    pair: tuple[float, ...] = option((), "numbers")
+    more: dict = option(factory=dict, doc="anything")
+    inner: Inner = option(factory=Inner, doc="settings within settings")
+
+
+class Needy(Settings):
+    section = "needy"
+    source: str = option(doc="where from")
+
+
+class Ordered(Settings):
+    section = "ordered"
+    low: int = option(0, "lower end")
+    high: int = option(1, "upper end")
+
+    def validate(self) -> None:
+        if self.low > self.high:
+            raise BadInput("ordered.low", self.low, f"at most ordered.high = {self.high}")
+
+
+def test_defaults_are_values_of_their_types() -> None:
+    assert Example() == Example.parse({}) == Example.parse(Example().as_dict())
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "value"),
+    [
+        ("rate", 1, 1.0),
+        ("rate", "1e-3", 0.001),  # what YAML makes of 1e-3
+        ("limit", None, None),
+        ("limit", 2, 2.0),
+        ("layers", (1, 2), [1, 2]),
+        ("pair", [1, 2.5], (1.0, 2.5)),
+        ("more", {"a": [1]}, {"a": [1]}),
+        ("inner", {"depth": 3}, Inner(depth=3)),
+        ("inner", Inner(depth=3), Inner(depth=3)),
+    ],
+)
+def test_plain_values_become_those_of_the_field(field: str, given: Any, value: Any) -> None:
+    parsed = getattr(Example.parse({field: given}), field)
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "accepted"),
+    [
+        ("rate", 0, "a number > 0 and <= 1"),
+        ("rate", 1.5, "a number > 0 and <= 1"),
+        ("rate", float("nan"), "a number > 0 and <= 1"),
+        ("rate", float("inf"), "a number > 0 and <= 1"),
+        ("rate", "fast", "a number > 0 and <= 1"),
+        ("rate", True, "a number > 0 and <= 1"),
+        ("rate", None, "a number > 0 and <= 1"),
+        ("count", 2.0, "a whole number >= 1 and < 10"),
+        ("count", True, "a whole number >= 1 and < 10"),
+        ("count", 10, "a whole number >= 1 and < 10"),
+        ("name", 3, "one of mean, median"),
+        ("flag", 1, "true or false"),
+        ("limit", -1, "a number > 0 or nothing"),
+        ("layers", "12", "a list, each item a whole number"),
+        ("layers", 3, "a list, each item a whole number"),
+        ("more", [1], "a mapping"),
+        ("inner", 3, "a mapping"),
+    ],
+)
+def test_a_bad_value_names_the_field_and_what_it_accepts(field: str, value: Any, accepted: str) -> None:
+    with pytest.raises(BadInput) as error:
+        Example.parse({field: value})
+    assert error.value.field == f"example.{field}"
+    assert error.value.accepted.startswith(accepted)
+    assert re.fullmatch(rf"example\.{field}: .* is not accepted; expected {accepted}.*", str(error.value))
+
+
+def test_items_of_lists_are_named_by_their_place() -> None:
+    with pytest.raises(BadInput, match=r"^example\.layers\[1\]: 'two' is not accepted"):
+        Example(layers=[1, "two"])
+
+
+def test_settings_within_settings_are_named_in_full() -> None:
+    with pytest.raises(BadInput, match=r"^example\.inner\.dept: "):
+        Example.parse({"inner": {"dept": 3}})
+    with pytest.raises(BadInput, match=r"^example\.inner\.depth: -1 "):
+        Example.parse({"inner": {"depth": -1}})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"nam": 1}, r"^example\.nam: 'nam' is not accepted; expected one of .*did you mean 'name'\?"),
+        ({"name": "median "}, r"^example\.name: 'median ' .*did you mean 'median'\?"),
+        ([1], r"^example: \[1\] is not accepted; expected a mapping of field names to values$"),
+    ],
+)
+def test_unknown_names_get_the_closest_known_one(values: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        Example.parse(values)
+
+
+def test_a_missing_field_without_a_default_is_named() -> None:
+    with pytest.raises(BadInput, match=r"^needy\.source: None is not accepted; expected text$"):
+        Needy.parse({})
+    assert explain(Needy)[0]["default"] == "required"
+
+
+def test_fields_are_checked_against_each_other() -> None:
+    assert Ordered(low=1, high=1).low == 1
+    with pytest.raises(BadInput, match=r"^ordered\.low: 3 .* at most ordered\.high = 2$"):
+        Ordered(low=3, high=2)
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Example().count = 3  # type: ignore[misc]
+
+
+def test_every_field_explains_itself() -> None:
+    rows = {row["name"]: row for row in explain(Example)}
+    assert rows["rate"] == {
+        "name": "rate", "symbol": "eta", "default": 0.1, "accepts": "a number > 0 and <= 1",
+        "doc": "a rate", "source": "page 3", "grid": (0.1, 1),
+    }  # fmt: skip
+    assert rows["inner"]["default"] == Inner()
+
+
+def test_errors_keep_their_parts_across_processes() -> None:
+    error = pickle.loads(pickle.dumps(BadInput("method.mu", -1, "a number >= 0")))  # noqa: S301
+    assert (error.field, error.value, error.accepted) == ("method.mu", -1, "a number >= 0")
+    assert str(error) == "method.mu: -1 is not accepted; expected a number >= 0"
+
+
+def test_unknown_name_without_a_close_one_lists_all() -> None:
+    assert str(unknown_name("method.name", "xyz", ["b", "a"])) == (
+        "method.name: 'xyz' is not accepted; expected one of a, b"
+    )
