@@ -127,7 +127,8 @@ class Simulation:
     def outcome(self) -> Outcome:
         """Final scores of every client, on its own and on the complete test set, and the models behind them."""
         settings = self.settings
-        scores = self._scores(full=True, tune=settings.fine_tune, trained=settings.keep_trained, models=True)
+        what = {"full": True, "tune": settings.fine_tune, "trained": settings.keep_trained, "models": True}
+        scores = self._scores("final evaluation", **what)
         last = self.state.history[-1]
         local = summarise(scores.local_accuracy)
         reached = next(
@@ -285,7 +286,7 @@ class Simulation:
 
     def _evaluate(self, report: Round) -> None:
         personal = self.job.method.serves == "personal"  # N models on the complete test set: only at the end
-        scores = self._scores(full=not personal)
+        scores = self._scores(f"round {report.round} · evaluate", full=not personal)
         local = summarise(scores.local_accuracy)
         report.local_accuracy, report.local_std, report.local_worst10 = (
             local["mean"],
@@ -303,14 +304,14 @@ class Simulation:
             report.assignment = scores.cluster.tolist()
         self.state.assignment = scores.cluster
 
-    def _scores(self, **what: bool) -> Scores:
+    def _scores(self, title: str, **what: bool) -> Scores:
         everyone, number = list(range(self.clients)), self.settings.rounds + 1
         load = np.ones(self.clients)
         shards = [
             EvaluationShard(number, clients, *self._messages(clients), **what)
             for clients in balanced(everyone, load, self.executor.workers)
         ]
-        return _merged(self.executor.map(evaluate_shard, self.job, shards, "evaluate"))
+        return _merged(self.executor.map(evaluate_shard, self.job, shards, title))
 
 
 class Gathered:
@@ -372,4 +373,6 @@ def _at_least(value: float | None, target: float | None) -> bool:
 
 
 def _mean_or_none(values: np.ndarray) -> float | None:
-    return None if np.isnan(values).all() else float(np.nanmean(values))
+    """Mean over what was measured; None if nothing was, or where a diverged model makes it infinite."""
+    measured = values[~np.isnan(values)]
+    return float(measured.mean()) if len(measured) and np.isfinite(measured.mean()) else None
