@@ -132,10 +132,10 @@ class Client:
         w, velocity, losses = start, None, torch.zeros_like(self.train_loss)
         for batch, active in self._batches(stream):
             g, value, stats = self._gradient(loss or self.loss, w, batch)
-            if settings.weight_decay:
-                g = g + settings.weight_decay * self.model.trainable(w)
             if settings.clip_norm is not None:
                 g = g * (settings.clip_norm / g.norm().clamp(min=settings.clip_norm))
+            if settings.weight_decay:
+                g = g + settings.weight_decay * self.model.trainable(w)
             if only is not None:
                 g = g * only.mask
             if settings.momentum:

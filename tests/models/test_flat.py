@@ -1,0 +1,283 @@
+import copy
+import pickle
+import threading
+from functools import partial
+
+import pytest
+import torch
+from support import images, one_client, quadratics, run
+from torch import Tensor, nn
+
+from fedflow.data import Dataset, DatasetParams, prepare
+from fedflow.errors import BadInput
+from fedflow.local.training import LocalTraining
+from fedflow.models import ARCHITECTURES, build
+from fedflow.models.flat import FlatModel
+from fedflow.simulation import worker
+from fedflow.simulation.federation import Federation
+
+PUBLISHED = {  # parameters, on the images that the papers counted them on
+    "lenet5": 62_006, "lenet5_bn": 62_050, "resnet9": 6_621_540, "logistic": 7_850, "mlp": 159_010,
+    "mlp_feddyn": 199_210, "twonn": 238_800, "cnn": 582_026, "cnn_mcmahan": 1_663_370, "cnn_leaf": 6_603_710,
+    "cnn_feddyn": 797_962, "cnn_mnist": 21_840, "cnn_mnist_bn": 21_900, "twocnn": 722_800,
+}  # fmt: skip
+
+
+def flat(
+    network: str = "lenet5_bn", shape: tuple = (1, 28, 28), classes: int = 10, **options: object
+) -> FlatModel:
+    return FlatModel(partial(build, network, shape, classes, **options))
+
+
+@pytest.fixture(scope="module")
+def padded(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Real digits, padded to the 28x28 that convolutions need."""
+    return prepare(DatasetParams(source="digits", pad=10), tmp_path_factory.mktemp("padded"))
+
+
+@pytest.fixture(scope="module")
+def normed(padded: Dataset) -> Federation:
+    """Three clients of 5, 12 and 9 images, and a network with BatchNorm."""
+    return images(padded, (5, 12, 9), "lenet5_bn")
+
+
+# The vector
+
+
+@pytest.mark.parametrize("network", ARCHITECTURES)
+def test_networks_have_the_published_number_of_parameters(network: str) -> None:
+    entry = ARCHITECTURES[network]
+    assert flat(network, entry.shape, entry.classes).parameters == PUBLISHED[network]
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "classes", "parameters"),
+    [
+        ("lenet5", (1, 28, 28), 10, 44_426),
+        ("lenet5", (3, 32, 32), 100, 69_656),
+        ("lenet5_bn", (3, 32, 32), 100, 69_700),
+        ("mlp", (1, 28, 28), 47, 166_447),
+        ("mlp", (1, 28, 28), 62, 169_462),
+    ],
+)
+def test_networks_fit_other_images_and_classes(
+    network: str, shape: tuple, classes: int, parameters: int
+) -> None:
+    assert flat(network, shape, classes).parameters == parameters
+
+
+def test_the_vector_holds_parameters_then_buffers() -> None:
+    model = flat()
+    assert (model.parameters, model.buffers, model.size) == (44_470, 2 * (6 + 16), 44_514)
+    names = list(model.slices)
+    assert [name for name in names if model.slices[name].start >= model.parameters] == [
+        f"{norm}.{stat}" for norm in ("norm1", "norm2") for stat in ("running_mean", "running_var")
+    ]
+    ends = [model.slices[name].stop for name in names]
+    assert [model.slices[name].start for name in names] == [0, *ends[:-1]]
+    assert ends[-1] == model.size
+
+
+def test_slices_and_views_are_places_in_the_vector() -> None:
+    model = flat()
+    w = torch.arange(model.size, dtype=torch.float32)
+    for name, view in model.views(w).items():
+        assert torch.equal(view.reshape(-1), w[model.slices[name]])
+        assert view.data_ptr() == w[model.slices[name]].data_ptr()
+    assert model.views(w)["conv2.weight"].shape == (16, 6, 5, 5)
+
+
+def test_modules_and_vectors_are_two_forms_of_the_same() -> None:
+    model = flat()
+    w = torch.rand(model.size)
+    module = model.to_module(w)
+    assert torch.equal(model.from_module(module), w)
+    assert not module.training
+    x = torch.rand(4, 1, 28, 28)
+    assert torch.equal(module(x), model.outputs(w, x))
+    with torch.no_grad():
+        module.fc3.bias += 1
+    assert torch.equal(model.from_module(model.to_module(w)), w)  # a module does not share its memory
+
+
+def test_gradients_through_the_vector_are_those_of_the_module() -> None:
+    model = flat("lenet5")
+    w, x, y = model.init(0), torch.rand(6, 1, 28, 28), torch.arange(6)
+    leaf = w.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(model.loss(model.train_outputs(leaf, x)[0], y), leaf)
+    module = model.to_module(w).train()
+    nn.functional.cross_entropy(module(x), y).backward()
+    expected = torch.cat([p.grad.reshape(-1) for p in module.parameters()])
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-7)
+
+
+def test_equal_seeds_give_equal_initial_models() -> None:
+    model = flat()
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    assert torch.equal(model.init(1), flat().init(1))
+    assert not torch.equal(model.init(1), model.init(2))
+    assert torch.equal(torch.get_rng_state(), before)  # nobody else's random numbers are touched
+    torch.manual_seed(1)
+    assert torch.equal(model.init(1), model.from_module(build("lenet5_bn", (1, 28, 28), 10)))
+
+
+def test_a_model_travels_as_its_recipe() -> None:
+    model = flat("mlp", hidden=(3,))
+    travelled = pickle.loads(pickle.dumps(model))  # noqa: S301
+    assert travelled.names == model.names
+    assert travelled.architecture == model.architecture
+    assert copy.deepcopy(model) is model
+
+
+# Parts
+
+
+def test_a_part_and_the_rest_join_to_the_whole() -> None:
+    model = flat()
+    w = torch.arange(model.size)
+    part = model.part("conv*", "norm1.*", "fc3.bias")
+    assert torch.equal(part.join(part.of(w), part.outside(w)), w)
+    assert torch.equal(w[part.mask], part.of(w))
+    assert len(part.of(w)) + len(part.outside(w)) == model.size
+    assert part.mask[model.slices["norm1.running_mean"]].all()  # buffers stand in their layer
+    assert not part.mask[model.slices["norm2.running_mean"]].any()
+
+
+@pytest.mark.parametrize(
+    ("network", "names"),
+    [("lenet5", {"fc3.weight", "fc3.bias"}), ("mlp", {"layers.last.weight", "layers.last.bias"}),
+     ("cnn", {"classifier.weight", "classifier.bias"}), ("twonn", {"layers.last.weight"})],
+)  # fmt: skip
+def test_the_head_is_the_last_layer(network: str, names: set[str]) -> None:
+    model = flat(network)
+    assert {name for name, at in model.slices.items() if model.head().mask[at].all()} == names
+    assert len(model.head().index) == sum(model.slices[n].stop - model.slices[n].start for n in names)
+
+
+def test_no_pattern_is_an_empty_part_and_a_wrong_one_an_error() -> None:
+    model = flat("mlp", hidden=(3,))
+    w = torch.rand(model.size)
+    assert torch.equal(model.part().outside(w), w)
+    with pytest.raises(BadInput, match=r"'fc3\.\*' is not accepted; expected .*layers\.last\.weight"):
+        model.part("fc3.*")
+
+
+# Buffers
+
+
+def test_buffers_follow_batch_norm_itself(normed: Federation) -> None:
+    model, w, x = normed.model, normed.model.init(0), normed.train.x[:9]
+    outputs, stats = model.train_outputs(w, x)
+    module = model.to_module(w).train()
+    assert torch.equal(module(x), outputs)
+    assert stats is not None
+    assert torch.equal(model.from_module(module)[model.parameters :], stats)
+    assert torch.equal(w, model.init(0))  # the vector that was passed in is left alone
+
+
+def test_gradients_do_not_touch_buffers(normed: Federation) -> None:
+    model = normed.model
+    gradient = one_client(normed, 1).full_gradient(model.init(0))
+    assert not gradient[model.parameters :].any()
+    assert gradient[: model.parameters].any()
+
+
+def test_neither_weight_decay_nor_proximal_terms_touch_buffers(normed: Federation) -> None:
+    model, w = normed.model, normed.model.init(0)
+    plain, decayed = (
+        one_client(normed, 1, LocalTraining(lr=0.1, batch_size=0, weight_decay=decay)).fit(start=w)
+        for decay in (0, 0.5)
+    )
+    assert torch.equal(plain[model.parameters :], decayed[model.parameters :])
+    assert not torch.equal(plain, decayed)
+
+
+@pytest.mark.parametrize(
+    ("method", "hyper", "weights"),
+    [("fedavg", {}, (5, 12, 9)), ("fedavg", {"weighting": "uniform"}, (1, 1, 1)),
+     ("fedavg", {"server_lr": 3}, (5, 12, 9)), ("fedprox", {"mu": 1}, (5, 12, 9)),
+     ("fednova", {}, (5, 12, 9)), ("fednova", {"server_lr": 3}, (5, 12, 9)),
+     ("scaffold", {}, (1, 1, 1)), ("scaffold", {"server_lr": 3, "variate": "I"}, (1, 1, 1))],
+)  # fmt: skip
+def test_averaged_buffers_are_the_weighted_mean_and_never_beyond(
+    normed: Federation, method: str, hyper: dict, weights: tuple
+) -> None:
+    """Uneven steps, momentum and a server learning rate of 3 extrapolate parameters, but no variance."""
+    training = {"batch_size": 4, "epochs": 1, "momentum": 0.9}
+    ran = run(method, normed, hyper, training=training, rounds=2, keep_trained=True)
+    model = normed.model
+    trained = torch.stack(ran.clients[-1]["trained"])[:, model.parameters :]
+    share = torch.tensor(weights, dtype=torch.float32) / sum(weights)
+    buffers = ran.servers[-1]["model"][model.parameters :]
+    torch.testing.assert_close(buffers, share @ trained, rtol=1e-5, atol=1e-6)
+    assert (model.views(ran.servers[-1]["model"])["norm1.running_var"] > 0).all()
+
+
+def test_control_variates_have_no_buffers(normed: Federation) -> None:
+    ran = run("scaffold", normed, training={"batch_size": 4}, rounds=2)
+    for c in (ran.servers[-1]["c"], *ran.clients[-1]["c"]):
+        assert not c[normed.model.parameters :].any()
+
+
+def test_evaluation_uses_the_buffers_it_is_given(normed: Federation) -> None:
+    model, w, x = normed.model, normed.model.init(0), normed.test.x[:5]
+    other = w.clone()
+    other[model.slices["norm1.running_mean"]] += 1
+    assert not torch.equal(model.outputs(w, x), model.outputs(other, x))
+    alone = torch.cat([model.outputs(w, image) for image in x.split(1)])  # not those of the batch
+    torch.testing.assert_close(model.outputs(w, x), alone, rtol=0, atol=1e-6)
+
+
+# Random networks
+
+
+def test_dropout_is_keyed_by_client_and_not_by_thread() -> None:
+    model = flat("mlp", (1, 8, 8), hidden=(50,), dropout=0.5)
+    w, x = model.init(0), torch.rand(7, 1, 8, 8)
+    seen: dict[str, Tensor] = {}
+
+    def outputs(name: str, seed: int) -> None:
+        model.seed_noise(seed)
+        seen[name] = model.train_outputs(w, x)[0]
+
+    outputs("here", 3)
+    threads = [threading.Thread(target=outputs, args=(f"thread {n}", n)) for n in (3, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    outputs("again", 3)
+    assert torch.equal(seen["here"], seen["thread 3"])
+    assert torch.equal(seen["here"], seen["again"])
+    assert not torch.equal(seen["here"], seen["thread 4"])
+    assert torch.equal(model.outputs(w, x), model.outputs(w, x))  # none in evaluation
+
+
+def test_dropout_keeps_the_mean_and_drops_its_share() -> None:
+    model = FlatModel(partial(nn.Sequential, nn.Dropout(0.25), nn.Linear(1, 1)))
+    identity = torch.tensor([1.0, 0.0])
+    model.seed_noise(0)
+    outputs, _ = model.train_outputs(identity, torch.ones(40_000, 1))
+    assert outputs.unique().tolist() == pytest.approx([0, 4 / 3])
+    assert float((outputs == 0).float().mean()) == pytest.approx(0.25, abs=0.01)  # 5 standard deviations
+
+
+@pytest.mark.parametrize(("network", "options"), [("mlp", {"dropout": 0.5}), ("lenet5_bn", {})])
+def test_networks_that_cannot_be_vmapped_train_in_the_loop(
+    padded: Dataset, network: str, options: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = images(padded, (5, 9), network, **options)
+    settings = {"training": {"batch_size": 4, "epochs": 1}, "rounds": 2}
+    loop = run("fedavg", federation, cohort="loop", **settings)
+    monkeypatch.setattr(worker, "_solve_vmapped", None)
+    assert torch.equal(
+        run("fedavg", federation, cohort="vmap", **settings).servers[-1]["model"], loop.servers[-1]["model"]
+    )
+
+
+def test_models_may_bring_their_own_loss_and_hits() -> None:
+    model = quadratics().model
+    outputs = model.outputs(torch.tensor([3.0], dtype=torch.float64), torch.tensor([[2.0, 1.0]]))
+    assert model.loss(outputs, outputs) == 4
+    assert model.hits(outputs, outputs).tolist() == [False]
