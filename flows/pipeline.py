@@ -12,7 +12,7 @@ from tasks.report import make_report
 
 @flow(name="pipeline", log_prints=True)
 def pipeline(settings: list[str] | None = None, root: str = ".") -> str:
-    """Prepare every dataset, make every partition of the grid, run the grid, write the report; returns its path."""
+    """Make every dataset and partition of the grid, run the grid, write the report; returns its path."""
     params = load_params(Path(root) / "params.yaml", settings or [])
     for dataset in sorted({params.partition(name).dataset for name in params.grid.partitions}):
         prepare_data(params, dataset, root)

@@ -1,26 +1,33 @@
 """A Prefect API server that all runs of a checkout share, so that its start is paid once.
 
 The first run starts it in the background on a free local port; later runs find it; it stops by
-itself when nobody has used it for a while. A `PREFECT_API_URL` of your own always wins.
+itself when nobody has used it for a while, or with ``python -m flows.server --stop``. A
+`PREFECT_API_URL` of your own always wins.
 """
 
+import argparse
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import psutil
 from filelock import FileLock
 
-from fedflow.errors import FedflowError
+from fedflow.errors import BadInput, FedflowError
 
 START_TIMEOUT = 180.0  # seconds; a first start also makes the database
+STOP_TIMEOUT = 15.0  # seconds between the polite and the hard stop
+SAME_PROCESS = 5.0  # seconds by which a start time may differ, because the clock is adjusted
 IDLE = 180.0  # seconds without a user after which the server stops
 
 
@@ -30,11 +37,12 @@ def home() -> Path:
 
 
 @contextmanager
-def prefect_api() -> Iterator[str]:
+def prefect_api(port: int = 0) -> Iterator[str]:
     """Within this context a Prefect API server runs and ``PREFECT_API_URL`` names it; yields its URL.
 
-    Enter it before Prefect is imported: Prefect reads its settings once, and threads of its own
-    (those that forward events of worker processes) see no later change.
+    ``port`` is where a server that has to be started listens; 0 is any free port. Enter the context
+    before Prefect is imported: Prefect reads its settings once, and threads of its own (those that
+    forward events of worker processes) see no later change.
     """
     if url := os.environ.get("PREFECT_API_URL"):
         yield url
@@ -44,28 +52,56 @@ def prefect_api() -> Iterator[str]:
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()
     try:
-        os.environ["PREFECT_API_URL"] = _running(folder) or _start(folder)
+        os.environ |= private(folder) | {"PREFECT_API_URL": running(folder) or _start(folder, port)}
         yield os.environ["PREFECT_API_URL"]
     finally:
         os.environ.pop("PREFECT_API_URL", None)
         mark.unlink(missing_ok=True)
 
 
+def private(folder: Path) -> dict[str, str]:
+    """Variables for a Prefect process of this checkout: its own home, nothing sent to anybody."""
+    return {
+        "PREFECT_HOME": str(folder),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+    }
+
+
+def running(folder: Path) -> str | None:
+    """The URL of this checkout's server, None when there is none or it does not answer."""
+    state = _state(folder)
+    return state["url"] if state and _healthy(state["url"]) else None
+
+
+def users(folder: Path) -> list[int]:
+    """The processes that use the server of this checkout."""
+    return [int(mark.name) for mark in (folder / "users").glob("*") if _alive(mark)]
+
+
 def stop() -> bool:
-    """Stop the server of this checkout; False when none was running."""
-    try:
-        os.kill(json.loads((home() / "server.json").read_text())["pid"], signal.SIGTERM)
-    except (OSError, ValueError, KeyError):
+    """Stop the server of this checkout and wait for its end; False when none was running."""
+    state = _state(home())
+    if state is None:
         return False
+    with suppress(psutil.NoSuchProcess):
+        server = psutil.Process(state["pid"])
+        server.terminate()
+        try:
+            server.wait(STOP_TIMEOUT)
+        except psutil.TimeoutExpired:
+            server.kill()
     return True
 
 
-def _running(folder: Path) -> str | None:
+def _state(folder: Path) -> dict[str, Any] | None:
+    """Where the server is, None when its process is gone: one that was killed leaves its file behind."""
     try:
-        url = json.loads((folder / "server.json").read_text())["url"]
-    except (OSError, ValueError, KeyError):
+        state = json.loads((folder / "server.json").read_text())
+        age = abs(psutil.Process(state["pid"]).create_time() - state["born"])
+        return state if age < SAME_PROCESS else None
+    except (OSError, ValueError, KeyError, psutil.Error):
         return None
-    return url if _healthy(url) else None
 
 
 def _healthy(url: str) -> bool:
@@ -76,73 +112,95 @@ def _healthy(url: str) -> bool:
         return False
 
 
-def _start(folder: Path) -> str:
+def _start(folder: Path, port: int) -> str:
+    """Start the server, or wait for the one that another run has started; two would spoil the database."""
+    server: subprocess.Popen | None = None
+    log = folder / "server.log"
     with FileLock(folder / "server.lock"):
-        if url := _running(folder):  # another run was faster
-            return url
-        log = folder / "server.log"
-        with log.open("ab") as out:
-            subprocess.Popen(
-                [sys.executable, "-m", "flows.server", str(folder)],
-                stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
-        print("starting the Prefect API server (once; later runs share it) ...", flush=True)
         deadline = time.monotonic() + START_TIMEOUT
         while time.monotonic() < deadline:
-            if url := _running(folder):
+            if url := running(folder):
                 return url
+            if server is None and _state(folder) is None:
+                print("starting the Prefect API server (once; later runs share it) ...", flush=True)
+                with log.open("wb") as out:
+                    server = subprocess.Popen(
+                        [sys.executable, "-m", "flows.server", "--serve", str(folder), "--port", str(port)],
+                        stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True,
+                    )  # fmt: skip
+            if server is not None and server.poll() is not None:
+                reason = (log.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
+                raise FedflowError(f"the Prefect API server did not start: {reason} (see {log})")
             time.sleep(0.3)
-    raise FedflowError(f"the Prefect API server did not start within {START_TIMEOUT:.0f} s; see {log}")
+    raise FedflowError(f"the Prefect API server did not answer within {START_TIMEOUT:.0f} s; see {log}")
 
 
-def free_port() -> int:
-    """A port on localhost that nobody listens to."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _serve(folder: Path) -> None:
-    """Run the server as a child, and end it when no run has used it for `IDLE` seconds."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}/api"
-    server = subprocess.Popen(
-        [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
-        env=environment(folder) | {"PREFECT_UI_API_URL": url},
-    )
-    signal.signal(signal.SIGTERM, lambda *_: server.terminate())
-    state = folder / "server.json"
-    state.write_text(json.dumps({"url": url, "pid": os.getpid()}))
-    last_use = time.monotonic()
+def _serve(folder: Path, port: int) -> None:
+    """Be the server, until no run has used it for `IDLE` seconds."""
+    listener = socket.socket()  # bound before Prefect starts, so that nobody can take the port meanwhile
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        while server.poll() is None:
-            if any(_alive(mark) for mark in (folder / "users").glob("*")):
+        listener.bind(("127.0.0.1", port))
+    except OSError as error:
+        raise BadInput("--port", port, f"a free port ({error.strerror})") from error
+    port = listener.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/api"
+    state = folder / "server.json"
+    partial = state.with_suffix(".partial")
+    partial.write_text(json.dumps({"url": url, "pid": os.getpid(), "born": psutil.Process().create_time()}))
+    partial.replace(state)
+    os.environ |= private(folder) | {
+        "PREFECT_SERVER_API_HOST": "127.0.0.1",
+        "PREFECT_SERVER_API_PORT": str(port),
+        "PREFECT_UI_API_URL": url,
+    }
+    import uvicorn
+    from prefect.server.api.server import create_app
+
+    config = uvicorn.Config(create_app(final=True), log_level="warning", timeout_graceful_shutdown=5)
+    server = uvicorn.Server(config)
+
+    def end_when_idle() -> None:
+        last_use = time.monotonic()
+        while time.monotonic() - last_use < IDLE:
+            if users(folder):
                 last_use = time.monotonic()
-            if time.monotonic() - last_use > IDLE:
-                server.terminate()
             time.sleep(1)
+        server.should_exit = True
+
+    # Once it has shut down, uvicorn raises the signal again: leave a way through the `finally` below.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    threading.Thread(target=end_when_idle, daemon=True).start()
+    try:
+        server.run(sockets=[listener])
     finally:
-        server.terminate()
         state.unlink(missing_ok=True)
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """Variables for a Prefect process of this checkout: its own home, nothing sent to anybody."""
-    return dict(os.environ) | {
-        "PREFECT_HOME": str(folder),
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "DO_NOT_TRACK": "1",
-        "PREFECT_SERVER_API_HOST": "127.0.0.1",
-    }
-
-
 def _alive(mark: Path) -> bool:
-    with suppress(ProcessLookupError, PermissionError, ValueError):
-        os.kill(int(mark.name), 0)
+    if psutil.pid_exists(int(mark.name)):
         return True
     mark.unlink(missing_ok=True)
     return False
 
 
+def main() -> None:
+    """``--stop`` stops the server of this checkout."""
+    parser = argparse.ArgumentParser(prog="python -m flows.server", description=__doc__)
+    parser.add_argument("--stop", action="store_true", help="stop the server of this checkout")
+    parser.add_argument("--serve", type=Path, metavar="HOME", help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        try:
+            _serve(options.serve, options.port)
+        except FedflowError as error:
+            sys.exit(str(error))
+    elif options.stop:
+        print("stopped" if stop() else "no server was running")
+    else:
+        print(running(home()) or "no server is running; the first run starts one")
+
+
 if __name__ == "__main__":
-    _serve(Path(sys.argv[1]))
+    main()

@@ -1,6 +1,7 @@
-"""Many federated runs: every partition x method x seed, one after the other, each fanned out over the workers."""
+"""Many federated runs: every partition x method x seed, one after the other, each on all workers."""
 
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from prefect import flow
@@ -19,8 +20,8 @@ def sweep(
     root: str = ".",
     name: str = "sweep",
 ) -> list[dict[str, Any]]:
-    """Run a grid (default: ``grid`` of params.yaml) under one MLflow parent run per partition; returns all metrics."""
-    grid = load_params(f"{root}/params.yaml", settings or []).grid
+    """Run a grid (default: params.yaml's), each partition under one MLflow parent; returns all metrics."""
+    grid = load_params(Path(root) / "params.yaml", settings or []).grid
     cells = product(partitions or grid.partitions, methods or grid.methods, seeds or grid.seeds)
     results = [federate(p, m, s, settings=settings, root=root, sweep=name) for p, m, s in cells]
     comparison(name, results)

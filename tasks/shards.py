@@ -3,19 +3,24 @@
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Self
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.concurrency.sync import concurrency
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
-from fedflow.config import EngineSettings
 from fedflow.errors import FedflowError
 from fedflow.simulation.executors import Executor, Inline
 from fedflow.simulation.worker import Job
+
+if TYPE_CHECKING:  # worker processes import this file, and need no params.yaml
+    from fedflow.config import EngineSettings
 
 GPU_LIMIT = "fedflow-gpu"  # global concurrency limit: how many shards may use a GPU at once
 LOST_WORKERS = 3  # replacements of a broken worker pool in one round
@@ -41,7 +46,18 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def executor_for(engine: EngineSettings) -> AbstractContextManager[Executor]:
+def ensure_gpu_limit() -> None:
+    """Make the limit `GPU_LIMIT`, one slot per GPU, unless the API server has it: without it nobody waits."""
+    limit = GlobalConcurrencyLimitCreate(name=GPU_LIMIT, limit=max(1, torch.cuda.device_count()))
+    with get_client(sync_client=True) as api:
+        try:
+            api.read_global_concurrency_limit_by_name(GPU_LIMIT)
+        except ObjectNotFound:
+            with suppress(ObjectAlreadyExists):  # another run was faster
+                api.create_global_concurrency_limit(limit)
+
+
+def executor_for(engine: "EngineSettings") -> AbstractContextManager[Executor]:
     """The executor that ``engine`` of params.yaml names."""
     if engine.executor == "inline":
         return nullcontext(Inline())
@@ -59,6 +75,8 @@ class PrefectExecutor:
         self._runner: TaskRunner | None = None
 
     def __enter__(self) -> Self:
+        if torch.cuda.is_available():
+            ensure_gpu_limit()
         self._runner = self._new_runner().__enter__()
         return self
 
@@ -85,9 +103,10 @@ class PrefectExecutor:
 
     def _submit(self, work: Callable, job: Job, shard: Any, title: str, worker: int) -> Any:
         assert self._runner is not None
-        parameters = dict(
-            work=work, job=job, shard=shard, title=title, worker=worker, clients=len(shard.clients)
-        )
+        parameters = {
+            "work": work, "job": job, "shard": shard,
+            "title": title, "worker": worker, "clients": len(shard.clients),
+        }  # fmt: skip
         return self._runner.submit(run_shard, parameters)
 
     def _new_runner(self) -> TaskRunner:

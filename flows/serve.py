@@ -1,0 +1,65 @@
+"""What ``make serve`` runs: a server with its UI, the deployments of prefect.yaml, and a worker for them."""
+
+import argparse
+import subprocess
+import sys
+from contextlib import suppress
+
+from fedflow.errors import FedflowError
+from flows.server import home, prefect_api, stop, users
+
+POOL = "fedflow"  # the work pool that prefect.yaml names
+
+
+def deploy() -> None:
+    """Make the work pool, the GPU limit and the deployments where the API server lacks them.
+
+    Runs execute in the current folder. Raises `FedflowError` when prefect.yaml cannot be deployed.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectAlreadyExists
+    from prefect.workers.process import ProcessWorker
+
+    from tasks.shards import ensure_gpu_limit
+
+    template = ProcessWorker.get_default_base_job_template()
+    with get_client(sync_client=True) as api, suppress(ObjectAlreadyExists):
+        api.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
+    ensure_gpu_limit()
+    command = prefect("--no-prompt", "deploy", "--all")
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise FedflowError(f"prefect.yaml cannot be deployed: {(done.stderr or done.stdout).strip()}")
+
+
+def prefect(*arguments: str) -> list[str]:
+    """The command line of this environment's Prefect."""
+    return [sys.executable, "-m", "prefect", *arguments]
+
+
+def serve(port: int) -> None:
+    """Serve until Ctrl-C."""
+    with prefect_api(port) as url:
+        deploy()
+        print(f"Prefect UI: {url.removesuffix('/api')}  (Ctrl-C stops server and worker)", flush=True)
+        subprocess.run(prefect("worker", "start", "--pool", POOL, "--type", "process"), check=False)
+
+
+def main() -> None:
+    """``python -m flows.serve --port 4200``."""
+    parser = argparse.ArgumentParser(prog="python -m flows.serve", description=__doc__)
+    parser.add_argument("--port", type=int, default=4200, help="port of API and UI on localhost (4200)")
+    try:
+        serve(parser.parse_args().port)
+    except FedflowError as error:
+        sys.exit(f"fedflow: {error}")
+    except KeyboardInterrupt:
+        pass
+    finally:
+        if not users(home()):  # a `fedflow run` elsewhere may still need the server
+            stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""One Prefect API server for all tests of the flows, and a tiny project folder on real digits."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+PARAMS = """
+data: {digits: {source: digits}}
+models: {digits: {name: mlp, options: {hidden: [16]}}}
+partitions:
+  digits-6: {dataset: digits, scheme: dirichlet, alpha: 0.5, clients: 6, min_size: 10, seed: 0}
+training: {epochs: 1, batch_size: 32, lr: 0.1}
+run: {rounds: 3, participation: 1.0, evaluate_every: 1, checkpoint_every: 1}
+methods: {fedavg: {}, ditto: {lam: 0.5}}
+grid: {datasets: [digits], partitions: [digits-6], methods: [fedavg, ditto], seeds: [0]}
+engine: {executor: threads, workers: 2, device: cpu}
+"""
+
+
+@pytest.fixture(scope="session")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server of its own; ``PREFECT_API_URL`` is set before Prefect reads its settings."""
+    from flows.server import prefect_api, stop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PREFECT_API_URL", raising=False)
+        patch.setenv("PREFECT_HOME", str(tmp_path_factory.mktemp("prefect")))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        with prefect_api() as url:
+            if "prefect" in sys.modules:
+                sys.modules["prefect"].context.refresh_global_settings_context()
+            yield url
+        stop()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A project folder with nothing but params.yaml."""
+    (tmp_path / "params.yaml").write_text(PARAMS)
+    return tmp_path
+
+
+@pytest.fixture
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, bytes]]:
+    """The result files of the plain loop, without Prefect: ``expected("fedavg", seed=0)``."""
+    return lambda method, **about: _inline(tmp_path_factory, method, **about)
+
+
+_made: dict[tuple, dict[str, bytes]] = {}
+
+
+def _inline(factory: pytest.TempPathFactory, method: str, seed: int = 0, settings: tuple = ()) -> Any:
+    if (method, seed, settings) not in _made:
+        from fedflow.config import load_params
+        from fedflow.experiment import Experiment, perform, prepare_dataset, prepare_partition
+        from fedflow.simulation.executors import Inline
+
+        root = factory.mktemp("inline")
+        (root / "params.yaml").write_text(PARAMS)
+        params = load_params(root / "params.yaml", settings)
+        prepare_dataset(params, "digits", root)
+        prepare_partition(params, "digits-6", root)
+        perform(Experiment(params, "digits-6", method, seed, root), Inline(), system_metrics=False)
+        _made[method, seed, settings] = results(root, method, seed)
+    return _made[method, seed, settings]
+
+
+def results(root: Path, method: str = "fedavg", seed: int = 0) -> dict[str, bytes]:
+    """The result files that must be the same whoever computes, by name."""
+    folder = root / "results" / "digits-6" / method / str(seed)
+    return {name: (folder / name).read_bytes() for name in ("metrics.json", "rounds.csv", "clusters.json")}
+
+
+@pytest.fixture(name="results")
+def read_results() -> Callable[..., dict[str, bytes]]:
+    return results
+
+
+@pytest.fixture
+def mlflow_runs() -> Callable[[Path], list[Any]]:
+    """All runs that a project folder has recorded."""
+
+    def read(root: Path) -> list[Any]:
+        from fedflow.tracking.store import open_store
+
+        client = open_store(root).client()
+        return client.search_runs([e.experiment_id for e in client.search_experiments()])
+
+    return read
+
+
+@pytest.fixture
+def seen(api: str) -> Callable[[str], SimpleNamespace]:
+    """What the API server knows of the newest run of a flow: ``flow_run``, ``tasks``, ``artifacts``."""
+
+    def ask(flow: str) -> SimpleNamespace:
+        from prefect.client.orchestration import get_client
+        from prefect.client.schemas.filters import (
+            ArtifactFilter,
+            ArtifactFilterFlowRunId,
+            FlowFilter,
+            FlowFilterName,
+            FlowRunFilter,
+            FlowRunFilterId,
+        )
+        from prefect.client.schemas.sorting import FlowRunSort
+
+        with get_client(sync_client=True) as client:
+            run = client.read_flow_runs(
+                flow_filter=FlowFilter(name=FlowFilterName(any_=[flow])),
+                sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+                limit=1,
+            )[0]
+            of_run = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
+            return SimpleNamespace(
+                flow_run=run,
+                tasks=client.read_task_runs(flow_run_filter=of_run),
+                artifacts=client.read_artifacts(
+                    artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run.id]))
+                ),
+            )
+
+    return ask
+
+
+@pytest.fixture
+def command(api: str) -> tuple[list[str], dict[str, str]]:
+    """The ``fedflow`` command line and its environment."""
+    return [sys.executable, "-m", "fedflow.cli"], dict(os.environ)

@@ -1,0 +1,89 @@
+"""The federate flow: the same bytes whoever computes, nothing lost when something dies, all of it seen."""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+from lossy import Lossy
+
+
+@pytest.fixture
+def federate(api, root):
+    """Runs the flow in the tiny project folder."""
+    from flows.federate import federate as flow
+
+    def run(method: str = "fedavg", *changes: str, **parameters) -> dict:
+        return flow("digits-6", method, settings=list(changes), root=str(root), **parameters)
+
+    return run
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_threads_give_the_bytes_of_the_plain_loop(federate, expected, root, results, workers):
+    federate("fedavg", f"engine.workers={workers}")
+    assert results(root) == expected("fedavg")
+
+
+@pytest.mark.parametrize(
+    "executor", ["processes", "dask", pytest.param("ray", marks=pytest.mark.slow)]
+)  # ray needs 25 s
+def test_other_executors_give_the_bytes_of_the_plain_loop(federate, expected, root, results, executor):
+    federate("ditto", f"engine.executor={executor}", "run.rounds=2")
+    assert results(root, "ditto") == expected("ditto", settings=("run.rounds=2",))
+
+
+@pytest.mark.parametrize("executor", ["processes", "dask"])
+def test_a_killed_worker_changes_no_result(
+    federate, expected, root, results, monkeypatch, tmp_path, executor
+):
+    def lossy(engine):
+        made = Lossy(engine.executor, engine.workers)
+        made.marker = tmp_path / "killed"
+        return made
+
+    monkeypatch.setattr("flows.federate.executor_for", lossy)
+    federate("fedavg", f"engine.executor={executor}")
+    assert (tmp_path / "killed").exists()
+    assert results(root) == expected("fedavg")
+
+
+def test_a_killed_run_goes_on_when_the_command_is_given_again(command, expected, root, results, mlflow_runs):
+    program, environment = command
+    rounds = ("run.rounds=40", "run.evaluate_every=40")
+    arguments = [*program, "run", "--partition", "digits-6", "--method", "fedavg", "--root", str(root)]
+    arguments += [word for change in rounds for word in ("--set", change)]
+    first = subprocess.Popen(arguments, env=environment, start_new_session=True)
+    _wait_for(lambda: list((root / ".fedflow" / "checkpoints").glob("*/checkpoint.safetensors")), first)
+    os.killpg(first.pid, signal.SIGKILL)
+    assert first.wait() == -signal.SIGKILL
+    assert not (root / "results").exists()
+    again = subprocess.run(arguments, check=False, env=environment, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert again.stderr == ""
+    assert results(root) == expected("fedavg", settings=rounds)
+    assert [run.info.status for run in mlflow_runs(root)] == ["FINISHED"]
+
+
+def test_prefect_shows_one_task_per_worker_and_round(federate, seen):
+    federate("fedavg")
+    run = seen("federate")
+    assert run.flow_run.name == "digits-6 · fedavg · seed 0"
+    assert run.flow_run.state.is_completed()
+    training = sorted(task.name for task in run.tasks if "train" in task.name)
+    assert training == [f"round {t} · train · worker {w} · 3 clients" for t in (1, 2, 3) for w in (1, 2)]
+    assert {(a.key, a.type) for a in run.artifacts} == {
+        ("digits-6-fedavg-0-rounds", "progress"),
+        ("digits-6-fedavg-0-accuracy", "table"),
+        ("digits-6-fedavg-0-summary", "markdown"),
+    }
+    assert [a.data for a in run.artifacts if a.type == "progress"] == [100.0]
+
+
+def _wait_for(condition, process: subprocess.Popen, seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
