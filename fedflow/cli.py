@@ -1,30 +1,24 @@
 """The ``fedflow`` command."""
 
 import os
+import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from importlib.metadata import entry_points
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from fedflow.errors import BadInput, FedflowError
 
 app = typer.Typer(
     help="Federated learning under data heterogeneity: run, compare and explain experiments.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -43,6 +37,7 @@ Set = Annotated[
     ),
 ]
 
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # of click, or of the copy inside typer
 
 # Nothing is sent to anybody, and the terminal shows progress instead of a line per task.
 QUIET = {
@@ -51,17 +46,29 @@ QUIET = {
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "WARNING",
 }
 
+INTERRUPTED = 130  # the exit code of a process that Ctrl-C ended
+
 
 def main() -> None:
     """Run the command line; what a user can mend is one line on stderr and exit code 2."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     try:
-        app()
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except FedflowError as error:
         _fail(str(error))
-    except KeyboardInterrupt:
-        _fail("stopped; the same command goes on from the last checkpoint", code=130)
+    except UsageError as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "fedflow"
+        _fail(f"{error.format_message()} See `{command} --help`.")  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except OSError as error:  # a full disk or a folder that may not be written, wherever it shows
+        _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
+    if code == INTERRUPTED:
+        _fail("stopped; the same command goes on from the last checkpoint", code)
+    if code:
+        sys.exit(code)
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:
@@ -109,7 +116,8 @@ def run(
     else:
         with _flow("server")():
             metrics = _flow("federate")(
-                partition, method, seed, settings=changes, root=str(root), out=str(out) if out else None, sweep=sweep
+                partition, method, seed, settings=changes, root=str(root), sweep=sweep,
+                out=str(out) if out else None,
             )  # fmt: skip
     _print_metrics(metrics, out or experiment.results_folder)
 
@@ -120,7 +128,16 @@ def sweep(
     name: Annotated[str, typer.Option(help="Name of the MLflow parent run.")] = "sweep",
     root: Root = Path(),
 ) -> None:
-    """Run the whole grid of params.yaml with one Prefect flow (what `dvc repro` does cell by cell)."""
+    """Run the whole grid of params.yaml with one Prefect flow (what `dvc repro` does cell by cell).
+
+    For example `fedflow sweep --set grid.seeds=[0,1,2] --name three-seeds`.
+    """
+    from fedflow.config import load_params
+    from fedflow.experiment import Experiment
+
+    params = load_params(root / "params.yaml", settings or [])
+    for cell in product(params.grid.partitions, params.grid.methods, params.grid.seeds):
+        Experiment(params, *cell, root=root).check()
     with _flow("server")():
         results = _flow("sweep")(settings=settings, root=str(root), name=name)
     console.print(f"{len(results)} runs; `fedflow report` sets them side by side")
@@ -128,7 +145,10 @@ def sweep(
 
 @app.command()
 def prepare(dataset: str, settings: Set = None, root: Root = Path()) -> None:
-    """Turn a named source into prepared images: data/prepared/DATASET."""
+    """Turn a named source into prepared images: data/prepared/DATASET.
+
+    For example `fedflow prepare mnist5k`; names are those under `data` in params.yaml.
+    """
     from fedflow.config import load_params
     from fedflow.experiment import prepare_dataset
 
@@ -139,7 +159,10 @@ def prepare(dataset: str, settings: Set = None, root: Root = Path()) -> None:
 
 @app.command()
 def partition(name: str, settings: Set = None, root: Root = Path()) -> None:
-    """Divide a prepared dataset over clients: data/partitions/NAME, with a picture of labels by client."""
+    """Divide a prepared dataset over clients: data/partitions/NAME, with a picture of the labels.
+
+    For example `fedflow partition mnist5k-dir`; names are those under `partitions` in params.yaml.
+    """
     from fedflow.config import load_params
     from fedflow.experiment import prepare_partition
 
@@ -149,12 +172,23 @@ def partition(name: str, settings: Set = None, root: Root = Path()) -> None:
 
 
 @app.command()
-def methods(name: Annotated[str | None, typer.Argument(help="Explain this method.")] = None) -> None:
-    """List the methods, or explain one: idea, source, equations, hyper-parameters, traffic."""
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Explain this method.")] = None,
+    markdown: Annotated[
+        bool, typer.Option(help="Print the whole catalogue in Markdown (docs/methods.md).")
+    ] = False,
+) -> None:
+    """List the methods, or explain one: idea, source, equations, hyper-parameters, traffic.
+
+    For example `fedflow methods ifca`.
+    """
     from fedflow.errors import unknown_name
     from fedflow.methods import METHODS
-    from fedflow.methods.catalogue import describe
+    from fedflow.methods.catalogue import catalogue, describe
 
+    if markdown:
+        print(catalogue(), end="")
+        return
     if name is None:
         _print_table(
             "methods", ("name", "method", "serves", "idea"), [describe(m).row() for m in METHODS.values()]
@@ -164,8 +198,7 @@ def methods(name: Annotated[str | None, typer.Argument(help="Explain this method
         raise unknown_name("method.name", name, METHODS)
     page = describe(METHODS[name])
     console.print(f"[bold]{page.label}[/bold]  ({name})\n")
-    console.print(page.text, markup=False, highlight=False)
-    console.print()
+    _print_text(page.text)
     _print_options(page.options)
     console.print(
         f"Traffic per participant and round on LeNet-5 for CIFAR-10 (P = 62,006): "
@@ -176,34 +209,46 @@ def methods(name: Annotated[str | None, typer.Argument(help="Explain this method
 
 @app.command()
 def partitions(name: Annotated[str | None, typer.Argument(help="Explain this scheme.")] = None) -> None:
-    """List the partition schemes, or explain one."""
+    """List the partition schemes, or explain one: order of sampling, source, parameters.
+
+    For example `fedflow partitions dirichlet`.
+    """
     from fedflow.errors import unknown_name
     from fedflow.partition import SCHEMES
     from fedflow.settings import explain
 
     if name is None:
-        rows = [(n, _first_line(s)) for n, s in sorted(SCHEMES.items())]
+        rows = [(n, _doc(s).splitlines()[0].partition(": ")[2]) for n, s in sorted(SCHEMES.items())]
         _print_table("partition schemes", ("name", "what it does"), rows)
         return
     if name not in SCHEMES:
         raise unknown_name("partition.scheme", name, SCHEMES)
-    _print_doc(SCHEMES[name])
+    _print_text(_doc(SCHEMES[name]))
     _print_options(explain(SCHEMES[name]))
 
 
 @app.command()
 def datasets() -> None:
-    """List the named data sources, and which of them are here."""
+    """List the named data sources, and where their images would come from.
+
+    For example `FEDFLOW_DATA=/data fedflow datasets` also looks into that folder.
+    """
     from fedflow.data import SOURCES, data_root
 
     root = data_root()
-    rows = [(s.name, s.title, s.where(root) or "-", s.about) for s in SOURCES.values()]
-    _print_table(f"data sources (data root: {root})", ("name", "dataset", "here", "description"), rows)
+    rows = [
+        (s.name, s.title, s.where(root) or ("download" if s.needs_network else "missing"), s.about)
+        for s in SOURCES.values()
+    ]
+    _print_table(f"data sources (data root: {root})", ("name", "dataset", "images", "description"), rows)
 
 
 @app.command()
 def models() -> None:
-    """List the network architectures."""
+    """List the network architectures, for `models` in params.yaml.
+
+    For example `fedflow run ... --set models.mnist5k=cnn_mnist`.
+    """
     from fedflow.models import describe
 
     rows = [tuple(str(value) for value in row.values()) for row in describe()]
@@ -212,7 +257,10 @@ def models() -> None:
 
 @app.command()
 def report(root: Root = Path()) -> None:
-    """Write the report over all results: report/index.html and CSV tables."""
+    """Write the report over all results: report/index.html and CSV tables.
+
+    For example `fedflow report`, after `dvc repro` or some `fedflow run`.
+    """
     from fedflow.report import build_report
 
     page = build_report(root / "results", root / "data" / "partitions", root / "report")
@@ -224,7 +272,10 @@ def ui(
     port: Annotated[int, typer.Option(help="Port on localhost.")] = 5000,
     root: Root = Path(),
 ) -> None:
-    """Open the record of all runs in the MLflow UI, on localhost."""
+    """Open the record of all runs in the MLflow UI, on localhost.
+
+    For example `fedflow ui --port 5001`.
+    """
     from fedflow.tracking import ui_command
 
     console.print(f"MLflow UI: http://127.0.0.1:{port}  (Ctrl-C stops it)", highlight=False)
@@ -233,7 +284,10 @@ def ui(
 
 @app.command()
 def doctor(root: Root = Path()) -> None:
-    """Check versions, devices, data root, params.yaml, store and server; says how to mend what is wrong."""
+    """Check versions, devices, data, params.yaml, store and server; says how to mend what is wrong.
+
+    For example `fedflow doctor`; the exit code is 2 when something is bad.
+    """
     from fedflow.doctor import examine
 
     findings = examine(root)
@@ -285,10 +339,14 @@ def _print_table(title: str, columns: tuple[str, ...], rows: list[tuple]) -> Non
     console.print(table)
 
 
-def _print_doc(cls: type) -> None:
-    module = sys.modules[cls.__module__]
-    console.print((module.__doc__ or cls.__doc__ or "").strip(), markup=False, highlight=False)
-    console.print()
+def _print_text(text: str) -> None:
+    """Print the text of a module, its paragraphs wrapped to the terminal; examples stay as they are."""
+    for paragraph in text.split("\n\n"):
+        if not paragraph.startswith(">>>"):
+            items = re.split(r"\n(?=\*|[A-Z][\w ]{2,20}: )", paragraph)
+            paragraph = "\n".join(textwrap.fill(" ".join(i.split()), console.width) for i in items)
+        console.print(paragraph, markup=False, highlight=False, soft_wrap=True)
+        console.print()
 
 
 def _print_options(options: list[dict[str, Any]]) -> None:
@@ -305,8 +363,8 @@ def _print_options(options: list[dict[str, Any]]) -> None:
     _print_table("parameters", ("name", "symbol", "default", "accepts", "meaning"), rows)
 
 
-def _first_line(cls: type) -> str:
-    return ((sys.modules[cls.__module__].__doc__ or cls.__doc__ or "").strip().splitlines() or [""])[0]
+def _doc(cls: type) -> str:
+    return (sys.modules[cls.__module__].__doc__ or "").strip()
 
 
 if __name__ == "__main__":

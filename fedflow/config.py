@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ import yaml
 from fedflow.data import DatasetParams
 from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.local.training import LocalTraining
-from fedflow.methods import METHODS, Method, build_method
-from fedflow.models import ARCHITECTURES
+from fedflow.methods import METHODS, Method
+from fedflow.models import ARCHITECTURES, known_options
 from fedflow.partition import PartitionParams
 from fedflow.settings import Settings, option
 from fedflow.simulation.rounds import RunSettings
@@ -48,7 +47,10 @@ class ModelParams(Settings):
 
     def validate(self) -> None:
         if self.name not in ARCHITECTURES:
-            raise unknown_name("model.name", self.name, ARCHITECTURES)
+            raise unknown_name("models.name", self.name, ARCHITECTURES)
+        for name in self.options:
+            if name not in known_options(self.name):
+                raise unknown_name(f"models.options.{name}", name, known_options(self.name))
 
 
 class Grid(Settings):
@@ -59,6 +61,11 @@ class Grid(Settings):
     partitions: list[str] = option(doc="names under partitions")
     methods: list[str] = option(doc="names of methods")
     seeds: list[int] = option(doc="experiment seeds", ge=0)
+
+    def validate(self) -> None:
+        for name, values in self.as_dict().items():
+            if not values:
+                raise BadInput(f"grid.{name}", values, "a list with at least one item")
 
 
 class Params(Settings):
@@ -81,23 +88,31 @@ class Params(Settings):
 
     def model(self, dataset: str) -> ModelParams:
         """The network for the named dataset."""
-        entry = _entry("models", self.models, dataset)
+        if dataset not in self.models:
+            known = f"a network for this dataset: one of {', '.join(sorted(ARCHITECTURES))}"
+            raise BadInput(f"models.{dataset}", None, known)
+        entry = self.models[dataset]
         return ModelParams.parse(
             {"name": entry} if isinstance(entry, str) else entry, section=f"models.{dataset}"
         )
 
     def partition(self, name: str) -> PartitionParams:
         """How to make the named partition."""
-        return PartitionParams.parse(_entry("partitions", self.partitions, name))
+        return PartitionParams.parse(
+            _entry("partitions", self.partitions, name), section=f"partitions.{name}"
+        )
 
     def method(self, name: str) -> tuple[Method, LocalTraining]:
         """The named method, and its local training: the shared settings with its own changes."""
         if name not in METHODS:
             raise unknown_name("method.name", name, METHODS)
-        entry = dict(self.methods.get(name) or {})
-        changes = entry.pop("training", {})
-        training = LocalTraining.parse(self.training.as_dict() | changes, section="training")
-        return build_method(name, entry), training
+        section, entry = f"methods.{name}", self.methods.get(name) or {}
+        changes = entry.get("training", {}) if isinstance(entry, dict) else {}
+        if not isinstance(entry, dict) or not isinstance(changes, dict):
+            raise BadInput(section, entry, "a mapping of hyper-parameters, and `training:` with a mapping")
+        training = LocalTraining.parse(self.training.as_dict() | changes, section=f"{section}.training")
+        own = {field: value for field, value in entry.items() if field != "training"}
+        return METHODS[name].parse(own, section=section), training
 
     def validate(self) -> None:
         for name in self.data:
@@ -129,8 +144,10 @@ def load_params(path: Path = PARAMS, overrides: Sequence[str] = ()) -> Params:
     try:
         values = yaml.safe_load(path.read_text())
     except OSError as error:
-        raise FedflowError(f"cannot read {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
+        raise FedflowError(
+            f"cannot read {path}: {error.strerror}; run in the project's folder or name it with --root"
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise FedflowError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise BadInput(str(path), values, "a mapping of sections")

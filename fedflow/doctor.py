@@ -91,8 +91,7 @@ def _store(root: Path) -> Finding:
         return Finding("ok", "record", f"MLFLOW_TRACKING_URI = {uri}")
     folder = root / "mlruns"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=_existing(folder)):
             return Finding("ok", "record", f"{folder / 'mlflow.db'}")
     except OSError as error:
         return Finding(
@@ -103,9 +102,15 @@ def _store(root: Path) -> Finding:
 
 
 def _space(root: Path) -> Finding:
-    free = shutil.disk_usage(root.resolve()).free
+    free = shutil.disk_usage(_existing(root)).free
     text = f"{free / 2**30:.1f} GiB free"
     return Finding("ok", "disk", text) if free > LITTLE_SPACE else Finding("note", "disk", f"only {text}")
+
+
+def _existing(path: Path) -> Path:
+    """The path itself, or the closest folder above it that exists: the doctor makes nothing."""
+    path = path.resolve()
+    return next(place for place in (path, *path.parents) if place.exists())
 
 
 def _server() -> Finding:

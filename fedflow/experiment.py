@@ -1,19 +1,20 @@
 """One experiment: a partition, a method and a seed out of ``params.yaml``, run and recorded."""
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from filelock import FileLock, Timeout
 
 from fedflow.config import Params, digest
 from fedflow.data import load_prepared, prepare
-from fedflow.errors import FedflowError
+from fedflow.errors import BadInput, FedflowError
 from fedflow.partition import load_partition, make_partition
 from fedflow.results import write_results
 from fedflow.simulation.executors import Executor
@@ -21,6 +22,8 @@ from fedflow.simulation.federation import FederationFiles
 from fedflow.simulation.rounds import Round, Simulation
 from fedflow.simulation.worker import Job
 from fedflow.tracking import ModelCard, open_run
+
+T = TypeVar("T")
 
 Listener = Callable[[Round, int], None]  # told every round, and how many there will be
 
@@ -85,22 +88,30 @@ def pick_device(wanted: str) -> str:
 
 
 def prepare_dataset(params: Params, name: str, root: Path = Path()) -> Path:
-    """Make ``data/prepared/<name>`` unless it is there with the same parameters; returns the folder."""
+    """Make ``data/prepared/<name>`` unless it is there, whole, with the same parameters.
+
+    Returns the folder.
+    """
     folder, wanted = root / "data" / "prepared" / name, params.dataset(name)
-    if _fact(folder / "meta.json", "params") != wanted.as_dict():
+    there = _fact(folder / "meta.json", "params") == wanted.as_dict()
+    if not there or _whole(lambda: load_prepared(folder, verify=True)) is None:
         prepare(wanted, folder)
     return folder
 
 
 def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
-    """Make ``data/partitions/<name>`` unless it is there for the same data and parameters; returns the folder."""
+    """Make ``data/partitions/<name>`` unless it is there, whole, for the same data and parameters.
+
+    Returns the folder.
+    """
     wanted = params.partition(name)
     dataset = load_prepared(root / "data" / "prepared" / wanted.dataset)
     folder = root / "data" / "partitions" / name
     made = make_partition(
         wanted, dataset.y_train.numpy(), dataset.y_test.numpy(), dataset.num_classes, dataset.hash
     )
-    if _fact(folder / "summary.json", "hash") != made.hash:
+    there = _whole(lambda: load_partition(folder))
+    if there is None or (there.hash, there.params) != (made.hash, made.params):
         made.save(folder)
     return folder
 
@@ -115,13 +126,21 @@ def perform(
     """Run the experiment to its end, from its last checkpoint if it was cut off; returns its metrics.
 
     Writes the result files to ``out`` (default ``results/<partition>/<method>/<seed>``) and one MLflow run.
-    Raises `FedflowError` when the same experiment is running already.
+    Whatever can be wrong before training raises `FedflowError` before there is a run in MLflow; so does
+    the same experiment when it is running already.
     """
     torch.set_num_threads(1)
+    experiment.check()
     job, run, root = experiment.job, experiment.params.run, experiment.root
     partition = load_partition(experiment.partition_folder)
     simulation = Simulation(job, run, executor, checkpoints=root / ".fedflow" / "checkpoints")
-    facts = _facts(experiment)
+    if run.min_cohort > simulation.cohort_size:
+        size, share = simulation.cohort_size, run.participation
+        raise BadInput(
+            "run.min_cohort", run.min_cohort, f"at most {size}, a round at participation {share:g}"
+        )
+    facts, folder = _facts(experiment), out or experiment.results_folder
+    _make_writable(folder)
     with _only_one(root / ".fedflow" / "locks" / simulation.fingerprint, experiment):
         record = open_run(
             root,
@@ -143,7 +162,6 @@ def perform(
                 for tell in listeners:
                     tell(report, run.rounds)
             outcome = simulation.outcome()
-            folder = out or experiment.results_folder
             write_results(folder, facts, rounds, outcome, partition.sizes, partition.groups)
             groups = None if partition.groups is None else partition.groups.tolist()
             record.finish(outcome, folder, _card(experiment), groups)
@@ -209,7 +227,7 @@ def _recorded_params(experiment: Experiment) -> dict[str, Any]:
 
 @contextmanager
 def _only_one(path: Path, experiment: Experiment) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_writable(path.parent)
     lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
@@ -221,8 +239,25 @@ def _only_one(path: Path, experiment: Experiment) -> Iterator[None]:
         lock.release()
 
 
+def _make_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise FedflowError(f"cannot write to {folder}: {error.strerror}") from error
+
+
+def _whole(load: Callable[[], T]) -> T | None:
+    """What ``load`` returns, None when its files are missing or damaged: then they are made again."""
+    try:
+        return load()
+    except FedflowError:
+        return None
+
+
 def _fact(path: Path, name: str) -> Any:
     try:
         return json.loads(path.read_text())[name]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None

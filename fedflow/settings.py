@@ -11,7 +11,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self, dataclass_transform
 
 from fedflow.errors import BadInput, unknown_name
@@ -29,12 +29,14 @@ def option(
     le: float | None = None,
     lt: float | None = None,
     choices: tuple = (),
-    factory: Callable[[], Any] | None = None,
+    factory: Any = None,  # a function without arguments, or a class
 ) -> Any:
     """One documented field: its meaning, symbol, source, usual grid, and the values it accepts."""
     metadata = {
         "doc": doc, "symbol": symbol, "source": source, "grid": grid, "choices": choices,
-        "bounds": {op: bound for op, bound in (("ge", ge), ("gt", gt), ("le", le), ("lt", lt)) if bound is not None},
+        "bounds": {
+            op: bound for op, bound in (("ge", ge), ("gt", gt), ("le", le), ("lt", lt)) if bound is not None
+        },
     }  # fmt: skip
     if factory is not None:
         return dataclasses.field(default_factory=factory, metadata=metadata)
@@ -80,7 +82,13 @@ class Settings:
             required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
             if required and name not in values:
                 raise BadInput(f"{dot}{name}", None, describe(_hints(cls)[name], field.metadata))
-        return cls(**values)
+        try:
+            return cls(**values)
+        except BadInput as error:  # named as this class knows it; say where the user wrote it
+            if section == cls.section:
+                raise
+            name = error.field.removeprefix(f"{cls.section}.")
+            raise BadInput(f"{dot}{name}", error.value, error.accepted) from None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for YAML, JSON or a record."""
@@ -110,9 +118,9 @@ def check(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
             raise BadInput(name, value, accepted)
         item = args[0] if args else Any
         return origin(check(f"{name}[{i}]", v, item, metadata) for i, v in enumerate(value))
-    if origin is dict:
-        if not isinstance(value, Mapping):
-            raise BadInput(name, value, accepted)
+    if dict in (hint, origin):
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            raise BadInput(name, value, f"{accepted} of names (text) to values")
         return dict(value)
     if isinstance(hint, type) and issubclass(hint, Settings):
         return value if isinstance(value, hint) else hint.parse(value, section=name)
@@ -160,7 +168,7 @@ def explain(cls: type[Settings]) -> list[dict[str, Any]]:
     rows = []
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         has_factory = field.default_factory is not dataclasses.MISSING
-        default = field.default_factory() if has_factory else field.default  # type: ignore[misc]
+        default = field.default_factory() if has_factory else field.default  # type: ignore[operator]
         meta = field.metadata
         rows.append({
             "name": field.name, "symbol": meta.get("symbol", ""),

@@ -35,12 +35,19 @@ ARCHITECTURES: dict[str, Architecture] = {
     "logistic": Architecture(MLP, "logistic regression", {"hidden": ()}, MNIST),
     "mlp": Architecture(MLP, "one hidden layer of 200; IFCA on rotated MNIST, FLT (dropout 0.5)", {}, MNIST),
     "mlp_feddyn": Architecture(MLP, "hidden layers 200, 200; FedDyn on MNIST", {"hidden": (200, 200)}, MNIST),
-    "twonn": Architecture(MLP, "three hidden layers of 200 without biases; SuPerFed's TwoNN", {"hidden": (200, 200, 200), "bias": False}, MNIST),
+    "twonn": Architecture(
+        MLP, "three hidden layers of 200 without biases; SuPerFed's TwoNN",
+        {"hidden": (200, 200, 200), "bias": False}, MNIST,
+    ),
     "cnn": Architecture(CNN, "conv 32, 64, dense 512, as McMahan et al. on MNIST (unpadded)", {}, MNIST),
     "cnn_mcmahan": Architecture(CNN, "McMahan et al. 2017 on MNIST, padded", {"padding": 2}, MNIST),
     "cnn_leaf": Architecture(CNN, "LEAF on FEMNIST; FLT, IFCA", {"padding": 2, "hidden": (2048,)}, MNIST, 62),
-    "cnn_feddyn": Architecture(CNN, "conv 64, 64, dense 384, 192; FedDyn on CIFAR", {"filters": (64, 64), "hidden": (384, 192)}),
-    "cnn_mnist": Architecture(CNN, "conv 10, 20, dense 50; Sub-FedAvg on MNIST", {"filters": (10, 20), "hidden": (50,)}, MNIST),
+    "cnn_feddyn": Architecture(
+        CNN, "conv 64, 64, dense 384, 192; FedDyn on CIFAR", {"filters": (64, 64), "hidden": (384, 192)}
+    ),
+    "cnn_mnist": Architecture(
+        CNN, "conv 10, 20, dense 50; Sub-FedAvg on MNIST", {"filters": (10, 20), "hidden": (50,)}, MNIST
+    ),
     "cnn_mnist_bn": Architecture(
         CNN, "the same with BatchNorm", {"filters": (10, 20), "hidden": (50,), "batch_norm": True}, MNIST
     ),
@@ -61,12 +68,9 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: 
     if name not in ARCHITECTURES:
         raise unknown_name("model.name", name, ARCHITECTURES)
     architecture = ARCHITECTURES[name]
-    known = [
-        p for p in inspect.signature(architecture.build).parameters if p not in ("input_shape", "num_classes")
-    ]
     for option in options:
-        if option not in known:
-            raise unknown_name(f"model.options.{option}", option, known)
+        if option not in known_options(name):
+            raise unknown_name(f"model.options.{option}", option, known_options(name))
     try:
         module = architecture.build(input_shape, num_classes, **(architecture.options | options))
         with torch.no_grad():
@@ -76,6 +80,12 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: 
             "model.name", name, f"a network and options that fit images {input_shape} ({error})"
         ) from error
     return module.train()
+
+
+def known_options(name: str) -> list[str]:
+    """The options that the named architecture takes."""
+    parameters = inspect.signature(ARCHITECTURES[name].build).parameters
+    return [p for p in parameters if p not in ("input_shape", "num_classes")]
 
 
 def describe() -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Partition schemes, one file each. Importing this package registers them all."""
 
-from fedflow.partition import dirichlet, iid, label_groups, label_skew, shards
+from fedflow.partition import dirichlet, iid, label_groups, label_skew, shards  # noqa: F401
 from fedflow.partition.base import SCHEMES, PartitionParams, Scheme
 from fedflow.partition.partition import Partition, load_partition, make_partition
 

@@ -57,21 +57,22 @@ class PartitionParams(Settings):
     @classmethod
     def parse(cls, values: Mapping[str, Any], section: str | None = None) -> Self:
         """Build from the flat mapping of ``params.yaml``; unknown parameters raise `BadInput`."""
+        section = cls.section if section is None else section
         if not isinstance(values, Mapping):
-            raise BadInput(section or cls.section, values, "a mapping of field names to values")
-        shared = {f.name for f in fields(cls)} - {"parameters"}  # type: ignore[arg-type]
+            raise BadInput(section, values, "a mapping of field names to values")
+        shared = {f.name for f in fields(cls)} - {"parameters"}
         own = {name: value for name, value in values.items() if name not in shared}
         parsed = super().parse(
             {k: v for k, v in values.items() if k in shared} | {"parameters": own}, section
         )
         if parsed.scheme not in SCHEMES:
-            raise unknown_name("partition.scheme", parsed.scheme, SCHEMES)
+            raise unknown_name(f"{section}.scheme", parsed.scheme, SCHEMES)
         scheme = SCHEMES[parsed.scheme]
-        accepted = [f.name for f in fields(scheme)]  # type: ignore[arg-type]
+        accepted = [f.name for f in fields(scheme)]
         for name in own:
             if name not in accepted:
-                raise unknown_name(f"partition.{name}", name, [*sorted(shared), *accepted])
-        parsed.build()
+                raise unknown_name(f"{section}.{name}", name, [*sorted(shared), *accepted])
+        scheme.parse(own, section=section)
         return parsed
 
     def build(self) -> Scheme:

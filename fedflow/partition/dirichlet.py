@@ -43,7 +43,8 @@ class Dirichlet(Scheme):
                 return parts
         raise BadInput(
             "partition.min_size", self.min_size,
-            f"less for {clients} clients and alpha {self.alpha:g} (none of {TRIES} draws reached it), or a larger alpha",
+            f"less for {clients} clients and alpha {self.alpha:g} (none of {TRIES} draws reached it), "
+            "or a larger alpha",
         )  # fmt: skip
 
     def _once(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> Indices:

@@ -1,4 +1,4 @@
-"""Label skew: every client holds a fixed share of the labels, and an equal part of each with its other owners.
+"""Label skew: every client holds a fixed share of the labels and divides each equally with its owners.
 
 Order of sampling: for client i = 0..N-1 the first label is i mod K, further ones are drawn uniformly
 and repeats rejected until m = max(1, round(fraction K)) labels are held; then, for every label in

@@ -47,9 +47,13 @@ class Partition:
         groups: np.ndarray | None = None,
         **more: Any,
     ) -> "Partition":
-        """From one array of training positions per client, one array per test pool, and each client's pools."""
-        rows = [row for lists in (train, pools, own) for row in _rows(lists)]
-        return cls(*rows, groups=groups, **more)
+        """From one array of training positions per client, one per test pool, and each client's pools."""
+        (offsets, indices), (pool_offsets, pool_indices), (own_offsets, own_pools) = map(
+            _rows, (train, pools, own)
+        )
+        return cls(
+            offsets, indices, pool_offsets, pool_indices, own_offsets, own_pools, groups=groups, **more
+        )
 
     @property
     def sizes(self) -> np.ndarray:
@@ -94,6 +98,7 @@ class Partition:
         arrays = {name: getattr(self, name) for name in ARRAYS if getattr(self, name) is not None}
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            (folder / "summary.json").unlink(missing_ok=True)  # never an old summary beside new arrays
             _write_npz(folder / "partition.npz", arrays)
             if self.label_counts is not None:
                 draw_labels(self.label_counts, self.groups, self.params, folder / "labels.png")
@@ -131,7 +136,7 @@ def make_partition(
     classes: int,
     dataset_hash: str = "",
 ) -> Partition:
-    """Divide a data set by ``params``; every client's test set is all test samples of the labels it trains on.
+    """Divide a data set by ``params``; a client's test set is all test samples of the labels it trains on.
 
     ``train_labels`` [n] and ``test_labels`` [t] hold 0..K-1. Raises `BadInput` when it cannot be made.
     """

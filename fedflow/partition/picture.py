@@ -58,5 +58,8 @@ def draw_labels(counts: np.ndarray, groups: np.ndarray | None, params: dict[str,
             frameon=False,
             fontsize=8,
         )
+    else:
+        scale = plt.cm.ScalarMappable(plt.Normalize(0, classes - 1), colours)
+        figure.colorbar(scale, ax=axis, label="label", pad=0.01, fraction=0.03)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     plt.close(figure)
