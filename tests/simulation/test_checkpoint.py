@@ -1,0 +1,114 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from support import prepare_run, quadratics, run
+
+from fedflow.errors import FedflowError
+from fedflow.simulation.checkpoint import FILE, load_checkpoint, save_checkpoint
+
+
+def test_a_checkpoint_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+    tensors = {"server/w": torch.rand(3), "ids": torch.arange(2)}
+    save_checkpoint(tmp_path / "new" / "folder", tensors, {"round": 3, "loss": 1 / 3})
+    loaded = load_checkpoint(tmp_path / "new" / "folder")
+    assert loaded is not None
+    assert all(torch.equal(loaded[0][name], t) for name, t in tensors.items())
+    assert loaded[1] == {"round": 3, "loss": 1 / 3}
+
+
+def test_no_checkpoint_is_none(tmp_path: Path) -> None:
+    assert load_checkpoint(tmp_path) is None
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def garble(path: Path) -> None:
+    path.write_bytes(b"\xff" * 300)
+
+
+def strip(path: Path) -> None:
+    save_file({"w": torch.zeros(2)}, path)  # no facts
+
+
+def misspell(path: Path) -> None:
+    save_file({"w": torch.zeros(2)}, path, {"facts": "{"})
+
+
+def replace_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, garble, strip, misspell, replace_by_folder])
+def test_a_damaged_checkpoint_is_one_clear_line(tmp_path: Path, damage: Any) -> None:
+    save_checkpoint(tmp_path, {"w": torch.rand(100)}, {"round": 3})
+    damage(tmp_path / FILE)
+    with pytest.raises(FedflowError) as error:
+        load_checkpoint(tmp_path)
+    assert str(tmp_path / FILE) in str(error.value)
+    assert "delete its folder to start over" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_kill_while_saving_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: Any) -> None:
+    save_checkpoint(tmp_path, {"w": torch.zeros(2)}, {"round": 1})
+
+    def cut(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", cut)
+        with pytest.raises(KeyboardInterrupt):
+            save_checkpoint(tmp_path, {"w": torch.ones(2)}, {"round": 2})
+    loaded = load_checkpoint(tmp_path)
+    assert loaded is not None
+    assert loaded[1] == {"round": 1}
+    save_checkpoint(tmp_path, {"w": torch.ones(2)}, {"round": 2})  # over what the kill left behind
+
+
+def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FedflowError, match="cannot write the checkpoint"):
+        save_checkpoint(tmp_path / "file", {}, {})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"training": {"lr": 0.2}},
+        {"hyper": {"server_lr": 0.5}},
+        {"rounds": 4},
+        {"participation": 0.5},
+    ],
+    ids=str,
+)
+def test_a_checkpoint_of_another_experiment_is_not_taken_up(tmp_path: Path, change: dict) -> None:
+    run("fedavg", quadratics(), checkpoints=tmp_path)
+    assert prepare_run("fedavg", quadratics(), checkpoints=tmp_path).state.history
+    assert not prepare_run("fedavg", quadratics(), checkpoints=tmp_path, **change).state.history
+    assert not prepare_run("fedprox", quadratics(), checkpoints=tmp_path).state.history
+    assert not prepare_run("fedavg", quadratics(sizes=(20, 20)), checkpoints=tmp_path).state.history
+
+
+def test_a_finished_run_can_forget_its_checkpoint(tmp_path: Path) -> None:
+    ran = run("local", quadratics(), checkpoints=tmp_path)
+    assert {p.name for p in (tmp_path / ran.simulation.fingerprint).iterdir()} == {FILE, "clients-model.bin"}
+    ran.simulation.forget()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_how_often_to_checkpoint_can_change_between_a_kill_and_the_resume(tmp_path: Path) -> None:
+    rounds = prepare_run("fedavg", quadratics(), checkpoints=tmp_path, checkpoint_every=1).rounds()
+    next(rounds)
+    again = prepare_run("fedavg", quadratics(), checkpoints=tmp_path, checkpoint_every=2)
+    assert len(again.state.history) == 1

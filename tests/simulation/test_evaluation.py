@@ -1,0 +1,139 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from support import Ran, images, run
+from torch import nn
+
+from fedflow.data import Dataset
+from fedflow.models.flat import FlatModel
+from fedflow.partition import Partition
+from fedflow.simulation.federation import Federation
+
+SGD = {"batch_size": 8, "epochs": 2, "lr": 0.1}
+
+
+@pytest.fixture(scope="module")
+def federation(digits: Dataset) -> Federation:
+    return images(digits)
+
+
+def served(ran: Ran, k: int) -> torch.Tensor:
+    """The vector that client k is served, from what the run kept."""
+    name = ran.simulation.job.method.name
+    if name == "ditto":
+        return ran.clients[-1]["personal"][k]
+    models = ran.servers[-1].get("models", ran.servers[-1].get("model"))
+    assert models is not None
+    return models[int(ran.outcome().scores.cluster[k])] if name == "ifca" else models
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ifca", "ditto"])
+def test_scores_are_those_of_evaluating_every_client_alone(federation: Federation, method: str) -> None:
+    ran = run(method, federation, training=SGD)
+    scores, partition, test = ran.outcome().scores, federation.partition, federation.test
+    for k in scores.clients:
+        module = federation.model.to_module(served(ran, k))
+        rows = torch.as_tensor(partition.test(k))
+        with torch.no_grad():
+            outputs, everything = module(test.x[rows]), module(test.x)
+        loss = float(nn.functional.cross_entropy(outputs, test.y[rows]))
+        assert scores.local_accuracy[k] == float((outputs.argmax(-1) == test.y[rows]).double().mean())
+        assert scores.global_accuracy[k] == float((everything.argmax(-1) == test.y).double().mean())
+        assert scores.local_loss[k] == pytest.approx(loss, abs=1e-5)
+        assert scores.test_samples[k] == len(rows)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "local"])
+def test_tuned_accuracy_is_that_after_one_more_local_training(federation: Federation, method: str) -> None:
+    """With full batches, whose order no stream decides."""
+    training = {"batch_size": 0, "epochs": 2, "lr": 0.1}
+    ran = run(method, federation, training=training, rounds=1, fine_tune=True)
+    outcome = ran.outcome()
+    for k in range(len(federation.partition.sizes)):
+        w = outcome.scores.models[outcome.scores.model[k]]
+        tuned = descend(federation, k, w, steps=2, lr=0.1)
+        rows = torch.as_tensor(federation.partition.test(k))
+        hits = federation.model.outputs(tuned, federation.test.x[rows]).argmax(-1) == federation.test.y[rows]
+        assert outcome.scores.tuned_accuracy[k] == float(hits.double().mean())
+
+
+def descend(federation: Federation, k: int, w: torch.Tensor, steps: int, lr: float) -> torch.Tensor:
+    rows, model = torch.as_tensor(federation.partition.train(k)), federation.model
+    for _ in range(steps):
+        leaf = w.clone().requires_grad_()
+        loss = model.loss(model.train_outputs(leaf, federation.train.x[rows])[0], federation.train.y[rows])
+        w = w - lr * torch.autograd.grad(loss, leaf)[0]
+    return w
+
+
+def seen(call: Callable[[], object]) -> int:
+    """How many images the network sees in evaluation mode during ``call``."""
+    counts: list[int] = []
+    outputs = FlatModel.outputs
+
+    def spy(self: FlatModel, w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        counts.append(len(x))
+        return outputs(self, w, x)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FlatModel, "outputs", spy)
+        call()
+    return sum(counts)
+
+
+def test_a_shared_model_sees_every_test_image_once(federation: Federation) -> None:
+    assert seen(lambda: run("fedavg", federation, rounds=1)) == len(federation.test)
+
+
+def test_clients_compare_models_on_their_training_images(federation: Federation) -> None:
+    """IFCA: two models on every client's own images, then each chosen model on the test images."""
+    ran = run("ifca", federation, training=SGD)
+    chosen = len(set(ran.outcome().scores.cluster.tolist()))
+    train = federation.partition.sizes.sum()
+    assert seen(ran.outcome) == 2 * train + chosen * len(federation.test)
+
+
+def test_personal_models_see_their_own_test_images(federation: Federation) -> None:
+    own = [federation.partition.test_size(k) for k in range(8)]
+    assert seen(lambda: run("ditto", federation, rounds=1)) == sum(own)
+
+
+def test_clients_that_never_trained_share_one_evaluation(federation: Federation) -> None:
+    ran = run("local", federation, rounds=1, participation=0.25)
+    assert seen(ran.outcome) == 3 * len(federation.test)  # two trained, six did not
+
+
+def test_a_client_without_test_images_is_left_out_of_the_mean(federation: Federation) -> None:
+    old = federation.partition
+    own = [old.test_pools(k) if k else np.empty(0, np.int64) for k in range(8)]
+    pools = [old.pool(p) for p in range(10)]
+    partition = Partition.from_lists([old.train(k) for k in range(8)], pools, own)
+    lacking = Federation(federation.model, federation.train, federation.test, partition)
+    outcome = run("fedavg", lacking, training=SGD, rounds=1).outcome()
+    assert np.isnan(outcome.scores.local_accuracy[0])
+    assert outcome.metrics["local_accuracy"] == pytest.approx(outcome.scores.local_accuracy[1:].mean())
+
+
+def test_the_last_trained_models_are_scored_too(federation: Federation) -> None:
+    ran = run("fedavg", federation, training=SGD, rounds=1, keep_trained=True)
+    outcome, test = ran.outcome(), federation.test
+    for k in range(8):
+        rows = torch.as_tensor(federation.partition.test(k))
+        outputs = federation.model.outputs(ran.clients[-1]["trained"][k], test.x[rows])
+        accuracy = float((outputs.argmax(-1) == test.y[rows]).double().mean())
+        assert outcome.scores.trained_accuracy[k] == accuracy
+    assert outcome.metrics["local_final_accuracy"] == pytest.approx(outcome.scores.trained_accuracy.mean())
+
+
+@pytest.mark.parametrize(("method", "models"), [("fedavg", {0}), ("ifca", {0, 1}), ("ditto", set(range(8)))])
+def test_the_outcome_holds_the_models_that_are_served(
+    federation: Federation, method: str, models: set[int]
+) -> None:
+    ran = run(method, federation, training=SGD)
+    outcome = ran.outcome()
+    assert set(outcome.models) <= models
+    for k in range(8):
+        number = {"fedavg": 0, "ifca": int(outcome.scores.cluster[k]), "ditto": k}[method]
+        assert torch.equal(outcome.models[number], served(ran, k))

@@ -1,0 +1,61 @@
+from fractions import Fraction
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedflow.simulation.exact import ExactSum
+from fedflow.simulation.executors import balanced
+
+# Floats of a run's order of magnitude: the products of float32 vectors with sample counts.
+VALUES = st.floats(-1e3, 1e3, width=32).filter(lambda v: v == 0 or abs(v) > 1e-6)
+TERMS = st.lists(st.tuples(VALUES, st.integers(1, 1000)), min_size=1, max_size=12)
+
+
+def total(terms: list) -> ExactSum:
+    sums = ExactSum()
+    for value, weight in terms:
+        sums.add(torch.tensor([value]), weight)
+    return sums
+
+
+@given(TERMS, st.randoms(), st.integers(0, 12))
+def test_neither_order_nor_workers_change_a_bit(terms: list, random: object, cut: int) -> None:
+    shuffled = list(terms)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    merged = ExactSum()
+    for part in (shuffled[cut:], shuffled[:cut]):
+        if part:
+            merged.merge(total(part))
+    assert torch.equal(merged.mean(torch.float32), total(terms).mean(torch.float32))
+    assert merged.weight == sum(weight for _, weight in terms)
+
+
+@given(TERMS)
+def test_the_sum_is_exact(terms: list) -> None:
+    sums = total(terms)
+    expected = sum(Fraction(value) * weight for value, weight in terms)
+    assert sums.high is not None
+    assert sums.low is not None
+    assert Fraction(float(sums.high)) + Fraction(float(sums.low)) == expected
+
+
+def test_what_a_plain_sum_loses_is_kept() -> None:
+    terms = [(1e16, 1), (1.0, 1), (-1e16, 1)]
+    sums = ExactSum()
+    for value, weight in terms:
+        sums.add(torch.tensor([value], dtype=torch.float64), weight)
+    assert float(sums.mean(torch.float64)) == 1 / 3
+    assert sum(value for value, _ in terms) == 0
+
+
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=30), st.integers(1, 8))
+def test_shards_are_balanced_and_complete(sizes: list[int], workers: int) -> None:
+    load = np.array(sizes)
+    shards = balanced(range(len(sizes)), load, workers)
+    assert sorted(k for shard in shards for k in shard) == list(range(len(sizes)))
+    assert len(shards) == min(workers, len(sizes))
+    assert all(shard == sorted(shard) and shard for shard in shards)
+    loads = [load[shard].sum() for shard in shards]
+    assert max(loads) - min(loads) <= max(sizes)

@@ -1,0 +1,131 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from support import Ran, Workers, follow, images, prepare_run, quadratics, run, with_cohorts
+
+from fedflow.data import Dataset
+from fedflow.methods import METHODS, build_method
+from fedflow.simulation.federation import Federation
+
+TEN = quadratics(((1, 1),) * 10, range(1, 11))
+
+
+@pytest.fixture(scope="module")
+def federation(digits: Dataset) -> Federation:
+    return images(digits)
+
+
+def cohorts(ran: Ran) -> list[list[int]]:
+    return [r.cohort for r in ran.rounds]
+
+
+def test_every_method_gets_the_same_cohorts_and_the_same_first_model(federation: Federation) -> None:
+    expected = cohorts(run("fedavg", federation, participation=0.4))
+    assert len(set(map(tuple, expected))) > 1
+    for name in METHODS:
+        assert cohorts(run(name, federation, participation=0.4)) == expected
+    firsts = [
+        METHODS[name]().setup(federation.model, federation.model.init)["model"]
+        for name in METHODS
+        if name not in ("local", "fedper", "ifca")
+    ]
+    assert all(torch.equal(first, firsts[0]) for first in firsts)
+
+
+def test_cohorts_depend_on_seed_and_round_and_not_on_the_length_of_a_run() -> None:
+    short, long = (cohorts(run("fedavg", TEN, rounds=n, participation=0.3)) for n in (2, 6))
+    assert long[:2] == short
+    assert cohorts(run("fedavg", TEN, rounds=6, participation=0.3, seed=1)) != long
+
+
+@pytest.mark.parametrize(("rate", "size"), [(0.3, 3), (0.01, 1), (0.25, 2), (0.7, 7), (1.0, 10)])
+def test_a_cohort_has_its_share_of_distinct_clients(rate: float, size: int) -> None:
+    for cohort in cohorts(run("fedavg", TEN, participation=rate)):
+        assert len(cohort) == len(set(cohort)) == size
+        assert cohort == sorted(cohort)
+
+
+def test_proportional_sampling_favours_large_clients() -> None:
+    ran = run("fedavg", TEN, {"sampling": "proportional"}, rounds=200, participation=0.1)
+    counts = np.bincount([k for cohort in cohorts(ran) for k in cohort], minlength=10)
+    expected = 200 * TEN.partition.sizes / TEN.partition.sizes.sum()
+    assert np.abs(counts - expected).max() < 4 * np.sqrt(expected.max())
+
+
+def test_participations_are_counted() -> None:
+    ran = run(with_cohorts(build_method("fedavg"), [[0], [0, 3], [3, 9]]), TEN)
+    assert ran.outcome().participations.tolist() == [2, 0, 0, 2, 0, 0, 0, 0, 0, 1]
+
+
+def test_traffic_adds_up_over_rounds() -> None:
+    ran = run(with_cohorts(build_method("scaffold"), [[0], [0, 3], [3, 9, 5]]), TEN)
+    assert [r.bytes_down for r in ran.rounds] == [16 * n for n in (1, 3, 6)]  # x and c, one float64 each
+    assert [r.bytes_up for r in ran.rounds] == [16 * n for n in (1, 3, 6)]
+    assert ran.outcome().metrics["bytes_up"] == 96
+
+
+def test_rounds_are_evaluated_when_asked_and_at_the_end(federation: Federation) -> None:
+    ran = run("fedavg", federation, rounds=5, evaluate_every=2)
+    assert [r.local_accuracy is not None for r in ran.rounds] == [False, True, False, True, True]
+    last, metrics = ran.rounds[-1], ran.outcome().metrics
+    assert (last.local_accuracy, last.global_accuracy) == (
+        metrics["local_accuracy"],
+        metrics["global_accuracy"],
+    )
+    assert (last.local_std, last.local_worst10) == (metrics["local_std"], metrics["local_worst10"])
+
+
+def test_the_target_is_reached_in_the_first_round_that_has_it(federation: Federation) -> None:
+    def metrics(target: float | None) -> dict:
+        ran = run(
+            "fedavg", federation, rounds=6, evaluate_every=1, target_accuracy=target, training={"lr": 0.5}
+        )
+        curve = [r.local_accuracy for r in ran.rounds]
+        return ran.outcome().metrics | {
+            "curve": curve,
+            "bytes": [r.bytes_down + r.bytes_up for r in ran.rounds],
+        }
+
+    plain = metrics(None)
+    assert plain["rounds_to_target"] is plain["bytes_to_target"] is None
+    best = max(plain["curve"])
+    reached = metrics(best)
+    first = plain["curve"].index(best)
+    assert (reached["rounds_to_target"], reached["bytes_to_target"]) == (first + 1, plain["bytes"][first])
+    assert metrics(0.999)["rounds_to_target"] is None
+
+
+def test_the_learning_rate_decays_from_round_to_round() -> None:
+    """One step of lr on w^2 / 2 multiplies w by 1 - lr."""
+    client = quadratics(((1, 0),), (4,), start=1)
+    ran = run("fedavg", client, training={"epochs": 1, "lr": 0.5, "lr_decay": 0.5}, rounds=3)
+    assert ran.server("model") == pytest.approx([0.5, 0.5 * 0.75, 0.5 * 0.75 * 0.875], abs=1e-12)
+
+
+def test_the_training_loss_is_the_mean_over_steps_and_clients() -> None:
+    ran = run("fedavg", quadratics(), rounds=1)
+    steps = [0.125, 0.45**2 / 2, 2.25, 1.2**2]  # F_1 at 0.5 and 0.55, F_2 at 0.5 and 0.2
+    assert ran.rounds[0].train_loss == pytest.approx(np.mean(steps), abs=1e-12)
+
+
+def test_an_assignment_is_told_when_it_changes() -> None:
+    """Two planted groups and models at 0 and 9: the first evaluation tells it, the next two add nothing."""
+    four = quadratics(((1, 0), (1, 1), (1, 9), (1, 8)), (5,) * 4)
+    planted = replace(four, partition=replace(four.partition, groups=np.array([0, 0, 1, 1])))
+    simulation = prepare_run("ifca", planted, evaluate_every=1)
+    simulation.state.server["models"] = torch.tensor([[9.0], [0.0]], dtype=torch.float64)
+    rounds = follow(simulation).rounds
+    assert [r.assignment for r in rounds] == [[1, 1, 0, 0], None, None]
+    assert [(r.clusters, r.ari) for r in rounds] == [(2, 1.0)] * 3
+
+
+def test_one_cluster_is_no_assignment() -> None:
+    ran = run("fedavg", quadratics(), evaluate_every=1)
+    assert [(r.clusters, r.assignment, r.ari) for r in ran.rounds] == [(1, None, None)] * 3
+
+
+def test_more_workers_than_clients_do_no_harm() -> None:
+    ran = run("fedavg", quadratics(), executor=Workers(8))
+    assert ran.server("model") == run("fedavg", quadratics()).server("model")
