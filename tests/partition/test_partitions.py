@@ -1,0 +1,206 @@
+"""A partition as a whole: its test sets, its files, and what is refused."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedflow.errors import BadInput, FedflowError
+from fedflow.partition import Partition, PartitionParams, load_partition, make_partition
+
+TRAIN, TEST = np.arange(600) % 10, np.arange(150) % 10
+
+
+def params(**changes: object) -> PartitionParams:
+    entry = {"dataset": "digits", "scheme": "label_skew", "fraction": 0.2, "clients": 12, **changes}
+    return PartitionParams.parse(entry)
+
+
+@pytest.fixture
+def made() -> Partition:
+    return make_partition(params(), TRAIN, TEST, 10, "abc")
+
+
+@pytest.fixture
+def saved(made, tmp_path) -> Path:
+    made.save(tmp_path / "p")
+    return tmp_path / "p"
+
+
+def test_a_client_is_tested_on_all_test_samples_of_the_labels_it_trains_on(made):
+    for k in range(12):
+        labels = np.unique(TRAIN[made.train(k)])
+        assert np.array_equal(made.test(k), np.flatnonzero(np.isin(TEST, labels)))
+        assert made.test_size(k) == len(made.test(k)) == 30
+
+
+def test_iid_clients_are_tested_on_the_complete_test_set():
+    entry = {"dataset": "digits", "scheme": "iid", "clients": 4}
+    made = make_partition(PartitionParams.parse(entry), TRAIN, TEST, 10)
+    assert all(np.array_equal(made.test(k), np.arange(150)) for k in range(4))
+
+
+def test_one_training_sample_of_a_label_brings_all_its_test_samples():
+    entry = {"dataset": "d", "scheme": "iid", "clients": 1}
+    made = make_partition(PartitionParams.parse(entry), np.array([0, 0, 1]), np.array([1, 0, 1, 1]), 2)
+    assert made.test(0).tolist() == [0, 1, 2, 3]
+
+
+def test_a_label_without_test_samples_adds_none():
+    entry = {"dataset": "d", "scheme": "iid", "clients": 1}
+    made = make_partition(PartitionParams.parse(entry), np.array([0, 1]), np.array([0, 0]), 2)
+    assert made.test(0).tolist() == [0, 1] and made.test_size(0) == 2
+
+
+def test_saving_and_loading_changes_nothing(made, saved):
+    loaded = load_partition(saved)
+    assert loaded.hash == made.hash and loaded.params == made.params and loaded.dataset_hash == "abc"
+    for k in range(12):
+        assert np.array_equal(loaded.train(k), made.train(k))
+        assert np.array_equal(loaded.test(k), made.test(k))
+    assert loaded.groups is None
+
+
+def test_planted_groups_survive_saving(tmp_path):
+    groups = PartitionParams.parse({"dataset": "d", "scheme": "label_groups", "groups": 2, "clients": 4})
+    make_partition(groups, TRAIN, TEST, 10).save(tmp_path)
+    assert load_partition(tmp_path).groups.tolist() == [0, 0, 1, 1]
+    assert json.loads((tmp_path / "summary.json").read_text())["groups"] == 2
+
+
+def test_files_are_equal_byte_for_byte(made, saved, tmp_path):
+    made.save(tmp_path / "again")
+    files = sorted(file.name for file in saved.iterdir())
+    assert files == ["labels.png", "partition.npz", "summary.json"]
+    for name in files:
+        one, other = (hashlib.sha256((f / name).read_bytes()).digest() for f in (saved, tmp_path / "again"))
+        assert one == other, name
+
+
+def test_the_summary_tells_sizes_labels_and_skew(saved):
+    summary = json.loads((saved / "summary.json").read_text())
+    assert summary["clients"] == 12 and summary["samples_used"] == 600 and summary["samples_unused"] == 0
+    assert summary["sizes"]["mean"] == 50 and summary["labels_per_client"] == 2
+    assert summary["skew"] == pytest.approx(0.8, abs=0.02)  # half the L1 distance to ten equal shares
+    assert summary["params"]["parameters"] == {"fraction": 0.2}
+
+
+def test_the_hash_depends_on_the_data_set_too(made):
+    assert make_partition(params(), TRAIN, TEST, 10, "other").hash != made.hash
+
+
+@pytest.mark.parametrize("clients", [1, 60, 500])
+def test_a_picture_is_drawn_for_few_and_for_many_clients(clients, tmp_path):
+    labels = np.arange(2000) % 30
+    entry = PartitionParams.parse({"dataset": "d", "scheme": "iid", "clients": clients})
+    make_partition(entry, labels, labels, 30).save(tmp_path)
+    assert (tmp_path / "labels.png").read_bytes().startswith(b"\x89PNG")
+
+
+# Damage
+
+NPZ, SUMMARY = "partition.npz", "summary.json"
+
+
+def cut_short(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-40])
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(bytes(content))
+
+
+def other_indices(file: Path) -> None:
+    with np.load(file) as data:
+        arrays = dict(data)
+    arrays["indices"][:2] = arrays["indices"][1::-1]
+    np.savez(file, **arrays)
+
+
+def pickled(file: Path) -> None:
+    np.savez(file, offsets=np.array([{}], dtype=object), allow_pickle=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "message"),
+    [
+        (NPZ, Path.unlink, "there is no .*partition.npz"),
+        (SUMMARY, Path.unlink, "there is no .*summary.json"),
+        (NPZ, cut_short, "partition.npz is damaged"),
+        (NPZ, flip, "partition.npz is damaged"),
+        (NPZ, lambda file: file.write_bytes(b""), "partition.npz is damaged"),
+        (NPZ, pickled, "partition.npz is damaged"),
+        (NPZ, other_indices, "does not match the hash in summary.json"),
+        (SUMMARY, cut_short, "is damaged"),
+        (SUMMARY, lambda file: file.write_text("[]"), "is damaged"),
+        (SUMMARY, lambda file: file.write_text("{}"), "is damaged"),
+    ],
+)
+def test_damaged_files_are_named_with_the_remedy(saved, name, spoil, message):
+    spoil(saved / name)
+    with pytest.raises(FedflowError, match=rf"{message}.*run `fedflow partition` for it again"):
+        load_partition(saved)
+
+
+def test_a_folder_that_cannot_be_made_is_named(made, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(FedflowError, match=r"cannot write the partition to .*file/p"):
+        made.save(tmp_path / "file" / "p")
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scheme": "dirichlt", "fraction": 0.2}, r"partition.scheme: 'dirichlt' .*did you mean 'dirichlet'"),
+        ({"fractoin": 0.2}, r"partition.fractoin: .*did you mean 'fraction'"),
+        ({"client": 2}, r"partition.client: .*did you mean 'clients'"),
+        ({"clients": 0}, r"partition.clients: 0 .* >= 1"),
+        ({"clients": 2.5}, r"partition.clients: 2.5 .*a whole number"),
+        ({"clients": True}, r"partition.clients: True .*a whole number"),
+        ({"fraction": 0}, r"partition.fraction: 0.0 .*> 0 and <= 1"),
+        ({"fraction": "many"}, r"partition.fraction: 'many' .*a number"),
+        ({"seed": -1}, r"partition.seed: -1 .* >= 0"),
+        ({"alpha": 0.1}, r"partition.alpha: 'alpha' is not accepted"),
+    ],
+)
+def test_parameters_are_checked_by_name(changes, message):
+    with pytest.raises(BadInput, match=message):
+        params(**changes)
+
+
+def test_messages_name_the_partition_as_params_yaml_does():
+    entry = {"dataset": "d", "scheme": "dirichlet", "clients": 3, "alpha": -1}
+    with pytest.raises(
+        BadInput, match=r"^partitions.mine.alpha: -1.0 is not accepted; expected a number > 0"
+    ):
+        PartitionParams.parse(entry, section="partitions.mine")
+
+
+def test_more_clients_than_samples_are_refused():
+    with pytest.raises(BadInput, match=r"partition.clients: 601 .*at most 600"):
+        make_partition(params(clients=601), TRAIN, TEST, 10)
+
+
+def test_every_client_gets_the_least_that_is_asked_for():
+    with pytest.raises(BadInput, match=r"partition.clients: 12 .*fewer: .* min_train is 200"):
+        make_partition(params(min_train=200), TRAIN, TEST, 10)
+    empty = {"dataset": "d", "scheme": "dirichlet", "clients": 100, "alpha": 0.01, "min_size": 0}
+    with pytest.raises(BadInput, match=r"a client got 0 samples, min_train is 1"):
+        make_partition(PartitionParams.parse(empty), TRAIN, TEST, 10)
+
+
+def test_a_hundred_thousand_clients_share_a_million_samples(tmp_path):
+    labels = np.random.default_rng(0).integers(0, 10, 1_000_000)
+    entry = PartitionParams.parse({"dataset": "d", "scheme": "iid", "clients": 100_000})
+    made = make_partition(entry, labels, labels[:1000], 10)
+    assert (made.sizes == 10).all()
+    assert np.array_equal(np.sort(made.indices), np.arange(1_000_000))
+    made.save(tmp_path)
+    assert load_partition(tmp_path).hash == made.hash

@@ -1,0 +1,203 @@
+"""Who gets which samples: worked numbers, published statistics, and what holds for every scheme."""
+
+import doctest
+import sys
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from fedflow.errors import BadInput
+from fedflow.partition import SCHEMES, PartitionParams, make_partition
+from fedflow.partition.base import deal
+from fedflow.partition.dirichlet import TRIES, Dirichlet, cut
+from fedflow.partition.iid import IID
+from fedflow.partition.label_groups import LabelGroups
+from fedflow.partition.label_skew import LabelSkew
+from fedflow.partition.shards import Shards
+
+CIFAR10 = np.repeat(np.arange(10), 5000)
+SEEDS = range(3)
+
+# Settings under which a scheme works for whatever data hypothesis finds.
+PERMISSIVE = {
+    "dirichlet": {"alpha": 0.5, "min_size": 0},
+    "label_skew": {"fraction": 0.5},
+    "label_groups": {"groups": 1},
+    "shards": {"shards_per_client": 1},
+}
+EVERY_SAMPLE = {"dirichlet", "iid", "label_groups", "label_skew"}  # schemes that use all samples
+
+
+def labels_held(labels: np.ndarray, parts: list[np.ndarray]) -> np.ndarray:
+    """Whether a client holds a label [N, K]."""
+    return np.array([np.bincount(labels[rows], minlength=labels.max() + 1) > 0 for rows in parts])
+
+
+def sizes(parts: list[np.ndarray]) -> np.ndarray:
+    return np.array([len(rows) for rows in parts])
+
+
+# Worked numbers
+
+
+def test_ten_samples_for_three_owners_are_4_3_3():
+    parts: list[list[np.ndarray]] = [[], [], []]
+    deal(np.arange(10), np.arange(3), parts)
+    assert [len(chunks[0]) for chunks in parts] == [4, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("p", "n", "expected"), [((0.5, 0.3, 0.2), 7, [3, 2, 2]), ((0.15, 0.7, 0.15), 10, [1, 7, 2])]
+)
+def test_dirichlet_cuts_at_the_floor_of_the_cumulative_share(p, n, expected):
+    pieces = cut(np.arange(n), np.array(p))
+    assert [len(piece) for piece in pieces] == expected
+    assert np.array_equal(np.concatenate(pieces), np.arange(n))
+
+
+def test_iid_gives_the_first_clients_one_more():
+    parts = IID().split(np.zeros(14, dtype=int), 4, np.random.default_rng(0))
+    assert sizes(parts).tolist() == [4, 4, 3, 3]
+
+
+def test_shards_drop_the_surplus_and_hold_few_labels():
+    labels = np.repeat(np.arange(10), 103)
+    parts = Shards(shards_per_client=2).split(labels, 100, np.random.default_rng(0))
+    assert set(sizes(parts)) == {2 * (1030 // 200)}
+    assert labels_held(labels, parts).sum(1).max() <= 4  # a shard may lie across a border of labels
+
+
+def test_label_groups_are_planted_and_disjoint():
+    scheme = LabelGroups(groups=3)
+    parts, groups = scheme.split(CIFAR10, 10, np.random.default_rng(0)), scheme.planted(10)
+    held = labels_held(CIFAR10, parts)
+    assert groups.tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+    own = np.array([held[groups == g].any(0) for g in range(3)])
+    assert (own.sum(0) == 1).all() and sorted(own.sum(1)) == [3, 3, 4]
+
+
+# Published statistics: 5,000 samples of each of ten labels, 100 clients
+
+
+@pytest.mark.parametrize(
+    ("fraction", "labels", "overlaps"),
+    [(0.2, 2, (0.628, 0.351, 0.021)), (0.3, 3, (0.294, 0.525, 0.173, 0.008))],
+)
+def test_label_skew_has_the_published_sizes_and_overlaps(fraction, labels, overlaps):
+    shared, spread = np.zeros(labels + 1), []
+    for seed in SEEDS:
+        parts = LabelSkew(fraction=fraction).split(CIFAR10, 100, np.random.default_rng(seed))
+        held = labels_held(CIFAR10, parts)
+        assert (held.sum(1) == labels).all() and sizes(parts).mean() == 500
+        assert all(held[i, i % 10] for i in range(100))
+        spread.append(sizes(parts).std())
+        for a, b in combinations(range(100), 2):
+            shared[(held[a] & held[b]).sum()] += 1
+    assert shared / shared.sum() == pytest.approx(overlaps, abs=0.03)  # means of three draws
+    if labels == 2:
+        assert np.mean(spread) == pytest.approx(48, rel=0.25)
+
+
+@pytest.mark.parametrize(("alpha", "labels", "sd"), [(0.1, 4.1, 410), (0.5, 8.2, 172), (100, 10, 15)])
+def test_dirichlet_has_the_published_label_counts_and_sizes(alpha, labels, sd):
+    counts, spread = [], []
+    for seed in SEEDS:
+        parts = Dirichlet(alpha=alpha).split(CIFAR10, 100, np.random.default_rng(seed))
+        assert sizes(parts).sum() == 50_000 and sizes(parts).min() >= 10
+        counts.append(labels_held(CIFAR10, parts).sum(1).mean())
+        spread.append(sizes(parts).std())
+    assert np.mean(counts) == pytest.approx(labels, abs=0.3)  # single draws differ by 0.1
+    assert np.mean(spread) == pytest.approx(sd, rel=0.2)  # and by a tenth
+
+
+def test_without_balance_sizes_spread_further():
+    def spread(balance: bool) -> float:
+        scheme = Dirichlet(min_size=1, balance=balance)
+        return sizes(scheme.split(CIFAR10, 20, np.random.default_rng(1))).std()
+
+    assert spread(True) < spread(False)
+
+
+# What holds for every registered scheme
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[np.ndarray, int]:
+    """Labels 0..K-1 in any order, and a number of clients."""
+    classes, clients = draw(st.integers(1, 6)), draw(st.integers(1, 12))
+    counts = draw(st.lists(st.integers(1, 40), min_size=classes, max_size=classes))
+    labels = np.repeat(np.arange(classes), counts)
+    return np.random.default_rng(draw(st.integers(0, 99))).permutation(labels), clients
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMES))
+@given(case=cases(), seed=st.integers(0, 2**32))
+def test_parts_are_disjoint_sorted_and_complete_and_follow_the_seed(name, case, seed):
+    labels, clients = case
+    scheme = SCHEMES[name].parse(PERMISSIVE.get(name, {}))
+    try:
+        parts = scheme.split(labels, clients, np.random.default_rng(seed))
+    except BadInput:
+        assume(False)
+    again = scheme.split(labels, clients, np.random.default_rng(seed))
+    everything = np.concatenate(parts)
+    assert len(parts) == clients
+    assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
+    assert len(np.unique(everything)) == len(everything)
+    assert everything.size == 0 or 0 <= everything.min() <= everything.max() < len(labels)
+    assert all(np.array_equal(one, other) for one, other in zip(parts, again))
+    owned_by_somebody = name != "label_skew" or clients >= labels.max() + 1
+    if name in EVERY_SAMPLE and owned_by_somebody:
+        assert len(everything) == len(labels)
+    if name == "iid":
+        assert np.ptp(sizes(parts)) <= 1
+    if name == "shards":
+        assert set(sizes(parts)) == {len(labels) // clients}
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMES))
+def test_another_seed_gives_another_partition(name):
+    labels = np.repeat(np.arange(10), 50)
+
+    def made(seed: int) -> str:
+        entry = {"dataset": "d", "scheme": name, "clients": 10, "seed": seed, **PERMISSIVE.get(name, {})}
+        return make_partition(PartitionParams.parse(entry), labels, labels, 10).hash
+
+    assert made(0) == made(0) != made(1)
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMES))
+def test_the_example_in_a_scheme_s_docstring_is_true(name):
+    module = sys.modules[SCHEMES[name].__module__]
+    assert module.__doc__.splitlines()[0].endswith(".")
+    result = doctest.testmod(module)
+    assert result.attempted > 0 and result.failed == 0
+
+
+# What cannot be made
+
+
+@pytest.mark.parametrize(
+    ("scheme", "labels", "clients", "message"),
+    [
+        (IID(), 5, 6, r"partition.clients: 6 .* at most 5"),
+        (Dirichlet(min_size=10), 50, 6, r"partition.min_size: 10 .* at most 8 for 6 clients"),
+        (LabelGroups(groups=4), 30, 3, r"partition.groups: 4 .* at most 3"),
+        (LabelGroups(groups=11), 100, 50, r"partition.groups: 11 .* at most 10"),
+        (Shards(shards_per_client=9), 40, 5, r"partition.shards_per_client: 9 .* at most 8"),
+        (LabelSkew(fraction=1.0), 40, 20, r"partition.clients: 20 .* 20 clients share 4 samples of label 0"),
+    ],
+    ids=lambda value: type(value).__name__ if hasattr(value, "split") else None,
+)
+def test_a_partition_that_cannot_be_made_names_the_field_and_what_works(scheme, labels, clients, message):
+    with pytest.raises(BadInput, match=message):
+        scheme.split(np.arange(labels) % 10, clients, np.random.default_rng(0))
+
+
+def test_dirichlet_gives_up_after_a_bounded_number_of_draws():
+    labels = np.repeat(np.arange(2), 50)
+    with pytest.raises(BadInput, match=rf"alpha 0.001 \(none of {TRIES} draws reached it\), or a larger"):
+        Dirichlet(alpha=0.001, min_size=9).split(labels, 10, np.random.default_rng(0))
