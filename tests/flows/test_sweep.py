@@ -1,0 +1,24 @@
+"""Flows over many runs."""
+
+
+def test_a_sweep_lists_its_runs_under_one_parent(api, root, mlflow_runs, seen):
+    from flows.sweep import sweep
+
+    metrics = sweep(root=str(root), name="both", settings=["run.rounds=1"])
+    assert [m["method"] for m in metrics] == ["fedavg", "ditto"]
+    runs = mlflow_runs(root)
+    parent = next(run for run in runs if "mlflow.parentRunId" not in run.data.tags)
+    children = [run for run in runs if run is not parent]
+    assert parent.info.run_name == "both"
+    assert sorted(run.data.tags["method"] for run in children) == ["ditto", "fedavg"]
+    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
+    assert [(a.key, a.type) for a in seen("sweep").artifacts] == [("both-comparison", "table")]
+
+
+def test_the_pipeline_ends_with_the_report(api, root, seen):
+    from flows.pipeline import pipeline
+
+    page = pipeline(root=str(root), settings=["run.rounds=1", "grid.methods=[fedavg]"])
+    assert page == str(root / "report" / "index.html")
+    assert "digits-6" in (root / "report" / "index.html").read_text()
+    assert [a.key for a in seen("pipeline").artifacts] == ["report"]
