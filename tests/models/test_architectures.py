@@ -1,0 +1,114 @@
+"""Every named network: it is described, learns from one step, and refuses what it cannot be."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from fedflow.errors import BadInput
+from fedflow.models import ARCHITECTURES, build, describe, known_options
+from fedflow.models.flat import FlatModel
+
+NORMED = [name for name, entry in ARCHITECTURES.items() if entry.options.get("batch_norm")]
+CLIENTS, BATCH = 2, 3
+
+
+def flat(network: str) -> FlatModel:
+    entry = ARCHITECTURES[network]
+    return FlatModel(partial(build, network, entry.shape, entry.classes))
+
+
+@pytest.mark.parametrize("network", [name for name in ARCHITECTURES if name not in NORMED])
+def test_one_step_of_a_cohort_under_vmap_is_the_step_of_each_client(network: str) -> None:
+    entry, model = ARCHITECTURES[network], flat(network)
+    noise = torch.Generator().manual_seed(0)
+    x = torch.randn(CLIENTS, BATCH, *entry.shape, generator=noise)
+    y = torch.randint(entry.classes, (CLIENTS, BATCH), generator=noise)
+    w = torch.stack([model.init(seed) for seed in range(CLIENTS)])
+
+    def loss(w: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return model.loss(model.train_outputs(w, x)[0], y)
+
+    model.ready()
+    together = torch.func.vmap(torch.func.grad(loss))(w, x, y)
+    for k in range(CLIENTS):
+        alone = w[k].clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(alone, x[k], y[k]), alone)
+        assert gradient.norm() > 0
+        # Sums run in another order; gradients of these networks are of order 0.01 to 1.
+        torch.testing.assert_close(together[k], gradient, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("network", NORMED)
+def test_a_step_with_batch_norm_moves_weights_and_statistics(network: str) -> None:
+    entry, model = ARCHITECTURES[network], flat(network)
+    w = model.init(0).requires_grad_()
+    outputs, buffers = model.train_outputs(w, torch.randn(BATCH, *entry.shape))
+    (gradient,) = torch.autograd.grad(outputs.square().sum(), w)
+    assert gradient[: model.parameters].norm() > 0
+    assert not torch.equal(buffers, w[model.parameters :])
+
+
+@pytest.mark.parametrize("network", ARCHITECTURES)
+def test_a_network_has_one_output_per_class_and_names_its_head(network: str) -> None:
+    entry, model = ARCHITECTURES[network], flat(network)
+    outputs = model.outputs(model.init(0), torch.zeros(BATCH, *entry.shape))
+    assert outputs.shape == (BATCH, entry.classes)
+    assert 0 < model.head().mask.sum() <= model.size
+
+
+def test_networks_differ_by_seed_but_not_by_what_was_drawn_before() -> None:
+    model = flat("mlp")
+    first = model.init(1)
+    torch.randn(3)
+    assert torch.equal(first, model.init(1)) and not torch.equal(first, model.init(2))
+
+
+def test_building_a_network_leaves_it_in_training_mode() -> None:
+    assert build("lenet5_bn", (1, 28, 28), 10).training
+
+
+def test_options_change_the_network() -> None:
+    widths = [
+        layer.out_features
+        for layer in build("mlp", (1, 8, 8), 10, hidden=[64, 32]).modules()
+        if isinstance(layer, nn.Linear)
+    ]
+    assert widths == [64, 32, 10]
+    dropout = [m for m in build("mlp", (1, 8, 8), 10, dropout=0.5).modules() if isinstance(m, nn.Dropout)]
+    assert [layer.p for layer in dropout] == [0.5]
+
+
+def test_every_network_is_described_by_name_images_and_size() -> None:
+    rows = describe()
+    assert [row["name"] for row in rows] == list(ARCHITECTURES)
+    assert rows[0] | {"about": ""} == {
+        "name": "lenet5", "about": "", "images": "3x32x32", "classes": 10, "parameters": "62,006",
+    }  # fmt: skip
+    assert all(row["about"] for row in rows)
+
+
+@pytest.mark.parametrize("network", ["lenet5", "lenet5_bn", "resnet9", "cnn", "cnn_mnist", "twocnn"])
+def test_images_that_are_too_small_are_refused_in_one_line(network: str) -> None:
+    with pytest.raises(BadInput, match=rf"model.name: '{network}' .*fit images \(1, 4, 4\)") as error:
+        build(network, (1, 4, 4), 10)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_network_is_refused_with_the_closest_one() -> None:
+    with pytest.raises(BadInput, match=r"model.name: 'lenet' .*did you mean 'lenet5'"):
+        build("lenet", (1, 28, 28), 10)
+
+
+def test_an_unknown_option_is_refused_with_the_closest_one() -> None:
+    with pytest.raises(BadInput, match=r"model.options.hiden: .*did you mean 'hidden'"):
+        build("mlp", (1, 28, 28), 10, hiden=[10])
+    assert known_options("lenet5") == ["batch_norm"]
+
+
+@pytest.mark.parametrize("hidden", [["many"], 5, [0.5], [-1]])
+def test_an_option_of_the_wrong_kind_is_refused_in_one_line(hidden: object) -> None:
+    with pytest.raises(BadInput, match=r"model.name: 'mlp'") as error:
+        build("mlp", (1, 28, 28), 10, hidden=hidden)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,62 @@
+"""How numbers are spread over clients, and how well clusters match groups."""
+
+import numpy as np
+import pytest
+
+from fedflow.metrics.clustering import agreement
+from fedflow.metrics.distribution import summarise
+
+
+@pytest.mark.parametrize(
+    ("values", "gini"),
+    [
+        ((0.5, 0.6, 0.9, 1.0), 0.15),
+        ((0.4, 0.4, 0.4), 0.0),
+        ((0, 0, 0, 1), 0.75),
+        ((0, 0), 0.0),
+        ((0.3,), 0.0),
+    ],
+)
+def test_gini_of_worked_examples(values, gini):
+    assert summarise(np.array(values, dtype=float))["gini"] == pytest.approx(gini, abs=1e-12)
+
+
+def test_gini_knows_neither_order_nor_scale():
+    values = np.random.default_rng(0).random(50)
+    shuffled = np.random.default_rng(1).permutation(values) * 7
+    assert summarise(shuffled)["gini"] == pytest.approx(summarise(values)["gini"])
+
+
+def test_a_tenth_of_the_clients_is_the_worst_and_the_best():
+    spread = summarise(np.arange(25) / 100)
+    assert spread["worst10"] == pytest.approx(0.005) and spread["best10"] == pytest.approx(0.235)
+    few = summarise(np.array([0.2, 0.7, 0.4]))
+    assert (few["worst10"], few["best10"]) == (0.2, 0.7)
+
+
+def test_mean_and_population_deviation_leave_out_what_was_not_measured():
+    spread = summarise(np.array([0.2, np.nan, 0.6]))
+    assert spread["mean"] == pytest.approx(0.4) and spread["std"] == pytest.approx(0.2)
+
+
+def test_nothing_measured_is_nan():
+    assert all(np.isnan(value) for value in summarise(np.array([np.nan, np.nan])).values())
+
+
+def test_clusters_are_compared_up_to_their_numbers():
+    groups = np.array([0, 0, 1, 1, 2, 2])
+    same = agreement(np.array([5, 5, 3, 3, 4, 4]), groups)
+    assert same == {"ari": pytest.approx(1.0), "nmi": pytest.approx(1.0)}
+    one = agreement(np.zeros(6, dtype=int), groups)
+    assert one == {"ari": pytest.approx(0.0), "nmi": pytest.approx(0.0)}
+
+
+def test_clients_without_a_cluster_do_not_count():
+    clusters, groups = np.array([0, 0, 1, 1, -1]), np.array([0, 0, 1, 1, 0])
+    assert agreement(clusters, groups)["ari"] == pytest.approx(1.0)
+
+
+def test_there_is_no_agreement_without_groups_or_clusters():
+    nothing = {"ari": None, "nmi": None}
+    assert agreement(np.array([0, 1]), None) == nothing
+    assert agreement(np.array([-1, -1]), np.array([0, 1])) == nothing

@@ -1,0 +1,86 @@
+"""The files of a finished run."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedflow.errors import FedflowError
+from fedflow.results import ROUND_COLUMNS, write_results
+from fedflow.simulation.evaluation import Scores
+from fedflow.simulation.rounds import Outcome, Round
+
+FACTS = {"partition": "p", "method": "ifca", "seed": 0}
+
+
+def write(folder: Path, groups: np.ndarray | None = None) -> None:
+    """Two rounds of three clients; client 1 fails in the first, clusters are known after the second."""
+    nothing, scores = np.full(3, np.nan), np.array([0.25, 0.5, 1.0])
+    rounds = [
+        Round(1, [0, 1], 2.5, 80, 40, failed={1: "ValueError: no"}),
+        Round(2, [2], 1.0, 120, 60, local_accuracy=0.1 + 0.2, global_accuracy=0.5, clusters=2, assignment=[0, 1, 1]),
+    ]  # fmt: skip
+    outcome = Outcome(
+        Scores([0, 1, 2], np.array([0, 1, 1]), np.array([4, 4, 8]), nothing, scores, scores, nothing, nothing,
+               [torch.zeros(2)], np.zeros(3, dtype=int)),
+        np.array([1, 0, 1]), {"rounds": 2, "local_accuracy": 0.58, "ari": None}, {0: torch.zeros(2)},
+    )  # fmt: skip
+    write_results(folder, FACTS, rounds, outcome, np.array([10, 20, 30]), groups)
+
+
+def test_metrics_say_which_run_they_are_of(tmp_path):
+    write(tmp_path)
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert metrics == {**FACTS, "rounds": 2, "local_accuracy": 0.58, "ari": None}
+
+
+def test_rounds_have_a_row_each_and_gaps_where_not_evaluated(tmp_path):
+    write(tmp_path)
+    table = pd.read_csv(tmp_path / "rounds.csv")
+    assert list(table) == [*ROUND_COLUMNS, "failed"]
+    assert table["round"].tolist() == [1, 2] and table["failed"].tolist() == [1, 0]
+    assert np.isnan(table["local_accuracy"][0]) and table["local_accuracy"][1] == 0.3
+
+
+def test_clients_have_a_row_each(tmp_path):
+    write(tmp_path, np.array([0, 0, 1]))
+    table = pd.read_parquet(tmp_path / "clients.parquet")
+    assert table["samples"].tolist() == [10, 20, 30] and table["participations"].tolist() == [1, 0, 1]
+    assert table["cluster"].tolist() == [0, 1, 1] and table["group"].tolist() == [0, 0, 1]
+    assert table["tuned_accuracy"].isna().all()
+
+
+def test_groups_are_missing_where_none_are_planted(tmp_path):
+    write(tmp_path)
+    assert pd.read_parquet(tmp_path / "clients.parquet")["group"].isna().all()
+    assert json.loads((tmp_path / "clusters.json").read_text()) == {
+        "groups": None,
+        "history": [{"round": 2, "assignment": [0, 1, 1]}],
+    }
+
+
+def test_failures_are_written_only_when_there_are_some(tmp_path):
+    write(tmp_path)
+    assert json.loads((tmp_path / "failures.json").read_text()) == {"1": {"1": "ValueError: no"}}
+
+
+def test_equal_runs_write_equal_bytes(tmp_path):
+    write(tmp_path / "a", np.array([0, 0, 1]))
+    write(tmp_path / "b", np.array([0, 0, 1]))
+    for file in (tmp_path / "a").iterdir():
+        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes(), file.name
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(FedflowError, match=r"cannot write results to .*file/run: Not a directory"):
+        write(tmp_path / "file" / "run")
+
+
+def test_a_full_disk_is_one_line(tmp_path):
+    (tmp_path / "metrics.json").symlink_to("/dev/full")
+    with pytest.raises(FedflowError, match=r"cannot write results to .*: No space left on device"):
+        write(tmp_path)
