@@ -56,6 +56,8 @@ def write_results(
         clients.to_parquet(folder / "clients.parquet", index=False)
         if failures:
             _write_json(folder / "failures.json", failures)
+        else:
+            (folder / "failures.json").unlink(missing_ok=True)  # of an earlier run
     except OSError as error:
         raise FedflowError(f"cannot write results to {folder}: {error.strerror or error}") from error
 

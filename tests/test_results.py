@@ -16,12 +16,15 @@ from fedflow.simulation.rounds import Outcome, Round
 FACTS = {"partition": "p", "method": "ifca", "seed": 0}
 
 
-def write(folder: Path, groups: np.ndarray | None = None) -> None:
-    """Two rounds of three clients; client 1 fails in the first, clusters are known after the second."""
+def write(folder: Path, groups: np.ndarray | None = None, failed: dict | None = None) -> None:
+    """Two rounds of three clients; clusters are known after the second."""
     nothing, scores = np.full(3, np.nan), np.array([0.25, 0.5, 1.0])
     rounds = [
-        Round(1, [0, 1], 2.5, 80, 40, failed={1: "ValueError: no"}),
-        Round(2, [2], 1.0, 120, 60, local_accuracy=0.1 + 0.2, global_accuracy=0.5, clusters=2, assignment=[0, 1, 1]),
+        Round(1, [0, 1], 2.5, 80, 40, failed=failed or {}),
+        Round(
+            2, [2], 1.0, 120, 60, local_accuracy=0.1 + 0.2, global_accuracy=0.5, clusters=2,
+            assignment=[0, 1, 1],
+        ),
     ]  # fmt: skip
     outcome = Outcome(
         Scores([0, 1, 2], np.array([0, 1, 1]), np.array([4, 4, 8]), nothing, scores, scores, nothing, nothing,
@@ -41,7 +44,7 @@ def test_rounds_have_a_row_each_and_gaps_where_not_evaluated(tmp_path):
     write(tmp_path)
     table = pd.read_csv(tmp_path / "rounds.csv")
     assert list(table) == [*ROUND_COLUMNS, "failed"]
-    assert table["round"].tolist() == [1, 2] and table["failed"].tolist() == [1, 0]
+    assert table["round"].tolist() == [1, 2] and table["failed"].tolist() == [0, 0]
     assert np.isnan(table["local_accuracy"][0]) and table["local_accuracy"][1] == 0.3
 
 
@@ -63,8 +66,11 @@ def test_groups_are_missing_where_none_are_planted(tmp_path):
 
 
 def test_failures_are_written_only_when_there_are_some(tmp_path):
-    write(tmp_path)
+    write(tmp_path, failed={1: "ValueError: no"})
     assert json.loads((tmp_path / "failures.json").read_text()) == {"1": {"1": "ValueError: no"}}
+    assert pd.read_csv(tmp_path / "rounds.csv")["failed"].tolist() == [1, 0]
+    write(tmp_path)
+    assert not (tmp_path / "failures.json").exists()
 
 
 def test_equal_runs_write_equal_bytes(tmp_path):

@@ -37,6 +37,8 @@ class CNN(nn.Module):
             self.features.append(nn.MaxPool2d(2, padding=border))
             channels = outside
             height, width = ((side - 4 + 2 * padding + 2 * border) // 2 for side in (height, width))
+        if min(height, width) < 1:
+            raise ValueError("nothing is left of the images after its convolutions")
         widths = [channels * height * width, *hidden]
         self.dense = nn.Sequential(nn.Flatten())
         for inside, outside in zip(widths, widths[1:]):

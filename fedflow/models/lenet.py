@@ -16,6 +16,8 @@ class LeNet5(nn.Module):
     def __init__(self, input_shape: tuple[int, int, int], num_classes: int, batch_norm: bool = False) -> None:
         super().__init__()
         channels, height, width = input_shape
+        if min(height, width) < 16:
+            raise ValueError("it needs 16x16 pixels or more")
         flat = 16 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
         self.conv1, self.conv2 = nn.Conv2d(channels, 6, 5), nn.Conv2d(6, 16, 5)
         self.norm1 = nn.BatchNorm2d(6) if batch_norm else nn.Identity()

@@ -20,6 +20,8 @@ class ResNet9(nn.Module):
     def __init__(self, input_shape: tuple[int, int, int], num_classes: int) -> None:
         super().__init__()
         channels, height, width = input_shape
+        if min(height, width) < 32:
+            raise ValueError("it needs 32x32 pixels or more")
         self.prep, self.layer1 = _block(channels, 64), _block(64, 128)
         self.residual1 = nn.Sequential(_block(128, 128), _block(128, 128))
         self.layer2, self.layer3 = _block(128, 256), _block(256, 512)
