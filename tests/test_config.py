@@ -1,0 +1,178 @@
+"""``params.yaml``: its defaults, changes from the command line, and errors that name the field."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedflow.config import digest, load_params, set_value
+from fedflow.errors import BadInput, FedflowError
+from fedflow.methods import METHODS
+from fedflow.partition import SCHEMES
+
+SHIPPED = Path(__file__).parents[1] / "params.yaml"
+
+
+def load(*changes: str):
+    return load_params(SHIPPED, changes)
+
+
+def test_the_shipped_file_loads_and_its_grid_needs_no_download():
+    params = load()
+    assert set(params.methods) <= set(METHODS)
+    for name in params.partitions:
+        assert params.partition(name).scheme in SCHEMES
+    assert {params.dataset(name).source for name in params.grid.datasets} <= {"mnist5k", "digits"}
+
+
+def test_every_cell_of_the_shipped_grid_can_be_built():
+    params = load()
+    for partition in params.grid.partitions:
+        assert params.model(params.partition(partition).dataset).name == "lenet5"
+    for name in params.grid.methods:
+        method, training = params.method(name)
+        assert method.name == name and training == params.training
+
+
+def test_sections_that_are_left_out_have_defaults(tmp_path):
+    least = {
+        "data": {"digits": {"source": "digits"}},
+        "models": {"digits": "mlp"},
+        "partitions": {"p": {"dataset": "digits", "scheme": "iid", "clients": 2}},
+        "grid": {"datasets": ["digits"], "partitions": ["p"], "methods": ["fedavg"], "seeds": [0]},
+    }
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(least))
+    params = load_params(tmp_path / "params.yaml")
+    assert params.engine.executor == "threads" and params.run.rounds == 20
+    assert params.model("digits").options == {} and params.method("fedavg")[0].as_dict()
+
+
+@pytest.mark.parametrize(
+    ("change", "value"),
+    [
+        ("run.rounds=5", lambda p: p.run.rounds == 5),
+        ("training.lr=1e-3", lambda p: p.training.lr == 0.001),
+        ("methods.ifca.clusters=4", lambda p: p.method("ifca")[0].clusters == 4),
+        ("methods.ifca.training.epochs=7", lambda p: p.method("ifca")[1].epochs == 7),
+        ("methods.scaffold={}", lambda p: p.methods["scaffold"] == {}),
+        ("grid.seeds=[0, 1, 2]", lambda p: p.grid.seeds == [0, 1, 2]),
+        ("models.mnist5k=cnn_mnist", lambda p: p.model("mnist5k").name == "cnn_mnist"),
+        ("models.mnist5k.name=mlp", lambda p: p.model("mnist5k").name == "mlp"),
+        ("run.target_accuracy=null", lambda p: p.run.target_accuracy is None),
+        ("engine.address=tcp://host:1", lambda p: p.engine.address == "tcp://host:1"),
+    ],
+)
+def test_a_change_sets_one_field(change, value):
+    assert value(load(change))
+
+
+def test_a_method_s_own_training_changes_no_other_method():
+    params = load("methods.ifca.training.lr=0.5")
+    assert params.method("ifca")[1].lr == 0.5 and params.method("fedavg")[1] == params.training
+
+
+def test_later_changes_win():
+    assert load("run.rounds=5", "run.rounds=6").run.rounds == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        # every section
+        ("data.digits.pad=-1", r"^data.digits.pad: -1 .* >= 0"),
+        ("data.digits.path=x.npz", r"^data.digits.path: 'x.npz' .*expected nothing"),
+        ("data.digits.source=digit", r"^data.digits.source: 'digit' .*did you mean 'digits'"),
+        ("data.digits=5", r"^data.digits: 5 .*a mapping"),
+        ("models.digits.name=mpl", r"^models.digits.name: 'mpl' .*did you mean 'mlp'"),
+        ("models.digits=lenet", r"^models.digits.name: 'lenet' .*did you mean 'lenet5'"),
+        ("models.digits.options.hiden=[3]", r"^models.digits.options.hiden: .*did you mean 'hidden'"),
+        ("models.digits.options=7", r"^models.digits.options: 7 .*a mapping"),
+        ("partitions.mnist5k-dir.alpha=0", r"^partitions.mnist5k-dir.alpha: 0.0 .*a number > 0"),
+        ("partitions.mnist5k-dir.alfa=1", r"^partitions.mnist5k-dir.alfa: .*did you mean 'alpha'"),
+        ("partitions.mnist5k-dir.dataset=mnist", r"^partitions.mnist5k-dir.dataset: 'mnist' .*, mnist5k"),
+        ("partitions.mnist5k-dir.scheme=dir", r"^partitions.mnist5k-dir.scheme: 'dir'"),
+        ("partitions.mnist5k-dir=[]", r"^partitions.mnist5k-dir: \[\] .*a mapping"),
+        ("training.lr=-0.1", r"^training.lr: -0.1 .*a number > 0"),
+        ("training.momentum=1", r"^training.momentum: 1.0 .*>= 0 and < 1"),
+        ("run.participation=1.5", r"^run.participation: 1.5 .*> 0 and <= 1"),
+        ("run.participation=.nan", r"^run.participation: nan .*a number"),
+        ("run.rounds=2.5", r"^run.rounds: 2.5 .*a whole number"),
+        ("run.fine_tune=1", r"^run.fine_tune: 1 .*true or false"),
+        ("methods.ifca.clusters=0", r"^methods.ifca.clusters: 0 .* >= 1"),
+        ("methods.ifca.cluster=2", r"^methods.ifca.cluster: .*did you mean 'clusters'"),
+        ("methods.ifca=2", r"^methods.ifca: 2 .*a mapping"),
+        ("methods.ifca.training=2", r"^methods.ifca: .*a mapping"),
+        ("methods.ifca.training.lr=-1", r"^methods.ifca.training.lr: -1.0 .*> 0"),
+        ("methods.ifca.training.epoch=1", r"^methods.ifca.training.epoch: .*did you mean 'epochs'"),
+        ("methods.fedavgg={}", r"^method.name: 'fedavgg' .*did you mean 'fedavg'"),
+        ("grid.methods=[]", r"^grid.methods: \[\] .*at least one item"),
+        ("grid.seeds=[0, -1]", r"^grid.seeds\[1\]: -1 .* >= 0"),
+        ("grid.seeds=3", r"^grid.seeds: 3 .*a list"),
+        ("grid.methods=[ifac]", r"^method.name: 'ifac' .*did you mean 'ifca'"),
+        ("grid.partitions=[mnist5k]", r"^partitions: 'mnist5k' .*did you mean"),
+        ("grid.datasets=[digits]", r"^grid.datasets: .*'mnist5k', which mnist5k-dir divides"),
+        ("engine.executor=thread", r"^engine.executor: 'thread' .*did you mean 'threads'"),
+        ("engine.workers=0", r"^engine.workers: 0 .* >= 1"),
+        ("engine.device=gpu", r"^engine.device: 'gpu' .*auto, cpu, cuda"),
+        # unknown names
+        ("method.mu=1", r"^method: .*did you mean 'methods'"),
+        ("run.round=5", r"^run.round: .*did you mean 'rounds'"),
+        ("run=5", r"^run: 5 .*a mapping"),
+        ("grid={}", r"^grid.datasets: None .*a list"),
+        # not a change
+        ("run.rounds", r"^--set: 'run.rounds' .*section.field=value"),
+        ("=5", r"^--set: '=5' "),
+        ("run..rounds=5", r"^--set: "),
+        ("run.rounds=[1", r"^--set: .*a value in YAML"),
+    ],
+)
+def test_a_bad_value_is_named_as_the_user_wrote_it(change, message):
+    with pytest.raises(BadInput, match=message) as error:
+        load(change)
+    assert "\n" not in str(error.value)
+
+
+def test_a_dataset_without_a_network_is_named(tmp_path):
+    values = yaml.safe_load(SHIPPED.read_text())
+    del values["models"]["mnist5k"]
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
+    with pytest.raises(BadInput, match=r"^models.mnist5k: .*a network for this dataset"):
+        load_params(tmp_path / "params.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", "is not valid YAML"),
+        ("a: !!python/object/apply:os.system [ls]", "is not valid YAML"),
+        ("", "params.yaml: None is not accepted; expected a mapping of sections"),
+        ("- 1", "expected a mapping of sections"),
+        ("1: 2", "1: 1 is not accepted"),
+    ],
+)
+def test_a_file_that_is_no_mapping_of_sections_is_one_line(tmp_path, text, message):
+    (tmp_path / "params.yaml").write_text(text)
+    with pytest.raises(FedflowError, match=message) as error:
+        load_params(tmp_path / "params.yaml")
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_not_text_is_one_line(tmp_path):
+    (tmp_path / "params.yaml").write_bytes(b"\xff\xfe\x00binary")
+    with pytest.raises(FedflowError, match="is not valid YAML"):
+        load_params(tmp_path / "params.yaml")
+
+
+def test_a_missing_file_says_where_to_look(tmp_path):
+    with pytest.raises(FedflowError, match=r"cannot read .*params.yaml: No such file.* --root"):
+        load_params(tmp_path / "params.yaml")
+
+
+def test_set_value_makes_sections_on_the_way():
+    values: dict = {"a": 1}
+    set_value(values, "a.b.c=[x, 1]")
+    assert values == {"a": {"b": {"c": ["x", 1]}}}
+
+
+def test_the_digest_knows_content_and_not_order():
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1}) != digest({"a": 1, "b": 3})
