@@ -1,4 +1,4 @@
-"""A whole run (Prefect task, MLflow, checkpoint, progress, every round) against the bare engine, round by round in turn."""
+"""A whole run (Prefect task, MLflow, checkpoint, progress) against the bare engine, round by round in turn."""
 
 import json
 import os
@@ -15,7 +15,13 @@ PARAMS = {
     "models": {"mnist5k": "lenet5"},
     "partitions": {"iid": {"dataset": "mnist5k", "scheme": "iid", "clients": 10}},
     "training": {"epochs": 2, "batch_size": 10, "lr": 0.02},
-    "run": {"rounds": ROUNDS, "participation": 1.0, "evaluate_every": ROUNDS, "checkpoint_every": 1, "fine_tune": False},
+    "run": {
+        "rounds": ROUNDS,
+        "participation": 1.0,
+        "evaluate_every": ROUNDS,
+        "checkpoint_every": 1,
+        "fine_tune": False,
+    },
     "grid": {"datasets": ["mnist5k"], "partitions": ["iid"], "methods": ["fedavg"], "seeds": [0]},
     "engine": {"executor": "threads", "workers": 1},
 }
@@ -24,7 +30,10 @@ PARAMS = {
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         Path("params.yaml").write_text(json.dumps(PARAMS))  # JSON is YAML
-        os.environ |= {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "WARNING", "PREFECT_LOGGING_TO_API_ENABLED": "false"}
+        os.environ |= {
+            "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "WARNING",
+            "PREFECT_LOGGING_TO_API_ENABLED": "false",
+        }
         from flows.server import prefect_api, stop
 
         with prefect_api():
@@ -55,7 +64,9 @@ def _measure(root: Path) -> None:
         with executor_for(params.engine) as executor, PrefectProgress(experiment) as progress:
             whole = Simulation(experiment.job, params.run, executor, checkpoints=root / "checkpoints")
             bare = Simulation(experiment.job, params.run, Inline())
-            record = open_run(root, experiment="benchmark", name="flow", key=whole.fingerprint, params=params.as_dict())
+            record = open_run(
+                root, experiment="benchmark", name="flow", key=whole.fingerprint, params=params.as_dict()
+            )
             pairs = []
             with record:
                 rounds, plain = whole.rounds(), bare.rounds()

@@ -27,12 +27,15 @@ def one(method: str) -> None:
         for _ in Simulation(job, settings, checkpoints=Path(folder)).rounds():
             pass
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{method:10} peak {peak:5.0f} MiB, of which {before:5.0f} MiB are Python, torch and {CLIENTS * SAMPLES:,} images")
+    base = f"{before:.0f} MiB are Python, torch and {CLIENTS * SAMPLES:,} images"
+    print(f"{method:10} peak {peak:.0f} MiB, of which {base}")
 
 
 def main() -> None:
     for method in ("fedavg", "scaffold", "ditto"):
-        subprocess.run([sys.executable, "-c", f"from benchmarks.memory import one; one({method!r})"], check=True)
+        subprocess.run(
+            [sys.executable, "-c", f"from benchmarks.memory import one; one({method!r})"], check=True
+        )
 
 
 if __name__ == "__main__":

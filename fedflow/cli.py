@@ -43,7 +43,7 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # of click, or of t
 QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
-    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "WARNING",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
 }
 
 INTERRUPTED = 130  # the exit code of a process that Ctrl-C ended
@@ -54,7 +54,7 @@ def main() -> None:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     try:
-        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        code = app(sys.argv[1:] or ["--help"], prog_name="fedflow", standalone_mode=False)
     except FedflowError as error:
         _fail(str(error))
     except UsageError as error:
@@ -153,7 +153,9 @@ def prepare(dataset: str, settings: Set = None, root: Root = Path()) -> None:
     from fedflow.experiment import prepare_dataset
 
     console.print(
-        prepare_dataset(load_params(root / "params.yaml", settings or []), dataset, root), highlight=False
+        prepare_dataset(load_params(root / "params.yaml", settings or []), dataset, root),
+        highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -167,7 +169,9 @@ def partition(name: str, settings: Set = None, root: Root = Path()) -> None:
     from fedflow.experiment import prepare_partition
 
     console.print(
-        prepare_partition(load_params(root / "params.yaml", settings or []), name, root), highlight=False
+        prepare_partition(load_params(root / "params.yaml", settings or []), name, root),
+        highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -247,7 +251,7 @@ def datasets() -> None:
 def models() -> None:
     """List the network architectures, for `models` in params.yaml.
 
-    For example `fedflow run ... --set models.mnist5k=cnn_mnist`.
+    For example `fedflow models`, then `fedflow run ... --set models.mnist5k=cnn_mnist`.
     """
     from fedflow.models import describe
 
@@ -264,7 +268,7 @@ def report(root: Root = Path()) -> None:
     from fedflow.report import build_report
 
     page = build_report(root / "results", root / "data" / "partitions", root / "report")
-    console.print(page, highlight=False)
+    console.print(page, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -326,8 +330,8 @@ def _print_metrics(metrics: dict[str, Any], folder: Path) -> None:
         "rounds_to_target",
     )
     parts = [f"{n} {metrics[n]:.4g}" for n in shown if metrics.get(n) is not None]
-    console.print(", ".join(parts), highlight=False)
-    console.print(f"results: {folder}", highlight=False)
+    console.print(", ".join(parts), highlight=False, soft_wrap=True)
+    console.print(f"results: {folder}", highlight=False, soft_wrap=True)
 
 
 def _print_table(title: str, columns: tuple[str, ...], rows: list[tuple]) -> None:

@@ -14,8 +14,9 @@ class RoundBar:
     def __init__(self, title: str) -> None:
         self.title, self.console = title, Console(highlight=False, soft_wrap=True)
         self.bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
-            TimeRemainingColumn(), console=self.console, disable=not self.console.is_terminal,
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"), TimeRemainingColumn(),
+            console=self.console, disable=not self.console.is_terminal,
         )  # fmt: skip
         self.task = self.bar.add_task(title, total=None, note="")
 

@@ -60,11 +60,11 @@ class Method(Settings):
         return {"batches": training.epochs}
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
-        """The first value of every vector that a client keeps; ``initial`` [D] is the common initial model."""
+        """The first value of every vector that a client keeps; ``initial`` [D] is the common first model."""
         return {}
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
-        """The server's first state. ``initial(i)`` is the i-th initial model [D]; 0 is common to all methods."""
+        """The server's first state. ``initial(i)`` is the i-th first model [D]; 0 is common to all."""
         return {"model": initial(0)}
 
     def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from fedflow.settings import explain
 
 @dataclass(frozen=True)
 class Page:
-    """One method: its module's text, its hyper-parameters, and its traffic in bytes per participant and round."""
+    """One method: its module's text, its hyper-parameters, its traffic in bytes per participant and round."""
 
     name: str
     label: str
@@ -34,26 +33,27 @@ class Page:
 
 
 def describe(method: type[Method]) -> Page:
-    """The page of one method with default hyper-parameters; traffic is counted from real messages of LeNet-5."""
+    """The page of one method with default hyper-parameters; traffic is counted from messages of LeNet-5."""
     text = (sys.modules[method.__module__].__doc__ or "").strip()
     idea = text.split("\n\n")[0].replace("\n", " ").partition(": ")[2]
     down, up = traffic(method)
     return Page(method.name, method.label, method.serves, idea, text, explain(method), down, up)
 
 
-@lru_cache
 def traffic(method: type[Method]) -> tuple[int, int]:
     """Bytes down and up for one participant in one round, by running one local step on two blank images."""
-    instance, model = method(), FlatModel(lambda: build("lenet5", (3, 32, 32), 10))
+    instance, training, model = (
+        method(),
+        LocalTraining.parse({}),
+        FlatModel(lambda: build("lenet5", (3, 32, 32), 10)),
+    )
     server = instance.setup(model, model.init)
     received = instance.broadcast(server, 0)
     examples = Examples(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
     index = torch.arange(2)
-    schedule = {stream: [index] for stream in instance.streams(LocalTraining())}
+    schedule = {stream: [index] for stream in instance.streams(training)}
     kept = instance.client_state(model, model.init(0))
-    update = instance.local(
-        Client(model, examples, LocalTraining(), 0.1, index, None, schedule, received, kept)
-    )
+    update = instance.local(Client(model, examples, training, 0.1, index, None, schedule, received, kept))
     up = sum(v.numel() * v.element_size() for v in update.vectors.values()) + 4 * len(update.scalars)
     return sum(v.numel() * v.element_size() for v in received.values()), up
 
@@ -65,21 +65,35 @@ def catalogue() -> str:
         "# Methods",
         "",
         "Written by `fedflow methods --markdown > docs/methods.md` from the code; do not edit by hand.",
-        "Traffic is bytes per participant and round with LeNet-5 for CIFAR-10 (P = 62,006 parameters), default settings.",
+        "Traffic is bytes per participant and round with LeNet-5 for CIFAR-10 (P = 62,006), at the defaults.",
         "",
         "| name | method | serves | down | up | idea |",
         "|---|---|---|---:|---:|---|",
     ]
-    rows = [f"| [`{p.name}`](#{p.name}) | {p.label} | {p.serves} | {p.down:,} | {p.up:,} | {p.idea} |" for p in pages]
+    rows = [
+        f"| [`{p.name}`](#{p.name}) | {p.label} | {p.serves} | {p.down:,} | {p.up:,} | {p.idea} |"
+        for p in pages
+    ]
     return "\n".join([*head, *rows, *(_section(page) for page in pages)]) + "\n"
 
 
 def _section(page: Page) -> str:
     lines = ["", f'<a id="{page.name}"></a>', "", f"## {page.label} (`{page.name}`)", "", page.text, ""]
     if page.options:
-        lines += ["| field | symbol | default | accepts | meaning | source | grid |", "|---|---|---|---|---|---|---|"]
+        lines += [
+            "| field | symbol | default | accepts | meaning | source | grid |",
+            "|---|---|---|---|---|---|---|",
+        ]
     for o in page.options:
         grid = ", ".join(map(str, o["grid"]))
-        cells = (f"`{o['name']}`", o["symbol"], f"`{o['default']}`", o["accepts"], o["doc"], o["source"], grid)
+        cells = (
+            f"`{o['name']}`",
+            o["symbol"],
+            f"`{o['default']}`",
+            o["accepts"],
+            o["doc"],
+            o["source"],
+            grid,
+        )
         lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)

@@ -5,7 +5,7 @@ Federated Optimization", NeurIPS 2020, arXiv 2007.07481, equations (8) and (10).
 
 Client: tau_k steps of SGD with momentum rho from w_t; d_k = (w_t - w_k) / a_k with
 a_k = [tau_k - rho (1 - rho^tau_k) / (1 - rho)] / (1 - rho), which is tau_k without momentum.
-Server: w_{t+1} = w_t - tau_eff * sum_k p_k d_k, tau_eff = sum_k p_k a_k. (The factor eta of the paper cancels.)
+Server: w_{t+1} = w_t - tau_eff * sum_k p_k d_k, tau_eff = sum_k p_k a_k. (The paper's eta cancels.)
 *Reduces to* FedAvg when all a_k are equal. *State*: as FedAvg. *Traffic*: 1 P down, 1 P and one scalar up.
 *Newcomer*: the global model. *Differs from the paper in*: no server momentum.
 """

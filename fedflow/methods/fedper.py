@@ -6,7 +6,7 @@ Source: Arivazhagan, Aggarwal, Singh, Choudhary, "Federated Learning with Person
 Client: SGD on body and head together, from the received body and its own head; sends the body.
 Server: averages bodies with weights n_k.
 *Reduces to* FedAvg with an empty head, to Local with an empty body.
-*State*: server body; client head. *Traffic*: P_body down, P_body up. *Newcomer*: the body and the initial head.
+*State*: server body; client head. *Traffic*: P_body down, P_body up. *Newcomer*: the body and the first head.
 *Differs from the paper in*: the average is weighted by n_k (the paper weights so too when sizes differ).
 """
 

@@ -61,12 +61,12 @@ class IFCA(Method):
     def local(self, client: Client) -> Update:
         j = self.choose(client)
         theta = client.received["models"][j]
-        if self.averaging == "model":
-            sent = {"model": client.fit(start=theta)}
-        else:
-            sent = {"gradient": client.full_gradient(theta)}
         weight = client.samples if self.weighting == "samples" else 1.0
-        return client.update(**sent, weight=weight, group=j, scalars={"cluster": j})
+        if self.averaging == "model":
+            model = client.fit(start=theta)
+            return client.update(model=model, weight=weight, group=j, scalars={"cluster": j})
+        gradient = client.full_gradient(theta)
+        return client.update(gradient=gradient, weight=weight, group=j, scalars={"cluster": j})
 
     def aggregate(self, server: Server, cohort: Cohort) -> Server:
         models = server["models"].clone()

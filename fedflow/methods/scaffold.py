@@ -6,7 +6,8 @@ Federated Learning", ICML 2020, arXiv 1910.06378, Algorithm 1.
 Client: y <- x; tau steps y <- y - eta (g(y) - c_k + c); then option I: c_k+ = gradient of F_k at x,
 option II: c_k+ = c_k - c + (x - y) / (tau eta); sends dy = y - x and dc = c_k+ - c_k.
 Server: x <- x + eta_s mean(dy), c <- c + (m/N) mean(dc). All control variates start at 0.
-*Reduces to* uniform FedAvg while the control variates are 0 (its first round). *Invariant*: c is the mean of all c_k.
+*Reduces to* uniform FedAvg while the control variates are 0 (its first round).
+*Invariant*: c is the mean of all c_k.
 *State*: server x, c; client c_k. *Traffic*: 2 P down, 2 P up. *Newcomer*: the global model, c_k = 0.
 *Differs from the paper in*: with momentum the correction stays outside the momentum buffer (NIID-Bench).
 """

@@ -1,7 +1,6 @@
 """How well found clusters match planted groups."""
 
 import numpy as np
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 
 def agreement(clusters: np.ndarray, groups: np.ndarray | None) -> dict[str, float | None]:
@@ -9,6 +8,8 @@ def agreement(clusters: np.ndarray, groups: np.ndarray | None) -> dict[str, floa
     known = clusters >= 0
     if groups is None or not known.any():
         return {"ari": None, "nmi": None}
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score  # takes seconds to import
+
     return {
         "ari": float(adjusted_rand_score(groups[known], clusters[known])),
         "nmi": float(normalized_mutual_info_score(groups[known], clusters[known])),

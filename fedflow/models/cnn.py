@@ -1,7 +1,7 @@
 """Small convolutional networks of the federated-learning literature."""
 
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
 from torch import Tensor, nn
 
@@ -9,8 +9,8 @@ from torch import Tensor, nn
 class CNN(nn.Module):
     """5x5 convolutions ``filters``, each with ReLU and 2x2 max pooling, then dense layers ``hidden``.
 
-    ``padding`` is that of the convolutions, ``pool_padding`` that of each pool (default 0), ``batch_norm`` adds one
-    normalisation after every convolution. The classifier (head) is the last dense layer.
+    ``padding`` is that of the convolutions, ``pool_padding`` that of each pool (else 0). ``batch_norm``
+    normalises after every convolution. The classifier (head) is the last dense layer.
     """
 
     head_patterns = ("classifier.*",)
@@ -41,7 +41,7 @@ class CNN(nn.Module):
             raise ValueError("nothing is left of the images after its convolutions")
         widths = [channels * height * width, *hidden]
         self.dense = nn.Sequential(nn.Flatten())
-        for inside, outside in zip(widths, widths[1:]):
+        for inside, outside in pairwise(widths):
             self.dense.append(nn.Linear(inside, outside, bias))
             self.dense.append(nn.ReLU())
         self.classifier = nn.Linear(widths[-1], num_classes, bias)

@@ -1,4 +1,4 @@
-"""A model is a vector: `FlatModel` turns an ``nn.Module`` into functions of one flat vector ``w`` of shape [D].
+"""A model is a vector: `FlatModel` turns an ``nn.Module`` into functions of one flat vector ``w`` [D].
 
 The vector holds the P trainable parameters first, then the Q floating-point buffers (BatchNorm
 statistics), D = P + Q. So buffers are averaged, kept, clustered and sent wherever a model is, and
@@ -57,7 +57,7 @@ class FlatModel:
         self.factory, self.device, self.dtype = factory, torch.device(device), dtype
         with torch.random.fork_rng(devices=[]):
             self._template = factory()
-        tensors = dict(self._template.named_parameters())
+        tensors: dict[str, Tensor] = dict(self._template.named_parameters())
         self.parameters = sum(p.numel() for p in tensors.values())  # P
         tensors |= {k: b for k, b in self._template.named_buffers() if b.is_floating_point()}
         self.names = list(tensors)
@@ -167,7 +167,7 @@ class FlatModel:
             self._per_thread.noise = torch.Generator(self.device).manual_seed(seed)
 
     def with_buffers(self, w: Tensor, source: Tensor) -> Tensor:
-        """``w`` [D] with the buffers of ``source`` [D]: for steps that extrapolate, which buffers must not."""
+        """``w`` [D] with the buffers of ``source`` [D], for steps that extrapolate: buffers must not."""
         return w if not self.buffers else torch.cat([w[: self.parameters], source[self.parameters :]])
 
     def trainable(self, v: Tensor) -> Tensor:

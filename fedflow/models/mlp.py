@@ -1,6 +1,7 @@
 """Dense networks on flattened images."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ class MLP(nn.Module):
         super().__init__()
         widths = [prod(input_shape), *hidden]
         self.layers = nn.Sequential(nn.Flatten())
-        for i, (inside, outside) in enumerate(zip(widths, widths[1:])):
+        for inside, outside in pairwise(widths):
             self.layers.append(nn.Linear(inside, outside, bias))
             if dropout:
                 self.layers.append(nn.Dropout(dropout))

@@ -26,11 +26,11 @@ def draw_labels(counts: np.ndarray, groups: np.ndarray | None, params: dict[str,
     bottom, edges = np.zeros(len(order)), np.arange(len(order) + 1) - 0.5
     for c in range(classes):
         share = c if classes <= 20 else c / (classes - 1)
-        top, look = bottom + counts[order, c], {"color": colours(share), "label": str(c)}
+        top, colour = bottom + counts[order, c], colours(share)
         if clients <= 60:
-            axis.bar(np.arange(len(order)), top - bottom, 0.9, bottom, **look)
+            axis.bar(np.arange(len(order)), top - bottom, 0.9, bottom, color=colour, label=str(c))
         else:  # one shape per label: thousands of bars take seconds
-            axis.stairs(top, edges, baseline=bottom, fill=True, **look)
+            axis.stairs(top, edges, baseline=bottom, fill=True, color=colour, label=str(c))
         bottom = top
     if groups is not None:
         for edge in np.flatnonzero(np.diff(groups[order])):

@@ -28,7 +28,8 @@ def build_report(results_dir: Path, partitions_dir: Path, out_dir: Path, title: 
     """Write ``index.html`` and the CSV tables over all runs below ``results_dir``; returns the page's path.
 
     The tables are ``accuracy``, ``fairness``, ``traffic`` and ``clusters`` (mean and population std over
-    seeds), ``runs`` (a row per run) and ``accuracy_curves`` (for ``dvc plots``). Equal inputs give equal bytes. Raises `FedflowError` when there
+    seeds), ``runs`` (a row per run) and ``accuracy_curves`` (for ``dvc plots``). Equal inputs give equal
+    bytes. Raises `FedflowError` when there
     are no results, a file of a run cannot be read, or ``out_dir`` cannot be written.
     """
     runs = collect_runs(results_dir)

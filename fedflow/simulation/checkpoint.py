@@ -38,9 +38,10 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | 
         return None
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name).clone() for name in file.keys()}, json.loads(
+            names = list(file.keys())
+            return {name: file.get_tensor(name).clone() for name in names}, json.loads(
                 file.metadata()["facts"]
-            )  # noqa: SIM118
+            )
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise FedflowError(
             f"the checkpoint {path} cannot be read ({error}); delete its folder to start over"

@@ -99,7 +99,7 @@ def _tuned(
 
 
 def _score(
-    federation: Federation, vectors: Sequence[Tensor], model: np.ndarray, clients: Sequence[int], full: bool
+    federation: Federation, vectors: Sequence[Tensor], model: np.ndarray, clients: list[int], full: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Local accuracy, complete-test accuracy and local loss, [m] each.
 
@@ -108,7 +108,7 @@ def _score(
     partition, total = federation.partition, len(federation.test)
     local, everywhere, losses = (np.full(len(clients), np.nan) for _ in range(3))
     for place, w in enumerate(vectors):
-        members = np.flatnonzero(model == place)
+        members = np.flatnonzero(model == place).tolist()
         pools = {
             p: partition.pool(p)
             for p in sorted({int(p) for i in members for p in partition.test_pools(clients[i])})

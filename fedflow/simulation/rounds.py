@@ -1,4 +1,4 @@
-"""The round loop: plan, broadcast, train, aggregate, evaluate, checkpoint. It knows no Prefect and no MLflow."""
+"""The round loop: plan, broadcast, train, aggregate, evaluate, checkpoint. No Prefect, no MLflow."""
 
 import hashlib
 import json
@@ -125,7 +125,7 @@ class Simulation:
             yield report
 
     def outcome(self) -> Outcome:
-        """Final scores of every client, on its own and on the complete test set, and the models behind them."""
+        """Final scores of every client, on its own and the complete test set, and the models behind them."""
         settings = self.settings
         what = {"full": True, "tune": settings.fine_tune, "trained": settings.keep_trained, "models": True}
         scores = self._scores("final evaluation", **what)
@@ -160,7 +160,7 @@ class Simulation:
         owner = {
             "global": np.zeros(self.clients, dtype=int),
             "cluster": scores.cluster,
-            "personal": scores.clients,
+            "personal": np.arange(self.clients),
         }
         models = {int(i): scores.models[at] for i, at in zip(owner[self.job.method.serves], scores.model)}
         return Outcome(scores, self.state.participations, metrics, models)
@@ -304,7 +304,7 @@ class Simulation:
             report.assignment = scores.cluster.tolist()
         self.state.assignment = scores.cluster
 
-    def _scores(self, title: str, **what: bool) -> Scores:
+    def _scores(self, title: str, **what: Any) -> Scores:
         everyone, number = list(range(self.clients)), self.settings.rounds + 1
         load = np.ones(self.clients)
         shards = [

@@ -6,6 +6,7 @@ another process, or on another machine.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -192,13 +193,14 @@ def _solve_vmapped(
         stacked = {}
     for c, i in enumerate(places):
         if finite[c]:
-            pick = {
-                name: v[c] if isinstance(v, Tensor) else {n: t[c] for n, t in v.items()}
-                for name, v in stacked.items()
-            }
-            yield ids[c], Update(**pick)
+            yield ids[c], Update(**{name: _pick(value, c) for name, value in stacked.items()})
         else:
             yield _solve_one(job, federation, shard, i, step, streams)
+
+
+def _pick(value: Any, c: int) -> Any:
+    """Client ``c``'s part of a stacked tensor, or of a mapping of them."""
+    return {name: t[c] for name, t in value.items()} if isinstance(value, dict) else value[c]
 
 
 def _stacked(
