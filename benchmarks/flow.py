@@ -1,4 +1,4 @@
-"""A whole run (Prefect task, MLflow, checkpoint, progress) against the bare engine, round by round in turn."""
+"""A whole run (Prefect, MLflow, checkpoint, progress) against the bare engine, round by round in turn."""
 
 import json
 import os
