@@ -1,0 +1,74 @@
+"""The ``fedflow`` command within this process, on a small project, and what its MLflow store holds."""
+
+import sqlite3
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PARAMS = """
+data:
+  digits: {source: digits}
+  arrays: {source: npz, path: arrays.npz}
+  pictures: {source: folder, path: pictures.tar}
+  cifar10: {source: cifar10}
+models: {digits: {name: mlp, options: {hidden: [8]}}, arrays: mlp, pictures: mlp}
+partitions:
+  skewed: {dataset: digits, scheme: label_skew, fraction: 0.5, clients: 6}
+  mixed: {dataset: digits, scheme: dirichlet, alpha: 0.5, clients: 6}
+  grouped: {dataset: digits, scheme: label_groups, groups: 2, clients: 6}
+training: {epochs: 1, batch_size: 64, lr: 0.1}
+run: {rounds: 2, participation: 0.5, evaluate_every: 1, checkpoint_every: 1}
+methods: {fedavg: {}, ifca: {clusters: 2}}
+grid: {datasets: [digits], partitions: [skewed], methods: [fedavg], seeds: [0]}
+engine: {executor: inline, device: cpu}
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+def fedflow(capsys: pytest.CaptureFixture[str], *arguments: object) -> Done:
+    """Run ``fedflow ARGUMENTS`` as a terminal of 100 columns would."""
+    from fedflow import cli
+
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["fedflow", *map(str, arguments)])
+        patch.setenv("COLUMNS", "100")
+        patch.setattr(cli.console, "width", 100)
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+    return Done(code, *capsys.readouterr())
+
+
+def make_project(root: Path) -> Path:
+    """A folder with nothing but params.yaml."""
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "params.yaml").write_text(PARAMS)
+    return root
+
+
+def recorded(store: Path) -> dict[str, list]:
+    """Experiments, runs with their state, and how many parameters, metrics and tags ``mlflow.db`` holds."""
+    queries = {
+        "experiments": "SELECT name FROM experiments ORDER BY name",
+        "runs": "SELECT run_uuid, name, status FROM runs ORDER BY start_time",
+        "params": "SELECT count(*) FROM params",
+        "metrics": "SELECT count(*) FROM metrics",
+        "tags": "SELECT count(*) FROM tags",
+    }
+    if not store.exists():
+        return {}
+    with sqlite3.connect(f"file:{store}?mode=ro", uri=True) as database:
+        return {name: database.execute(query).fetchall() for name, query in queries.items()}

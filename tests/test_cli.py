@@ -1,0 +1,182 @@
+"""Every command of ``fedflow``: it runs, and what it prints can be read and acted upon."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from command import fedflow, make_project, recorded
+
+from fedflow.data import SOURCES
+from fedflow.methods import METHODS
+from fedflow.models import ARCHITECTURES
+from fedflow.partition import SCHEMES
+
+COMMANDS = (
+    "run", "sweep", "prepare", "partition", "methods", "partitions", "datasets", "models", "report", "ui",
+    "doctor",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_store():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    return make_project(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture
+def call(capsys, project):
+    """Runs a command, in the project where it takes one; it must succeed."""
+
+    def run(*arguments, rooted=True):
+        done = fedflow(capsys, *arguments, *(["--root", project] if rooted else []))
+        assert (done.code, done.err) == (0, "")
+        return done.out
+
+    return run
+
+
+def test_experiments_run_and_are_reported(call, project):
+    out = call("run", "--partition", "grouped", "--method", "ifca", "--executor", "inline")
+    assert re.search(r"grouped · ifca · seed 0: round 2/2, local accuracy 0\.\d+", out)
+    assert re.search(r"local_accuracy 0\.\d+, global_accuracy 0\.\d+, .*ari ", out)
+    folder = project / "results" / "grouped" / "ifca" / "0"
+    assert json.loads((folder / "metrics.json").read_text())["rounds"] == 2
+    assert (project / "data" / "partitions" / "grouped" / "labels.png").exists()
+    call("run", "--partition", "grouped", "--method", "fedavg", "--set", "run.rounds=1", "--seed", 3)
+    assert [run[1:] for run in recorded(project / "mlruns" / "mlflow.db")["runs"]] == [
+        ("ifca seed 0", "FINISHED"), ("fedavg seed 3", "FINISHED"),
+    ]  # fmt: skip
+    assert not list((project / ".fedflow" / "checkpoints").iterdir())
+    assert call("report").strip().endswith("index.html")
+    assert "IFCA" in (project / "report" / "index.html").read_text()
+
+
+def test_results_go_where_out_says(call, project, tmp_path):
+    call(
+        "run", "--partition", "skewed", "--method", "local", "--set", "run.rounds=1", "--out", tmp_path / "o"
+    )
+    assert (tmp_path / "o" / "metrics.json").exists()
+    assert not (project / "results" / "skewed").exists()
+
+
+def test_set_method_changes_the_method_of_this_run(call, tmp_path):
+    call(
+        "run", "--partition", "skewed", "--method", "ifca", "--set", "method.clusters=3",
+        "--set", "run.rounds=1", "--out", tmp_path,
+    )  # fmt: skip
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert metrics["bytes_down"] == 3 * 3 * (64 * 8 + 8 + 8 * 10 + 10) * 4  # participants, models, bytes
+
+
+def test_prepare_and_partition_print_the_folder_and_mend_what_is_damaged(call, project):
+    def lines() -> tuple[str, str]:
+        return call("prepare", "digits").strip(), call("partition", "mixed").strip()
+
+    folders = (project / "data" / "prepared" / "digits", project / "data" / "partitions" / "mixed")
+    assert tuple(map(str.split, lines())) == tuple([str(f)] for f in folders)
+    files = (folders[0] / "train.safetensors", folders[1] / "partition.npz")
+    whole = [file.read_bytes() for file in files]
+    for file, content in zip(files, whole):
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]) if file == files[0] else content[:-9])
+    lines()
+    assert [file.read_bytes() for file in files] == whole
+
+
+def test_what_is_there_is_not_made_again(call, project):
+    call("prepare", "digits")
+    file = project / "data" / "prepared" / "digits" / "train.safetensors"
+    before = file.stat().st_mtime_ns
+    call("prepare", "digits")
+    assert file.stat().st_mtime_ns == before
+
+
+def test_every_method_is_listed_with_whom_it_serves_and_its_idea(call):
+    out = call("methods", rooted=False)
+    assert all(re.search(rf"^{name} +\S.* (global|cluster|personal) +\w", out, re.M) for name in METHODS)
+
+
+def test_a_method_is_explained(call):
+    out = call("methods", "ifca", rooted=False)
+    assert out.startswith("IFCA") and "arXiv 2006.04088" in out
+    assert re.search(r"^clusters +k +2 +a whole number >= 1 +number of models", out, re.M)
+    assert "496,048 bytes down" in out and "option II" in out
+    assert "248,024 bytes down, 248,024 bytes up" in " ".join(call("methods", "fedavg", rooted=False).split())
+
+
+def test_every_scheme_is_listed_in_one_sentence(call):
+    out = " ".join(call("partitions", rooted=False).split())
+    for name in SCHEMES:
+        assert re.search(rf"\b{name} [^.]+(\.|\(alpha\)\.)", out)
+
+
+def test_a_scheme_is_explained(call):
+    out = call("partitions", "dirichlet", rooted=False)
+    assert "Order of sampling:" in out and "ICML 2019" in out and ">>> cut(" in out
+    assert re.search(r"^alpha +alpha +0.1 +a number > 0 ", out, re.M)
+
+
+def test_every_source_is_listed_with_where_its_images_come_from(call, tmp_path, monkeypatch):
+    (tmp_path / "usps.npz").touch()
+    monkeypatch.setenv("FEDFLOW_DATA", str(tmp_path))
+    out = call("datasets", rooted=False)
+    assert all(re.search(rf"^{name} ", out, re.M) for name in SOURCES)
+    expected = {"digits": "in a package", "usps": "usps.npz", "mnist": "download", "cifar100_mini": "missing"}
+    for name, images in expected.items():
+        assert re.search(rf"^{name} .* {images} ", out, re.M)
+
+
+def test_every_network_is_listed_with_its_size(call):
+    out = call("models", rooted=False)
+    assert all(re.search(rf"^{name} ", out, re.M) for name in ARCHITECTURES)
+    assert re.search(r"^resnet9 .* 3x32x32 +100 +6,621,540", out, re.M)
+
+
+@pytest.mark.parametrize("command", ["methods", "partitions", "datasets", "models"])
+def test_lists_fit_a_hundred_columns(call, command):
+    assert all(len(line.rstrip()) <= 100 for line in call(command, rooted=False).splitlines())
+
+
+def test_the_doctor_is_content_with_the_project(call):
+    assert re.search(r"^ok +params.yaml +1 partitions x 1 methods x 1 seeds", call("doctor"), re.M)
+
+
+def test_the_doctor_says_what_is_bad_and_ends_with_2(capsys, tmp_path):
+    done = fedflow(capsys, "doctor", "--root", tmp_path)
+    assert done.code == 2 and re.search(r"^bad +params.yaml +cannot read", done.out, re.M)
+
+
+def test_help_lists_every_command(capsys):
+    for arguments in ((), ("--help",)):
+        done = fedflow(capsys, *arguments)
+        assert done.code == 0
+        assert all(re.search(rf"\b{command} +[A-Z]", done.out) for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_gives_an_example(capsys, command):
+    done = fedflow(capsys, command, "--help")
+    assert done.code == 0 and done.out.count(f"fedflow {command}") >= 2  # the usage line, and an example
+
+
+def test_ctrl_c_says_how_to_go_on(capsys, project, monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedflow.experiment.prepare_dataset", interrupted)
+    done = fedflow(capsys, "run", "--partition", "skewed", "--method", "fedavg", "--root", project)
+    assert done.code == 130
+    assert done.err == "fedflow: stopped; the same command goes on from the last checkpoint\n"
+
+
+def test_the_installed_command_is_this_one(project):
+    command = [sys.executable, "-m", "fedflow.cli", "methods"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "") and "fedavg" in done.stdout
