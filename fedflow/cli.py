@@ -60,7 +60,8 @@ def main() -> None:
     except UsageError as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "fedflow"
-        _fail(f"{error.format_message()} See `{command} --help`.")  # type: ignore[attr-defined]
+        message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+        _fail(f"{message}; see `{command} --help`")
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except OSError as error:  # a full disk or a folder that may not be written, wherever it shows
