@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,4 +116,13 @@ def _existing(path: Path) -> Path:
 
 def _server() -> Finding:
     url = os.environ.get("PREFECT_API_URL")
-    return Finding("ok", "Prefect API", url or "none set: runs start and share one on localhost")
+    if not url:
+        return Finding(
+            "ok", "Prefect API", "PREFECT_API_URL is not set: runs start and share one on localhost"
+        )
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5):
+            return Finding("ok", "Prefect API", f"{url} answers")
+    except OSError as error:
+        detail = f"PREFECT_API_URL = {url} does not answer ({error}); start it, or unset the variable"
+        return Finding("bad", "Prefect API", detail)

@@ -36,14 +36,15 @@ LOST_WORKERS = 3  # replacements of a broken worker pool in one round
 )
 def run_shard(work: Callable, job: Job, shard: Any, title: str, worker: int, clients: int) -> Any:
     """``work(job, shard)``: safe to retry, because it changes nothing but its result."""
-    gpu = str(getattr(job.federation, "device", "cpu")).startswith("cuda")
-    with concurrency(GPU_LIMIT, occupy=1) if gpu else nullcontext():
+    # Small networks crawl when threads share a core; the setting counts for the thread that makes it only.
+    torch.set_num_threads(1)
+    with concurrency(GPU_LIMIT, occupy=1) if on_gpu(job) else nullcontext():
         return work(job, shard)
 
 
-def one_thread() -> None:
-    """Small networks crawl when several threads share a core: one torch thread per worker."""
-    torch.set_num_threads(1)
+def on_gpu(job: Job) -> bool:
+    """Whether the shards of this job train on a GPU: they are tagged so, and wait for a free one."""
+    return str(getattr(job.federation, "device", "cpu")).startswith("cuda")
 
 
 def ensure_gpu_limit() -> None:
@@ -107,14 +108,15 @@ class PrefectExecutor:
             "work": work, "job": job, "shard": shard,
             "title": title, "worker": worker, "clients": len(shard.clients),
         }  # fmt: skip
-        return self._runner.submit(run_shard, parameters)
+        return self._runner.submit(
+            run_shard.with_options(tags=["gpu"]) if on_gpu(job) else run_shard, parameters
+        )
 
     def _new_runner(self) -> TaskRunner:
         if self.kind == "threads":
-            one_thread()
             return ThreadPoolTaskRunner(max_workers=self.workers)
         if self.kind == "processes":
-            return ProcessPoolTaskRunner(max_workers=self.workers, initializer=one_thread)
+            return ProcessPoolTaskRunner(max_workers=self.workers)
         try:
             if self.kind == "dask":
                 from prefect_dask import DaskTaskRunner
@@ -129,7 +131,8 @@ class PrefectExecutor:
 
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             return RayTaskRunner(
-                address=self.address, init_kwargs={} if self.address else {"num_cpus": self.workers}
+                address=self.address,
+                init_kwargs={} if self.address else {"num_cpus": self.workers, "include_dashboard": False},
             )
         except ImportError as error:
             raise FedflowError(

@@ -53,12 +53,15 @@ def test_a_folder_that_does_not_exist_is_no_crash_and_is_not_made(project):
     assert findings["params.yaml"].status == "bad" and not (project / "elsewhere").exists()
 
 
-def test_servers_of_your_own_are_named(project, monkeypatch):
+def test_a_record_of_your_own_is_named(project, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
-    monkeypatch.setenv("PREFECT_API_URL", "http://host:4200/api")
-    findings = found(project)
-    assert "http://host:5000" in findings["record"].detail
-    assert findings["Prefect API"].detail == "http://host:4200/api"
+    assert "http://host:5000" in found(project)["record"].detail
+
+
+def test_a_prefect_server_of_your_own_must_answer(project, monkeypatch):
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    finding = found(project)["Prefect API"]
+    assert finding.status == "bad" and "http://127.0.0.1:1/api does not answer" in finding.detail
 
 
 def test_a_missing_package_is_bad_only_when_it_is_needed(project, monkeypatch):

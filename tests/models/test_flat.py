@@ -238,6 +238,7 @@ def test_dropout_is_keyed_by_client_and_not_by_thread() -> None:
     seen: dict[str, Tensor] = {}
 
     def outputs(name: str, seed: int) -> None:
+        torch.set_num_threads(1)  # as tasks do: the setting is the thread's own
         model.seed_noise(seed)
         seen[name] = model.train_outputs(w, x)[0]
 
