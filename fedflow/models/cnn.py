@@ -1,7 +1,7 @@
 """Small convolutional networks of the federated-learning literature."""
 
 from collections.abc import Sequence
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 class CNN(nn.Module):
     """5x5 convolutions ``filters``, each with ReLU and 2x2 max pooling, then dense layers ``hidden``.
 
-    ``padding`` is that of the convolutions, ``pool_padding`` that of each pool (else 0). ``batch_norm``
+    ``padding`` is that of the convolutions, ``pool_padding`` that of the pools. ``batch_norm``
     normalises after every convolution. The classifier (head) is the last dense layer.
     """
 
@@ -22,21 +22,21 @@ class CNN(nn.Module):
         filters: Sequence[int] = (32, 64),
         hidden: Sequence[int] = (512,),
         padding: int = 0,
-        pool_padding: Sequence[int] = (),
+        pool_padding: int = 0,
         bias: bool = True,
         batch_norm: bool = False,
     ) -> None:
         super().__init__()
         channels, height, width = input_shape
         self.features = nn.Sequential()
-        for outside, border in zip_longest(filters, pool_padding[: len(filters)], fillvalue=0):
+        for outside in filters:
             self.features.append(nn.Conv2d(channels, outside, 5, padding=padding, bias=bias))
             if batch_norm:
                 self.features.append(nn.BatchNorm2d(outside))
             self.features.append(nn.ReLU())
-            self.features.append(nn.MaxPool2d(2, padding=border))
+            self.features.append(nn.MaxPool2d(2, padding=pool_padding))
             channels = outside
-            height, width = ((side - 4 + 2 * padding + 2 * border) // 2 for side in (height, width))
+            height, width = ((side - 4 + 2 * padding + 2 * pool_padding) // 2 for side in (height, width))
         if min(height, width) < 1:
             raise ValueError("nothing is left of the images after its convolutions")
         widths = [channels * height * width, *hidden]

@@ -1,7 +1,7 @@
 """What a partition scheme is, and the registry of schemes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -72,8 +72,8 @@ class PartitionParams(Settings):
         for name in own:
             if name not in accepted:
                 raise unknown_name(f"{section}.{name}", name, [*sorted(shared), *accepted])
-        scheme.parse(own, section=section)
-        return parsed
+        complete = scheme.parse(own, section=section).as_dict()  # defaults too, so that a record says it all
+        return replace(parsed, parameters=complete)
 
     def build(self) -> Scheme:
         """The scheme with its parameters."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedflow.data.files import reason
 from fedflow.errors import BadInput, FedflowError
 from fedflow.partition.base import PartitionParams
 from fedflow.random import generator
@@ -182,11 +183,12 @@ def load_partition(folder: Path) -> Partition:
         with np.load(file, allow_pickle=False) as data:
             arrays = {name: data[name] for name in ARRAYS if name in data.files}
         partition = Partition(**arrays, params=summary["params"], dataset_hash=summary["dataset_hash"])
+        whole = partition.hash == summary["hash"]
     except FileNotFoundError as error:
         raise FedflowError(f"there is no {error.filename}; {remedy}") from error
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, EOFError) as error:
-        raise FedflowError(f"{file} is damaged ({error}); {remedy}") from error
-    if partition.hash != summary["hash"]:
+    except Exception as error:  # decoders of damaged files raise almost anything
+        raise FedflowError(f"{file} is damaged ({reason(error)}); {remedy}") from error
+    if not whole:
         raise FedflowError(f"{file} does not match the hash in summary.json; {remedy}")
     return partition
 

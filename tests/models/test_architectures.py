@@ -69,6 +69,23 @@ def test_building_a_network_leaves_it_in_training_mode() -> None:
     assert build("lenet5_bn", (1, 28, 28), 10).training
 
 
+@pytest.mark.parametrize(
+    ("network", "shape", "classes", "parameters"),
+    [
+        ("twocnn", (1, 28, 28), 10, 721_200),
+        ("lenet5", (3, 32, 32), 40, 64_556),
+        ("cnn_feddyn", (3, 32, 32), 100, 815_332),
+        ("cnn_feddyn", (3, 32, 32), 5, 796_997),
+        ("cnn_leaf", (1, 28, 28), 47, 6_572_975),
+        ("resnet9", (3, 96, 96), 10, 6_616_330),
+    ],
+)
+def test_networks_have_the_published_size_on_other_data_too(
+    network: str, shape: tuple[int, int, int], classes: int, parameters: int
+) -> None:
+    assert sum(p.numel() for p in build(network, shape, classes).parameters()) == parameters
+
+
 def test_options_change_the_network() -> None:
     widths = [
         layer.out_features

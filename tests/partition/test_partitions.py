@@ -87,6 +87,14 @@ def test_the_summary_tells_sizes_labels_and_skew(saved):
     assert summary["params"]["parameters"] == {"fraction": 0.2}
 
 
+def test_parameters_left_at_their_defaults_are_recorded(tmp_path):
+    entry = {"dataset": "d", "scheme": "dirichlet", "clients": 4}
+    make_partition(PartitionParams.parse(entry), TRAIN, TEST, 10).save(tmp_path)
+    recorded = json.loads((tmp_path / "summary.json").read_text())["params"]["parameters"]
+    assert recorded == {"alpha": 0.1, "min_size": 10, "balance": True}
+    assert load_partition(tmp_path).params["parameters"] == recorded
+
+
 def test_the_hash_depends_on_the_data_set_too(made):
     assert make_partition(params(), TRAIN, TEST, 10, "other").hash != made.hash
 
@@ -138,12 +146,24 @@ def pickled(file: Path) -> None:
         (SUMMARY, cut_short, "is damaged"),
         (SUMMARY, lambda file: file.write_text("[]"), "is damaged"),
         (SUMMARY, lambda file: file.write_text("{}"), "is damaged"),
+        (SUMMARY, lambda file: file.write_text('{"params": {}, "dataset_hash": ""}'), "is damaged"),
     ],
 )
 def test_damaged_files_are_named_with_the_remedy(saved, name, spoil, message):
     spoil(saved / name)
     with pytest.raises(FedflowError, match=rf"{message}.*run `fedflow partition` for it again"):
         load_partition(saved)
+
+
+def test_whichever_byte_is_wrong_the_partition_loads_unchanged_or_is_refused_in_one_line(made, saved):
+    file = saved / NPZ
+    content = file.read_bytes()
+    for place in range(len(content)):  # zip, zlib and NumPy each have errors of their own
+        file.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
+        try:
+            assert load_partition(saved).hash == made.hash
+        except FedflowError as error:
+            assert "\n" not in str(error)
 
 
 def test_a_folder_that_cannot_be_made_is_named(made, tmp_path):

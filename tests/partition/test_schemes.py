@@ -50,7 +50,12 @@ def test_ten_samples_for_three_owners_are_4_3_3():
 
 
 @pytest.mark.parametrize(
-    ("p", "n", "expected"), [((0.5, 0.3, 0.2), 7, [3, 2, 2]), ((0.15, 0.7, 0.15), 10, [1, 7, 2])]
+    ("p", "n", "expected"),
+    [
+        ((0.5, 0.3, 0.2), 7, [3, 2, 2]),
+        ((0.15, 0.7, 0.15), 10, [1, 7, 2]),
+        ((0.7, 0.1, 0.2), 10, [7, 1, 2]),  # 0.7 + 0.1 is less than 0.8 in floating point
+    ],
 )
 def test_dirichlet_cuts_at_the_floor_of_the_cumulative_share(p, n, expected):
     pieces = cut(np.arange(n), np.array(p))
@@ -156,6 +161,15 @@ def test_parts_are_disjoint_sorted_and_complete_and_follow_the_seed(name, case, 
         assert np.ptp(sizes(parts)) <= 1
     if name == "shards":
         assert set(sizes(parts)) == {len(labels) // clients}
+
+
+@given(case=cases(), seed=st.integers(0, 2**32))
+def test_iid_does_not_look_at_the_labels(case, seed):
+    labels, clients = case
+    assume(clients <= len(labels))
+    renamed = labels.max() - labels
+    parts, others = (IID().split(y, clients, np.random.default_rng(seed)) for y in (labels, renamed))
+    assert all(np.array_equal(one, other) for one, other in zip(parts, others))
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMES))
