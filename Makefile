@@ -42,7 +42,7 @@ bench: $(SETUP) ## measure speed and memory
 
 lock: ## renew requirements.lock from pyproject.toml
 	$(BIN)/uv pip compile -q pyproject.toml --all-extras --universal --python-version 3.11 \
-		--no-emit-index-url --no-annotate --no-header -o requirements.lock
+		--no-annotate --no-header -o requirements.lock
 
 clean: ## delete what runs have made (not the downloads in data/raw)
 	-$(BIN)/python -m flows.server --stop
