@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedflow.data.examples import Examples
 from fedflow.local.training import LocalTraining
-from fedflow.models.flat import FlatModel, Part
+from fedflow.models.flat import FlatModel
 
 EVALUATION_BATCH = 512
 
@@ -121,12 +121,11 @@ class Client:
         stream: str = "batches",
         lr: float | None = None,
         correction: Tensor | None = None,
-        only: Part | None = None,
     ) -> Tensor:
         """The vector [D] after local SGD from ``start`` over the batches of ``stream``.
 
         ``loss`` defaults to `Client.loss`. ``correction`` [D] is added to every step outside the
-        momentum buffer. ``only`` freezes all other entries. Buffers follow the network's own rule.
+        momentum buffer. Buffers follow the network's own rule.
         """
         settings, lr = self.training, self.lr if lr is None else lr
         w, velocity, losses = start, None, torch.zeros_like(self.train_loss)
@@ -136,13 +135,11 @@ class Client:
                 g = g * (settings.clip_norm / g.norm().clamp(min=settings.clip_norm))
             if settings.weight_decay:
                 g = g + settings.weight_decay * self.model.trainable(w)
-            if only is not None:
-                g = g * only.mask
             if settings.momentum:
                 velocity = g if velocity is None else settings.momentum * velocity + g
                 g = velocity
             if correction is not None:
-                g = g + (correction if only is None else correction * only.mask)
+                g = g + correction
             stepped = torch.sub(w, g, alpha=lr)
             if stats is not None:
                 stepped = torch.cat([stepped[: self.model.parameters], stats])

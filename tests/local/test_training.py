@@ -121,14 +121,6 @@ def test_a_correction_is_added_to_every_step_outside_the_momentum(federation: Fe
     torch.testing.assert_close(moved, w - 0.3, rtol=0, atol=1e-12)
 
 
-def test_a_frozen_rest_does_not_move(federation: Federation) -> None:
-    training = LocalTraining(lr=0.1, epochs=2, momentum=0.9, weight_decay=0.1)
-    w, head = federation.model.init(0), federation.model.head()
-    moved = client(federation, training).fit(start=w, only=head, correction=torch.ones_like(w))
-    assert torch.equal(head.outside(moved), head.outside(w))
-    assert (head.of(moved) != head.of(w)).all()
-
-
 def test_full_loss_and_gradient_are_those_of_all_samples(federation: Federation, monkeypatch: Any) -> None:
     monkeypatch.setattr("fedflow.local.client.EVALUATION_BATCH", 10)  # three chunks of unequal size
     w, ours = federation.model.init(0), client(federation, LocalTraining())
