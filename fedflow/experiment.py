@@ -76,6 +76,8 @@ class Experiment:
             model=model.name,
             model_options=json.dumps(model.options, sort_keys=True),
             device=pick_device(engine.device),
+            content=f"{_fact(self.prepared_folder / 'meta.json', 'hash')} "
+            f"{_fact(self.partition_folder / 'summary.json', 'hash')}",
         )
         return Job(files, method, training, self.seed, cohort=engine.cohort, width=engine.width)
 

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflow.errors import FedflowError
+
 
 class ClientStore:
     """Named vectors per client. A client that never trained shares the first value, so it costs nothing.
@@ -51,6 +53,11 @@ class ClientStore:
                 device = self.first[name].device
                 rows = tensors[f"rows/{name}"].to(device)
                 self._recent[name] = dict(zip(tensors[f"ids/{name}"].tolist(), rows.unbind()))
+            older = self.written[name].sum() - len(self._recent[name])
+            if older and self.folder and not (self.folder / f"clients-{name}.bin").exists():
+                raise FedflowError(
+                    f"{self.folder}: clients-{name}.bin is gone; delete the folder to start over"
+                )
         self.settle()
 
     def settle(self) -> None:

@@ -35,6 +35,7 @@ class FederationFiles:
     model: str
     model_options: str = "{}"  # JSON, because only hashable paths and names are loaded once
     device: str = "cpu"
+    content: str = ""  # hashes of both: files made anew at the same place are loaded anew
 
     def open(self) -> Federation:
         return _open(self)

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from fedflow.metrics.distribution import summarise
 from fedflow.models.flat import FlatModel
 from fedflow.random import generator, torch_seed
 from fedflow.settings import Settings, option
-from fedflow.simulation.checkpoint import load_checkpoint, save_checkpoint
+from fedflow.simulation.checkpoint import FILE, load_checkpoint, save_checkpoint
 from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.evaluation import EvaluationShard, Scores, evaluate_shard
 from fedflow.simulation.exact import ExactSum
@@ -119,6 +120,7 @@ class Simulation:
             if last or number % self.settings.evaluate_every == 0:
                 self._evaluate(report)
             self.state.history.append(report)
+            report.seconds = time.perf_counter() - started
             if last or number % self.settings.checkpoint_every == 0:
                 self._checkpoint()
             report.seconds = time.perf_counter() - started
@@ -168,6 +170,7 @@ class Simulation:
     def forget(self) -> None:
         """Delete the checkpoint: the run is finished and recorded."""
         if self.folder is not None:
+            (self.folder / FILE).unlink(missing_ok=True)  # first: without the rows it must not be found
             shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
@@ -180,6 +183,7 @@ class Simulation:
             "seed": self.job.seed,
             "partition": self.federation.partition.hash,
             "model": self.federation.model.architecture,
+            "code": code_digest(),
         }
         return hashlib.blake2b(
             json.dumps(about, sort_keys=True, default=str).encode(), digest_size=12
@@ -312,6 +316,18 @@ class Simulation:
             for clients in balanced(everyone, load, self.executor.workers)
         ]
         return _merged(self.executor.map(evaluate_shard, self.job, shards, title))
+
+
+@cache
+def code_digest() -> str:
+    """A hash of the sources that results depend on: rounds of older code are never gone on with."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.blake2b(torch.__version__.encode(), digest_size=8)
+    for part in ("random.py", "data/examples.py", "models", "local", "methods", "simulation"):
+        files = [root / part] if part.endswith(".py") else sorted((root / part).glob("*.py"))
+        for file in files:
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 class Gathered:

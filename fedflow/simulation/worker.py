@@ -200,7 +200,8 @@ def _solve_vmapped(
 
 def _pick(value: Any, c: int) -> Any:
     """Client ``c``'s part of a stacked tensor, or of a mapping of them."""
-    return {name: t[c] for name, t in value.items()} if isinstance(value, dict) else value[c]
+    # Copies: a view would keep, and send to other processes, the whole cohort.
+    return {name: t[c].clone() for name, t in value.items()} if isinstance(value, dict) else value[c].clone()
 
 
 def _stacked(
