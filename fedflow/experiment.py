@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from fedflow.config import Params, digest
 from fedflow.data import load_prepared, prepare
 from fedflow.errors import BadInput, FedflowError
-from fedflow.partition import load_partition, make_partition
+from fedflow.partition import Samples, load_partition, make_partition
 from fedflow.results import write_results
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import FederationFiles
@@ -109,9 +109,7 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
     wanted = params.partition(name)
     dataset = load_prepared(root / "data" / "prepared" / wanted.dataset)
     folder = root / "data" / "partitions" / name
-    made = make_partition(
-        wanted, dataset.y_train.numpy(), dataset.y_test.numpy(), dataset.num_classes, dataset.hash
-    )
+    made = make_partition(wanted, Samples.of(dataset), dataset.hash)
     there = _whole(lambda: load_partition(folder))
     if there is None or (there.hash, there.params) != (made.hash, made.params):
         made.save(folder)

@@ -268,7 +268,7 @@ def test_a_partition_of_data_that_are_not_prepared(refused):
     assert_matches(refused("partition", "skewed"), "meta.json: missing; run prepare")
 
 
-@pytest.mark.parametrize("name", ["partition.npz", "summary.json"])
+@pytest.mark.parametrize("name", ["partition.safetensors", "summary.json"])
 def test_a_partition_that_is_damaged_is_not_trained_on(capsys, root, shared, name):
     assert fedflow(capsys, "prepare", "digits").code == fedflow(capsys, "partition", "skewed").code == 0
     shorten(root / "data/partitions/skewed" / name)

@@ -82,7 +82,7 @@ def test_prepare_and_partition_print_the_folder_and_mend_what_is_damaged(call, p
 
     folders = (project / "data" / "prepared" / "digits", project / "data" / "partitions" / "mixed")
     assert tuple(map(str.split, lines())) == tuple([str(f)] for f in folders)
-    files = (folders[0] / "train.safetensors", folders[1] / "partition.npz")
+    files = (folders[0] / "train.safetensors", folders[1] / "partition.safetensors")
     whole = [file.read_bytes() for file in files]
     for file, content in zip(files, whole):
         file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]) if file == files[0] else content[:-9])

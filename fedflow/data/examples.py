@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,6 +53,10 @@ class Examples:
         """The same examples on ``device``; themselves if they are there already."""
         x = self.x.to(device)
         return self if x is self.x else Examples(x, self.y.to(device), self.mean, self.std)
+
+    def relabelled(self, y: np.ndarray | None) -> "Examples":
+        """The same inputs with targets ``y`` [n]; themselves without any."""
+        return self if y is None else Examples(self.x, torch.as_tensor(y), self.mean, self.std)
 
     def inputs(self, index: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Normalised inputs at ``index`` (int64, any shape S, on the same device): [*S, ...] of ``dtype``.

@@ -9,7 +9,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -23,11 +23,24 @@ MAX_IMAGE_BYTES = 1 << 26  # larger members of a tar are refused before they are
 
 
 @dataclass(frozen=True, eq=False)
-class RawImages:
+class Column:
+    """A fact about every sample, such as its user or domain: whole numbers ``train`` [n], ``test`` [t].
+
+    ``names[v]`` says what value v means; empty where the numbers speak for themselves.
+    """
+
+    train: np.ndarray
+    test: np.ndarray
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class RawData:
     """Both splits of a data set as its files hold them, before padding and normalisation.
 
-    ``x_*`` is uint8, [n, h, w] for grey images and [n, h, w, 3] for colour (RGB); ``y_*`` holds whole
-    numbers [n]; ``classes`` names label 0, 1, ... and is empty where the files do not name them.
+    ``x_*`` is uint8, [n, h, w] for grey images and [n, h, w, 3] for colour (RGB), or float32 features
+    [n, d], or int32 tokens [n, L]; ``y_*`` holds whole numbers [n], or real targets; ``classes`` names
+    label 0, 1, ... and is empty where the files do not name them; ``columns`` are facts per sample.
     """
 
     x_train: np.ndarray
@@ -35,6 +48,7 @@ class RawImages:
     x_test: np.ndarray
     y_test: np.ndarray
     classes: tuple[str, ...] = ()
+    columns: dict[str, Column] = field(default_factory=dict)
 
 
 def reason(error: BaseException) -> str:
@@ -55,7 +69,7 @@ def reading(path: Path | str) -> Iterator[None]:
         raise FedflowError(f"{path}: cannot be read: {reason(error)}") from error
 
 
-def read_npz(path: Path) -> RawImages:
+def read_npz(path: Path) -> RawData:
     """The arrays ``x_train, y_train, x_test, y_test`` of an ``.npz`` file; pickled arrays are refused."""
     with reading(path):
         if path.is_file() and not zipfile.is_zipfile(path):
@@ -63,10 +77,10 @@ def read_npz(path: Path) -> RawImages:
         with np.load(path, allow_pickle=False) as archive:
             if missing := [name for name in ARRAYS if name not in archive.files]:
                 raise FedflowError(f"{path}: has no array {', '.join(missing)}; needs {', '.join(ARRAYS)}")
-            return RawImages(*(archive[name] for name in ARRAYS))
+            return RawData(*(archive[name] for name in ARRAYS))
 
 
-def read_folder(path: Path) -> RawImages:
+def read_folder(path: Path) -> RawData:
     """The images of a tree ``train/<class>/*``, ``test/<class>/*``; classes in alphabetical order."""
 
     def images() -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
@@ -80,7 +94,7 @@ def read_folder(path: Path) -> RawImages:
         return _stacked(path, images())
 
 
-def read_tar(path: Path) -> RawImages:
+def read_tar(path: Path) -> RawData:
     """The images of a tar (plain or compressed) of such a tree, read in memory.
 
     Links, devices, absolute paths and paths that climb out with ``..`` are refused.
@@ -104,7 +118,7 @@ def read_tar(path: Path) -> RawImages:
         return _stacked(path, images(archive))
 
 
-def _stacked(path: Path, images: Iterable[tuple[PurePosixPath, IO[bytes]]]) -> RawImages:
+def _stacked(path: Path, images: Iterable[tuple[PurePosixPath, IO[bytes]]]) -> RawData:
     """Decode ``.../<split>/<class>/<image>`` streams; order by class, then by name."""
     found: dict[str, dict[tuple[str, str], np.ndarray]] = {split: {} for split in SPLITS}
     trees, size = set(), None
@@ -134,7 +148,7 @@ def _stacked(path: Path, images: Iterable[tuple[PurePosixPath, IO[bytes]]]) -> R
         x = np.stack([_coloured(images[key], colour) for key in keys])
         return x, np.array([classes.index(label) for label, _ in keys], np.int64)
 
-    return RawImages(*arrays(found["train"]), *arrays(found["test"]), tuple(classes))
+    return RawData(*arrays(found["train"]), *arrays(found["test"]), tuple(classes))
 
 
 def _decode(stream: IO[bytes]) -> np.ndarray:
@@ -151,7 +165,7 @@ def _coloured(image: np.ndarray, colour: bool) -> np.ndarray:
     return np.stack([image] * 3, axis=-1) if colour and image.ndim == 2 else image
 
 
-def checked(raw: RawImages, origin: str, classes: tuple[str, ...], shape: tuple | None) -> RawImages:
+def checked(raw: RawData, origin: str, classes: tuple[str, ...], shape: tuple | None) -> RawData:
     """``raw`` with int64 labels and named classes, or a `FedflowError` that starts with ``origin``.
 
     ``classes`` and ``shape`` (C, H, W) are what the source promises; empty and None accept any.
@@ -186,7 +200,7 @@ def checked(raw: RawImages, origin: str, classes: tuple[str, ...], shape: tuple 
 
     # An image folder numbers its classes by name; a named source by its own order.
     renumber = np.array([names.index(name) for name in raw.classes or names])
-    return RawImages(raw.x_train, renumber[raw.y_train], raw.x_test, renumber[raw.y_test], names)
+    return RawData(raw.x_train, renumber[raw.y_train], raw.x_test, renumber[raw.y_test], names)
 
 
 def _brief(labels: np.ndarray) -> str:

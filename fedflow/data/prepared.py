@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedflow.data.examples import Examples
-from fedflow.data.files import SPLITS, RawImages, reading, reason
+from fedflow.data.files import SPLITS, Column, RawData, reading, reason
 from fedflow.data.sources import SOURCES, Source, source
 from fedflow.errors import BadInput, FedflowError
 from fedflow.random import generator
@@ -67,6 +67,7 @@ class Dataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     hash: str
+    columns: dict[str, Column] = field(default_factory=dict)
 
     @property
     def num_classes(self) -> int:
@@ -190,7 +191,7 @@ def _images(x: np.ndarray, params: DatasetParams) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(images))
 
 
-def _constants(origin: Source, raw: RawImages, params: DatasetParams) -> tuple[list[float], list[float]]:
+def _constants(origin: Source, raw: RawData, params: DatasetParams) -> tuple[list[float], list[float]]:
     """Mean and std per channel of the prepared images."""
     channels = 3 if raw.x_train.ndim == 4 else 1
     if params.channels == 1 and channels == 3:

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedflow.data import packaged
 from fedflow.data import torchvision_sources as tv
-from fedflow.data.files import RawImages, checked, read_folder, read_npz, read_tar, reason
+from fedflow.data.files import RawData, checked, read_folder, read_npz, read_tar, reason
 from fedflow.errors import FedflowError, unknown_name
 
 Constants = tuple[float, ...]
@@ -65,7 +65,7 @@ class Source:
     about: str
     origin: str
     kind: Literal["package", "download", "root", "path"]
-    fetch: Callable[[Path], RawImages] | None = None
+    fetch: Callable[[Path], RawData] | None = None
     classes: tuple[str, ...] = ()
     shape: tuple[int, int, int] | None = None
     constants: tuple[Constants, Constants] = NO_CONSTANTS
@@ -86,7 +86,7 @@ class Source:
         """Standard deviation per channel, likewise."""
         return self.constants[1]
 
-    def load(self, root: Path | str | None = None, path: Path | str | None = None) -> RawImages:
+    def load(self, root: Path | str | None = None, path: Path | str | None = None) -> RawData:
         """Both splits, checked: images uint8, int64 labels 0..K-1, named classes.
 
         ``path`` is for the sources of kind ``path``, ``root`` (see `data_root`) for the others.
@@ -106,7 +106,7 @@ class Source:
         files = (data_root(root) / f"{self.name}{suffix}" for suffix in (".npz", ".tar"))
         return next((file.name for file in files if file.exists()), "")
 
-    def _find(self, root: Path, path: Path | str | None) -> tuple[RawImages, str]:
+    def _find(self, root: Path, path: Path | str | None) -> tuple[RawData, str]:
         if self.kind == "path":
             file = Path(path or "")
             if not path or not file.exists():

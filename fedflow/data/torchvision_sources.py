@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedflow.data.files import RawImages
+from fedflow.data.files import RawData
 from fedflow.errors import FedflowError
 
 TIMEOUT = 20.0  # seconds without a byte
@@ -50,48 +50,48 @@ def bounded_download() -> Iterator[None]:
         socket.setdefaulttimeout(before)
 
 
-def mnist_like(name: str) -> Callable[[Path], RawImages]:
+def mnist_like(name: str) -> Callable[[Path], RawData]:
     """Reader of ``MNIST``, ``FashionMNIST`` or ``KMNIST``."""
     return lambda root: _pair(_idx(name), root, {"train": True}, {"train": False})
 
 
-def emnist(split: str) -> Callable[[Path], RawImages]:
+def emnist(split: str) -> Callable[[Path], RawData]:
     """Reader of one EMNIST split, upright (the official images are transposed), labels from 0."""
 
-    def read(root: Path) -> RawImages:
+    def read(root: Path) -> RawData:
         raw = _pair(_idx("EMNIST"), root, {"split": split, "train": True}, {"split": split, "train": False})
         first = 1 if split == "letters" else 0
         turned = raw.x_train.swapaxes(1, 2), raw.x_test.swapaxes(1, 2)
-        return RawImages(turned[0], raw.y_train - first, turned[1], raw.y_test - first)
+        return RawData(turned[0], raw.y_train - first, turned[1], raw.y_test - first)
 
     return read
 
 
-def usps(root: Path) -> RawImages:
+def usps(root: Path) -> RawData:
     """USPS from the LIBSVM files; values in [-1, 1] become 0..255, cut to whole numbers."""
     from torchvision import datasets
 
     return _pair(datasets.USPS, root, {"train": True}, {"train": False})
 
 
-def svhn(root: Path) -> RawImages:
+def svhn(root: Path) -> RawData:
     """SVHN, cropped digits; the ``extra`` split is unused."""
     from torchvision import datasets
 
     return _pair(datasets.SVHN, root, {"split": "train"}, {"split": "test"})
 
 
-def stl10(root: Path) -> RawImages:
+def stl10(root: Path) -> RawData:
     """The labelled part of STL-10."""
     from torchvision import datasets
 
     return _pair(datasets.STL10, root, {"split": "train"}, {"split": "test"})
 
 
-def cifar(name: str) -> Callable[[Path], RawImages]:
+def cifar(name: str) -> Callable[[Path], RawData]:
     """Reader of ``cifar10`` or ``cifar100`` (fine labels) from the authors' binary archive."""
 
-    def read(root: Path) -> RawImages:
+    def read(root: Path) -> RawData:
         from torchvision.datasets.utils import download_url
 
         archive, md5, labels, train, test = CIFAR_FILES[name]
@@ -102,7 +102,7 @@ def cifar(name: str) -> Callable[[Path], RawImages]:
             if hashlib.file_digest(file, "md5").hexdigest() != md5:
                 raise FedflowError(f"{path}: wrong checksum, expected MD5 {md5}; remove it to download anew")
         with tarfile.open(path) as tar:
-            return RawImages(*_records(tar, train, labels), *_records(tar, test, labels))
+            return RawData(*_records(tar, train, labels), *_records(tar, test, labels))
 
     return read
 
@@ -122,10 +122,10 @@ def _idx(name: str) -> type:
     return type(name, (base,), {"_check_legacy_exist": lambda self: False})
 
 
-def _pair(dataset: Callable, root: Path, train: dict, test: dict) -> RawImages:
+def _pair(dataset: Callable, root: Path, train: dict, test: dict) -> RawData:
     def arrays(split: dict) -> tuple[np.ndarray, np.ndarray]:
         loaded = dataset(str(root), download=True, **split)
         x, y = loaded.data, loaded.targets if hasattr(loaded, "targets") else loaded.labels
         return np.asarray(x.transpose(0, 2, 3, 1) if x.ndim == 4 else x), np.asarray(y)
 
-    return RawImages(*arrays(train), *arrays(test))
+    return RawData(*arrays(train), *arrays(test))

@@ -1,7 +1,17 @@
 """Partition schemes, one file each. Importing this package registers them all."""
 
 from fedflow.partition import dirichlet, iid, label_groups, label_skew, shards  # noqa: F401
-from fedflow.partition.base import SCHEMES, PartitionParams, Scheme
+from fedflow.partition.base import SCHEMES, Samples, Scheme, Split
+from fedflow.partition.params import PartitionParams
 from fedflow.partition.partition import Partition, load_partition, make_partition
 
-__all__ = ["SCHEMES", "Partition", "PartitionParams", "Scheme", "load_partition", "make_partition"]
+__all__ = [
+    "SCHEMES",
+    "Partition",
+    "PartitionParams",
+    "Samples",
+    "Scheme",
+    "Split",
+    "load_partition",
+    "make_partition",
+]

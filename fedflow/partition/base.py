@@ -1,15 +1,65 @@
 """What a partition scheme is, and the registry of schemes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from typing import Any, ClassVar, Self, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from fedflow.errors import BadInput, unknown_name
-from fedflow.settings import Settings, option
+from fedflow.data import Column, Dataset
+from fedflow.errors import BadInput
+from fedflow.settings import Settings
 
 Indices = list[np.ndarray]  # one sorted int64 array of sample positions per client
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """What a scheme may know of a data set: n training and t test samples.
+
+    ``labels`` [n] and ``test_labels`` [t] are 0..K-1 (real targets in regression); ``columns`` are facts
+    per sample, such as the user it comes from; ``inputs()`` gives pixels or features [n, ...],
+    ``losses(difficulty)`` an expert's loss per training sample [n].
+    """
+
+    labels: np.ndarray
+    test_labels: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    inputs: Callable[[], np.ndarray] = lambda: np.empty((0, 1, 8, 8), np.uint8)
+    losses: Callable[[Any], np.ndarray] = lambda difficulty: np.empty(0)
+
+    @classmethod
+    def of(cls, dataset: Dataset, **more: Any) -> "Samples":
+        """Those of a prepared data set."""
+        return cls(
+            dataset.y_train.numpy(), dataset.y_test.numpy(), dataset.columns,
+            inputs=dataset.x_train.numpy, **more,
+        )  # fmt: skip
+
+    def column(self, name: str, field: str = "partition.column") -> Column:
+        """The named column; `BadInput` of ``field`` where the data set has none."""
+        if name not in self.columns:
+            there = ", ".join(sorted(self.columns))
+            raise BadInput(field, name, f"a column of the data set: {there or 'it has none'}")
+        return self.columns[name]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """What a scheme decides.
+
+    ``train``: one sorted array of training positions per client. ``groups`` [N]: planted groups.
+    ``pools``: disjoint arrays of test positions, and ``own``: the pools that make up each client's test
+    set; without them a client is tested on all test samples of the labels that it trains on.
+    ``train_labels`` [n], ``test_labels`` [t]: labels that replace those of the data set.
+    """
+
+    train: Indices
+    groups: np.ndarray | None = None
+    pools: Indices | None = None
+    own: Indices | None = None
+    train_labels: np.ndarray | None = None
+    test_labels: np.ndarray | None = None
 
 
 class Scheme(Settings):
@@ -18,13 +68,13 @@ class Scheme(Settings):
     section: ClassVar[str] = "partition"
     name: ClassVar[str] = ""
 
-    def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> Indices:
-        """Positions of every client's training samples, given ``labels`` [n] with values 0..K-1."""
+    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
+        """Who gets what. Raises `BadInput` where it cannot be."""
         raise NotImplementedError
 
-    def planted(self, clients: int) -> np.ndarray | None:
-        """The planted group of every client [N], where the scheme plants groups."""
-        return None
+    def count(self, samples: Samples) -> int:
+        """The number of clients where ``clients`` is left out: only some schemes know it."""
+        raise BadInput("partition.clients", None, "a whole number >= 1")
 
 
 SCHEMES: dict[str, type[Scheme]] = {}
@@ -43,43 +93,6 @@ def register(name: str) -> Callable[[S], S]:
     return add
 
 
-class PartitionParams(Settings):
-    """One entry of ``partitions``: the shared fields, and beside them the parameters of the scheme."""
-
-    section: ClassVar[str] = "partition"
-    dataset: str = option(doc="a name under data")
-    scheme: str = option(doc="how clients get their samples")
-    clients: int = option(doc="number of clients", symbol="N", ge=1)
-    seed: int = option(0, "seed of every random choice", ge=0)
-    min_train: int = option(1, "every client must get at least so many training samples", ge=1)
-    parameters: dict = option(factory=dict, doc="parameters of the scheme")
-
-    @classmethod
-    def parse(cls, values: Mapping[str, Any], section: str | None = None) -> Self:
-        """Build from the flat mapping of ``params.yaml``; unknown parameters raise `BadInput`."""
-        section = cls.section if section is None else section
-        if not isinstance(values, Mapping):
-            raise BadInput(section, values, "a mapping of field names to values")
-        shared = {f.name for f in fields(cls)} - {"parameters"}
-        own = {name: value for name, value in values.items() if name not in shared}
-        parsed = super().parse(
-            {k: v for k, v in values.items() if k in shared} | {"parameters": own}, section
-        )
-        if parsed.scheme not in SCHEMES:
-            raise unknown_name(f"{section}.scheme", parsed.scheme, SCHEMES)
-        scheme = SCHEMES[parsed.scheme]
-        accepted = [f.name for f in fields(scheme)]
-        for name in own:
-            if name not in accepted:
-                raise unknown_name(f"{section}.{name}", name, [*sorted(shared), *accepted])
-        complete = scheme.parse(own, section=section).as_dict()  # defaults too, so that a record says it all
-        return replace(parsed, parameters=complete)
-
-    def build(self) -> Scheme:
-        """The scheme with its parameters."""
-        return SCHEMES[self.scheme].parse(self.parameters, section="partition")
-
-
 def deal(indices: np.ndarray, owners: np.ndarray, parts: list[list[np.ndarray]]) -> None:
     """Cut ``indices`` into equal chunks and hand them to ``owners`` in order; the first get one more."""
     for owner, chunk in zip(owners, np.array_split(indices, len(owners))):
@@ -89,6 +102,11 @@ def deal(indices: np.ndarray, owners: np.ndarray, parts: list[list[np.ndarray]])
 def collect(parts: list[list[np.ndarray]]) -> Indices:
     """Each client's chunks as one sorted array."""
     return [np.sort(np.concatenate(chunks)) if chunks else np.empty(0, np.int64) for chunks in parts]
+
+
+def spread(total: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """``count`` distinct evenly spaced places of 0..total-1: every run gives its share."""
+    return ((np.arange(count) + rng.random()) * total / count).astype(int).clip(max=total - 1)
 
 
 def num_classes(labels: np.ndarray) -> int:

@@ -14,7 +14,7 @@ Source: Yurochkin et al., ICML 2019, with the balance step and minimum of NIID-B
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.partition.base import Indices, Scheme, collect, num_classes, register
+from fedflow.partition.base import Indices, Samples, Scheme, Split, collect, num_classes, register
 from fedflow.settings import option
 
 TRIES = 1000
@@ -32,7 +32,8 @@ class Dirichlet(Scheme):
         True, "give no more to clients that hold their equal share already", source="NIID-Bench"
     )
 
-    def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> Indices:
+    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
+        labels = samples.labels
         if self.min_size * clients > len(labels):
             raise BadInput(
                 "partition.min_size", self.min_size, f"at most {len(labels) // clients} for {clients} clients"
@@ -40,7 +41,7 @@ class Dirichlet(Scheme):
         for _ in range(TRIES):
             parts = self._once(labels, clients, rng)
             if min(map(len, parts)) >= self.min_size:
-                return parts
+                return Split(parts)
         raise BadInput(
             "partition.min_size", self.min_size,
             f"less for {clients} clients and alpha {self.alpha:g} (none of {TRIES} draws reached it), "

@@ -8,7 +8,8 @@ possible when N < K). Larger fractions are less skewed; 1 splits every class ove
 Source: Li, Diao, Chen, He, "Federated Learning on Non-IID Data Silos", ICDE 2022 (#C = m).
 
 >>> import numpy as np
->>> parts = LabelSkew(fraction=0.5).split(np.repeat([0, 1, 2, 3], 6), 4, np.random.default_rng(0))
+>>> samples = Samples(np.repeat([0, 1, 2, 3], 6))
+>>> parts = LabelSkew(fraction=0.5).split(samples, 4, np.random.default_rng(0)).train
 >>> sorted(np.concatenate(parts).tolist()) == list(range(24))
 True
 """
@@ -16,7 +17,7 @@ True
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.partition.base import Indices, Scheme, collect, deal, num_classes, register
+from fedflow.partition.base import Samples, Scheme, Split, collect, deal, num_classes, register
 from fedflow.settings import option
 
 
@@ -26,8 +27,8 @@ class LabelSkew(Scheme):
         0.2, "share of the labels that a client holds", symbol="rho", gt=0, le=1, grid=(0.2, 0.3)
     )
 
-    def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> Indices:
-        classes = num_classes(labels)
+    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
+        labels, classes = samples.labels, num_classes(samples.labels)
         held = max(1, round(self.fraction * classes))
         owned = np.zeros((clients, classes), dtype=bool)
         for i in range(clients):
@@ -36,13 +37,13 @@ class LabelSkew(Scheme):
                 owned[i, rng.integers(classes)] = True
         parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
         for c in range(classes):
-            samples, owners = np.flatnonzero(labels == c), np.flatnonzero(owned[:, c])
-            if len(owners) > len(samples):
+            rows, owners = np.flatnonzero(labels == c), np.flatnonzero(owned[:, c])
+            if len(owners) > len(rows):
                 raise BadInput(
                     "partition.clients",
                     clients,
-                    f"fewer: {len(owners)} clients share {len(samples)} samples of label {c}",
+                    f"fewer: {len(owners)} clients share {len(rows)} samples of label {c}",
                 )
             if len(owners):
-                deal(rng.permutation(samples), owners, parts)
-        return collect(parts)
+                deal(rng.permutation(rows), owners, parts)
+        return Split(collect(parts))

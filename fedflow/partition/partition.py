@@ -1,30 +1,43 @@
 """A partition: which training samples every client holds, and on which test samples it is scored."""
 
 import hashlib
-import io
 import json
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
 
 from fedflow.data.files import reason
 from fedflow.errors import BadInput, FedflowError
-from fedflow.partition.base import PartitionParams
+from fedflow.partition.after.difficulty import by_difficulty
+from fedflow.partition.after.holdout import hold_out
+from fedflow.partition.after.label_noise import spoil
+from fedflow.partition.after.newcomers import late
+from fedflow.partition.base import Indices, Samples, num_classes
+from fedflow.partition.params import PartitionParams
 from fedflow.random import generator
 
-ARRAYS = ("offsets", "indices", "pool_offsets", "pool_indices", "own_offsets", "own_pools", "groups")
+ARRAYS = (
+    "offsets", "indices", "pool_offsets", "pool_indices", "own_offsets", "own_pools",
+    "groups", "newcomers", "train_labels", "test_labels",
+)  # fmt: skip
+FACTS = ("samples_unused", "labels_per_client", "skew")
+FILE, SUMMARY = "partition.safetensors", "summary.json"
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Index lists in compressed rows, so that 100,000 clients are seven arrays.
+    """Index lists in compressed rows, so that 100,000 clients are a handful of arrays.
 
     Client k trains on ``indices[offsets[k]:offsets[k+1]]``. Its test set is the union of disjoint test
     pools (one per label, per domain, or one of its own): ``own_pools[own_offsets[k]:own_offsets[k+1]]``.
-    ``groups`` [N] are planted groups, or None.
+    Pools are positions of the test samples, or of the training samples where ``held_out``.
+    ``groups`` [N] are planted groups, ``newcomers`` [N] says who joins after the last round,
+    ``train_labels`` [n] and ``test_labels`` [t] replace the labels of the data set; or None.
     """
 
     offsets: np.ndarray
@@ -34,6 +47,10 @@ class Partition:
     own_offsets: np.ndarray
     own_pools: np.ndarray
     groups: np.ndarray | None = None
+    newcomers: np.ndarray | None = None
+    train_labels: np.ndarray | None = None
+    test_labels: np.ndarray | None = None
+    held_out: bool = False
     params: dict[str, Any] = field(default_factory=dict)
     dataset_hash: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -45,16 +62,13 @@ class Partition:
         train: list[np.ndarray],
         pools: list[np.ndarray],
         own: list[np.ndarray],
-        groups: np.ndarray | None = None,
         **more: Any,
     ) -> "Partition":
         """From one array of training positions per client, one per test pool, and each client's pools."""
         (offsets, indices), (pool_offsets, pool_indices), (own_offsets, own_pools) = map(
             _rows, (train, pools, own)
         )
-        return cls(
-            offsets, indices, pool_offsets, pool_indices, own_offsets, own_pools, groups=groups, **more
-        )
+        return cls(offsets, indices, pool_offsets, pool_indices, own_offsets, own_pools, **more)
 
     @property
     def sizes(self) -> np.ndarray:
@@ -85,28 +99,37 @@ class Partition:
     @property
     def hash(self) -> str:
         """16 hexadecimal digits that name the content and the data set it divides."""
-        digest = hashlib.blake2b(self.dataset_hash.encode(), digest_size=8)
-        for name in ARRAYS:
-            array = getattr(self, name)
-            if array is not None:
-                digest.update(np.ascontiguousarray(array, np.int64).tobytes())
+        digest = hashlib.blake2b(f"{self.dataset_hash} {self.held_out}".encode(), digest_size=8)
+        for name, array in self._arrays().items():
+            digest.update(name.encode())
+            digest.update(array.data)
         return digest.hexdigest()
 
+    @property
+    def classes(self) -> int | None:
+        """The number of classes where the partition gives its own labels, None otherwise."""
+        return None if self.train_labels is None else int(self.train_labels.max()) + 1
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        present = {name: getattr(self, name) for name in ARRAYS if getattr(self, name) is not None}
+        return {name: np.ascontiguousarray(array, np.int64) for name, array in present.items()}
+
     def save(self, folder: Path) -> None:
-        """Write ``partition.npz``, ``labels.png`` and ``summary.json`` (last); deterministic bytes."""
+        """Write the arrays, ``labels.png`` and ``summary.json`` (last); deterministic bytes."""
         from fedflow.partition.picture import draw_labels
 
-        arrays = {name: getattr(self, name) for name in ARRAYS if getattr(self, name) is not None}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "summary.json").unlink(missing_ok=True)  # never an old summary beside new arrays
-            _write_npz(folder / "partition.npz", arrays)
+            (folder / SUMMARY).unlink(missing_ok=True)  # never an old summary beside new arrays
+            partial = folder / f"{FILE}.partial"
+            save_file(self._arrays(), partial)
+            partial.replace(folder / FILE)
             if self.label_counts is not None:
                 draw_labels(self.label_counts, self.groups, self.params, folder / "labels.png")
-            (folder / "summary.json").write_text(json.dumps(self.summary(), indent=1) + "\n")
-        except OSError as error:
+            (folder / SUMMARY).write_text(json.dumps(self.summary(), indent=1) + "\n")
+        except (OSError, SafetensorError) as error:
             raise FedflowError(
-                f"cannot write the partition to {folder}: {error.strerror or error}"
+                f"cannot write the partition to {folder}: {getattr(error, 'strerror', None) or error}"
             ) from error
 
     def summary(self) -> dict[str, Any]:
@@ -124,72 +147,116 @@ class Partition:
             },
             **self.facts,
             "groups": groups,
+            "newcomers": 0 if self.newcomers is None else int(self.newcomers.sum()),
+            "held_out": self.held_out,
             "hash": self.hash,
             "dataset_hash": self.dataset_hash,
             "params": self.params,
         }
 
 
-def make_partition(
-    params: PartitionParams,
-    train_labels: np.ndarray,
-    test_labels: np.ndarray,
-    classes: int,
-    dataset_hash: str = "",
-) -> Partition:
-    """Divide a data set by ``params``; a client's test set is all test samples of the labels it trains on.
+def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str = "") -> Partition:
+    """Divide a data set by ``params``. Raises `BadInput` when it cannot be made.
 
-    ``train_labels`` [n] and ``test_labels`` [t] hold 0..K-1. Raises `BadInput` when it cannot be made.
+    A client is tested on all test samples of the labels it trains on, unless the scheme or ``holdout``
+    says otherwise.
     """
-    if params.clients > len(train_labels):
-        raise BadInput(
-            "partition.clients",
-            params.clients,
-            f"at most {len(train_labels)}, the number of training samples",
-        )
-    scheme = params.build()
-    train = scheme.split(train_labels, params.clients, generator(params.seed, f"partition/{params.scheme}"))
+    scheme, count = params.build(), len(samples.labels)
+    clients = scheme.count(samples) if params.clients is None else params.clients
+    pieces = params.pieces or clients
+    if pieces > count:
+        raise BadInput("partition.clients", pieces, f"at most {count}, the number of training samples")
+
+    def rng(purpose: str) -> np.random.Generator:
+        return generator(params.seed, f"partition/{purpose}")
+
+    split = scheme.split(samples, pieces, rng(params.scheme))
+    labels = samples.labels if split.train_labels is None else split.train_labels
+    test_labels = samples.test_labels if split.test_labels is None else split.test_labels
+    train, groups, train_labels = split.train, split.groups, split.train_labels
+    if params.difficulty is not None:
+        losses = samples.losses(params.difficulty)
+        train = by_difficulty(train, labels, losses, params.difficulty.order, rng("difficulty"))
+    train, groups = train[:clients], None if groups is None else groups[:clients]
+    all_rows = np.concatenate(train)
+    if params.holdout:
+        train, pools = hold_out(train, labels, params.holdout, rng("holdout"))
+        own = list(np.arange(clients)[:, None])
+    elif split.pools is not None and split.own is not None:
+        pools, own = split.pools, split.own[:clients]
+    else:
+        pools = [np.flatnonzero(test_labels == c) for c in range(num_classes(labels))]
+        own = [np.unique(labels[rows]) for rows in train]
     smallest = min(map(len, train))
     if smallest < params.min_train:
         raise BadInput(
             "partition.clients",
-            params.clients,
+            clients,
             f"fewer: a client got {smallest} samples, min_train is {params.min_train}",
         )
-    sizes = np.array([len(rows) for rows in train])
-    owner = np.repeat(np.arange(params.clients), sizes)
-    counts = np.zeros((params.clients, classes), dtype=np.int64)
-    np.add.at(counts, (owner, train_labels[np.concatenate(train)]), 1)
-    pools = [np.flatnonzero(test_labels == c) for c in range(classes)]
-    own = [np.flatnonzero(row) for row in counts > 0]
-    shares = counts / counts.sum(1, keepdims=True)
-    overall = np.bincount(train_labels, minlength=classes) / len(train_labels)
-    facts = {
-        "samples_unused": int(len(train_labels) - sizes.sum()),
-        "labels_per_client": float((counts > 0).sum(1).mean()),
-        "skew": float(0.5 * np.abs(shares - overall).sum(1).mean()),
-    }
+    if params.label_noise is not None:
+        spoilt = all_rows if params.label_noise.protocol == "official" else np.concatenate(train)
+        train_labels = spoil(labels, spoilt, num_classes(labels), params.label_noise, rng("label noise"))
+    counts = _label_counts(train, labels if train_labels is None else train_labels)
     return Partition.from_lists(
-        train, pools, own, scheme.planted(params.clients),
-        params=params.as_dict(), dataset_hash=dataset_hash, facts=facts, label_counts=counts,
+        train, pools, own, groups=groups,
+        newcomers=late(clients, params.newcomers, groups, rng("newcomers")) if params.newcomers else None,
+        train_labels=train_labels, test_labels=split.test_labels, held_out=bool(params.holdout),
+        params=params.as_dict(), dataset_hash=dataset_hash, label_counts=counts,
+        facts={"samples_unused": count - sum(map(len, train)), **_skew(counts)},
     )  # fmt: skip
 
 
+def _label_counts(train: Indices, labels: np.ndarray) -> np.ndarray | None:
+    """Training samples of each label at each client [N, K]; None for real targets."""
+    if labels.dtype.kind == "f":
+        return None
+    counts = np.zeros((len(train), num_classes(labels)), dtype=np.int64)
+    owner = np.repeat(np.arange(len(train)), [len(rows) for rows in train])
+    np.add.at(counts, (owner, labels[np.concatenate(train)]), 1)
+    return counts
+
+
+def _skew(counts: np.ndarray | None) -> dict[str, float]:
+    """How the labels of clients differ from those of all samples, in two numbers."""
+    if counts is None:
+        return {}
+    shares, overall = counts / counts.sum(1, keepdims=True), counts.sum(0) / counts.sum()
+    return {
+        "labels_per_client": float((counts > 0).sum(1).mean()),
+        "skew": float(0.5 * np.abs(shares - overall).sum(1).mean()),
+    }
+
+
 def load_partition(folder: Path) -> Partition:
-    """Read a saved partition. Raises `FedflowError` when it is missing, truncated or damaged."""
-    file, remedy = folder / "partition.npz", "run `fedflow partition` for it again"
+    """Read a saved partition, its arrays mapped into memory.
+
+    Raises `FedflowError` when it is missing, truncated or damaged.
+    """
+    file, remedy = folder / FILE, "run `fedflow partition` for it again"
     try:
-        summary = json.loads((folder / "summary.json").read_text())
-        with np.load(file, allow_pickle=False) as data:
-            arrays = {name: data[name] for name in ARRAYS if name in data.files}
-        partition = Partition(**arrays, params=summary["params"], dataset_hash=summary["dataset_hash"])
+        summary = json.loads((folder / SUMMARY).read_text())
+        if not file.is_file():
+            raise FedflowError(f"there is no {file}; {remedy}")
+        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in load_file(file).items()}
+        if arrays.keys() - set(ARRAYS):
+            raise ValueError(f"it holds {', '.join(arrays.keys() - set(ARRAYS))}")
+        if "newcomers" in arrays:
+            arrays["newcomers"] = arrays["newcomers"].astype(bool)
+        facts = {name: summary[name] for name in FACTS if name in summary}
+        partition = Partition(
+            **arrays, held_out=summary["held_out"], params=summary["params"],
+            dataset_hash=summary["dataset_hash"], facts=facts,
+        )  # fmt: skip
         whole = partition.hash == summary["hash"]
+    except FedflowError:
+        raise
     except FileNotFoundError as error:
         raise FedflowError(f"there is no {error.filename}; {remedy}") from error
     except Exception as error:  # decoders of damaged files raise almost anything
         raise FedflowError(f"{file} is damaged ({reason(error)}); {remedy}") from error
     if not whole:
-        raise FedflowError(f"{file} does not match the hash in summary.json; {remedy}")
+        raise FedflowError(f"{file} does not match the hash in {SUMMARY}; {remedy}")
     return partition
 
 
@@ -197,16 +264,3 @@ def _rows(lists: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     sizes = np.array([len(row) for row in lists], dtype=np.int64)
     flat = np.concatenate(lists).astype(np.int64) if len(lists) else np.empty(0, np.int64)
     return np.concatenate([[0], np.cumsum(sizes)]), flat
-
-
-def _write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """As ``np.savez_compressed``, with fixed times in the archive so that equal arrays are equal bytes."""
-    partial = path.with_suffix(".partial")
-    with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, array in arrays.items():
-            buffer = io.BytesIO()
-            np.lib.format.write_array(buffer, np.asarray(array), allow_pickle=False)
-            archive.writestr(
-                zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0)), buffer.getvalue(), zipfile.ZIP_DEFLATED
-            )
-    partial.replace(path)

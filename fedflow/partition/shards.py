@@ -6,7 +6,8 @@ follow each other from place m j. Fewer shards per client are more skewed.
 Source: McMahan et al., AISTATS 2017 (m = 2), as FedZoo-Bench's "niid-randomshard".
 
 >>> import numpy as np
->>> parts = Shards(shards_per_client=2).split(np.repeat([0, 1], 6), 3, np.random.default_rng(0))
+>>> samples = Samples(np.repeat([0, 1], 6))
+>>> parts = Shards(shards_per_client=2).split(samples, 3, np.random.default_rng(0)).train
 >>> [len(part) for part in parts]
 [4, 4, 4]
 """
@@ -14,7 +15,7 @@ Source: McMahan et al., AISTATS 2017 (m = 2), as FedZoo-Bench's "niid-randomshar
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.partition.base import Indices, Scheme, register
+from fedflow.partition.base import Samples, Scheme, Split, register
 from fedflow.settings import option
 
 
@@ -24,7 +25,8 @@ class Shards(Scheme):
         2, "label shards of one client", symbol="m", ge=1, source="McMahan et al.: 2"
     )
 
-    def split(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> Indices:
+    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
+        labels = samples.labels
         count = self.shards_per_client * clients
         length = len(labels) // count
         if length == 0:
@@ -34,4 +36,4 @@ class Shards(Scheme):
                 f"at most {len(labels) // clients} for {clients} clients",
             )
         shards = np.argsort(labels, kind="stable")[: count * length].reshape(count, length)
-        return list(np.sort(shards[rng.permutation(count)].reshape(clients, -1), axis=1))
+        return Split(list(np.sort(shards[rng.permutation(count)].reshape(clients, -1), axis=1)))

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflow.data import Examples
 from fedflow.local.client import EVALUATION_BATCH, Client, Update
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.worker import Job, Shard, _client, solve
@@ -105,7 +106,7 @@ def _score(
 
     Each distinct model sees each test sample once; its clients are scored from the counts per pool.
     """
-    partition, total = federation.partition, len(federation.test)
+    partition, shared = federation.partition, not federation.partition.held_out
     local, everywhere, losses = (np.full(len(clients), np.nan) for _ in range(3))
     for place, w in enumerate(vectors):
         members = np.flatnonzero(model == place).tolist()
@@ -113,12 +114,12 @@ def _score(
             p: partition.pool(p)
             for p in sorted({int(p) for i in members for p in partition.test_pools(clients[i])})
         }
-        needed = np.zeros(total, dtype=bool)
+        needed = np.zeros(len(federation.own_test), dtype=bool)
         for rows in pools.values():
             needed[rows] = True
-        if full:
+        if full and shared:
             needed[:] = True
-        hits, loss = _predict(federation, w, np.flatnonzero(needed))
+        hits, loss = _predict(federation, w, federation.own_test, np.flatnonzero(needed))
         counts = {p: (hits[rows].sum(), loss[rows].sum(), len(rows)) for p, rows in pools.items()}
         for i in members:
             own = [counts[int(p)] for p in partition.test_pools(clients[i])]
@@ -126,14 +127,18 @@ def _score(
                 right, lost, size = np.sum(own, axis=0)
                 local[i], losses[i] = right / size, lost / size
         if full:
-            everywhere[members] = hits.mean()
+            complete = federation.test
+            over_all = hits if shared else _predict(federation, w, complete, np.arange(len(complete)))[0]
+            everywhere[members] = over_all.mean()
     return local, everywhere, losses
 
 
 @torch.no_grad()
-def _predict(federation: Federation, w: Tensor, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Hits and losses of one model, arrays over the complete test set (0 where not evaluated)."""
-    test, model = federation.test, federation.model
+def _predict(
+    federation: Federation, w: Tensor, test: Examples, rows: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Hits and losses of one model, arrays over the examples ``test`` (0 where not evaluated)."""
+    model = federation.model
     hits, losses = (torch.zeros(len(test), dtype=torch.float64, device=model.device) for _ in range(2))
     for chunk in torch.as_tensor(rows, device=model.device).split(EVALUATION_BATCH):
         outputs, y = model.outputs(w, test.inputs(chunk, model.dtype)), test.targets(chunk)

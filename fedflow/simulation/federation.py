@@ -1,8 +1,8 @@
 """A federation: a model, training and test examples, and which client holds what."""
 
+import functools
 import json
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -21,6 +21,11 @@ class Federation:
     train: Examples
     test: Examples
     partition: Partition
+
+    @property
+    def own_test(self) -> Examples:
+        """The examples that test pools point into: the training split where clients hold some of it out."""
+        return self.train if self.partition.held_out else self.test
 
     def open(self) -> "Federation":
         return self
@@ -41,16 +46,17 @@ class FederationFiles:
         return _open(self)
 
 
-@lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=2)
 def _open(files: FederationFiles) -> Federation:
-    dataset = load_prepared(Path(files.prepared))
-    factory = partial(
-        build, files.model, dataset.input_shape, dataset.num_classes, **json.loads(files.model_options)
+    dataset, partition = load_prepared(Path(files.prepared)), load_partition(Path(files.partition))
+    classes = partition.classes or dataset.num_classes
+    factory = functools.partial(
+        build, files.model, dataset.input_shape, classes, **json.loads(files.model_options)
     )
     device = torch.device(files.device)
     return Federation(
         model=FlatModel(factory, device=device),
-        train=dataset.train.to(device),
-        test=dataset.test.to(device),
-        partition=load_partition(Path(files.partition)),
+        train=dataset.train.relabelled(partition.train_labels).to(device),
+        test=dataset.test.relabelled(partition.test_labels).to(device),
+        partition=partition,
     )

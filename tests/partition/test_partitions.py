@@ -2,15 +2,18 @@
 
 import hashlib
 import json
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from fedflow.errors import BadInput, FedflowError
-from fedflow.partition import Partition, PartitionParams, load_partition, make_partition
+from fedflow.partition import Partition, PartitionParams, Samples, load_partition, make_partition
 
 TRAIN, TEST = np.arange(600) % 10, np.arange(150) % 10
+SAMPLES = Samples(TRAIN, TEST)
 
 
 def params(**changes: object) -> PartitionParams:
@@ -20,7 +23,7 @@ def params(**changes: object) -> PartitionParams:
 
 @pytest.fixture
 def made() -> Partition:
-    return make_partition(params(), TRAIN, TEST, 10, "abc")
+    return make_partition(params(), SAMPLES, "abc")
 
 
 @pytest.fixture
@@ -38,19 +41,19 @@ def test_a_client_is_tested_on_all_test_samples_of_the_labels_it_trains_on(made)
 
 def test_iid_clients_are_tested_on_the_complete_test_set():
     entry = {"dataset": "digits", "scheme": "iid", "clients": 4}
-    made = make_partition(PartitionParams.parse(entry), TRAIN, TEST, 10)
+    made = make_partition(PartitionParams.parse(entry), SAMPLES)
     assert all(np.array_equal(made.test(k), np.arange(150)) for k in range(4))
 
 
 def test_one_training_sample_of_a_label_brings_all_its_test_samples():
     entry = {"dataset": "d", "scheme": "iid", "clients": 1}
-    made = make_partition(PartitionParams.parse(entry), np.array([0, 0, 1]), np.array([1, 0, 1, 1]), 2)
+    made = make_partition(PartitionParams.parse(entry), Samples(np.array([0, 0, 1]), np.array([1, 0, 1, 1])))
     assert made.test(0).tolist() == [0, 1, 2, 3]
 
 
 def test_a_label_without_test_samples_adds_none():
     entry = {"dataset": "d", "scheme": "iid", "clients": 1}
-    made = make_partition(PartitionParams.parse(entry), np.array([0, 1]), np.array([0, 0]), 2)
+    made = make_partition(PartitionParams.parse(entry), Samples(np.array([0, 1]), np.array([0, 0])))
     assert made.test(0).tolist() == [0, 1] and made.test_size(0) == 2
 
 
@@ -65,7 +68,7 @@ def test_saving_and_loading_changes_nothing(made, saved):
 
 def test_planted_groups_survive_saving(tmp_path):
     groups = PartitionParams.parse({"dataset": "d", "scheme": "label_groups", "groups": 2, "clients": 4})
-    make_partition(groups, TRAIN, TEST, 10).save(tmp_path)
+    make_partition(groups, SAMPLES).save(tmp_path)
     assert load_partition(tmp_path).groups.tolist() == [0, 0, 1, 1]
     assert json.loads((tmp_path / "summary.json").read_text())["groups"] == 2
 
@@ -73,7 +76,7 @@ def test_planted_groups_survive_saving(tmp_path):
 def test_files_are_equal_byte_for_byte(made, saved, tmp_path):
     made.save(tmp_path / "again")
     files = sorted(file.name for file in saved.iterdir())
-    assert files == ["labels.png", "partition.npz", "summary.json"]
+    assert files == ["labels.png", "partition.safetensors", "summary.json"]
     for name in files:
         one, other = (hashlib.sha256((f / name).read_bytes()).digest() for f in (saved, tmp_path / "again"))
         assert one == other, name
@@ -89,27 +92,27 @@ def test_the_summary_tells_sizes_labels_and_skew(saved):
 
 def test_parameters_left_at_their_defaults_are_recorded(tmp_path):
     entry = {"dataset": "d", "scheme": "dirichlet", "clients": 4}
-    make_partition(PartitionParams.parse(entry), TRAIN, TEST, 10).save(tmp_path)
+    make_partition(PartitionParams.parse(entry), SAMPLES).save(tmp_path)
     recorded = json.loads((tmp_path / "summary.json").read_text())["params"]["parameters"]
     assert recorded == {"alpha": 0.1, "min_size": 10, "balance": True}
     assert load_partition(tmp_path).params["parameters"] == recorded
 
 
 def test_the_hash_depends_on_the_data_set_too(made):
-    assert make_partition(params(), TRAIN, TEST, 10, "other").hash != made.hash
+    assert make_partition(params(), SAMPLES, "other").hash != made.hash
 
 
 @pytest.mark.parametrize("clients", [1, 60, 500])
 def test_a_picture_is_drawn_for_few_and_for_many_clients(clients, tmp_path):
     labels = np.arange(2000) % 30
     entry = PartitionParams.parse({"dataset": "d", "scheme": "iid", "clients": clients})
-    make_partition(entry, labels, labels, 30).save(tmp_path)
+    make_partition(entry, Samples(labels, labels)).save(tmp_path)
     assert (tmp_path / "labels.png").read_bytes().startswith(b"\x89PNG")
 
 
 # Damage
 
-NPZ, SUMMARY = "partition.npz", "summary.json"
+FILE, SUMMARY = "partition.safetensors", "summary.json"
 
 
 def cut_short(file: Path) -> None:
@@ -123,26 +126,25 @@ def flip(file: Path) -> None:
 
 
 def other_indices(file: Path) -> None:
-    with np.load(file) as data:
-        arrays = dict(data)
+    arrays = load_file(file)
     arrays["indices"][:2] = arrays["indices"][1::-1]
-    np.savez(file, **arrays)
+    save_file(arrays, file)
 
 
 def pickled(file: Path) -> None:
-    np.savez(file, offsets=np.array([{}], dtype=object), allow_pickle=True)
+    file.write_bytes(pickle.dumps({"offsets": [0]}))
 
 
 @pytest.mark.parametrize(
     ("name", "spoil", "message"),
     [
-        (NPZ, Path.unlink, "there is no .*partition.npz"),
+        (FILE, Path.unlink, "there is no .*partition.safetensors"),
         (SUMMARY, Path.unlink, "there is no .*summary.json"),
-        (NPZ, cut_short, "partition.npz is damaged"),
-        (NPZ, flip, "partition.npz is damaged"),
-        (NPZ, lambda file: file.write_bytes(b""), "partition.npz is damaged"),
-        (NPZ, pickled, "partition.npz is damaged"),
-        (NPZ, other_indices, "does not match the hash in summary.json"),
+        (FILE, cut_short, "partition.safetensors is damaged"),
+        (FILE, flip, "does not match the hash in summary.json"),
+        (FILE, lambda file: file.write_bytes(b""), "partition.safetensors is damaged"),
+        (FILE, pickled, "partition.safetensors is damaged"),
+        (FILE, other_indices, "does not match the hash in summary.json"),
         (SUMMARY, cut_short, "is damaged"),
         (SUMMARY, lambda file: file.write_text("[]"), "is damaged"),
         (SUMMARY, lambda file: file.write_text("{}"), "is damaged"),
@@ -156,7 +158,7 @@ def test_damaged_files_are_named_with_the_remedy(saved, name, spoil, message):
 
 
 def test_whichever_byte_is_wrong_the_partition_loads_unchanged_or_is_refused_in_one_line(made, saved):
-    file = saved / NPZ
+    file = saved / FILE
     content = file.read_bytes()
     for place in range(len(content)):  # zip, zlib and NumPy each have errors of their own
         file.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :])
@@ -205,21 +207,21 @@ def test_messages_name_the_partition_as_params_yaml_does():
 
 def test_more_clients_than_samples_are_refused():
     with pytest.raises(BadInput, match=r"partition.clients: 601 .*at most 600"):
-        make_partition(params(clients=601), TRAIN, TEST, 10)
+        make_partition(params(clients=601), SAMPLES)
 
 
 def test_every_client_gets_the_least_that_is_asked_for():
     with pytest.raises(BadInput, match=r"partition.clients: 12 .*fewer: .* min_train is 200"):
-        make_partition(params(min_train=200), TRAIN, TEST, 10)
+        make_partition(params(min_train=200), SAMPLES)
     empty = {"dataset": "d", "scheme": "dirichlet", "clients": 100, "alpha": 0.01, "min_size": 0}
     with pytest.raises(BadInput, match=r"a client got 0 samples, min_train is 1"):
-        make_partition(PartitionParams.parse(empty), TRAIN, TEST, 10)
+        make_partition(PartitionParams.parse(empty), SAMPLES)
 
 
 def test_a_hundred_thousand_clients_share_a_million_samples(tmp_path):
     labels = np.random.default_rng(0).integers(0, 10, 1_000_000)
     entry = PartitionParams.parse({"dataset": "d", "scheme": "iid", "clients": 100_000})
-    made = make_partition(entry, labels, labels[:1000], 10)
+    made = make_partition(entry, Samples(labels, labels[:1000]))
     assert (made.sizes == 10).all()
     assert np.array_equal(np.sort(made.indices), np.arange(1_000_000))
     made.save(tmp_path)

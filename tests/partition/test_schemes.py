@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedflow.errors import BadInput
-from fedflow.partition import SCHEMES, PartitionParams, make_partition
+from fedflow.partition import SCHEMES, PartitionParams, Samples, make_partition
 from fedflow.partition.base import deal
 from fedflow.partition.dirichlet import TRIES, Dirichlet, cut
 from fedflow.partition.iid import IID
@@ -64,20 +64,21 @@ def test_dirichlet_cuts_at_the_floor_of_the_cumulative_share(p, n, expected):
 
 
 def test_iid_gives_the_first_clients_one_more():
-    parts = IID().split(np.zeros(14, dtype=int), 4, np.random.default_rng(0))
+    parts = IID().split(Samples(np.zeros(14, dtype=int)), 4, np.random.default_rng(0)).train
     assert sizes(parts).tolist() == [4, 4, 3, 3]
 
 
 def test_shards_drop_the_surplus_and_hold_few_labels():
     labels = np.repeat(np.arange(10), 103)
-    parts = Shards(shards_per_client=2).split(labels, 100, np.random.default_rng(0))
+    parts = Shards(shards_per_client=2).split(Samples(labels), 100, np.random.default_rng(0)).train
     assert set(sizes(parts)) == {2 * (1030 // 200)}
     assert labels_held(labels, parts).sum(1).max() <= 4  # a shard may lie across a border of labels
 
 
 def test_label_groups_are_planted_and_disjoint():
     scheme = LabelGroups(groups=3)
-    parts, groups = scheme.split(CIFAR10, 10, np.random.default_rng(0)), scheme.planted(10)
+    split = scheme.split(Samples(CIFAR10), 10, np.random.default_rng(0))
+    parts, groups = split.train, split.groups
     held = labels_held(CIFAR10, parts)
     assert groups.tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
     own = np.array([held[groups == g].any(0) for g in range(3)])
@@ -94,7 +95,7 @@ def test_label_groups_are_planted_and_disjoint():
 def test_label_skew_has_the_published_sizes_and_overlaps(fraction, labels, overlaps):
     shared, spread = np.zeros(labels + 1), []
     for seed in SEEDS:
-        parts = LabelSkew(fraction=fraction).split(CIFAR10, 100, np.random.default_rng(seed))
+        parts = LabelSkew(fraction=fraction).split(Samples(CIFAR10), 100, np.random.default_rng(seed)).train
         held = labels_held(CIFAR10, parts)
         assert (held.sum(1) == labels).all() and sizes(parts).mean() == 500
         assert all(held[i, i % 10] for i in range(100))
@@ -110,7 +111,7 @@ def test_label_skew_has_the_published_sizes_and_overlaps(fraction, labels, overl
 def test_dirichlet_has_the_published_label_counts_and_sizes(alpha, labels, sd):
     counts, spread = [], []
     for seed in SEEDS:
-        parts = Dirichlet(alpha=alpha).split(CIFAR10, 100, np.random.default_rng(seed))
+        parts = Dirichlet(alpha=alpha).split(Samples(CIFAR10), 100, np.random.default_rng(seed)).train
         assert sizes(parts).sum() == 50_000 and sizes(parts).min() >= 10
         counts.append(labels_held(CIFAR10, parts).sum(1).mean())
         spread.append(sizes(parts).std())
@@ -121,7 +122,7 @@ def test_dirichlet_has_the_published_label_counts_and_sizes(alpha, labels, sd):
 def test_without_balance_sizes_spread_further():
     def spread(balance: bool) -> float:
         scheme = Dirichlet(min_size=1, balance=balance)
-        return sizes(scheme.split(CIFAR10, 20, np.random.default_rng(1))).std()
+        return sizes(scheme.split(Samples(CIFAR10), 20, np.random.default_rng(1)).train).std()
 
     assert spread(True) < spread(False)
 
@@ -144,10 +145,10 @@ def test_parts_are_disjoint_sorted_and_complete_and_follow_the_seed(name, case, 
     labels, clients = case
     scheme = SCHEMES[name].parse(PERMISSIVE.get(name, {}))
     try:
-        parts = scheme.split(labels, clients, np.random.default_rng(seed))
+        parts = scheme.split(Samples(labels), clients, np.random.default_rng(seed)).train
     except BadInput:
         assume(False)
-    again = scheme.split(labels, clients, np.random.default_rng(seed))
+    again = scheme.split(Samples(labels), clients, np.random.default_rng(seed)).train
     everything = np.concatenate(parts)
     assert len(parts) == clients
     assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
@@ -168,7 +169,9 @@ def test_iid_does_not_look_at_the_labels(case, seed):
     labels, clients = case
     assume(clients <= len(labels))
     renamed = labels.max() - labels
-    parts, others = (IID().split(y, clients, np.random.default_rng(seed)) for y in (labels, renamed))
+    parts, others = (
+        IID().split(Samples(y), clients, np.random.default_rng(seed)).train for y in (labels, renamed)
+    )
     assert all(np.array_equal(one, other) for one, other in zip(parts, others))
 
 
@@ -178,7 +181,7 @@ def test_another_seed_gives_another_partition(name):
 
     def made(seed: int) -> str:
         entry = {"dataset": "d", "scheme": name, "clients": 10, "seed": seed, **PERMISSIVE.get(name, {})}
-        return make_partition(PartitionParams.parse(entry), labels, labels, 10).hash
+        return make_partition(PartitionParams.parse(entry), Samples(labels, labels)).hash
 
     assert made(0) == made(0) != made(1)
 
@@ -197,7 +200,6 @@ def test_the_example_in_a_scheme_s_docstring_is_true(name):
 @pytest.mark.parametrize(
     ("scheme", "labels", "clients", "message"),
     [
-        (IID(), 5, 6, r"partition.clients: 6 .* at most 5"),
         (Dirichlet(min_size=10), 50, 6, r"partition.min_size: 10 .* at most 8 for 6 clients"),
         (LabelGroups(groups=4), 30, 3, r"partition.groups: 4 .* at most 3"),
         (LabelGroups(groups=11), 100, 50, r"partition.groups: 11 .* at most 10"),
@@ -208,10 +210,10 @@ def test_the_example_in_a_scheme_s_docstring_is_true(name):
 )
 def test_a_partition_that_cannot_be_made_names_the_field_and_what_works(scheme, labels, clients, message):
     with pytest.raises(BadInput, match=message):
-        scheme.split(np.arange(labels) % 10, clients, np.random.default_rng(0))
+        scheme.split(Samples(np.arange(labels) % 10), clients, np.random.default_rng(0))
 
 
 def test_dirichlet_gives_up_after_a_bounded_number_of_draws():
     labels = np.repeat(np.arange(2), 50)
     with pytest.raises(BadInput, match=rf"alpha 0.001 \(none of {TRIES} draws reached it\), or a larger"):
-        Dirichlet(alpha=0.001, min_size=9).split(labels, 10, np.random.default_rng(0))
+        Dirichlet(alpha=0.001, min_size=9).split(Samples(labels), 10, np.random.default_rng(0))

@@ -1,0 +1,1 @@
+"""What any partition can be followed by, whatever its scheme."""

@@ -1,0 +1,48 @@
+"""Label noise: some training labels are replaced, by a transition matrix over the classes.
+
+``pair``: label i becomes i + 1 (mod K) with probability ratio. ``symmetric``: it becomes any other
+label, each with probability ratio / (K - 1). Labels that clients are tested on stay clean.
+``protocol: official`` is what the authors' code of SuPerFed does: the two matrices are swapped, and
+labels are spoilt before clients hold out their test samples, so that those are wrong too.
+Source: SuPerFed (Hahn et al., KDD 2022), section 4.3, equations 2.7 and 2.8.
+
+>>> transition("pair", 0.1, 4)[3].tolist()
+[0.1, 0.0, 0.0, 0.9]
+"""
+
+import numpy as np
+
+from fedflow.settings import Settings, option
+
+KINDS = ("pair", "symmetric")
+
+
+class LabelNoise(Settings):
+    section = "partition.label_noise"
+    kind: str = option("symmetric", "which wrong labels", choices=KINDS)
+    ratio: float = option(
+        0.2, "share of wrong labels", symbol="rho", ge=0, le=1, source="pair 0.1, 0.4; symmetric 0.2, 0.6"
+    )
+    protocol: str = option(
+        "clean", "clean test labels, or as the authors' code", choices=("clean", "official")
+    )
+
+
+def transition(kind: str, ratio: float, classes: int) -> np.ndarray:
+    """P(noisy label j | clean label i), [K, K]; rows sum to 1."""
+    same = (1 - ratio) * np.eye(classes)
+    if kind == "pair":
+        return same + ratio * np.roll(np.eye(classes), 1, axis=1)
+    return same + ratio / (classes - 1) * (1 - np.eye(classes))
+
+
+def spoil(
+    labels: np.ndarray, rows: np.ndarray, classes: int, noise: LabelNoise, rng: np.random.Generator
+) -> np.ndarray:
+    """``labels`` [n] with those at ``rows`` [m] drawn anew by the transition matrix."""
+    official = noise.protocol == "official"
+    kind = KINDS[1 - KINDS.index(noise.kind)] if official else noise.kind
+    cumulative = transition(kind, noise.ratio, classes).cumsum(1)
+    noisy = labels.copy()
+    noisy[rows] = (rng.random(len(rows))[:, None] >= cumulative[labels[rows]]).sum(1).clip(max=classes - 1)
+    return noisy

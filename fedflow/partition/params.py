@@ -1,0 +1,72 @@
+"""One entry of ``partitions`` in ``params.yaml``."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, ClassVar, Self
+
+from fedflow.errors import BadInput, unknown_name
+from fedflow.partition.after.difficulty import Difficulty
+from fedflow.partition.after.label_noise import LabelNoise
+from fedflow.partition.base import SCHEMES, Scheme
+from fedflow.settings import Settings, option
+
+
+class PartitionParams(Settings):
+    """One entry of ``partitions``: the shared fields, and beside them the parameters of the scheme.
+
+    What every scheme can be followed by comes in this order: ``pieces``, ``difficulty``, ``holdout``,
+    ``label_noise``, ``newcomers``.
+    """
+
+    section: ClassVar[str] = "partition"
+    dataset: str = option(doc="a name under data")
+    scheme: str = option(doc="how clients get their samples")
+    clients: int | None = option(
+        None, "number of clients; may be left out where the data decide", symbol="N", ge=1
+    )
+    seed: int = option(0, "seed of every random choice", ge=0)
+    min_train: int = option(1, "every client must get at least so many training samples", ge=1)
+    pieces: int | None = option(
+        None, "cut the data for so many clients and use the first `clients` of them only", symbol="P", ge=1
+    )
+    difficulty: Difficulty | None = option(
+        None, "deal easy samples to the first clients, hard ones to the last"
+    )
+    holdout: float = option(
+        0.0,
+        "share of a client's own samples that it is tested on; 0 = test samples of its labels",
+        ge=0,
+        lt=1,
+    )
+    label_noise: LabelNoise | None = option(None, "wrong training labels")
+    newcomers: float = option(0.0, "share of the clients that join after the last round", ge=0, lt=1)
+    parameters: dict = option(factory=dict, doc="parameters of the scheme")
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], section: str | None = None) -> Self:
+        """Build from the flat mapping of ``params.yaml``; unknown parameters raise `BadInput`."""
+        section = cls.section if section is None else section
+        if not isinstance(values, Mapping):
+            raise BadInput(section, values, "a mapping of field names to values")
+        shared = {f.name for f in fields(cls)} - {"parameters"}
+        own = {name: value for name, value in values.items() if name not in shared}
+        parsed = super().parse(
+            {k: v for k, v in values.items() if k in shared} | {"parameters": own}, section
+        )
+        if parsed.scheme not in SCHEMES:
+            raise unknown_name(f"{section}.scheme", parsed.scheme, SCHEMES)
+        scheme = SCHEMES[parsed.scheme]
+        accepted = [f.name for f in fields(scheme)]
+        for name in own:
+            if name not in accepted:
+                raise unknown_name(f"{section}.{name}", name, [*sorted(shared), *accepted])
+        complete = scheme.parse(own, section=section).as_dict()  # defaults too, so that a record says it all
+        return replace(parsed, parameters=complete)
+
+    def validate(self) -> None:
+        if self.pieces is not None and (self.clients is None or self.pieces < self.clients):
+            raise BadInput("partition.pieces", self.pieces, f"at least clients, which is {self.clients}")
+
+    def build(self) -> Scheme:
+        """The scheme with its parameters."""
+        return SCHEMES[self.scheme].parse(self.parameters, section="partition")
