@@ -153,6 +153,8 @@ def _serve(folder: Path, port: int) -> None:
         "PREFECT_SERVER_API_HOST": "127.0.0.1",
         "PREFECT_SERVER_API_PORT": str(port),
         "PREFECT_UI_API_URL": url,
+        # Slots that a killed run holds expire also when the server is killed and started anew.
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     }
     import uvicorn
     from prefect.server.api.server import create_app

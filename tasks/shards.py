@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # worker processes import this file, and need no params.yaml
     from fedflow.config import EngineSettings
 
 GPU_LIMIT = "fedflow-gpu"  # global concurrency limit: how many shards may use a GPU at once
+LEASE = 60.0  # seconds after which the slot of a killed shard is free again (the least that Prefect takes)
 LOST_WORKERS = 3  # replacements of a broken worker pool in one round
 
 
@@ -38,7 +39,7 @@ def run_shard(work: Callable, job: Job, shard: Any, title: str, worker: int, cli
     """``work(job, shard)``: safe to retry, because it changes nothing but its result."""
     # Small networks crawl when threads share a core; the setting counts for the thread that makes it only.
     torch.set_num_threads(1)
-    with concurrency(GPU_LIMIT, occupy=1) if on_gpu(job) else nullcontext():
+    with concurrency(GPU_LIMIT, occupy=1, lease_duration=LEASE) if on_gpu(job) else nullcontext():
         return work(job, shard)
 
 

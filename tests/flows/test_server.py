@@ -2,6 +2,9 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import urllib.request
 
 import psutil
@@ -49,3 +52,32 @@ def test_a_taken_port_is_one_line(folder, tmp_path, monkeypatch):
 def test_without_a_server_there_is_nothing_to_stop(tmp_path, monkeypatch):
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     assert not server.stop()
+
+
+HOLD = """
+import os, signal
+from flows.server import home, prefect_api, _state
+with prefect_api():
+    from prefect.concurrency.sync import concurrency
+    from tasks.shards import GPU_LIMIT, LEASE, ensure_gpu_limit
+    ensure_gpu_limit()
+    with concurrency(GPU_LIMIT, occupy=1, lease_duration=LEASE):
+        print("held", flush=True)
+        if {killed}:
+            os.kill(_state(home())["pid"], signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_the_gpu_of_a_killed_run_is_free_again_also_after_the_server_was_killed(tmp_path):
+    environment = {k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}
+    environment |= {"PREFECT_HOME": str(tmp_path)}
+    for killed in (True, False):
+        done = subprocess.run(
+            [sys.executable, "-c", HOLD.format(killed=killed)],
+            check=False, env=environment, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert "held" in done.stdout, done.stderr
+        assert done.returncode == (-signal.SIGKILL if killed else 0)
+    subprocess.run([sys.executable, "-m", "flows.server", "--stop"], env=environment, check=True)
