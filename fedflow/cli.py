@@ -37,6 +37,9 @@ Set = Annotated[
     ),
 ]
 
+partitions_app = typer.Typer(invoke_without_command=True)
+app.add_typer(partitions_app, name="partitions")
+
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # of click, or of the copy inside typer
 
 # Nothing is sent to anybody, and the terminal shows progress instead of a line per task.
@@ -213,23 +216,82 @@ def methods(
 
 
 @app.command()
-def partitions(name: Annotated[str | None, typer.Argument(help="Explain this scheme.")] = None) -> None:
+def schemes(
+    name: Annotated[str | None, typer.Argument(help="Explain this scheme.")] = None,
+    markdown: Annotated[
+        bool, typer.Option(help="Print the whole catalogue in Markdown (docs/partitions.md).")
+    ] = False,
+    pictures: Annotated[Path | None, typer.Option(help="Draw the catalogue's pictures into this folder.")] = None,
+) -> None:
     """List the partition schemes, or explain one: order of sampling, source, parameters.
 
-    For example `fedflow partitions dirichlet`.
+    For example `fedflow schemes dirichlet`.
     """
     from fedflow.errors import unknown_name
     from fedflow.partition import SCHEMES
-    from fedflow.settings import explain
+    from fedflow.partition.catalogue import catalogue, describe, draw
 
+    if markdown:
+        print(catalogue(), end="")
+    if pictures is not None:
+        draw(pictures)
+    if markdown or pictures is not None:
+        return
     if name is None:
-        rows = [(n, _doc(s).splitlines()[0].partition(": ")[2]) for n, s in sorted(SCHEMES.items())]
+        rows = [(n, describe(scheme).idea) for n, scheme in sorted(SCHEMES.items())]
         _print_table("partition schemes", ("name", "what it does"), rows)
         return
     if name not in SCHEMES:
         raise unknown_name("partition.scheme", name, SCHEMES)
-    _print_text(_doc(SCHEMES[name]))
-    _print_options(explain(SCHEMES[name]))
+    page = describe(SCHEMES[name])
+    _print_text(page.text)
+    _print_options(page.options)
+    console.print(f"In params.yaml, under partitions:  mine: {page.example}", markup=False, highlight=False)
+
+
+@partitions_app.callback()
+def partitions(context: typer.Context, root: Root = Path()) -> None:
+    """List the partitions of params.yaml, or compare some: `fedflow partitions compare A B`."""
+    from fedflow.config import load_params
+
+    if context.invoked_subcommand is not None:
+        return
+    params = load_params(root / "params.yaml")
+    rows = []
+    for name in params.partitions:
+        entry = params.partition(name)
+        own = ", ".join(f"{field} {value}" for field, value in entry.parameters.items())
+        made = (root / "data" / "partitions" / name / "summary.json").is_file()
+        rows.append((name, entry.dataset, entry.scheme, str(entry.clients or "all"), "yes" if made else "", own))
+    _print_table("partitions", ("name", "dataset", "scheme", "clients", "made", "parameters"), rows)
+
+
+@partitions_app.command()
+def compare(
+    names: Annotated[list[str], typer.Argument(help="Names under `partitions` in params.yaml.")],
+    out: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("report/heterogeneity.png"),
+    settings: Set = None,
+    root: Root = Path(),
+) -> None:
+    """Measure how heterogeneous partitions are, by every distance between clients, side by side.
+
+    For example `fedflow partitions compare mnist5k-dir mnist5k-groups`.
+    """
+    from fedflow.config import load_params
+    from fedflow.data import load_prepared
+    from fedflow.experiment import prepare_dataset, prepare_partition
+    from fedflow.heterogeneity.compare import compare, draw
+    from fedflow.partition import load_partition
+
+    params = load_params(root / "params.yaml", settings or [])
+    folders = {name: params.partition(name) for name in names}  # all names first: nothing is made in vain
+    comparisons = []
+    for name, entry in folders.items():
+        with console.status(f"{name}: comparing clients ..."):
+            dataset = load_prepared(prepare_dataset(params, entry.dataset, root))
+            comparisons.append(
+                compare(load_partition(prepare_partition(params, name, root)), dataset, name=name)
+            )
 
 
 @app.command()

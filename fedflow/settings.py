@@ -177,3 +177,18 @@ def explain(cls: type[Settings]) -> list[dict[str, Any]]:
             "source": meta.get("source", ""), "grid": meta.get("grid", ()),
         })  # fmt: skip
     return rows
+
+
+def markdown(options: list[dict[str, Any]]) -> list[str]:
+    """The rows of `explain` as the lines of a Markdown table."""
+    if not options:
+        return []
+    lines = [
+        "| field | symbol | default | accepts | meaning | source | grid |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for o in options:
+        grid = ", ".join(map(str, o["grid"]))
+        cells = f"`{o['name']}`", o["symbol"], f"`{o['default']}`", o["accepts"], o["doc"], o["source"], grid
+        lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
+    return lines

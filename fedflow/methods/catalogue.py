@@ -12,7 +12,7 @@ from fedflow.local.training import LocalTraining
 from fedflow.methods.base import METHODS, Method
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
-from fedflow.settings import explain
+from fedflow.settings import explain, markdown
 
 
 @dataclass(frozen=True)
@@ -79,21 +79,4 @@ def catalogue() -> str:
 
 def _section(page: Page) -> str:
     lines = ["", f'<a id="{page.name}"></a>', "", f"## {page.label} (`{page.name}`)", "", page.text, ""]
-    if page.options:
-        lines += [
-            "| field | symbol | default | accepts | meaning | source | grid |",
-            "|---|---|---|---|---|---|---|",
-        ]
-    for o in page.options:
-        grid = ", ".join(map(str, o["grid"]))
-        cells = (
-            f"`{o['name']}`",
-            o["symbol"],
-            f"`{o['default']}`",
-            o["accepts"],
-            o["doc"],
-            o["source"],
-            grid,
-        )
-        lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines)
+    return "\n".join(lines + markdown(page.options))
