@@ -49,7 +49,8 @@ class Client:
     """One client in one round.
 
     Attributes: ``received`` and ``kept`` (name -> vector), ``samples`` (n_k, scalar tensor),
-    ``lr`` (this round's client learning rate), ``trained`` (the vector of the last `fit`).
+    ``mean_samples`` (mean of n_k over all N clients), ``lr`` (this round's client learning rate),
+    ``trained`` (the vector of the last `fit` or `full_step`).
     """
 
     def __init__(
@@ -63,12 +64,14 @@ class Client:
         schedule: Mapping[str, tuple[Tensor, Tensor] | list[Tensor]],
         received: Mapping[str, Tensor],
         kept: Mapping[str, Tensor],
+        mean_samples: float | None = None,  # of a client on its own: its samples
     ) -> None:
         self.model, self.training, self.lr = model, training, lr
         self.received, self.kept = received, kept
         self._examples, self._index, self._real, self._schedule = examples, index, real, schedule
         count = torch.tensor(len(index), device=index.device) if real is None else real.sum()
         self.samples = count.to(model.dtype)
+        self.mean_samples = self.samples if mean_samples is None else self._scalar(mean_samples)
         self.trained: Tensor | None = None
         self.train_loss = torch.zeros((), dtype=model.dtype, device=index.device)
         self._seen: tuple[Tensor, Tensor | None] | None = None
@@ -98,13 +101,16 @@ class Client:
 
     def full_gradient(self, w: Tensor) -> Tensor:
         """Gradient [D] of the mean loss over all local training samples (zero on buffers)."""
-        total = torch.zeros_like(w)
-        for start in range(0, len(self._index), EVALUATION_BATCH):
-            positions = torch.arange(start, min(start + EVALUATION_BATCH, len(self._index)), device=w.device)
-            mask = None if self._real is None else self._real[positions]
-            count = len(positions) if mask is None else mask.sum()
-            total = total + count * self._gradient(self.loss, w, self._batch(positions, mask))[0]
-        return total / self.samples
+        return self._full_gradient(w)[0]
+
+    def full_step(self, w: Tensor) -> Tensor:
+        """``w`` [D] after one step of gradient descent on all local samples, chunk by chunk.
+
+        What `fit` does in one epoch with ``batch_size: 0``, however many samples there are.
+        """
+        g, self.train_loss, after = self._full_gradient(w)
+        self.trained = self.model.with_buffers(torch.sub(w, self._shaped(g, w), alpha=self.lr), after)
+        return self.trained
 
     def steps(self, stream: str = "batches") -> Tensor:
         """Number of local steps tau_k that this client really takes, scalar tensor."""
@@ -131,10 +137,7 @@ class Client:
         w, velocity, losses = start, None, torch.zeros_like(self.train_loss)
         for batch, active in self._batches(stream):
             g, value, stats = self._gradient(loss or self.loss, w, batch)
-            if settings.clip_norm is not None:
-                g = g * (settings.clip_norm / g.norm().clamp(min=settings.clip_norm))
-            if settings.weight_decay:
-                g = g + settings.weight_decay * self.model.trainable(w)
+            g = self._shaped(g, w)
             if settings.momentum:
                 velocity = g if velocity is None else settings.momentum * velocity + g
                 g = velocity
@@ -183,6 +186,26 @@ class Client:
     def _batch(self, positions: Tensor, mask: Tensor | None) -> Batch:
         rows = self._index[positions]
         return Batch(self._examples.inputs(rows, self.model.dtype), self._examples.targets(rows), mask)
+
+    def _full_gradient(self, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradient [D] and value of the mean loss over all samples, and ``w`` with the buffers after them."""
+        total, value, after = torch.zeros_like(w), torch.zeros_like(self.train_loss), w
+        for start in range(0, len(self._index), EVALUATION_BATCH):
+            positions = torch.arange(start, min(start + EVALUATION_BATCH, len(self._index)), device=w.device)
+            mask = None if self._real is None else self._real[positions]
+            count = len(positions) if mask is None else mask.sum()
+            g, loss, stats = self._gradient(self.loss, after, self._batch(positions, mask))
+            total, value = total + count * g, value + count * loss
+            if stats is not None:
+                after = torch.cat([w[: self.model.parameters], stats])
+        return total / self.samples, value / self.samples, after
+
+    def _shaped(self, g: Tensor, w: Tensor) -> Tensor:
+        """A gradient [D] at ``w`` as local SGD steps along it: clipped, then with weight decay."""
+        settings = self.training
+        if settings.clip_norm is not None:
+            g = g * (settings.clip_norm / g.norm().clamp(min=settings.clip_norm))
+        return g + settings.weight_decay * self.model.trainable(w) if settings.weight_decay else g
 
     def _gradient(self, loss: Loss, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Gradient [D] of ``loss``, the data loss of the batch, and the buffers after it."""

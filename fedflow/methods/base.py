@@ -1,8 +1,8 @@
 """The interface of a federated method: what is sent, the client step, the server step, the model served.
 
-A method is a `Settings` class (its hyper-parameters) plus up to six hooks, in this order: `setup`,
-`plan`, `broadcast`, `local`, `aggregate`, `model_for`. It never loops over batches, knows no device,
-and writes no file; the engine does.
+A method is a `Settings` class (its hyper-parameters) plus up to seven hooks, in this order: `setup`,
+`plan`, `broadcast`, `deliver`, `local`, `aggregate`, `model_for`. It never loops over batches, knows no
+device, and writes no file; the engine does.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,10 +26,17 @@ class Cohort(Protocol):
     model: FlatModel
     ids: list[int]
     groups: list[int]
-    clients: int  # N, taking part or not
+    sizes: np.ndarray  # n_k of all N clients, taking part or not
 
-    def mean(self, name: str, group: int | None = None) -> Tensor:
-        """Weighted mean [.] of an uploaded vector, over all clients or over one of ``groups``."""
+    @property
+    def clients(self) -> int:
+        """N."""
+
+    def mean(self, name: str, group: int | None = None, weights: np.ndarray | None = None) -> Tensor:
+        """Weighted mean [.] of an uploaded vector, over all clients or over one of ``groups``.
+
+        ``weights`` [m], not normalised, replace the clients' own (for methods that declare ``gathers``).
+        """
 
     def stack(self, name: str) -> Tensor:
         """Every client's vector [m, .] (for methods that declare ``gathers``)."""
@@ -75,6 +82,10 @@ class Method(Settings):
         """What one client receives; traffic down is counted from it."""
         return {"model": server["model"]}
 
+    def deliver(self, server: Server, client: int) -> dict[str, Tensor]:
+        """What one client receives to be served and scored with `model_for`: by default as to train."""
+        return self.broadcast(server, client)
+
     def local(self, client: Client) -> Update:
         """The client step; traffic up is counted from the update's vectors and scalars."""
         raise NotImplementedError
@@ -84,7 +95,7 @@ class Method(Settings):
         raise NotImplementedError
 
     def model_for(self, client: Client) -> Tensor | tuple[Tensor, Tensor]:
-        """The vector [D] that a client is served and evaluated with, after a broadcast.
+        """The vector [D] that a client is served and evaluated with, from what `deliver` sent.
 
         Clustered methods return (vector, cluster number). Clients that share a model should return
         the same memory (no copies), so that it is evaluated once.

@@ -27,6 +27,11 @@ class Federation:
         """The examples that test pools point into: the training split where clients hold some of it out."""
         return self.train if self.partition.held_out else self.test
 
+    @property
+    def mean_samples(self) -> float:
+        """Mean number of training samples of a client."""
+        return len(self.partition.indices) / (len(self.partition.offsets) - 1)
+
     def open(self) -> "Federation":
         return self
 

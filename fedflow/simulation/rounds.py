@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -237,7 +237,7 @@ class Simulation:
         rng = generator(self.job.seed, "cohort", number)
         cohort = sorted(int(k) for k in method.plan(rng, sizes, self.cohort_size))
         shards = [
-            Shard(number, clients, *self._messages(clients))
+            Shard(number, clients, *self._messages(clients, method.broadcast))
             for clients in balanced(cohort, sizes, self.executor.workers)
         ]
         down = sum(
@@ -247,7 +247,7 @@ class Simulation:
             for at in received.values()
         )
         results = self.executor.map(train_shard, self.job, shards, f"round {number} · train")
-        gathered = Gathered(results, self.federation.model, self.clients)
+        gathered = Gathered(results, self.federation.model, sizes)
         if len(gathered.sent) < self.settings.min_cohort:
             names = "; ".join(f"client {k}: {reason}" for k, reason in gathered.failures)
             raise FedflowError(
@@ -271,7 +271,7 @@ class Simulation:
         )
 
     def _messages(
-        self, clients: list[int]
+        self, clients: list[int], send: Callable[[Server, int], dict[str, Tensor]]
     ) -> tuple[list[Tensor], list[dict[str, int]], list[dict[str, int]]]:
         """What each client receives and keeps; tensors that clients share are listed once."""
         vectors: list[Tensor] = []
@@ -284,7 +284,7 @@ class Simulation:
             return places[id(vector)]
 
         server, store = self.state.server, self.state.store
-        received = [{n: place(v) for n, v in self.job.method.broadcast(server, k).items()} for k in clients]
+        received = [{n: place(v) for n, v in send(server, k).items()} for k in clients]
         kept = [{n: place(v) for n, v in store.get(k).items()} for k in clients]
         return vectors, received, kept
 
@@ -312,7 +312,7 @@ class Simulation:
         everyone, number = list(range(self.clients)), self.settings.rounds + 1
         load = np.ones(self.clients)
         shards = [
-            EvaluationShard(number, clients, *self._messages(clients), **what)
+            EvaluationShard(number, clients, *self._messages(clients, self.job.method.deliver), **what)
             for clients in balanced(everyone, load, self.executor.workers)
         ]
         return _merged(self.executor.map(evaluate_shard, self.job, shards, title))
@@ -333,8 +333,8 @@ def code_digest() -> str:
 class Gathered:
     """The updates of one round in client order (`fedflow.methods.base.Cohort`)."""
 
-    def __init__(self, results: list[Trained], model: FlatModel, clients: int) -> None:
-        self.model, self.clients = model, clients
+    def __init__(self, results: list[Trained], model: FlatModel, sizes: np.ndarray) -> None:
+        self.model, self.sizes = model, sizes
         self.sent: list[Sent] = sorted((s for r in results for s in r.sent), key=lambda s: s.client)
         self.failures = sorted(failure for r in results for failure in r.failures)
         self.ids = [s.client for s in self.sent]
@@ -347,8 +347,17 @@ class Gathered:
             for name, vector in sent.vectors.items():
                 self._sums.setdefault((name, sent.group), ExactSum()).add(vector, sent.weight)
 
-    def mean(self, name: str, group: int | None = None) -> Tensor:
+    @property
+    def clients(self) -> int:
+        return len(self.sizes)
+
+    def mean(self, name: str, group: int | None = None, weights: np.ndarray | None = None) -> Tensor:
         total = ExactSum()
+        if weights is not None:
+            for sent, weight in zip(self.sent, weights):
+                if group in (None, sent.group):
+                    total.add(sent.vectors[name], float(weight))
+            return total.mean(self.model.dtype)
         for (key, number), part in sorted(self._sums.items(), key=lambda item: item[0]):
             if key == name and group in (None, number):
                 total.merge(part)

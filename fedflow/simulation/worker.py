@@ -146,8 +146,10 @@ def _client(job: Job, federation: Federation, shard: Shard, i: int, streams: dic
     }
     received = {name: shard.vectors[at] for name, at in shard.received[i].items()}
     kept = {name: shard.vectors[at] for name, at in shard.kept[i].items()}
-    lr = round_lr(job.training, shard.round)
-    return Client(federation.model, federation.train, job.training, lr, index, None, schedule, received, kept)
+    lr, mean = round_lr(job.training, shard.round), federation.mean_samples
+    return Client(
+        federation.model, federation.train, job.training, lr, index, None, schedule, received, kept, mean
+    )
 
 
 def _solve_vmapped(
@@ -172,13 +174,22 @@ def _solve_vmapped(
     }
     received, received_dims = _stacked(shard, [shard.received[i] for i in places])
     kept, kept_dims = _stacked(shard, [shard.kept[i] for i in places])
-    lr = round_lr(job.training, shard.round)
+    lr, mean = round_lr(job.training, shard.round), federation.mean_samples
     federation.model.ready()
 
     def one(index: Tensor, real: Tensor, schedule: dict, received: dict, kept: dict) -> dict:
         update = step(
             Client(
-                federation.model, federation.train, job.training, lr, index, real, schedule, received, kept
+                federation.model,
+                federation.train,
+                job.training,
+                lr,
+                index,
+                real,
+                schedule,
+                received,
+                kept,
+                mean,
             )
         )
         return vars(update) | {"finite": _finite(update)}
