@@ -1,0 +1,77 @@
+"""Agglomerative clustering of a matrix of dissimilarities, cut at a threshold.
+
+Start with every item alone; while the closest two clusters are at most ``beta`` apart, merge them.
+Distances between clusters: the smallest (``single``), the largest (``complete``), the mean over all pairs
+of members (``upgma``), or the plain mean of the two rows that were merged, whatever their sizes
+(``wpgma``, the "average" of the released PACFL). SciPy's algorithm and its order among ties.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+
+from fedflow.errors import BadInput, unknown_name
+
+LINKAGES = {"single": "single", "complete": "complete", "upgma": "average", "wpgma": "weighted"}
+
+
+def merge(dissimilarity: np.ndarray, method: str = "wpgma") -> np.ndarray:
+    """The tree of all merges of the symmetric ``dissimilarity`` [N, N], as SciPy's linkage matrix [N - 1, 4].
+
+    Column 2 holds the merge heights, never decreasing. ``method`` is one of `LINKAGES`.
+    """
+    if method not in LINKAGES:
+        raise unknown_name("linkage", method, LINKAGES)
+    matrix = np.asarray(dissimilarity, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.allclose(matrix, matrix.T):
+        raise BadInput("dissimilarity", matrix.shape, "a symmetric matrix [N, N]")
+    if not np.isfinite(matrix).all():
+        raise BadInput("dissimilarity", "nan or inf", "finite numbers")
+    return (
+        linkage(squareform(matrix, checks=False), LINKAGES[method]) if len(matrix) > 1 else np.empty((0, 4))
+    )
+
+
+def cut(tree: np.ndarray, beta: float) -> np.ndarray:
+    """Cluster of every item [N] when merges up to height ``beta`` are made, numbered by first member."""
+    return _numbered(fcluster(tree, beta, "distance")) if len(tree) else np.zeros(1, dtype=np.int64)
+
+
+def cut_into(tree: np.ndarray, number: int) -> np.ndarray:
+    """Cluster of every item [N] after the merges that leave ``number`` clusters, numbered by first member.
+
+    Merges of equal height are made one after the other, in the order of the tree.
+    """
+    items = len(tree) + 1
+    if not 1 <= number <= items:
+        raise BadInput("number", number, f"a whole number from 1 to {items}")
+    ranks = tree.copy()
+    ranks[:, 2] = np.arange(1, items)
+    return cut(ranks, items - number + 0.5)
+
+
+def clusters(dissimilarity: np.ndarray, beta: float, method: str = "wpgma") -> np.ndarray:
+    """Cluster of every item [N] at threshold ``beta``: `merge`, then `cut`."""
+    return cut(merge(dissimilarity, method), beta)
+
+
+def sweep(tree: np.ndarray, betas: Sequence[float] | np.ndarray) -> np.ndarray:
+    """The number of clusters at each threshold, int64: never increasing in ``betas``."""
+    return len(tree) + 1 - np.searchsorted(tree[:, 2], np.asarray(betas), side="right")
+
+
+def largest_gap(tree: np.ndarray) -> float:
+    """The threshold in the middle of the largest gap between consecutive merge heights, the first on ties."""
+    if len(tree) < 2:
+        raise BadInput("items", len(tree) + 1, "at least 3, so that there is a gap between two merges")
+    heights = tree[:, 2]
+    at = int(np.diff(heights).argmax())
+    return float(heights[at : at + 2].mean())
+
+
+def _numbered(labels: np.ndarray) -> np.ndarray:
+    """The same clusters, numbered 0, 1, ... in the order in which they first appear."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse]

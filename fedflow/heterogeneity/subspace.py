@@ -1,0 +1,201 @@
+"""Client data as subspaces: truncated-SVD signatures and the angles between them.
+
+A signature holds the leading left singular vectors of the data matrix D [F, n], one flattened sample a
+column, not centred. Two clients are as far apart as the angles between their signatures (Morafah et al.,
+PACFL, 2022, Eq. 3.1 and 3.2). All angles are in degrees.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from scipy.linalg import eigh, orth, subspace_angles
+from scipy.sparse.linalg import svds
+
+from fedflow.errors import BadInput, unknown_name
+
+Signatures = Sequence[np.ndarray]  # per client [F, q_k]; an array [N, F, q] is one
+GRAM_SIDE = 1024  # up to this many rows or columns the Gram matrix is quicker than iterating
+BLOCK_ROWS = 1024  # columns of signatures compared at once: 8 MB of cosines
+RELATIVE_RANK = 1e-7  # a direction weaker than this against the strongest is rounding error
+
+
+def signature(x: np.ndarray, p: int, labels: np.ndarray | None = None) -> np.ndarray:
+    """The ``p`` leading directions of the samples ``x`` [n, ...], as orthonormal columns [F, q].
+
+    q = min(p, rank). With ``labels`` [n] each label has its own p directions, side by side in the order of
+    the labels; those of different labels are not orthogonal. Signs are fixed: the entry of largest
+    magnitude of a column is positive. Data that are all zero have one direction, the zero vector.
+    """
+    if p < 1:
+        raise BadInput("p", p, "a whole number >= 1")
+    if len(x) == 0:
+        raise BadInput("x", tuple(x.shape), "at least one sample")
+    if labels is not None:
+        return np.hstack([signature(x[labels == label], p) for label in np.unique(labels)])
+    rows = np.asarray(x).reshape(len(x), -1).astype(np.float64)
+    u, s = _leading(rows, min(p, *rows.shape))
+    kept = s > RELATIVE_RANK * s[0]
+    if not kept.any():
+        return np.zeros((rows.shape[1], 1))
+    u = u[:, kept]
+    return u * np.where(u[np.abs(u).argmax(0), np.arange(u.shape[1])] < 0, -1.0, 1.0)
+
+
+def _leading(rows: np.ndarray, p: int) -> tuple[np.ndarray, np.ndarray]:
+    """Right singular vectors [F, p] of ``rows`` [n, F] and their singular values, largest first."""
+    n, features = rows.shape
+    if min(n, features) > GRAM_SIDE:
+        _, s, v = svds(rows, k=p, v0=np.ones(min(n, features)))
+        return v[::-1].T, s[::-1]
+    side = min(n, features)
+    squares, vectors = eigh(
+        rows @ rows.T if n <= features else rows.T @ rows, subset_by_index=(side - p, side - 1)
+    )
+    s, vectors = np.sqrt(np.maximum(squares[::-1], 0)), vectors[:, ::-1]
+    return (rows.T @ vectors / np.where(s > 0, s, 1) if n <= features else vectors), s
+
+
+def principal_angles(u: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The min(p, q) angles between the spans of ``u`` [F, p] and ``w`` [F, q], smallest first."""
+    return np.degrees(subspace_angles(u, w))[::-1]
+
+
+def proximity(
+    signatures: Signatures, others: Signatures | None = None, mode: str = "principal_min"
+) -> np.ndarray:
+    """Angle of every pair of signatures: [N, N], symmetric with a zero diagonal, or [N, M] to ``others``.
+
+    ==================  =====================================================================================
+    ``principal_min``   smallest principal angle (Eq. 3.1, 5.1)
+    ``principal_sum``   sum of the principal angles: Eq. 3.2, 5.2 whatever the basis
+    ``entry_min``       smallest angle of any two columns, opposite ones 180 apart (released PACFL)
+    ``entry_min_abs``   the same without signs
+    ``trace``           sum of the angles of columns of the same place (Eq. 3.2, 5.2 as written)
+    ``trace_abs``       the same without signs
+    ``greedy_repo``     min(p, q) times ``entry_min_abs``: the published values of Eq. 3.2
+    ==================  =====================================================================================
+
+    The principal modes need an orthonormal basis and make one where columns are not; the others only scale
+    columns to length 1. Sums run over min(p, q) angles. Memory stays bounded: blocks of pairs are measured
+    by one matrix product each.
+    """
+    if mode not in MODES:
+        raise unknown_name("mode", mode, MODES)
+    rows, ranks = _stack(signatures, mode)
+    if others is None:
+        upper = np.triu(_blocks(rows, ranks, rows, ranks, mode, symmetric=True), 1)
+        return upper + upper.T
+    other_rows, other_ranks = _stack(others, mode)
+    if rows.shape[2] != other_rows.shape[2]:
+        raise BadInput("others", other_rows.shape[2], f"signatures of {rows.shape[2]} features")
+    return _blocks(rows, ranks, other_rows, other_ranks, mode)
+
+
+def extend(
+    known: np.ndarray, signatures: Signatures, newcomers: Signatures, mode: str = "principal_min"
+) -> np.ndarray:
+    """The proximity matrix [M + B, M + B] of ``signatures`` and ``newcomers``: the ``known`` [M, M] extended.
+
+    Only pairs that involve a newcomer are measured (PACFL, Algorithm 8).
+    """
+    cross = proximity(signatures, newcomers, mode)
+    return np.block([[known, cross], [cross.T, proximity(newcomers, mode=mode)]])
+
+
+def _stack(signatures: Signatures, mode: str) -> tuple[np.ndarray, np.ndarray]:
+    """Columns as rows [N, P, F], filled up with zeros, and how many each signature has [N]."""
+    if len(signatures) == 0:
+        raise BadInput("signatures", 0, "at least one")
+    features = {len(u) for u in signatures}
+    if len(features) > 1:
+        raise BadInput("signatures", sorted(features), "the same number of features for every client")
+    prepare = _orthonormal if mode.startswith("principal") else _unit
+    columns = [prepare(np.asarray(u, np.float64)) for u in signatures]
+    ranks = np.array([u.shape[1] for u in columns])
+    rows = np.zeros((len(columns), ranks.max(), features.pop()))
+    for k, u in enumerate(columns):
+        rows[k, : ranks[k]] = u.T
+    return rows, ranks
+
+
+def _unit(u: np.ndarray) -> np.ndarray:
+    length = np.linalg.norm(u, axis=0)
+    return u / np.where(length > 0, length, 1)
+
+
+def _orthonormal(u: np.ndarray) -> np.ndarray:
+    if np.allclose(u.T @ u, np.eye(u.shape[1]), rtol=0, atol=1e-9):
+        return u
+    basis = orth(u)
+    return basis if basis.size else np.zeros((len(u), 1))
+
+
+def _blocks(
+    rows: np.ndarray, ranks: np.ndarray, others: np.ndarray, other_ranks: np.ndarray, mode: str,
+    symmetric: bool = False,
+) -> np.ndarray:  # fmt: skip
+    """Pairs in blocks; of a ``symmetric`` matrix only the blocks on and above the diagonal."""
+    features, found = rows.shape[2], np.zeros((len(rows), len(others)))
+    step = max(1, BLOCK_ROWS // max(rows.shape[1], others.shape[1]))
+    for i in range(0, len(rows), step):
+        own = rows[i : i + step].reshape(-1, features)
+        for j in range(i if symmetric else 0, len(others), step):
+            theirs = others[j : j + step].reshape(-1, features)
+            cosines = (own @ theirs.T).reshape(
+                -1, rows.shape[1], len(theirs) // others.shape[1], others.shape[1]
+            )
+            pairs = cosines.transpose(0, 2, 1, 3)  # [I, J, P, Q]
+            own_ranks, their_ranks = ranks[i : i + step], other_ranks[j : j + step]
+            found[i : i + step, j : j + step] = MODES[mode](pairs, own_ranks, their_ranks)
+    return found
+
+
+def _degrees(cosines: np.ndarray) -> np.ndarray:
+    return np.degrees(np.arccos(np.clip(cosines, -1, 1)))
+
+
+def _first(angles: np.ndarray, ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Sum of the first min(p, q) of ``angles`` [I, J, P]: what follows belongs to filled-up columns."""
+    counted = np.arange(angles.shape[2]) < np.minimum.outer(ranks, others)[..., None]
+    return (angles * counted).sum(2)
+
+
+def _principal_min(cosines: np.ndarray, ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
+    return _degrees(np.linalg.svd(cosines, compute_uv=False)[..., 0])
+
+
+def _principal_sum(cosines: np.ndarray, ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
+    return _first(_degrees(np.linalg.svd(cosines, compute_uv=False)), ranks, others)
+
+
+def _entry_min(cosines: np.ndarray, ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
+    p, q = cosines.shape[2:]
+    real = (np.arange(p) < ranks[:, None])[:, None, :, None] & (np.arange(q) < others[:, None])[:, None, :]
+    return _degrees(np.where(real, cosines, -1).max((2, 3)))
+
+
+def _entry_min_abs(cosines: np.ndarray, ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
+    return _degrees(np.abs(cosines).max((2, 3)))
+
+
+def _trace(cosines: np.ndarray, ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
+    return _first(_degrees(np.diagonal(cosines, axis1=2, axis2=3)), ranks, others)
+
+
+def _trace_abs(cosines: np.ndarray, ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
+    return _trace(np.abs(cosines), ranks, others)
+
+
+def _greedy_repo(cosines: np.ndarray, ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
+    return np.minimum.outer(ranks, others) * _entry_min_abs(cosines, ranks, others)
+
+
+MODES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
+    "principal_min": _principal_min,
+    "principal_sum": _principal_sum,
+    "entry_min": _entry_min,
+    "entry_min_abs": _entry_min_abs,
+    "trace": _trace,
+    "trace_abs": _trace_abs,
+    "greedy_repo": _greedy_repo,
+}
