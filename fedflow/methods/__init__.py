@@ -2,11 +2,15 @@
 
 from fedflow.methods import (  # noqa: F401
     ditto,
+    fedadagrad,
+    fedadam,
     fedavg,
+    fedavgm,
     fednova,
     fedper,
     fedprox,
     fedsgd,
+    fedyogi,
     ifca,
     local,
     scaffold,
