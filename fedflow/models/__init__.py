@@ -11,18 +11,20 @@ from torch import nn
 from fedflow.errors import BadInput, unknown_name
 from fedflow.models.cnn import CNN
 from fedflow.models.lenet import LeNet5
+from fedflow.models.linear import Linear
+from fedflow.models.lstm import CharLSTM, StackedLSTM
 from fedflow.models.mlp import MLP
 from fedflow.models.resnet9 import ResNet9
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A named network: its class with fixed options, where it is used, and on which images it was counted."""
+    """A named network: its class with fixed options, where it is used, and on which inputs it was counted."""
 
     build: Callable[..., nn.Module]
     about: str
     options: dict[str, Any] = field(default_factory=dict)
-    shape: tuple[int, int, int] = (3, 32, 32)
+    shape: tuple[int, ...] = (3, 32, 32)
     classes: int = 10
 
 
@@ -57,13 +59,25 @@ ARCHITECTURES: dict[str, Architecture] = {
         {"hidden": (200, 200), "padding": 1, "pool_padding": 1, "bias": False},
         (3, 28, 28),  # its 3,136 features; 32x32 images give 4,096
     ),
+    "char_lstm": Architecture(
+        CharLSTM, "next character, 2-layer LSTM 256 without biases; SuPerFed on Shakespeare", {}, (80,), 80
+    ),
+    "char_lstm_feddyn": Architecture(
+        CharLSTM, "the same with LSTM 100 and biases; FedDyn on Shakespeare", {"hidden": 100, "bias": True},
+        (80,), 80,
+    ),
+    "stacked_lstm": Architecture(
+        StackedLSTM, "next word at every position, 2-layer LSTM 256; AAggFF on Reddit", {}, (10,), 10_000
+    ),
+    "linear": Architecture(Linear, "linear regression; IFCA on mixed regression", {}, (1000,), 1),
 }  # fmt: skip
 
 
 def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: Any) -> nn.Module:
-    """The named network for images of ``input_shape`` (C, H, W).
+    """The named network for inputs of ``input_shape``: images (C, H, W), features (d,) or tokens (L,).
 
-    Raises `BadInput` for an unknown name or option, and for images that are too small for it.
+    A network that takes tokens, whole numbers 0..num_classes-1, says so with ``tokens = True``.
+    Raises `BadInput` for an unknown name or option, and for inputs that do not fit, such as small images.
     """
     if name not in ARCHITECTURES:
         raise unknown_name("model.name", name, ARCHITECTURES)
@@ -74,11 +88,11 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: 
     try:
         module = architecture.build(input_shape, num_classes, **(architecture.options | options))
         with torch.no_grad():
-            module.eval()(torch.zeros(1, *input_shape))
+            kind = torch.int64 if getattr(module, "tokens", False) else torch.float32
+            module.eval()(torch.zeros(1, *input_shape, dtype=kind))
     except (RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise BadInput(
-            "model.name", name, f"a network and options that fit images {input_shape} ({error})"
-        ) from error
+        inputs = f"{'images' if len(input_shape) == 3 else 'inputs'} {input_shape}"
+        raise BadInput("model.name", name, f"a network and options that fit {inputs} ({error})") from error
     return module.train()
 
 
@@ -89,17 +103,17 @@ def known_options(name: str) -> list[str]:
 
 
 def describe() -> list[dict[str, Any]]:
-    """One row per architecture: name, what it is, and its parameter count on the images it was made for."""
+    """One row per architecture: name, what it is, and its parameter count on the inputs it was made for."""
     rows = []
     for name, entry in ARCHITECTURES.items():
         module = build(name, entry.shape, entry.classes)
         count = sum(p.numel() for p in module.parameters())
-        images = "x".join(map(str, entry.shape))
+        inputs = "x".join(map(str, entry.shape))
         rows.append(
             {
                 "name": name,
                 "about": entry.about,
-                "images": images,
+                "inputs": inputs,
                 "classes": entry.classes,
                 "parameters": f"{count:,}",
             }

@@ -1,4 +1,4 @@
-"""Dense networks on flattened images."""
+"""Dense networks on flattened images, or on features."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,6 +12,7 @@ class MLP(nn.Module):
 
     784-200-10 has 159,010 parameters (rotated MNIST of IFCA, and with ``dropout`` 0.5 FLT's MLP),
     784-200-200-10 has 199,210 (FedDyn), without ``bias`` 238,800 for SuPerFed's TwoNN on 784-200-200-200-10.
+    ``zeros`` starts at zero, which only logistic regression can learn from (FedDyn's synthetic problem).
     """
 
     head_patterns = ("layers.last.*",)
@@ -23,6 +24,7 @@ class MLP(nn.Module):
         hidden: Sequence[int] = (200,),
         bias: bool = True,
         dropout: float = 0.0,
+        zeros: bool = False,
     ) -> None:
         super().__init__()
         widths = [prod(input_shape), *hidden]
@@ -33,6 +35,9 @@ class MLP(nn.Module):
                 self.layers.append(nn.Dropout(dropout))
             self.layers.append(nn.ReLU())
         self.layers.add_module("last", nn.Linear(widths[-1], num_classes, bias))
+        if zeros:
+            for parameter in self.parameters():
+                nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)

@@ -14,17 +14,31 @@ NORMED = [name for name, entry in ARCHITECTURES.items() if entry.options.get("ba
 CLIENTS, BATCH = 2, 3
 
 
+OUTPUTS = {"stacked_lstm": (10, 10_000), "linear": (1,)}  # of the others: one per class
+
+
 def flat(network: str) -> FlatModel:
     entry = ARCHITECTURES[network]
     return FlatModel(partial(build, network, entry.shape, entry.classes))
 
 
+def samples(network: str, *sizes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random inputs and targets of the kinds that a network takes."""
+    entry, noise = ARCHITECTURES[network], torch.Generator().manual_seed(0)
+    shape, steps = (*sizes, *entry.shape), entry.shape if network == "stacked_lstm" else ()
+    tokens = getattr(entry.build, "tokens", False)
+    x = (
+        torch.randint(entry.classes, shape, generator=noise)
+        if tokens
+        else torch.randn(shape, generator=noise)
+    )
+    y = torch.randint(entry.classes, (*sizes, *steps), generator=noise)
+    return x, y.float() if network == "linear" else y
+
+
 @pytest.mark.parametrize("network", [name for name in ARCHITECTURES if name not in NORMED])
 def test_one_step_of_a_cohort_under_vmap_is_the_step_of_each_client(network: str) -> None:
-    entry, model = ARCHITECTURES[network], flat(network)
-    noise = torch.Generator().manual_seed(0)
-    x = torch.randn(CLIENTS, BATCH, *entry.shape, generator=noise)
-    y = torch.randint(entry.classes, (CLIENTS, BATCH), generator=noise)
+    model, (x, y) = flat(network), samples(network, CLIENTS, BATCH)
     w = torch.stack([model.init(seed) for seed in range(CLIENTS)])
 
     def loss(w: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -51,10 +65,10 @@ def test_a_step_with_batch_norm_moves_weights_and_statistics(network: str) -> No
 
 
 @pytest.mark.parametrize("network", ARCHITECTURES)
-def test_a_network_has_one_output_per_class_and_names_its_head(network: str) -> None:
+def test_a_network_has_its_outputs_and_names_its_head(network: str) -> None:
     entry, model = ARCHITECTURES[network], flat(network)
-    outputs = model.outputs(model.init(0), torch.zeros(BATCH, *entry.shape))
-    assert outputs.shape == (BATCH, entry.classes)
+    outputs = model.outputs(model.init(0), samples(network, BATCH)[0])
+    assert outputs.shape == (BATCH, *OUTPUTS.get(network, (entry.classes,)))
     assert 0 < model.head().mask.sum() <= model.size
 
 
@@ -97,11 +111,11 @@ def test_options_change_the_network() -> None:
     assert [layer.p for layer in dropout] == [0.5]
 
 
-def test_every_network_is_described_by_name_images_and_size() -> None:
+def test_every_network_is_described_by_name_inputs_and_size() -> None:
     rows = describe()
     assert [row["name"] for row in rows] == list(ARCHITECTURES)
     assert rows[0] | {"about": ""} == {
-        "name": "lenet5", "about": "", "images": "3x32x32", "classes": 10, "parameters": "62,006",
+        "name": "lenet5", "about": "", "inputs": "3x32x32", "classes": 10, "parameters": "62,006",
     }  # fmt: skip
     assert all(row["about"] for row in rows)
 

@@ -1,0 +1,41 @@
+"""Linear regression."""
+
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+
+class Linear(nn.Module):
+    """One dense layer to one real output; the loss of a sample is its squared error (y - <w, x> - b)^2.
+
+    ``init`` is "default", "zeros", or "bernoulli": every weight 0 or 1 with equal chance, as IFCA starts
+    its models on mixed regression. There is no right or wrong, so hits are nan.
+    """
+
+    head_patterns = ("layer.*",)
+
+    def __init__(
+        self, input_shape: tuple[int, ...], num_classes: int, bias: bool = True, init: str = "default"
+    ) -> None:
+        super().__init__()
+        self.layer = nn.Linear(prod(input_shape), 1, bias)
+        if init == "bernoulli":
+            self.layer.weight.data.bernoulli_(0.5)
+        elif init == "zeros":
+            nn.init.zeros_(self.layer.weight)
+        elif init != "default":
+            raise ValueError(f"init must be default, zeros or bernoulli, not {init!r}")
+        if bias and init != "default":
+            nn.init.zeros_(self.layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.flatten(1))
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Squared error of each sample [B]."""
+        return (outputs.squeeze(-1) - y).square()
+
+    def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Nan for each sample [B]."""
+        return torch.full_like(outputs.squeeze(-1), torch.nan)
