@@ -36,6 +36,8 @@ def statistics(federation: Federation, method: str, hyper: dict, rounds: int = 1
 UNIFORM = {"weighting": "uniform"}
 CASES: list[tuple[str, dict, dict]] = [  # a method, and the FedAvg whose statistics it has
     *(("fedavgm", {"form": form, "server_lr": 2}, {}) for form in ("polyak", "nesterov", "damped")),
+    ("fednova", {"gmf": 0.5}, {}),
+    ("fednova", {"mu": 0}, {}),
     *((f"fed{optimiser}", UNIFORM, UNIFORM) for optimiser in ("adagrad", "adam", "yogi")),
 ]
 
