@@ -1,0 +1,192 @@
+"""LEAF's data sets: JSON files in which every sample has a user.
+
+A folder with ``train/*.json`` and ``test/*.json`` as LEAF's ``preprocess.sh -t sample`` writes them:
+``{"users": [...], "user_data": {user: {"x": [...], "y": [...]}}}`` (Caldas et al. 2018,
+arXiv 1812.01097). Files are read by name, users in the order of ``users``; the column ``user`` numbers
+them in this order. Left out are users with fewer than ``min_samples`` training samples, hence those of
+``test/`` alone, and all that come after ``max_users``.
+
+Reddit's targets of specials (PAD, UNK, BOS, EOS) are not scored, so sequences with no other target are
+left out too. Its vocabulary is counted here: the words of all training texts, most frequent first, then in
+order of the alphabet.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedflow.data.files import Column, RawData, reading
+from fedflow.data.shakespeare import encoded
+from fedflow.errors import FedflowError
+from fedflow.settings import Settings, option
+
+ALPHABET = (
+    "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"  # 80 characters
+)
+SPECIALS = ("<PAD>", "<UNK>", "<BOS>", "<EOS>")  # tokens 0..3
+WINDOW, WORDS, SIDE = 80, 10, 28  # characters and words of an input, pixels of FEMNIST
+
+Decode = Callable[[list, list], tuple[np.ndarray, np.ndarray]]
+
+
+class LeafOptions(Settings):
+    """Which users are kept."""
+
+    section = "data.options"
+    min_samples: int = option(1, "users with fewer training samples are left out", ge=1)
+    max_users: int | None = option(None, "keep the first so many of the other users", ge=1)
+
+
+class CelebaOptions(LeafOptions):
+    """Which users are kept, and where their pictures are."""
+
+    images: str = option("images", "folder of the pictures, absolute or within the data's folder")
+    size: int = option(84, "height and width that pictures are resized to", ge=1, source="LEAF")
+
+
+class RedditOptions(LeafOptions):
+    """Which users are kept, and how many words are known."""
+
+    vocabulary: int = option(
+        10_000, "number of tokens with PAD, UNK, BOS, EOS; other words are UNK", ge=5, source="LEAF"
+    )
+
+
+def femnist(path: Path, options: LeafOptions) -> RawData:
+    """Handwritten characters by writer: grey images [n, 28, 28], labels 0..61 (digits, capitals, small)."""
+    return _read(path, options, _grey)
+
+
+def shakespeare(path: Path, options: LeafOptions) -> RawData:
+    """Plays by role: 80 characters as tokens [n, 80] of `ALPHABET`, and the next one [n]."""
+    return _read(path, options, _characters, tuple(ALPHABET))
+
+
+def celeba(path: Path, options: CelebaOptions) -> RawData:
+    """Faces by celebrity: colour images [n, size, size, 3], labels 0 and 1 = smiling."""
+    pictures = partial(_pictures, path / options.images, options.size)
+    return _read(path, options, pictures, ("not smiling", "smiling"))
+
+
+def reddit(path: Path, options: RedditOptions) -> RawData:
+    """Comments by author: sequences of ten tokens [n, 10], and at each position the next one [n, 10].
+
+    The classes are the vocabulary.
+    """
+    counts = Counter(
+        word for _, _, x, _ in _users(path, "train") for comment in x for words in comment for word in words
+    )
+    ranked = sorted(counts.keys() - set(SPECIALS), key=lambda word: (-counts[word], word))
+    vocabulary = (*SPECIALS, *ranked[: options.vocabulary - len(SPECIALS)])
+    tokens = {word: token for token, word in enumerate(vocabulary)}
+    return _read(path, options, partial(_sequences, tokens), vocabulary)
+
+
+def _read(path: Path, options: LeafOptions, decode: Decode, classes: tuple[str, ...] = ()) -> RawData:
+    """Both splits of the users that are kept; ``decode`` makes arrays of one user's x and y."""
+    users: dict[str, int] = {}
+    train, test, most = [], [], 0
+    for where, user, x, y in _users(path, "train"):
+        if len(users) == options.max_users:
+            break
+        if user in users:
+            raise FedflowError(f"{where}: is in another file too")
+        with reading(where):
+            inputs, targets = decode(x, y)
+        most = max(most, len(targets))
+        if len(targets) >= options.min_samples:
+            train.append((inputs, targets, np.full(len(targets), len(users))))
+            users[user] = len(users)
+    if not users:
+        raise FedflowError(
+            f"{path / 'train'}: no user has {options.min_samples} training samples "
+            f"(data.options.min_samples); the largest has {most}"
+        )
+    for where, user, x, y in _users(path, "test"):
+        if user in users:
+            with reading(where):
+                inputs, targets = decode(x, y)
+            test.append((inputs, targets, np.full(len(targets), users[user])))
+    if not test:
+        raise FedflowError(
+            f"{path / 'test'}: has none of the users of train/; LEAF must split by sample "
+            "(preprocess.sh -t sample)"
+        )
+    x_train, y_train, of_train = (np.concatenate(parts) for parts in zip(*train))
+    x_test, y_test, of_test = (np.concatenate(parts) for parts in zip(*test))
+    column = Column(of_train, of_test, tuple(users))
+    return RawData(x_train, y_train, x_test, y_test, classes, {"user": column})
+
+
+def _users(path: Path, split: str) -> Iterator[tuple[str, str, list, list]]:
+    """File and user in words, the user, x and y: of every user of a split, one file in memory at a time."""
+    files = sorted((path / split).glob("*.json"))
+    if not files:
+        raise FedflowError(f"{path / split}: has no *.json file; needs train/*.json and test/*.json of LEAF")
+    for file in files:
+        with reading(file):
+            content = json.loads(file.read_bytes())
+            samples = [(user, content["user_data"][user]) for user in content["users"]]
+            for user, data in samples:
+                if len(data["x"]) != len(data["y"]):
+                    raise ValueError(f"user {user!r} has {len(data['x'])} x and {len(data['y'])} y")
+        for user, data in samples:
+            yield f"{file}: user {user!r}", user, data["x"], data["y"]
+
+
+def _grey(x: list, y: list) -> tuple[np.ndarray, np.ndarray]:
+    pixels = np.array(x, np.float64).reshape(len(x), SIDE, SIDE)
+    if len(x) and not (pixels.min() >= 0 and pixels.max() <= 1):
+        raise ValueError("holds pixels outside 0..1")
+    return np.rint(pixels * 255).astype(np.uint8), _labels(y, 62)
+
+
+def _characters(x: list[str], y: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    _need_length(x, WINDOW, "characters in x")
+    _need_length(y, 1, "characters in y")
+    inputs, targets = (encoded("".join(texts), ALPHABET) for texts in (x, y))
+    return inputs.reshape(-1, WINDOW), targets.astype(np.int64)
+
+
+def _pictures(folder: Path, size: int, x: list[str], y: list) -> tuple[np.ndarray, np.ndarray]:
+    from PIL import Image
+
+    images = np.empty((len(x), size, size, 3), np.uint8)
+    for image, name in zip(images, x):
+        with reading(folder / name), Image.open(folder / name) as picture:
+            image[:] = np.asarray(picture.convert("RGB").resize((size, size), Image.Resampling.BILINEAR))
+    return images, _labels(y, 2)
+
+
+def _sequences(tokens: dict[str, int], x: list, y: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    inputs = [words for comment in x for words in comment]
+    targets = [words for comment in y for words in comment["target_tokens"]]
+    if len(inputs) != len(targets):
+        raise ValueError(f"has {len(inputs)} sequences in x and {len(targets)} in y")
+    unknown = tokens["<UNK>"]
+    arrays = []
+    for sequences in (inputs, targets):
+        _need_length(sequences, WORDS, "tokens in a sequence")
+        ids = [[tokens.get(word, unknown) for word in words] for words in sequences]
+        arrays.append(np.array(ids, np.int64).reshape(-1, WORDS))
+    scored = (arrays[1] >= len(SPECIALS)).any(1)
+    return arrays[0][scored].astype(np.int32), arrays[1][scored]
+
+
+def _need_length(values: Sequence, length: int, what: str) -> None:
+    for value in values:
+        if len(value) != length:
+            raise ValueError(f"has {len(value)} {what}, not {length}")
+
+
+def _labels(y: list, classes: int) -> np.ndarray:
+    """Whole numbers 0..classes-1; LEAF writes those of CelebA as 0.0 and 1.0."""
+    labels = np.array(y, np.float64)
+    if strange := set(y) - set(range(classes)):
+        raise ValueError(f"has the label {strange.pop()!r}, not one of 0..{classes - 1}")
+    return labels.astype(np.int64)

@@ -1,0 +1,123 @@
+"""Data sets that are drawn from a known truth: what a method finds can be compared with what is there.
+
+``synthetic_convex``: FedDyn's logistic regression problem (Acar et al., "Federated Learning Based on Dynamic
+Regularization", ICLR 2021, arXiv 2111.04263, appendix A.1.1). ``mixed_regression``: IFCA's mixture of linear
+regressions (Ghosh et al., NeurIPS 2020, arXiv 2006.04088, section 6). Every client draws from its own
+generator, so a larger number of clients only adds clients.
+"""
+
+import numpy as np
+
+from fedflow.data.files import Column, RawData
+from fedflow.errors import BadInput
+from fedflow.random import generator
+from fedflow.settings import Settings, option
+
+
+class ConvexOptions(Settings):
+    """What differs between the devices of ``synthetic_convex``, one thing at a time."""
+
+    section = "data.options"
+    heterogeneity: str = option(
+        "homogeneous",
+        "what differs: nothing, the parameters (Type 1), the mean inputs (Type 2), the sizes (Type 3)",
+        choices=("homogeneous", "parameters", "inputs", "sizes"), source="A.1.1",
+    )  # fmt: skip
+    devices: int = option(20, "devices", symbol="m", ge=1, source="A.1.1")
+    features: int = option(30, "length of an input", symbol="d", ge=1, source="A.1.1")
+    classes: int = option(5, "classes", symbol="K", ge=2, source="A.1.1")
+    samples: int = option(200, "samples of a device; with sizes: their median", ge=1, source="A.1.1")
+    gamma1: float = option(1.0, "variance of the device's mean parameter mu_i", ge=0, source="a guess")
+    gamma2: float = option(1.0, "variance of the device's mean input beta_i", ge=0, source="a guess")
+    gamma3: float = option(1.0, "standard deviation of a device's log size", ge=0, source="a guess")
+    seed: int = option(0, "seed of all draws", ge=0)
+
+
+class RegressionOptions(Settings):
+    """The mixture of ``mixed_regression``."""
+
+    section = "data.options"
+    clients: int = option(100, "clients", symbol="m", ge=1, grid=(50, 100, 200, 400, 800))
+    groups: int = option(2, "groups of clients with one model each", symbol="k", ge=1, grid=(2, 4))
+    dimension: int = option(1000, "length of an input", symbol="d", ge=1, source="section 6")
+    scale: float = option(
+        1.0, "size of the entries of the true models", symbol="r", gt=0, grid=(0.1, 0.25, 0.5, 0.75, 1)
+    )
+    noise: float = option(
+        0.1, "standard deviation of the noise", symbol="sigma", ge=0, grid=(0, 0.1, 0.2, 0.4)
+    )
+    samples: int = option(
+        100, "samples of a client, as many for testing", symbol="n", ge=1, grid=(50, 100, 200)
+    )
+    seed: int = option(0, "seed of all draws", ge=0)
+
+    def validate(self) -> None:
+        if self.groups > self.clients:
+            raise BadInput("data.options.groups", self.groups, f"at most {self.clients}, the clients")
+
+
+def synthetic_convex(options: ConvexOptions) -> RawData:
+    """Features [n, d] float32 and labels 0..K-1 [n]; the test set is the training set, column ``user``.
+
+    Device i: mu_i ~ N(0, gamma1), entries of theta_i [K, d] and b_i [K] ~ N(mu_i, 1), beta_i ~ N(0, gamma2),
+    entries of nu_i [d] ~ N(beta_i, 1), x ~ N(nu_i, diag(j^-1.2)), y = argmax(theta_i x + b_i), and
+    n_i = floor of lognormal(log(samples + 0.001), gamma3), at least 1. What ``heterogeneity`` does not name
+    is equal: theta, b ~ N(0, 1) once for all, nu_i = 0, n_i = samples.
+
+    The paper gives no values of gamma: 1 is a guess. gamma1 changes no label, since mu_i adds the same number
+    to all K scores. Variances are as in the paper; the standard deviation gamma3 is as in the authors' code.
+    """
+    differs = options.heterogeneity
+    shape = options.classes, options.features
+    shared = generator(options.seed, "data.synthetic_convex.parameters")
+    theta, b = shared.standard_normal(shape), shared.standard_normal(options.classes)
+    spread = np.arange(1, options.features + 1) ** -0.6  # the root of the variance
+    inputs, labels = [], []
+    for i in range(options.devices):
+        rng = generator(options.seed, "data.synthetic_convex.device", i)
+        nu, n = np.zeros(options.features), options.samples
+        if differs == "parameters":
+            mu = rng.normal(0, options.gamma1**0.5)
+            theta, b = rng.normal(mu, 1, shape), rng.normal(mu, 1, options.classes)
+        elif differs == "inputs":
+            nu = rng.normal(rng.normal(0, options.gamma2**0.5), 1, options.features)
+        elif differs == "sizes":
+            n = max(1, int(rng.lognormal(np.log(options.samples + 0.001), options.gamma3)))
+        x = nu + spread * rng.standard_normal((n, options.features))
+        inputs.append(x.astype(np.float32))
+        labels.append((x @ theta.T + b).argmax(1))
+    x, y = np.concatenate(inputs), np.concatenate(labels)
+    user = np.repeat(np.arange(options.devices), [len(rows) for rows in labels])
+    names = tuple(map(str, range(options.classes)))
+    return RawData(x, y, x, y, names, {"user": Column(user, user)})
+
+
+def mixed_regression(options: RegressionOptions) -> RawData:
+    """Features [m n, d] float32 and targets [m n] float32, columns ``user`` and ``group``.
+
+    The groups are consecutive blocks of clients (as equal as can be). For a client of group j:
+    x ~ N(0, I), y = <x, theta_j> + N(0, sigma^2), with theta_j of `true_models`. The test split holds n fresh
+    samples of each client.
+    """
+    theta = true_models(options)
+    group = np.arange(options.clients) * options.groups // options.clients
+    splits = []
+    for split in ("train", "test"):
+        x = np.empty((options.clients, options.samples, options.dimension), np.float32)
+        y = np.empty(x.shape[:2], np.float32)
+        for i in range(options.clients):
+            rng = generator(options.seed, f"data.mixed_regression.{split}", i)
+            x[i] = rng.standard_normal(x.shape[1:], np.float32)
+            y[i] = x[i] @ theta[group[i]] + options.noise * rng.standard_normal(options.samples)
+        splits += [x.reshape(-1, options.dimension), y.reshape(-1)]
+    user = np.arange(options.clients).repeat(options.samples)
+    of_group = group[user]
+    x_train, y_train, x_test, y_test = splits
+    columns = {"user": Column(user, user), "group": Column(of_group, of_group)}
+    return RawData(x_train, y_train, x_test, y_test, columns=columns)
+
+
+def true_models(options: RegressionOptions) -> np.ndarray:
+    """The true models theta [k, d] of ``mixed_regression``: every entry is 0 or r with equal chance."""
+    rng = generator(options.seed, "data.mixed_regression.models")
+    return options.scale * rng.integers(0, 2, (options.groups, options.dimension))

@@ -1,0 +1,145 @@
+"""A table in a CSV or Parquet file: numeric features, and a class or a number to predict."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedflow.data.files import Column, RawData, reading
+from fedflow.errors import BadInput, FedflowError
+from fedflow.random import generator
+from fedflow.settings import Settings, option
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class TableOptions(Settings):
+    """What the columns of the table mean."""
+
+    section = "data.options"
+    target: str = option(doc="column to predict")
+    task: str = option("classification", "kind of target", choices=("classification", "regression"))
+    user: str | None = option(None, "column that says whose sample it is; kept as `user`")
+    columns: list[str] = option(factory=list, doc="other columns that are kept as facts, such as attributes")
+    features: list[str] | None = option(None, "numeric input columns; nothing = all that have no other use")
+    split: str | None = option(None, "column that says train or test; nothing = a random split")
+    test_share: float = option(0.2, "share of the random test set, class by class", gt=0, lt=1)
+    seed: int = option(0, "seed of the random split", ge=0)
+
+    def validate(self) -> None:
+        seen = {"user"} if self.user not in (None, "user") else set()  # a fact of this name would hide it
+        for field, name in self.uses():
+            if name in seen:
+                raise BadInput(f"data.options.{field}", name, "a column that has no other use")
+            seen.add(name)
+
+    def uses(self) -> list[tuple[str, str]]:
+        """Every column that is named, after the field that names it."""
+        named = [("target", self.target), ("user", self.user), ("split", self.split)]
+        named += [("columns", name) for name in self.columns]
+        named += [("features", name) for name in self.features or []]
+        return [(field, name) for field, name in named if name is not None]
+
+
+def read_table(path: Path, options: TableOptions) -> RawData:
+    """Features [n, d] float32, labels [n] numbered in the order of the classes, or real targets [n].
+
+    Features are standardised with mean and standard deviation of the training rows (0 where a column is
+    constant there). Rows keep their order. Columns of whole numbers are kept as they are, ``user`` and text
+    are numbered in order. Raises `BadInput` for a column that is missing or has the wrong type,
+    `FedflowError` for a file that cannot be read and for missing values.
+    """
+    import pandas as pd
+
+    with reading(path):
+        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    table.columns = table.columns.map(str)
+    features = _features(table, options, path)
+    _need_whole(table[list(dict.fromkeys([name for _, name in options.uses()] + features))], path)
+
+    y, classes = _targets(table, options)
+    test = _test_rows(table, options, y, path)
+    x = table[features].to_numpy(np.float64)
+    mean, std = x[~test].mean(0), x[~test].std(0)
+    constant = np.ptp(x[~test], axis=0) == 0
+    x = np.where(constant, 0, (x - mean) / np.where(constant, 1, std)).astype(np.float32)
+
+    facts = {name: _codes(table[name], keep_numbers=True) for name in options.columns}
+    if options.user is not None:
+        facts["user"] = _codes(table[options.user])
+    columns = {name: Column(codes[~test], codes[test], names) for name, (codes, names) in facts.items()}
+    return RawData(x[~test], y[~test], x[test], y[test], classes, columns)
+
+
+def _features(table: "pd.DataFrame", options: TableOptions, path: Path) -> list[str]:
+    """The input columns; every column that the options name must be there, and these be numbers."""
+    numeric = list(map(str, table.select_dtypes(["number", "bool"])))
+    for field, name in options.uses():
+        there = numeric if field == "features" else list(map(str, table.columns))
+        if name not in there:
+            kind = "numeric column" if field == "features" else "column"
+            raise BadInput(f"data.options.{field}", name, f"a {kind} of {path}: {', '.join(there)}")
+    taken = {name for _, name in options.uses()}
+    features = options.features
+    if features is None:
+        features = [name for name in numeric if name not in taken]
+    if not features or not len(table):
+        raise FedflowError(f"{path}: has no {'rows' if features else 'numeric column left for features'}")
+    return features
+
+
+def _need_whole(table: "pd.DataFrame", path: Path) -> None:
+    """Every value is there, and finite."""
+    for name, column in table.items():
+        missing = column.isna() | column.isin([np.inf, -np.inf])
+        if missing.any():
+            raise FedflowError(
+                f"{path}: column {name!r} has {missing.sum()} missing or infinite values, "
+                f"the first in row {missing.to_numpy().argmax() + 1}"
+            )
+
+
+def _targets(table: "pd.DataFrame", options: TableOptions) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Labels and class names, or float32 targets and no names."""
+    column = table[options.target]
+    numeric = column.dtype.kind in "biuf"
+    if options.task == "regression":
+        if not numeric:
+            raise BadInput("data.options.target", options.target, "a numeric column, for task: regression")
+        return column.to_numpy(np.float32), ()
+    if column.dtype.kind == "f" and (column % 1 != 0).any():
+        raise BadInput(
+            "data.options.target", options.target, "text or whole numbers; real ones are task: regression"
+        )
+    return _codes(column.astype(np.int64) if column.dtype.kind == "f" else column)
+
+
+def _test_rows(table: "pd.DataFrame", options: TableOptions, y: np.ndarray, path: Path) -> np.ndarray:
+    """Which rows are for testing, bool [n]; both parts have some."""
+    test = np.zeros(len(y), bool)
+    if options.split is not None:
+        split = table[options.split].astype(str)
+        if strange := sorted(set(split) - {"train", "test"}):
+            raise BadInput(
+                "data.options.split", options.split, f"a column of train and test, not {strange[0]}"
+            )
+        test = (split == "test").to_numpy()
+    else:
+        strata = np.zeros(len(y), np.int64) if options.task == "regression" else y
+        for label in np.unique(strata):
+            rows = np.flatnonzero(strata == label)
+            order = generator(options.seed, "data.table.split", int(label)).permutation(rows)
+            test[order[: min(round(options.test_share * len(rows)), len(rows) - 1)]] = True
+    if test.all() or not test.any():
+        raise FedflowError(f"{path}: all {len(y)} rows are for {'testing' if test.any() else 'training'}")
+    return test
+
+
+def _codes(column: "pd.Series", keep_numbers: bool = False) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Whole numbers [n], and what they mean: the place of each value among the sorted ones."""
+    if keep_numbers and column.dtype.kind in "biu":
+        return column.to_numpy(np.int64), ()
+    comparable = column if column.dtype.kind in "biuf" else column.astype(str)
+    values, codes = np.unique(comparable.to_numpy(), return_inverse=True)
+    return codes.astype(np.int64), tuple(map(str, values))

@@ -1,0 +1,167 @@
+"""LEAF's JSON files, made small by hand in the layout that its preprocess.sh writes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedflow.data import leaf
+from fedflow.data.files import RawData
+from fedflow.data.leaf import ALPHABET, CelebaOptions, LeafOptions, RedditOptions
+from fedflow.errors import FedflowError
+
+Users = dict[str, tuple[list, list]]
+LINE = ALPHABET  # by chance as long as an input: 80 characters
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Writes one JSON file a mapping of users: ``write(train=[{user: (x, y)}, ...], test=[...])``."""
+
+    def make(**splits: list[Users]) -> Path:
+        for split, files in splits.items():
+            (tmp_path / split).mkdir(exist_ok=True)
+            for i, users in enumerate(files):
+                content = {
+                    "users": list(users),
+                    "num_samples": [len(y) for _, y in users.values()],
+                    "user_data": {user: {"x": x, "y": y} for user, (x, y) in users.items()},
+                }
+                (tmp_path / split / f"all_data_{i}_{split}_9.json").write_text(json.dumps(content))
+        return tmp_path
+
+    return make
+
+
+def letters(*labels: int) -> tuple[list, list]:
+    """FEMNIST samples: the picture of label c is c + 0..783 steps of 1 / 255, from the top down."""
+    return [[(c + i) % 256 / 255 for i in range(784)] for c in labels], list(labels)
+
+
+def comment(*pairs: tuple[str, str]) -> tuple[list, dict]:
+    """A Reddit comment of sequences (x, y), each written as ten words."""
+    assert all(len(text.split()) == 10 for pair in pairs for text in pair)
+    return [x.split() for x, _ in pairs], {"target_tokens": [y.split() for _, y in pairs], "subreddit": "a"}
+
+
+def fails(read: Callable[..., RawData], *arguments: Any) -> str:
+    with pytest.raises(FedflowError) as caught:
+        read(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_pixels_labels_and_users_of_femnist(write: Callable) -> None:
+    path = write(
+        train=[{"w1": letters(3, 61), "w0": letters(10)}, {"w2": letters(0)}],
+        test=[{"w1": letters(61), "w0": letters()}, {"w2": letters(10, 3)}],
+    )
+    raw = leaf.femnist(path, LeafOptions())
+    assert raw.x_train.shape == (4, 28, 28) and raw.x_train.dtype == np.uint8
+    for image, label in zip(raw.x_train, raw.y_train):
+        np.testing.assert_array_equal(image.ravel(), (label + np.arange(784)) % 256)
+    assert raw.y_train.tolist() == [3, 61, 10, 0] and raw.y_test.tolist() == [61, 10, 3]
+    user = raw.columns["user"]
+    assert (user.train.tolist(), user.test.tolist()) == ([0, 0, 1, 2], [0, 2, 2])
+    assert user.names == ("w1", "w0", "w2")
+
+
+def test_users_with_few_training_samples_and_users_of_the_test_alone_are_left_out(write: Callable) -> None:
+    path = write(
+        train=[{"few": letters(1), "a": letters(1, 2), "b": letters(3, 4), "c": letters(5, 6)}],
+        test=[{"few": letters(1), "new": letters(9), "c": letters(5), "b": letters(3), "a": letters(2)}],
+    )
+    raw = leaf.femnist(path, LeafOptions(min_samples=2, max_users=2))
+    assert raw.columns["user"].names == ("a", "b")
+    assert raw.y_train.tolist() == [1, 2, 3, 4] and raw.columns["user"].train.tolist() == [0, 0, 1, 1]
+    assert raw.y_test.tolist() == [3, 2] and raw.columns["user"].test.tolist() == [1, 0]
+
+
+def test_characters_of_shakespeare_are_their_places_in_the_alphabet(write: Callable) -> None:
+    role = [LINE, LINE[1:] + "a"], ["a", "}"]
+    raw = leaf.shakespeare(write(train=[{"ROMEO": role}], test=[{"ROMEO": role}]), LeafOptions())
+    assert len(raw.classes) == 80 and "".join(raw.classes) == "".join(sorted(raw.classes)) == ALPHABET
+    assert raw.x_train.dtype == np.int32 and raw.x_train[0].tolist() == list(range(80))
+    assert raw.x_train[1].tolist() == [*range(1, 80), ALPHABET.index("a")]
+    assert raw.y_train.dtype == np.int64 and raw.y_train.tolist() == [ALPHABET.index("a"), 79]
+
+
+def test_pictures_of_celeba_are_resized(write: Callable, png: Callable) -> None:
+    # LEAF writes the labels of CelebA as real numbers.
+    path = write(train=[{"7": (["1.png", "2.png"], [0.0, 1.0])}], test=[{"7": (["1.png"], [1])}])
+    (path / "images").mkdir()
+    (path / "images/1.png").write_bytes(png(200, size=6))
+    (path / "images/2.png").write_bytes(png(50, size=9, mode="L"))
+    raw = leaf.celeba(path, CelebaOptions(size=5))
+    assert (
+        raw.x_train.shape == (2, 5, 5, 3) and (raw.x_train[0] == 200).all() and (raw.x_train[1] == 50).all()
+    )
+    assert raw.y_train.tolist() == [0, 1] and raw.classes == ("not smiling", "smiling")
+    elsewhere = CelebaOptions(size=5, images=str(path / "images"))
+    np.testing.assert_array_equal(leaf.celeba(path, elsewhere).x_test, raw.x_test)
+
+
+def test_words_of_reddit_are_ranked_by_frequency_then_alphabet(write: Callable) -> None:
+    x1, y1 = comment(
+        ("<BOS> b a c a b a c d e", "b a c a b a c d e f"),
+        ("f <EOS>" + 8 * " <PAD>", "<EOS> <PAD>" + 8 * " <PAD>"),
+    )
+    x2, y2 = comment(("<BOS> z <EOS>" + 7 * " <PAD>", "z <EOS>" + 8 * " <PAD>"))
+    path = write(train=[{"u": ([x1], [y1])}], test=[{"u": ([x1, x2], [y1, y2])}])
+    raw = leaf.reddit(path, RedditOptions(vocabulary=8))
+    assert raw.classes == ("<PAD>", "<UNK>", "<BOS>", "<EOS>", "a", "b", "c", "d")
+    assert raw.x_train.dtype == np.int32 and raw.y_train.dtype == np.int64
+    # The second sequence predicts specials only; so does the comment with the unknown word z.
+    assert raw.x_train.tolist() == [[2, 5, 4, 6, 4, 5, 4, 6, 7, 1]]
+    assert raw.y_train.tolist() == [[5, 4, 6, 4, 5, 4, 6, 7, 1, 1]]
+    assert raw.columns["user"].test.tolist() == [0]
+    assert leaf.reddit(path, RedditOptions()).classes[4:] == ("a", "b", "c", "d", "e", "f")
+
+
+def test_what_is_wrong_is_said_in_one_line_with_the_file_and_user(write: Callable, tmp_path: Path) -> None:
+    good = letters(1)
+    assert "train: has no *.json file" in fails(leaf.femnist, tmp_path, LeafOptions())
+    path = write(train=[{"a": good}], test=[{"b": good}])
+    assert "test: has none of the users of train/" in fails(leaf.femnist, path, LeafOptions())
+    message = fails(leaf.femnist, path, LeafOptions(min_samples=5))
+    assert "no user has 5 training samples (data.options.min_samples); the largest has 1" in message
+    write(train=[{"a": good}, {"a": good}], test=[{"a": good}])
+    assert "all_data_1_train_9.json: user 'a': is in another file too" in fails(
+        leaf.femnist, path, LeafOptions()
+    )
+    (path / "train/all_data_1_train_9.json").write_text('{"users": ["a"], "user_data"')
+    assert "all_data_1_train_9.json: cannot be read" in fails(leaf.femnist, path, LeafOptions())
+    (path / "train/all_data_1_train_9.json").write_text('{"users": ["a"], "user_data": {}}')
+    assert "all_data_1_train_9.json: cannot be read: has no 'a'" in fails(leaf.femnist, path, LeafOptions())
+
+
+@pytest.mark.parametrize(
+    ("read", "options", "x", "y", "message"),
+    [
+        (leaf.femnist, LeafOptions(), [[0.0] * 784], [1, 2], "user 'a' has 1 x and 2 y"),
+        (leaf.femnist, LeafOptions(), [[0.0] * 783], [1], "user 'a': cannot be read: cannot reshape"),
+        (leaf.femnist, LeafOptions(), [[2.0] * 784], [1], "holds pixels outside 0..1"),
+        (leaf.femnist, LeafOptions(), [[0.0] * 784], [62], "has the label 62, not one of 0..61"),
+        (leaf.shakespeare, LeafOptions(), [LINE[1:]], ["a"], "has 79 characters in x, not 80"),
+        (leaf.shakespeare, LeafOptions(), [LINE], ["ab"], "has 2 characters in y, not 1"),
+        (leaf.shakespeare, LeafOptions(), [LINE], ["é"], "holds the character 'é', which is not in the"),
+        (leaf.celeba, CelebaOptions(), ["gone.jpg"], [1], "gone.jpg: cannot be read: [Errno 2]"),
+        (leaf.reddit, RedditOptions(), [[["a"] * 9]], [{"target_tokens": [["a"] * 9]}], "has 9 tokens"),
+        (
+            leaf.reddit,
+            RedditOptions(),
+            [[["a"] * 10]],
+            [{"target_tokens": []}],
+            "1 sequences in x and 0 in y",
+        ),
+        (leaf.reddit, RedditOptions(), [[["a"] * 10]], [{}], "user 'a': cannot be read: has no 'target_"),
+    ],
+)
+def test_a_user_that_does_not_fit_is_named(
+    write: Callable, read: Callable, options: LeafOptions, x: list, y: list, message: str
+) -> None:
+    path = write(train=[{"a": (x, y)}], test=[{"a": ([], [])}])
+    assert message in fails(read, path, options)

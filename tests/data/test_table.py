@@ -1,0 +1,147 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedflow.data.files import RawData
+from fedflow.data.table import TableOptions, read_table
+from fedflow.errors import BadInput, FedflowError
+
+ROWS = 50
+
+
+@pytest.fixture
+def table() -> pd.DataFrame:
+    """Fifty rows: two features, one of them constant, a text target, a real one, a user and facts."""
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({
+        "age": rng.normal(40, 10, ROWS),
+        "rooms": rng.integers(1, 5, ROWS),
+        "fixed": 3.0,
+        "kind": np.where(np.arange(ROWS) % 5 < 3, "flat", "barn"),
+        "price": rng.normal(size=ROWS),
+        "town": [f"T{i % 4}" for i in range(ROWS)],
+        "old": np.arange(ROWS) % 2 == 0,
+        "part": np.where(np.arange(ROWS) < 30, "train", "test"),
+    })  # fmt: skip
+
+
+@pytest.fixture
+def read(tmp_path: Path, table: pd.DataFrame) -> Callable[..., RawData]:
+    """Reads the table back from a CSV file, some of its columns replaced."""
+
+    def load(changes: dict[str, Any] | None = None, **options: Any) -> RawData:
+        table.assign(**(changes or {})).to_csv(tmp_path / "houses.csv", index=False)
+        return read_table(tmp_path / "houses.csv", TableOptions.parse({"target": "kind"} | options))
+
+    return load
+
+
+def test_features_are_standardised_with_the_training_rows(read: Callable, table: pd.DataFrame) -> None:
+    raw = read(split="part", features=["fixed", "age"])
+    assert raw.x_train.shape == (30, 2) and raw.x_test.shape == (20, 2) and raw.x_train.dtype == np.float32
+    age = table["age"].to_numpy()
+    expected = (age - age[:30].mean()) / age[:30].std()
+    np.testing.assert_allclose(raw.x_train[:, 1], expected[:30], rtol=1e-5)
+    np.testing.assert_allclose(raw.x_test[:, 1], expected[30:], rtol=1e-5)
+    assert not raw.x_train[:, 0].any() and not raw.x_test[:, 0].any()
+
+
+def test_text_targets_are_numbered_in_the_order_of_their_names(read: Callable, table: pd.DataFrame) -> None:
+    raw = read(split="part")
+    assert raw.classes == ("barn", "flat") and raw.y_train.dtype == np.int64
+    np.testing.assert_array_equal(raw.y_train, (table["kind"] == "flat")[:30])
+    years = read({"kind": [1990.0 + 10 * (i % 3) for i in range(ROWS)]})
+    assert years.classes == ("1990", "2000", "2010") and set(years.y_test.tolist()) == {0, 1, 2}
+
+
+def test_numeric_columns_without_another_use_are_features(read: Callable) -> None:
+    assert read().x_train.shape[1] == 5  # age, rooms, fixed, price, old
+    assert read(columns=["rooms"], user="old").x_train.shape[1] == 3
+    assert read(target="price", task="regression").x_train.shape[1] == 4
+
+
+def test_real_targets_stay_as_they_are(read: Callable, table: pd.DataFrame) -> None:
+    raw = read(target="price", task="regression", split="part")
+    assert raw.classes == () and raw.y_train.dtype == np.float32
+    np.testing.assert_allclose(raw.y_test, table["price"][30:], rtol=1e-6)
+    drawn = read(target="price", task="regression")
+    assert len(drawn.y_test) == 10 and set(drawn.y_test.tolist()) <= set(np.float32(table["price"]).tolist())
+
+
+def test_the_random_split_takes_its_share_of_every_class(read: Callable) -> None:
+    raw = read(test_share=0.3)
+    assert np.bincount(raw.y_test).tolist() == [6, 9] and np.bincount(raw.y_train).tolist() == [14, 21]
+    np.testing.assert_array_equal(raw.x_test, read(test_share=0.3).x_test)
+    assert not np.array_equal(raw.x_test, read(test_share=0.3, seed=1).x_test)
+    rare = read({"kind": ["rare"] + ["common"] * (ROWS - 1)}, test_share=0.9)
+    assert rare.y_train.tolist().count(rare.classes.index("rare")) == 1
+
+
+def test_users_and_facts_come_along_in_the_order_of_the_rows(read: Callable) -> None:
+    raw = read(user="town", columns=["old", "rooms", "part"], split=None)
+    user, old, part = (raw.columns[name] for name in ("user", "old", "part"))
+    assert user.names == ("T0", "T1", "T2", "T3") and part.names == ("test", "train") and old.names == ()
+    assert sorted(np.concatenate([user.train, user.test]).tolist()) == sorted(i % 4 for i in range(ROWS))
+    assert set(raw.columns["rooms"].train.tolist()) <= {1, 2, 3, 4}
+    split = read(user="town", columns=["old"], split="part")
+    assert split.columns["user"].train.tolist() == [i % 4 for i in range(30)]
+    assert split.columns["old"].test.tolist() == [int(i % 2 == 0) for i in range(30, ROWS)]
+
+
+def test_parquet_gives_the_same_as_csv(read: Callable, table: pd.DataFrame, tmp_path: Path) -> None:
+    expected = read(user="town")
+    table.to_parquet(tmp_path / "houses.parquet")
+    raw = read_table(tmp_path / "houses.parquet", TableOptions(target="kind", user="town"))
+    np.testing.assert_array_equal(raw.x_train, expected.x_train)
+    np.testing.assert_array_equal(raw.y_test, expected.y_test)
+
+
+THERE = "age, rooms, fixed, kind, price, town, old, part"
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({}, {"target": "cost"}, rf"data.options.target: 'cost' .*houses.csv: {THERE}$"),
+        ({}, {"user": "owner"}, rf"data.options.user: 'owner' .*houses.csv: {THERE}$"),
+        ({}, {"columns": ["old", "new"]}, r"data.options.columns: 'new' is not accepted"),
+        ({}, {"features": ["town"]}, r"data.options.features: 'town' .* a numeric column of .*: age, rooms"),
+        ({}, {"features": []}, r"houses.csv: has no numeric column left for features"),
+        ({}, {"user": "kind"}, r"data.options.user: 'kind' .* a column that has no other use"),
+        ({"user": 1}, {"user": "town", "columns": ["user"]}, r"data.options.columns: 'user'"),
+        ({}, {"split": "town"}, r"data.options.split: 'town' .* a column of train and test, not T0"),
+        ({"part": "test"}, {"split": "part"}, r"houses.csv: all 50 rows are for testing"),
+        ({}, {"target": "price"}, r"data.options.target: 'price' .*; real ones are task: regression"),
+        ({}, {"task": "regression"}, r"data.options.target: 'kind' .* a numeric column"),
+        ({"rooms": [np.nan, 1] * 25}, {}, r"column 'rooms' has 25 missing or infinite values, .* row 1$"),
+        ({"age": [1, np.inf] * 25}, {}, r"column 'age' has 25 missing or infinite values, .* row 2$"),
+        ({"kind": [*"a" * 49, None]}, {}, r"column 'kind' has 1 missing or infinite values, .* row 50$"),
+        ({"town": [*"a" * 49, None]}, {"user": "town"}, r"column 'town' has 1 missing"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_line(
+    read: Callable, changes: dict, options: dict, message: str
+) -> None:
+    with pytest.raises(FedflowError, match=message) as caught:
+        read(changes, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_values_in_columns_without_use_do_not_matter(read: Callable) -> None:
+    assert read({"town": None}, features=["age"]).x_train.shape[1] == 1
+
+
+def test_a_file_that_is_no_table_is_named(tmp_path: Path) -> None:
+    for name in ("empty.csv", "no.parquet"):
+        (tmp_path / name).touch()
+        with pytest.raises(FedflowError, match=rf"{name}: cannot be read"):
+            read_table(tmp_path / name, TableOptions(target="kind"))
+    (tmp_path / "head.csv").write_text("age,kind\n")
+    with pytest.raises(FedflowError, match=r"head.csv: has no "):
+        read_table(tmp_path / "head.csv", TableOptions(target="kind"))
+    with pytest.raises(BadInput, match=r"data.options.task: 'ranking'"):
+        TableOptions.parse({"target": "kind", "task": "ranking"})
