@@ -132,7 +132,7 @@ class Simulation:
         what = {"full": True, "tune": settings.fine_tune, "trained": settings.keep_trained, "models": True}
         scores = self._scores("final evaluation", **what)
         last = self.state.history[-1]
-        local = summarise(scores.local_accuracy)
+        local = _known(summarise(scores.local_accuracy))
         reached = next(
             (r for r in self.state.history if _at_least(r.local_accuracy, settings.target_accuracy)), None
         )
@@ -141,7 +141,7 @@ class Simulation:
             "clients": self.clients,
             "participation": settings.participation,
             "parameters": self.federation.model.size,
-            "global_accuracy": float(np.mean(scores.global_accuracy)),
+            "global_accuracy": _mean_or_none(scores.global_accuracy),
             "local_accuracy": local["mean"],
             "tuned_accuracy": _mean_or_none(scores.tuned_accuracy),
             "local_final_accuracy": _mean_or_none(scores.trained_accuracy),
@@ -291,7 +291,7 @@ class Simulation:
     def _evaluate(self, report: Round) -> None:
         personal = self.job.method.serves == "personal"  # N models on the complete test set: only at the end
         scores = self._scores(f"round {report.round} · evaluate", full=not personal)
-        local = summarise(scores.local_accuracy)
+        local = _known(summarise(scores.local_accuracy))
         report.local_accuracy, report.local_std, report.local_worst10 = (
             local["mean"],
             local["std"],
@@ -395,6 +395,11 @@ def _bytes(vector: Tensor) -> int:
 
 def _at_least(value: float | None, target: float | None) -> bool:
     return value is not None and target is not None and value >= target
+
+
+def _known(values: dict[str, float]) -> dict[str, float | None]:
+    """None in place of nan: accuracies of a regression, say."""
+    return {name: None if np.isnan(value) else value for name, value in values.items()}
 
 
 def _mean_or_none(values: np.ndarray) -> float | None:

@@ -1,0 +1,71 @@
+"""Runs on what is no image: linear regression, whose accuracies are nothing, and sequences of tokens."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from support import run
+
+from fedflow.data import Examples
+from fedflow.data.files import RawData
+from fedflow.data.synthetic import RegressionOptions, mixed_regression, true_models
+from fedflow.models import build
+from fedflow.models.flat import FlatModel
+from fedflow.partition import Partition
+from fedflow.simulation.federation import Federation
+
+EASY = RegressionOptions(clients=12, dimension=20, samples=30)
+STEPS = {"epochs": 5, "lr": 0.05}
+
+
+def by_user(raw: RawData, network: str, **options: object) -> Federation:
+    """Every user is a client, scored on its own test samples."""
+    user, shape = raw.columns["user"], raw.x_train.shape[1:]
+    users = range(int(user.train.max()) + 1)
+    train, test = ([np.flatnonzero(who == k) for k in users] for who in (user.train, user.test))
+    group = raw.columns.get("group")
+    return Federation(
+        FlatModel(partial(build, network, shape, len(raw.classes), **options)),
+        Examples(torch.from_numpy(raw.x_train), torch.from_numpy(raw.y_train)),
+        Examples(torch.from_numpy(raw.x_test), torch.from_numpy(raw.y_test)),
+        Partition.from_lists(
+            train, test, list(np.array(users)[:, None]),
+            groups=None if group is None else np.array([group.train[rows[0]] for rows in train]),
+        ),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def regression() -> Federation:
+    return by_user(mixed_regression(EASY), "linear", bias=False, init="bernoulli")
+
+
+def test_one_model_of_two_groups_is_as_good_as_their_mean(regression: Federation, cohort: str) -> None:
+    ran = run("fedavg", regression, cohort=cohort, training=STEPS, rounds=15)
+    losses = [report.train_loss for report in ran.rounds]
+    assert losses[-1] < losses[0] / 3
+    first, second = true_models(EASY)
+    # Each group keeps the loss of the half way to the other, |theta_1 - theta_2|^2 / 4, up to sampling.
+    expected = np.square(first - second).sum() / 4
+    assert ran.outcome().metrics["loss"] == pytest.approx(expected, rel=0.3)
+
+
+def test_ifca_finds_the_groups_and_their_true_models(regression: Federation, cohort: str) -> None:
+    ran = run("ifca", regression, cohort=cohort, training=STEPS, rounds=15, seed=1)
+    metrics = ran.outcome().metrics
+    assert metrics["ari"] == 1 and metrics["clusters"] == 2
+    assert metrics["loss"] == pytest.approx(EASY.noise**2, rel=0.5)
+    found, truth = np.array(ran.server("models")[-1]), true_models(EASY)
+    assert min(np.abs(found[order] - truth).max() for order in ([0, 1], [1, 0])) < 0.05
+
+
+def test_accuracies_of_a_regression_are_null(regression: Federation) -> None:
+    ran = run("fedavg", regression, rounds=2, evaluate_every=1, fine_tune=True, keep_trained=True)
+    metrics = ran.outcome().metrics
+    accuracies = {name for name in metrics if "accuracy" in name or name.startswith("local_")}
+    assert len(accuracies) > 6 and {metrics[name] for name in accuracies} == {None}
+    assert metrics["loss"] > 0 and json.dumps(metrics, allow_nan=False)
+    last = ran.rounds[-1]
+    assert last.local_accuracy is last.global_accuracy is last.local_std is last.local_worst10 is None
