@@ -6,6 +6,7 @@ from fedflow.methods import (  # noqa: F401
     fedadam,
     fedavg,
     fedavgm,
+    feddyn,
     fednova,
     fedper,
     fedprox,
