@@ -46,7 +46,7 @@ def test_feddyn(solver: str, cohort: str) -> None:
 @pytest.mark.parametrize("solver", T1)
 def test_feddyn_ends_at_the_unweighted_optimum(solver: str) -> None:
     """Also with inexact clients: w = -1/3, where the gradients are -4/3 and 4/3."""
-    ran = run("feddyn", quadratics(), {"alpha": 0.5}, training=TRAINING[solver], rounds=80)
+    ran = run("feddyn", quadratics(), {"alpha": 0.5}, training=TRAINING[solver], rounds=150)
     assert states(ran)[-1] == pytest.approx((-1 / 3, 0, -4 / 3, 4 / 3), abs=1e-6)
 
 
@@ -155,7 +155,7 @@ def test_weighting_chooses_the_objective(weighting: str, models: Any, end: float
 
 
 def test_a_single_client_reaches_its_optimum() -> None:
-    assert run("feddyn", quadratics(((2, -1),), (4,)), rounds=80).server("model")[-1] == pytest.approx(
+    assert run("feddyn", quadratics(((2, -1),), (4,)), rounds=150).server("model")[-1] == pytest.approx(
         -1, abs=1e-6
     )
 
