@@ -2,9 +2,9 @@
 
 import sys
 
-from benchmarks import engine, flow, memory
+from benchmarks import engine, flow, memory, partition
 
-PARTS = {"engine": engine.main, "flow": flow.main, "memory": memory.main}
+PARTS = {"engine": engine.main, "flow": flow.main, "memory": memory.main, "partition": partition.main}
 
 
 def main() -> None:

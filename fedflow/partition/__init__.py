@@ -1,6 +1,15 @@
 """Partition schemes, one file each. Importing this package registers them all."""
 
-from fedflow.partition import dirichlet, iid, label_groups, label_skew, shards  # noqa: F401
+from fedflow.partition import (  # noqa: F401
+    dirichlet,
+    iid,
+    label_groups,
+    label_skew,
+    noniid1,
+    shards,
+    structured,
+    super_clusters,
+)
 from fedflow.partition.base import SCHEMES, Samples, Scheme, Split
 from fedflow.partition.params import PartitionParams
 from fedflow.partition.partition import Partition, load_partition, make_partition

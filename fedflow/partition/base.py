@@ -93,15 +93,35 @@ def register(name: str) -> Callable[[S], S]:
     return add
 
 
-def deal(indices: np.ndarray, owners: np.ndarray, parts: list[list[np.ndarray]]) -> None:
-    """Cut ``indices`` into equal chunks and hand them to ``owners`` in order; the first get one more."""
-    for owner, chunk in zip(owners, np.array_split(indices, len(owners))):
-        parts[owner].append(chunk)
+def runs(owners: np.ndarray, count: int) -> np.ndarray:
+    """The owner of each of ``count`` samples, cut equally over ``owners``; the first get one more."""
+    size, more = divmod(count, len(owners))
+    return np.repeat(owners, size + (np.arange(len(owners)) < more))
 
 
-def collect(parts: list[list[np.ndarray]]) -> Indices:
-    """Each client's chunks as one sorted array."""
-    return [np.sort(np.concatenate(chunks)) if chunks else np.empty(0, np.int64) for chunks in parts]
+def gather(owner: np.ndarray, clients: int) -> Indices:
+    """Each client's positions, sorted, from the owner of every sample [n]; -1 is nobody."""
+    order = np.argsort(owner, kind="stable")
+    return np.split(order, np.searchsorted(owner[order], np.arange(clients)))[1:]
+
+
+def by_counts(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> Indices:
+    """``counts[k, c]`` random samples of label c for client k, without replacement; the rest stay unused."""
+    clients, classes = counts.shape
+    unused = np.bincount(labels, minlength=classes) - counts.sum(0)
+    order = rng.permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    owner = np.empty(len(labels), np.int64)
+    everybody = np.append(np.arange(clients), -1)
+    owner[order] = np.repeat(np.tile(everybody, classes), np.vstack([counts, unused]).T.ravel())
+    return gather(owner, clients)
+
+
+def numbered(column: Column) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The v values of a column in training, and each sample's as 0..v-1; -1 for a test sample of none."""
+    values, train = np.unique(column.train, return_inverse=True)
+    test = np.searchsorted(values, column.test).clip(max=len(values) - 1)
+    return values, train, np.where(values[test] == column.test, test, -1)
 
 
 def spread(total: int, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -17,11 +17,21 @@ from fedflow.settings import explain, markdown
 
 # What makes the picture of each scheme: parameters beside `clients: 20`.
 EXAMPLES: dict[str, dict[str, Any]] = {
+    "acid": {"classes_per_client": 3},
+    "attributes": {},
     "dirichlet": {"alpha": 0.3},
+    "dirichlet_clients": {"alpha": 0.2},
+    "dirichlet_disjoint": {"alpha": 1.0},
+    "dirichlet_exact": {"alpha": 0.3},
+    "domains": {},
     "iid": {},
     "label_groups": {"groups": 4},
     "label_skew": {"fraction": 0.2},
+    "natural": {},
+    "noniid1": {"fraction": 0.4},
     "shards": {"shards_per_client": 2},
+    "structured": {"labels_per_group": 3},
+    "super_clusters": {"clusters": "cifar10"},
 }
 PICTURES = "images/partitions"  # below docs/
 

@@ -7,14 +7,14 @@ at most 1,000 times. Every sample is used once. Smaller alpha is *more* skewed (
 Source: Yurochkin et al., ICML 2019, with the balance step and minimum of NIID-Bench (Li et al., ICDE 2022).
 
 >>> import numpy as np
->>> cut(np.arange(7), np.array([0.5, 0.3, 0.2]))
-[array([0, 1, 2]), array([3, 4]), array([5, 6])]
+>>> portions(7, np.array([0.5, 0.3, 0.2])).tolist()
+[3, 2, 2]
 """
 
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.partition.base import Indices, Samples, Scheme, Split, collect, num_classes, register
+from fedflow.partition.base import Samples, Scheme, Split, gather, register
 from fedflow.settings import option
 
 TRIES = 1000
@@ -39,32 +39,33 @@ class Dirichlet(Scheme):
                 "partition.min_size", self.min_size, f"at most {len(labels) // clients} for {clients} clients"
             )
         for _ in range(TRIES):
-            parts = self._once(labels, clients, rng)
-            if min(map(len, parts)) >= self.min_size:
-                return Split(parts)
+            owner = self._owner(labels, clients, rng)
+            if np.bincount(owner, minlength=clients).min() >= self.min_size:
+                return Split(gather(owner, clients))
         raise BadInput(
             "partition.min_size", self.min_size,
             f"less for {clients} clients and alpha {self.alpha:g} (none of {TRIES} draws reached it), "
             "or a larger alpha",
         )  # fmt: skip
 
-    def _once(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> Indices:
-        parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
-        sizes = np.zeros(clients)
-        for c in range(num_classes(labels)):
+    def _owner(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
+        """One draw: the client of every sample [n]."""
+        owner, sizes = np.empty(len(labels), np.int64), np.zeros(clients)
+        for c in np.unique(labels):
             samples = rng.permutation(np.flatnonzero(labels == c))
             p = rng.dirichlet(np.full(clients, self.alpha))
             if self.balance:
                 p = p * (sizes < len(labels) / clients)
             if p.sum() == 0:  # all that are not full drew nothing: share it among them
                 p = (sizes < len(labels) / clients).astype(float)
-            for k, chunk in enumerate(cut(samples, p / p.sum())):
-                parts[k].append(chunk)
-                sizes[k] += len(chunk)
-        return collect(parts)
+            own = portions(len(samples), p / p.sum())
+            owner[samples] = np.repeat(np.arange(clients), own)
+            sizes += own
+        return owner
 
 
-def cut(samples: np.ndarray, p: np.ndarray) -> list[np.ndarray]:
-    """Runs of ``samples`` [n] in proportions ``p`` [N]: cuts at floor(cumsum(p) n)."""
+def portions(count: int, p: np.ndarray) -> np.ndarray:
+    """How ``count`` samples are cut in proportions ``p`` [N]: at floor(cumsum(p) count)."""
     # The sum of 0.7 and 0.1 falls just short of 0.8: without the little extra, 10 samples are cut at 7.
-    return np.split(samples, (np.cumsum(p)[:-1] * len(samples) + 1e-9).astype(int))
+    cuts = (np.cumsum(p)[:-1] * count + 1e-9).astype(int)
+    return np.diff(cuts, prepend=0, append=count)

@@ -203,7 +203,7 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
         newcomers=late(clients, params.newcomers, groups, rng("newcomers")) if params.newcomers else None,
         train_labels=train_labels, test_labels=split.test_labels, held_out=bool(params.holdout),
         params=params.as_dict(), dataset_hash=dataset_hash, label_counts=counts,
-        facts={"samples_unused": count - sum(map(len, train)), **_skew(counts)},
+        facts={"samples_unused": count - len(np.unique(np.concatenate(train))), **_skew(counts)},
     )  # fmt: skip
 
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from fedflow.data import Column
 from fedflow.errors import BadInput
 from fedflow.partition import SCHEMES, PartitionParams, Samples, make_partition
-from fedflow.partition.base import deal
-from fedflow.partition.dirichlet import TRIES, Dirichlet, cut
+from fedflow.partition.base import runs
+from fedflow.partition.dirichlet import TRIES, Dirichlet, portions
 from fedflow.partition.iid import IID
 from fedflow.partition.label_groups import LabelGroups
 from fedflow.partition.label_skew import LabelSkew
@@ -23,12 +24,35 @@ SEEDS = range(3)
 
 # Settings under which a scheme works for whatever data hypothesis finds.
 PERMISSIVE = {
+    "acid": {"classes_per_client": 2},
     "dirichlet": {"alpha": 0.5, "min_size": 0},
+    "dirichlet_clients": {"alpha": 0.5, "min_size": 0},
+    "dirichlet_disjoint": {"alpha": 0.5, "min_classes": 0},
     "label_skew": {"fraction": 0.5},
     "label_groups": {"groups": 1},
+    "noniid1": {"fraction": 0.4},
     "shards": {"shards_per_client": 1},
+    "structured": {"labels_per_group": 6},
+    "super_clusters": {"clusters": [[0]], "labels_per_client": 1},
 }
-EVERY_SAMPLE = {"dirichlet", "iid", "label_groups", "label_skew"}  # schemes that use all samples
+EVERY_SAMPLE = {  # schemes that use all samples
+    "dirichlet",
+    "dirichlet_clients",
+    "dirichlet_exact",
+    "domains",
+    "iid",
+    "label_groups",
+    "label_skew",
+    "structured",
+}
+
+
+def samples(labels: np.ndarray) -> Samples:
+    """With every column that a scheme may ask for."""
+    rows = np.arange(len(labels))
+    facts = {"user": rows % 12, "domain": rows % 2}
+    facts |= {name: (rows % 4 == i) + 0 for i, name in enumerate(("smiling", "wavy_hair", "wearing_hat"))}
+    return Samples(labels, labels, {name: Column(fact, fact) for name, fact in facts.items()})
 
 
 def labels_held(labels: np.ndarray, parts: list[np.ndarray]) -> np.ndarray:
@@ -44,9 +68,7 @@ def sizes(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def test_ten_samples_for_three_owners_are_4_3_3():
-    parts: list[list[np.ndarray]] = [[], [], []]
-    deal(np.arange(10), np.arange(3), parts)
-    assert [len(chunks[0]) for chunks in parts] == [4, 3, 3]
+    assert np.bincount(runs(np.arange(3), 10)).tolist() == [4, 3, 3]
 
 
 @pytest.mark.parametrize(
@@ -58,9 +80,7 @@ def test_ten_samples_for_three_owners_are_4_3_3():
     ],
 )
 def test_dirichlet_cuts_at_the_floor_of_the_cumulative_share(p, n, expected):
-    pieces = cut(np.arange(n), np.array(p))
-    assert [len(piece) for piece in pieces] == expected
-    assert np.array_equal(np.concatenate(pieces), np.arange(n))
+    assert portions(n, np.array(p)).tolist() == expected
 
 
 def test_iid_gives_the_first_clients_one_more():
@@ -145,10 +165,10 @@ def test_parts_are_disjoint_sorted_and_complete_and_follow_the_seed(name, case, 
     labels, clients = case
     scheme = SCHEMES[name].parse(PERMISSIVE.get(name, {}))
     try:
-        parts = scheme.split(Samples(labels), clients, np.random.default_rng(seed)).train
+        parts = scheme.split(samples(labels), clients, np.random.default_rng(seed)).train
     except BadInput:
         assume(False)
-    again = scheme.split(Samples(labels), clients, np.random.default_rng(seed)).train
+    again = scheme.split(samples(labels), clients, np.random.default_rng(seed)).train
     everything = np.concatenate(parts)
     assert len(parts) == clients
     assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
@@ -181,7 +201,7 @@ def test_another_seed_gives_another_partition(name):
 
     def made(seed: int) -> str:
         entry = {"dataset": "d", "scheme": name, "clients": 10, "seed": seed, **PERMISSIVE.get(name, {})}
-        return make_partition(PartitionParams.parse(entry), Samples(labels, labels)).hash
+        return make_partition(PartitionParams.parse(entry), samples(labels)).hash
 
     assert made(0) == made(0) != made(1)
 

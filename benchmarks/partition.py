@@ -1,0 +1,42 @@
+"""Seconds that each partition scheme takes for a million samples of ten classes and 100,000 clients."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from fedflow.partition import PartitionParams, Samples, make_partition
+from fedflow.random import generator
+
+SAMPLES, CLIENTS, CLASSES = 1_000_000, 100_000, 10
+ENTRIES: tuple[dict[str, Any], ...] = (
+    {"scheme": "iid"},
+    {"scheme": "shards"},
+    {"scheme": "dirichlet", "alpha": 100, "min_size": 1},
+    {"scheme": "label_skew"},
+    {"scheme": "noniid1"},
+    {"scheme": "label_groups", "groups": 5},
+    {"scheme": "label_groups", "groups": 5, "labels_per_group": 3, "overlap": 1, "sampler": "slice"},
+    {"scheme": "label_groups", "groups": 5, "sampler": "independent", "samples_per_label": 10},
+    {"scheme": "structured"},
+    {"scheme": "super_clusters", "clusters": "cifar10"},
+    {"scheme": "super_clusters", "clusters": "cifar10", "within": "shards"},
+    {"scheme": "super_clusters", "clusters": "cifar10", "within": "dirichlet", "alpha": 100, "min_size": 1},
+)
+
+
+def main() -> None:
+    labels = np.random.default_rng(0).integers(CLASSES, size=SAMPLES)
+    samples = Samples(labels, np.arange(10_000) % CLASSES)
+    print("split alone   with test sets and facts")
+    for entry in ENTRIES:
+        params = PartitionParams.parse({"dataset": "toy", "clients": CLIENTS} | entry)
+        started = time.perf_counter()
+        params.build().split(samples, CLIENTS, generator(0, "benchmark"))
+        divided = time.perf_counter()
+        make_partition(params, samples)
+        print(f"{divided - started:9.2f} s   {time.perf_counter() - divided:9.2f} s   {entry}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,334 @@
+"""Super clusters: the published sets and client counts, SC-NIID and SC-Dir in them, and their controls."""
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from fedflow.errors import BadInput
+from fedflow.partition import PartitionParams, Samples, Split
+from fedflow.partition.label_skew import LabelSkew
+from fedflow.partition.super_clusters import PUBLISHED, SuperClusters, damped, proportional, settle
+
+ROOT = Path(os.environ.get("FEDFLOW_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
+CIFAR10, CIFAR100 = np.repeat(np.arange(10), 5000), np.repeat(np.arange(100), 500)
+STL10 = np.repeat(np.arange(10), 500)
+SIZES = {name: [len(classes) for classes in clusters] for name, clusters in PUBLISHED.items()}
+
+
+def split(labels: np.ndarray, clients: int = 100, seed: int = 0, **options: object) -> Split:
+    return SuperClusters(**options).split(Samples(labels), clients, np.random.default_rng(seed))
+
+
+def label_counts(labels: np.ndarray, parts: list[np.ndarray]) -> np.ndarray:
+    return np.array([np.bincount(labels[rows], minlength=labels.max() + 1) for rows in parts])
+
+
+def by_group(values: np.ndarray, groups: np.ndarray) -> list[np.ndarray]:
+    return [values[groups == g] for g in range(groups.max() + 1)]
+
+
+# The published sets, and how many clients each gets
+
+
+def test_published_super_clusters_are_table_5_7():
+    assert SIZES == {"cifar10": [4, 6], "stl10": [3, 7], "fmnist": [3, 4, 3], "cifar100": [4, 7, 6, 4, 79]}
+    for clusters in PUBLISHED.values():
+        classes = sorted(c for own in clusters for c in own)
+        assert classes == list(range(len(classes)))
+    assert [set(own) for own in PUBLISHED["cifar10"]] == [{0, 1, 8, 9}, {2, 3, 4, 5, 6, 7}]
+    assert {33, 68, 2, 97} < set(PUBLISHED["cifar100"][4])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "clients", "expected"),
+    [
+        (SIZES["cifar10"], 100, [47, 54]),
+        (SIZES["cifar10"], 10, [5, 6]),
+        (SIZES["stl10"], 100, [44, 57]),
+        (SIZES["stl10"], 25, [11, 15]),
+        ([4, 7, 79, 6, 4], 100, [18, 18, 30, 18, 18]),
+    ],
+)
+def test_damped_allocation_has_the_worked_numbers(sizes, clients, expected):
+    counts = damped(sizes, clients)
+    assert counts.tolist() == expected
+    settled = settle(counts, clients, np.random.default_rng(0))
+    assert settled.sum() == clients and (counts - settled).min() >= 0
+
+
+@pytest.mark.parametrize(
+    ("samples", "clients", "expected"),
+    [
+        ([20_000, 30_000], 100, [40, 60]),
+        ([2000, 3500, 39_500, 3000, 2000], 100, [4, 7, 79, 6, 4]),
+        ([1, 1, 1000], 10, [1, 1, 8]),  # nobody is left without
+        ([50, 50], 7, [4, 3]),
+    ],
+)
+def test_proportional_allocation_follows_the_samples(samples, clients, expected):
+    assert proportional(samples, clients).tolist() == expected
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(0, 60), st.integers(0, 99))
+def test_both_allocations_give_every_super_cluster_a_client_and_everybody_a_place(sizes, more, seed):
+    clients = len(sizes) + more
+    for counts in (
+        settle(damped(sizes, clients), clients, np.random.default_rng(seed)),
+        proportional(sizes, clients),
+    ):
+        assert counts.sum() == clients and counts.min() >= 1
+
+
+# SC-NIID
+
+
+def test_sc_niid_of_cifar10_has_the_published_sizes():
+    made = split(CIFAR10, clusters="cifar10")
+    sizes, counts = np.array([len(rows) for rows in made.train]), label_counts(CIFAR10, made.train)
+    vehicles, animals = by_group(sizes, made.groups)
+    assert (len(vehicles), len(animals)) in {(47, 53), (46, 54)} and (np.diff(made.groups) >= 0).all()
+    assert vehicles.mean() == 20_000 / len(vehicles) and animals.mean() == 30_000 / len(animals)
+    assert ((counts > 0).sum(1) == 2).all()
+    for group, classes in enumerate(PUBLISHED["cifar10"]):
+        assert set(np.flatnonzero(counts[made.groups == group].any(0))) == set(classes)
+    assert np.sort(np.concatenate(made.train)).tolist() == list(range(50_000))
+
+
+def test_the_first_label_is_that_of_the_client_s_number():
+    made = split(CIFAR10, clusters="cifar10", labels_per_client=1)
+    held = label_counts(CIFAR10, made.train).argmax(1)
+    assert held.tolist() == [
+        PUBLISHED["cifar10"][g][j % SIZES["cifar10"][g]] for j, g in enumerate(made.groups)
+    ]
+
+
+def test_sc_niid_of_cifar100_gives_two_labels_but_16_in_the_largest_super_cluster():
+    made = split(CIFAR100, clusters="cifar100")
+    held = (label_counts(CIFAR100, made.train) > 0).sum(1)
+    sizes = np.array([len(rows) for rows in made.train])
+    assert [set(own) for own in by_group(held, made.groups)] == [{2}, {2}, {2}, {2}, {16}]
+    means = [own.mean() for own in by_group(sizes, made.groups)]
+    # 2,000, 3,500, 3,000, 2,000 and 39,500 samples for 16 to 18 and 28 to 30 clients
+    assert means == pytest.approx([115, 200, 175, 115, 1340], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("clients", "means"), [(25, (1500 / 11, 3500 / 14)), (100, (1500 / 43.5, 3500 / 56.5))]
+)
+def test_sc_niid_of_stl10_leaves_few_samples(clients, means):
+    made = split(STL10, clients, clusters="stl10")
+    sizes = by_group(np.array([len(rows) for rows in made.train]), made.groups)
+    assert [own.mean() for own in sizes] == pytest.approx(means, rel=0.1)  # one client is dropped at random
+
+
+def test_a_fraction_is_that_of_the_super_cluster_s_labels():
+    made = split(CIFAR100, clusters="cifar100", fraction=0.2, allocation="proportional")
+    held = (label_counts(CIFAR100, made.train) > 0).sum(1)
+    assert [set(own) for own in by_group(held, made.groups)] == [{1}, {2}, {2}, {1}, {16}]
+    assert np.bincount(made.groups).tolist() == [4, 7, 6, 4, 79]
+
+
+def test_one_super_cluster_is_label_skew():
+    """With K of N classes in order, a client's first label is its number mod K in both."""
+    everything = [list(range(10))]
+    made = split(CIFAR10, clusters=everything, labels_per_client=2, seed=7)
+    plain = LabelSkew(fraction=0.2).split(Samples(CIFAR10), 100, np.random.default_rng(7))
+    assert all(np.array_equal(a, b) for a, b in zip(made.train, plain.train))
+
+
+# The other divisions of a super cluster
+
+
+def test_sc_dir_runs_dirichlet_in_every_super_cluster():
+    made = split(CIFAR10, clusters="cifar10", within="dirichlet")
+    counts = label_counts(CIFAR10, made.train)
+    assert counts.sum(1).min() >= 15 and counts.sum() == 50_000
+    for group, classes in enumerate(PUBLISHED["cifar10"]):
+        own = counts[made.groups == group]
+        assert set(np.flatnonzero(own.any(0))) == set(classes)
+        # alpha 0.5 leaves most labels at a client, unequally: all of four vehicles, or most of six animals
+        assert 0.6 * len(classes) < (own > 0).sum(1).mean() <= len(classes)
+        assert own.sum(1).std() > 50
+
+
+def test_shards_come_from_one_super_cluster():
+    made = split(CIFAR10, clusters="cifar10", within="shards")
+    counts = label_counts(CIFAR10, made.train)
+    for group, classes in enumerate(PUBLISHED["cifar10"]):
+        own, clients = counts[made.groups == group], (made.groups == group).sum()
+        assert set(np.flatnonzero(own.any(0))) == set(classes)
+        assert set(own.sum(1)) == {2 * (5000 * len(classes) // (2 * clients))}
+
+
+# Controls
+
+
+def test_the_matched_control_draws_disjoint_classes_of_the_same_sizes():
+    made = split(CIFAR10, clusters="cifar10", control="matched_random", seed=1)
+    owned = [set(np.flatnonzero(c.any(0))) for c in by_group(label_counts(CIFAR10, made.train), made.groups)]
+    assert [len(own) for own in owned] == [4, 6] and not owned[0] & owned[1]
+    assert owned[0] != {0, 1, 8, 9}
+    assert sum(map(len, made.train)) == len(np.unique(np.concatenate(made.train))) == 50_000
+
+
+def test_the_control_of_the_code_gives_2_4_of_ten_classes_twice_and_as_many_to_nobody():
+    labels, twice, unused = np.repeat(np.arange(10), 60), [], []
+    for seed in range(200):
+        made = split(labels, 20, seed, clusters="cifar10", control="repo")
+        times = np.bincount(np.concatenate(made.train), minlength=600).reshape(10, 60)
+        assert (times == times[:, :1]).all()  # whole classes
+        twice.append((times[:, 0] == 2).sum())
+        unused.append((times[:, 0] == 0).sum())
+    # hypergeometric, variance 0.64: the mean of 200 draws has an sd of 0.06
+    assert np.mean(twice) == pytest.approx(2.4, abs=0.2) and twice == unused
+
+
+# Discovery
+
+
+def two_kinds(classes: int = 6, per_class: int = 30) -> Samples:
+    """Even classes are bright above, odd ones below."""
+    rng, labels = np.random.default_rng(0), np.arange(classes * per_class) % classes
+    images = rng.integers(0, 60, (len(labels), 8, 8), np.uint8)
+    images[labels % 2 == 0, :4] += 150
+    images[labels % 2 == 1, 4:] += 150
+    return Samples(labels, inputs=lambda: images)
+
+
+@pytest.mark.parametrize("options", [{}, {"number": 2}, {"threshold": 40.0}])
+def test_super_clusters_are_discovered_from_the_inputs(options):
+    samples = two_kinds()
+    made = SuperClusters(p=1, **options).split(samples, 12, np.random.default_rng(0))
+    counts = label_counts(samples.labels, made.train)
+    assert [np.flatnonzero(c.any(0)).tolist() for c in by_group(counts, made.groups)] == [
+        [0, 2, 4],
+        [1, 3, 5],
+    ]
+
+
+@pytest.mark.skipif(not (ROOT / "cifar10.tar").is_file(), reason="no cifar10.tar in the data root")
+def test_fifty_images_of_each_cifar10_class_are_enough_to_tell_vehicles_from_animals():
+    images, names = [], []
+    with tarfile.open(ROOT / "cifar10.tar") as tar:
+        for member in tar:
+            kind, _, rest = member.name.partition("/")
+            if kind == "train" and rest[-8:] < "0050.jpg":
+                images.append(np.asarray(Image.open(io.BytesIO(tar.extractfile(member).read()))))
+                names.append(rest.split("/")[0])
+    labels = np.unique(names, return_inverse=True)[1]
+    samples = Samples(labels, inputs=lambda: np.stack(images))
+    found = SuperClusters().split(samples, 20, np.random.default_rng(0))
+    given = SuperClusters(clusters="cifar10").split(samples, 20, np.random.default_rng(0))
+    assert np.bincount(labels).tolist() == [50] * 10
+    assert all(np.array_equal(a, b) for a, b in zip(found.train, given.train))
+
+
+# What holds for all
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[dict[str, object], np.ndarray, int]:
+    """Options, labels with 40 samples of a class, and clients that can be served."""
+    sizes = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+    order = draw(st.permutations(range(sum(sizes))))
+    clusters = [[int(c) for c in own] for own in np.split(np.array(order), np.cumsum(sizes)[:-1])]
+    clients = draw(st.integers(6 * len(sizes), 30))
+    options = {
+        "clusters": clusters, "allocation": draw(st.sampled_from(("damped", "proportional"))),
+        "within": draw(st.sampled_from(("labels", "shards", "dirichlet"))), "shards_per_client": 1,
+        "min_size": 0, "control": draw(st.sampled_from(("none", "matched_random", "repo"))),
+    }  # fmt: skip
+    labels = np.random.default_rng(draw(st.integers(0, 9))).permutation(
+        np.arange(40 * sum(sizes)) % sum(sizes)
+    )
+    return options, labels, clients
+
+
+@given(cases(), st.integers(0, 2**32))
+def test_a_client_holds_labels_of_its_super_cluster_only(case, seed):
+    options, labels, clients = case
+    try:
+        made, again = (split(labels, clients, seed, **options) for _ in range(2))
+    except BadInput as error:  # few clients may have to share many labels: see below
+        assert error.field == "partition.clients" and (
+            "more: " in error.accepted or "fewer: " in error.accepted
+        )
+        return
+    assert len(made.train) == len(made.groups) == clients and (np.diff(made.groups) >= 0).all()
+    assert all(np.array_equal(a, b) for a, b in zip(made.train, again.train))
+    assert all(rows.dtype == np.int64 and (np.diff(rows) > 0).all() for rows in made.train)
+    owned = [set(np.flatnonzero(c.any(0))) for c in by_group(label_counts(labels, made.train), made.groups)]
+    assert [len(own) for own in owned] == [len(own) for own in options["clusters"]]
+    if options["control"] == "none":
+        assert owned == [set(own) for own in options["clusters"]]
+    rows = np.concatenate(made.train)
+    if options["control"] != "repo":
+        assert len(np.unique(rows)) == len(rows)
+        assert options["within"] == "shards" or len(rows) == len(labels)
+
+
+def test_classes_in_no_list_stay_unused():
+    made = split(CIFAR10, clusters=[[0, 1], [8, 9]])
+    assert np.unique(CIFAR10[np.concatenate(made.train)]).tolist() == [0, 1, 8, 9]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "clients", "message"),
+    [
+        ({"clusters": [[0, 1], [1, 2]]}, 9, r"partition.clusters: .* classes 0..9, each class in one list"),
+        ({"clusters": [[0, 0]]}, 9, r"partition.clusters: .* each class in one list"),
+        ({"clusters": [[0, 10]]}, 9, r"partition.clusters: .* classes 0..9"),
+        ({"clusters": [[-1, 0]]}, 9, r"partition.clusters: .* classes 0..9"),
+        ({"clusters": [[0], []]}, 9, r"partition.clusters: .* lists of classes"),
+        ({"clusters": []}, 9, r"partition.clusters: \[\] .* lists of classes"),
+        ({"clusters": "cifar100"}, 9, r"partition.clusters: 'cifar100' .* or a list for 10 classes"),
+        ({"clusters": "cifar10"}, 1, r"partition.clients: 1 .* at least 2, one per super cluster"),
+        (
+            {"clusters": "cifar10", "labels_per_client": 5}, 20,
+            r"partition.labels_per_client: 5 .* at most 4, the classes of a super cluster",
+        ),
+        ({"clusters": "cifar10"}, 3, r"partition.clients: 3 .* more: in all of 1000 draws \d clients with 2"),
+        ({"clusters": "cifar10"}, 300, r"partition.clients: 300 .* fewer: \d+ clients share 20 samples"),
+        ({"clusters": "cifar10", "within": "dirichlet"}, 20, r"partition.min_size: 15 .* at most \d+ for"),
+        (
+            {"clusters": "cifar10", "within": "shards", "shards_per_client": 50}, 20,
+            r"partition.shards_per_client: 50 .* at most \d",
+        ),
+        ({"number": 7, "p": 1}, 9, r"partition.number: 7 .* a whole number from 1 to 6"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_made_is_said_in_one_line(options, clients, message):
+    samples = two_kinds() if "number" in options else Samples(np.arange(200) % 10)
+    with pytest.raises(BadInput, match=message):
+        SuperClusters(**options).split(samples, clients, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (
+            {"clusters": "cifar11"},
+            r"clusters: 'cifar11' .* a list of lists of classes, discovered, or one of cif",
+        ),
+        ({"clusters": [0, 1]}, r"partition.clusters: .*text or a list, each item a list"),
+        ({"number": 2, "threshold": 9}, r"partition.number: 2 .* nothing, since a threshold is given"),
+        ({"labels_per_client": 0}, r"partition.labels_per_client: 0 .* a whole number >= 1 or published"),
+        ({"labels_per_client": "two"}, r"labels_per_client: 'two' .* a whole number >= 1 or published"),
+        ({"within": "label"}, r"partition.within: 'label' .*did you mean 'labels'"),
+        ({"control": "random"}, r"partition.control: 'random' .* one of matched_random, none, repo"),
+        ({"fraction": 1.5}, r"partition.fraction: 1.5 .* > 0 and <= 1"),
+    ],
+)
+def test_parameters_are_checked_by_name(entry, message):
+    with pytest.raises(BadInput, match=message):
+        PartitionParams.parse({"dataset": "d", "scheme": "super_clusters", "clients": 9, **entry})
