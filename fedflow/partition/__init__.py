@@ -1,10 +1,17 @@
 """Partition schemes, one file each. Importing this package registers them all."""
 
 from fedflow.partition import (  # noqa: F401
+    acid,
+    attributes,
     dirichlet,
+    dirichlet_clients,
+    dirichlet_disjoint,
+    dirichlet_exact,
+    domains,
     iid,
     label_groups,
     label_skew,
+    natural,
     noniid1,
     shards,
     structured,

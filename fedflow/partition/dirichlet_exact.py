@@ -1,0 +1,79 @@
+"""Dirichlet with exact sizes: every client draws its samples one by one from its own label prior.
+
+Order of sampling: sizes are fixed (equal, or lognormal with ``sigma``, see `draw_sizes`) and client k
+draws p_k ~ Dir(alpha, .., alpha) [K]. Then, until all are full: a client that is not full is picked
+uniformly and takes a sample of a label drawn from p_k; a label that is exhausted is drawn again (which
+is a draw from p_k over the labels that are left; uniform where p_k has no mass there). Picking is done
+by clocks that tick after Exp(1) times, at which their clients draw until full: the next tick is anyone's
+with equal probability. Every sample is used once. Smaller alpha is more skewed.
+Source: FedDyn (Acar et al., ICLR 2021), alpha 0.6 and 0.3.
+
+>>> import numpy as np
+>>> samples = Samples(np.arange(60) % 3)
+>>> parts = DirichletExact(alpha=0.3).split(samples, 4, np.random.default_rng(0)).train
+>>> [len(part) for part in parts]
+[15, 15, 15, 15]
+"""
+
+import numpy as np
+
+from fedflow.partition.base import Samples, Scheme, Split, by_counts, num_classes, register
+from fedflow.partition.sizes import draw_sizes
+from fedflow.settings import option
+
+BLOCK = 1 << 16  # draws at a time, which bounds memory
+
+
+@register("dirichlet_exact")
+class DirichletExact(Scheme):
+    alpha: float = option(
+        0.3, "concentration of a client's label prior; smaller is more skewed", gt=0, grid=(0.6, 0.3)
+    )
+    sigma: float = option(
+        0.0, "sd of the log of a client's size; 0 = equal sizes", ge=0, source="FedDyn: 0.3"
+    )
+
+    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
+        labels, classes = samples.labels, num_classes(samples.labels)
+        sizes = draw_sizes(len(labels), clients, self.sigma, rng)
+        prior = rng.dirichlet(np.full(classes, self.alpha), clients)
+        client = _picked(sizes, rng)
+        label = _drawn(prior, client, np.bincount(labels), rng)
+        counts = np.bincount(client * classes + label, minlength=clients * classes)
+        return Split(by_counts(labels, counts.reshape(clients, classes), rng))
+
+
+def _picked(sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Who draws, one after the other, [n]."""
+    client, waits = np.repeat(np.arange(len(sizes)), sizes), rng.exponential(size=sizes.sum())
+    time = np.cumsum(waits)
+    start = np.concatenate([[0], time])[np.cumsum(sizes) - sizes]
+    return client[np.argsort(time - start[client])]
+
+
+def _drawn(prior: np.ndarray, client: np.ndarray, stock: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The label of every draw [n], where ``stock`` [K] samples of each are there."""
+    left = stock > 0
+    label = _draw(prior, client, left, rng)
+    while True:
+        demand = np.bincount(label, minlength=len(stock))
+        if not (short := np.flatnonzero(demand > stock)).size:
+            return label
+        order = np.argsort(label, kind="stable")  # label by label, in the order of draws
+        first = np.cumsum(demand) - demand
+        c = short[order[first[short] + stock[short]].argmin()]  # exhausted before the others
+        left[c] = False
+        late = order[first[c] + stock[c] : first[c] + demand[c]]
+        label[late] = _draw(prior, client[late], left, rng)
+
+
+def _draw(prior: np.ndarray, client: np.ndarray, left: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """One label for each of ``client`` [m], out of those that are ``left`` [K]."""
+    label = np.empty(len(client), np.min_scalar_type(len(left)))  # short integers are sorted faster
+    for at in range(0, len(client), BLOCK):
+        mass = prior[client[at : at + BLOCK]] * left
+        mass[mass.sum(1) == 0] = left
+        cumulative = mass.cumsum(1)
+        cumulative /= cumulative[:, -1:]
+        label[at : at + BLOCK] = (rng.random((len(mass), 1)) >= cumulative).sum(1)
+    return label

@@ -1,0 +1,84 @@
+"""IID with lognormal sizes and with exact class balance."""
+
+import doctest
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedflow.errors import BadInput
+from fedflow.partition import Samples
+from fedflow.partition.iid import IID
+from fedflow.partition.sizes import draw_sizes, turns
+
+
+def test_lognormal_sizes_have_the_derived_range_and_spread():
+    """FedDyn, N / m = 500, sigma 0.3: "typically from about 226 to 1023, sd 152"."""
+    drawn = [draw_sizes(50_000, 100, 0.3, np.random.default_rng(seed)) for seed in range(50)]
+    assert {sizes.sum() for sizes in drawn} == {50_000}
+    assert np.mean([sizes.std() for sizes in drawn]) == pytest.approx(152, rel=0.05)
+    assert np.mean([sizes.min() for sizes in drawn]) == pytest.approx(226, rel=0.1)
+    assert np.mean([sizes.max() for sizes in drawn]) == pytest.approx(1023, rel=0.1)
+
+
+def test_lognormal_sizes_are_rescaled_floored_and_the_first_takes_the_remainder():
+    sizes = draw_sizes(1000, 7, 0.5, np.random.default_rng(3))
+    drawn = np.random.default_rng(3).lognormal(np.log(1000 / 7), 0.5, 7)
+    floors = (drawn / drawn.sum() * 1000).astype(int)
+    assert sizes[1:].tolist() == floors[1:].tolist() and 0 < sizes[0] - floors[0] < 7
+
+
+@given(
+    total=st.integers(0, 500),
+    clients=st.integers(1, 20),
+    sigma=st.sampled_from([0, 0.3, 2.0]),
+    seed=st.integers(0, 99),
+)
+def test_sizes_sum_to_the_total_and_are_equal_without_sigma(total, clients, sigma, seed):
+    sizes = draw_sizes(max(1, total), clients, sigma, np.random.default_rng(seed))
+    assert sizes.sum() == max(1, total) and sizes.min() >= 0 and len(sizes) == clients
+    if sigma == 0:
+        assert np.ptp(sizes) <= 1 and (np.diff(sizes) <= 0).all()
+
+
+@given(sizes=st.lists(st.integers(0, 12), min_size=1, max_size=8), cut=st.floats(0, 1))
+def test_turns_keep_sizes_and_any_stretch_holds_everybody_s_share(sizes, cut):
+    owner = turns(np.array(sizes))
+    assert np.bincount(owner, minlength=len(sizes)).tolist() == sizes
+    until = int(cut * len(owner))
+    share = np.bincount(owner[:until], minlength=len(sizes))
+    assert (np.abs(share - cut * np.array(sizes)) < 2).all()
+
+
+def test_stratified_clients_hold_the_same_number_of_each_class():
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(100), 50))
+    parts = IID(stratified=True).split(Samples(labels), 10, np.random.default_rng(0)).train
+    assert all((np.bincount(labels[rows]) == 5).all() for rows in parts)
+    assert np.unique(np.concatenate(parts)).size == 5000
+
+
+def test_stratified_clients_of_other_sizes_hold_nearly_their_share_of_each_class():
+    labels = np.arange(5000) % 10
+    parts = IID(stratified=True, sigma=0.3).split(Samples(labels), 20, np.random.default_rng(0)).train
+    sizes = np.array([len(rows) for rows in parts])
+    counts = np.array([np.bincount(labels[rows], minlength=10) for rows in parts])
+    assert np.ptp(sizes) > 50 and sizes.sum() == 5000
+    assert (np.abs(counts - sizes[:, None] / 10) < 2).all()
+
+
+def test_unequal_parts_use_every_sample_once():
+    parts = IID(sigma=0.3).split(Samples(np.zeros(1000, int)), 20, np.random.default_rng(0)).train
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(1000))
+    assert [len(rows) for rows in parts] == draw_sizes(1000, 20, 0.3, np.random.default_rng(0)).tolist()
+
+
+def test_the_example_of_turns_is_true():
+    result = doctest.testmod(sys.modules[turns.__module__], extraglobs={"np": np})
+    assert result.attempted == 1 and result.failed == 0
+
+
+def test_a_negative_sigma_is_refused():
+    with pytest.raises(BadInput, match=r"partition.sigma: -0.1 .* a number >= 0"):
+        IID(sigma=-0.1)
