@@ -14,6 +14,8 @@ from fedflow.methods import (  # noqa: F401
     fedyogi,
     ifca,
     local,
+    qfedavg,
+    qfedsgd,
     scaffold,
 )
 from fedflow.methods.base import METHODS, Method, build_method

@@ -38,6 +38,7 @@ CASES: list[tuple[str, dict, dict]] = [  # a method, and the FedAvg whose statis
     *(("fedavgm", {"form": form, "server_lr": 2}, {}) for form in ("polyak", "nesterov", "damped")),
     ("fednova", {"gmf": 0.5}, {}),
     ("fednova", {"mu": 0}, {}),
+    ("qfedavg", {"q": 0}, UNIFORM),
     ("feddyn", {"alpha": 1e-9}, UNIFORM),
     *((f"fed{optimiser}", UNIFORM, UNIFORM) for optimiser in ("adagrad", "adam", "yogi")),
 ]
