@@ -17,6 +17,7 @@ from fedflow.methods import (  # noqa: F401
     qfedavg,
     qfedsgd,
     scaffold,
+    term,
 )
 from fedflow.methods.base import METHODS, Method, build_method
 

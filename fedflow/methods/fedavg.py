@@ -41,8 +41,12 @@ class FedAvg(Method):
     def weight(self, client: Client) -> Tensor | float:
         return client.samples if self.weighting == "samples" else 1.0
 
+    def average(self, cohort: Cohort) -> Tensor:
+        """sum_k p_k w_k, [D]"""
+        return cohort.mean("model")
+
     def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        w, mean = server["model"], cohort.mean("model")
+        w, mean = server["model"], self.average(cohort)
         if self.server_lr == 1:
             return {"model": mean}
         return {"model": cohort.model.with_buffers(w - self.server_lr * (w - mean), mean)}

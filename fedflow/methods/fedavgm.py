@@ -35,7 +35,7 @@ class FedAvgM(FedAvg):
         return {"model": w, "v": torch.zeros_like(w)}
 
     def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        w, mean = server["model"], cohort.mean("model")
+        w, mean = server["model"], self.average(cohort)
         delta = cohort.model.trainable(w - mean)
         v = self.beta * server["v"] + (1 - self.beta if self.form == "damped" else 1) * delta
         step = delta + self.beta * v if self.form == "nesterov" else v

@@ -40,7 +40,7 @@ class FedOpt(FedAvg):
         raise NotImplementedError
 
     def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        w, mean = server["model"], cohort.mean("model")
+        w, mean = server["model"], self.average(cohort)
         d = cohort.model.trainable(mean - w)
         m = self.beta1 * server["m"] + (1 - self.beta1) * d
         v = self.second(server["v"], d.square())

@@ -39,6 +39,7 @@ CASES: list[tuple[str, dict, dict]] = [  # a method, and the FedAvg whose statis
     ("fednova", {"gmf": 0.5}, {}),
     ("fednova", {"mu": 0}, {}),
     ("qfedavg", {"q": 0}, UNIFORM),
+    ("term", {"t": 0}, {}),
     ("feddyn", {"alpha": 1e-9}, UNIFORM),
     *((f"fed{optimiser}", UNIFORM, UNIFORM) for optimiser in ("adagrad", "adam", "yogi")),
 ]
