@@ -11,8 +11,13 @@ from fedflow.random import generator
 SAMPLES, CLIENTS, CLASSES = 1_000_000, 100_000, 10
 ENTRIES: tuple[dict[str, Any], ...] = (
     {"scheme": "iid"},
+    {"scheme": "iid", "sigma": 0.3, "stratified": True},
     {"scheme": "shards"},
     {"scheme": "dirichlet", "alpha": 100, "min_size": 1},
+    {"scheme": "dirichlet_exact"},
+    {"scheme": "dirichlet_clients", "min_size": 1},
+    {"scheme": "dirichlet_disjoint"},
+    {"scheme": "acid", "classes_per_client": 3},
     {"scheme": "label_skew"},
     {"scheme": "noniid1"},
     {"scheme": "label_groups", "groups": 5},
