@@ -1,6 +1,7 @@
 """Federated methods, one file each. Importing this package registers them all."""
 
 from fedflow.methods import (  # noqa: F401
+    afl,
     ditto,
     fedadagrad,
     fedadam,

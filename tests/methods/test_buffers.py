@@ -40,6 +40,7 @@ CASES: list[tuple[str, dict, dict]] = [  # a method, and the FedAvg whose statis
     ("fednova", {"mu": 0}, {}),
     ("qfedavg", {"q": 0}, UNIFORM),
     ("term", {"t": 0}, {}),
+    ("afl", {"lambda_lr": 0, "prior": "samples"}, {}),
     ("feddyn", {"alpha": 1e-9}, UNIFORM),
     *((f"fed{optimiser}", UNIFORM, UNIFORM) for optimiser in ("adagrad", "adam", "yogi")),
 ]
