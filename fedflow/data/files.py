@@ -80,6 +80,11 @@ def read_npz(path: Path) -> RawData:
             return RawData(*(archive[name] for name in ARRAYS))
 
 
+def read_images(path: Path) -> RawData:
+    """The images of a tree or of a tar of one."""
+    return (read_folder if path.is_dir() else read_tar)(path)
+
+
 def read_folder(path: Path) -> RawData:
     """The images of a tree ``train/<class>/*``, ``test/<class>/*``; classes in alphabetical order."""
 

@@ -9,10 +9,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor
 from fedflow.data.examples import Examples
 from fedflow.data.files import SPLITS, Column, RawData, reading, reason
 from fedflow.data.sources import SOURCES, Source, source
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.random import generator
 from fedflow.settings import Settings, option
 
@@ -31,23 +31,54 @@ META = "meta.json"
 
 
 class DatasetParams(Settings):
-    """Which images, and what is done to them before anything is partitioned."""
+    """One entry of ``data``: which samples, what is done to them, and the parameters of their source."""
 
     section = "data"
 
     source: str = option(doc="a named source", choices=tuple(SOURCES))
-    path: str | None = option(None, "file or folder of the sources 'npz' and 'folder'")
+    path: str | None = option(None, "file or folder of the sources that read one")
     pad: int = option(0, "zeros added on each side, before normalisation", ge=0)
     channels: int | None = option(None, "3 repeats grey images into three channels", choices=(1, 3))
     train_limit: int | None = option(None, "keep at most so many training images, by class", ge=1)
     test_limit: int | None = option(None, "keep at most so many test images, by class", ge=1)
-    seed: int = option(0, "seed of the limits' random choice", ge=0)
+    seed: int = option(0, "seed of the limits' random choice, and of a source that draws", ge=0)
+    parameters: dict = option(factory=dict, doc="parameters of the source")
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], section: str | None = None) -> Self:
+        """Build from the flat mapping of ``params.yaml``; unknown parameters raise `BadInput`."""
+        if isinstance(values, Mapping):
+            shared = _shared(cls)
+            own = {name: value for name, value in values.items() if name not in shared}
+            values = {k: v for k, v in values.items() if k in shared} | {"parameters": own}
+        return super().parse(values, section)
 
     def validate(self) -> None:
-        takes_path = SOURCES[self.source].kind == "path"
+        origin = SOURCES[self.source]
+        takes_path = origin.kind == "path"
         if takes_path != bool(self.path):
             accepted = f"a file or folder, for source {self.source!r}" if takes_path else "nothing"
             raise BadInput("data.path", self.path, accepted)
+        accepts = [f.name for f in fields(origin.options)] if origin.options else []  # type: ignore[arg-type]
+        shared = _shared(type(self))
+        for name in self.parameters:
+            if name not in accepts:
+                raise unknown_name(f"data.{name}", name, {*shared, *accepts})
+        if origin.options:
+            common = {name: getattr(self, name) for name in shared & set(accepts)}  # one seed for all
+            complete = origin.options.parse(self.parameters | common, section="data").as_dict()
+            object.__setattr__(self, "parameters", complete)  # defaults too, so that a record says it all
+
+    @property
+    def options(self) -> Settings | None:
+        """The parameters of the source, None if it has none."""
+        options = SOURCES[self.source].options
+        return None if options is None else options.parse(self.parameters, section="data")
+
+
+def _shared(cls: type[DatasetParams]) -> set[str]:
+    """The fields that all sources have."""
+    return {f.name for f in fields(cls)} - {"parameters"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +130,7 @@ def prepare(params: DatasetParams, out_dir: Path | str, root: Path | str | None 
     or the files cannot be written; half-written files are removed.
     """
     origin, out = source(params.source), Path(out_dir)
-    raw = origin.load(root, params.path)
+    raw = origin.load(root, params.path, params.options)
     mean, std = _constants(origin, raw, params)
     limits = {"train": params.train_limit, "test": params.test_limit}
     meta: dict[str, Any] = {

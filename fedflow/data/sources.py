@@ -10,14 +10,15 @@ import string
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from fedflow.data import packaged
 from fedflow.data import torchvision_sources as tv
-from fedflow.data.files import RawData, checked, read_folder, read_npz, read_tar, reason
+from fedflow.data.files import RawData, checked, read_images, read_npz, read_tar, reason
 from fedflow.errors import FedflowError, unknown_name
+from fedflow.settings import Settings
 
 Constants = tuple[float, ...]
 
@@ -52,20 +53,26 @@ USPS_TRAIN_COUNTS = (1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644)
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One named source of labelled images.
+    """One named source of samples.
 
-    ``kind`` says where its images come from: a Python ``package``, torchvision's files or a ``download``,
-    the data ``root`` only, or the ``path`` that the user gives. ``classes`` and ``shape`` (channels,
-    height, width) are empty and None where the files decide; ``mean`` and ``std`` (of pixels scaled to
-    [0, 1], one per channel) are empty where they are computed; ``train_counts`` are asserted if given.
+    ``kind`` says where they come from: a Python ``package``, torchvision's files or a ``download``, the data
+    ``root`` only, the ``path`` that the user gives, or nowhere: they are ``made`` here. ``options`` declares
+    the source's own parameters, which stand beside those of `DatasetParams`. ``fetch`` takes the data root,
+    ``read`` (kind ``path``) the user's path, and both take the options after it where the source has any.
+
+    ``classes`` and ``shape`` (channels, height, width) are empty and None where the files decide; ``mean``
+    and ``std`` (of pixels scaled to [0, 1], one per channel) are empty where they are computed;
+    ``train_counts`` are asserted if given.
     """
 
     name: str
     title: str
     about: str
     origin: str
-    kind: Literal["package", "download", "root", "path"]
-    fetch: Callable[[Path], RawData] | None = None
+    kind: Literal["package", "download", "root", "path", "made"]
+    options: type[Settings] | None = None
+    fetch: Callable[..., RawData] | None = None
+    read: Callable[..., RawData] | None = None
     classes: tuple[str, ...] = ()
     shape: tuple[int, int, int] | None = None
     constants: tuple[Constants, Constants] = NO_CONSTANTS
@@ -86,35 +93,44 @@ class Source:
         """Standard deviation per channel, likewise."""
         return self.constants[1]
 
-    def load(self, root: Path | str | None = None, path: Path | str | None = None) -> RawData:
+    def load(
+        self,
+        root: Path | str | None = None,
+        path: Path | str | None = None,
+        options: Settings | None = None,
+    ) -> RawData:
         """Both splits, checked: images uint8, int64 labels 0..K-1, named classes.
 
-        ``path`` is for the sources of kind ``path``, ``root`` (see `data_root`) for the others.
-        Raises `FedflowError` if nothing is found, or if what is found is damaged.
+        ``path`` is for the sources of kind ``path``, ``root`` (see `data_root`) for the others; without
+        ``options`` those of the source have their defaults. Raises `FedflowError` if nothing is found, or if
+        what is found is damaged.
         """
-        raw, where = self._find(data_root(root), path)
+        given: tuple = ()
+        if self.options is not None:
+            given = (options or self.options.parse({}, section="data"),)
+        raw, where = self._find(data_root(root), path, given)
         images = checked(raw, where, self.classes, self.shape)
-        counts = tuple(np.bincount(images.y_train).tolist())
-        if self.train_counts and counts != self.train_counts:
+        counts = tuple(np.bincount(images.y_train).tolist()) if self.train_counts else ()
+        if counts != self.train_counts:
             raise FedflowError(f"{where}: training images per class are {counts}, not {self.train_counts}")
         return images
 
     def where(self, root: Path | str | None = None) -> str:
         """Where the images would come from without a download; empty where they would need one."""
-        if self.kind in ("package", "path"):
-            return {"package": "in a package", "path": "data.path"}[self.kind]
+        known = {"package": "in a package", "path": "data.path", "made": "made here"}
+        if self.kind in known:
+            return known[self.kind]
         files = (data_root(root) / f"{self.name}{suffix}" for suffix in (".npz", ".tar"))
         return next((file.name for file in files if file.exists()), "")
 
-    def _find(self, root: Path, path: Path | str | None) -> tuple[RawData, str]:
-        if self.kind == "path":
+    def _find(self, root: Path, path: Path | str | None, given: tuple[Any, ...]) -> tuple[RawData, str]:
+        if self.read is not None:
             file = Path(path or "")
             if not path or not file.exists():
                 raise FedflowError(f"source {self.name!r}: there is no file {str(path)!r} (data.path)")
-            reader = read_npz if self.name == "npz" else read_folder if file.is_dir() else read_tar
-            return reader(file), str(file)
-        if self.kind == "package" and self.fetch:
-            return self.fetch(root), f"source {self.name!r}"
+            return self.read(file, *given), str(file)
+        if self.kind in ("package", "made") and self.fetch:
+            return self.fetch(root, *given), f"source {self.name!r}"
         for file, reader in ((root / f"{self.name}.npz", read_npz), (root / f"{self.name}.tar", read_tar)):
             if file.exists():
                 return reader(file), str(file)
@@ -126,7 +142,7 @@ class Source:
             raise FedflowError(missing)
         try:
             with tv.bounded_download():
-                return self.fetch(root), f"source {self.name!r} in {root}"
+                return self.fetch(root, *given), f"source {self.name!r} in {root}"
         except FedflowError:
             raise
         except Exception as error:  # torchvision raises almost anything on a bad network or file
@@ -218,11 +234,11 @@ SOURCES: dict[str, Source] = {
         ),
         Source(
             name="npz", title="Arrays", about="an .npz file with x_train, y_train, x_test, y_test",
-            kind="path", origin="data.path",
+            kind="path", origin="data.path", read=read_npz,
         ),
         Source(
             name="folder", title="Image folder", about="train/<class>/*, test/<class>/*, or a tar of them",
-            kind="path", origin="data.path",
+            kind="path", origin="data.path", read=read_images,
         ),
     )
 }  # fmt: skip

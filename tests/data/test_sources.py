@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedflow.data import SOURCES, data_root, source
+from fedflow.data import SOURCES, DatasetParams, Source, data_root, prepare, source
 from fedflow.data import torchvision_sources as tv
+from fedflow.data.files import RawData
 from fedflow.errors import BadInput, FedflowError
+from fedflow.settings import Settings, option
 
 
 def fails(message: str, name: str, **where: Path | str) -> None:
@@ -58,6 +60,65 @@ def test_the_data_root_is_an_argument_then_the_environment(monkeypatch: pytest.M
     assert data_root() == Path("data/raw")
     monkeypatch.setenv("FEDFLOW_DATA", "/elsewhere")
     assert data_root() == Path("/elsewhere") and data_root("here") == Path("here")
+
+
+# Parameters of a source
+
+
+class Levels(Settings):
+    section = "data"
+    low: int = option(doc="level of class 0", ge=0)
+    high: int = option(200, "level of class 1", le=255)
+    seed: int = option(0, "seed of all draws", ge=0)
+
+    def validate(self) -> None:
+        if self.low >= self.high:
+            raise BadInput("data.low", self.low, f"less than {self.high}")
+
+
+@pytest.fixture
+def leveled(monkeypatch: pytest.MonkeyPatch) -> Source:
+    """A source with parameters, in the place of ``digits``."""
+
+    def draw(root: Path, options: Levels) -> RawData:
+        x = np.full((2, 8, 8), [[[options.low]], [[options.high]]], np.uint8)
+        return RawData(x, np.arange(2), x, np.arange(2))
+
+    drawn = Source(
+        name="digits", title="Levels", about="two levels", origin="here", kind="made",
+        options=Levels, fetch=draw,
+    )  # fmt: skip
+    monkeypatch.setitem(SOURCES, "digits", drawn)
+    return drawn
+
+
+def test_a_source_gets_its_own_parameters_and_the_record_has_their_defaults(
+    leveled: Source, tmp_path: Path
+) -> None:
+    params = DatasetParams.parse({"source": "digits", "low": 7, "pad": 1, "seed": 3})
+    assert params.parameters == {"low": 7, "high": 200, "seed": 3} and params.seed == 3
+    assert params == DatasetParams(source="digits", pad=1, seed=3, parameters={"low": 7})
+    data = prepare(params, tmp_path)
+    assert data.x_train[:, 0, 1, 1].tolist() == [7, 200] and data.input_shape == (1, 10, 10)
+    with pytest.raises(BadInput, match=r"data\.low: None is not accepted; expected a whole number >= 0"):
+        leveled.load()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "data.mine.low: None is not accepted; expected a whole number >= 0"),
+        ({"low": 1, "hihg": 2}, "data.mine.hihg: 'hihg' .* high.* pad.*did you mean 'high'"),
+        ({"low": 1, "padd": 2}, "data.mine.padd: .*did you mean 'pad'"),
+        ({"low": 1, "high": 256}, "data.mine.high: 256 is not accepted; expected a whole number <= 255"),
+        ({"low": 200}, "data.mine.low: 200 is not accepted; expected less than 200"),
+    ],
+)
+def test_wrong_parameters_of_a_source_are_named_where_the_user_wrote_them(
+    leveled: Source, values: dict, message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        DatasetParams.parse({"source": "digits"} | values, section="data.mine")
 
 
 # Real images that ship in packages
