@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fedflow.report.collect import Run
 from fedflow.report.published import Published
-from fedflow.report.tables import LOWER_IS_BETTER, Stat, best, stat
+from fedflow.report.tables import LOWER_IS_BETTER, Stat, best, stat, yardstick
 
 Methods = dict[str, list[Run]]
 
@@ -56,6 +56,7 @@ ACCURACY = (
         "local, of the model a client holds after its last training",
     ),
 )
+LOSS = (Column("loss", "Loss", "mean over clients, each on its own test set", factor=1, digits=4),)
 FAIRNESS = (
     Column("local_worst10", "Worst tenth, %", "mean local accuracy of the worst tenth of the clients"),
     Column("local_best10", "Best tenth, %", "mean local accuracy of the best tenth of the clients"),
@@ -89,8 +90,8 @@ def metric_table(methods: Methods, columns: Sequence[Column]) -> Table:
 
 
 def accuracy_table(methods: Methods, published: Published | None) -> Table:
-    """The accuracy columns, and published numbers beside them where there are any."""
-    table = metric_table(methods, ACCURACY)
+    """The accuracy columns, or the loss without any, and published numbers where there are some."""
+    table = metric_table(methods, LOSS if yardstick(methods) == "loss" else ACCURACY)
     if published is None:
         return table
     rows = []

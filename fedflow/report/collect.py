@@ -12,11 +12,9 @@ from fedflow.errors import FedflowError
 
 TEXT = ("partition", "method", "method_label", "dataset", "model", "data_hash", "partition_hash")
 WHOLE = ("seed", "rounds", "clients", "bytes_down", "bytes_up", "clusters", "failed_clients", "parameters")
-NUMBER = (
-    "participation", "global_accuracy", "local_accuracy",
-    "local_std", "local_worst10", "local_best10", "local_gini",
-)  # fmt: skip
-OPTIONAL = (
+NUMBER = ("participation",)
+OPTIONAL = (  # a regression has no accuracy
+    "global_accuracy", "local_accuracy", "local_std", "local_worst10", "local_best10", "local_gini",
     "tuned_accuracy", "local_final_accuracy", "loss",
     "rounds_to_target", "bytes_to_target", "target_accuracy", "ari", "nmi",
 )  # fmt: skip

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 from fedflow.report.cells import label, write
 from fedflow.report.collect import Run
-from fedflow.report.tables import best, by_method, verdict
+from fedflow.report.tables import best, by_method, verdict, yardstick
 
 Methods = dict[str, list[Run]]
 QUESTIONS = {
     "local_accuracy": "Best for the clients",
     "global_accuracy": "Best on the complete test set",
     "local_worst10": "Best for the worst-served 10 %",
+    "loss": "Smallest loss of the clients",
 }
 
 
@@ -28,15 +29,22 @@ class Finding:
 
 
 def findings(methods: Methods) -> list[Finding]:
-    """Who is ahead on local, global and worst-10 % accuracy, and who moves least to reach the target."""
+    """Who is ahead on local, global and worst-10 % accuracy (without any: on the loss), and who moves least.
+
+    The least traffic is that until the target is reached.
+    """
     found = []
+    loss = yardstick(methods) == "loss"
     for metric, question in QUESTIONS.items():
         ranked = best(methods, metric)
+        if not ranked or (metric == "loss") != loss:
+            continue
         first, value = ranked[0]
         detail = "The only method here."
         if len(ranked) > 1:
             detail = verdict(value, ranked[1][1], label(methods[ranked[1][0]]), metric)
-        found.append(Finding(question, first, label(methods[first]), *write(value), "%", detail))
+        words, unit = (write(value, 1, 4), "") if loss else (write(value), "%")
+        found.append(Finding(question, first, label(methods[first]), *words, unit, detail))
     return [*found, *_cheapest(methods)]
 
 
@@ -50,8 +58,11 @@ def summary(groups: dict[str, list[Run]]) -> list[str]:
         leaders: dict[str, list[str]] = {}
         for partition, runs in groups.items():
             methods = by_method(runs)
-            leaders.setdefault(label(methods[best(methods, metric)[0][0]]), []).append(partition)
-        if len(leaders) == 1 and len(groups) > 1:
+            for first, _ in best(methods, metric)[:1]:
+                leaders.setdefault(label(methods[first]), []).append(partition)
+        if not leaders:
+            continue
+        if list(map(len, leaders.values())) == [len(groups)] and len(groups) > 1:
             sentences.append(f"{words}, {next(iter(leaders))} has the highest mean on every partition.")
         else:
             parts = [f"{name} on {', '.join(where)}" for name, where in leaders.items()]

@@ -14,7 +14,7 @@ from fedflow.report.collect import PartitionFacts, Run, collect_partitions, coll
 from fedflow.report.findings import findings, summary
 from fedflow.report.published import published_for
 from fedflow.report.svg import DASHES, SERIES
-from fedflow.report.tables import best, by_method, by_partition, write_tables
+from fedflow.report.tables import best, by_method, by_partition, write_tables, yardstick
 
 TITLE = "Federated methods compared"
 CURVES = (
@@ -60,9 +60,10 @@ def build_report(results_dir: Path, partitions_dir: Path, out_dir: Path, title: 
 def _partition(
     name: str, runs: list[Run], facts: PartitionFacts | None, places: dict[str, int]
 ) -> dict[str, Any]:
-    """Everything the page shows of one partition, methods ordered by local accuracy."""
+    """Everything the page shows of one partition, the best methods first."""
     found = by_method(runs)
-    methods = {method: found[method] for method, _ in best(found, "local_accuracy")}
+    methods = {method: found[method] for method, _ in best(found, yardstick(found))} | found
+    rated = {m: r for m, r in methods.items() if all(run.metrics["local_accuracy"] is not None for run in r)}
     key = f"p{'-'.join(str(ord(letter)) if not letter.isalnum() else letter for letter in name)}"
     published = published_for(runs, facts)
     clustered = {
@@ -76,7 +77,7 @@ def _partition(
         "about": _about(runs, facts),
         "warnings": _warnings(runs, methods),
         "findings": findings(methods),
-        "glance": figures.glance(methods, places, f"{key}-glance"),
+        "glance": figures.glance(rated, places, f"{key}-glance") if rated else None,
         "accuracy": cells.accuracy_table(methods, published),
         "published": published,
         "curves": [
@@ -86,9 +87,10 @@ def _partition(
                 _unmeasured(methods, column),
             )
             for heading, column, x in CURVES
+            if rated
         ],
         "fairness": cells.metric_table(methods, cells.FAIRNESS),
-        "spread": figures.spread(methods, places, f"{key}-spread"),
+        "spread": figures.spread(rated, places, f"{key}-spread") if rated else None,
         "traffic": cells.metric_table(methods, cells.TRAFFIC),
         "targets": sorted(
             {f"{100 * t:g} %" for run in runs if (t := run.metrics["target_accuracy"]) is not None}

@@ -8,12 +8,12 @@ import pandas as pd
 
 from fedflow.report.collect import METRICS, Run
 
-ACCURACY = ("global_accuracy", "local_accuracy", "tuned_accuracy", "local_final_accuracy")
+ACCURACY = ("global_accuracy", "local_accuracy", "tuned_accuracy", "local_final_accuracy", "loss")
 FAIRNESS = ("local_worst10", "local_best10", "local_std", "local_gini")
 TRAFFIC = ("bytes_down", "bytes_up", "rounds_to_target", "bytes_to_target")
 CLUSTERS = ("clusters", "ari", "nmi")
 TABLES = {"accuracy": ACCURACY, "fairness": FAIRNESS, "traffic": TRAFFIC, "clusters": CLUSTERS}
-LOWER_IS_BETTER = {"local_std", "local_gini", *TRAFFIC}
+LOWER_IS_BETTER = {"loss", "local_std", "local_gini", *TRAFFIC}
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,16 @@ def best(methods: dict[str, list[Run]], metric: str) -> list[tuple[str, Stat]]:
     return sorted(found, key=lambda item: (sign * item[1].mean, item[0]))
 
 
-def verdict(
-    first: Stat, second: Stat, name: str, metric: str = "local_accuracy", unit: str = "points"
-) -> str:
+def yardstick(methods: dict[str, list[Run]]) -> str:
+    """What methods are ordered by: local accuracy, or the loss where there is none, as in a regression."""
+    return "local_accuracy" if best(methods, "local_accuracy") else "loss"
+
+
+def verdict(first: Stat, second: Stat, name: str, metric: str = "local_accuracy") -> str:
     """How far ``first`` is ahead of ``second``, called ``name``, and whether the seeds bear it out."""
     sign = -1 if metric in LOWER_IS_BETTER else 1
-    gap = f"{abs(first.mean - second.mean) * 100:.1f} {unit}"
+    distance = abs(first.mean - second.mean)
+    gap = f"{distance:.3g}" if metric == "loss" else f"{distance * 100:.1f} points"
     shared = sorted(first.values.keys() & second.values.keys())
     wins = sum(sign * (first.values[seed] - second.values[seed]) > 0 for seed in shared)
     if len(first.values) == 1 or len(second.values) == 1:

@@ -33,7 +33,7 @@ def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"local_accuracy": None}, "local_accuracy is None"),
+        ({"participation": None}, "participation is None"),
         ({"local_accuracy": float("nan")}, "holds NaN"),
         ({"seed": "0"}, "seed is '0'"),
         ({"seed": 4}, "it says it is p/fedavg/4"),

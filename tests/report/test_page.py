@@ -1,5 +1,6 @@
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +129,26 @@ def test_run_without_optional_metrics_makes_a_page(tmp_path: Path) -> None:
     (folder / "metrics.json").write_text(json.dumps(metrics | dict.fromkeys(nothing)))
     page = build(tmp_path)
     assert "After fine-tuning, %" not in page and "Least traffic" not in page
+
+
+def test_a_regression_is_ordered_by_its_loss(tmp_path: Path) -> None:
+    for method, loss in (("fedavg", 1.25), ("ifca", 0.0125)):
+        folder = write_run(tmp_path / "results", "p", method, 0)
+        metrics = json.loads((folder / "metrics.json").read_text())
+        nothing = [name for name in metrics if "accuracy" in name or name.startswith("local_")]
+        (folder / "metrics.json").write_text(json.dumps(metrics | dict.fromkeys(nothing) | {"loss": loss}))
+        for name, read, write in (
+            ("rounds.csv", pd.read_csv, partial(pd.DataFrame.to_csv, index=False)),
+            ("clients.parquet", pd.read_parquet, pd.DataFrame.to_parquet),
+        ):
+            table = read(folder / name)
+            write(table.assign(**{c: np.nan for c in table if "local" in c or "global" in c}), folder / name)
+    page = build(tmp_path)
+    assert "Smallest loss of the clients" in page and "1.24 ahead of FedAvg" in page
+    assert "0.0125" in page and "Best for the clients" not in page
+    assert page.index('data-sort="IFCA"') < page.index('data-sort="FedAvg"')
+    write_run(tmp_path / "results", "q", "fedavg", 0)
+    assert "On the clients&#39; own test sets, the highest mean is that of FedAvg on q." in build(tmp_path)
 
 
 def test_unlike_runs_and_missing_seeds_are_told(workplace: Path) -> None:
