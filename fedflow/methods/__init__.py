@@ -15,6 +15,7 @@ from fedflow.methods import (  # noqa: F401
     fedyogi,
     ifca,
     local,
+    propfair,
     qfedavg,
     qfedsgd,
     scaffold,

@@ -41,6 +41,7 @@ CASES: list[tuple[str, dict, dict]] = [  # a method, and the FedAvg whose statis
     ("qfedavg", {"q": 0}, UNIFORM),
     ("term", {"t": 0}, {}),
     ("afl", {"lambda_lr": 0, "prior": "samples"}, {}),
+    ("propfair", {"applied": "weights", "baseline": 1e12}, {}),
     ("feddyn", {"alpha": 1e-9}, UNIFORM),
     *((f"fed{optimiser}", UNIFORM, UNIFORM) for optimiser in ("adagrad", "adam", "yogi")),
 ]
