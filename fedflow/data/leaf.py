@@ -37,7 +37,7 @@ Decode = Callable[[list, list], tuple[np.ndarray, np.ndarray]]
 class LeafOptions(Settings):
     """Which users are kept."""
 
-    section = "data.options"
+    section = "data"
     min_samples: int = option(1, "users with fewer training samples are left out", ge=1)
     max_users: int | None = option(None, "keep the first so many of the other users", ge=1)
 
@@ -105,7 +105,7 @@ def _read(path: Path, options: LeafOptions, decode: Decode, classes: tuple[str, 
     if not users:
         raise FedflowError(
             f"{path / 'train'}: no user has {options.min_samples} training samples "
-            f"(data.options.min_samples); the largest has {most}"
+            f"(data.min_samples); the largest has {most}"
         )
     for where, user, x, y in _users(path, "test"):
         if user in users:

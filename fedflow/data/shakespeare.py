@@ -23,7 +23,7 @@ TRAIN_SHARE = 0.8
 class ShakespeareOptions(Settings):
     """How the text is cut into samples."""
 
-    section = "data.options"
+    section = "data"
     length: int = option(80, "characters of a window", ge=1, source="LEAF")
     stride: int = option(1, "characters between the starts of two windows", ge=1, source="LEAF")
     min_samples: int = option(1, "roles with fewer training samples are left out", ge=1)
@@ -54,7 +54,7 @@ def tinyshakespeare(root: Path, options: ShakespeareOptions) -> RawData:
                 splits["test"].append((windows[first:], len(roles)))
                 roles.append(role)
         if not roles:
-            raise ValueError(f"no role has {options.min_samples} training samples (data.options.min_samples)")
+            raise ValueError(f"no role has {options.min_samples} training samples (data.min_samples)")
         (x_train, y_train, train), (x_test, y_test, test) = (_stacked(parts) for parts in splits.values())
     return RawData(
         x_train, y_train, x_test, y_test, tuple(alphabet), {"user": Column(train, test, tuple(roles))}

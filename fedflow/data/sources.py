@@ -14,9 +14,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedflow.data import packaged
+from fedflow.data import leaf, packaged, synthetic
 from fedflow.data import torchvision_sources as tv
 from fedflow.data.files import RawData, checked, read_images, read_npz, read_tar, reason
+from fedflow.data.shakespeare import ShakespeareOptions, tinyshakespeare
+from fedflow.data.table import TableOptions, read_table
 from fedflow.errors import FedflowError, unknown_name
 from fedflow.settings import Settings
 
@@ -47,6 +49,7 @@ BALANCED = (*DIGITS, *LETTERS, *"abdefghnqrt")  # the other small letters share 
 
 MNIST_CONSTANTS = (0.1307,), (0.3081,)
 CIFAR100_CONSTANTS = (0.507, 0.487, 0.441), (0.267, 0.256, 0.276)
+LEAF = "Caldas et al. 2018, from LEAF's preprocess.sh -t sample"
 NO_CONSTANTS: tuple[Constants, Constants] = (), ()
 USPS_TRAIN_COUNTS = (1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644)
 
@@ -120,7 +123,7 @@ class Source:
         known = {"package": "in a package", "path": "data.path", "made": "made here"}
         if self.kind in known:
             return known[self.kind]
-        files = (data_root(root) / f"{self.name}{suffix}" for suffix in (".npz", ".tar"))
+        files = (data_root(root) / f"{self.name}{suffix}" for suffix in (".npz", ".tar", ".txt"))
         return next((file.name for file in files if file.exists()), "")
 
     def _find(self, root: Path, path: Path | str | None, given: tuple[Any, ...]) -> tuple[RawData, str]:
@@ -239,6 +242,43 @@ SOURCES: dict[str, Source] = {
         Source(
             name="folder", title="Image folder", about="train/<class>/*, test/<class>/*, or a tar of them",
             kind="path", origin="data.path", read=read_images,
+        ),
+        Source(
+            name="table", title="Table", about="a CSV or Parquet file; classes or real targets", kind="path",
+            origin="data.path", options=TableOptions, read=read_table,
+        ),
+        Source(
+            name="leaf_femnist", title="FEMNIST", about="handwritten characters by writer, LEAF's JSON files",
+            kind="path", origin=LEAF, options=leaf.LeafOptions, read=leaf.femnist, classes=BYCLASS,
+            shape=(1, 28, 28),
+        ),
+        Source(
+            name="leaf_celeba", title="CelebA", about="smiling or not, by celebrity, LEAF's JSON files",
+            kind="path", origin=LEAF, options=leaf.CelebaOptions, read=leaf.celeba,
+            constants=((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+        ),
+        Source(
+            name="leaf_shakespeare", title="Shakespeare", about="next character, by role, LEAF's JSON files",
+            kind="path", origin=LEAF, options=leaf.LeafOptions, read=leaf.shakespeare,
+        ),
+        Source(
+            name="leaf_reddit", title="Reddit", about="next words, by author, LEAF's JSON files", kind="path",
+            origin=LEAF, options=leaf.RedditOptions, read=leaf.reddit,
+        ),
+        Source(
+            name="tinyshakespeare", title="Tiny Shakespeare", about="next character, by role", kind="root",
+            origin="Karpathy 2015: tinyshakespeare.txt in the data root", options=ShakespeareOptions,
+            fetch=tinyshakespeare,
+        ),
+        Source(
+            name="synthetic_convex", title="FedDyn's convex problem", about="logistic regression by device",
+            kind="made", origin="Acar et al. 2021, A.1.1", options=synthetic.ConvexOptions,
+            fetch=lambda root, options: synthetic.synthetic_convex(options),
+        ),
+        Source(
+            name="mixed_regression", title="Mixed linear regression", about="groups with a model each",
+            kind="made", origin="Ghosh et al. 2020, section 6", options=synthetic.RegressionOptions,
+            fetch=lambda root, options: synthetic.mixed_regression(options),
         ),
     )
 }  # fmt: skip

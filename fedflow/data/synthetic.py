@@ -17,7 +17,7 @@ from fedflow.settings import Settings, option
 class ConvexOptions(Settings):
     """What differs between the devices of ``synthetic_convex``, one thing at a time."""
 
-    section = "data.options"
+    section = "data"
     heterogeneity: str = option(
         "homogeneous",
         "what differs: nothing, the parameters (Type 1), the mean inputs (Type 2), the sizes (Type 3)",
@@ -36,7 +36,7 @@ class ConvexOptions(Settings):
 class RegressionOptions(Settings):
     """The mixture of ``mixed_regression``."""
 
-    section = "data.options"
+    section = "data"
     clients: int = option(100, "clients", symbol="m", ge=1, grid=(50, 100, 200, 400, 800))
     groups: int = option(2, "groups of clients with one model each", symbol="k", ge=1, grid=(2, 4))
     dimension: int = option(1000, "length of an input", symbol="d", ge=1, source="section 6")
@@ -53,7 +53,7 @@ class RegressionOptions(Settings):
 
     def validate(self) -> None:
         if self.groups > self.clients:
-            raise BadInput("data.options.groups", self.groups, f"at most {self.clients}, the clients")
+            raise BadInput("data.groups", self.groups, f"at most {self.clients}, the clients")
 
 
 def synthetic_convex(options: ConvexOptions) -> RawData:

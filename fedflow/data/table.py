@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class TableOptions(Settings):
     """What the columns of the table mean."""
 
-    section = "data.options"
+    section = "data"
     target: str = option(doc="column to predict")
     task: str = option("classification", "kind of target", choices=("classification", "regression"))
     user: str | None = option(None, "column that says whose sample it is; kept as `user`")
@@ -31,7 +31,7 @@ class TableOptions(Settings):
         seen = {"user"} if self.user not in (None, "user") else set()  # a fact of this name would hide it
         for field, name in self.uses():
             if name in seen:
-                raise BadInput(f"data.options.{field}", name, "a column that has no other use")
+                raise BadInput(f"data.{field}", name, "a column that has no other use")
             seen.add(name)
 
     def uses(self) -> list[tuple[str, str]]:
@@ -79,7 +79,7 @@ def _features(table: "pd.DataFrame", options: TableOptions, path: Path) -> list[
         there = numeric if field == "features" else list(map(str, table.columns))
         if name not in there:
             kind = "numeric column" if field == "features" else "column"
-            raise BadInput(f"data.options.{field}", name, f"a {kind} of {path}: {', '.join(there)}")
+            raise BadInput(f"data.{field}", name, f"a {kind} of {path}: {', '.join(there)}")
     taken = {name for _, name in options.uses()}
     features = options.features
     if features is None:
@@ -106,12 +106,10 @@ def _targets(table: "pd.DataFrame", options: TableOptions) -> tuple[np.ndarray, 
     numeric = column.dtype.kind in "biuf"
     if options.task == "regression":
         if not numeric:
-            raise BadInput("data.options.target", options.target, "a numeric column, for task: regression")
+            raise BadInput("data.target", options.target, "a numeric column, for task: regression")
         return column.to_numpy(np.float32), ()
     if column.dtype.kind == "f" and (column % 1 != 0).any():
-        raise BadInput(
-            "data.options.target", options.target, "text or whole numbers; real ones are task: regression"
-        )
+        raise BadInput("data.target", options.target, "text or whole numbers; real ones are task: regression")
     return _codes(column.astype(np.int64) if column.dtype.kind == "f" else column)
 
 
@@ -121,9 +119,7 @@ def _test_rows(table: "pd.DataFrame", options: TableOptions, y: np.ndarray, path
     if options.split is not None:
         split = table[options.split].astype(str)
         if strange := sorted(set(split) - {"train", "test"}):
-            raise BadInput(
-                "data.options.split", options.split, f"a column of train and test, not {strange[0]}"
-            )
+            raise BadInput("data.split", options.split, f"a column of train and test, not {strange[0]}")
         test = (split == "test").to_numpy()
     else:
         strata = np.zeros(len(y), np.int64) if options.task == "regression" else y

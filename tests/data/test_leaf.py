@@ -127,7 +127,7 @@ def test_what_is_wrong_is_said_in_one_line_with_the_file_and_user(write: Callabl
     path = write(train=[{"a": good}], test=[{"b": good}])
     assert "test: has none of the users of train/" in fails(leaf.femnist, path, LeafOptions())
     message = fails(leaf.femnist, path, LeafOptions(min_samples=5))
-    assert "no user has 5 training samples (data.options.min_samples); the largest has 1" in message
+    assert "no user has 5 training samples (data.min_samples); the largest has 1" in message
     write(train=[{"a": good}, {"a": good}], test=[{"a": good}])
     assert "all_data_1_train_9.json: user 'a': is in another file too" in fails(
         leaf.femnist, path, LeafOptions()

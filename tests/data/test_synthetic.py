@@ -105,5 +105,5 @@ def test_the_default_is_a_setting_of_the_paper() -> None:
 
 
 def test_more_groups_than_clients_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"data.options.groups: 3 .* at most 2"):
+    with pytest.raises(BadInput, match=r"data.groups: 3 .* at most 2"):
         RegressionOptions(clients=2, groups=3)

@@ -106,17 +106,17 @@ THERE = "age, rooms, fixed, kind, price, town, old, part"
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        ({}, {"target": "cost"}, rf"data.options.target: 'cost' .*houses.csv: {THERE}$"),
-        ({}, {"user": "owner"}, rf"data.options.user: 'owner' .*houses.csv: {THERE}$"),
-        ({}, {"columns": ["old", "new"]}, r"data.options.columns: 'new' is not accepted"),
-        ({}, {"features": ["town"]}, r"data.options.features: 'town' .* a numeric column of .*: age, rooms"),
+        ({}, {"target": "cost"}, rf"data.target: 'cost' .*houses.csv: {THERE}$"),
+        ({}, {"user": "owner"}, rf"data.user: 'owner' .*houses.csv: {THERE}$"),
+        ({}, {"columns": ["old", "new"]}, r"data.columns: 'new' is not accepted"),
+        ({}, {"features": ["town"]}, r"data.features: 'town' .* a numeric column of .*: age, rooms"),
         ({}, {"features": []}, r"houses.csv: has no numeric column left for features"),
-        ({}, {"user": "kind"}, r"data.options.user: 'kind' .* a column that has no other use"),
-        ({"user": 1}, {"user": "town", "columns": ["user"]}, r"data.options.columns: 'user'"),
-        ({}, {"split": "town"}, r"data.options.split: 'town' .* a column of train and test, not T0"),
+        ({}, {"user": "kind"}, r"data.user: 'kind' .* a column that has no other use"),
+        ({"user": 1}, {"user": "town", "columns": ["user"]}, r"data.columns: 'user'"),
+        ({}, {"split": "town"}, r"data.split: 'town' .* a column of train and test, not T0"),
         ({"part": "test"}, {"split": "part"}, r"houses.csv: all 50 rows are for testing"),
-        ({}, {"target": "price"}, r"data.options.target: 'price' .*; real ones are task: regression"),
-        ({}, {"task": "regression"}, r"data.options.target: 'kind' .* a numeric column"),
+        ({}, {"target": "price"}, r"data.target: 'price' .*; real ones are task: regression"),
+        ({}, {"task": "regression"}, r"data.target: 'kind' .* a numeric column"),
         ({"rooms": [np.nan, 1] * 25}, {}, r"column 'rooms' has 25 missing or infinite values, .* row 1$"),
         ({"age": [1, np.inf] * 25}, {}, r"column 'age' has 25 missing or infinite values, .* row 2$"),
         ({"kind": [*"a" * 49, None]}, {}, r"column 'kind' has 1 missing or infinite values, .* row 50$"),
@@ -143,5 +143,5 @@ def test_a_file_that_is_no_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "head.csv").write_text("age,kind\n")
     with pytest.raises(FedflowError, match=r"head.csv: has no "):
         read_table(tmp_path / "head.csv", TableOptions(target="kind"))
-    with pytest.raises(BadInput, match=r"data.options.task: 'ranking'"):
+    with pytest.raises(BadInput, match=r"data.task: 'ranking'"):
         TableOptions.parse({"target": "kind", "task": "ranking"})
