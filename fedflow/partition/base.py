@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from fedflow.data import Column, Dataset
-from fedflow.errors import BadInput
+from fedflow.errors import BadInput, FedflowError
 from fedflow.settings import Settings
 
 Indices = list[np.ndarray]  # one sorted int64 array of sample positions per client
@@ -30,9 +30,13 @@ class Samples:
 
     @classmethod
     def of(cls, dataset: Dataset, **more: Any) -> "Samples":
-        """Those of a prepared data set."""
+        """Those of a prepared data set; where targets are sequences, all samples have the label 0."""
+        train, test = (
+            y.numpy() if y.ndim == 1 else np.zeros(len(y), np.int64)
+            for y in (dataset.y_train, dataset.y_test)
+        )
         return cls(
-            dataset.y_train.numpy(), dataset.y_test.numpy(), dataset.columns,
+            train, test, dataset.columns,
             inputs=dataset.x_train.numpy, **more,
         )  # fmt: skip
 
@@ -130,5 +134,10 @@ def spread(total: int, count: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def num_classes(labels: np.ndarray) -> int:
-    """K, the number of classes of labels 0..K-1."""
+    """K, the number of classes of labels 0..K-1. Raises `FedflowError` for real targets."""
+    if labels.dtype.kind == "f":
+        raise FedflowError(
+            "partition: the targets of this data set are numbers, not classes; choose a scheme that does not "
+            "look at them, such as natural or iid"
+        )
     return int(labels.max()) + 1

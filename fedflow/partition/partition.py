@@ -158,8 +158,8 @@ class Partition:
 def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str = "") -> Partition:
     """Divide a data set by ``params``. Raises `BadInput` when it cannot be made.
 
-    A client is tested on all test samples of the labels it trains on, unless the scheme or ``holdout``
-    says otherwise.
+    A client is tested on all test samples of the labels it trains on (on all of them where targets are
+    real), unless the scheme or ``holdout`` says otherwise.
     """
     scheme, count = params.build(), len(samples.labels)
     clients = scheme.count(samples) if params.clients is None else params.clients
@@ -184,6 +184,8 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
         own = list(np.arange(clients)[:, None])
     elif split.pools is not None and split.own is not None:
         pools, own = split.pools, split.own[:clients]
+    elif labels.dtype.kind == "f":
+        pools, own = [np.arange(len(test_labels))], [np.zeros(1, np.int64)] * clients
     else:
         pools = [np.flatnonzero(test_labels == c) for c in range(num_classes(labels))]
         own = [np.unique(labels[rows]) for rows in train]
@@ -195,6 +197,8 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
             f"fewer: a client got {smallest} samples, min_train is {params.min_train}",
         )
     if params.label_noise is not None:
+        if num_classes(labels) < 2:
+            raise BadInput("partition.label_noise", params.label_noise.as_dict(), "nothing, without classes")
         spoilt = all_rows if params.label_noise.protocol == "official" else np.concatenate(train)
         train_labels = spoil(labels, spoilt, num_classes(labels), params.label_noise, rng("label noise"))
     counts = _label_counts(train, labels if train_labels is None else train_labels)

@@ -1,0 +1,50 @@
+"""Real targets and sequences of targets have no labels that a scheme could look at."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedflow.data import Column, Dataset
+from fedflow.errors import FedflowError
+from fedflow.partition import PartitionParams, Samples, make_partition
+
+USERS = Column(np.arange(60) // 10, np.arange(12) // 2)
+
+
+def samples(y: np.ndarray, test: np.ndarray) -> Samples:
+    nothing = torch.empty(0)
+    dataset = Dataset(
+        "d", nothing, torch.as_tensor(y), nothing, torch.as_tensor(test), (), (), (), "", {"user": USERS}
+    )
+    return Samples.of(dataset)
+
+
+REAL = samples(np.linspace(-3, -1, 60), np.linspace(-3, -1, 12))
+SEQUENCES = samples(np.ones((60, 4), np.int64), np.ones((12, 4), np.int64))
+
+
+def make(samples: Samples, scheme: str, **more: object):
+    return make_partition(PartitionParams.parse({"dataset": "d", "scheme": scheme} | more), samples)
+
+
+@pytest.mark.parametrize("targets", [REAL, SEQUENCES], ids=["real", "sequences"])
+def test_users_and_equal_shares_need_no_labels(targets: Samples) -> None:
+    users = make(targets, "natural")
+    assert users.sizes.tolist() == [10] * 6 and [users.test(k).tolist() for k in (0, 5)] == [[0, 1], [10, 11]]
+    shares = make(targets, "iid", clients=4)
+    assert shares.sizes.tolist() == [15] * 4
+    assert all(shares.test(k).tolist() == list(range(12)) for k in range(4))
+    held = make(targets, "iid", clients=4, holdout=0.2)
+    assert held.sizes.tolist() == [12] * 4 and held.test_size(3) == 3
+
+
+def test_a_scheme_by_label_refuses_real_targets_in_one_line() -> None:
+    for scheme, more in ("label_skew", {"fraction": 0.5}), ("natural", {"label_noise": {"ratio": 0.1}}):
+        with pytest.raises(FedflowError, match="numbers, not classes; choose a scheme") as caught:
+            make(REAL, scheme, clients=4, **more)
+        assert "\n" not in str(caught.value)
+
+
+def test_label_noise_refuses_sequences() -> None:
+    with pytest.raises(FedflowError, match=r"partition.label_noise: .* expected nothing, without classes"):
+        make(SEQUENCES, "natural", label_noise={"ratio": 0.1})
