@@ -1,0 +1,114 @@
+"""How heterogeneous a partition is, by every measure at once: averages over pairs of clients.
+
+At most 100 clients, and 200 samples of each, are compared: random ones, keyed by ``seed``. So clients of
+unequal size are treated alike. A finite sample keeps every distance above zero, also between equal
+distributions: read a partition beside an IID one with the same settings.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedflow.data import Dataset
+from fedflow.errors import BadInput, unknown_name
+from fedflow.heterogeneity.distances import total_variation
+from fedflow.heterogeneity.measures import MEASURES, Views, label_counts
+from fedflow.heterogeneity.picture import draw
+from fedflow.random import generator
+
+if TYPE_CHECKING:  # partition schemes import this package
+    import pandas as pd
+
+    from fedflow.partition.partition import Partition
+
+__all__ = ["MEASURES", "Comparison", "compare", "draw", "table"]
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What `compare` found: a symmetric matrix [m, m] per measure, of the compared ``clients`` [m].
+
+    ``groups`` [m] are their planted groups or None; ``facts`` describe all clients with samples.
+    """
+
+    name: str
+    clients: np.ndarray
+    matrices: dict[str, np.ndarray]
+    facts: dict[str, float]
+    groups: np.ndarray | None = None
+
+    @property
+    def means(self) -> dict[str, float]:
+        """The average over pairs of different clients, by measure."""
+        pairs = np.triu_indices(len(self.clients), 1)
+        return {name: float(matrix[pairs].mean()) for name, matrix in self.matrices.items()}
+
+
+def compare(
+    partition: "Partition",
+    dataset: Dataset,
+    measures: Sequence[str] | None = None,
+    *,
+    name: str = "",
+    clients: int = 100,
+    samples: int = 200,
+    p: int = 2,
+    seed: int = 0,
+) -> Comparison:
+    """Measure how different the training data of clients are, by ``measures`` (default: all in `MEASURES`).
+
+    ``clients`` and ``samples`` are how many are drawn at most, of clients that have samples; ``p`` is the
+    size of the signatures. Measures of labels need labels, not real targets. Raises `BadInput`.
+    """
+    labels = dataset.y_train.numpy() if partition.train_labels is None else partition.train_labels
+    holders, real = np.flatnonzero(partition.sizes), labels.dtype.kind == "f"
+    if min(len(holders), clients) < 2:
+        raise BadInput("clients", min(len(holders), clients), "at least 2 with samples, to have pairs")
+    last, count = int(partition.indices.max()), len(dataset.x_train)
+    if last >= count:
+        raise BadInput(
+            "partition", f"position {last}", f"one of the {count} training samples of the data set"
+        )
+    if samples < 1:
+        raise BadInput("samples", samples, "a whole number >= 1")
+    if measures is None:
+        measures = [m for m in MEASURES if not (real and MEASURES[m].labels)]
+    for measure in measures:
+        if measure not in MEASURES:
+            raise unknown_name("measures", measure, MEASURES)
+        if real and MEASURES[measure].labels:
+            raise BadInput("measures", measure, "a measure of inputs: the targets are real numbers")
+    chosen = holders
+    if len(holders) > clients:
+        chosen = np.sort(generator(seed, "heterogeneity/clients").choice(holders, clients, replace=False))
+    rows = {int(k): partition.train(int(k)) for k in holders}
+    views = Views(dataset.x_train.numpy(), labels, [rows[k] for k in chosen.tolist()], samples, p, seed)
+    return Comparison(
+        name=name or str(partition.params.get("scheme", "")),
+        clients=chosen,
+        matrices={measure: MEASURES[measure].of(views) for measure in measures},
+        facts=_facts(list(rows.values()), labels),
+        groups=None if partition.groups is None else partition.groups[chosen],
+    )
+
+
+def _facts(rows: list[np.ndarray], labels: np.ndarray) -> dict[str, float]:
+    sizes = np.array([len(own) for own in rows])
+    facts = {"clients": float(len(rows)), "size_mean": float(sizes.mean()), "size_sd": float(sizes.std())}
+    if labels.dtype.kind != "f":
+        counts = label_counts(labels, rows)
+        shares, overall = counts / counts.sum(1, keepdims=True), counts.sum(0) / counts.sum()
+        facts["labels_per_client"] = float((counts > 0).sum(1).mean())
+        facts["skew"] = float(total_variation(shares, overall).mean())
+    return facts
+
+
+def table(comparisons: Sequence[Comparison]) -> "pd.DataFrame":
+    """One row per partition: what its clients hold, then the mean of every measure."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        [{**c.facts, **c.means} for c in comparisons], index=pd.Index([c.name for c in comparisons])
+    )

@@ -1,0 +1,143 @@
+"""The measures of heterogeneity: each turns the data of N clients into a matrix [N, N].
+
+Every measure sees at most so many random samples of a client, keyed by a seed, and pixels in [0, 1].
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fedflow.heterogeneity import distances
+from fedflow.heterogeneity.subspace import proximity, signature
+from fedflow.random import generator
+
+POOL = 2000  # inputs of the whole data set that fix projections and the width of the kernel
+COMPONENTS = 50  # leading ones of the pool, on which MMD and CKA are computed
+GAUSSIAN = 10  # leading principal components that Gaussians are fitted to
+RIDGE = 1e-3  # of the pool's mean variance, added to every variance: few samples leave none
+DIRECTIONS = 64  # random ones along which the earth mover's distance is averaged
+
+
+class Views:
+    """The data of some clients in the forms that measures look at, each computed once and on demand."""
+
+    def __init__(
+        self, x: np.ndarray, labels: np.ndarray, rows: list[np.ndarray], samples: int, p: int, seed: int
+    ) -> None:
+        self.labels, self.rows, self.p, self.seed = labels, rows, p, seed
+        self._x = [x[self._some(own, samples, k)] for k, own in enumerate(rows, 1)]
+        self.pool = _flat(x[self._some(np.arange(len(labels)), POOL, 0)])  # [m, F]
+
+    def _some(self, rows: np.ndarray, count: int, client: int) -> np.ndarray:
+        if len(rows) <= count:
+            return rows
+        return np.sort(
+            generator(self.seed, "heterogeneity/samples", client).choice(rows, count, replace=False)
+        )
+
+    def inputs(self) -> Iterator[np.ndarray]:
+        """The inputs [n_k, F] of one client after the other: as floats, all together would be large."""
+        return map(_flat, self._x)
+
+    @cached_property
+    def principal(self) -> tuple[list[np.ndarray], np.ndarray]:
+        """Inputs of every client, and of the pool, on the pool's leading principal components [n, C]."""
+        mean = self.pool.mean(0)
+        axes = signature(self.pool - mean, COMPONENTS)
+        return [(x - mean) @ axes for x in self.inputs()], (self.pool - mean) @ axes
+
+    @cached_property
+    def signatures(self) -> list[np.ndarray]:
+        """The ``p`` leading directions of every client's inputs [F, p]."""
+        return [signature(x, self.p) for x in self.inputs()]
+
+
+View = Callable[[Views], np.ndarray]
+
+
+def _flat(x: np.ndarray) -> np.ndarray:
+    """Samples as rows [n, F]; pixels in [0, 1]."""
+    rows = x.reshape(len(x), -1)
+    return rows / np.float32(255) if x.dtype == np.uint8 else rows
+
+
+def label_counts(labels: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
+    """Samples of each label at each client [N, K]."""
+    classes = int(labels.max()) + 1
+    return np.stack([np.bincount(labels[own], minlength=classes) for own in rows])
+
+
+def _of_labels(distance: Callable[[np.ndarray, np.ndarray], np.ndarray], add: float = 0.0) -> View:
+    def measure(views: Views) -> np.ndarray:
+        counts = label_counts(views.labels, views.rows) + add
+        shares = counts / counts.sum(1, keepdims=True)
+        found = distance(shares[:, None], shares[None])
+        return (found + found.T) / 2
+
+    return measure
+
+
+def _of_signatures(mode: str) -> View:
+    return lambda views: proximity(views.signatures, mode=mode)
+
+
+def _feature_emd(views: Views) -> np.ndarray:
+    rng = generator(views.seed, "heterogeneity/directions")
+    directions = rng.normal(size=(views.pool.shape[1], DIRECTIONS)).astype(views.pool.dtype)
+    return distances.sliced_wasserstein(views.inputs(), directions / np.linalg.norm(directions, axis=0))
+
+
+def _mmd(views: Views) -> np.ndarray:
+    samples, pool = views.principal
+    return distances.mmd(samples, distances.median_distance(pool))
+
+
+def _bhattacharyya(views: Views) -> np.ndarray:
+    samples, pool = views.principal
+    pool = pool[:, :GAUSSIAN]
+    ridge = RIDGE * np.var(pool, axis=0).mean() * np.eye(pool.shape[1])
+    means = np.stack([x[:, :GAUSSIAN].mean(0) for x in samples])
+    covs = np.stack([np.cov(x[:, :GAUSSIAN], rowvar=False, bias=True).reshape(ridge.shape) for x in samples])
+    covs = covs + ridge
+    return distances.bhattacharyya(means[:, None], covs[:, None], means[None], covs[None])
+
+
+def _cka(views: Views) -> np.ndarray:
+    """Rows are features, which clients share, and columns samples, whose number and order do not matter.
+
+    Centring a column takes the mean feature off a sample; |Y^T X|^2 = <X X^T, Y Y^T> compares the clients'
+    second moments of features. nan where a client's features are all equal.
+    """
+    axes = signature(views.pool - views.pool.mean(1, keepdims=True), COMPONENTS)
+    centred = [(x - x.mean(1, keepdims=True)) @ axes for x in views.inputs()]
+    moments = np.stack([(z.T @ z).ravel() for z in centred])
+    lengths = np.linalg.norm(moments, axis=1)
+    with np.errstate(invalid="ignore"):
+        return moments @ moments.T / np.outer(lengths, lengths)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One measure of two clients: how it is called and computed; ``alike`` where larger is more similar."""
+
+    title: str
+    of: View
+    labels: bool = False
+    alike: bool = False
+
+
+MEASURES = {
+    "label_tv": Measure("total variation of labels", _of_labels(distances.total_variation), labels=True),
+    # one more sample of every label: the divergence of disjoint labels would be infinite
+    "label_kl": Measure("KL of labels, nats", _of_labels(distances.kl, add=1.0), labels=True),
+    "label_js": Measure("JS of labels, nats", _of_labels(distances.js), labels=True),
+    "feature_emd": Measure("EMD of inputs, sliced", _feature_emd),
+    "mmd": Measure("MMD of inputs", _mmd),
+    "bhattacharyya": Measure("Bhattacharyya of Gaussian fits", _bhattacharyya),
+    "angle_min": Measure("smallest principal angle, degrees (Eq. 5.1)", _of_signatures("principal_min")),
+    "angle_entry": Measure("smallest angle of columns, degrees (Eq. 5.1)", _of_signatures("entry_min_abs")),
+    "angle_sum": Measure("sum of principal angles, degrees (Eq. 5.2)", _of_signatures("principal_sum")),
+    "cka": Measure("linear CKA, 1 is alike", _cka, alike=True),
+}
