@@ -8,6 +8,7 @@ from fedflow.methods import (  # noqa: F401
     fedavg,
     fedavgm,
     feddyn,
+    fedmgda,
     fednova,
     fedper,
     fedprox,

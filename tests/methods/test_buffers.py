@@ -42,6 +42,7 @@ CASES: list[tuple[str, dict, dict]] = [  # a method, and the FedAvg whose statis
     ("term", {"t": 0}, {}),
     ("afl", {"lambda_lr": 0, "prior": "samples"}, {}),
     ("propfair", {"applied": "weights", "baseline": 1e12}, {}),
+    ("fedmgda", {"server_lr": 3}, UNIFORM),
     ("feddyn", {"alpha": 1e-9}, UNIFORM),
     *((f"fed{optimiser}", UNIFORM, UNIFORM) for optimiser in ("adagrad", "adam", "yogi")),
 ]
