@@ -28,7 +28,7 @@ class QFedAvg(FedAvg):
         choices=("samples", "uniform"), source="Algorithm 2: uniform",
     )  # fmt: skip
     q: float = option(
-        1.0, "fairness: the power of the losses", symbol="q", ge=0, grid=(0.1, 1, 5), source="section 4"
+        0.1, "fairness: the power of the losses", symbol="q", ge=0, grid=(0.1, 1, 5), source="grid of AAggFF"
     )
 
     def train(self, client: Client) -> Tensor:

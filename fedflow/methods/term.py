@@ -26,7 +26,7 @@ from fedflow.settings import option
 class TERM(FedAvg):
     gathers: ClassVar[bool] = True  # the weights are known only when all losses are in
 
-    t: float = option(1.0, "tilt", symbol="t", grid=(0.1, 1, 10), source="fair federated learning: 0.1")
+    t: float = option(0.1, "tilt", symbol="t", grid=(0.1, 1, 10), source="grid of AAggFF")
 
     def local(self, client: Client) -> Update:
         update = super().local(client)

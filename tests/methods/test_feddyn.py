@@ -123,6 +123,29 @@ def test_invariants_of_feddyn() -> None:
                 assert [g[k] for k in seen] == near([gradients[k] for k in seen])
 
 
+def test_every_round_comes_nearer_as_the_theory_promises() -> None:
+    """Lemma 1 for convex losses, m = P, L = 4, alpha = 100 = 25 L; no expectation with full participation.
+
+    ||x_t - 2||^2 + kappa C_t <= ||x_{t-1} - 2||^2 + kappa C_{t-1} - kappa_0 (l(x_{t-1}) - l(2)), where x_t is
+    the mean of the clients' models and C_t = mean_k ||g_k - gradient of F_k at 2||^2, which bounds ||h||^2.
+    """
+    smooth, alpha = 4, 100
+    kappa = 8 / alpha * (smooth + alpha) / (alpha**2 - 20 * smooth**2)
+    kappa_0 = 2 / alpha * (alpha**2 - 20 * alpha * smooth - 40 * smooth**2) / (alpha**2 - 20 * smooth**2)
+    assert (kappa, kappa_0) == (pytest.approx(8.595041e-4), pytest.approx(2.809917e-3))
+    exact = {"epochs": 8, "lr": 1 / 102.5}
+    ran = run("feddyn", THREE, {"alpha": alpha}, rounds=60, training=exact)
+    gaps = [x - 2 for x in [0, *ran.server("mean")]]
+    variates = [[0, 0, 0], *ran.kept("g")]
+    optimal = (2, 2, -4)
+    spread = [sum((g - o) ** 2 for g, o in zip(own, optimal)) / 3 for own in variates]
+    for t in range(1, 61):
+        loss = (1 + 2 + 4) / 2 * gaps[t - 1] ** 2 / 3
+        before, after = (gaps[i] ** 2 + kappa * spread[i] for i in (t - 1, t))
+        assert after <= before - kappa_0 * loss
+        assert ran.server("h")[t - 1] ** 2 <= spread[t]
+
+
 # Two clients with optimum 3, or 3.6 where the second has three times as many samples
 
 TWO = ((1, 0), (3, 4))

@@ -73,5 +73,5 @@ def test_a_perfect_model_stays(q: float) -> None:
 
 
 def test_the_server_learning_rate_scales_the_step() -> None:
-    half = run("qfedavg", quadratics(), {"server_lr": 0.5}, rounds=1).server("model")
+    half = run("qfedavg", quadratics(), {"q": 1, "server_lr": 0.5}, rounds=1).server("model")
     assert half == pytest.approx([0.5 - (0.5 - 0.2764227642) / 2], abs=1e-9)
