@@ -2,9 +2,12 @@
 
 import sys
 
-from benchmarks import engine, flow, memory, partition
+from benchmarks import engine, flow, memory, partition, proximity
 
-PARTS = {"engine": engine.main, "flow": flow.main, "memory": memory.main, "partition": partition.main}
+PARTS = {
+    "engine": engine.main, "flow": flow.main, "memory": memory.main, "partition": partition.main,
+    "proximity": proximity.main,
+}  # fmt: skip
 
 
 def main() -> None:

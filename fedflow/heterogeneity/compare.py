@@ -60,31 +60,35 @@ def compare(
     """Measure how different the training data of clients are, by ``measures`` (default: all in `MEASURES`).
 
     ``clients`` and ``samples`` are how many are drawn at most, of clients that have samples; ``p`` is the
-    size of the signatures. Measures of labels need labels, not real targets. Raises `BadInput`.
+    size of the signatures. Labels can be measured unless targets are real numbers, inputs unless they are
+    tokens. Raises `BadInput`.
     """
     labels = dataset.y_train.numpy() if partition.train_labels is None else partition.train_labels
-    holders, real = np.flatnonzero(partition.sizes), labels.dtype.kind == "f"
+    x, holders = dataset.x_train.numpy(), np.flatnonzero(partition.sizes)
     if min(len(holders), clients) < 2:
         raise BadInput("clients", min(len(holders), clients), "at least 2 with samples, to have pairs")
-    last, count = int(partition.indices.max()), len(dataset.x_train)
+    last, count = int(partition.indices.max()), len(x)
     if last >= count:
         raise BadInput(
             "partition", f"position {last}", f"one of the {count} training samples of the data set"
         )
     if samples < 1:
         raise BadInput("samples", samples, "a whole number >= 1")
+    real, tokens = labels.dtype.kind == "f", x.dtype.kind == "i"
+    usable = {name: not (real if measure.labels else tokens) for name, measure in MEASURES.items()}
     if measures is None:
-        measures = [m for m in MEASURES if not (real and MEASURES[m].labels)]
+        measures = [name for name in MEASURES if usable[name]]
     for measure in measures:
         if measure not in MEASURES:
             raise unknown_name("measures", measure, MEASURES)
-        if real and MEASURES[measure].labels:
-            raise BadInput("measures", measure, "a measure of inputs: the targets are real numbers")
+        if not usable[measure]:
+            kind, why = ("inputs", "targets are real numbers") if real else ("labels", "inputs are tokens")
+            raise BadInput("measures", measure, f"a measure of {kind}: the {why}")
     chosen = holders
     if len(holders) > clients:
         chosen = np.sort(generator(seed, "heterogeneity/clients").choice(holders, clients, replace=False))
     rows = {int(k): partition.train(int(k)) for k in holders}
-    views = Views(dataset.x_train.numpy(), labels, [rows[k] for k in chosen.tolist()], samples, p, seed)
+    views = Views(x, labels, [rows[k] for k in chosen.tolist()], samples, p, seed)
     return Comparison(
         name=name or str(partition.params.get("scheme", "")),
         clients=chosen,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.cluster.hierarchy import leaves_list
 
-from fedflow.errors import BadInput, unknown_name
+from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.heterogeneity.hierarchy import merge
 from fedflow.heterogeneity.measures import MEASURES
 
@@ -57,7 +57,10 @@ def draw(
     orders = [_order(c, matrices[0]) for c in comparisons] if matrices else []
     for part, name in zip(parts[1:], matrices):
         _matrices(part, comparisons, orders, name)
-    figure.savefig(path, dpi=120, metadata={"Software": None})
+    try:
+        figure.savefig(path, dpi=120, metadata={"Software": None})
+    except OSError as error:
+        raise FedflowError(f"cannot write the picture to {path}: {error.strerror or error}") from error
 
 
 def _panels(part: "SubFigure", comparisons: "Sequence[Comparison]", shared: list[str]) -> None:

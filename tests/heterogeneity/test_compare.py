@@ -9,7 +9,7 @@ import torch
 from test_classes import ROOT
 
 from fedflow.data import Dataset, DatasetParams, prepare
-from fedflow.errors import BadInput
+from fedflow.errors import BadInput, FedflowError
 from fedflow.heterogeneity import MEASURES, Comparison, compare, draw, table
 from fedflow.heterogeneity.distances import linear_cka
 from fedflow.heterogeneity.measures import Views
@@ -125,18 +125,24 @@ def test_every_measure_ranks_real_digits_by_alpha(digits):
     assert (np.diff(rows["skew"]) > 0).all() and (np.diff(rows["labels_per_client"]) < 0).all()
 
 
-def test_features_and_real_targets_have_no_measures_of_labels():
-    rng = np.random.default_rng(0)
-    data = dataset(rng.normal(size=(40, 3)).astype("f4"), rng.normal(size=40))
-    comparison = compare(split(np.arange(20), np.arange(20, 40)), data)
+def test_real_targets_leave_measures_of_inputs_and_tokens_those_of_labels():
+    rng, partition = np.random.default_rng(0), split(np.arange(20), np.arange(20, 40))
+    features = dataset(rng.normal(size=(40, 3)).astype("f4"), rng.normal(size=40))
+    tokens = dataset(rng.integers(0, 80, (40, 5)).astype("i4"), rng.integers(0, 80, 40))
+    comparison = compare(partition, features)
     assert list(comparison.matrices) == INPUTS and set(comparison.facts) == {
         "clients",
         "size_mean",
         "size_sd",
     }
     assert all(math.isfinite(mean) for mean in comparison.means.values())
+    assert list(compare(partition, tokens).matrices) == [name for name in MEASURES if name not in INPUTS]
     with pytest.raises(BadInput, match="measures: 'label_tv' is not accepted; expected a measure of inputs"):
-        compare(split(np.arange(20), np.arange(20, 40)), data, ["label_tv"])
+        compare(partition, features, ["label_tv"])
+    with pytest.raises(
+        BadInput, match="measures: 'cka' is not accepted; expected a measure of labels: the inp"
+    ):
+        compare(partition, tokens, ["cka"])
 
 
 @pytest.mark.parametrize(
@@ -185,6 +191,10 @@ def test_the_picture_names_what_it_cannot_draw(made, tmp_path):
         draw([one], tmp_path / "x.png", matrices=("mmd",))
     with pytest.raises(BadInput, match="comparisons: 0 is not accepted"):
         draw([], tmp_path / "x.png")
+    with pytest.raises(
+        FedflowError, match=r"cannot write the picture to .*x\.png: No such file or directory"
+    ):
+        draw([one], tmp_path / "nowhere" / "x.png", matrices=())
 
 
 @pytest.mark.slow
