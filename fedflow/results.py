@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fedflow.errors import FedflowError
+from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.rounds import Outcome, Round
 
 ROUND_COLUMNS = (
@@ -26,25 +27,15 @@ def write_results(
 ) -> None:
     """Write ``metrics.json``, ``rounds.csv``, ``clients.parquet`` and ``clusters.json`` into ``folder``.
 
-    ``facts`` says which run this is (partition, method, seed, hashes); ``samples`` [N] are training
-    sizes, ``groups`` [N] planted groups. Raises `FedflowError` when the folder cannot be written.
+    ``facts`` says which run this is (partition, method, seed, hashes); ``samples`` [N] are training sizes,
+    ``groups`` [N] planted groups, both with the newcomers last. These get a file of their own,
+    ``newcomers.parquet``. Raises `FedflowError` when the folder cannot be written.
     """
-    scores = outcome.scores
     table = pd.DataFrame(
         [{name: getattr(r, name) for name in ROUND_COLUMNS} | {"failed": len(r.failed)} for r in rounds]
     )
-    clients = pd.DataFrame({
-        "client": scores.clients,
-        "samples": samples,
-        "test_samples": scores.test_samples,
-        "local_accuracy": scores.local_accuracy,
-        "global_accuracy": scores.global_accuracy,
-        "tuned_accuracy": scores.tuned_accuracy,
-        "local_final_accuracy": scores.trained_accuracy,
-        "cluster": scores.cluster,
-        "group": pd.array([pd.NA] * len(samples) if groups is None else groups, dtype="Int64"),
-        "participations": outcome.participations,
-    })  # fmt: skip
+    clients = _clients(outcome.scores, samples, groups).assign(participations=outcome.participations)
+    of_all, groups = groups, None if groups is None else groups[: len(clients)]
     history = [{"round": r.round, "assignment": r.assignment} for r in rounds if r.assignment is not None]
     clusters = {"groups": None if groups is None else [int(g) for g in groups], "history": history}
     failures = {r.round: r.failed for r in rounds if r.failed}
@@ -54,12 +45,31 @@ def write_results(
         _write_json(folder / "clusters.json", clusters)
         table.to_csv(folder / "rounds.csv", index=False, float_format="%.9g")
         clients.to_parquet(folder / "clients.parquet", index=False)
+        if outcome.newcomers is not None:
+            newcomers = _clients(outcome.newcomers, samples, of_all)
+            newcomers.to_parquet(folder / "newcomers.parquet", index=False)
         if failures:
             _write_json(folder / "failures.json", failures)
         else:
             (folder / "failures.json").unlink(missing_ok=True)  # of an earlier run
     except OSError as error:
         raise FedflowError(f"cannot write results to {folder}: {error.strerror or error}") from error
+
+
+def _clients(scores: Scores, samples: np.ndarray, groups: np.ndarray | None) -> pd.DataFrame:
+    """One row per client of ``scores``."""
+    group = [pd.NA] * len(scores.clients) if groups is None else groups[scores.clients]
+    return pd.DataFrame({
+        "client": scores.clients,
+        "samples": samples[scores.clients],
+        "test_samples": scores.test_samples,
+        "local_accuracy": scores.local_accuracy,
+        "global_accuracy": scores.global_accuracy,
+        "tuned_accuracy": scores.tuned_accuracy,
+        "local_final_accuracy": scores.trained_accuracy,
+        "cluster": scores.cluster,
+        "group": pd.array(group, dtype="Int64"),
+    })  # fmt: skip
 
 
 def _write_json(path: Path, value: Any) -> None:

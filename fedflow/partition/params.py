@@ -14,8 +14,8 @@ from fedflow.settings import Settings, option
 class PartitionParams(Settings):
     """One entry of ``partitions``: the shared fields, and beside them the parameters of the scheme.
 
-    What every scheme can be followed by comes in this order: ``pieces``, ``difficulty``, ``holdout``,
-    ``label_noise``, ``newcomers``.
+    What every scheme can be followed by comes in this order: ``pieces``, ``difficulty``, ``newcomers``,
+    ``holdout``, ``validation``, ``label_noise``.
     """
 
     section: ClassVar[str] = "partition"
@@ -37,6 +37,9 @@ class PartitionParams(Settings):
         "share of a client's own samples that it is tested on; 0 = test samples of its labels",
         ge=0,
         lt=1,
+    )
+    validation: float = option(
+        0.0, "share of a client's training samples that it is scored on instead, for tuning", ge=0, lt=1
     )
     label_noise: LabelNoise | None = option(None, "wrong training labels")
     newcomers: float = option(0.0, "share of the clients that join after the last round", ge=0, lt=1)

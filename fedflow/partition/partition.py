@@ -16,14 +16,14 @@ from fedflow.errors import BadInput, FedflowError
 from fedflow.partition.after.difficulty import by_difficulty
 from fedflow.partition.after.holdout import hold_out
 from fedflow.partition.after.label_noise import spoil
-from fedflow.partition.after.newcomers import late
-from fedflow.partition.base import Indices, Samples, num_classes
+from fedflow.partition.after.newcomers import order_of_joining
+from fedflow.partition.base import Indices, Samples, Split, num_classes
 from fedflow.partition.params import PartitionParams
 from fedflow.random import generator
 
 ARRAYS = (
     "offsets", "indices", "pool_offsets", "pool_indices", "own_offsets", "own_pools",
-    "groups", "newcomers", "train_labels", "test_labels",
+    "groups", "train_labels", "test_labels",
 )  # fmt: skip
 FACTS = ("samples_unused", "labels_per_client", "skew")
 FILE, SUMMARY = "partition.safetensors", "summary.json"
@@ -36,7 +36,7 @@ class Partition:
     Client k trains on ``indices[offsets[k]:offsets[k+1]]``. Its test set is the union of disjoint test
     pools (one per label, per domain, or one of its own): ``own_pools[own_offsets[k]:own_offsets[k+1]]``.
     Pools are positions of the test samples, or of the training samples where ``held_out``.
-    ``groups`` [N] are planted groups, ``newcomers`` [N] says who joins after the last round,
+    ``groups`` [N] are planted groups; the last ``newcomers`` clients join after the last round;
     ``train_labels`` [n] and ``test_labels`` [t] replace the labels of the data set; or None.
     """
 
@@ -47,10 +47,10 @@ class Partition:
     own_offsets: np.ndarray
     own_pools: np.ndarray
     groups: np.ndarray | None = None
-    newcomers: np.ndarray | None = None
     train_labels: np.ndarray | None = None
     test_labels: np.ndarray | None = None
     held_out: bool = False
+    newcomers: int = 0
     params: dict[str, Any] = field(default_factory=dict)
     dataset_hash: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -74,6 +74,11 @@ class Partition:
     def sizes(self) -> np.ndarray:
         """Training samples of every client [N]."""
         return np.diff(self.offsets)
+
+    @property
+    def participants(self) -> int:
+        """The number of clients that take part: all but the newcomers."""
+        return len(self.offsets) - 1 - self.newcomers
 
     def train(self, client: int) -> np.ndarray:
         """Training positions of one client, sorted int64 [n_k]."""
@@ -99,7 +104,9 @@ class Partition:
     @property
     def hash(self) -> str:
         """16 hexadecimal digits that name the content and the data set it divides."""
-        digest = hashlib.blake2b(f"{self.dataset_hash} {self.held_out}".encode(), digest_size=8)
+        digest = hashlib.blake2b(
+            f"{self.dataset_hash} {self.held_out} {self.newcomers}".encode(), digest_size=8
+        )
         for name, array in self._arrays().items():
             digest.update(name.encode())
             digest.update(array.data)
@@ -147,7 +154,7 @@ class Partition:
             },
             **self.facts,
             "groups": groups,
-            "newcomers": 0 if self.newcomers is None else int(self.newcomers.sum()),
+            "newcomers": self.newcomers,
             "held_out": self.held_out,
             "hash": self.hash,
             "dataset_hash": self.dataset_hash,
@@ -172,43 +179,66 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
 
     split = scheme.split(samples, pieces, rng(params.scheme))
     labels = samples.labels if split.train_labels is None else split.train_labels
-    test_labels = samples.test_labels if split.test_labels is None else split.test_labels
     train, groups, train_labels = split.train, split.groups, split.train_labels
+    _refuse_shared(train, params)
     if params.difficulty is not None:
         losses = samples.losses(params.difficulty)
         train = by_difficulty(train, labels, losses, params.difficulty.order, rng("difficulty"))
-    train, groups = train[:clients], None if groups is None else groups[:clients]
-    all_rows = np.concatenate(train)
-    if params.holdout:
-        train, pools = hold_out(train, labels, params.holdout, rng("holdout"))
-        own = list(np.arange(clients)[:, None])
-    elif split.pools is not None and split.own is not None:
-        pools, own = split.pools, split.own[:clients]
-    elif labels.dtype.kind == "f":
-        pools, own = [np.arange(len(test_labels))], [np.zeros(1, np.int64)] * clients
-    else:
-        pools = [np.flatnonzero(test_labels == c) for c in range(num_classes(labels))]
-        own = [np.unique(labels[rows]) for rows in train]
+    chosen, newcomers = np.arange(clients), 0
+    if params.newcomers:
+        of_chosen = None if groups is None else groups[:clients]
+        chosen, newcomers = order_of_joining(clients, params.newcomers, of_chosen, rng("newcomers"))
+    train, groups = [train[k] for k in chosen], None if groups is None else groups[chosen]
+    before = np.concatenate(train)
+    pools, own = _test_pools(split, samples, train, chosen)
+    for purpose in ("holdout", "validation"):
+        if share := getattr(params, purpose):
+            train, pools = hold_out(train, labels, share, rng(purpose), f"partition.{purpose}")
+            own = list(np.arange(clients)[:, None])
     smallest = min(map(len, train))
     if smallest < params.min_train:
-        raise BadInput(
-            "partition.clients",
-            clients,
-            f"fewer: a client got {smallest} samples, min_train is {params.min_train}",
-        )
+        accepted = f"fewer: a client got {smallest} samples, min_train is {params.min_train}"
+        raise BadInput("partition.clients", clients, accepted)
     if params.label_noise is not None:
         if num_classes(labels) < 2:
             raise BadInput("partition.label_noise", params.label_noise.as_dict(), "nothing, without classes")
-        spoilt = all_rows if params.label_noise.protocol == "official" else np.concatenate(train)
+        spoilt = before if params.label_noise.protocol == "official" else np.concatenate(train)
         train_labels = spoil(labels, spoilt, num_classes(labels), params.label_noise, rng("label noise"))
     counts = _label_counts(train, labels if train_labels is None else train_labels)
     return Partition.from_lists(
-        train, pools, own, groups=groups,
-        newcomers=late(clients, params.newcomers, groups, rng("newcomers")) if params.newcomers else None,
-        train_labels=train_labels, test_labels=split.test_labels, held_out=bool(params.holdout),
+        train, pools, own, groups=groups, train_labels=train_labels, test_labels=split.test_labels,
+        held_out=bool(params.holdout or params.validation), newcomers=newcomers,
         params=params.as_dict(), dataset_hash=dataset_hash, label_counts=counts,
         facts={"samples_unused": count - len(np.unique(np.concatenate(train))), **_skew(counts)},
     )  # fmt: skip
+
+
+def _test_pools(
+    split: Split, samples: Samples, train: Indices, chosen: np.ndarray
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Test pools, and those of every client: the scheme's, or one per label, or one of all real targets."""
+    if split.pools is not None and split.own is not None:
+        return split.pools, [split.own[k] for k in chosen]
+    labels = samples.labels if split.train_labels is None else split.train_labels
+    test_labels = samples.test_labels if split.test_labels is None else split.test_labels
+    if labels.dtype.kind == "f":
+        return [np.arange(len(test_labels))], [np.zeros(1, np.int64)] * len(train)
+    pools = [np.flatnonzero(test_labels == c) for c in range(num_classes(labels))]
+    return pools, [np.unique(labels[rows]) for rows in train]
+
+
+def _refuse_shared(train: Indices, params: PartitionParams) -> None:
+    """Where clients share samples, what one holds out another would train on."""
+    all_rows = np.concatenate(train)
+    if len(all_rows) == len(np.unique(all_rows)):
+        return
+    for name in ("difficulty", "holdout", "validation"):
+        if value := getattr(params, name):
+            nothing = "nothing" if name == "difficulty" else "0"
+            shown = value if name != "difficulty" else value.as_dict()
+            raise BadInput(
+                f"partition.{name}", shown, f"{nothing}, because clients share samples in this scheme"
+            )
 
 
 def _label_counts(train: Indices, labels: np.ndarray) -> np.ndarray | None:
@@ -245,11 +275,9 @@ def load_partition(folder: Path) -> Partition:
         arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in load_file(file).items()}
         if arrays.keys() - set(ARRAYS):
             raise ValueError(f"it holds {', '.join(arrays.keys() - set(ARRAYS))}")
-        if "newcomers" in arrays:
-            arrays["newcomers"] = arrays["newcomers"].astype(bool)
         facts = {name: summary[name] for name in FACTS if name in summary}
         partition = Partition(
-            **arrays, held_out=summary["held_out"], params=summary["params"],
+            **arrays, held_out=summary["held_out"], newcomers=summary["newcomers"], params=summary["params"],
             dataset_hash=summary["dataset_hash"], facts=facts,
         )  # fmt: skip
         whole = partition.hash == summary["hash"]

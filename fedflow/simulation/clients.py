@@ -74,7 +74,7 @@ class ClientStore:
             rows.clear()
 
     def _row(self, name: str, client: int) -> Tensor:
-        if not self.written[name][client]:
+        if client >= self.clients or not self.written[name][client]:  # newcomers keep nothing yet
             return self.first[name]
         if client in self._recent[name]:
             return self._recent[name][client]

@@ -29,8 +29,9 @@ class Federation:
 
     @property
     def mean_samples(self) -> float:
-        """Mean number of training samples of a client."""
-        return len(self.partition.indices) / (len(self.partition.offsets) - 1)
+        """Mean number of training samples of a client that takes part."""
+        participants = self.partition.participants
+        return float(self.partition.offsets[participants]) / participants
 
     def open(self) -> "Federation":
         return self

@@ -4,9 +4,9 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +70,13 @@ class Round:
 
 @dataclass
 class Outcome:
-    """The end of a run: scores of every client, and the models they are served."""
+    """The end of a run: scores of every client that took part, and the models they are served."""
 
     scores: Scores  # in client order
     participations: np.ndarray  # [N]
     metrics: dict[str, Any]
     models: dict[int, Tensor]  # the served vectors: by cluster number, or by client; {0: w} if global
+    newcomers: Scores | None = None  # of those that join now
 
 
 @dataclass
@@ -90,7 +91,8 @@ class _State:
 class Simulation:
     """One federated run. Iterate over `rounds`, then call `outcome`.
 
-    Checkpoints go to ``checkpoints/<fingerprint>``; a run that finds one there goes on from it.
+    Checkpoints go to ``checkpoints/<fingerprint>``; a run that finds one there goes on from it. Newcomers
+    of the partition take no part, and no number is about them but their own, in the `outcome`.
     Raises `FedflowError` when fewer than ``min_cohort`` clients of a round succeed.
     """
 
@@ -105,10 +107,17 @@ class Simulation:
         self.settings = settings
         self.executor: Executor = executor or Inline()
         self.federation = job.federation.open()
-        self.clients = len(self.federation.partition.sizes)
+        partition = self.federation.partition
+        self.clients = partition.participants
+        self.sizes = partition.sizes[: self.clients]
+        self.groups = None if partition.groups is None else partition.groups[: self.clients]
         self.cohort_size = max(1, int(settings.participation * self.clients + 1e-9))
         self.folder = checkpoints / self.fingerprint if checkpoints else None
-        self.state = self._start()
+
+    @cached_property
+    def state(self) -> _State:
+        """The state to go on from: of the checkpoint, if there is one."""
+        return self._start()
 
     def rounds(self) -> Iterator[Round]:
         """Every round in order; after a resume the earlier ones are told again first (``replayed``)."""
@@ -130,7 +139,8 @@ class Simulation:
         """Final scores of every client, on its own and the complete test set, and the models behind them."""
         settings = self.settings
         what = {"full": True, "tune": settings.fine_tune, "trained": settings.keep_trained, "models": True}
-        scores = self._scores("final evaluation", **what)
+        scores = self._scores("final evaluation", range(self.clients), **what)
+        newcomers = self._welcome()
         last = self.state.history[-1]
         local = _known(summarise(scores.local_accuracy))
         reached = next(
@@ -156,16 +166,20 @@ class Simulation:
             "rounds_to_target": reached.round if reached else None,
             "bytes_to_target": reached.bytes_down + reached.bytes_up if reached else None,
             "clusters": len(set(scores.cluster.tolist())),
-            **agreement(scores.cluster, self.federation.partition.groups),
+            **agreement(scores.cluster, self.groups),
             "failed_clients": sum(len(r.failed) for r in self.state.history),
         }
+        if newcomers is not None:
+            metrics["newcomers"] = len(newcomers.clients)
+            metrics["newcomer_accuracy"] = _mean_or_none(newcomers.local_accuracy)
+            metrics["newcomer_tuned_accuracy"] = _mean_or_none(newcomers.tuned_accuracy)
         owner = {
             "global": np.zeros(self.clients, dtype=int),
             "cluster": scores.cluster,
             "personal": np.arange(self.clients),
         }
         models = {int(i): scores.models[at] for i, at in zip(owner[self.job.method.serves], scores.model)}
-        return Outcome(scores, self.state.participations, metrics, models)
+        return Outcome(scores, self.state.participations, metrics, models, newcomers)
 
     def forget(self) -> None:
         """Delete the checkpoint: the run is finished and recorded."""
@@ -233,7 +247,7 @@ class Simulation:
         state.store.settle()
 
     def _round(self, number: int) -> Round:
-        state, method, sizes = self.state, self.job.method, self.federation.partition.sizes
+        state, method, sizes = self.state, self.job.method, self.sizes
         rng = generator(self.job.seed, "cohort", number)
         cohort = sorted(int(k) for k in method.plan(rng, sizes, self.cohort_size))
         shards = [
@@ -290,7 +304,7 @@ class Simulation:
 
     def _evaluate(self, report: Round) -> None:
         personal = self.job.method.serves == "personal"  # N models on the complete test set: only at the end
-        scores = self._scores(f"round {report.round} · evaluate", full=not personal)
+        scores = self._scores(f"round {report.round} · evaluate", range(self.clients), full=not personal)
         local = _known(summarise(scores.local_accuracy))
         report.local_accuracy, report.local_std, report.local_worst10 = (
             local["mean"],
@@ -299,21 +313,21 @@ class Simulation:
         )
         report.global_accuracy = _mean_or_none(scores.global_accuracy)
         report.clusters = len(set(scores.cluster.tolist()))
-        report.ari = (
-            agreement(scores.cluster, self.federation.partition.groups)["ari"]
-            if report.clusters > 1
-            else None
-        )
+        report.ari = agreement(scores.cluster, self.groups)["ari"] if report.clusters > 1 else None
         if report.clusters > 1 and not np.array_equal(scores.cluster, self.state.assignment):
             report.assignment = scores.cluster.tolist()
         self.state.assignment = scores.cluster
 
-    def _scores(self, title: str, **what: Any) -> Scores:
-        everyone, number = list(range(self.clients)), self.settings.rounds + 1
-        load = np.ones(self.clients)
+    def _welcome(self) -> Scores | None:
+        """Scores of the newcomers: of the model they are served, and after one local training of it."""
+        late = range(self.clients, len(self.federation.partition.sizes))
+        return self._scores("newcomers", late, tune=True) if late else None
+
+    def _scores(self, title: str, clients: Sequence[int], **what: Any) -> Scores:
+        number, load = self.settings.rounds + 1, np.ones(len(self.federation.partition.sizes))
         shards = [
-            EvaluationShard(number, clients, *self._messages(clients, self.job.method.deliver), **what)
-            for clients in balanced(everyone, load, self.executor.workers)
+            EvaluationShard(number, share, *self._messages(share, self.job.method.deliver), **what)
+            for share in balanced(list(clients), load, self.executor.workers)
         ]
         return _merged(self.executor.map(evaluate_shard, self.job, shards, title))
 

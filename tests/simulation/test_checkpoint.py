@@ -112,3 +112,14 @@ def test_how_often_to_checkpoint_can_change_between_a_kill_and_the_resume(tmp_pa
     next(rounds)
     again = prepare_run("fedavg", quadratics(), checkpoints=tmp_path, checkpoint_every=2)
     assert len(again.state.history) == 1
+
+
+def test_a_simulation_touches_its_files_only_when_it_runs(tmp_path, monkeypatch) -> None:
+    def touched(*_: object) -> None:
+        raise AssertionError("the checkpoint was loaded")
+
+    monkeypatch.setattr("fedflow.simulation.rounds.load_checkpoint", touched)
+    simulation = prepare_run("scaffold", quadratics(), checkpoints=tmp_path)  # another process may be running it
+    assert simulation.fingerprint and simulation.groups is None
+    with pytest.raises(AssertionError, match="was loaded"):
+        next(simulation.rounds())

@@ -12,13 +12,17 @@ from fedflow.partition.base import Indices, spread
 
 
 def hold_out(
-    parts: Indices, labels: np.ndarray, share: float, rng: np.random.Generator
+    parts: Indices,
+    labels: np.ndarray,
+    share: float,
+    rng: np.random.Generator,
+    field: str = "partition.holdout",
 ) -> tuple[Indices, Indices]:
     """Training and test positions of every client, sorted; together they are ``parts``."""
     train, test = [], []
     for k, rows in enumerate(parts):
         if len(rows) < 2:
-            raise BadInput("partition.holdout", share, f"0, because client {k} has {len(rows)} samples")
+            raise BadInput(field, share, f"0, because client {k} has {len(rows)} samples")
         count = min(max(1, round(share * len(rows))), len(rows) - 1)
         mixed = rng.permutation(rows)
         by_label = mixed[np.argsort(labels[mixed], kind="stable")]
