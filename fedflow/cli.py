@@ -148,6 +148,33 @@ def sweep(
 
 
 @app.command()
+def tune(
+    partition: Annotated[str, typer.Option(help="A name under `partitions` in params.yaml.")],
+    method: Annotated[
+        list[str] | None, typer.Option(help="A registered method. Repeatable; default: those of the grid.")
+    ] = None,
+    settings: Set = None,
+    write: Annotated[bool, typer.Option(help="Put what is chosen under `tuned` in params.yaml.")] = True,
+    root: Root = Path(),
+) -> None:
+    """Choose each method's learning rate (or what `tuning` lists) on held-out training data.
+
+    For example `fedflow tune --partition mnist5k-dir --method fedavg --method ditto`. Every method gets the
+    same small grid and the same rule; test data play no part. `fedflow run` then uses what was chosen.
+    """
+    from fedflow.config import load_params
+
+    params = load_params(root / "params.yaml", settings or [])
+    params.partition(partition)
+    for name in method or []:
+        params.method(name)
+    with _flow("server")():
+        chosen = _flow("tune")(partition, method, settings=settings, root=str(root), write=write)
+    rows = [(name, ", ".join(f"{k} {v}" for k, v in values.items())) for name, values in chosen.items()]
+    _print_table(f"chosen on held-out training data of {partition}", ("method", "settings"), rows)
+
+
+@app.command()
 def prepare(dataset: str, settings: Set = None, root: Root = Path()) -> None:
     """Turn a named source into prepared images: data/prepared/DATASET.
 
@@ -221,7 +248,9 @@ def schemes(
     markdown: Annotated[
         bool, typer.Option(help="Print the whole catalogue in Markdown (docs/partitions.md).")
     ] = False,
-    pictures: Annotated[Path | None, typer.Option(help="Draw the catalogue's pictures into this folder.")] = None,
+    pictures: Annotated[
+        Path | None, typer.Option(help="Draw the catalogue's pictures into this folder.")
+    ] = None,
 ) -> None:
     """List the partition schemes, or explain one: order of sampling, source, parameters.
 
@@ -262,7 +291,9 @@ def partitions(context: typer.Context, root: Root = Path()) -> None:
         entry = params.partition(name)
         own = ", ".join(f"{field} {value}" for field, value in entry.parameters.items())
         made = (root / "data" / "partitions" / name / "summary.json").is_file()
-        rows.append((name, entry.dataset, entry.scheme, str(entry.clients or "all"), "yes" if made else "", own))
+        rows.append(
+            (name, entry.dataset, entry.scheme, str(entry.clients or "all"), "yes" if made else "", own)
+        )
     _print_table("partitions", ("name", "dataset", "scheme", "clients", "made", "parameters"), rows)
 
 
@@ -280,18 +311,27 @@ def compare(
     from fedflow.config import load_params
     from fedflow.data import load_prepared
     from fedflow.experiment import prepare_dataset, prepare_partition
-    from fedflow.heterogeneity.compare import compare, draw
+    from fedflow.heterogeneity.compare import MEASURES, compare, draw, table
     from fedflow.partition import load_partition
 
     params = load_params(root / "params.yaml", settings or [])
-    folders = {name: params.partition(name) for name in names}  # all names first: nothing is made in vain
+    entries = {name: params.partition(name) for name in names}  # all names first: nothing is made in vain
     comparisons = []
-    for name, entry in folders.items():
+    for name, entry in entries.items():
         with console.status(f"{name}: comparing clients ..."):
             dataset = load_prepared(prepare_dataset(params, entry.dataset, root))
-            comparisons.append(
-                compare(load_partition(prepare_partition(params, name, root)), dataset, name=name)
-            )
+            partition = load_partition(prepare_partition(params, name, root))
+            comparisons.append(compare(partition, dataset, name=name))
+    measured = table(comparisons)
+    rows = [
+        (MEASURES[m].title if m in MEASURES else m.replace("_", " "), *(f"{v:.4g}" for v in measured[m]))
+        for m in measured.columns
+    ]
+    _print_table("how clients differ: mean over pairs of clients", ("measure", *names), rows)
+    picture = root / out
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    draw(comparisons, picture)
+    console.print(f"picture: {picture}", highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -15,6 +15,7 @@ from fedflow.models import ARCHITECTURES, known_options
 from fedflow.partition import PartitionParams
 from fedflow.settings import Settings, option
 from fedflow.simulation.rounds import RunSettings
+from fedflow.tuning import Tuning
 
 PARAMS = Path("params.yaml")
 EXECUTORS = ("inline", "threads", "processes", "dask", "ray")
@@ -79,6 +80,10 @@ class Params(Settings):
     methods: dict[str, Any] = option(
         factory=dict, doc="method name -> hyper-parameters, and training: what differs"
     )
+    tuning: Tuning = option(factory=Tuning, doc="what `fedflow tune` tries on held-out training data")
+    tuned: dict[str, Any] = option(
+        factory=dict, doc="partition -> method -> settings that `fedflow tune` chose; they win over methods"
+    )
     grid: Grid = option(doc="what to run")
     engine: EngineSettings = option(factory=EngineSettings, doc="executor, workers, device")
 
@@ -102,17 +107,28 @@ class Params(Settings):
             _entry("partitions", self.partitions, name), section=f"partitions.{name}"
         )
 
-    def method(self, name: str) -> tuple[Method, LocalTraining]:
-        """The named method, and its local training: the shared settings with its own changes."""
+    def method(self, name: str, partition: str | None = None) -> tuple[Method, LocalTraining]:
+        """The named method, and its local training: the shared settings with its own changes.
+
+        With ``partition``, what was tuned for the two of them comes on top.
+        """
         if name not in METHODS:
             raise unknown_name("method.name", name, METHODS)
-        section, entry = f"methods.{name}", self.methods.get(name) or {}
-        changes = entry.get("training", {}) if isinstance(entry, dict) else {}
-        if not isinstance(entry, dict) or not isinstance(changes, dict):
-            raise BadInput(section, entry, "a mapping of hyper-parameters, and `training:` with a mapping")
-        training = LocalTraining.parse(self.training.as_dict() | changes, section=f"{section}.training")
-        own = {field: value for field, value in entry.items() if field != "training"}
-        return METHODS[name].parse(own, section=section), training
+        places = {f"methods.{name}": self.methods.get(name) or {}}
+        if partition is not None and name in (tuned := self.tuned.get(partition) or {}):
+            places[f"tuned.{partition}.{name}"] = tuned[name]
+        own: dict[str, Any] = {}
+        training = self.training
+        for section, entry in places.items():
+            changes = entry.get("training", {}) if isinstance(entry, dict) else {}
+            if not isinstance(entry, dict) or not isinstance(changes, dict):
+                raise BadInput(
+                    section, entry, "a mapping of hyper-parameters, and `training:` with a mapping"
+                )
+            training = LocalTraining.parse(training.as_dict() | changes, section=f"{section}.training")
+            own |= {field: value for field, value in entry.items() if field != "training"}
+            method = METHODS[name].parse(own, section=section)
+        return method, training
 
     def validate(self) -> None:
         for name in self.data:
@@ -126,6 +142,11 @@ class Params(Settings):
             self.model(partition.dataset)
         for name in {*self.methods, *self.grid.methods}:
             self.method(name)
+        for name, entry in self.tuned.items():
+            if name not in self.partitions:
+                raise unknown_name(f"tuned.{name}", name, self.partitions)
+            for method in entry or {}:
+                self.method(method, name)
         for name in self.grid.datasets:
             _entry("data", self.data, name)
         for name in self.grid.partitions:
@@ -153,6 +174,7 @@ def load_params(path: Path = PARAMS, overrides: Sequence[str] = ()) -> Params:
         raise BadInput(str(path), values, "a mapping of sections")
     for override in overrides:
         set_value(values, override)
+        _untune(values, override)
     return Params.parse(values)
 
 
@@ -171,6 +193,18 @@ def set_value(values: dict, override: str) -> None:
             values[parent] = {}
         values = values[parent]
     values[last] = value
+
+
+def _untune(values: dict, override: str) -> None:
+    """A change of a method's field wins over what was tuned."""
+    section, *path = override.partition("=")[0].split(".")
+    if section != "methods" or len(path) < 2:
+        return
+    for tuned in (values.get("tuned") or {}).values():
+        place = tuned or {}
+        for parent in path[:-1]:
+            place = place.get(parent) or {}
+        place.pop(path[-1], None)
 
 
 def digest(value: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from fedflow.config import Params, digest
-from fedflow.data import load_prepared, prepare
+from fedflow.data import is_current, load_prepared, prepare, within
 from fedflow.errors import BadInput, FedflowError
 from fedflow.partition import Samples, load_partition, make_partition
 from fedflow.results import write_results
@@ -61,14 +61,14 @@ class Experiment:
 
     def check(self) -> None:
         """Raise `BadInput` for any name or value that this experiment cannot run with."""
-        self.params.method(self.method)
+        self.params.method(self.method, self.partition)
         self.params.model(self.dataset)
         pick_device(self.params.engine.device)
 
     @cached_property
     def job(self) -> Job:
         """What every worker of the run needs to know."""
-        method, training = self.params.method(self.method)
+        method, training = self.params.method(self.method, self.partition)
         model, engine = self.params.model(self.dataset), self.params.engine
         files = FederationFiles(
             prepared=str(self.prepared_folder.resolve()),
@@ -90,14 +90,15 @@ def pick_device(wanted: str) -> str:
 
 
 def prepare_dataset(params: Params, name: str, root: Path = Path()) -> Path:
-    """Make ``data/prepared/<name>`` unless it is there, whole, with the same parameters.
+    """Make ``data/prepared/<name>`` unless it is there, whole, from the same files and parameters.
 
     Returns the folder.
     """
     folder, wanted = root / "data" / "prepared" / name, params.dataset(name)
-    there = _fact(folder / "meta.json", "params") == wanted.as_dict()
+    there = is_current(folder, wanted)
     if not there or _whole(lambda: load_prepared(folder, verify=True)) is None:
-        prepare(wanted, folder)
+        with within(f"data.{name}"):
+            prepare(wanted, folder)
     return folder
 
 
@@ -163,7 +164,7 @@ def perform(
                     tell(report, run.rounds)
             outcome = simulation.outcome()
             write_results(folder, facts, rounds, outcome, partition.sizes, partition.groups)
-            groups = None if partition.groups is None else partition.groups.tolist()
+            groups = None if simulation.groups is None else simulation.groups.tolist()
             record.finish(outcome, folder, _card(experiment), groups)
         simulation.forget()
     return facts | outcome.metrics
@@ -196,13 +197,15 @@ def _inputs(experiment: Experiment, facts: dict[str, Any]) -> list[dict[str, Any
 def _card(experiment: Experiment) -> ModelCard:
     """How the models of this run are built again."""
     dataset, model = load_prepared(experiment.prepared_folder), experiment.params.model(experiment.dataset)
+    normalises = bool(dataset.mean) and not dataset.by_domain
     return ModelCard(
         architecture=model.name,
         options=model.options,
         input_shape=dataset.input_shape,
         classes=dataset.classes,
-        mean=dataset.mean,
-        std=dataset.std,
+        mean=dataset.mean if normalises else None,
+        std=dataset.std if normalises else None,
+        input_type="uint8" if normalises else "int64" if dataset.x_train.dtype == torch.int32 else "float32",
         method=experiment.method,
         partition=experiment.partition,
         serves=experiment.job.method.serves,

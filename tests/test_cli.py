@@ -14,8 +14,8 @@ from fedflow.models import ARCHITECTURES
 from fedflow.partition import SCHEMES
 
 COMMANDS = (
-    "run", "sweep", "prepare", "partition", "methods", "partitions", "datasets", "models", "report", "ui",
-    "doctor",
+    "run", "sweep", "tune", "prepare", "partition", "partitions", "methods", "schemes", "datasets", "models",
+    "report", "ui", "doctor",
 )  # fmt: skip
 
 
@@ -112,13 +112,13 @@ def test_a_method_is_explained(call):
 
 
 def test_every_scheme_is_listed_in_one_sentence(call):
-    out = " ".join(call("partitions", rooted=False).split())
+    out = " ".join(call("schemes", rooted=False).split())
     for name in SCHEMES:
         assert re.search(rf"\b{name} [^.]+(\.|\(alpha\)\.)", out)
 
 
 def test_a_scheme_is_explained(call):
-    out = call("partitions", "dirichlet", rooted=False)
+    out = call("schemes", "dirichlet", rooted=False)
     assert "Order of sampling:" in out and "ICML 2019" in out and ">>> cut(" in out
     assert re.search(r"^alpha +alpha +0.1 +a number > 0 ", out, re.M)
 
@@ -139,7 +139,7 @@ def test_every_network_is_listed_with_its_size(call):
     assert re.search(r"^resnet9 .* 3x32x32 +100 +6,621,540", out, re.M)
 
 
-@pytest.mark.parametrize("command", ["methods", "partitions", "datasets", "models"])
+@pytest.mark.parametrize("command", ["methods", "schemes", "datasets", "models"])
 def test_lists_fit_a_hundred_columns(call, command):
     assert all(len(line.rstrip()) <= 100 for line in call(command, rooted=False).splitlines())
 

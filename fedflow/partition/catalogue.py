@@ -74,16 +74,20 @@ def draw(folder: Path) -> None:
 def toy_samples() -> Samples:
     """5,000 training samples of ten classes with every column that a scheme may ask for; 500 for test."""
     rng = np.random.default_rng(0)
+    labels, test_labels = np.arange(5000) % 10, np.arange(500) % 10
 
-    def column(values: int, p: np.ndarray | None = None) -> Column:
-        return Column(*(rng.choice(values, size, p=p) for size in (5000, 500)))
+    def column(shares: np.ndarray) -> Column:
+        """A value per sample, drawn from its label's row of ``shares`` [10, values]."""
+        train, test = (
+            (rng.random(len(y))[:, None] > shares.cumsum(1)[y]).sum(1) for y in (labels, test_labels)
+        )
+        return Column(train, test)
 
-    shares = rng.lognormal(sigma=0.8, size=20)
-    attributes = ("smiling", "wavy_hair", "wearing_hat")
-    return Samples(
-        np.arange(5000) % 10, np.arange(500) % 10,
-        {"user": column(20, shares / shares.sum()), "domain": column(4)} | {a: column(2) for a in attributes},
-    )  # fmt: skip
+    columns = {"user": column(rng.dirichlet(np.full(20, 0.5), 10))}
+    columns["domain"] = Column(labels // 3, test_labels // 3)
+    for attribute in ("smiling", "wavy_hair", "wearing_hat"):
+        columns[attribute] = column(rng.dirichlet((1.0, 1.0), 10))
+    return Samples(labels, test_labels, columns)
 
 
 def catalogue() -> str:
@@ -93,9 +97,10 @@ def catalogue() -> str:
     head = [
         "# Partitions",
         "",
-        "Written by `fedflow schemes --markdown > docs/partitions.md` and `--pictures docs/images/partitions`",
-        "from the code; do not edit by hand. A partition is one line under `partitions` in `params.yaml`;",
-        "`dvc repro` or `fedflow partition NAME` makes it, `fedflow partitions compare A B` sets it beside others.",
+        "Written from the code by `fedflow schemes --markdown > docs/partitions.md` and",
+        f"`fedflow schemes --pictures docs/{PICTURES}`; do not edit by hand.",
+        "A partition is one line under `partitions` in `params.yaml`; `dvc repro` or `fedflow partition",
+        "NAME` makes it, `fedflow partitions compare A B` measures how heterogeneous it is beside others.",
         "Pictures: ten classes of 500 samples, one bar per client, one colour per label.",
         "",
         "| scheme | what it does |",

@@ -1,0 +1,84 @@
+"""Tuning: each method's grid of settings is tried with a part of the training data held out.
+
+The rule is the same for every method. A share ``tuning.validation`` of every client's training samples is
+held out; every combination of the grid is run on the rest; the one whose served models have the
+highest mean accuracy over clients on the held-out samples is chosen, the first of equals. Test data
+play no part. What is chosen stands in ``params.yaml`` under ``tuned``, by partition and method.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from fedflow.errors import BadInput, FedflowError
+from fedflow.settings import Settings, option
+
+
+class Tuning(Settings):
+    """What `fedflow tune` tries, and how it judges."""
+
+    section = "tuning"
+    validation: float = option(0.2, "share of a client's training samples that is held out", gt=0, lt=1)
+    rounds: int | None = option(None, "rounds of each try; nothing = run.rounds", ge=1)
+    seed: int = option(1000, "seed of the tries: not one of those that are reported", ge=0)
+    grid: dict = option(
+        factory=lambda: {"training.lr": [0.003, 0.01, 0.03, 0.1]},
+        doc="setting of a method -> values to try, the same for all methods",
+    )
+    methods: dict = option(factory=dict, doc="method -> further settings with values, or others than in grid")
+
+    def validate(self) -> None:
+        for name, grid in {"grid": self.grid, **{f"methods.{m}": g for m, g in self.methods.items()}}.items():
+            lists = isinstance(grid, Mapping) and all(isinstance(v, list) and v for v in grid.values())
+            if not lists:
+                raise BadInput(f"tuning.{name}", grid, "a mapping of settings to lists of values")
+
+    def tries(self, method: str) -> Iterator[dict[str, Any]]:
+        """Every combination of settings of the method, such as ``{"training.lr": 0.1, "mu": 1}``."""
+        grid = self.grid | self.methods.get(method, {})
+        for values in product(*grid.values()):
+            yield dict(zip(grid, values))
+
+
+def overrides(
+    entry: Mapping[str, Any], partition: str, method: str, tuning: Tuning, tried: dict
+) -> list[str]:
+    """The changes to params.yaml that make one try: the partition ``<name>-validation``, and the settings."""
+    held = dict(entry) | {"validation": tuning.validation, "newcomers": 0.0}
+    changes = [f"partitions.{partition}-validation={yaml.safe_dump(held, default_flow_style=True)}"]
+    changes += [f"run.rounds={tuning.rounds}"] if tuning.rounds else []
+    return changes + [f"methods.{method}.{name}={value}" for name, value in tried.items()]
+
+
+def choose(tries: Sequence[dict[str, Any]], scores: Sequence[float | None]) -> dict[str, Any]:
+    """The settings with the highest score; those that diverged (None, NaN) do not count."""
+    values = np.array([np.nan if score is None else score for score in scores], dtype=float)
+    if np.isnan(values).all():
+        raise FedflowError("tuning: every try diverged; try smaller values of training.lr")
+    return tries[int(np.nanargmax(values))]
+
+
+def write_choice(params: Path, partition: str, method: str, chosen: Mapping[str, Any]) -> None:
+    """Put ``chosen`` under ``tuned`` in params.yaml; comments and order stay."""
+    from ruamel.yaml import YAML
+
+    editor = YAML()
+    editor.width, editor.preserve_quotes = 110, True
+    document = editor.load(params.read_text())
+    if document.get("tuned") is None:
+        document["tuned"] = {}
+    section = document["tuned"].setdefault(partition, {}).setdefault(method, {})
+    for name, value in chosen.items():
+        *parents, last = name.split(".")
+        place = section
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    partial = params.with_suffix(".partial")
+    with partial.open("w") as file:
+        editor.dump(document, file)
+    partial.replace(params)

@@ -1,0 +1,23 @@
+"""Tuning through the real server: tries are recorded, and the choice lands in params.yaml."""
+
+import pandas as pd
+import yaml
+
+
+def test_the_learning_rate_that_learns_is_chosen_and_used(api, root, mlflow_runs):
+    from flows.federate import federate
+    from flows.tune import tune
+
+    grid = "tuning={grid: {training.lr: [1.0e-06, 0.1]}, rounds: 2}"
+    assert tune("digits-6", ["fedavg"], settings=[grid], root=str(root)) == {"fedavg": {"training.lr": 0.1}}
+    scores = pd.read_csv(root / "tuning" / "digits-6.csv")
+    assert scores["training.lr"].tolist() == [1e-6, 0.1]
+    assert scores.validation_accuracy.idxmax() == 1
+    assert yaml.safe_load((root / "params.yaml").read_text())["tuned"]["digits-6"] == {
+        "fedavg": {"training": {"lr": 0.1}}
+    }
+    assert {run.data.tags["partition"] for run in mlflow_runs(root)} == {"digits-6-validation"}
+
+    federate("digits-6", "fedavg", settings=["training.lr=1.0e-06", "run.rounds=1"], root=str(root))
+    run = next(r for r in mlflow_runs(root) if r.data.tags["partition"] == "digits-6")
+    assert run.data.params["training.lr"] == "0.1"
