@@ -4,6 +4,7 @@ Everything in and out is plain data, so a shard runs the same in this process, i
 another process, or on another machine.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation, FederationFiles
 
 RETRIES = 1  # of a client whose training raised or returned NaN
+TOLD: set[str] = set()  # methods of which this process has warned that they fell back to the loop
 
 
 @dataclass(frozen=True)
@@ -103,13 +105,48 @@ def solve(
     vmapped = job.cohort == "vmap" or (job.cohort == "auto" and federation.model.device.type == "cuda")
     # Not dropout, whose noise is keyed by client, nor BatchNorm, which counts padding and batches in place.
     if vmapped and not federation.model.draws_noise and not federation.model.buffers:
-        # Neighbours in size share a call, so that little is wasted on padding.
-        order = sorted(range(len(shard.clients)), key=lambda i: -federation.partition.sizes[shard.clients[i]])
-        for start in range(0, len(order), job.width):
-            yield from _solve_vmapped(job, federation, shard, order[start : start + job.width], step, streams)
+        yield from _solve_vmapped(job, federation, shard, step, streams)
     else:
         for i in range(len(shard.clients)):
             yield _solve_one(job, federation, shard, i, step, streams)
+
+
+def _solve_vmapped(
+    job: Job,
+    federation: Federation,
+    shard: Shard,
+    step: Callable[[Client], Update],
+    streams: dict[str, int],
+) -> Iterator[tuple[int, Update | str]]:
+    """`solve` in calls of at most ``width`` clients, halved wherever the GPU runs out of memory."""
+    # Neighbours in size share a call, so that little is wasted on padding.
+    order = sorted(range(len(shard.clients)), key=lambda i: -federation.partition.sizes[shard.clients[i]])
+    start, width = 0, job.width
+    while start < len(order):
+        places = order[start : start + width]
+        finite, stacked = [False] * len(places), {}
+        try:
+            stacked = _vmapped(job, federation, shard, places, step, streams)
+            finite = stacked.pop("finite").tolist()
+        except Exception as error:  # one client may be to blame: find it, and save the others
+            if isinstance(error, torch.OutOfMemoryError) and len(places) > 1:
+                width = (len(places) + 1) // 2
+                continue
+            _warn_of_fallback(job.method.name, error)
+        for c, i in enumerate(places):
+            if finite[c]:
+                yield shard.clients[i], Update(**{name: _pick(value, c) for name, value in stacked.items()})
+            else:
+                yield _solve_one(job, federation, shard, i, step, streams)
+        start += len(places)
+
+
+def _warn_of_fallback(method: str, error: Exception) -> None:
+    """Once per process and method: a run that is many times slower should say why."""
+    if method not in TOLD:
+        TOLD.add(method)
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        warnings.warn(f"{method}: clients train one by one, because vmap failed ({reason})", stacklevel=2)
 
 
 def _solve_one(
@@ -152,14 +189,15 @@ def _client(job: Job, federation: Federation, shard: Shard, i: int, streams: dic
     )
 
 
-def _solve_vmapped(
+def _vmapped(
     job: Job,
     federation: Federation,
     shard: Shard,
     places: list[int],
     step: Callable[[Client], Update],
     streams: dict[str, int],
-) -> Iterator[tuple[int, Update | str]]:
+) -> dict[str, Any]:
+    """The fields of the updates of the clients at ``places``, stacked, and which are "finite" [C]."""
     device, ids = federation.model.device, [shard.clients[i] for i in places]
     indices = [torch.as_tensor(federation.partition.train(k)) for k in ids]
     sizes = [len(index) for index in indices]
@@ -175,38 +213,17 @@ def _solve_vmapped(
     received, received_dims = _stacked(shard, [shard.received[i] for i in places])
     kept, kept_dims = _stacked(shard, [shard.kept[i] for i in places])
     lr, mean = round_lr(job.training, shard.round), federation.mean_samples
-    federation.model.ready()
+    model, train = federation.model, federation.train
+    model.ready()
 
     def one(index: Tensor, real: Tensor, schedule: dict, received: dict, kept: dict) -> dict:
-        update = step(
-            Client(
-                federation.model,
-                federation.train,
-                job.training,
-                lr,
-                index,
-                real,
-                schedule,
-                received,
-                kept,
-                mean,
-            )
-        )
+        client = Client(model, train, job.training, lr, index, real, schedule, received, kept, mean)
+        update = step(client)
         return vars(update) | {"finite": _finite(update)}
 
-    try:
-        stacked = torch.func.vmap(one, in_dims=(0, 0, 0, received_dims, kept_dims))(
-            index, real, schedule, received, kept
-        )
-        finite = stacked.pop("finite").tolist()
-    except Exception:  # one client may be to blame: find it, and save the others
-        finite = [False] * len(ids)
-        stacked = {}
-    for c, i in enumerate(places):
-        if finite[c]:
-            yield ids[c], Update(**{name: _pick(value, c) for name, value in stacked.items()})
-        else:
-            yield _solve_one(job, federation, shard, i, step, streams)
+    return torch.func.vmap(one, in_dims=(0, 0, 0, received_dims, kept_dims))(
+        index, real, schedule, received, kept
+    )
 
 
 def _pick(value: Any, c: int) -> Any:

@@ -1,0 +1,72 @@
+"""What a worker does when a vmapped cohort fails."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from support import SIZES, images, run
+
+from fedflow.data import Dataset
+from fedflow.methods.fedavg import FedAvg
+from fedflow.simulation import worker
+from fedflow.simulation.federation import Federation
+
+
+@pytest.fixture(scope="module")
+def federation(digits: Dataset) -> Federation:
+    return images(digits)
+
+
+class Spy:
+    """`worker._vmapped` of a GPU with memory for ``room`` clients; notes how many it was asked for."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.asked, self.solve = room, [], worker._vmapped
+
+    def __call__(self, job: Any, federation: Any, shard: Any, places: list[int], *rest: Any) -> dict:
+        self.asked.append(len(places))
+        if len(places) > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return self.solve(job, federation, shard, places, *rest)
+
+
+@pytest.mark.parametrize(("room", "asked"), [(8, [8]), (4, [8, 4, 4]), (3, [8, 4, 2, 2, 2, 2])])
+def test_out_of_memory_halves_the_cohort_and_changes_no_result(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, room: int, asked: list[int]
+) -> None:
+    whole = run("scaffold", federation, cohort="vmap", rounds=1)
+    spy = Spy(room)
+    monkeypatch.setattr(worker, "_vmapped", spy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        halved = run("scaffold", federation, cohort="vmap", rounds=1)
+    assert spy.asked == asked and len(SIZES) == 8
+    for name, w in whole.state().items():  # padding changes the order of float32 sums
+        torch.testing.assert_close(halved.state()[name], w, rtol=0, atol=1e-5)
+
+
+def test_a_fallback_to_the_loop_is_told_once(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "TOLD", set())
+    monkeypatch.setattr(worker, "_vmapped", Spy(room=0))
+    with pytest.warns(UserWarning) as told:
+        fallen = run("fedavg", federation, cohort="vmap", rounds=2)
+    assert [str(warning.message) for warning in told] == [
+        "fedavg: clients train one by one, because vmap failed "
+        "(OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB)"
+    ]
+    assert not any(report.failed for report in fallen.rounds)
+    loop = run("fedavg", federation, cohort="loop", rounds=2)
+    assert torch.equal(fallen.servers[-1]["model"], loop.servers[-1]["model"])
+
+
+def test_a_method_that_vmap_cannot_run_is_named_with_the_reason(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Branching(FedAvg):
+        def local(self, client: Any) -> Any:
+            return super().local(client) if client.samples > 0 else client.update()
+
+    monkeypatch.setattr(worker, "TOLD", set())
+    with pytest.warns(UserWarning, match=r"vmap failed \(RuntimeError: .*data-dependent control flow"):
+        run(Branching(), federation, cohort="vmap", rounds=1)
