@@ -428,6 +428,7 @@ def _print_metrics(metrics: dict[str, Any], folder: Path) -> None:
         "global_accuracy",
         "tuned_accuracy",
         "local_worst10",
+        "loss",
         "clusters",
         "ari",
         "rounds_to_target",
