@@ -2,7 +2,8 @@
 
 from fedflow.data.examples import Examples
 from fedflow.data.files import Column
-from fedflow.data.prepared import Dataset, DatasetParams, load_prepared, prepare
+from fedflow.data.params import DatasetParams, within
+from fedflow.data.prepared import Dataset, is_current, load_prepared, prepare
 from fedflow.data.sources import SOURCES, Source, data_root, source
 
 __all__ = [
@@ -13,7 +14,9 @@ __all__ = [
     "Examples",
     "Source",
     "data_root",
+    "is_current",
     "load_prepared",
     "prepare",
     "source",
+    "within",
 ]

@@ -1,6 +1,7 @@
 """Examples that live on one device: images stay uint8 there and are normalised as they are gathered."""
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 import torch
@@ -8,38 +9,46 @@ from torch import Tensor
 
 
 class Examples:
-    """Inputs ``x`` [n, ...] and targets ``y`` [n] on one device.
+    """Inputs ``x`` [n, ...] and targets ``y`` [n] (or [n, L]: one at each position) on one device.
 
-    ``x`` is either uint8 images [n, C, H, W], normalised on the fly to ``(x / 255 - mean) / std`` with
-    ``mean`` and ``std`` of length C (absent: 0 and 1), or float features of any shape, left as they are.
-    ``y`` holds int64 labels or float values. Raises ValueError if the parts do not fit together.
+    ``x`` is uint8 images [n, C, H, W], normalised on the fly to ``(x / 255 - mean) / std`` with ``mean`` and
+    ``std`` of length C (absent: 0 and 1), float features of any shape, or whole numbers: tokens [n, L].
+    With ``domain`` [n], numbers 0..D-1, ``mean`` and ``std`` are [D, C] and each image has those of its
+    domain. ``y`` holds int64 labels or float values. Raises ValueError if the parts do not fit together.
     """
 
     def __init__(
         self,
         x: Tensor,
         y: Tensor,
-        mean: Sequence[float] | Tensor | None = None,
-        std: Sequence[float] | Tensor | None = None,
+        mean: Sequence | Tensor | None = None,
+        std: Sequence | Tensor | None = None,
+        domain: Tensor | None = None,
     ) -> None:
         if len(x) != len(y):
             raise ValueError(f"{len(x)} inputs and {len(y)} targets")
-        self.x, self.y, self.mean, self.std = x, y, mean, std
+        self.x, self.y, self.mean, self.std, self.domain = x, y, mean, std, domain
         self.images = x.dtype == torch.uint8
         if self.images:
             if x.ndim != 4:
                 raise ValueError(f"uint8 inputs must be images [n, C, H, W], not {list(x.shape)}")
             m, s = (
-                torch.as_tensor(default if value is None else value, dtype=torch.float64).cpu().reshape(-1)
+                torch.as_tensor(default if value is None else value, dtype=torch.float64).cpu()
                 for value, default in ((mean, 0.0), (std, 1.0))
             )
-            if {len(m), len(s)} - {1, x.shape[1]}:
+            if domain is None:
+                m, s = m.reshape(-1), s.reshape(-1)
+            elif m.ndim != 2 or len(domain) != len(x) or ((domain < 0) | (domain >= len(m))).any():
+                raise ValueError("domain must say for every image which row of mean and std is its own")
+            if {m.shape[-1], s.shape[-1]} - {1, x.shape[1]} or m.shape[:-1] != s.shape[:-1]:
                 raise ValueError(f"mean and std must have one value per channel ({x.shape[1]})")
             # (x/255 - mean)/std = x*scale + shift
-            self._scale = (1 / (255 * s)).view(-1, 1, 1).float().to(x.device)  # [C, 1, 1]
-            self._shift = (-m / s).view(-1, 1, 1).float().to(x.device)  # [C, 1, 1]
-        elif not x.is_floating_point():
-            raise ValueError(f"inputs must be uint8 images or float features, not {x.dtype}")
+            self._scale = (1 / (255 * s))[..., None, None].float().to(x.device)  # [C, 1, 1] or [D, C, 1, 1]
+            self._shift = (-m / s)[..., None, None].float().to(x.device)  # likewise
+        elif domain is not None:
+            raise ValueError("only images have a domain")
+        elif x.is_complex() or x.dtype == torch.bool:
+            raise ValueError(f"inputs must be uint8 images, float features or whole numbers, not {x.dtype}")
 
     def __len__(self) -> int:
         return len(self.x)
@@ -51,24 +60,44 @@ class Examples:
 
     def to(self, device: torch.device | str) -> "Examples":
         """The same examples on ``device``; themselves if they are there already."""
-        x = self.x.to(device)
-        return self if x is self.x else Examples(x, self.y.to(device), self.mean, self.std)
+        if self.x.to(device) is self.x:
+            return self
+        moved = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(moved, name, value.to(device))
+        return moved
 
     def relabelled(self, y: np.ndarray | None) -> "Examples":
         """The same inputs with targets ``y`` [n]; themselves without any."""
-        return self if y is None else Examples(self.x, torch.as_tensor(y), self.mean, self.std)
+        return self if y is None else Examples(self.x, torch.as_tensor(y), self.mean, self.std, self.domain)
+
+    def only(self, index: Tensor) -> "Examples":
+        """A copy of the examples at ``index`` [m]."""
+        domain = None if self.domain is None else self.domain[index]
+        return Examples(self.x[index], self.y[index], self.mean, self.std, domain)
 
     def inputs(self, index: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Normalised inputs at ``index`` (int64, any shape S, on the same device): [*S, ...] of ``dtype``.
+        """Inputs at ``index`` (int64, any shape S, on the same device): [*S, ...].
 
-        Tensor operations only, so it also runs under ``torch.func.vmap`` with a batched ``index``.
+        Normalised images and features are of ``dtype``; tokens are int64. Tensor operations only, so it also
+        runs under ``torch.func.vmap`` with a batched ``index``.
         """
-        x = self.x.index_select(0, index.reshape(-1)).reshape(*index.shape, *self.x.shape[1:])
+        x = _at(self.x, index)
         if not self.images:
-            return x.to(dtype)
+            return x.to(dtype) if x.is_floating_point() else x.long()
         x = x.to(torch.promote_types(dtype, torch.float32))  # half precision would round twice
-        return x.mul_(self._scale).add_(self._shift).to(dtype)  # in place: a second batch would cost more
+        scale, shift = self._scale, self._shift
+        if self.domain is not None:
+            domain = _at(self.domain, index)
+            scale, shift = _at(scale, domain), _at(shift, domain)
+        return x.mul_(scale).add_(shift).to(dtype)  # in place: a second batch would cost more
 
     def targets(self, index: Tensor) -> Tensor:
-        """Targets at ``index`` (any shape S): [*S]."""
-        return self.y.index_select(0, index.reshape(-1)).reshape(index.shape)
+        """Targets at ``index`` (any shape S): [*S], or [*S, L]."""
+        return _at(self.y, index)
+
+
+def _at(values: Tensor, index: Tensor) -> Tensor:
+    """Rows of ``values`` [n, ...] at ``index`` (any shape S): [*S, ...]."""
+    return values.index_select(0, index.reshape(-1)).reshape(index.shape + values.shape[1:])

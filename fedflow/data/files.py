@@ -1,9 +1,10 @@
-"""Labelled images read from files: ``.npz`` arrays, image folders and tars of image folders.
+"""Samples read from files: ``.npz`` arrays, image folders and tars of image folders.
 
 Nothing is unpickled and nothing is unpacked to disk. Whatever is wrong with a file becomes one
 `FedflowError` that starts with its path.
 """
 
+import csv
 import io
 import tarfile
 import zipfile
@@ -16,10 +17,15 @@ from typing import IO
 import numpy as np
 
 from fedflow.errors import FedflowError
+from fedflow.settings import Settings, option
 
+KINDS = {np.dtype(np.uint8): "images", np.dtype(np.float32): "features", np.dtype(np.int32): "tokens"}
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 SPLITS = ("train", "test")
 MAX_IMAGE_BYTES = 1 << 26  # larger members of a tar are refused before they are read
+
+
+Constants = tuple[float, ...] | tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +42,14 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class RawData:
-    """Both splits of a data set as its files hold them, before padding and normalisation.
+    """Both splits of a data set as its files hold them.
 
-    ``x_*`` is uint8, [n, h, w] for grey images and [n, h, w, 3] for colour (RGB), or float32 features
-    [n, d], or int32 tokens [n, L]; ``y_*`` holds whole numbers [n], or real targets; ``classes`` names
-    label 0, 1, ... and is empty where the files do not name them; ``columns`` are facts per sample.
+    ``x_*`` is uint8 images, [n, h, w] for grey and [n, h, w, 3] for colour (RGB), or float32 features
+    [n, ...], or int32 tokens [n, L]. ``y_*`` holds labels [n], or float32 targets [n] (regression), or for
+    tokens a target at each position [n, L]. ``classes`` names label 0, 1, ...: it is empty for regression,
+    and where the files do not name them; for tokens it is the vocabulary. ``columns`` are facts per sample.
+    ``mean`` and ``std`` normalise images: a value per channel, or one such tuple for every value of the
+    column ``domain``; empty where they are not known.
     """
 
     x_train: np.ndarray
@@ -49,6 +58,22 @@ class RawData:
     y_test: np.ndarray
     classes: tuple[str, ...] = ()
     columns: dict[str, Column] = field(default_factory=dict)
+    mean: Constants = ()
+    std: Constants = ()
+
+    @property
+    def kind(self) -> str:
+        """What the inputs are, by their type: "images", "features" or "tokens"; empty for other types."""
+        return KINDS.get(self.x_train.dtype, "")
+
+
+class FolderOptions(Settings):
+    """What is known of the images beside their class."""
+
+    section = "data"
+    table: str | None = option(
+        None, "a CSV file: column `file` (train/<class>/<image>); every other one is a fact per image"
+    )
 
 
 def reason(error: BaseException) -> str:
@@ -70,22 +95,36 @@ def reading(path: Path | str) -> Iterator[None]:
 
 
 def read_npz(path: Path) -> RawData:
-    """The arrays ``x_train, y_train, x_test, y_test`` of an ``.npz`` file; pickled arrays are refused."""
+    """The arrays ``x_train, y_train, x_test, y_test`` of an ``.npz`` file; pickled arrays are refused.
+
+    Every other pair ``<name>_train, <name>_test`` is a column.
+    """
     with reading(path):
         if path.is_file() and not zipfile.is_zipfile(path):
             raise FedflowError(f"{path}: not an .npz file, or cut short")
         with np.load(path, allow_pickle=False) as archive:
             if missing := [name for name in ARRAYS if name not in archive.files]:
                 raise FedflowError(f"{path}: has no array {', '.join(missing)}; needs {', '.join(ARRAYS)}")
-            return RawData(*(archive[name] for name in ARRAYS))
+            columns = {}
+            for name in sorted(set(archive.files) - set(ARRAYS)):
+                stem, _, split = name.rpartition("_")
+                if split in SPLITS:
+                    train, test = (f"{stem}_{split}" for split in SPLITS)
+                    if {train, test} - set(archive.files):
+                        raise FedflowError(
+                            f"{path}: a column is a pair; {train} and {test} are not both there"
+                        )
+                    columns[stem] = Column(archive[train], archive[test])
+            x_train, y_train, x_test, y_test = (archive[name] for name in ARRAYS)
+            return RawData(x_train, y_train, x_test, y_test, columns=columns)
 
 
-def read_images(path: Path) -> RawData:
-    """The images of a tree or of a tar of one."""
-    return (read_folder if path.is_dir() else read_tar)(path)
+def read_images(path: Path, options: FolderOptions) -> RawData:
+    """The images of a tree or of a tar of one, and the columns of the table that goes with them."""
+    return (read_folder if path.is_dir() else read_tar)(path, options.table)
 
 
-def read_folder(path: Path) -> RawData:
+def read_folder(path: Path, table: str | None = None) -> RawData:
     """The images of a tree ``train/<class>/*``, ``test/<class>/*``; classes in alphabetical order."""
 
     def images() -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
@@ -96,10 +135,10 @@ def read_folder(path: Path) -> RawData:
                         yield PurePosixPath(file.relative_to(path).as_posix()), stream
 
     with reading(path):
-        return _stacked(path, images())
+        return _stacked(path, images(), table)
 
 
-def read_tar(path: Path) -> RawData:
+def read_tar(path: Path, table: str | None = None) -> RawData:
     """The images of a tar (plain or compressed) of such a tree, read in memory.
 
     Links, devices, absolute paths and paths that climb out with ``..`` are refused.
@@ -120,10 +159,10 @@ def read_tar(path: Path) -> RawData:
             raise FedflowError(f"{path}: the tar is damaged or cut short")
 
     with reading(path), tarfile.open(path) as archive:
-        return _stacked(path, images(archive))
+        return _stacked(path, images(archive), table)
 
 
-def _stacked(path: Path, images: Iterable[tuple[PurePosixPath, IO[bytes]]]) -> RawData:
+def _stacked(path: Path, images: Iterable[tuple[PurePosixPath, IO[bytes]]], table: str | None) -> RawData:
     """Decode ``.../<split>/<class>/<image>`` streams; order by class, then by name."""
     found: dict[str, dict[tuple[str, str], np.ndarray]] = {split: {} for split in SPLITS}
     trees, size = set(), None
@@ -153,7 +192,43 @@ def _stacked(path: Path, images: Iterable[tuple[PurePosixPath, IO[bytes]]]) -> R
         x = np.stack([_coloured(images[key], colour) for key in keys])
         return x, np.array([classes.index(label) for label, _ in keys], np.int64)
 
-    return RawData(*arrays(found["train"]), *arrays(found["test"]), tuple(classes))
+    files = {split: ["/".join((split, *key)) for key in sorted(found[split])] for split in SPLITS}
+    columns = {} if table is None else _columns(Path(table), files)
+    return RawData(*arrays(found["train"]), *arrays(found["test"]), tuple(classes), columns)
+
+
+def _columns(table: Path, files: dict[str, list[str]]) -> dict[str, Column]:
+    """The columns of a CSV file for the named images; text is numbered in order of the alphabet."""
+    with reading(table):
+        with table.open(newline="", encoding="utf-8-sig") as stream:
+            rows = csv.DictReader(stream)
+            names = list(rows.fieldnames or [])
+            if "file" not in names:
+                raise ValueError("has no column 'file'")
+            facts = {row["file"]: row for row in rows}
+        for file in (*files["train"], *files["test"]):
+            if file not in facts:
+                raise ValueError(f"has no row for the image {file}")
+            if missing := [name for name in names if not facts[file][name]]:
+                raise ValueError(f"column {missing[0]!r} has no value for {file}")
+        if strangers := sorted(facts.keys() - {*files["train"], *files["test"]}, key=str):
+            raise ValueError(f"names {strangers[0]}, which is no image of the data set")
+    columns = {}
+    for name in names:
+        if name != "file":
+            codes, values = _codes([facts[file][name] for split in SPLITS for file in files[split]])
+            train, test = np.split(codes, [len(files["train"])])
+            columns[name] = Column(train, test, values)
+    return columns
+
+
+def _codes(texts: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Whole numbers as they are, without names; else the place of each text among the sorted ones."""
+    try:
+        return np.array([int(text) for text in texts], np.int64), ()
+    except ValueError:
+        values, codes = np.unique(texts, return_inverse=True)
+        return codes.astype(np.int64), tuple(map(str, values))
 
 
 def _decode(stream: IO[bytes]) -> np.ndarray:
@@ -168,45 +243,3 @@ def _decode(stream: IO[bytes]) -> np.ndarray:
 
 def _coloured(image: np.ndarray, colour: bool) -> np.ndarray:
     return np.stack([image] * 3, axis=-1) if colour and image.ndim == 2 else image
-
-
-def checked(raw: RawData, origin: str, classes: tuple[str, ...], shape: tuple | None) -> RawData:
-    """``raw`` with int64 labels and named classes, or a `FedflowError` that starts with ``origin``.
-
-    ``classes`` and ``shape`` (C, H, W) are what the source promises; empty and None accept any.
-    Training labels must be exactly 0..K-1.
-    """
-
-    def need(fine: bool, problem: str) -> None:
-        if not fine:
-            raise FedflowError(f"{origin}: {problem}")
-
-    for split in SPLITS:
-        x, y = getattr(raw, f"x_{split}"), getattr(raw, f"y_{split}")
-        colour = x.ndim == 4 and x.shape[-1] == 3
-        layout = f"x_{split} is {x.dtype} {list(x.shape)}"
-        need(x.dtype == np.uint8, f"{layout}; needs uint8")
-        need((x.ndim == 3 or colour) and x.size > 0, f"{layout}; needs [n, h, w] or [n, h, w, 3]")
-        labels = f"y_{split} is {y.dtype} {list(y.shape)}"
-        need(y.dtype.kind in "iu" and y.ndim == 1, f"{labels}; needs whole numbers [n]")
-        need(len(x) == len(y), f"{len(x)} images in x_{split}, {len(y)} labels in y_{split}")
-        need(x.shape[1:] == raw.x_train.shape[1:], f"{layout}; x_train has {list(raw.x_train.shape)}")
-        found = (3 if colour else 1, *x.shape[1:3])
-        need(shape is None or found == shape, f"images are {found} (channels, height, width), not {shape}")
-
-    present = np.unique(raw.y_train)
-    if raw.classes and classes:
-        need(set(raw.classes) == set(classes), f"class folders {list(raw.classes)}; needs {list(classes)}")
-    names = classes or raw.classes or tuple(map(str, range(len(present))))
-    fits = np.array_equal(present, np.arange(len(names)))
-    need(fits, f"y_train must hold the labels 0..{len(names) - 1}; it holds {_brief(present)}")
-    stray = np.setdiff1d(raw.y_test, present)
-    need(not stray.size, f"y_test holds labels that y_train does not: {_brief(stray)}")
-
-    # An image folder numbers its classes by name; a named source by its own order.
-    renumber = np.array([names.index(name) for name in raw.classes or names])
-    return RawData(raw.x_train, renumber[raw.y_train], raw.x_test, renumber[raw.y_test], names)
-
-
-def _brief(labels: np.ndarray) -> str:
-    return ", ".join(map(str, labels[:8])) + (", ..." if len(labels) > 8 else "")

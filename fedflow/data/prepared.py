@@ -9,10 +9,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,72 +21,27 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedflow.data.examples import Examples
-from fedflow.data.files import SPLITS, Column, RawData, reading, reason
-from fedflow.data.sources import SOURCES, Source, source
-from fedflow.errors import BadInput, FedflowError, unknown_name
-from fedflow.random import generator
-from fedflow.settings import Settings, option
+from fedflow.data.files import SPLITS, Column, Constants, RawData, reading, reason
+from fedflow.data.images import channels_first
+from fedflow.data.params import DatasetParams
+from fedflow.data.sources import source
+from fedflow.data.transform import transformed
+from fedflow.errors import FedflowError
 
 META = "meta.json"
 
 
-class DatasetParams(Settings):
-    """One entry of ``data``: which samples, what is done to them, and the parameters of their source."""
-
-    section = "data"
-
-    source: str = option(doc="a named source", choices=tuple(SOURCES))
-    path: str | None = option(None, "file or folder of the sources that read one")
-    pad: int = option(0, "zeros added on each side, before normalisation", ge=0)
-    channels: int | None = option(None, "3 repeats grey images into three channels", choices=(1, 3))
-    train_limit: int | None = option(None, "keep at most so many training images, by class", ge=1)
-    test_limit: int | None = option(None, "keep at most so many test images, by class", ge=1)
-    seed: int = option(0, "seed of the limits' random choice, and of a source that draws", ge=0)
-    parameters: dict = option(factory=dict, doc="parameters of the source")
-
-    @classmethod
-    def parse(cls, values: Mapping[str, Any], section: str | None = None) -> Self:
-        """Build from the flat mapping of ``params.yaml``; unknown parameters raise `BadInput`."""
-        if isinstance(values, Mapping):
-            shared = _shared(cls)
-            own = {name: value for name, value in values.items() if name not in shared}
-            values = {k: v for k, v in values.items() if k in shared} | {"parameters": own}
-        return super().parse(values, section)
-
-    def validate(self) -> None:
-        origin = SOURCES[self.source]
-        takes_path = origin.kind == "path"
-        if takes_path != bool(self.path):
-            accepted = f"a file or folder, for source {self.source!r}" if takes_path else "nothing"
-            raise BadInput("data.path", self.path, accepted)
-        accepts = [f.name for f in fields(origin.options)] if origin.options else []  # type: ignore[arg-type]
-        shared = _shared(type(self))
-        for name in self.parameters:
-            if name not in accepts:
-                raise unknown_name(f"data.{name}", name, {*shared, *accepts})
-        if origin.options:
-            common = {name: getattr(self, name) for name in shared & set(accepts)}  # one seed for all
-            complete = origin.options.parse(self.parameters | common, section="data").as_dict()
-            object.__setattr__(self, "parameters", complete)  # defaults too, so that a record says it all
-
-    @property
-    def options(self) -> Settings | None:
-        """The parameters of the source, None if it has none."""
-        options = SOURCES[self.source].options
-        return None if options is None else options.parse(self.parameters, section="data")
-
-
-def _shared(cls: type[DatasetParams]) -> set[str]:
-    """The fields that all sources have."""
-    return {f.name for f in fields(cls)} - {"parameters"}
-
-
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Prepared images on the CPU: ``x_*`` uint8 [n, C, H, W], ``y_*`` int64 [n].
+    """Prepared samples on the CPU.
 
-    ``mean`` and ``std`` normalise pixels scaled to [0, 1], one value per channel; ``hash`` identifies the
-    content (16 hexadecimal digits). The tensors may share a memory-mapped file: do not write to them.
+    ``x_*``: uint8 images [n, C, H, W], float32 features [n, ...] or int32 tokens [n, L]. ``y_*``: int64
+    labels [n], float32 targets [n] (regression: no classes), or int64 tokens [n, L], where the classes are
+    the vocabulary. ``columns`` are facts per sample.
+
+    ``mean`` and ``std`` normalise pixels scaled to [0, 1]: one value per channel, or one such tuple for
+    each value of the column ``domain``; empty for other inputs. ``hash`` identifies the content (16
+    hexadecimal digits). The tensors may share a memory-mapped file: do not write to them.
     """
 
     name: str
@@ -95,55 +50,64 @@ class Dataset:
     x_test: Tensor
     y_test: Tensor
     classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: Constants
+    std: Constants
     hash: str
     columns: dict[str, Column] = field(default_factory=dict)
 
     @property
     def num_classes(self) -> int:
-        """The number of classes K; labels are 0..K-1."""
-        return len(self.classes)
+        """The number of classes K, labels are 0..K-1; 1 for regression."""
+        return len(self.classes) or 1
 
     @property
-    def input_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of one image."""
-        _, channels, height, width = self.x_train.shape
-        return channels, height, width
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input: (C, H, W) for an image."""
+        return tuple(self.x_train.shape[1:])
+
+    @property
+    def by_domain(self) -> bool:
+        """Whether images of different domains are normalised with constants of their own."""
+        return bool(self.mean) and isinstance(self.mean[0], tuple)
 
     @property
     def train(self) -> Examples:
         """The training split."""
-        return Examples(self.x_train, self.y_train, self.mean, self.std)
+        return self._examples(self.x_train, self.y_train, "train")
 
     @property
     def test(self) -> Examples:
         """The test split."""
-        return Examples(self.x_test, self.y_test, self.mean, self.std)
+        return self._examples(self.x_test, self.y_test, "test")
+
+    def _examples(self, x: Tensor, y: Tensor, split: str) -> Examples:
+        domain = torch.from_numpy(getattr(self.columns["domain"], split)) if self.by_domain else None
+        return Examples(x, y, self.mean or None, self.std or None, domain)
 
 
 def prepare(params: DatasetParams, out_dir: Path | str, root: Path | str | None = None) -> Dataset:
     """Write ``train.safetensors``, ``test.safetensors`` and ``meta.json`` into ``out_dir``; load them.
 
-    ``root`` is the data root (see `fedflow.data.data_root`). Constants that the source does not state
-    are those of its whole training split, unpadded. Raises `FedflowError` if the source cannot be read
-    or the files cannot be written; half-written files are removed.
+    ``root`` is the data root (see `fedflow.data.data_root`). Raises `FedflowError` if the source cannot be
+    read or the files cannot be written; half-written files are removed.
     """
     origin, out = source(params.source), Path(out_dir)
-    raw = origin.load(root, params.path, params.options)
-    mean, std = _constants(origin, raw, params)
-    limits = {"train": params.train_limit, "test": params.test_limit}
+    raw = transformed(params, root)
     meta: dict[str, Any] = {
-        "name": Path(params.path).stem if params.path else params.source,
+        "name": params.title,
         "source": params.source,
         "title": origin.title,
         "origin": origin.origin,
         "params": params.as_dict(),
+        "origin_files": _sums(params.files()),
         "classes": raw.classes,
         "class_counts": {},
+        "columns": {name: column.names for name, column in raw.columns.items()},
         "shapes": {},
-        "mean": mean,
-        "std": std,
+        "target_shape": raw.y_train.shape[1:],
+        "types": {},
+        "mean": raw.mean,
+        "std": raw.std,
         "files": {},
     }
     try:
@@ -151,16 +115,14 @@ def prepare(params: DatasetParams, out_dir: Path | str, root: Path | str | None 
         with _temporary(out, [*map(_file, SPLITS), META]) as temporary:
             temporary[META].touch()
             for split in SPLITS:
-                x, y = getattr(raw, f"x_{split}"), getattr(raw, f"y_{split}")
-                if (limit := limits[split]) is not None:
-                    kept = _stratified(y, limit, params.seed, split)
-                    x, y = x[kept], y[kept]
-                tensors = {"x": _images(x, params), "y": torch.from_numpy(np.ascontiguousarray(y, np.int64))}
-                file = temporary[_file(split)]
+                tensors, file = _tensors(raw, split), temporary[_file(split)]
                 save_file(tensors, file)
                 shutil.copymode(temporary[META], file)  # safetensors keeps its files to their owner
-                meta["class_counts"][split] = np.bincount(y, minlength=len(raw.classes)).tolist()
+                labels = tensors["y"].flatten()
+                counts = torch.bincount(labels, minlength=len(raw.classes)) if raw.classes else labels[:0]
+                meta["class_counts"][split] = counts.tolist()
                 meta["shapes"][split] = list(tensors["x"].shape)
+                meta["types"] = {name: _type(tensor) for name, tensor in tensors.items()}
                 meta["files"][_file(split)] = {"bytes": file.stat().st_size, "sha256": _sha256(file)}
             meta["hash"] = _content_hash(meta)
             temporary[META].write_text(json.dumps(meta, indent=1) + "\n")
@@ -186,18 +148,57 @@ def load_prepared(path: Path | str, verify: bool = False) -> Dataset:
             meta = json.loads((folder / META).read_text())
             if meta["hash"] != _content_hash(meta):
                 raise ValueError("its fields do not match its hash")
-            name, constants = meta["name"], (tuple(meta["mean"]), tuple(meta["std"]))
-            classes = tuple(meta["classes"])
-            records = [(meta["files"][_file(split)], meta["shapes"][split]) for split in SPLITS]
+            constants = _tuples(meta["mean"]), _tuples(meta["std"])
+            classes, names = tuple(meta["classes"]), meta["columns"]
+            layouts = [_layout(meta, split) for split in SPLITS]
         train, test = (
-            _load_split(folder / _file(split), *record, verify) for split, record in zip(SPLITS, records)
+            _load_split(folder / _file(split), meta["files"][_file(split)], layout, verify)
+            for split, layout in zip(SPLITS, layouts)
         )
     except FedflowError as error:
         raise FedflowError(f"{error}; run prepare again") from error
-    return Dataset(name, *train, *test, classes, *constants, meta["hash"])
+    columns = {
+        name: Column(train[_column(name)].numpy(), test[_column(name)].numpy(), tuple(values))
+        for name, values in names.items()
+    }
+    x_and_y = train["x"], train["y"], test["x"], test["y"]
+    return Dataset(meta["name"], *x_and_y, classes, *constants, meta["hash"], columns)
 
 
-def _load_split(file: Path, record: dict[str, Any], shape: list[int], verify: bool) -> tuple[Tensor, Tensor]:
+def is_current(path: Path | str, params: DatasetParams) -> bool:
+    """Whether ``path`` was prepared with these parameters, and the files that they name are still the same.
+
+    A file that is gone cannot have changed: prepared data are enough to run on.
+    """
+    try:
+        meta = json.loads((Path(path) / META).read_text())
+        return (
+            meta["params"] == params.as_dict()
+            and _sums(params.files()).items() <= meta["origin_files"].items()
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _tensors(raw: RawData, split: str) -> dict[str, Tensor]:
+    """What is stored of one split."""
+    x, y = getattr(raw, f"x_{split}"), getattr(raw, f"y_{split}")
+    arrays = {"x": channels_first(x) if raw.kind == "images" else x, "y": y}
+    arrays |= {_column(name): getattr(column, split) for name, column in raw.columns.items()}
+    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+
+
+def _layout(meta: dict[str, Any], split: str) -> dict[str, tuple[str, list[int]]]:
+    """Type and shape of every stored tensor of a split."""
+    shape, types = meta["shapes"][split], meta["types"]
+    shapes = {"x": shape, "y": [*shape[:1], *meta["target_shape"]]}
+    shapes |= {_column(name): shape[:1] for name in meta["columns"]}
+    return {name: (types[name], shapes[name]) for name in shapes}
+
+
+def _load_split(
+    file: Path, record: dict[str, Any], layout: dict[str, tuple[str, list[int]]], verify: bool
+) -> dict[str, Tensor]:
     with reading(file):
         if not file.is_file():
             raise FedflowError(f"{file}: missing")
@@ -206,56 +207,9 @@ def _load_split(file: Path, record: dict[str, Any], shape: list[int], verify: bo
         if verify and _sha256(file) != record["sha256"]:
             raise FedflowError(f"{file}: wrong checksum")
         tensors = load_file(file)
-        layout = {key: (tensor.dtype, list(tensor.shape)) for key, tensor in tensors.items()}
-        if layout != {"x": (torch.uint8, shape), "y": (torch.int64, shape[:1])}:
+        if {name: (_type(tensor), list(tensor.shape)) for name, tensor in tensors.items()} != layout:
             raise FedflowError(f"{file}: holds other tensors than {META} says")
-    return tensors["x"], tensors["y"]
-
-
-def _images(x: np.ndarray, params: DatasetParams) -> Tensor:
-    """uint8 [n, h, w] or [n, h, w, 3] -> [n, C, h + 2 pad, w + 2 pad], contiguous."""
-    images = x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
-    side = (params.pad, params.pad)
-    images = np.pad(images, ((0, 0), (0, 0), side, side))
-    if params.channels == 3 and images.shape[1] == 1:
-        images = images.repeat(3, axis=1)
-    return torch.from_numpy(np.ascontiguousarray(images))
-
-
-def _constants(origin: Source, raw: RawData, params: DatasetParams) -> tuple[list[float], list[float]]:
-    """Mean and std per channel of the prepared images."""
-    channels = 3 if raw.x_train.ndim == 4 else 1
-    if params.channels == 1 and channels == 3:
-        raise BadInput("data.channels", 1, f"3 or nothing; the images of {params.source} are in colour")
-    if origin.mean:
-        mean, std = list(origin.mean), list(origin.std)
-    else:
-        x = raw.x_train.reshape(-1, channels)
-        # Counts of the 256 levels make the sums exact, hence the same on every machine.
-        levels = np.stack([np.bincount(x[:, c], minlength=256) for c in range(channels)]) / len(x)
-        values = np.arange(256) / 255
-        exact = levels @ values
-        spread = np.sqrt(np.maximum(levels @ values**2 - exact**2, 0))
-        mean = [round(float(m), 6) for m in exact]
-        std = [round(float(s), 6) or 1.0 for s in spread]  # 1 where a channel is constant
-    return (mean * 3, std * 3) if channels == 1 and params.channels == 3 else (mean, std)
-
-
-def _stratified(y: np.ndarray, limit: int, seed: int, split: str) -> np.ndarray:
-    """Sorted indices of ``limit`` random examples, each class in proportion and at least once.
-
-    The r-th example of a class of n, in random order, has rank r / n; the lowest ranks are kept, so a
-    larger limit only adds examples. A limit above the size keeps everything.
-    """
-    classes = np.unique(y)
-    if limit < len(classes):
-        raise BadInput(f"data.{split}_limit", limit, f"at least {len(classes)}, one image a class")
-    rank = np.empty(len(y))
-    for label in classes:
-        members = np.flatnonzero(y == label)
-        order = generator(seed, f"data.{split}_limit", int(label)).permutation(len(members))
-        rank[members] = order / len(members)
-    return np.sort(np.lexsort((y, rank))[:limit])
+    return tensors
 
 
 def _content_hash(meta: dict[str, Any]) -> str:
@@ -263,6 +217,32 @@ def _content_hash(meta: dict[str, Any]) -> str:
     sums = [meta["files"][_file(split)]["sha256"] for split in SPLITS]
     parts = json.dumps([sums, meta["mean"], meta["std"]])
     return hashlib.sha256(parts.encode()).hexdigest()[:16]
+
+
+def _sums(files: list[Path]) -> dict[str, str]:
+    """SHA-256 by path of the files that are there; of a folder, over the names and sums of all its files."""
+    sums = {}
+    for path in files:
+        with reading(path):
+            if path.is_dir():
+                inside = sorted(file for file in path.rglob("*") if file.is_file())
+                listed = [[file.relative_to(path).as_posix(), _sha256(file)] for file in inside]
+                sums[str(path)] = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+            elif path.exists():
+                sums[str(path)] = _sha256(path)
+    return sums
+
+
+def _tuples(constants: list) -> Constants:
+    return tuple(tuple(c) if isinstance(c, list) else c for c in constants)
+
+
+def _type(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _column(name: str) -> str:
+    return f"column.{name}"
 
 
 def _file(split: str) -> str:

@@ -1,4 +1,4 @@
-"""The registry of named data sources: what each one is, and how its images are found.
+"""The registry of named data sources: what each one is, and how its samples are found.
 
 A data root (`data_root`) is searched first, for ``<name>.npz``, then ``<name>.tar``, then torchvision's
 own files; only then is anything downloaded. Normalisation constants are those usual for each set
@@ -8,7 +8,7 @@ own files; only then is anything downloaded. Normalisation constants are those u
 import os
 import string
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,9 @@ import numpy as np
 
 from fedflow.data import leaf, packaged, synthetic
 from fedflow.data import torchvision_sources as tv
-from fedflow.data.files import RawData, checked, read_images, read_npz, read_tar, reason
+from fedflow.data.checks import checked
+from fedflow.data.files import FolderOptions, RawData, read_images, read_npz, read_tar, reason
+from fedflow.data.mix import MixOptions, mixed
 from fedflow.data.shakespeare import ShakespeareOptions, tinyshakespeare
 from fedflow.data.table import TableOptions, read_table
 from fedflow.errors import FedflowError, unknown_name
@@ -102,7 +104,7 @@ class Source:
         path: Path | str | None = None,
         options: Settings | None = None,
     ) -> RawData:
-        """Both splits, checked: images uint8, int64 labels 0..K-1, named classes.
+        """Both splits, checked: inputs of a known kind, int64 labels 0..K-1, named classes.
 
         ``path`` is for the sources of kind ``path``, ``root`` (see `data_root`) for the others; without
         ``options`` those of the source have their defaults. Raises `FedflowError` if nothing is found, or if
@@ -112,11 +114,13 @@ class Source:
         if self.options is not None:
             given = (options or self.options.parse({}, section="data"),)
         raw, where = self._find(data_root(root), path, given)
-        images = checked(raw, where, self.classes, self.shape)
-        counts = tuple(np.bincount(images.y_train).tolist()) if self.train_counts else ()
+        if self.kind == "path":  # the user's files may lack a class, complete sets may not
+            raw = replace(raw, classes=raw.classes or self.classes)
+        samples = checked(raw, where, self.classes, self.shape)
+        counts = tuple(np.bincount(samples.y_train).tolist()) if self.train_counts else ()
         if counts != self.train_counts:
             raise FedflowError(f"{where}: training images per class are {counts}, not {self.train_counts}")
-        return images
+        return samples
 
     def where(self, root: Path | str | None = None) -> str:
         """Where the images would come from without a download; empty where they would need one."""
@@ -241,7 +245,11 @@ SOURCES: dict[str, Source] = {
         ),
         Source(
             name="folder", title="Image folder", about="train/<class>/*, test/<class>/*, or a tar of them",
-            kind="path", origin="data.path", read=read_images,
+            kind="path", origin="data.path", options=FolderOptions, read=read_images,
+        ),
+        Source(
+            name="mix", title="Mix", about="several data sets in one, each a domain", kind="made",
+            origin="data.parts", options=MixOptions, fetch=mixed,
         ),
         Source(
             name="table", title="Table", about="a CSV or Parquet file; classes or real targets", kind="path",

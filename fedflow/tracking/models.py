@@ -41,19 +41,22 @@ REQUIREMENTS = ("fedflow", "mlflow", "numpy", "safetensors", "torch")
 class ModelCard:
     """How to build the network of a run, how its inputs were normalised, and where it comes from.
 
-    ``input_shape`` is (C, H, W); ``mean`` and ``std`` have one value per channel, for pixels in [0, 1];
-    ``serves`` is "global", "cluster" or "personal", as the method declares it.
+    ``input_shape`` is (C, H, W) for images; ``mean`` and ``std`` have one value per channel, for pixels in
+    [0, 1]. Without them (features, tokens, images with constants per domain) inputs of ``input_type`` are
+    taken as they come: such images must be normalised already. ``serves`` is "global", "cluster" or
+    "personal", as the method declares it.
     """
 
     architecture: str
     input_shape: tuple[int, ...]
     classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: tuple | None
+    std: tuple | None
     method: str
     partition: str
     serves: str = "global"
     seed: int = 0
+    input_type: str = "uint8"
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -64,7 +67,8 @@ def load_model(
 
     ``load_model(run_id)`` is the global model, ``load_model(run_id, "cluster-1")`` that of cluster 1,
     ``load_model(run_id, "personal", client=7)`` that of client 7. It takes inputs as in training:
-    images scaled to [0, 1], minus the mean, divided by the standard deviation of the data set.
+    images scaled to [0, 1], minus the mean, divided by the standard deviation of the data set (of their
+    domain, where domains have their own).
     Raises `FedflowError` for a run, model or client that the store does not have, naming those it has.
     """
     store = open_store(root)
@@ -97,7 +101,7 @@ def rebuild(card: Mapping[str, Any], weights: Path, row: int) -> nn.Module:
 
     with safe_open(weights, "pt") as file:
         w = file.get_slice("models")[row]
-    shape, classes = tuple(card["input_shape"]), len(card["classes"])
+    shape, classes = tuple(card["input_shape"]), len(card["classes"]) or 1
     model = FlatModel(partial(build, card["architecture"], shape, classes, **card["options"]), dtype=w.dtype)
     if w.numel() != model.size:
         raise FedflowError(f"{weights}: holds {w.numel()} values, {card['architecture']} has {model.size}")
@@ -176,7 +180,7 @@ def _log(
                 model_id=logged.model_id,
             ),
             signature=_signature(facts),
-            input_example=np.zeros((1, *facts["input_shape"]), np.uint8),
+            input_example=np.zeros((1, *facts["input_shape"]), facts["input_type"]),
             pip_requirements=[f"{package}=={version(package)}" for package in REQUIREMENTS],
         )
         api.log_model_artifacts(logged.model_id, str(folder / "model"))
@@ -191,8 +195,8 @@ def _signature(facts: Mapping[str, Any]) -> Any:
 
     choice = ParamSchema([ParamSpec("client", DataType.long, facts["ids"][0])])
     return ModelSignature(
-        inputs=Schema([TensorSpec(np.dtype(np.uint8), (-1, *facts["input_shape"]))]),
-        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, len(facts["classes"])))]),
+        inputs=Schema([TensorSpec(np.dtype(facts["input_type"]), (-1, *facts["input_shape"]))]),
+        outputs=Schema([TensorSpec(np.dtype(np.float32), (-1, len(facts["classes"]) or 1))]),
         params=choice if facts["serves"] == "personal" else None,  # type: ignore[arg-type]
     )
 

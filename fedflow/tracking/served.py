@@ -28,7 +28,9 @@ class ServedModel(PythonModel):
     def predict(
         self, context: PythonModelContext, model_input: np.ndarray, params: dict[str, Any] | None = None
     ) -> np.ndarray:
-        """Logits [n, K] for uint8 images [n, C, H, W] (or floats that are scaled to [0, 1] already).
+        """Outputs [n, K] for uint8 images [n, C, H, W] (or floats that are scaled to [0, 1] already).
+
+        Without one mean and std for all images, inputs must be as in training: normalised, or tokens.
 
         ``params={"client": k}`` chooses among personal models; `BadInput` when client k has none.
         """
@@ -40,6 +42,8 @@ class ServedModel(PythonModel):
         if row not in self.modules:
             self.modules[row] = rebuild(self.card, self.weights, row)
         x = torch.from_numpy(np.ascontiguousarray(model_input))
+        if self.card["mean"] is None:
+            return self.modules[row](x.to(getattr(torch, self.card["input_type"]))).numpy()
         x = x.float() / 255 if x.dtype == torch.uint8 else x.float()
         mean, std = (torch.tensor(self.card[name]).view(-1, 1, 1) for name in ("mean", "std"))
         return self.modules[row]((x - mean) / std).numpy()

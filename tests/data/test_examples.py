@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -45,6 +46,59 @@ def test_images_without_constants_are_scaled_to_one() -> None:
     torch.testing.assert_close(values, torch.tensor([0.0, 0.2, 1.0]))
 
 
+@pytest.fixture
+def domains(images: Examples) -> Examples:
+    """The same images in three domains with constants of their own."""
+    mean, std = [MEAN, (0.1, 0.2, 0.3), (0.0, 0.0, 0.0)], [STD, (0.5, 0.5, 0.5), (1.0, 1.0, 1.0)]
+    return Examples(images.x, images.y, mean, std, torch.arange(20) % 3)
+
+
+@pytest.mark.parametrize("shape", [(), (6,), (2, 3), (0,)])
+def test_each_image_is_normalised_by_its_domain(domains: Examples, shape: tuple[int, ...]) -> None:
+    index = torch.arange(torch.Size(shape).numel()).reshape(shape)
+    x, alone = domains.inputs(index), torch.empty(*shape, 3, 5, 4)
+    for d in range(3):
+        one = Examples(domains.x, domains.y, domains.mean[d], domains.std[d])
+        alone[index % 3 == d] = one.inputs(index)[index % 3 == d]
+    assert torch.equal(x, alone) and x.shape == (*shape, 3, 5, 4)
+
+
+def test_domains_work_under_vmap_and_stay_with_their_images(domains: Examples) -> None:
+    index = torch.tensor([[0, 5, 19], [3, 4, 1]])  # [C, n]
+    assert torch.equal(torch.func.vmap(domains.inputs)(index), domains.inputs(index))
+    other = domains.relabelled(np.zeros(20, np.int64))
+    assert torch.equal(other.inputs(index), domains.inputs(index)) and other.y.sum() == 0
+    moved = domains.to("meta")
+    assert moved.domain.device == moved.x.device == torch.device("meta")
+
+
+def test_tokens_are_unchanged_and_targets_may_be_sequences() -> None:
+    x = torch.arange(12, dtype=torch.int32).view(4, 3)
+    tokens = Examples(x, x.long() + 1)
+    index = torch.tensor([[3], [1]])
+    assert tokens.inputs(index, torch.float64).dtype == torch.int64
+    assert torch.equal(tokens.inputs(index), x[[3, 1]].long().view(2, 1, 3))
+    assert torch.equal(tokens.targets(index), tokens.inputs(index) + 1)
+    assert torch.equal(torch.func.vmap(tokens.targets)(index), tokens.targets(index))
+
+
+@pytest.mark.parametrize(
+    ("x", "domain", "mean"),
+    [
+        ((3, 3, 2, 2), [0, 1, 2], [MEAN, MEAN]),
+        ((3, 3, 2, 2), [0, -1, 1], [MEAN, MEAN]),
+        ((3, 3, 2, 2), [0, 1], [MEAN, MEAN]),
+        ((3, 3, 2, 2), [0, 0, 0], MEAN),
+    ],
+)
+def test_domains_that_do_not_fit_are_refused(x: tuple, domain: list, mean: list) -> None:
+    images = torch.zeros(x, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="which row of mean and std"):
+        Examples(images, torch.zeros(3), mean, mean, torch.tensor(domain))
+    with pytest.raises(ValueError, match="only images have a domain"):
+        Examples(images.float(), torch.zeros(3), domain=torch.zeros(3, dtype=torch.int64))
+
+
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-6), (torch.bfloat16, 2**-8 * 4)])
 def test_inputs_come_in_the_wanted_type(images: Examples, dtype: torch.dtype, error: float) -> None:
     x = images.inputs(torch.arange(20), dtype)
@@ -69,7 +123,7 @@ def test_moving_to_the_same_device_changes_nothing(images: Examples) -> None:
         (torch.zeros(3, 1, 2, 2, dtype=torch.uint8), 4, None, "3 inputs and 4 targets"),
         (torch.zeros(3, 4, dtype=torch.uint8), 3, None, "must be images"),
         (torch.zeros(3, 2, 2, 2, dtype=torch.uint8), 3, (0.1, 0.2, 0.3), "one value per channel"),
-        (torch.zeros(3, 4, dtype=torch.int64), 3, None, "float features"),
+        (torch.zeros(3, 4, dtype=torch.bool), 3, None, "float features"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(x: torch.Tensor, n: int, mean: tuple | None, words: str) -> None:

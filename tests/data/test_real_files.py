@@ -1,6 +1,7 @@
 """The real data sets, where a data root has their files."""
 
 import os
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,65 @@ def test_usps_becomes_the_input_of_mix4(tmp_path: Path) -> None:
     assert data.input_shape == (3, 32, 32) and len(data.train) == 7291 and len(data.test) == 2007
     corner = data.test.inputs(torch.arange(9))[..., 0, 0]
     torch.testing.assert_close(corner, torch.full((9, 3), (0 - 0.1307) / 0.3081))
+
+
+@pytest.mark.skipif(
+    not all((ROOT / name).is_file() for name in ("mnist.npz", "fmnist.npz", "usps.npz", "cifar10.tar")),
+    reason="no mnist, fmnist, usps and cifar10 in the data root",
+)
+def test_mix4_of_real_images(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    for name in ("mnist.npz", "fmnist.npz", "usps.npz"):
+        (root / name).symlink_to(ROOT / name)
+    # Decoding all of CIFAR-10 takes ten seconds: the first 40 images of each class are enough here.
+    with tarfile.open(ROOT / "cifar10.tar") as tar, tarfile.open(root / "cifar10.tar", "w") as few:
+        for member in tar:
+            if member.isfile() and int(Path(member.name).stem) < 40:
+                few.addfile(member, tar.extractfile(member))
+    parts: list[dict] = [
+        {"source": "usps"},
+        {"source": "cifar10", "train_limit": 200, "test_limit": 100},
+        {"source": "mnist", "train_limit": 300},
+        {"source": "fmnist", "train_limit": 100},
+    ]
+    data = prepare(DatasetParams.parse({"source": "mix", "parts": parts}), tmp_path, root)
+    assert data.input_shape == (3, 32, 32) and data.num_classes == 40 and len(set(data.classes)) == 40
+    assert (data.classes[3], data.classes[13], data.classes[39]) == (
+        "usps:3",
+        "cifar10:cat",
+        "fmnist:Ankle boot",
+    )
+    domain = data.columns["domain"]
+    assert domain.names == ("usps", "cifar10", "mnist", "fmnist")
+    assert torch.from_numpy(domain.train).bincount().tolist() == [7291, 200, 300, 100]
+    assert torch.from_numpy(domain.test).bincount().tolist() == [2007, 100, 10_000, 10_000]
+    assert data.y_train.bincount().tolist()[:20] == [*source("usps").train_counts, *[20] * 10]
+    assert torch.equal(data.y_train // 10, torch.from_numpy(domain.train))
+    grey, colour = ((0.1307,) * 3, (0.3081,) * 3), (source("cifar10").mean, source("cifar10").std)
+    assert list(zip(data.mean, data.std)) == [grey, colour, grey, grey]
+    one_each = torch.tensor([0, 7291, 7491, 7791])  # an image of each part
+    corners = data.train.inputs(one_each)[:, :, 0, 0]
+    border = torch.full((3,), (0 - 0.1307) / 0.3081)
+    assert all(torch.allclose(corners[i], border, atol=1e-6) for i in (0, 2, 3))
+    usps = prepare(DatasetParams(source="usps", pad=8, channels=3), tmp_path / "usps", ROOT)
+    assert torch.equal(data.x_train[:7291], usps.x_train)
+
+
+@needs("mnist.npz")
+@needs("usps.npz")
+def test_digits_of_two_domains_share_their_labels(tmp_path: Path) -> None:
+    parts = [{"source": "mnist", "train_limit": 1000, "resize": 16, "test_limit": 10}, {"source": "usps"}]
+    entry = {"source": "mix", "parts": parts, "labels": "shared"}
+    data = prepare(DatasetParams.parse(entry), tmp_path, ROOT)
+    assert data.num_classes == 10 and data.input_shape == (1, 16, 16) and len(data.train) == 8291
+
+
+@needs("emnist_letters.npz")
+def test_the_first_ten_letters_of_emnist(tmp_path: Path) -> None:
+    params = DatasetParams(source="emnist_letters", keep_labels=[*range(10)])
+    data = prepare(params, tmp_path, ROOT)
+    assert data.classes == tuple("ABCDEFGHIJ") and data.y_train.bincount().tolist() == [2400] * 10
 
 
 @needs("emnist_letters.npz")

@@ -1,0 +1,125 @@
+"""What every source must deliver: inputs, targets, classes and columns that fit together."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+
+from fedflow.data.files import KINDS, SPLITS, Column, RawData
+from fedflow.errors import FedflowError
+
+LAYOUTS = {"images": "[n, h, w] or [n, h, w, 3]", "features": "[n, ...]", "tokens": "[n, L]"}
+TYPES = ", ".join(f"{dtype} {kind}" for dtype, kind in KINDS.items())
+
+
+def checked(raw: RawData, origin: str, classes: tuple[str, ...], shape: tuple | None) -> RawData:
+    """``raw`` with int64 labels and columns, named classes; or a `FedflowError` that starts with ``origin``.
+
+    ``classes`` and ``shape`` (C, H, W) are what the source promises; empty and None accept any. Training
+    labels must be exactly 0..K-1, unless the reader names the classes: then some may have no sample.
+    """
+    for problem in chain(_inputs(raw, shape), _targets(raw), _columns(raw)):
+        raise FedflowError(f"{origin}: {problem}")  # the first one: the others may follow from it
+    raw = replace(raw, columns={name: _whole(column) for name, column in raw.columns.items()})
+    try:
+        return _labelled(raw, classes)
+    except ValueError as error:
+        raise FedflowError(f"{origin}: {error}") from None
+
+
+def _inputs(raw: RawData, shape: tuple | None) -> Iterator[str]:
+    """What is wrong with the inputs."""
+    for split in SPLITS:
+        x = getattr(raw, f"x_{split}")
+        layout = f"x_{split} is {x.dtype} {list(x.shape)}"
+        if x.dtype not in KINDS or x.dtype != raw.x_train.dtype:
+            yield f"{layout}; needs {TYPES}"
+        colour = x.ndim == 4 and x.shape[-1] == 3
+        fits = {"images": x.ndim == 3 or colour, "features": x.ndim > 1, "tokens": x.ndim == 2}
+        if not fits.get(raw.kind) or not x.size:
+            yield f"{layout}; needs {LAYOUTS.get(raw.kind)}"
+        if x.shape[1:] != raw.x_train.shape[1:]:
+            yield f"{layout}; x_train has {list(raw.x_train.shape)}"
+        found = (3 if colour else 1, *x.shape[1:3])
+        if shape is not None and found != shape:
+            yield f"images are {found} (channels, height, width), not {shape}"
+        if raw.kind == "features" and not np.isfinite(x).all():
+            yield f"x_{split} holds values that are not finite"
+
+
+def _targets(raw: RawData) -> Iterator[str]:
+    """What is wrong with the targets."""
+    for split in SPLITS:
+        x, y = getattr(raw, f"x_{split}"), getattr(raw, f"y_{split}")
+        whole, sequences = y.dtype.kind in "iu", raw.kind == "tokens" and y.ndim == 2
+        if not (whole if sequences else y.ndim == 1 and (whole or y.dtype == np.float32)):
+            more = ", or [n, L]" if raw.kind == "tokens" else ""
+            yield f"y_{split} is {y.dtype} {list(y.shape)}; needs whole numbers [n]{more}, or float32 [n]"
+        if len(x) != len(y):
+            yield f"{len(x)} {raw.kind} in x_{split}, {len(y)} labels in y_{split}"
+        if sequences and x.shape != y.shape:
+            yield f"y_{split} has the shape {list(y.shape)}, x_{split} {list(x.shape)}"
+        train = raw.y_train
+        if (whole, y.ndim) != (train.dtype.kind in "iu", train.ndim):
+            yield f"y_{split} is {y.dtype} {list(y.shape)}, y_train {train.dtype} {list(train.shape)}"
+        if not whole and not np.isfinite(y).all():
+            yield f"y_{split} holds values that are not finite"
+
+
+def _columns(raw: RawData) -> Iterator[str]:
+    """What is wrong with the columns."""
+    for name, column in raw.columns.items():
+        for split in SPLITS:
+            values, n = getattr(column, split), len(getattr(raw, f"y_{split}"))
+            if values.dtype.kind not in "iu" or values.shape != (n,):
+                found = f"{values.dtype} {list(values.shape)}"
+                yield f"column {name!r} is {found} in {split}; needs whole numbers [{n}]"
+            if column.names and n and not 0 <= values.min() <= values.max() < len(column.names):
+                yield f"column {name!r} has {len(column.names)} names, and other values in {split}"
+
+
+def _whole(column: Column) -> Column:
+    return Column(column.train.astype(np.int64), column.test.astype(np.int64), column.names)
+
+
+def _labelled(raw: RawData, classes: tuple[str, ...]) -> RawData:
+    """``raw`` with labels of ``classes``; ValueError where they do not fit."""
+    if raw.y_train.dtype.kind == "f":
+        if classes or raw.classes:
+            raise ValueError("y_train is float32; needs whole numbers, for there are classes")
+        return raw
+    if raw.kind == "tokens":
+        return _worded(raw, classes or raw.classes)
+    present = np.unique(raw.y_train)
+    if raw.classes and classes and set(raw.classes) != set(classes):
+        raise ValueError(f"class folders {list(raw.classes)}; needs {list(classes)}")
+    names = classes or raw.classes or tuple(map(str, range(len(present))))
+    fits = np.array_equal(present, np.arange(len(names)))
+    if raw.classes:
+        fits = present[0] >= 0 and present[-1] < len(names)
+    if not fits:
+        raise ValueError(f"y_train must hold the labels 0..{len(names) - 1}; it holds {_brief(present)}")
+    stray = np.setdiff1d(raw.y_test, np.arange(len(names)) if raw.classes else present)
+    if stray.size:
+        raise ValueError(f"y_test holds labels that y_train does not: {_brief(stray)}")
+    # An image folder numbers its classes by name; a named source by its own order.
+    renumber = np.array([names.index(name) for name in raw.classes or names])
+    return replace(raw, y_train=renumber[raw.y_train], y_test=renumber[raw.y_test], classes=names)
+
+
+def _worded(raw: RawData, vocabulary: tuple[str, ...]) -> RawData:
+    """Inputs and targets are words of one vocabulary, 0..K-1: networks embed as many as they predict."""
+    arrays = {f"{what}_{split}": getattr(raw, f"{what}_{split}") for what in "xy" for split in SPLITS}
+    words = vocabulary or tuple(map(str, range(1 + max(int(array.max()) for array in arrays.values()))))
+    for name, array in arrays.items():
+        low, high = int(array.min()), int(array.max())
+        if low < 0 or high >= len(words):
+            stray = low if low < 0 else high
+            raise ValueError(f"{name} must hold tokens 0..{len(words) - 1}; it holds {stray}")
+    y_train, y_test = (arrays[f"y_{split}"].astype(np.int64) for split in SPLITS)
+    return replace(raw, y_train=y_train, y_test=y_test, classes=words)
+
+
+def _brief(labels: np.ndarray) -> str:
+    return ", ".join(map(str, labels[:8])) + (", ..." if len(labels) > 8 else "")

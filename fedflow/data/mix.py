@@ -1,0 +1,229 @@
+"""Several data sets in one: their labels side by side or shared, every part a domain of its own.
+
+The column ``domain`` says which part a sample is from, and images keep the normalisation constants of
+their part. Parts stand one after the other, each in its own order. MIX-4 of PACFL (Vahidian et al.,
+AAAI 2023) is the mix of USPS, CIFAR-10, SVHN and Fashion-MNIST: 32x32 in three channels, labels 0..39.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedflow.data import images
+from fedflow.data.files import ARRAYS, Column, Constants, RawData
+from fedflow.errors import BadInput
+from fedflow.settings import Settings, check, option
+
+if TYPE_CHECKING:
+    from fedflow.data.params import DatasetParams
+
+CHOSEN = ("pad", "channels")  # by the mix, where a part does not say
+
+
+class MixOptions(Settings):
+    """What is joined, and what its labels mean then."""
+
+    section = "data"
+    parts: list[dict] = option(
+        doc="entries of data; `offset` = first label of the part. A `pad` or `channels` that is left out is "
+        "chosen: all as large as the largest part, in colour if any part is"
+    )
+    labels: str = option(
+        "separate", "each part has labels of its own, by default behind those of the part before; or all "
+        "share the same", choices=("separate", "shared"),
+    )  # fmt: skip
+
+    def validate(self) -> None:
+        if not self.parts:
+            raise BadInput("data.parts", self.parts, "a list with at least one entry of data")
+        complete = []
+        for i, (part, entry) in enumerate(zip(self.parts, self.entries())):
+            name, offset = f"data.parts[{i}].offset", part.get("offset")
+            check(name, offset, int | None, {"bounds": {"ge": 0}})
+            if offset is not None and self.labels == "shared":
+                raise BadInput(name, offset, "nothing, for labels: shared")
+            defaults = {key: value for key, value in entry.flat().items() if key not in CHOSEN}
+            complete.append(defaults | part)  # so that a record says it all
+        object.__setattr__(self, "parts", complete)
+
+    def entries(self) -> "list[DatasetParams]":
+        """The parts, parsed."""
+        from fedflow.data.params import DatasetParams  # not above: a part is an entry, and may be a mix
+
+        entries = []
+        for i, part in enumerate(self.parts):
+            values = {key: value for key, value in part.items() if key != "offset"}
+            entries.append(DatasetParams.parse(values, section=f"data.parts[{i}]"))
+        return entries
+
+
+def mixed(root: Path, options: MixOptions) -> RawData:
+    """The parts, joined: inputs of one shape, labels that do not collide, the columns that all have.
+
+    In a column the same name (or number, where values have no names) is the same value; the users of
+    different parts stay apart. Raises `BadInput` naming the part that does not fit.
+    """
+    from fedflow.data.params import within
+    from fedflow.data.transform import transformed
+
+    entries, parts = options.entries(), []
+    for i, entry in enumerate(entries):
+        with within(f"data.parts[{i}]"):
+            parts.append(transformed(entry, root))
+    titles = [entry.title for entry in entries]
+    names = [
+        title if title not in titles[:i] else f"{title}-{titles[: i + 1].count(title)}"
+        for i, title in enumerate(titles)
+    ]
+    parts = _same_shape(parts, options)
+    classes, parts = (_separate if options.labels == "separate" else _shared)(parts, names, options)
+    domains = [_domain(part) for part in parts]
+    mean, std = (
+        tuple(c for part, own in zip(parts, domains) for c in _by_domain(getattr(part, what), own))
+        for what in ("mean", "std")
+    )
+    x_train, y_train, x_test, y_test = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ARRAYS
+    )
+    columns = _columns(parts, names) | {"domain": _apart(domains, names)}
+    return RawData(x_train, y_train, x_test, y_test, classes, columns, mean, std)
+
+
+def _same_shape(parts: list[RawData], options: MixOptions) -> list[RawData]:
+    """The parts with inputs of one kind and shape: images are padded and coloured."""
+    first, made = parts[0], []
+    for i, part in enumerate(parts):
+        if part.kind != first.kind:
+            source = options.parts[i]["source"]
+            raise BadInput(f"data.parts[{i}].source", source, f"{first.kind}, as parts[0] has")
+        shape, wanted = part.x_train.shape[1:], first.x_train.shape[1:]
+        if part.kind != "images" and shape != wanted:
+            raise BadInput(
+                f"data.parts[{i}]", list(shape), f"{part.kind} of the shape {list(wanted)}, as parts[0]"
+            )
+    if first.kind != "images":
+        return parts
+    height, width = (max(part.x_train.shape[axis] for part in parts) for axis in (1, 2))
+    colour = any(part.x_train.ndim == 4 for part in parts)
+    for i, (part, given) in enumerate(zip(parts, options.parts)):
+        h, w = part.x_train.shape[1:3]
+        pad, odd = divmod(height - h, 2)
+        if odd or height - h != width - w or (pad and "pad" in given):
+            accepted = f"what makes its {h}x{w} pixels {height}x{width}, the largest here (or use resize)"
+            raise BadInput(f"data.parts[{i}].pad", given.get("pad"), accepted)
+        if colour and part.x_train.ndim == 3 and given.get("channels") == 1:
+            raise BadInput(f"data.parts[{i}].channels", 1, "3 or nothing; another part is in colour")
+        x_train, x_test = images.padded(part.x_train, pad), images.padded(part.x_test, pad)
+        if colour and part.x_train.ndim == 3:
+            mean, std = images.repeated(part.mean), images.repeated(part.std)
+            x_train, x_test = images.coloured(x_train), images.coloured(x_test)
+            part = replace(part, mean=mean, std=std)
+        made.append(replace(part, x_train=x_train, x_test=x_test))
+    return made
+
+
+def _shared(
+    parts: list[RawData], names: list[str], options: MixOptions
+) -> tuple[tuple[str, ...], list[RawData]]:
+    """The classes that all parts have, and the parts."""
+    for i, part in enumerate(parts):
+        if part.classes != parts[0].classes:
+            raise BadInput(
+                "data.labels", "shared", f"separate: the classes of parts[{i}] ({names[i]}) are not those of "
+                f"parts[0] ({names[0]})",
+            )  # fmt: skip
+    return parts[0].classes, parts
+
+
+def _separate(
+    parts: list[RawData], names: list[str], options: MixOptions
+) -> tuple[tuple[str, ...], list[RawData]]:
+    """All classes by their label, and the parts with their labels shifted."""
+    taken: list[range] = []
+    for i, (part, given) in enumerate(zip(parts, options.parts)):
+        if not part.classes or part.kind == "tokens":
+            raise BadInput("data.labels", "separate", f"shared: parts[{i}] ({names[i]}) has no class labels")
+        size, offset = len(part.classes), given.get("offset")
+        first = offset if offset is not None else taken[-1].stop if taken else 0
+        free = next(o for o in sorted({0, *(r.stop for r in taken)}) if not _overlaps(o, size, taken))
+        for j in _overlaps(first, size, taken):
+            raise BadInput(
+                f"data.parts[{i}].offset", offset, f"labels that are free: {names[i]} would have "
+                f"{first}..{first + size - 1}, but parts[{j}] ({names[j]}) has {taken[j].start}.."
+                f"{taken[j].stop - 1}; the first free offset is {free}",
+            )  # fmt: skip
+        taken.append(range(first, first + size))
+    classes = {label: f"{name}:{c}" for name, part, own in zip(names, parts, taken)
+               for label, c in zip(own, part.classes)}  # fmt: skip
+    if gaps := sorted(set(range(max(classes))) - set(classes)):
+        starts = [own.start for own in taken]
+        raise BadInput("data.parts", starts, f"offsets without a gap; no part has the label {gaps[0]}")
+    moved = [
+        replace(part, y_train=part.y_train + own.start, y_test=part.y_test + own.start)
+        for part, own in zip(parts, taken)
+    ]
+    return tuple(classes[label] for label in sorted(classes)), moved
+
+
+def _overlaps(first: int, size: int, taken: list[range]) -> list[int]:
+    """Which of the taken ranges hold a label of first..first+size-1."""
+    return [j for j, own in enumerate(taken) if first < own.stop and own.start < first + size]
+
+
+def _domain(part: RawData) -> Column:
+    """The domains within a part, usually one without a name."""
+    if "domain" in part.columns:
+        return _named(part.columns["domain"])
+    return Column(np.zeros(len(part.y_train), np.int64), np.zeros(len(part.y_test), np.int64), ("",))
+
+
+def _by_domain(constants: Constants, domain: Column) -> tuple:
+    """The constants of a part for each of its domains; none where inputs are no images."""
+    if not constants or isinstance(constants[0], tuple):
+        return constants
+    return (constants,) * len(domain.names)
+
+
+def _columns(parts: list[RawData], names: list[str]) -> dict[str, Column]:
+    """What all parts have."""
+    columns = {}
+    for name in sorted(set.intersection(*(set(part.columns) for part in parts))):
+        own = [part.columns[name] for part in parts]
+        columns[name] = _apart(own, names) if name == "user" else _matched(own)
+    return columns
+
+
+def _apart(columns: list[Column], parts: list[str]) -> Column:
+    """Values of different parts stay different: they are named after their part."""
+    names: list[str] = []
+    made = []
+    for part, column in zip(parts, map(_named, columns)):
+        made.append(Column(column.train + len(names), column.test + len(names)))
+        names += [f"{part}:{value}" if value else part for value in column.names]
+    return _joined(made, tuple(names))
+
+
+def _matched(columns: list[Column]) -> Column:
+    """The same name or number is the same value in all parts."""
+    if not any(column.names for column in columns):
+        return _joined(columns, ())
+    columns = [_named(column) for column in columns]
+    place = {name: v for v, name in enumerate(dict.fromkeys(n for c in columns for n in c.names))}
+    values = [np.array([place[name] for name in column.names]) for column in columns]
+    return _joined([Column(v[c.train], v[c.test]) for v, c in zip(values, columns)], tuple(place))
+
+
+def _named(column: Column) -> Column:
+    """The column with names for its values, their numbers if it has none."""
+    if column.names:
+        return column
+    values, codes = np.unique(np.concatenate([column.train, column.test]), return_inverse=True)
+    train, test = np.split(codes, [len(column.train)])
+    return Column(train, test, tuple(map(str, values)))
+
+
+def _joined(columns: list[Column], names: tuple[str, ...]) -> Column:
+    train, test = (np.concatenate([getattr(c, split) for c in columns]) for split in ("train", "test"))
+    return Column(train, test, names)

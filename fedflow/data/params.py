@@ -1,0 +1,111 @@
+"""One entry of ``data`` in ``params.yaml``."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Self
+
+from fedflow.data.sources import SOURCES
+from fedflow.errors import BadInput, unknown_name
+from fedflow.settings import Settings, option
+
+FOR_IMAGES = ("resize", "pad", "channels", "rotations")
+
+
+class DatasetParams(Settings):
+    """One entry of ``data``: the shared fields, and beside them the parameters of the source.
+
+    What is done to the samples happens in this order: ``keep_labels``, ``train_limit`` and ``test_limit``,
+    ``resize``, ``pad``, ``channels``, ``rotations``.
+    """
+
+    section = "data"
+
+    source: str = option(doc="a named source", choices=tuple(SOURCES))
+    path: str | None = option(None, "file or folder of the sources that read one")
+    keep_labels: list[int] = option(
+        factory=list, doc="keep these classes only, renumbered 0, 1, ... in this order; nothing = all", ge=0
+    )
+    train_limit: int | None = option(None, "keep at most so many training samples, by class", ge=1)
+    test_limit: int | None = option(None, "keep at most so many test samples, by class", ge=1)
+    resize: int | None = option(
+        None, "height and width of the images, bilinear, antialiased where they shrink", ge=1
+    )
+    pad: int = option(0, "zeros added on each side, before normalisation", ge=0)
+    channels: int | None = option(None, "3 repeats grey images into three channels", choices=(1, 3))
+    rotations: list[int] = option(
+        factory=list, doc="every image once at each of these angles, in degrees counter-clockwise; the column"
+        " `rotation` says which", choices=(0, 90, 180, 270),
+    )  # fmt: skip
+    seed: int = option(0, "seed of the limits' random choice, and of a source that draws", ge=0)
+    parameters: dict = option(factory=dict, doc="parameters of the source")
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], section: str | None = None) -> Self:
+        """Build from the flat mapping of ``params.yaml``; unknown parameters raise `BadInput`."""
+        if isinstance(values, Mapping):
+            shared = _shared(cls)
+            own = {name: value for name, value in values.items() if name not in shared}
+            values = {k: v for k, v in values.items() if k in shared} | {"parameters": own}
+        return super().parse(values, section)
+
+    def validate(self) -> None:
+        origin = SOURCES[self.source]
+        takes_path = origin.kind == "path"
+        if takes_path != bool(self.path):
+            accepted = f"a file or folder, for source {self.source!r}" if takes_path else "nothing"
+            raise BadInput("data.path", self.path, accepted)
+        for name in ("keep_labels", "rotations"):
+            values = getattr(self, name)
+            if len(set(values)) < len(values):
+                raise BadInput(f"data.{name}", values, "every value once")
+        accepts = [f.name for f in fields(origin.options)] if origin.options else []  # type: ignore[arg-type]
+        shared = _shared(type(self))
+        for name in self.parameters:
+            if name not in accepts:
+                raise unknown_name(f"data.{name}", name, {*shared, *accepts})
+        if origin.options:
+            common = {name: getattr(self, name) for name in shared & set(accepts)}  # one seed for all
+            complete = origin.options.parse(self.parameters | common, section="data").as_dict()
+            object.__setattr__(self, "parameters", complete)  # defaults too, so that a record says it all
+
+    @property
+    def options(self) -> Settings | None:
+        """The parameters of the source, None if it has none."""
+        options = SOURCES[self.source].options
+        return None if options is None else options.parse(self.parameters, section="data")
+
+    @property
+    def title(self) -> str:
+        """The name of the file that is read, else of the source."""
+        return Path(self.path).stem if self.path else self.source
+
+    def flat(self) -> dict[str, Any]:
+        """The mapping that `parse` takes."""
+        values = self.as_dict()
+        return values | values.pop("parameters")
+
+    def files(self) -> list[Path]:
+        """The files and folders that the user names, those of the parts of a mix included."""
+        return _files(self.flat())
+
+
+def _shared(cls: type[DatasetParams]) -> set[str]:
+    """The fields that all sources have."""
+    return {f.name for f in fields(cls)} - {"parameters"}
+
+
+def _files(entry: Mapping[str, Any]) -> list[Path]:
+    own = [Path(entry[name]) for name in ("path", "table") if entry.get(name)]
+    return own + [file for part in entry.get("parts", ()) for file in _files(part)]
+
+
+@contextmanager
+def within(section: str) -> Iterator[None]:
+    """A `BadInput` of the field ``data.x`` says where the user wrote it: ``<section>.x``."""
+    try:
+        yield
+    except BadInput as error:
+        name = error.field.removeprefix("data.")
+        raise BadInput(f"{section}.{name}", error.value, error.accepted) from None

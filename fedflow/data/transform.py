@@ -1,0 +1,144 @@
+"""From the samples of a source to those that are stored: what the fields of `DatasetParams` do."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fedflow.data import images
+from fedflow.data.files import SPLITS, Column, RawData
+from fedflow.data.params import FOR_IMAGES, DatasetParams
+from fedflow.data.sources import SOURCES
+from fedflow.errors import BadInput, FedflowError
+from fedflow.random import generator
+
+
+def transformed(params: DatasetParams, root: Path | str | None = None) -> RawData:
+    """The samples of one entry of ``data``, with everything done to them that it asks for.
+
+    Images have normalisation constants: those of the source, else those of all its training images as they
+    are read, for every domain apart where there is a column ``domain``. Raises `FedflowError` if the source
+    cannot be read, `BadInput` for what cannot be done to its samples.
+    """
+    raw = SOURCES[params.source].load(root, params.path, params.options)
+    if raw.kind != "images":
+        for name in FOR_IMAGES:
+            if value := getattr(params, name):
+                raise BadInput(f"data.{name}", value, f"nothing: {params.title} holds {raw.kind}, no images")
+    else:
+        raw = _with_constants(raw, params)
+    raw = _limited(_kept(raw, params), params)
+    return _drawn(raw, params) if raw.kind == "images" else raw
+
+
+def _with_constants(raw: RawData, params: DatasetParams) -> RawData:
+    origin, domain = SOURCES[params.source], raw.columns.get("domain")
+    if raw.mean:
+        return raw
+    if origin.mean:
+        return replace(raw, mean=origin.mean, std=origin.std)
+    if domain is None:
+        mean, std = images.mean_and_std(raw.x_train)
+        return replace(raw, mean=mean, std=std)
+    values = range(len(domain.names) or 1 + int(max(domain.train.max(), domain.test.max())))
+    if missing := sorted({*values, *domain.test.tolist()} - set(domain.train.tolist())):
+        name = domain.names[missing[0]] if domain.names else missing[0]
+        raise FedflowError(f"{params.title}: no training image has the domain {name}; needs all of 0, 1, ...")
+    means, stds = zip(*(images.mean_and_std(raw.x_train[domain.train == value]) for value in values))
+    named = Column(domain.train, domain.test, domain.names or tuple(map(str, values)))
+    return replace(raw, mean=means, std=stds, columns=raw.columns | {"domain": named})
+
+
+def _kept(raw: RawData, params: DatasetParams) -> RawData:
+    """Samples of `keep_labels` only."""
+    wanted, classes = params.keep_labels, len(raw.classes)
+    if not wanted:
+        return raw
+    if not classes or raw.kind == "tokens":
+        raise BadInput("data.keep_labels", wanted, f"nothing: {params.title} has no class labels")
+    if max(wanted) >= classes:
+        raise BadInput("data.keep_labels", wanted, f"labels 0..{classes - 1}, those of {params.title}")
+    number = np.full(classes, -1)
+    number[wanted] = np.arange(len(wanted))
+    raw = _chosen(raw, *(np.flatnonzero(number[y] >= 0) for y in (raw.y_train, raw.y_test)))
+    if not (len(raw.y_train) and len(raw.y_test)):
+        raise BadInput("data.keep_labels", wanted, "labels that training and test samples have")
+    names = tuple(raw.classes[label] for label in wanted)
+    return replace(raw, y_train=number[raw.y_train], y_test=number[raw.y_test], classes=names)
+
+
+def _limited(raw: RawData, params: DatasetParams) -> RawData:
+    """At most so many samples of each split."""
+    limits = {"train": params.train_limit, "test": params.test_limit}
+    if limits == {"train": None, "test": None}:
+        return raw
+    rows = []
+    for split in SPLITS:
+        y, limit = getattr(raw, f"y_{split}"), limits[split]
+        strata = y if raw.classes and y.ndim == 1 else np.zeros(len(y), np.int64)
+        rows.append(np.arange(len(y)) if limit is None else _stratified(strata, limit, params.seed, split))
+    return _chosen(raw, *rows)
+
+
+def _stratified(y: np.ndarray, limit: int, seed: int, split: str) -> np.ndarray:
+    """Sorted indices of ``limit`` random examples, each class in proportion and at least once.
+
+    The r-th example of a class of n, in random order, has rank r / n; the lowest ranks are kept, so a
+    larger limit only adds examples. A limit above the size keeps everything.
+    """
+    classes = np.unique(y)
+    if limit < len(classes):
+        raise BadInput(f"data.{split}_limit", limit, f"at least {len(classes)}, one sample a class")
+    rank = np.empty(len(y))
+    for label in classes:
+        members = np.flatnonzero(y == label)
+        order = generator(seed, f"data.{split}_limit", int(label)).permutation(len(members))
+        rank[members] = order / len(members)
+    return np.sort(np.lexsort((y, rank))[:limit])
+
+
+def _chosen(raw: RawData, train: np.ndarray, test: np.ndarray) -> RawData:
+    """The samples at these positions."""
+    return replace(
+        raw, x_train=raw.x_train[train], y_train=raw.y_train[train], x_test=raw.x_test[test],
+        y_test=raw.y_test[test],
+        columns={n: Column(c.train[train], c.test[test], c.names) for n, c in raw.columns.items()},
+    )  # fmt: skip
+
+
+def _drawn(raw: RawData, params: DatasetParams) -> RawData:
+    """What is done to images one by one."""
+
+    def each(change: Callable[[np.ndarray], np.ndarray]) -> RawData:
+        return replace(raw, x_train=change(raw.x_train), x_test=change(raw.x_test))
+
+    colour = raw.x_train.ndim == 4
+    if (side := params.resize) is not None:
+        raw = each(lambda x: images.resized(x, side))
+    raw = each(lambda x: images.padded(x, params.pad))
+    if params.channels == 1 and colour:
+        raise BadInput("data.channels", 1, f"3 or nothing; the images of {params.title} are in colour")
+    if params.channels == 3 and not colour:
+        raw = replace(each(images.coloured), mean=images.repeated(raw.mean), std=images.repeated(raw.std))
+    return _turned(raw, params.rotations) if params.rotations else raw
+
+
+def _turned(raw: RawData, angles: list[int]) -> RawData:
+    """Every image once at each angle, and the column ``rotation``."""
+    height, width = raw.x_train.shape[1:3]
+    if height != width and {90, 270} & set(angles):
+        raise BadInput("data.rotations", angles, f"0 and 180 only, for images of {height}x{width} pixels")
+    if "rotation" in raw.columns:
+        raise BadInput("data.rotations", angles, "nothing: the data have a column 'rotation' already")
+    times, names = len(angles), tuple(map(str, angles))
+    columns = {
+        name: Column(np.tile(column.train, times), np.tile(column.test, times), column.names)
+        for name, column in raw.columns.items()
+    }
+    train, test = (np.arange(times).repeat(len(y)) for y in (raw.y_train, raw.y_test))
+    return replace(
+        raw, x_train=images.rotated(raw.x_train, angles), y_train=np.tile(raw.y_train, times),
+        x_test=images.rotated(raw.x_test, angles), y_test=np.tile(raw.y_test, times),
+        columns=columns | {"rotation": Column(train, test, names)},
+    )  # fmt: skip

@@ -1,0 +1,164 @@
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedflow.data import Dataset, DatasetParams, is_current, load_prepared, prepare, source
+from fedflow.errors import FedflowError
+
+USERS = {"user_train": np.arange(30) // 10, "user_test": np.arange(12, dtype=np.uint8) // 4}
+
+
+def fails(message: str, run: Callable) -> None:
+    with pytest.raises(FedflowError) as caught:
+        run()
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+# Columns of arrays
+
+
+def test_pairs_of_whole_numbers_are_columns_that_follow_their_samples(npz: Callable, tmp_path: Path) -> None:
+    path = str(npz(**USERS, row_train=np.arange(30), row_test=np.arange(12), note=np.array(["x"])))
+    whole = prepare(DatasetParams(source="npz", path=path), tmp_path / "whole")
+    prepare(DatasetParams(source="npz", path=path, train_limit=9, keep_labels=[2, 0]), tmp_path / "some")
+    some = load_prepared(tmp_path / "some", verify=True)
+    assert sorted(some.columns) == ["row", "user"] and some.columns["user"].names == ()
+    rows = some.columns["row"].train
+    assert len(rows) == 9 and np.array_equal(some.columns["user"].train, rows // 10)
+    assert torch.equal(some.x_train, whole.x_train[rows]) and some.columns["user"].test.dtype == np.int64
+    assert len(some.columns["row"].test) == 8
+    meta = json.loads((tmp_path / "some" / "meta.json").read_text())
+    assert meta["columns"] == {"row": [], "user": []} and meta["types"]["column.user"] == "int64"
+    assert prepare(DatasetParams(source="npz", path=str(npz())), tmp_path / "none").hash != whole.hash
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"user_train": USERS["user_train"]}, "a pair; user_train and user_test are not both there"),
+        (USERS | {"user_test": np.zeros(11, int)}, "'user' is int64 [11] in test; needs whole numbers [12]"),
+        (USERS | {"user_train": np.zeros(30)}, "'user' is float64 [30] in train; needs whole numbers [30]"),
+    ],
+)  # fmt: skip
+def test_columns_that_do_not_fit_are_refused(npz: Callable, changes: dict, message: str) -> None:
+    path = npz(**changes)
+    fails(message, lambda: source("npz").load(path=path))
+    fails(f"{path}: ", lambda: source("npz").load(path=path))
+
+
+def test_domains_of_images_are_normalised_with_their_own_constants(npz: Callable, tmp_path: Path) -> None:
+    halves = {"domain_train": np.arange(30) % 2, "domain_test": np.ones(12, int)}
+    data = prepare(DatasetParams(source="npz", path=str(npz(**halves)), channels=3), tmp_path)
+    assert data.by_domain and data.columns["domain"].names == ("0", "1")
+    for d in range(2):
+        pixels = data.x_train[d::2, 0].double() / 255
+        assert data.mean[d] == pytest.approx([pixels.mean().item()] * 3, abs=1e-6)
+        assert data.std[d] == pytest.approx([pixels.std(correction=0).item()] * 3, abs=1e-6)
+        x = data.train.inputs(torch.arange(d, 30, 2))
+        assert abs(x.mean()) < 1e-4 and x.std(correction=0).item() == pytest.approx(1, abs=1e-4)
+    alone = {"domain_train": np.zeros(30, int), "domain_test": np.ones(12, int)}
+    params = DatasetParams(source="npz", path=str(npz(**alone)))
+    fails("small: no training image has the domain 1", lambda: prepare(params, tmp_path))
+
+
+# A table beside an image folder
+
+TABLE = """file,user,camera
+train/cat/0.png,7,wide
+train/cat/1.png,7,tele
+train/cat/2.png,8,wide
+train/dog/0.png,9,wide
+train/dog/1.png,9,wide
+train/dog/2.png,9,wide
+test/cat/0.png,7,fish-eye
+test/cat/1.png,8,wide
+test/dog/0.png,9,tele
+test/dog/1.png,9,wide
+"""
+
+
+@pytest.fixture
+def with_table(tree: dict, folder: Callable, tar: Callable, tmp_path: Path) -> Callable[..., Dataset]:
+    """Prepares the image tree, or a tar of it, with a table."""
+
+    def run(table: str = TABLE, packed: bool = False) -> Dataset:
+        file = tmp_path / "facts.csv"
+        file.write_text(table)
+        path = tar({f"pets/{name}": content for name, content in tree.items()}) if packed else folder(tree)
+        entry = {"source": "folder", "path": str(path), "table": str(file)}
+        return prepare(DatasetParams.parse(entry), tmp_path / "out")
+
+    return run
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_table_gives_the_columns_of_an_image_folder(with_table: Callable, packed: bool) -> None:
+    lines = TABLE.splitlines()
+    data = with_table("\n".join([lines[0], *reversed(lines[1:])]), packed)
+    user, camera = data.columns["user"], data.columns["camera"]
+    assert (
+        user.names == () and user.train.tolist() == [7, 7, 8, 9, 9, 9] and user.test.tolist() == [7, 8, 9, 9]
+    )
+    assert camera.names == ("fish-eye", "tele", "wide") and camera.train.tolist() == [2, 1, 2, 2, 2, 2]
+    assert camera.test.tolist() == [0, 2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (TABLE.replace("train/dog/1.png,9,wide\n", ""), "has no row for the image train/dog/1.png"),
+        (TABLE + "test/dog/2.png,9,wide\n", "names test/dog/2.png, which is no image of the data set"),
+        (TABLE.replace("7,tele", "7,"), "column 'camera' has no value for train/cat/1.png"),
+        (TABLE.replace("file", "name", 1), "has no column 'file'"),
+        ("", "has no column 'file'"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(
+    with_table: Callable, tmp_path: Path, table: str, message: str
+) -> None:
+    fails(f"{tmp_path / 'facts.csv'}: cannot be read: {message}", lambda: with_table(table))
+
+
+def test_a_table_that_is_not_there_is_named(with_table: Callable, folder: Callable, tree: dict) -> None:
+    params = DatasetParams.parse({"source": "folder", "path": str(folder(tree)), "table": "none.csv"})
+    fails("none.csv: cannot be read", lambda: prepare(params, "out"))
+
+
+# Files that are replaced
+
+
+def test_a_replaced_file_is_noticed_and_a_touched_or_missing_one_is_not(
+    npz: Callable, tmp_path: Path
+) -> None:
+    path, out = npz(), tmp_path / "out"
+    params = DatasetParams(source="npz", path=str(path))
+    assert not is_current(out, params)
+    first = prepare(params, out)
+    assert is_current(out, params) and not is_current(out, DatasetParams(source="npz", path=str(path), pad=1))
+    os.utime(path, (1, 1))
+    assert is_current(out, params)
+    npz(y_train=np.arange(30)[::-1] % 3)
+    assert not is_current(out, params) and prepare(params, out).hash != first.hash and is_current(out, params)
+    path.unlink()
+    assert is_current(out, params)
+
+
+def test_files_of_folders_tables_and_parts_are_watched(
+    with_table: Callable, npz: Callable, tmp_path: Path
+) -> None:
+    with_table()
+    folder = {"source": "folder", "path": str(tmp_path / "images"), "table": str(tmp_path / "facts.csv")}
+    params = DatasetParams.parse({"source": "mix", "parts": [folder, {"source": "npz", "path": str(npz())}]})
+    assert len(params.files()) == 3
+    prepare(params, tmp_path / "mix")
+    (tmp_path / "facts.csv").write_text(TABLE.replace("8", "6"))
+    assert not is_current(tmp_path / "mix", params)
+    prepare(params, tmp_path / "mix")
+    assert is_current(tmp_path / "mix", params)
+    (tmp_path / "images" / "train" / "cat" / "2.png").rename(tmp_path / "images" / "train" / "cat" / "3.png")
+    assert not is_current(tmp_path / "mix", params)

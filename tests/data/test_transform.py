@@ -1,0 +1,192 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedflow.data import Dataset, DatasetParams, load_prepared, prepare
+from fedflow.errors import BadInput, FedflowError
+
+SPLITS = (("train", 30), ("test", 12))
+
+
+def digits(out: Path, **params: object) -> Dataset:
+    return prepare(DatasetParams(source="digits", **params), out)
+
+
+# Rotations
+
+
+def test_every_image_appears_once_per_angle_counter_clockwise(make: Callable) -> None:
+    upright, data = make(), make("turned", rotations=[0, 90, 180, 270], pad=1)
+    assert len(data.train) == 120 and len(data.test) == 48
+    rotation = data.columns["rotation"]
+    assert rotation.names == ("0", "90", "180", "270")
+    for split, n in SPLITS:
+        x, y, plain = (getattr(d, f"{w}_{split}") for d, w in ((data, "x"), (data, "y"), (upright, "x")))
+        assert getattr(rotation, split).tolist() == np.arange(4).repeat(n).tolist()
+        assert torch.equal(y, getattr(upright, f"y_{split}").repeat(4))
+        a, b = plain[:, 0, 0, 0], plain[:, 0, 0, 3]  # the upper corners, left and right
+        assert torch.equal(x[:n, 0, 1, 1], a) and torch.equal(x[:n, 0, 1, 4], b)
+        assert torch.equal(x[n : 2 * n, 0, 4, 1], a) and torch.equal(x[n : 2 * n, 0, 1, 1], b)  # down, left
+        assert torch.equal(x[2 * n : 3 * n, 0, 4, 4], a) and torch.equal(x[3 * n :, 0, 1, 4], a)
+    assert data.mean == upright.mean
+
+
+def test_limits_count_images_before_they_are_rotated(make: Callable) -> None:
+    data = make(rotations=[180, 0], train_limit=6)
+    assert len(data.train) == 12 and data.y_train.bincount().tolist() == [4, 4, 4]
+    assert torch.equal(data.x_train[6:].rot90(2, (2, 3)), data.x_train[:6])
+    assert data.columns["rotation"].names == ("180", "0")
+
+
+def test_images_that_are_no_squares_are_turned_upside_down_only(npz: Callable, tmp_path: Path) -> None:
+    wide = {f"x_{split}": np.zeros((n, 4, 6), np.uint8) for split, n in SPLITS}
+    path = str(npz(**wide))
+    assert prepare(DatasetParams(source="npz", path=path, rotations=[0, 180]), tmp_path).input_shape == (
+        1,
+        4,
+        6,
+    )
+    with pytest.raises(BadInput, match=r"data.rotations: \[0, 90\] .*0 and 180 only, .* 4x6 pixels"):
+        prepare(DatasetParams(source="npz", path=path, rotations=[0, 90]), tmp_path)
+
+
+# Size
+
+
+def test_images_shrink_with_antialiasing_and_grow_smoothly(npz: Callable, tmp_path: Path) -> None:
+    stripes = np.zeros((1, 8, 8), np.uint8)
+    stripes[:, :, ::2] = 200
+    path = str(npz(**{f"x_{split}": stripes.repeat(n, 0) for split, n in SPLITS}))
+    small = prepare(DatasetParams(source="npz", path=path, resize=2, pad=1), tmp_path / "small")
+    assert small.input_shape == (1, 4, 4)  # resized, then padded
+    assert (small.x_train[:, :, 1:-1, 1:-1].int() - 100).abs().max() <= 15  # without antialiasing: 0 or 200
+    large = prepare(DatasetParams(source="npz", path=path, resize=16), tmp_path / "large")
+    assert large.x_train[0, 0, 5, :4].tolist() == [200, 150, 50, 50]  # a quarter of the way between pixels
+    assert small.mean == large.mean == (round(100 / 255, 6),)  # of the images as they were read
+
+
+def test_colour_images_are_resized_too(npz: Callable, tmp_path: Path) -> None:
+    x = {f"x_{split}": np.full((n, 4, 6, 3), [10, 20, 30], np.uint8) for split, n in SPLITS}
+    data = prepare(DatasetParams(source="npz", path=str(npz(**x)), resize=5), tmp_path)
+    assert data.input_shape == (3, 5, 5) and data.x_train[3, :, 2, 2].tolist() == [10, 20, 30]
+
+
+# Labels
+
+
+def test_kept_labels_are_renumbered_in_their_order(tmp_path: Path) -> None:
+    whole, data = digits(tmp_path / "a"), digits(tmp_path / "b", keep_labels=[7, 2], train_limit=50)
+    assert data.classes == ("7", "2") and data.num_classes == 2 and len(data.train) == 50
+    assert len(data.test) == ((whole.y_test == 7) | (whole.y_test == 2)).sum()
+    assert torch.equal(data.x_test[data.y_test == 0], whole.x_test[whole.y_test == 7])
+    assert data.mean == whole.mean
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"keep_labels": [10]}, r"data.keep_labels: \[10\] .*labels 0..9, those of digits"),
+        ({"keep_labels": [-1]}, r"data.keep_labels\[0\]: -1 .*>= 0"),
+        ({"keep_labels": [1, 1]}, r"data.keep_labels: \[1, 1\] .*every value once"),
+        ({"rotations": [0, 45]}, r"data.rotations\[1\]: 45 .*one of 0, 180, 270, 90"),
+        ({"rotations": [90, 90]}, r"data.rotations: \[90, 90\] .*every value once"),
+        ({"resize": 0}, r"data.resize: 0 .*>= 1"),
+    ],
+)
+def test_what_cannot_be_done_to_images_is_named(tmp_path: Path, params: dict, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        digits(tmp_path, **params)
+
+
+# Inputs that are no images
+
+
+@pytest.fixture
+def arrays_in(npz: Callable, tmp_path: Path) -> Callable[..., Dataset]:
+    """Prepares arrays that ``make(split, n)`` returns, as inputs and targets."""
+
+    def write(make: Callable, **params: object) -> Dataset:
+        changes = {}
+        for split, n in SPLITS:
+            changes[f"x_{split}"], changes[f"y_{split}"] = make(n)
+        path = str(npz("other.npz", **changes))
+        prepare(DatasetParams(source="npz", path=path, **params), tmp_path / "out")
+        return load_prepared(tmp_path / "out", verify=True)
+
+    return write
+
+
+def features(n: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.random.default_rng(n).normal(size=(n, 2, 3)).astype(np.float32), np.arange(n) % 3
+
+
+def test_features_are_kept_as_they_are(arrays_in: Callable) -> None:
+    data = arrays_in(features, train_limit=12)
+    assert data.input_shape == (2, 3) and data.num_classes == 3 and data.mean == data.std == ()
+    assert data.x_train.dtype == torch.float32 and data.y_train.bincount().tolist() == [4, 4, 4]
+    x = torch.from_numpy(features(12)[0])
+    assert torch.equal(data.test.inputs(torch.tensor([[4], [0]])), x[[4, 0]][:, None])
+
+
+def test_real_targets_have_no_classes(arrays_in: Callable) -> None:
+    data = arrays_in(lambda n: (features(n)[0], np.linspace(0, 1, n, dtype=np.float32)), test_limit=5)
+    assert data.classes == () and data.num_classes == 1 and len(data.test) == 5
+    assert data.y_train.dtype == torch.float32 and data.train.targets(torch.tensor([29])).item() == 1
+
+
+def test_tokens_and_the_next_ones_are_sequences_over_one_vocabulary(arrays_in: Callable) -> None:
+    def text(n: int) -> tuple[np.ndarray, np.ndarray]:
+        walk = np.arange(n * 5).reshape(n, 5) % 11
+        return walk.astype(np.int32), (walk + 1).astype(np.int64)
+
+    data = arrays_in(text, train_limit=7)
+    assert data.x_train.dtype == torch.int32 and data.num_classes == 12 and data.classes[11] == "11"
+    index = torch.tensor([[0, 3], [1, 2]])
+    x, y = data.train.inputs(index), data.train.targets(index)
+    assert x.dtype == y.dtype == torch.int64 and x.shape == y.shape == (2, 2, 5) and torch.equal(x + 1, y)
+    one = arrays_in(lambda n: (text(n)[0], text(n)[1][:, -1]))  # the character after the window
+    assert one.y_train.shape == (30,) and one.num_classes == 12
+
+
+@pytest.mark.parametrize("field", ["pad", "channels", "resize", "rotations"])
+def test_what_is_for_images_is_refused_for_others(arrays_in: Callable, field: str) -> None:
+    value = {"pad": 2, "channels": 3, "resize": 4, "rotations": [90]}[field]
+    with pytest.raises(BadInput, match=rf"data.{field}: .*nothing: other holds features, no images"):
+        arrays_in(features, **{field: value})
+
+
+def test_targets_without_classes_have_no_labels_to_keep(arrays_in: Callable) -> None:
+    with pytest.raises(BadInput, match=r"data.keep_labels: \[0\] .*nothing: other has no class labels"):
+        arrays_in(lambda n: (features(n)[0], np.zeros(n, np.float32)), keep_labels=[0])
+
+
+TOKENS = np.zeros((30, 4), np.int32)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.full((30, 2), np.nan, np.float32), None, "x_train holds values that are not finite"),
+        (np.zeros(30, np.float32), None, r"x_train is float32 \[30\]; needs \[n, ...\]"),
+        (np.zeros((30, 2, 2), np.int32), None, r"x_train is int32 \[30, 2, 2\]; needs \[n, L\]"),
+        (TOKENS.astype(np.int64), None, "x_train is int64 .*; needs uint8 images, float32 features, int32"),
+        (TOKENS - 1, None, "x_train must hold tokens 0..2; it holds -1"),
+        (TOKENS, np.zeros((30, 3), int), r"y_train has the shape \[30, 3\], x_train \[30, 4\]"),
+        (TOKENS, np.zeros((30, 4)), r"y_train is float64 \[30, 4\]; needs whole numbers \[n\], or \[n, L\]"),
+        (None, np.full(30, np.inf, np.float32), "y_train holds values that are not finite"),
+        (None, np.zeros(30, np.float32), "y_test is int64 .12., y_train float32 .30."),
+        (np.zeros((30, 4, 4), np.float32), None, "x_test is uint8 .12, 4, 4.; needs uint8 images, float32"),
+    ],
+)  # fmt: skip
+def test_other_arrays_must_fit_too(
+    npz: Callable, tmp_path: Path, x: np.ndarray | None, y: np.ndarray | None, message: str
+) -> None:
+    changes = {name: array for name, array in (("x_train", x), ("y_train", y)) if array is not None}
+    if x is not None and "x_test" not in message:
+        changes["x_test"] = np.zeros_like(x[:12])
+    path = npz(**changes)
+    with pytest.raises(FedflowError, match=message):
+        prepare(DatasetParams(source="npz", path=str(path)), tmp_path / "out")
