@@ -6,10 +6,10 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from support import run
+from support import forbid_fallback, run
 
 from fedflow.data import Examples
-from fedflow.data.files import RawData
+from fedflow.data.files import Column, RawData
 from fedflow.data.synthetic import RegressionOptions, mixed_regression, true_models
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
@@ -69,3 +69,39 @@ def test_accuracies_of_a_regression_are_null(regression: Federation) -> None:
     assert metrics["loss"] > 0 and json.dumps(metrics, allow_nan=False)
     last = ran.rounds[-1]
     assert last.local_accuracy is last.global_accuracy is last.local_std is last.local_worst10 is None
+
+
+def language(length: int, next_word: bool) -> RawData:
+    """Two users who count, each with a step of its own: the next word (or the next at every place)."""
+    rng, words = np.random.default_rng(0), 8
+    user = np.arange(2).repeat(40)
+    start = rng.integers(words, size=80)
+    said = 4 + (start[:, None] + (1 + user[:, None]) * np.arange(length + 1)) % words  # 0..3 are special
+    x, y = said[:, :-1].astype(np.int32), said[:, -1] if next_word else said[:, 1:]
+    classes = tuple(map(str, range(4 + words)))
+    return RawData(x, y, x, y, classes, {"user": Column(user, user)})
+
+
+@pytest.mark.parametrize(("network", "next_word"), [("char_lstm", True), ("stacked_lstm", False)])
+def test_clients_learn_to_predict_tokens(network: str, next_word: bool) -> None:
+    federation = by_user(language(5, next_word), network, hidden=16, embedding=8)
+    ran = run("fedavg", federation, training={"epochs": 5, "lr": 2.0}, rounds=20, evaluate_every=10)
+    losses = [report.train_loss for report in ran.rounds]
+    assert losses[-1] < losses[0] / 4
+    assert ran.rounds[-1].local_accuracy > 0.7  # the first word tells nothing of the step
+    outcome = ran.outcome()
+    assert outcome.metrics["loss"] < 1 and outcome.scores.test_samples.tolist() == [40, 40]
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # LSTMs are run one by one in a cohort
+@pytest.mark.parametrize(("network", "next_word"), [("char_lstm", True), ("stacked_lstm", False)])
+def test_a_cohort_learns_tokens_as_its_clients_do(
+    network: str, next_word: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forbid_fallback(monkeypatch)
+    federation = by_user(language(5, next_word), network, hidden=4, embedding=3)
+    together = run("ditto", federation, cohort="vmap", rounds=1).state()
+    monkeypatch.undo()
+    alone = run("ditto", federation, cohort="loop", rounds=1).state()
+    for name, value in together.items():
+        torch.testing.assert_close(value, alone[name], rtol=1e-4, atol=1e-6)
