@@ -68,7 +68,7 @@ def draw(folder: Path) -> None:
     for name in sorted(SCHEMES):
         params = PartitionParams.parse({"dataset": "ten classes", "scheme": name} | example(name))
         made = make_partition(params, toy_samples())
-        draw_labels(made.label_counts, made.groups, made.params, folder / f"{name}.png")
+        draw_labels(made, folder / f"{name}.png")
 
 
 def toy_samples() -> Samples:

@@ -131,8 +131,7 @@ class Partition:
             partial = folder / f"{FILE}.partial"
             save_file(self._arrays(), partial)
             partial.replace(folder / FILE)
-            if self.label_counts is not None:
-                draw_labels(self.label_counts, self.groups, self.params, folder / "labels.png")
+            draw_labels(self, folder / "labels.png")
             (folder / SUMMARY).write_text(json.dumps(self.summary(), indent=1) + "\n")
         except (OSError, SafetensorError) as error:
             raise FedflowError(

@@ -1,36 +1,46 @@
 """The picture of a partition: how many samples of each label every client holds."""
 
 from pathlib import Path
-from typing import Any
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from fedflow.partition.partition import Partition
 
 # Tol's muted palette, safe for colour-blind readers, with a darker grey; more labels get a scale.
 COLOURS = (
     "#332288", "#ddcc77", "#cc6677", "#88ccee", "#117733",
     "#bbbbbb", "#882255", "#44aa99", "#999933", "#aa4499",
 )  # fmt: skip
+SHOWN = 400  # clients
 
 
-def draw_labels(counts: np.ndarray, groups: np.ndarray | None, params: dict[str, Any], path: Path) -> None:
-    """Draw ``counts`` [N, K] as one stacked bar per client, clients ordered by planted group and main label.
+def draw_labels(partition: "Partition", path: Path) -> None:
+    """Draw one bar per client, stacked by label where samples have labels; newcomers stand apart.
 
-    Above 400 clients an evenly spaced choice of 400 is shown. Deterministic bytes.
+    Clients are ordered by planted group, main label and size. Above 400 an evenly spaced choice of 400 is
+    shown. Deterministic bytes.
     """
-    import matplotlib
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap, Normalize
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    from matplotlib.colors import ListedColormap
-
+    sizes, groups, newcomers = partition.sizes, partition.groups, partition.newcomers
+    labelled = partition.label_counts is not None
+    counts = partition.label_counts if partition.label_counts is not None else sizes[:, None]
     clients, classes = counts.shape
-    keys = (counts.sum(1), counts.argmax(1), np.zeros(clients) if groups is None else groups)
+    late = np.arange(clients) >= clients - newcomers
+    keys = (sizes, counts.argmax(1), np.zeros(clients) if groups is None else groups, late)
     order = np.lexsort(keys)
-    if clients > 400:
-        order = order[np.linspace(0, clients - 1, 400).astype(int)]
+    if clients > SHOWN:
+        order = order[np.linspace(0, clients - 1, SHOWN).astype(int)]
     few = classes <= len(COLOURS)
-    colours = ListedColormap(COLOURS[:classes]) if few else plt.get_cmap("viridis")
-    figure, axis = plt.subplots(figsize=(9, 3.6), layout="constrained")
+    colours: Any = ListedColormap(COLOURS[:classes]) if few else colormaps["viridis"]
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    axis = figure.subplots()
     bottom, edges = np.zeros(len(order)), np.arange(len(order) + 1) - 0.5
     for c in range(classes):
         top, colour = bottom + counts[order, c], colours(c if few else c / (classes - 1))
@@ -39,31 +49,33 @@ def draw_labels(counts: np.ndarray, groups: np.ndarray | None, params: dict[str,
         else:  # one shape per label: thousands of bars take seconds
             axis.stairs(top, edges, baseline=bottom, fill=True, color=colour, lw=0, label=str(c))
         bottom = top
+    joined = int((~late[order]).sum()) - 0.5  # where the newcomers begin
     if groups is not None:
-        for edge in np.flatnonzero(np.diff(groups[order])):
-            axis.axvline(edge + 0.5, color="black", lw=1, ls="--")
-    own = ", ".join(f"{k} = {v}" for k, v in params.get("parameters", {}).items())
-    axis.set_title(
-        f"{params.get('dataset', '')} · {params.get('scheme', '')}" + (f" ({own})" if own else ""), loc="left"
-    )
-    shown = f"{len(order)} of {clients} clients" if clients > len(order) else f"{clients} clients"
-    shown = "1 client" if clients == 1 else shown
-    ordered = "planted group, then main label" if groups is not None else "main label"
-    axis.set(
-        xlabel=f"{shown}, ordered by {ordered}", ylabel="training samples", xlim=(-0.7, len(order) - 0.3)
-    )
-    axis.set_xticks([])
+        for edge in np.flatnonzero(np.diff(groups[order])) + 0.5:
+            if edge != joined:
+                axis.axvline(edge, color="black", lw=1, ls="--")
+    if newcomers:
+        axis.axvline(joined, color="black", lw=1.5)
+        axis.axvspan(joined, len(order) - 0.5, color="black", alpha=0.08, lw=0, zorder=0)
+        middle = (joined + len(order) - 0.5) / 2
+        word = "newcomer" if newcomers == 1 else f"{newcomers} newcomers"
+        axis.text(middle, 1.01, word, transform=axis.get_xaxis_transform(), ha="center", fontsize=8)
+    axis.set_title(_title(partition.params), loc="left", fontsize=10, pad=16 if newcomers else 6)
+    by = [*(["planted group"] if groups is not None else []), *(["main label"] if labelled else []), "size"]
+    shown = f"{len(order)} of {clients:,} clients" if clients > len(order) else f"{clients} clients"
+    shown = "1 client" if clients == 1 else f"{shown}, ordered by {', '.join(by)}"
+    axis.set(xlabel=shown, ylabel="training samples", xlim=(-0.7, len(order) - 0.3), xticks=[])
     axis.spines[["top", "right"]].set_visible(False)
-    if few:
-        axis.legend(
-            title="label",
-            loc="center left",
-            bbox_to_anchor=(1.01, 0.5),
-            frameon=False,
-            fontsize=8,
-        )
-    else:
-        scale = plt.cm.ScalarMappable(plt.Normalize(0, classes - 1), colours)
+    if labelled and few:
+        axis.legend(title="label", loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=8)
+    elif labelled:
+        scale = ScalarMappable(Normalize(0, classes - 1), colours)
         figure.colorbar(scale, ax=axis, label="label", pad=0.01, fraction=0.03)
     figure.savefig(path, dpi=110, metadata={"Software": None})
-    plt.close(figure)
+
+
+def _title(params: dict[str, Any]) -> str:
+    """Data set, scheme and its parameters."""
+    own = ", ".join(f"{k} = {v}" for k, v in params.get("parameters", {}).items() if v is not None)
+    name = f"{params.get('dataset', '')} · {params.get('scheme', '')}"
+    return fill(f"{name} ({own})" if own else name, 100)

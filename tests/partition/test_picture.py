@@ -1,0 +1,81 @@
+"""What the picture of a partition shows, read from the figure itself."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from fedflow.partition import PartitionParams, Samples, make_partition
+from fedflow.partition.picture import draw_labels
+
+
+@pytest.fixture
+def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The figure that is saved for the entry of params.yaml and its labels."""
+    figures: list[Figure] = []
+    save = Figure.savefig
+
+    def spy(figure: Figure, *args: object, **options: object) -> None:
+        figures.append(figure)
+        save(figure, *args, **options)
+
+    monkeypatch.setattr(Figure, "savefig", spy)
+
+    def draw(labels: np.ndarray, **entry: object) -> Figure:
+        params = PartitionParams.parse({"dataset": "d", **entry})
+        draw_labels(make_partition(params, Samples(labels, labels[:10])), tmp_path / "labels.png")
+        return figures[-1]
+
+    return draw
+
+
+def heights(figure: Figure, clients: int) -> np.ndarray:
+    """Height of every client's bar, whatever it is made of."""
+    return np.sum([[bar.get_height() for bar in bars] for bars in figure.axes[0].containers], axis=0)[
+        :clients
+    ]
+
+
+def test_bars_are_as_high_as_clients_have_samples(drawn):
+    figure = drawn(np.arange(100) % 10, scheme="iid", clients=8)
+    assert sorted(heights(figure, 8)) == [12] * 4 + [13] * 4
+    legend = figure.axes[0].get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == [str(label) for label in range(10)]
+
+
+def test_newcomers_stand_behind_those_who_take_part_group_by_group(drawn):
+    labels = np.repeat(np.arange(2), [80, 40])
+    figure = drawn(labels, scheme="label_groups", groups=2, labels_per_group=1, clients=8, newcomers=0.5)
+    axis = figure.axes[0]
+    assert [text.get_text() for text in axis.texts] == ["4 newcomers"]
+    first = [[bar.get_height() > 0 for bar in bars] for bars in axis.containers]
+    assert np.array_equal(first[0], [*[first[0][0]] * 2, *[not first[0][0]] * 2] * 2)
+    borders = sorted(line.get_xdata()[0] for line in axis.lines)
+    assert borders == [1.5, 3.5, 5.5]
+
+
+def test_targets_that_are_no_labels_leave_sizes_to_draw(drawn):
+    figure = drawn(np.linspace(0, 1, 60), scheme="iid", clients=7)
+    assert len(figure.axes) == 1 and figure.axes[0].get_legend() is None
+    assert heights(figure, 7).sum() == 60
+    assert "label" not in figure.axes[0].get_xlabel()
+
+
+def test_many_labels_get_a_scale(drawn):
+    figure = drawn(np.arange(600) % 30, scheme="iid", clients=3)
+    axis, bar = figure.axes
+    assert axis.get_legend() is None and bar.get_ylim() == (0, 29)
+
+
+def test_of_many_clients_an_even_choice_is_shown(drawn):
+    figure = drawn(np.arange(2000) % 2, scheme="iid", clients=1000)
+    assert figure.axes[0].get_xlabel().startswith("400 of 1,000 clients, ordered by")
+
+
+def test_a_loaded_partition_is_drawn_by_its_sizes(tmp_path: Path):
+    params = PartitionParams.parse({"dataset": "d", "scheme": "iid", "clients": 3})
+    made = make_partition(params, Samples(np.arange(9) % 3, np.arange(3)))
+    draw_labels(replace(made, label_counts=None), tmp_path / "sizes.png")
+    assert (tmp_path / "sizes.png").stat().st_size > 1000
