@@ -45,6 +45,8 @@ class CNN(nn.Module):
             self.dense.append(nn.Linear(inside, outside, bias))
             self.dense.append(nn.ReLU())
         self.classifier = nn.Linear(widths[-1], num_classes, bias)
+        if hidden:
+            self.shared_patterns = (f"dense.{len(self.dense) - 2}.*", *self.head_patterns)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.dense(self.features(x)))

@@ -67,6 +67,7 @@ class FlatModel:
         self.buffers = self.size - self.parameters  # Q
         ends = torch.tensor(self.sizes).cumsum(0).tolist()
         self.slices = {name: slice(end - n, end) for name, n, end in zip(self.names, self.sizes, ends)}
+        self._parts: dict[tuple[str, ...], Part] = {}
         self._per_thread = threading.local()  # a call swaps tensors in place: one module per thread
 
     def init(self, seed: int) -> Tensor:
@@ -132,6 +133,11 @@ class FlatModel:
 
         Buffers belong to the part of the layer that they stand in.
         """
+        if patterns not in self._parts:
+            self._parts[patterns] = Part(self._mask(patterns))
+        return self._parts[patterns]
+
+    def _mask(self, patterns: Sequence[str]) -> Tensor:
         mask = torch.zeros(self.size, dtype=torch.bool, device=self.device)
         for pattern in patterns:
             hit = fnmatch.filter(self.names, pattern)
@@ -141,7 +147,7 @@ class FlatModel:
                 )
             for name in hit:
                 mask[self.slices[name]] = True
-        return Part(mask)
+        return mask
 
     def head(self) -> Part:
         """The classifier, as the architecture declares it in ``head_patterns``."""
@@ -155,6 +161,11 @@ class FlatModel:
     @property
     def head_patterns(self) -> Sequence[str]:
         return getattr(self._template, "head_patterns", ())
+
+    @property
+    def shared_patterns(self) -> Sequence[str]:
+        """The upper layers that LG-FedAvg shares, where the architecture declares more than its head."""
+        return getattr(self._template, "shared_patterns", self.head_patterns)
 
     @property
     def draws_noise(self) -> bool:

@@ -12,6 +12,7 @@ class LeNet5(nn.Module):
     """
 
     head_patterns = ("fc3.*",)
+    shared_patterns = ("fc2.*", "fc3.*")
 
     def __init__(self, input_shape: tuple[int, int, int], num_classes: int, batch_norm: bool = False) -> None:
         super().__init__()

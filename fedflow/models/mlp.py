@@ -34,6 +34,9 @@ class MLP(nn.Module):
             if dropout:
                 self.layers.append(nn.Dropout(dropout))
             self.layers.append(nn.ReLU())
+        if len(hidden) > 1:  # else these would be all
+            hidden_last = len(self.layers) - (3 if dropout else 2)
+            self.shared_patterns = (f"layers.{hidden_last}.*", *self.head_patterns)
         self.layers.add_module("last", nn.Linear(widths[-1], num_classes, bias))
         if zeros:
             for parameter in self.parameters():

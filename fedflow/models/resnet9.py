@@ -16,6 +16,7 @@ class ResNet9(nn.Module):
     """
 
     head_patterns = ("classifier.*",)
+    shared_patterns = ("residual3.1.1.*", "classifier.*")  # with the last GroupNorm
 
     def __init__(self, input_shape: tuple[int, int, int], num_classes: int) -> None:
         super().__init__()

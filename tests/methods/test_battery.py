@@ -244,12 +244,13 @@ def test_traffic_is_what_the_page_says(name: str, federation: Federation) -> Non
     method, model = build_method(name), federation.model
     symbols = {f.metadata["symbol"]: getattr(method, f.name) for f in dataclasses.fields(method)}  # type: ignore[arg-type]
     sizes = {"P": model.size, "P_body": model.size - len(model.head().index)}
+    sizes["P_head"] = len(model.part(*model.shared_patterns).index)
 
     def count(direction: str) -> int:
         if sentence == "none":
             return 0
         (words,) = (part for part in sentence.split(", ") if part.endswith(direction))
-        times, vector = re.fullmatch(r"(?:(\w+) )?(P|P_body)(?: and .*)? (?:down|up)", words).groups()  # type: ignore[union-attr]
+        times, vector = re.fullmatch(r"(?:(\w+) )?(P|P_body|P_head)(?: and .*)? (?:down|up)", words).groups()  # type: ignore[union-attr]
         factor = int(times) if (times or "1").isdigit() and times else symbols.get(times, 1)
         return 4 * (factor * sizes[vector] + (" and " in words))
 
