@@ -5,8 +5,9 @@ The same object serves the plain loop (tensors of one client) and ``torch.func.v
 operations only and never branch in Python on tensor values.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +31,16 @@ class Batch:
 Loss = Callable[[Tensor, Batch], Tensor]
 
 
+class Moving(NamedTuple):
+    """A vector in training: its value ``w`` [D] and its momentum ``velocity`` [D] (None without momentum)."""
+
+    w: Tensor
+    velocity: Tensor | None
+
+
+State = TypeVar("State", bound=tuple)  # of tensors, None, and tuples of them such as `Moving`
+
+
 @dataclass
 class Update:
     """What a client sends up and keeps.
@@ -50,7 +61,8 @@ class Client:
 
     Attributes: ``received`` and ``kept`` (name -> vector), ``samples`` (n_k, scalar tensor),
     ``mean_samples`` (mean of n_k over all N clients), ``lr`` (this round's client learning rate),
-    ``trained`` (the vector of the last `fit` or `full_step`).
+    ``trained`` (the model that it holds after training: of the last `fit` or `full_step`, unless the
+    method says which).
     """
 
     def __init__(
@@ -133,25 +145,57 @@ class Client:
         ``loss`` defaults to `Client.loss`. ``correction`` [D] is added to every step outside the
         momentum buffer. Buffers follow the network's own rule.
         """
-        settings, lr = self.training, self.lr if lr is None else lr
-        w, velocity, losses = start, None, torch.zeros_like(self.train_loss)
-        for batch, active in self._batches(stream):
-            g, value, stats = self._gradient(loss or self.loss, w, batch)
-            g = self._shaped(g, w)
-            if settings.momentum:
-                velocity = g if velocity is None else settings.momentum * velocity + g
-                g = velocity
-            if correction is not None:
-                g = g + correction
-            stepped = torch.sub(w, g, alpha=lr)
-            if stats is not None:
-                stepped = torch.cat([stepped[: self.model.parameters], stats])
+
+        def step(now: Moving, batch: Batch) -> Moving:
+            g = self.gradient(now.w, batch, loss)
+            return self.descend(now, g, lr=lr, correction=correction)
+
+        self.trained = self.walk(step, self.moving(start), (stream,)).w
+        return self.trained
+
+    def walk(self, step: Callable[..., State], start: State, streams: Sequence[str] = ("batches",)) -> State:
+        """What `fit` does, for methods with steps of their own: the state after all local steps.
+
+        ``step(state, batch)`` returns the next state; with several ``streams``, which must have equally
+        many epochs, it gets a batch of each. Steps that a padded client does not have change nothing.
+        """
+        now, losses = start, torch.zeros_like(self.train_loss)
+        for batches, active in self._batches(streams):
+            later = step(now, *batches)
+            assert self._seen is not None
+            value = self._seen[0]
             if active is not None:
-                stepped, value = torch.where(active, stepped, w), value * active
-            w, losses = stepped, losses + value
-        self.train_loss = losses / self.steps(stream)
-        self.trained = w
-        return w
+                later, value = _where(active, later, now), value * active
+            now, losses = later, losses + value
+        self.train_loss = losses / self.steps(streams[0])
+        return now
+
+    def moving(self, w: Tensor) -> Moving:
+        """``w`` [D] at the start of its training."""
+        return Moving(w, torch.zeros_like(w) if self.training.momentum else None)
+
+    def gradient(self, w: Tensor, batch: Batch, loss: Loss | None = None) -> Tensor:
+        """Gradient [D] of ``loss`` (of `Client.loss`) at ``w`` on one batch (zero on buffers)."""
+        g, value, stats = self._gradient(loss or self.loss, w, batch)
+        self._seen = value, stats
+        return g
+
+    def descend(
+        self, now: Moving, g: Tensor, *, lr: float | None = None, correction: Tensor | None = None
+    ) -> Moving:
+        """One step of SGD along ``g`` [D], with clipping, weight decay and momentum, as `fit` takes it.
+
+        Buffers become those after the last `gradient`.
+        """
+        w, velocity = now
+        g = self._shaped(g, w)
+        if velocity is not None:
+            g = velocity = self.training.momentum * velocity + g
+        if correction is not None:
+            g = g + correction
+        w = torch.sub(w, g, alpha=self.lr if lr is None else lr)
+        stats = None if self._seen is None else self._seen[1]
+        return Moving(w if stats is None else torch.cat([w[: self.model.parameters], stats]), velocity)
 
     def update(
         self,
@@ -174,14 +218,17 @@ class Client:
     def _scalar(self, value: Tensor | float) -> Tensor:
         return torch.as_tensor(value, dtype=self.model.dtype, device=self._index.device)
 
-    def _batches(self, stream: str) -> Iterator[tuple[Batch, Tensor | None]]:
+    def _batches(self, streams: Sequence[str]) -> Iterator[tuple[list[Batch], Tensor | None]]:
+        """For every step one batch of each stream, and whether a padded client has this step."""
+        for batches in zip(*map(self._batches_of, streams), strict=True):
+            mask = batches[0].mask
+            yield list(batches), None if mask is None else mask.any()
+
+    def _batches_of(self, stream: str) -> Iterator[Batch]:
         schedule = self._schedule[stream]
         if isinstance(schedule, list):
-            for positions in schedule:
-                yield self._batch(positions, None), None
-        else:
-            for positions, mask in zip(*(t.unbind(0) for t in schedule)):
-                yield self._batch(positions, mask), mask.any()
+            return (self._batch(positions, None) for positions in schedule)
+        return (self._batch(positions, mask) for positions, mask in zip(*(t.unbind(0) for t in schedule)))
 
     def _batch(self, positions: Tensor, mask: Tensor | None) -> Batch:
         rows = self._index[positions]
@@ -223,6 +270,14 @@ class Client:
 
         g, (value, stats) = torch.func.grad(with_aux, has_aux=True)(w)
         return self.model.trainable(g), value, stats if isinstance(stats, Tensor) else None
+
+
+def _where(active: Tensor, new: Any, old: Any) -> Any:
+    """``new`` where ``active``, else ``old``: two states of equal form."""
+    if isinstance(new, tuple):
+        parts = [_where(active, n, o) for n, o in zip(new, old)]
+        return Moving(*parts) if isinstance(new, Moving) else tuple(parts)
+    return None if new is None else torch.where(active, new, old)
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:
