@@ -54,7 +54,9 @@ def tinyshakespeare(root: Path, options: ShakespeareOptions) -> RawData:
                 splits["test"].append((windows[first:], len(roles)))
                 roles.append(role)
         if not roles:
-            raise ValueError(f"no role has {options.min_samples} training samples (data.min_samples)")
+            raise FedflowError(
+                f"{path}: no role has {options.min_samples} training samples (data.min_samples)"
+            )
         (x_train, y_train, train), (x_test, y_test, test) = (_stacked(parts) for parts in splits.values())
     return RawData(
         x_train, y_train, x_test, y_test, tuple(alphabet), {"user": Column(train, test, tuple(roles))}
