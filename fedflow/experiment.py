@@ -154,6 +154,7 @@ def perform(
             sweep=experiment.sweep,
             params_file=root / "params.yaml",
             system_metrics=system_metrics,
+            resumes=bool(simulation.state.history),  # a finished run too, if it was cut off before forgetting
         )
         rounds: list[Round] = []
         with record:

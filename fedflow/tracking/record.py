@@ -56,6 +56,7 @@ def open_run(
     sweep: str | None = None,
     params_file: Path | None = None,
     system_metrics: bool = True,
+    resumes: bool = False,
 ) -> "RunRecord":
     """Open the record of one run: a new one, or the unfinished one of the same ``key`` again.
 
@@ -63,6 +64,8 @@ def open_run(
     that groups this one, ``key`` the fingerprint of what is computed. ``params`` may be nested; their
     names are joined with dots. ``datasets`` have ``name``, ``digest``, ``source``, ``context`` and
     may have ``schema`` and ``profile`` (JSON-like). The SHA-256 of ``params_file`` becomes a tag.
+    With ``resumes`` the last run of the key is taken up even if it is finished: a checkpoint that is still
+    there says that it was cut off after that.
     Raises `FedflowError` when the store fails, or while another process records the same run.
     """
     store = open_store(root)
@@ -76,7 +79,7 @@ def open_run(
             api = store.client()
             with store.lock("experiments"):
                 number = _experiment(api, store, experiment)
-                found = _unfinished(api, number, key)
+                found = _earlier(api, number, key, finished=resumes)
                 parent = _parent(api, number, sweep) if sweep else None
                 run = found or api.create_run(number, tags={"fedflow.key": key}, run_name=name)
                 if found:
@@ -350,8 +353,10 @@ def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
         api.set_terminated(parent)
 
 
-def _unfinished(api: "MlflowClient", experiment: str, key: str) -> "Run | None":
-    query = f"tags.`fedflow.key` = {_quoted(key)} and attributes.status != 'FINISHED'"
+def _earlier(api: "MlflowClient", experiment: str, key: str, finished: bool) -> "Run | None":
+    """The last run of the key that is not finished, or ``finished`` as well."""
+    query = f"tags.`fedflow.key` = {_quoted(key)}"
+    query += "" if finished else " and attributes.status != 'FINISHED'"
     found = api.search_runs([experiment], query, max_results=1, order_by=["attributes.start_time DESC"])
     return found[0] if found else None
 

@@ -104,6 +104,32 @@ def test_a_finished_run_is_left_alone(start, outcome):
     assert first.run_id != second.run_id
 
 
+def test_a_finished_run_whose_checkpoint_is_still_there_is_finished_again(
+    start, api, rounds, outcome, tmp_path
+):
+    """Killed after MLflow had it all, before the checkpoint was deleted: still one run, nothing twice."""
+    import pandas as pd
+
+    pd.DataFrame({"client": [0, 1], "accuracy": [0.5, 1.0]}).to_parquet(tmp_path / "clients.parquet")
+
+    def record_all(**options) -> str:
+        with start(**options) as record:
+            for report in rounds:
+                record.round(report)
+            record.finish(outcome("cluster"), tmp_path)
+        return record.run_id
+
+    first = record_all()
+    files = {f.path: f.file_size for f in api.list_artifacts(first)}
+    assert record_all(resumes=True) == first
+    run = api.get_run(first)
+    assert run.info.status == "FINISHED"
+    assert steps(api, first) == list(range(1, 12)) and steps(api, first, "tuned_accuracy") == [11]
+    assert {f.path: f.file_size for f in api.list_artifacts(first)} == files
+    assert len(api.search_runs([run.info.experiment_id])) == 1
+    assert record_all() != first
+
+
 def test_runs_of_a_sweep_have_one_parent(start, api, outcome):
     records = [start(key, sweep="it's a sweep") for key in ("k1", "k2")]
     parents = {api.get_run(r.run_id).data.tags["mlflow.parentRunId"] for r in records}
