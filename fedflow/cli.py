@@ -113,7 +113,8 @@ def run(
     experiment = Experiment(params, partition, method, seed, root, sweep)
     experiment.check()
     if params.engine.executor == "inline":
-        prepare_dataset(params, experiment.dataset, root)
+        for name in experiment.datasets:
+            prepare_dataset(params, name, root)
         prepare_partition(params, partition, root)
         with RoundBar(experiment.title) as bar:
             metrics = perform(experiment, Inline(), [bar.round], out)

@@ -44,12 +44,21 @@ class Experiment:
         return self.params.partition(self.partition).dataset
 
     @property
+    def datasets(self) -> list[str]:
+        """The data set that is divided, and the one that the method lets the server hold, if it names one."""
+        public = getattr(self.params.method(self.method, self.partition)[0], "public", None)
+        return [self.dataset, *([public] if public else [])]
+
+    @property
     def title(self) -> str:
         return f"{self.partition} · {self.method} · seed {self.seed}"
 
     @property
     def prepared_folder(self) -> Path:
-        return self.root / "data" / "prepared" / self.dataset
+        return self._prepared(self.dataset)
+
+    def _prepared(self, dataset: str) -> Path:
+        return self.root / "data" / "prepared" / dataset
 
     @property
     def partition_folder(self) -> Path:
@@ -63,6 +72,8 @@ class Experiment:
         """Raise `BadInput` for any name or value that this experiment cannot run with."""
         self.params.method(self.method, self.partition)
         self.params.model(self.dataset)
+        for name in self.datasets:
+            self.params.dataset(name)
         pick_device(self.params.engine.device)
 
     @cached_property
@@ -76,6 +87,7 @@ class Experiment:
             model=model.name,
             model_options=json.dumps(model.options, sort_keys=True),
             device=pick_device(engine.device),
+            public="".join(str(self._prepared(name).resolve()) for name in self.datasets[1:]),
             content=f"{_fact(self.prepared_folder / 'meta.json', 'hash')} "
             f"{_fact(self.partition_folder / 'summary.json', 'hash')}",
         )

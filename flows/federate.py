@@ -41,7 +41,8 @@ def federate(
     """
     params = load_params(Path(root) / "params.yaml", settings or [])
     experiment = Experiment(params, partition, method, seed, Path(root), sweep)
-    prepare_data(params, experiment.dataset, root)
+    for name in experiment.datasets:
+        prepare_data(params, name, root)
     make_partition(params, partition, root)
     with (
         executor_for(params.engine) as executor,

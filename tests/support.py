@@ -15,6 +15,7 @@ from fedflow.data import Dataset, Examples
 from fedflow.local.client import Client
 from fedflow.local.training import LocalTraining
 from fedflow.methods import Method, build_method
+from fedflow.methods.base import Server
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
@@ -121,7 +122,7 @@ def with_cohorts(method: Method, cohorts: Sequence[Sequence[int]]) -> Method:
     plans = iter(cohorts)
 
     class Planned(type(method)):  # type: ignore[misc]
-        def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int) -> np.ndarray:
+        def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
             return np.array(next(plans))
 
     return Planned(**method.as_dict())

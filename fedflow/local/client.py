@@ -98,6 +98,16 @@ class Client:
         self._seen = value.detach(), stats
         return value
 
+    def data(self, raw: bool = False) -> tuple[Tensor, Tensor]:
+        """All inputs [n_k, ...] and targets [n_k] of this client; ``raw``: pixels 0..255 as they are stored.
+
+        For introductions only: no cohort can be stacked from ragged data.
+        """
+        inputs = (
+            self._examples.x[self._index] if raw else self._examples.inputs(self._index, self.model.dtype)
+        )
+        return inputs, self._examples.targets(self._index)
+
     def full_loss(self, w: Tensor) -> Tensor:
         """Mean loss of ``w`` [D] over all local training samples, scalar, in evaluation mode."""
         total = torch.zeros((), dtype=self.model.dtype, device=self._index.device)

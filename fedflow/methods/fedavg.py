@@ -30,9 +30,9 @@ class FedAvg(Method):
     )  # fmt: skip
     server_lr: float = option(1.0, "server learning rate", symbol="eta_s", gt=0, source="1 in the paper")
 
-    def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int) -> np.ndarray:
+    def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
         if self.sampling == "uniform":
-            return super().plan(rng, sizes, size)
+            return super().plan(rng, sizes, size, server)
         return rng.choice(len(sizes), size=size, replace=False, p=sizes / sizes.sum())
 
     def local(self, client: Client) -> Update:

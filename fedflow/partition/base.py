@@ -1,7 +1,7 @@
 """What a partition scheme is, and the registry of schemes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -39,6 +39,11 @@ class Samples:
             train, test, dataset.columns,
             inputs=dataset.x_train.numpy, **more,
         )  # fmt: skip
+
+    def only(self, rows: np.ndarray) -> "Samples":
+        """Without the training samples that are not at ``rows`` [m], sorted."""
+        columns = {n: replace(column, train=column.train[rows]) for n, column in self.columns.items()}
+        return replace(self, labels=self.labels[rows], columns=columns, inputs=lambda: self.inputs()[rows])
 
     def column(self, name: str, field: str = "partition.column") -> Column:
         """The named column; `BadInput` of ``field`` where the data set has none."""

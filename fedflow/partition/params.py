@@ -14,8 +14,8 @@ from fedflow.settings import Settings, option
 class PartitionParams(Settings):
     """One entry of ``partitions``: the shared fields, and beside them the parameters of the scheme.
 
-    What every scheme can be followed by comes in this order: ``pieces``, ``difficulty``, ``newcomers``,
-    ``holdout``, ``validation``, ``label_noise``.
+    What every scheme can be followed by comes in this order: ``public``, ``pieces``, ``difficulty``,
+    ``newcomers``, ``holdout``, ``validation``, ``label_noise``.
     """
 
     section: ClassVar[str] = "partition"
@@ -26,6 +26,9 @@ class PartitionParams(Settings):
     )
     seed: int = option(0, "seed of every random choice", ge=0)
     min_train: int = option(1, "every client must get at least so many training samples", ge=1)
+    public: int = option(
+        0, "training samples that are set aside for the server, of every class its share", ge=0
+    )
     pieces: int | None = option(
         None, "cut the data for so many clients and use the first `clients` of them only", symbol="P", ge=1
     )

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,13 @@ from fedflow.partition.after.difficulty import by_difficulty
 from fedflow.partition.after.holdout import hold_out
 from fedflow.partition.after.label_noise import spoil
 from fedflow.partition.after.newcomers import order_of_joining
-from fedflow.partition.base import Indices, Samples, Split, num_classes
+from fedflow.partition.base import Indices, Samples, Scheme, Split, num_classes, spread
 from fedflow.partition.params import PartitionParams
 from fedflow.random import generator
 
 ARRAYS = (
     "offsets", "indices", "pool_offsets", "pool_indices", "own_offsets", "own_pools",
-    "groups", "train_labels", "test_labels",
+    "public", "groups", "train_labels", "test_labels",
 )  # fmt: skip
 FACTS = ("samples_unused", "labels_per_client", "skew")
 FILE, SUMMARY = "partition.safetensors", "summary.json"
@@ -36,7 +36,8 @@ class Partition:
     Client k trains on ``indices[offsets[k]:offsets[k+1]]``. Its test set is the union of disjoint test
     pools (one per label, per domain, or one of its own): ``own_pools[own_offsets[k]:own_offsets[k+1]]``.
     Pools are positions of the test samples, or of the training samples where ``held_out``.
-    ``groups`` [N] are planted groups; the last ``newcomers`` clients join after the last round;
+    ``public`` are training positions that the server holds, and no client. ``groups`` [N] are planted
+    groups; the last ``newcomers`` clients join after the last round;
     ``train_labels`` [n] and ``test_labels`` [t] replace the labels of the data set; or None.
     """
 
@@ -46,6 +47,7 @@ class Partition:
     pool_indices: np.ndarray
     own_offsets: np.ndarray
     own_pools: np.ndarray
+    public: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     groups: np.ndarray | None = None
     train_labels: np.ndarray | None = None
     test_labels: np.ndarray | None = None
@@ -176,7 +178,8 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     def rng(purpose: str) -> np.random.Generator:
         return generator(params.seed, f"partition/{purpose}")
 
-    split = scheme.split(samples, pieces, rng(params.scheme))
+    public = _stratified(samples.labels, params.public, rng("public"))
+    split = _apart(scheme, samples, public, pieces, rng(params.scheme))
     labels = samples.labels if split.train_labels is None else split.train_labels
     train, groups, train_labels = split.train, split.groups, split.train_labels
     _refuse_shared(train, params)
@@ -205,11 +208,37 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
         train_labels = spoil(labels, spoilt, num_classes(labels), params.label_noise, rng("label noise"))
     counts = _label_counts(train, labels if train_labels is None else train_labels)
     return Partition.from_lists(
-        train, pools, own, groups=groups, train_labels=train_labels, test_labels=split.test_labels,
+        train, pools, own, public=public, groups=groups,
+        train_labels=train_labels, test_labels=split.test_labels,
         held_out=bool(params.holdout or params.validation), newcomers=newcomers,
         params=params.as_dict(), dataset_hash=dataset_hash, label_counts=counts,
         facts={"samples_unused": count - len(np.unique(np.concatenate(train))), **_skew(counts)},
     )  # fmt: skip
+
+
+def _stratified(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """``count`` sorted positions, of every class its share."""
+    if count >= len(labels):
+        raise BadInput("partition.public", count, f"fewer than {len(labels)}, the number of training samples")
+    order = rng.permutation(len(labels))
+    by_label = order[np.argsort(labels[order], kind="stable")]
+    return np.sort(by_label[spread(len(labels), count, rng)]) if count else np.empty(0, np.int64)
+
+
+def _apart(
+    scheme: Scheme, samples: Samples, public: np.ndarray, clients: int, rng: np.random.Generator
+) -> Split:
+    """The scheme's split of all samples that are not ``public``."""
+    if not len(public):
+        return scheme.split(samples, clients, rng)
+    rest = np.setdiff1d(np.arange(len(samples.labels)), public)
+    split = scheme.split(samples.only(rest), clients, rng)
+    relabelled = None
+    if split.train_labels is not None:
+        relabelled = samples.labels.copy()
+        relabelled[rest] = split.train_labels
+        relabelled[public] = 0  # the server has no use for labels
+    return replace(split, train=[rest[rows] for rows in split.train], train_labels=relabelled)
 
 
 def _test_pools(

@@ -21,6 +21,7 @@ class Federation:
     train: Examples
     test: Examples
     partition: Partition
+    public: Examples | None = None  # data of the server itself
 
     @property
     def own_test(self) -> Examples:
@@ -46,6 +47,7 @@ class FederationFiles:
     model: str
     model_options: str = "{}"  # JSON, because only hashable paths and names are loaded once
     device: str = "cpu"
+    public: str = ""  # another prepared data set, of the server itself
     content: str = ""  # hashes of both: files made anew at the same place are loaded anew
 
     def open(self) -> Federation:
@@ -60,9 +62,14 @@ def _open(files: FederationFiles) -> Federation:
         build, files.model, dataset.input_shape, classes, **json.loads(files.model_options)
     )
     device = torch.device(files.device)
+    train = dataset.train.relabelled(partition.train_labels).to(device)
+    public = load_prepared(Path(files.public)).train.to(device) if files.public else None
+    if public is None and len(partition.public):
+        public = train.only(torch.as_tensor(partition.public, device=device))
     return Federation(
         model=FlatModel(factory, device=device),
-        train=dataset.train.relabelled(partition.train_labels).to(device),
+        train=train,
         test=dataset.test.relabelled(partition.test_labels).to(device),
         partition=partition,
+        public=public,
     )

@@ -6,7 +6,7 @@ another process, or on another machine.
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -70,9 +70,25 @@ class Trained:
     sums: dict[tuple[str, int], ExactSum] = field(default_factory=dict)
 
 
+@dataclass
+class IntroductionShard(Shard):
+    """One worker's share of an introduction."""
+
+    phase: int = 0
+
+
+def introduce_shard(job: Job, shard: IntroductionShard) -> Trained:
+    """Ask every client of the shard; the server gets every answer."""
+
+    def step(client: Client) -> Update:
+        return job.method.introduce(shard.phase, client)
+
+    one_by_one = replace(job, cohort="loop")
+    return _gather(solve(one_by_one, shard, step, job.method.streams(job.training)), fold=False)
+
+
 def train_shard(job: Job, shard: Shard) -> Trained:
     """Train every client of the shard; fold their vectors into sums unless the method gathers."""
-    trained = Trained([], [])
 
     def step(client: Client) -> Update:
         update = job.method.local(client)
@@ -81,18 +97,24 @@ def train_shard(job: Job, shard: Shard) -> Trained:
             update.keep["trained"] = client.trained
         return update
 
-    for client, outcome in solve(job, shard, step, job.method.streams(job.training)):
+    return _gather(solve(job, shard, step, job.method.streams(job.training)), fold=not job.method.gathers)
+
+
+def _gather(outcomes: Iterator[tuple[int, Update | str]], fold: bool) -> Trained:
+    """What came of the clients; ``fold`` turns their vectors into sums."""
+    trained = Trained([], [])
+    for client, outcome in outcomes:
         if isinstance(outcome, str):
             trained.failures.append((client, outcome))
             continue
         scalars = {name: float(value) for name, value in outcome.scalars.items()}
-        loss = scalars.pop("train_loss")
+        loss = scalars.pop("train_loss", 0.0)
         weight, group = float(outcome.weight), int(outcome.group)
         traffic = sum(v.numel() * v.element_size() for v in outcome.vectors.values()) + 4 * len(scalars)
-        if not job.method.gathers:
+        if fold:
             for name, vector in outcome.vectors.items():
                 trained.sums.setdefault((name, group), ExactSum()).add(vector, weight)
-        vectors = outcome.vectors if job.method.gathers else {}
+        vectors = {} if fold else outcome.vectors
         trained.sent.append(Sent(client, group, weight, scalars, outcome.keep, vectors, traffic, loss))
     return trained
 

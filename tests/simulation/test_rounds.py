@@ -26,12 +26,9 @@ def test_every_method_gets_the_same_cohorts_and_the_same_first_model(federation:
     assert len(set(map(tuple, expected))) > 1
     for name in METHODS:
         assert cohorts(run(name, federation, participation=0.4)) == expected
-    firsts = [
-        METHODS[name]().setup(federation.model, federation.model.init)["model"]
-        for name in METHODS
-        if name not in ("local", "fedper", "ifca")
-    ]
-    assert all(torch.equal(first, firsts[0]) for first in firsts)
+    servers = [METHODS[name]().setup(federation.model, federation.model.init) for name in METHODS]
+    firsts = [server["model"] for server in servers if "model" in server]
+    assert len(firsts) > 10 and all(torch.equal(first, firsts[0]) for first in firsts)
 
 
 def test_cohorts_depend_on_seed_and_round_and_not_on_the_length_of_a_run() -> None:

@@ -1,0 +1,115 @@
+"""What happens before the first round: everybody is asked, newcomers after the last one."""
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from support import Workers, images, prepare_run, run, same
+from torch import Tensor
+
+from fedflow.data import Dataset
+from fedflow.errors import FedflowError
+from fedflow.local.client import Client, Update
+from fedflow.methods.base import Cohort, Server
+from fedflow.methods.fedavg import FedAvg
+from fedflow.simulation.federation import Federation
+
+
+class Asking(FedAvg):
+    """FedAvg that asks for sizes and mean pixels first, and then sends the sum of all sizes to everybody."""
+
+    asked: ClassVar[list] = []
+
+    def introductions(self) -> int:
+        return 2
+
+    def invite(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
+        return {"total": server["total"]} if phase else {}
+
+    def introduce(self, phase: int, client: Client) -> Update:
+        x, _ = client.data()
+        answer = x.mean().reshape(1) if phase == 0 else client.received["total"] * 2
+        return client.update(answer=answer, weight=client.samples)
+
+    def meet(self, phase: int, server: Server, cohort: Cohort) -> Server:
+        self.asked.append((phase, list(cohort.ids)))
+        total = torch.tensor([float(cohort.weights.sum())])
+        return server | ({"total": total} if phase == 0 else {"doubled": cohort.stack("answer")})
+
+
+@pytest.fixture(scope="module")
+def federation(digits: Dataset) -> Federation:
+    return images(digits)
+
+
+@pytest.fixture(autouse=True)
+def nobody_asked() -> None:
+    Asking.asked.clear()
+
+
+def test_all_are_asked_in_every_phase_before_the_first_round(federation: Federation):
+    ran = run(Asking(), federation, rounds=2, participation=0.5)
+    assert Asking.asked == [(0, list(range(8))), (1, list(range(8)))]
+    assert same(
+        {"model": ran.servers[-1]["model"]},
+        {"model": run("fedavg", federation, rounds=2, participation=0.5).servers[-1]["model"]},
+    )
+
+
+def test_the_traffic_of_introductions_is_counted_apart(federation: Federation):
+    metrics = run(Asking(), federation, rounds=1).outcome().metrics
+    assert metrics["introduction_bytes_down"] == 8 * 4 and metrics["introduction_bytes_up"] == 2 * 8 * 4
+    expected = run("fedavg", federation, rounds=1).outcome().metrics
+    assert metrics["bytes_up"] == expected["bytes_up"] and "introduction_bytes_up" not in expected
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_answers_do_not_depend_on_the_workers(federation: Federation, workers: int):
+    ran = run(Asking(), federation, rounds=1, executor=Workers(workers), cohort="vmap")
+    assert same(ran.servers[-1], run(Asking(), federation, rounds=1, cohort="vmap").servers[-1])
+
+
+def test_nobody_is_asked_twice_after_a_resume(federation: Federation, tmp_path):
+    settings = {"rounds": 3, "checkpoints": tmp_path}
+    next(prepare_run(Asking(), federation, **settings).rounds())  # killed after a round without a checkpoint
+    Asking.asked.clear()
+    simulation = prepare_run(Asking(), federation, **settings)
+    assert len(list(simulation.rounds())) == 3 and Asking.asked == []
+    assert simulation.outcome().metrics["introduction_bytes_down"] == 8 * 4
+
+
+def test_newcomers_are_asked_when_they_join(federation: Federation):
+    late = replace(federation, partition=replace(federation.partition, newcomers=2))
+    outcome = run(Asking(), late, rounds=1).outcome()
+    assert Asking.asked == [(0, list(range(6))), (1, list(range(6))), (0, [6, 7]), (1, [6, 7])]
+    assert outcome.metrics["introduction_bytes_down"] == 6 * 4  # paid by those that took part
+
+
+def test_a_client_that_cannot_answer_is_named(federation: Federation):
+    class Failing(Asking):
+        def introduce(self, phase: int, client: Client) -> Update:
+            if float(client.samples) == 12:
+                raise ValueError("no data here")
+            return super().introduce(phase, client)
+
+    with pytest.raises(FedflowError, match=r"introduction 1 of 2: client 2 failed: ValueError: no data here"):
+        run(Failing(), federation)
+
+
+def test_a_round_may_have_several_cycles(federation: Federation):
+    class Cycling(FedAvg):
+        def cycles(self, server: Server) -> int:
+            return 3
+
+        def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
+            return np.array([int(server.get("at", torch.zeros(1)))])
+
+        def aggregate(self, server: Server, cohort: Cohort) -> Server:
+            return super().aggregate(server, cohort) | {"at": torch.tensor([float(cohort.ids[0] + 1)])}
+
+    ran = run(Cycling(), federation, rounds=2)
+    assert [r.cohort for r in ran.rounds] == [[0, 1, 2], [3, 4, 5]]
+    one = federation.model.size * 4
+    assert [r.bytes_up for r in ran.rounds] == [3 * one, 6 * one]
