@@ -18,6 +18,7 @@ from fedflow.methods import (  # noqa: F401
     ifca,
     lg_fedavg,
     local,
+    mtl,
     propfair,
     qfedavg,
     qfedsgd,

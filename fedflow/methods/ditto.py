@@ -10,6 +10,7 @@ Server: as FedAvg.
 *Differs from the paper in*: uniform sampling and n_k weights, as FedAvg here (the authors do the reverse).
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from torch import Tensor
@@ -25,6 +26,7 @@ from fedflow.settings import option
 @register("ditto", "Ditto")
 class Ditto(FedAvg):
     serves: ClassVar[str] = "personal"
+    newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
 
     lam: float = option(
         1.0, "pull of the personal towards the global model", symbol="lambda", ge=0,
