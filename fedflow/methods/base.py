@@ -3,6 +3,10 @@
 A method is a `Settings` class (its hyper-parameters) plus up to seven hooks, in this order: `setup`,
 `plan`, `broadcast`, `deliver`, `local`, `aggregate`, `model_for`. It never loops over batches, knows no
 device, and writes no file; the engine does.
+
+Methods that must know clients before these take part have `introductions`: in each of them all clients
+are asked (`invite`, `introduce`) and the server takes note (`meet`). Newcomers, numbered N and up, are
+asked after the last round, before they are served.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,6 +15,7 @@ from typing import ClassVar, Protocol, TypeVar
 import numpy as np
 from torch import Tensor
 
+from fedflow.data import Examples
 from fedflow.errors import unknown_name
 from fedflow.local.client import Client, Update
 from fedflow.local.training import LocalTraining
@@ -27,6 +32,7 @@ class Cohort(Protocol):
     ids: list[int]
     groups: list[int]
     sizes: np.ndarray  # n_k of all N clients, taking part or not
+    public: Examples | None  # what the server has of its own: the public data of the partition or the method
 
     @property
     def clients(self) -> int:
@@ -76,7 +82,31 @@ class Method(Settings):
         """The server's first state. ``initial(i)`` is the i-th first model [D]; 0 is common to all."""
         return {"model": initial(0)}
 
-    def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int) -> np.ndarray:
+    def introductions(self) -> int:
+        """How many times every client is asked before it takes part."""
+        return 0
+
+    def learn(self, public: Examples, seed: int) -> Server:
+        """What the server gets out of public data before it meets anybody, added to its first state."""
+        return {}
+
+    def invite(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
+        """What one client receives in an introduction; traffic down is counted from it."""
+        return {}
+
+    def introduce(self, phase: int, client: Client) -> Update:
+        """What one client answers, asked on its own and never vmapped; traffic up is counted from it."""
+        raise NotImplementedError
+
+    def meet(self, phase: int, server: Server, cohort: Cohort) -> Server:
+        """The server's state after the answers of all clients, or of all newcomers (``ids`` from N on)."""
+        return server
+
+    def cycles(self, server: Server) -> int:
+        """How often `plan` to `aggregate` are repeated within one round."""
+        return 1
+
+    def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
         """The cohort: ``size`` distinct clients out of len(sizes), uniformly."""
         return rng.choice(len(sizes), size=size, replace=False)
 

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflow.data import Examples
 from fedflow.errors import FedflowError
 from fedflow.methods.base import Server
 from fedflow.metrics.clustering import agreement
@@ -26,7 +27,15 @@ from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.evaluation import EvaluationShard, Scores, evaluate_shard
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.executors import Executor, Inline, balanced
-from fedflow.simulation.worker import Job, Sent, Shard, Trained, train_shard
+from fedflow.simulation.worker import (
+    IntroductionShard,
+    Job,
+    Sent,
+    Shard,
+    Trained,
+    introduce_shard,
+    train_shard,
+)
 
 
 class RunSettings(Settings):
@@ -85,6 +94,7 @@ class _State:
     store: ClientStore
     participations: np.ndarray
     assignment: np.ndarray  # last known cluster of every client, -1 before the first
+    introduced: dict[str, int] | None = None  # bytes that the introductions took, down and up
     history: list[Round] = field(default_factory=list)
 
 
@@ -122,6 +132,10 @@ class Simulation:
     def rounds(self) -> Iterator[Round]:
         """Every round in order; after a resume the earlier ones are told again first (``replayed``)."""
         yield from (replace(past, replayed=True) for past in self.state.history)
+        if self.state.introduced is None:
+            self.state.introduced = self._introduce(range(self.clients))
+            if self.job.method.introductions():
+                self._checkpoint()
         for number in range(len(self.state.history) + 1, self.settings.rounds + 1):
             started = time.perf_counter()
             report = self._round(number)
@@ -162,6 +176,7 @@ class Simulation:
             "loss": _mean_or_none(scores.local_loss),
             "bytes_down": last.bytes_down,
             "bytes_up": last.bytes_up,
+            **self._introduction_traffic(),
             "target_accuracy": settings.target_accuracy,
             "rounds_to_target": reached.round if reached else None,
             "bytes_to_target": reached.bytes_down + reached.bytes_up if reached else None,
@@ -220,6 +235,8 @@ class Simulation:
         )
         saved = load_checkpoint(self.folder) if self.folder else None
         if saved is None or saved[1]["fingerprint"] != self.fingerprint:
+            if self.federation.public is not None:
+                state.server |= method.learn(self.federation.public, seed)
             return state
         tensors, facts = saved
         device = model.device
@@ -232,57 +249,92 @@ class Simulation:
         for past in facts["history"]:
             past["failed"] = {int(k): reason for k, reason in past["failed"].items()}
             state.history.append(Round(**past))
+        state.introduced = facts["introduced"]
         return state
 
     def _checkpoint(self) -> None:
         if self.folder is None:
             return
         state = self.state
-        tensors = {f"server/{name}": t for name, t in state.server.items()}
+        # Copies, because a server may know one tensor by two names.
+        tensors = {f"server/{name}": t.clone() for name, t in state.server.items()}
         tensors |= state.store.changes()
         tensors["participations"] = torch.from_numpy(state.participations)
         tensors["assignment"] = torch.from_numpy(state.assignment)
-        facts = {"fingerprint": self.fingerprint, "history": [asdict(r) for r in state.history]}
+        facts = {
+            "fingerprint": self.fingerprint,
+            "history": [asdict(r) for r in state.history],
+            "introduced": state.introduced,
+        }
         save_checkpoint(self.folder, tensors, facts)
         state.store.settle()
 
+    def _introduce(self, clients: Sequence[int]) -> dict[str, int]:
+        """Let the server meet clients before they take part; returns the bytes down and up."""
+        state, method, traffic = self.state, self.job.method, {"down": 0, "up": 0}
+        for phase in range(method.introductions()):
+            invite = partial(method.invite, phase)
+            shards = [
+                IntroductionShard(0, share, *self._messages(share, invite), phase)
+                for share in balanced(list(clients), self.federation.partition.sizes, self.executor.workers)
+            ]
+            title = f"introduction {phase + 1} of {method.introductions()}"
+            gathered = self._gathered(self.executor.map(introduce_shard, self.job, shards, title))
+            if gathered.failures:
+                k, reason = gathered.failures[0]
+                raise FedflowError(f"{title}: client {k} failed: {reason}")
+            state.server = method.meet(phase, state.server, gathered)
+            for sent in gathered.sent:
+                if sent.client < self.clients:
+                    state.store.put(sent.client, sent.keep)
+            traffic["down"] += _down(shards)
+            traffic["up"] += sum(sent.traffic for sent in gathered.sent)
+        return traffic
+
+    def _introduction_traffic(self) -> dict[str, int]:
+        """Bytes that are paid once, and not in every round; nothing where nobody is introduced."""
+        if not self.job.method.introductions() or self.state.introduced is None:
+            return {}
+        return {f"introduction_bytes_{way}": count for way, count in self.state.introduced.items()}
+
     def _round(self, number: int) -> Round:
-        state, method, sizes = self.state, self.job.method, self.sizes
-        rng = generator(self.job.seed, "cohort", number)
-        cohort = sorted(int(k) for k in method.plan(rng, sizes, self.cohort_size))
-        shards = [
-            Shard(number, clients, *self._messages(clients, method.broadcast))
-            for clients in balanced(cohort, sizes, self.executor.workers)
-        ]
-        down = sum(
-            _bytes(shard.vectors[at])
-            for shard in shards
-            for received in shard.received
-            for at in received.values()
-        )
-        results = self.executor.map(train_shard, self.job, shards, f"round {number} · train")
-        gathered = Gathered(results, self.federation.model, sizes)
-        if len(gathered.sent) < self.settings.min_cohort:
-            names = "; ".join(f"client {k}: {reason}" for k, reason in gathered.failures)
-            raise FedflowError(
-                f"round {number}: {len(gathered.sent)} of {len(cohort)} clients succeeded, "
-                f"run.min_cohort is {self.settings.min_cohort} ({names})"
-            )
-        state.server = method.aggregate(state.server, gathered)
-        for sent in gathered.sent:
-            state.store.put(sent.client, sent.keep)
-            state.participations[sent.client] += 1
+        state, method = self.state, self.job.method
         before = state.history[-1] if state.history else Round(0, [], 0.0, 0, 0)
-        return Round(
-            round=number,
-            cohort=cohort,
-            train_loss=float(np.mean([sent.train_loss for sent in gathered.sent])),
-            bytes_down=before.bytes_down + down,
-            bytes_up=before.bytes_up + sum(sent.traffic for sent in gathered.sent),
-            failed=dict(gathered.failures),
-            clusters=before.clusters,
-            ari=before.ari,
-        )
+        report = replace(
+            before, round=number, cohort=[], failed={}, local_accuracy=None, local_std=None,
+            local_worst10=None, global_accuracy=None, assignment=None,
+        )  # fmt: skip
+        losses: list[float] = []
+        for cycle in range(method.cycles(state.server)):
+            rng = generator(self.job.seed, "cohort", number, *([cycle] if cycle else []))
+            cohort = sorted(int(k) for k in method.plan(rng, self.sizes, self.cohort_size, state.server))
+            shards = [
+                Shard(number, clients, *self._messages(clients, method.broadcast))
+                for clients in balanced(cohort, self.sizes, self.executor.workers)
+            ]
+            gathered = self._gathered(
+                self.executor.map(train_shard, self.job, shards, f"round {number} · train")
+            )
+            if len(gathered.sent) < self.settings.min_cohort:
+                names = "; ".join(f"client {k}: {reason}" for k, reason in gathered.failures)
+                raise FedflowError(
+                    f"round {number}: {len(gathered.sent)} of {len(cohort)} clients succeeded, "
+                    f"run.min_cohort is {self.settings.min_cohort} ({names})"
+                )
+            state.server = method.aggregate(state.server, gathered)
+            for sent in gathered.sent:
+                state.store.put(sent.client, sent.keep)
+                state.participations[sent.client] += 1
+            report.cohort += cohort
+            report.failed |= dict(gathered.failures)
+            report.bytes_down += _down(shards)
+            report.bytes_up += sum(sent.traffic for sent in gathered.sent)
+            losses += [sent.train_loss for sent in gathered.sent]
+        report.train_loss = float(np.mean(losses))
+        return report
+
+    def _gathered(self, results: list[Trained]) -> "Gathered":
+        return Gathered(results, self.federation.model, self.sizes, self.federation.public)
 
     def _messages(
         self,
@@ -332,7 +384,10 @@ class Simulation:
     def _welcome(self) -> Scores | None:
         """Scores of the newcomers: of the model they are served, and after one local training of it."""
         late = range(self.clients, len(self.federation.partition.sizes))
-        return self._scores("newcomers", late, tune=True) if late else None
+        if not late:
+            return None
+        self._introduce(late)
+        return self._scores("newcomers", late, tune=True)
 
     def _scores(self, title: str, clients: Sequence[int], **what: Any) -> Scores:
         number, load = self.settings.rounds + 1, np.ones(len(self.federation.partition.sizes))
@@ -359,8 +414,10 @@ def code_digest() -> str:
 class Gathered:
     """The updates of one round in client order (`fedflow.methods.base.Cohort`)."""
 
-    def __init__(self, results: list[Trained], model: FlatModel, sizes: np.ndarray) -> None:
-        self.model, self.sizes = model, sizes
+    def __init__(
+        self, results: list[Trained], model: FlatModel, sizes: np.ndarray, public: Examples | None = None
+    ) -> None:
+        self.model, self.sizes, self.public = model, sizes, public
         self.sent: list[Sent] = sorted((s for r in results for s in r.sent), key=lambda s: s.client)
         self.failures = sorted(failure for r in results for failure in r.failures)
         self.ids = [s.client for s in self.sent]
@@ -415,8 +472,14 @@ def _merged(parts: list[Scores]) -> Scores:
     return Scores(clients=sorted(clients), models=models, model=model, **arrays)
 
 
-def _bytes(vector: Tensor) -> int:
-    return vector.numel() * vector.element_size()
+def _down(shards: Sequence[Shard]) -> int:
+    """Bytes that the clients of the shards receive."""
+    return sum(
+        shard.vectors[at].numel() * shard.vectors[at].element_size()
+        for shard in shards
+        for received in shard.received
+        for at in received.values()
+    )
 
 
 def _at_least(value: float | None, target: float | None) -> bool:
