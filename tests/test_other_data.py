@@ -1,6 +1,7 @@
 """What is no image, from one line of params.yaml to results, record and report."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,3 +63,24 @@ def test_roles_of_plays_are_clients(capsys, project: Path) -> None:
     assert metrics["clients"] == 2 and 0 <= metrics["local_accuracy"] <= 1
     rounds = pd.read_csv(project / "results" / "roles" / "fedavg" / "0" / "rounds.csv")
     assert rounds["train_loss"].iloc[-1] < rounds["train_loss"].iloc[0]
+
+
+@pytest.mark.parametrize(
+    ("partition", "network", "words"),
+    [
+        ("roles", "logistic", r"int32 inputs \[10\] and int64 targets \[\]"),
+        ("roles", "stacked_lstm", r"int32 inputs \[10\] and int64 targets \[\]"),
+        ("machines", "char_lstm", r"float32 inputs \[10\] and float32 targets \[\]"),
+        ("machines", "logistic", r"float32 inputs \[10\] and float32 targets \[\]"),
+    ],
+)
+def test_a_network_for_other_data_is_refused_in_one_line(
+    capsys, project: Path, partition: str, network: str, words: str
+) -> None:
+    dataset = {"roles": "plays", "machines": "mixture"}[partition]
+    done = fedflow(
+        capsys, "run", "--root", project, "--partition", partition, "--method", "fedavg",
+        "--set", f"models.{dataset}={network}",
+    )  # fmt: skip
+    assert done.code == 2 and done.err.count("\n") == 1
+    assert re.search(f"model.name: '{network}' is not accepted; expected a network for {words}", done.err)

@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 
 from fedflow.data import Examples, load_prepared
+from fedflow.data.files import reason
+from fedflow.errors import BadInput
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, load_partition
@@ -66,10 +68,28 @@ def _open(files: FederationFiles) -> Federation:
     public = load_prepared(Path(files.public)).train.to(device) if files.public else None
     if public is None and len(partition.public):
         public = train.only(torch.as_tensor(partition.public, device=device))
+    model = FlatModel(factory, device=device)
+    _need_fit(model, train, files.model)
     return Federation(
-        model=FlatModel(factory, device=device),
+        model=model,
         train=train,
         test=dataset.test.relabelled(partition.test_labels).to(device),
         partition=partition,
         public=public,
     )
+
+
+def _need_fit(model: FlatModel, train: Examples, name: str) -> None:
+    """Raise `BadInput` unless the network can read an input and be scored on its target."""
+    first = torch.zeros(1, dtype=torch.int64, device=model.device)
+    w = torch.zeros(model.size, dtype=model.dtype, device=model.device)
+    try:
+        with torch.no_grad():
+            model.loss(model.outputs(w, train.inputs(first, model.dtype)), train.targets(first))
+    except (IndexError, RuntimeError, ValueError) as error:
+        inputs, targets = (str(t.dtype).removeprefix("torch.") for t in (train.x, train.y))
+        raise BadInput(
+            "model.name", name,
+            f"a network for {inputs} inputs {list(train.x.shape[1:])} and {targets} targets "
+            f"{list(train.y.shape[1:])} ({reason(error)})",
+        ) from error  # fmt: skip
