@@ -347,13 +347,14 @@ class Simulation:
         Those who never took part keep what ``newcomer`` names (kept vector -> received vector).
         """
         vectors: list[Tensor] = []
-        places: dict[int, int] = {}
+        places: dict[tuple, int] = {}
 
         def place(vector: Tensor) -> int:
-            if id(vector) not in places:
-                places[id(vector)] = len(vectors)
+            same = (vector.data_ptr(), vector.shape, vector.stride(), vector.dtype)  # rows of a stack too
+            if same not in places:
+                places[same] = len(vectors)
                 vectors.append(vector)
-            return places[id(vector)]
+            return places[same]
 
         server, store = self.state.server, self.state.store
         received, kept = [], []
@@ -438,7 +439,7 @@ class Gathered:
         total = ExactSum()
         if weights is not None:
             for sent, weight in zip(self.sent, weights):
-                if group in (None, sent.group):
+                if weight and group in (None, sent.group):
                     total.add(sent.vectors[name], float(weight))
             return total.mean(self.model.dtype)
         for (key, number), part in sorted(self._sums.items(), key=lambda item: item[0]):
