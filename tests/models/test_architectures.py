@@ -36,6 +36,7 @@ def samples(network: str, *sizes: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, y.float() if network == "linear" else y
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # LSTMs are run one by one in a cohort
 @pytest.mark.parametrize("network", [name for name in ARCHITECTURES if name not in NORMED])
 def test_one_step_of_a_cohort_under_vmap_is_the_step_of_each_client(network: str) -> None:
     model, (x, y) = flat(network), samples(network, CLIENTS, BATCH)
