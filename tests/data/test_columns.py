@@ -6,9 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from command import make_project
 
+from fedflow.config import load_params
 from fedflow.data import Dataset, DatasetParams, is_current, load_prepared, prepare, source
 from fedflow.errors import FedflowError
+from fedflow.experiment import prepare_dataset
 
 USERS = {"user_train": np.arange(30) // 10, "user_test": np.arange(12, dtype=np.uint8) // 4}
 
@@ -64,6 +67,18 @@ def test_domains_of_images_are_normalised_with_their_own_constants(npz: Callable
     alone = {"domain_train": np.zeros(30, int), "domain_test": np.ones(12, int)}
     params = DatasetParams(source="npz", path=str(npz(**alone)))
     fails("small: no training image has the domain 1", lambda: prepare(params, tmp_path))
+
+
+def test_users_of_leaf_need_not_have_every_class(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        data = {name: {"x": [[0.5] * 784] * 3, "y": [7, 61, 7]} for name in ("ann", "bob")}
+        (tmp_path / split).mkdir()
+        content = {"users": list(data), "user_data": data}
+        (tmp_path / split / "all_data.json").write_text(json.dumps(content))
+    entry = {"source": "leaf_femnist", "path": str(tmp_path), "train_limit": 4}
+    data = prepare(DatasetParams.parse(entry), tmp_path / "out")
+    assert data.num_classes == 62 and sorted(data.y_train.tolist()) == [7, 7, 7, 61]
+    assert data.columns["user"].names == ("ann", "bob") and len(data.columns["user"].train) == 4
 
 
 # A table beside an image folder
@@ -146,6 +161,18 @@ def test_a_replaced_file_is_noticed_and_a_touched_or_missing_one_is_not(
     assert not is_current(out, params) and prepare(params, out).hash != first.hash and is_current(out, params)
     path.unlink()
     assert is_current(out, params)
+
+
+def test_prepare_reads_a_replaced_file_again_and_says_where_a_field_is_wrong(
+    npz: Callable, tmp_path: Path
+) -> None:
+    root, file = make_project(tmp_path / "project"), npz()
+    params = load_params(root / "params.yaml", [f"data.arrays.path={file}"])
+    first = load_prepared(prepare_dataset(params, "arrays", root))
+    npz(x_train=np.ones((30, 4, 4), np.uint8))
+    assert load_prepared(prepare_dataset(params, "arrays", root)).hash != first.hash
+    limited = load_params(root / "params.yaml", [f"data.arrays.path={file}", "data.arrays.train_limit=2"])
+    fails("data.arrays.train_limit: 2 is not", lambda: prepare_dataset(limited, "arrays", root))
 
 
 def test_files_of_folders_tables_and_parts_are_watched(

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -57,6 +59,22 @@ def test_mlflow_serves_logits_of_raw_images(record_of, root, model, outcome):
     with pytest.raises(FedflowError, match=r"one of 0, 1, 2, 3, 4, 5"):
         served.predict(images, params={"client": 99})
     assert version.run_id == run_id
+
+
+def test_images_of_several_domains_are_served_as_they_are_normalised(root, model, outcome, card, rounds):
+    import mlflow
+
+    options = {"experiment": "domains", "name": "n", "key": "domains", "params": {}, "system_metrics": False}
+    with open_run(root, **options) as record:
+        record.round(rounds[0])
+        facts = replace(card("global", "domains"), mean=None, std=None, input_type="float32")
+        record.finish(outcome("global"), card=facts)
+    version = open_store(root).client().get_model_version_by_alias("domains.fedavg", "newest")
+    served = mlflow.pyfunc.load_model(version.source)
+    assert served.input_example.dtype == np.float32
+    x = np.random.default_rng(0).normal(size=(3, 1, 16, 16)).astype(np.float32)
+    expected = model.outputs(outcome("global").models[0], torch.from_numpy(x)).detach().numpy()
+    np.testing.assert_allclose(served.predict(x), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_every_cluster_is_registered_and_versions_count_up(record_of, root):
