@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedflow.data import DatasetParams, prepare, source
+from fedflow.data import SOURCES, DatasetParams, prepare, source
 
 ROOT = Path(os.environ.get("FEDFLOW_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 
@@ -119,3 +119,12 @@ def test_cifar10_is_read_from_its_tar(tmp_path: Path) -> None:
     # lossy JPEG pixels, so the published means hold only roughly
     means = data.x_train.double().mean((0, 2, 3)) / 255
     torch.testing.assert_close(means, torch.tensor(data.mean, dtype=torch.float64), atol=0.005, rtol=0)
+
+
+@needs("tinyshakespeare.txt")
+def test_tiny_shakespeare_has_its_roles_and_characters() -> None:
+    options = SOURCES["tinyshakespeare"].options
+    assert options is not None
+    raw = source("tinyshakespeare").load(ROOT, options=options.parse({"stride": 50, "min_samples": 10}))
+    assert len(raw.classes) == 65 and raw.x_train.shape[1] == 80
+    assert {"ROMEO", "GLOUCESTER", "First Citizen"} <= set(raw.columns["user"].names)
