@@ -2,6 +2,7 @@
 
 from fedflow.methods import (  # noqa: F401
     afl,
+    apfl,
     ditto,
     fedadagrad,
     fedadam,
