@@ -119,7 +119,7 @@ def test_every_scheme_is_listed_in_one_sentence(call):
 
 def test_a_scheme_is_explained(call):
     out = call("schemes", "dirichlet", rooted=False)
-    assert "Order of sampling:" in out and "ICML 2019" in out and ">>> cut(" in out
+    assert "Order of sampling:" in out and "ICML 2019" in out and ">>> portions(" in out
     assert re.search(r"^alpha +alpha +0.1 +a number > 0 ", out, re.M)
 
 

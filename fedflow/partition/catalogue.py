@@ -4,11 +4,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from fedflow.data import Column
+from fedflow.partition.after import difficulty, holdout, label_noise, newcomers
 from fedflow.partition.base import SCHEMES, Samples, Scheme
 from fedflow.partition.params import PartitionParams
 from fedflow.partition.partition import make_partition
@@ -34,6 +36,67 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "super_clusters": {"clusters": "cifar10"},
 }
 PICTURES = "images/partitions"  # below docs/
+
+# Set-ups of the literature: what it is, where it is published, entry of data, entry of partitions.
+RECIPES: tuple[tuple[str, str, str, str], ...] = (
+    ("label skew 20 %", "PACFL, FLIS (Tables 3.1, 3.8)", "{source: cifar10}",
+     "{scheme: label_skew, fraction: 0.2, clients: 100}"),
+    ("Dir(0.1)", "PACFL (Table 3.9)", "{source: cifar10}",
+     "{scheme: dirichlet, alpha: 0.1, clients: 100, min_size: 10}"),
+    ("SC-NIID(2)", "Table 5.4", "{source: cifar10}",
+     "{scheme: super_clusters, clusters: cifar10, labels_per_client: 2, clients: 100}"),
+    ("C-NIID(2), its control", "Table 5.4", "{source: cifar10}",
+     "{scheme: super_clusters, clusters: cifar10, control: matched_random, clients: 100}"),
+    ("SC-Dir(0.5)", "Table 5.4", "{source: cifar10}",
+     "{scheme: super_clusters, clusters: cifar10, within: dirichlet, alpha: 0.5, clients: 100}"),
+    ("MIX-4", "PACFL (Table 3.10)",
+     "{source: mix, parts: [{source: usps}, {source: cifar10}, {source: svhn}, {source: fmnist}]}",
+     "{scheme: domains, clients_per_domain: [14, 32, 26, 28], samples_per_client: 500}"),
+    ("newcomers, 80 + 20", "PACFL, FLIS (Tables 3.6, 3.12)", "{source: cifar100}",
+     "{scheme: label_skew, fraction: 0.2, clients: 100, newcomers: 0.2}"),
+    ("attributes of faces", "PACFL (Fig. 3.17)", "{source: leaf_celeba, path: data/raw/celeba}",
+     "{scheme: attributes, columns: [smiling, wavy_hair, wearing_hat], clients: 30}"),
+    ("Scenario 1", "FLT (Table 1)", "{source: mnist}",
+     "{scheme: label_groups, groups: 5, labels_per_group: 2, sampler: slice, clients: 100}"),
+    ("Scenario 2, ring overlap", "FLT (Table 2)", "{source: cifar10}",
+     "{scheme: label_groups, groups: 5, labels_per_group: 3, overlap: 1, sampler: slice, clients: 100}"),
+    ("Table 5's sampler", "FLT (Table 5)", "{source: cifar10}",
+     "{scheme: label_groups, groups: 5, labels_per_group: 3, overlap: 1, sampler: independent, "
+     "samples_per_label: 250, clients: 500}"),
+    ("Scenario 3, writers", "FLT (Table 3)", "{source: leaf_femnist, path: data/raw/femnist}",
+     "{scheme: natural, clients: 200}"),
+    ("Scenario 4", "FLT (Table 4)", "{source: emnist_balanced}", "{scheme: structured, clients: 2400}"),
+    ("Dirichlet, exact sizes", "FedDyn (Table 2.1)", "{source: cifar10}",
+     "{scheme: dirichlet_exact, alpha: 0.3, clients: 100}"),
+    ("unbalanced IID", "FedDyn (Table 2.3)", "{source: cifar10}",
+     "{scheme: iid, sigma: 0.3, clients: 100}"),
+    ("synthetic, Type 1", "FedDyn (Table A.4)", "{source: synthetic_convex, heterogeneity: parameters}",
+     "{scheme: natural}"),
+    ("ACID", "PFLDyn (Table 3.1)", "{source: cifar10}",
+     "{scheme: acid, classes_per_client: 5, clients: 100}"),
+    ("ALID", "PFLDyn (Table 3.2)", "{source: cifar10}",
+     "{scheme: acid, classes_per_client: 5, anonymous: true, clients: 100}"),
+    ("pathological", "SuPerFed (Table 2.3)", "{source: mnist}",
+     "{scheme: shards, shards_per_client: 2, clients: 50, holdout: 0.2}"),
+    ("label noise", "SuPerFed (Table 2.6)", "{source: mnist}",
+     "{scheme: dirichlet, alpha: 100, clients: 100, holdout: 0.2, label_noise: {kind: pair, ratio: 0.4}}"),
+    ("roles of plays", "LEAF", "{source: leaf_shakespeare, path: data/raw/shakespeare}", "{scheme: natural}"),
+    ("difficulty", "Curriculum-FL (Fig. 2.8)", "{source: cifar10}",
+     "{scheme: dirichlet_clients, alpha: 0.2, clients: 100, difficulty: {order: 1.0}}"),
+    ("more partitions than clients", "Curriculum-FL (section 2.5)", "{source: cifar10}",
+     "{scheme: iid, clients: 100, pieces: 400}"),
+    ("shards of 250", "Sub-FedAvg (Table 4.1)", "{source: cifar10}",
+     "{scheme: shards, shards_per_client: 2, length: 250, clients: 100}"),
+    ("mixed linear regression", "IFCA (section 6.1)", "{source: mixed_regression, clients: 100, groups: 2}",
+     "{scheme: natural, groups: group}"),
+    ("rotated MNIST", "IFCA (section 6.2)", "{source: mnist, rotations: [0, 90, 180, 270]}",
+     "{scheme: domains, column: rotation, clients: 1200, samples_per_client: 200, draw: random}"),
+    ("rotated CIFAR-10", "IFCA (section 6.2)", "{source: cifar10, rotations: [0, 180]}",
+     "{scheme: domains, column: rotation, clients: 200, samples_per_client: 500, draw: random}"),
+    ("disjoint Dirichlet", "FedEvg (section 7.2)", "{source: mnist, resize: 32}",
+     "{scheme: dirichlet_disjoint, alpha: 1.0, clients: 10, holdout: 0.2}"),
+)  # fmt: skip
+AFTER = (difficulty, newcomers, holdout, label_noise)
 
 
 @dataclass(frozen=True)
@@ -110,6 +173,15 @@ def catalogue() -> str:
         "## What every scheme takes",
         "",
         *markdown(shared),
+        "",
+        "## What any scheme can be followed by",
+        *(line for module in AFTER for line in _step(module)),
+        "",
+        "## Set-ups of the literature",
+        "",
+        "| what | where | under `data` | under `partitions`, beside `dataset:` |",
+        "|---|---|---|---|",
+        *(f"| {what} | {where} | `{data}` | `{entry}` |" for what, where, data, entry in RECIPES),
     ]
     return "\n".join([*head, *(line for page in pages for line in _section(page))]) + "\n"
 
@@ -120,6 +192,18 @@ def _section(page: Page) -> list[str]:
     lines = ["", f'<a id="{page.name}"></a>', "", f"## {page.title} (`{page.name}`)", ""]
     lines += [f"![{page.title}]({PICTURES}/{page.name}.png)", "", text, "", f"`mine: {page.example}`"]
     return [*lines, "", *markdown(page.options)]
+
+
+def _step(module: ModuleType) -> list[str]:
+    """The text of a step, and the fields of its mapping where it takes one."""
+    text = (module.__doc__ or "").split("\n\n>>>")[0].strip()
+    rows = [
+        line
+        for settings in vars(module).values()
+        if isinstance(settings, type) and settings.__module__ == module.__name__
+        for line in ["", *markdown(explain(settings))]
+    ]
+    return ["", text, *rows]
 
 
 def _yaml(value: Any) -> str:
