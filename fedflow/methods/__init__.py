@@ -20,6 +20,7 @@ from fedflow.methods import (  # noqa: F401
     lg_fedavg,
     local,
     mtl,
+    perfedavg,
     pfedme,
     propfair,
     qfedavg,
