@@ -1,21 +1,31 @@
 """One experiment: a partition, a method and a seed out of ``params.yaml``, run and recorded."""
 
+import contextlib
+import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
+from fedflow.code import code_digest
 from fedflow.config import Params, digest
-from fedflow.data import is_current, load_prepared, prepare, within
+from fedflow.data import Dataset, is_current, load_prepared, prepare, within
+from fedflow.data.files import reading
 from fedflow.errors import BadInput, FedflowError
-from fedflow.partition import Samples, load_partition, make_partition
+from fedflow.local.expert import expert_losses
+from fedflow.local.training import LocalTraining
+from fedflow.models import build
+from fedflow.models.flat import FlatModel
+from fedflow.partition import PartitionParams, Samples, load_partition, make_partition
+from fedflow.partition.after.difficulty import Difficulty
 from fedflow.results import write_results
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import FederationFiles
@@ -117,16 +127,55 @@ def prepare_dataset(params: Params, name: str, root: Path = Path()) -> Path:
 def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
     """Make ``data/partitions/<name>`` unless it is there, whole, for the same data and parameters.
 
-    Returns the folder.
+    Returns the folder. A note in ``.fedflow/partitions`` says what it was made from, code included, so that
+    it is not made only to be compared; in the folder it would change what DVC sees with every comment.
     """
-    wanted = params.partition(name)
+    wanted, folder = params.partition(name), root / "data" / "partitions" / name
     dataset = load_prepared(root / "data" / "prepared" / wanted.dataset)
-    folder = root / "data" / "partitions" / name
-    made = make_partition(wanted, Samples.of(dataset), dataset.hash)
-    there = _whole(lambda: load_partition(folder))
+    there, note = _whole(lambda: load_partition(folder)), root / ".fedflow" / "partitions" / f"{name}.json"
+    origin = _origin(wanted, dataset, root)
+    if there is not None and (_fact(note, "partition"), _fact(note, "origin")) == (there.hash, origin):
+        return folder
+    samples = Samples.of(dataset, losses=lambda difficulty: _losses(difficulty, dataset, wanted.seed, root))
+    made = make_partition(wanted, samples, dataset.hash)
     if there is None or (there.hash, there.params) != (made.hash, made.params):
         made.save(folder)
+    _make_writable(note.parent)
+    note.write_text(json.dumps({"partition": made.hash, "origin": origin}) + "\n")
     return folder
+
+
+def _origin(wanted: PartitionParams, dataset: Dataset, root: Path) -> str:
+    """A hash of all that a partition depends on: parameters, data, code, and a file of losses."""
+    parts, losses = ["random.py", "partition", "heterogeneity"], ""
+    if wanted.difficulty is not None and wanted.difficulty.losses is None:
+        parts += ["data/examples.py", "local", "models"]  # the expert's
+    elif wanted.difficulty is not None:
+        with contextlib.suppress(OSError):  # whoever reads it says so
+            losses = hashlib.blake2b((root / wanted.difficulty.losses).read_bytes()).hexdigest()
+    about = wanted.as_dict(), dataset.hash, code_digest(*parts), losses
+    return hashlib.blake2b(json.dumps(about).encode(), digest_size=8).hexdigest()
+
+
+def _losses(difficulty: Difficulty, dataset: Dataset, seed: int, root: Path) -> np.ndarray:
+    """A loss per training sample [n]: of the file, or of an expert (on the CPU, so the same everywhere)."""
+    if difficulty.losses is not None:
+        with reading(root / difficulty.losses):
+            losses = np.load(root / difficulty.losses, allow_pickle=False)
+        numbers = isinstance(losses, np.ndarray) and losses.dtype.kind in "fiu"
+        if not numbers or losses.shape != dataset.y_train.shape[:1] or not np.isfinite(losses).all():
+            accepted = f"an .npy file of {len(dataset.y_train)} finite numbers, one per training sample"
+            raise BadInput(f"{difficulty.section}.losses", difficulty.losses, accepted)
+        return losses
+    torch.set_num_threads(1)
+    try:
+        model = FlatModel(partial(build, difficulty.expert, dataset.input_shape, dataset.num_classes))
+    except BadInput as error:
+        raise BadInput(f"{difficulty.section}.expert", difficulty.expert, error.accepted) from None
+    training = LocalTraining.parse(
+        {"epochs": difficulty.epochs, "batch_size": 64, "lr": difficulty.lr, "momentum": 0.9}
+    )
+    return expert_losses(model, dataset.train, training, seed)
 
 
 def perform(

@@ -1,14 +1,23 @@
 """An experiment as a whole, in this process: what is made anew, what goes on, and what is recorded once."""
 
+import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedflow.config import load_params
+from fedflow.data import load_prepared
 from fedflow.errors import FedflowError
 from fedflow.experiment import Experiment, perform, prepare_dataset, prepare_partition
+from fedflow.local.expert import expert_losses
+from fedflow.local.training import LocalTraining
+from fedflow.models import build
+from fedflow.models.flat import FlatModel
+from fedflow.partition import load_partition
 from fedflow.simulation.executors import Inline
 from fedflow.simulation.rounds import Simulation
 from fedflow.tracking.store import open_store
@@ -50,6 +59,130 @@ def go(root: Path) -> Callable[..., dict[str, Any]]:
 def runs(root: Path) -> list[Any]:
     client = open_store(root).client()
     return client.search_runs([e.experiment_id for e in client.search_experiments()])
+
+
+def test_a_partition_that_is_there_is_not_made_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = load_params(root / "params.yaml")
+    folder = root / "data" / "partitions" / "digits-4"
+    before = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
+
+    def made(*_: Any) -> None:
+        raise AssertionError("it was made")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedflow.experiment.make_partition", made)
+        assert prepare_partition(params, "digits-4", root) == folder
+        for change in ("alpha=5", "newcomers=0.25"):  # another parameter
+            other = load_params(root / "params.yaml", [f"partitions.digits-4.{change}"])
+            with pytest.raises(AssertionError, match="it was made"):
+                prepare_partition(other, "digits-4", root)
+        patch.setattr("fedflow.experiment.code_digest", lambda *parts: "of other code")
+        with pytest.raises(AssertionError, match="it was made"):
+            prepare_partition(params, "digits-4", root)
+    monkeypatch.setattr("fedflow.experiment.code_digest", lambda *parts: "of a comment")
+    prepare_partition(params, "digits-4", root)
+    assert {
+        file.name: file.stat().st_mtime_ns for file in folder.iterdir()
+    } == before  # for DVC nothing changed
+
+
+@pytest.mark.parametrize("spoil", ["partition.safetensors", "summary.json"])
+def test_a_damaged_partition_is_made_again(root: Path, spoil: str) -> None:
+    file = root / "data" / "partitions" / "digits-4" / spoil
+    good = file.read_bytes()
+    file.write_bytes(good[:-9])
+    prepare_partition(load_params(root / "params.yaml"), "digits-4", root)
+    assert file.read_bytes() == good
+
+
+# Difficulty
+
+EXPERT = "{expert: mlp, epochs: 2, lr: 0.1}"
+HARD = f"partitions.hard={{dataset: digits, scheme: iid, clients: 4, difficulty: {EXPERT}}}"
+
+
+@pytest.fixture
+def consistency(root: Path) -> Callable[..., list[float]]:
+    """Mean given loss of every client of the partition ``hard``, with changes to it."""
+
+    def measure(*changes: str) -> list[float]:
+        folder = prepare_partition(load_params(root / "params.yaml", [HARD, *changes]), "hard", root)
+        losses, made = np.load(root / "losses.npy"), load_partition(folder)
+        return [float(losses[made.train(k)].mean()) for k in range(4)]
+
+    count = len(load_prepared(root / "data" / "prepared" / "digits").y_train)
+    np.save(root / "losses.npy", np.random.default_rng(0).random(count))
+    return measure
+
+
+def test_clients_hold_samples_by_the_losses_of_a_file(root: Path, consistency: Callable) -> None:
+    by_file = "partitions.hard.difficulty.losses=losses.npy"
+    means = consistency(by_file)
+    assert means == pytest.approx([1 / 8, 3 / 8, 5 / 8, 7 / 8], abs=0.03)
+    np.save(root / "losses.npy", -np.load(root / "losses.npy"))  # another file of the same name
+    assert consistency(by_file) == pytest.approx([-7 / 8, -5 / 8, -3 / 8, -1 / 8], abs=0.03)
+
+
+def test_clients_hold_samples_by_the_losses_of_an_expert(root: Path, consistency: Callable) -> None:
+    assert consistency() == pytest.approx([0.5] * 4, abs=0.1)  # it knows nothing of the random numbers
+    folder = root / "data" / "partitions" / "hard"
+    made = {file.name: file.read_bytes() for file in folder.iterdir()}
+    dataset, hard = load_prepared(root / "data" / "prepared" / "digits"), load_partition(folder)
+    expert = FlatModel(partial(build, "mlp", dataset.input_shape, 10))
+    training = LocalTraining(epochs=2, batch_size=64, lr=0.1, momentum=0.9)
+    losses = expert_losses(expert, dataset.train, training, seed=0)
+    assert np.all(np.diff([losses[hard.train(k)].mean() for k in range(4)]) > 0)
+    shutil.rmtree(folder)
+    consistency()
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == made
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"losses.npy"),
+        (b"text", r"losses.npy"),
+        (np.zeros(3), r"partition.difficulty.losses: 'losses.npy' .* 1438 finite numbers, one per training"),
+        (np.full(1438, np.nan), r"partition.difficulty.losses: .* finite numbers"),
+        (np.full(1438, "a"), r"partition.difficulty.losses: .* finite numbers"),
+        (np.full(1438, None), r"losses.npy.*pickle"),
+    ],
+    ids=["missing", "no array", "too few", "nan", "text", "pickled"],
+)
+def test_losses_that_cannot_be_used_are_one_line(
+    root: Path, consistency: Callable, content: Any, message: str
+) -> None:
+    file = root / "losses.npy"
+    if content is None:
+        file.unlink()
+    elif isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        np.save(file, content, allow_pickle=True)
+    with pytest.raises(FedflowError, match=message) as error:
+        consistency("partitions.hard.difficulty.losses=losses.npy")
+    assert "\n" not in str(error.value)
+    assert not (root / "data" / "partitions" / "hard").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ("expert=lenet", r"difficulty.expert: 'lenet' .*did you mean 'lenet5'"),
+        ("expert=lenet5", r"partition.difficulty.expert: 'lenet5' .*fit images \(1, 8, 8\)"),
+        ("lr=1e9", r"the expert diverged at learning rate 1e\+09"),
+        ("order=2", r"difficulty.order: 2.0 .*<= 1"),
+    ],
+)
+def test_an_expert_that_cannot_be_trained_is_one_line(
+    consistency: Callable, changes: str, message: str
+) -> None:
+    with pytest.raises(FedflowError, match=message) as error:
+        consistency(f"partitions.hard.difficulty.{changes}")
+    assert "\n" not in str(error.value)
+
+
+# Runs
 
 
 def test_a_run_killed_after_it_was_recorded_is_not_recorded_twice(

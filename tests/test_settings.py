@@ -24,6 +24,7 @@ class Example(Settings):
     pair: tuple[float, ...] = option((), "numbers")
     more: dict = option(factory=dict, doc="anything")
     inner: Inner = option(factory=Inner, doc="settings within settings")
+    spare: Inner | None = option(None, "settings or nothing")
 
 
 class Needy(Settings):
@@ -105,6 +106,13 @@ def test_settings_within_settings_are_named_in_full() -> None:
         Example.parse({"inner": {"dept": 3}})
     with pytest.raises(BadInput, match=r"^example\.inner\.depth: -1 "):
         Example.parse({"inner": {"depth": -1}})
+
+
+def test_so_are_settings_that_may_be_left_out() -> None:
+    with pytest.raises(BadInput, match=r"^example\.spare\.dept: .*did you mean 'depth'"):
+        Example.parse({"spare": {"dept": 3}})
+    with pytest.raises(BadInput, match=r"^example\.spare: 3 .*expected a mapping or nothing"):
+        Example.parse({"spare": 3})
 
 
 @pytest.mark.parametrize(

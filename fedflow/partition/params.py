@@ -41,6 +41,7 @@ class PartitionParams(Settings):
         ge=0,
         lt=1,
     )
+    holdout_stratified: bool = option(True, "hold out of every label its share, not of all samples at random")
     validation: float = option(
         0.0, "share of a client's training samples that it is scored on instead, for tuning", ge=0, lt=1
     )

@@ -116,8 +116,13 @@ class Partition:
 
     @property
     def classes(self) -> int | None:
-        """The number of classes where the partition gives its own labels, None otherwise."""
-        return None if self.train_labels is None else int(self.train_labels.max()) + 1
+        """The number of classes where the scheme names them anew, None otherwise.
+
+        Label noise alone does not: wrong labels are of the same classes, even where one of them is lost.
+        """
+        if self.train_labels is None or self.test_labels is None:
+            return None
+        return int(max(self.train_labels.max(), self.test_labels.max(initial=0))) + 1
 
     def _arrays(self) -> dict[str, np.ndarray]:
         present = {name: getattr(self, name) for name in ARRAYS if getattr(self, name) is not None}
@@ -193,9 +198,9 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     train, groups = [train[k] for k in chosen], None if groups is None else groups[chosen]
     before = np.concatenate(train)
     pools, own = _test_pools(split, samples, train, chosen)
-    for purpose in ("holdout", "validation"):
+    for purpose, stratified in (("holdout", params.holdout_stratified), ("validation", True)):
         if share := getattr(params, purpose):
-            train, pools = hold_out(train, labels, share, rng(purpose), f"partition.{purpose}")
+            train, pools = hold_out(train, labels, share, rng(purpose), stratified, f"partition.{purpose}")
             own = list(np.arange(clients)[:, None])
     smallest = min(map(len, train))
     if smallest < params.min_train:

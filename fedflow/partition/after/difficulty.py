@@ -8,7 +8,9 @@ Source: Curriculum-FL, Algorithm 2, with its slips mended (counts go to N_ic, no
 
 import numpy as np
 
-from fedflow.partition.base import Indices
+from fedflow.errors import unknown_name
+from fedflow.models import ARCHITECTURES
+from fedflow.partition.base import Indices, gather
 from fedflow.settings import Settings, option
 
 
@@ -21,29 +23,35 @@ class Difficulty(Settings):
         None, "an .npy file with a loss per training sample; else an expert is trained"
     )
     expert: str = option("lenet5", "network of the expert, trained on all training samples")
-    epochs: int = option(5, "epochs of the expert's training", ge=1)
+    epochs: int = option(10, "epochs of the expert's training", ge=1)
     lr: float = option(
         0.01, "learning rate of the expert's training (SGD, momentum 0.9, batches of 64)", gt=0
     )
+
+    def validate(self) -> None:
+        if self.expert not in ARCHITECTURES:
+            raise unknown_name(f"{self.section}.expert", self.expert, ARCHITECTURES)
 
 
 def by_difficulty(
     parts: Indices, labels: np.ndarray, losses: np.ndarray, order: float, rng: np.random.Generator
 ) -> Indices:
-    """``parts`` dealt anew: the same counts N_ic of each class, other samples."""
-    owner = np.full(len(labels), -1)
+    """``parts``, which are disjoint, dealt anew: the same counts N_ic of each class, other samples.
+
+    ``labels`` [n] and ``losses`` [n] are of all samples; real targets count as one class.
+    """
+    owner, dealt = np.full(len(labels), -1), np.full(len(labels), -1)
     for k, rows in enumerate(parts):
         owner[rows] = k
-    dealt: list[list[np.ndarray]] = [[] for _ in parts]
-    for c in np.unique(labels):
-        mine = np.flatnonzero((labels == c) & (owner >= 0))
-        counts = np.bincount(owner[mine], minlength=len(parts))
+    classes = np.zeros(len(labels), dtype=int) if labels.dtype.kind == "f" else labels
+    for c in np.unique(classes):
+        mine = np.flatnonzero((classes == c) & (owner >= 0))
         ranked = mine[np.argsort(losses[mine], kind="stable")]
-        chunks = np.split(ranked, np.cumsum(counts)[:-1])
-        kept = (order * counts + 1e-9).astype(int)
-        sorted_in = [chunk[:q] for chunk, q in zip(chunks, kept)]
-        left = rng.permutation(np.concatenate([chunk[q:] for chunk, q in zip(chunks, kept)]))
-        rest = np.split(left, np.cumsum(counts - kept)[:-1])
-        for k, (by_order, at_random) in enumerate(zip(sorted_in, rest)):
-            dealt[k] += [by_order, at_random]
-    return [np.sort(np.concatenate(chunks)) for chunks in dealt]
+        counts = np.bincount(owner[mine], minlength=len(parts))  # N_ic
+        sorted_in = np.floor(order * counts + 1e-9)  # 0.29 * 100 is a little less than 29
+        client = np.repeat(np.arange(len(parts)), counts)  # whose turn it is, from easy to hard
+        turn = np.arange(len(mine)) - np.repeat(np.cumsum(counts) - counts, counts)
+        by_order = turn < sorted_in[client]
+        dealt[ranked[by_order]] = client[by_order]
+        dealt[rng.permutation(ranked[~by_order])] = client[~by_order]
+    return gather(dealt, len(parts))
