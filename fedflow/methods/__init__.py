@@ -16,6 +16,7 @@ from fedflow.methods import (  # noqa: F401
     fedrep,
     fedsgd,
     fedyogi,
+    fesem,
     ifca,
     lg_fedavg,
     local,

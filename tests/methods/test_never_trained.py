@@ -1,4 +1,4 @@
-"""A client that never took part is served what its method's page says, not what it would start to train from."""
+"""A client that never took part is served what its method's page says, not what it would train from."""
 
 import pytest
 import torch

@@ -1,0 +1,99 @@
+"""FeSEM: the server keeps several centres; clients whose models are close to each other share one.
+
+Source: Xie, Long, Shen, Zhou, Wang, Jiang, Zhang, "Multi-Center Federated Learning", 2020, arXiv 2005.01026,
+Algorithm 1. Objective: min over centres C_j and assignments r_k of (1/N) sum_k ||W_k - C_{r_k}||^2.
+
+Client: W_k <- E epochs of SGD from the centre that it received. Server: r_k = argmin_j ||W_k - C_j|| (lowest
+index on ties), then C_j = mean of the W_k with r_k = j; client k receives C_{r_k} next. In the first round,
+when everybody started from the same model, the first centre is the model farthest from the mean, every other
+one the model farthest from those before, and both steps are made ``first_iterations`` times.
+*Reduces to* uniform FedAvg when M = 1.
+*State*: server C_1..C_M, r_k; clients none. *Traffic*: 1 P down, 1 P up.
+*Newcomer*: trains the mean of all clients' centres, and gets the centre nearest to what came of it; to be
+served before that, it chooses with one step on all its data.
+*Ambiguous*: partial participation, which the paper has not. Here a centre is the mean of the participants
+that are assigned to it; the others stay assigned. The authors' code starts with random centres.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedflow.local.client import Client
+from fedflow.methods.assigned import Assigned
+from fedflow.methods.base import Cohort, Server, register
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+
+@register("fesem", "FeSEM")
+class FeSEM(Assigned):
+    centres: int = option(2, "number of centres", symbol="M", ge=1, grid=(2, 3, 4), source="section 5")
+    weighting: str = option(
+        "uniform", "weights within a centre: n_k, or the same for all",
+        choices=("samples", "uniform"), source="equation 6: uniform",
+    )  # fmt: skip
+    compared: list[str] | None = option(
+        None, "name patterns of the parameters whose distances count; nothing = all",
+        source="authors' code: the last dense layer",
+    )  # fmt: skip
+    first_iterations: int = option(
+        5, "assignments and means in the first round; later one of each", ge=1, source="authors' code"
+    )
+    empty: str = option(
+        "farthest", "a centre without clients goes to the model farthest from all others, or stays",
+        choices=("farthest", "keep"),
+    )  # fmt: skip
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+        """``models`` [M + 1, D]: the centres, and their mean for those who have none yet."""
+        return {"models": initial(0).repeat(self.centres + 1, 1)}
+
+    def cluster(self, server: Server, client: int) -> int:
+        """r_k; M for a client that never took part."""
+        assignment = server.get("assignment", ())
+        return int(assignment[client]) if client < len(assignment) else self.centres
+
+    def deliver(self, server: Server, client: int) -> dict[str, Tensor]:
+        if self.cluster(server, client) < self.centres:
+            return super().deliver(server, client)
+        return {"models": server["models"]}
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        w, first = cohort.stack("model"), "assignment" not in server  # [m, D]
+        models = server["models"].clone()
+        assignment = torch.full((cohort.clients,), self.centres) if first else server["assignment"].clone()
+        used = [j for j in range(self.centres) if (assignment == j).any()]
+        if first or self.empty == "farthest":
+            for j in sorted({*range(self.centres)} - {*used}):
+                others = models[used] if used else w.mean(0, keepdim=True)
+                models[j] = w[self.distances(w, others, cohort.model).amin(1).argmax()]
+                used.append(j)
+        for _ in range(self.first_iterations - 1 if first else 0):
+            r = self.nearest(w, models, cohort.model)
+            for j in r.unique().tolist():
+                models[j] = w[r == j].mean(0)
+        assignment[cohort.ids] = self.nearest(w, models, cohort.model).cpu()
+        after = super().aggregate({"models": models, "assignment": assignment}, cohort)
+        members = torch.bincount(assignment, minlength=self.centres + 1)[:-1].double().to(w.device)
+        after["models"][-1] = members @ after["models"][:-1].double() / members.sum()
+        return after
+
+    def model_for(self, client: Client) -> tuple[Tensor, Tensor]:
+        if "model" in client.received:
+            return super().model_for(client)
+        models = client.received["models"]
+        (j,) = self.nearest(client.full_step(models[-1])[None], models, client.model)
+        return models[j], j
+
+    def nearest(self, w: Tensor, models: Tensor, model: FlatModel) -> Tensor:
+        """r [m] of models ``w`` [m, D], given the centres and their mean ``models`` [M + 1, D]."""
+        return self.distances(w, models[:-1], model).argmin(1)  # the first of equal ones
+
+    def distances(self, w: Tensor, centres: Tensor, model: FlatModel) -> Tensor:
+        """Squared distances [m, c] of models [m, D] to ``centres`` [c, D] by what counts, never buffers."""
+        mask = torch.arange(model.size, device=w.device) < model.parameters
+        if self.compared is not None:
+            mask = mask & model.part(*self.compared).mask
+        return torch.stack([((w - centre) * mask).square().sum(1) for centre in centres], 1)

@@ -1,0 +1,163 @@
+"""FeSEM: assignments and centres by hand, Lloyd's algorithm, its first round, and FedAvg with one centre.
+
+With curves (1, b), a learning rate of 1 and one step, every client sends W_k = b_k wherever it starts.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+from support import Ran, follow, prepare_run, products, quadratics, run, with_cohorts
+from torch import Tensor
+
+from fedflow.methods import build_method
+from fedflow.methods.fesem import FeSEM
+from fedflow.simulation.federation import Federation
+
+JUMP = {"epochs": 1, "lr": 1}
+
+
+def numbers(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)[:, None]
+
+
+def points(values: Sequence[float]) -> Federation:
+    """Clients that send these."""
+    return quadratics(tuple((1, b) for b in values), (1,) * len(values), start=0)
+
+
+def fesem(values: list[float], centres: list[float], cohort: str = "loop", **hyper: Any) -> Ran:
+    """One round from given centres, to which the clients are assigned in turn."""
+    method = build_method("fesem", {"centres": len(centres)} | hyper)
+    simulation = prepare_run(method, points(values), rounds=2, training=JUMP, cohort=cohort)
+    simulation.state.server |= {
+        "models": numbers(*centres, 0), "assignment": torch.arange(len(values)) % len(centres)
+    }  # fmt: skip
+    return follow(simulation)
+
+
+def test_assignments_and_centres(cohort: str) -> None:
+    """Stable from the first round on, with the objective 0.625."""
+    ran = fesem([0, 1, 4, 6], [1, 3], cohort)
+    for assignment, models in zip(ran.server("assignment"), ran.server("models")):
+        assert assignment == [0, 0, 1, 1]
+        assert models == [0.5, 5, 2.75]
+    w, centres = numbers(0, 1, 4, 6), numbers(0.5, 5)
+    distances = FeSEM.parse({}).distances(w, centres, points([0]).model)
+    assert float(distances.amin(1).mean()) == 0.625
+    assert ran.outcome().scores.cluster.tolist() == [0, 0, 1, 1]
+    assert {j: float(w) for j, w in ran.outcome().models.items()} == {0: 0.5, 1: 5}
+
+
+def test_squared_distances_of_models() -> None:
+    """In the plane: of the models (0, 0), (1, 0), (4, 4) and (5, 5) to the centres (0, 1) and (3, 3)."""
+    w = torch.tensor([[0, 0], [1, 0], [4, 4], [5, 5]])
+    distances = FeSEM.parse({}).distances(w, torch.tensor([[0, 1], [3, 3]]), products().model)
+    assert distances.tolist() == [[1, 18], [2, 13], [25, 2], [41, 8]]
+
+
+def test_rounds_are_those_of_lloyd(cohort: str) -> None:
+    """Scikit-learn's k-means from the same centres ends where FeSEM does."""
+    values, centres = list(np.random.default_rng(0).normal(size=30) * 3), [-1.0, 0.2, 0.1]
+    method = build_method("fesem", {"centres": 3})
+    simulation = prepare_run(method, points(values), rounds=20, training=JUMP, cohort=cohort)
+    simulation.state.server |= {"models": numbers(*centres, 0), "assignment": torch.arange(30) % 3}
+    ran = follow(simulation)
+    lloyd = KMeans(3, init=np.array(centres)[:, None], n_init=1).fit(np.array(values)[:, None])
+    assert ran.server("models")[-1][:3] == pytest.approx(lloyd.cluster_centers_[:, 0].tolist(), abs=1e-9)
+    w = numbers(*values)
+    objectives = [float(torch.cdist(w, s["models"][:3]).square().amin(1).mean()) for s in ran.servers]
+    assert all(later <= earlier for earlier, later in pairwise(objectives))
+    assert objectives[-1] == pytest.approx(lloyd.inertia_ / 30)
+
+
+def test_the_first_centres_are_far_apart(cohort: str) -> None:
+    """The farthest from the mean 2.75 is 6, the farthest from that 0; one assignment makes 0, 1 | 4, 6."""
+    ran = run("fesem", points([0, 1, 4, 6]), rounds=1, training=JUMP, cohort=cohort)
+    assert ran.server("models") == [[5, 0.5, 2.75]]
+    assert ran.server("assignment") == [[1, 1, 0, 0]]
+
+
+@pytest.mark.parametrize(("iterations", "centres"), [(1, [12, 4]), (2, [11, 8 / 3]), (5, [10.2, 0.5])])
+def test_the_first_round_has_several_iterations(iterations: int, centres: list[float]) -> None:
+    """18, 9, 9, 8, 7 | 1, 0 in the end; so it is after rounds with one each, where clients send the same."""
+    values = [7, 18, 1, 9, 9, 0, 8]
+    one = run("fesem", points(values), {"first_iterations": iterations}, rounds=1, training=JUMP)
+    more = run("fesem", points(values), {"first_iterations": 1}, rounds=iterations, training=JUMP)
+    assert one.server("models")[-1][:2] == pytest.approx(centres)
+    assert one.server("models")[-1] == pytest.approx(more.server("models")[-1])
+
+
+def test_a_centre_without_clients_goes_to_the_farthest_model() -> None:
+    """Three clients share both centres' places: 0.9 is far from 0 and 0.1, and gets the empty one."""
+    values, lost = (
+        [0, 0.1, 0.9],
+        {"models": numbers(0, 50, 0), "assignment": torch.zeros(3, dtype=torch.int64)},
+    )
+    ended = {}
+    for empty in ("farthest", "keep"):
+        simulation = prepare_run("fesem", points(values), {"empty": empty}, rounds=1, training=JUMP)
+        simulation.state.server |= lost
+        ended[empty] = follow(simulation).server("models")[0][:2]
+    assert ended["farthest"] == pytest.approx([0.05, 0.9])
+    assert ended["keep"] == pytest.approx([1 / 3, 50])
+
+
+def test_more_centres_than_participants_fill_up_later() -> None:
+    method = with_cohorts(build_method("fesem"), [[0], [1, 2]])
+    ran = run(method, points([0, 1, 9]), rounds=2, training=JUMP)
+    assert ran.server("assignment") == [[0, 2, 2], [0, 0, 1]]
+    assert ran.server("models")[-1] == pytest.approx([1, 9, 11 / 3])
+
+
+def test_those_who_do_not_take_part_keep_their_centre(cohort: str) -> None:
+    """0, 1 | 4, 6 first; then only 1 and 6 train, and the centres are theirs."""
+    method = with_cohorts(build_method("fesem"), [[0, 1, 2, 3], [1, 3]])
+    ran = run(method, points([0, 1, 4, 6]), rounds=2, training=JUMP, cohort=cohort)
+    assert ran.server("models")[-1] == [6, 1, 3.5]
+    assert ran.server("assignment")[-1] == [1, 1, 0, 0]
+
+
+def test_weights_of_a_centre() -> None:
+    clients = quadratics(((1, 0), (1, 1), (1, 8)), (10, 30, 10), start=0)
+    for weighting, centre in (("samples", 0.75), ("uniform", 0.5)):
+        ran = run("fesem", clients, {"weighting": weighting}, rounds=1, training=JUMP)
+        assert sorted(ran.server("models")[0][:2]) == pytest.approx([centre, 8])
+
+
+def test_a_newcomer_chooses_with_one_step() -> None:
+    """From the mean 2.75 a step of 1 ends at what it would send."""
+    method = with_cohorts(build_method("fesem"), [[0, 1, 2, 3]])
+    ran = run(method, points([0, 1, 4, 6, 4.5, -7]), rounds=1, training=JUMP)
+    assert ran.outcome().scores.cluster.tolist() == [1, 1, 0, 0, 0, 1]
+    assert {j: float(w) for j, w in ran.outcome().models.items()} == {0: 5, 1: 0.5}
+
+
+def test_it_trains_from_the_mean_of_all_centres(cohort: str) -> None:
+    """Client 3 joins in the second round, from (2 * 0.5 + 6) / 3, and goes half its way to 1."""
+    method = with_cohorts(build_method("fesem"), [[0, 1, 2], [3]])
+    half = run(method, points([0, 2, 12, 1]), rounds=2, training={"epochs": 1, "lr": 0.5}, cohort=cohort)
+    assert half.server("models")[0] == pytest.approx([6, 0.5, 7 / 3])
+    assert half.server("models")[1][:2] == pytest.approx([6, 5 / 3])
+    assert half.server("assignment")[1] == [1, 1, 0, 1]
+
+
+def test_only_some_parameters_can_be_compared(federation: Federation) -> None:
+    """Of zeros and ones, whose squared distance is the number of what counts; buffers never do."""
+    model = federation.model
+    w = torch.stack([torch.zeros(model.size), torch.ones(model.size)])
+    for compared, count in ((None, model.size), (["*"], model.size), (["layers.last.*"], 170)):
+        distances = FeSEM.parse({"compared": compared}).distances(w, w[:1], model)
+        assert distances[:, 0].tolist() == [0, count]
+
+
+def test_with_one_centre_it_is_uniform_fedavg(federation: Federation, cohort: str) -> None:
+    half: dict[str, Any] = {"participation": 0.5, "training": {"batch_size": 8}, "cohort": cohort}
+    one = run("fesem", federation, {"centres": 1}, **half)
+    plain = run("fedavg", federation, {"weighting": "uniform"}, **half)
+    centre, w = one.servers[-1]["models"][0], plain.servers[-1]["model"]
+    torch.testing.assert_close(centre, w, rtol=0, atol=1e-6)
