@@ -148,11 +148,11 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
 def _origin(wanted: PartitionParams, dataset: Dataset, root: Path) -> str:
     """A hash of all that a partition depends on: parameters, data, code, and a file of losses."""
     parts, losses = ["random.py", "partition", "heterogeneity"], ""
-    if wanted.difficulty is not None and wanted.difficulty.losses is None:
-        parts += ["data/examples.py", "local", "models"]  # the expert's
-    elif wanted.difficulty is not None:
+    if (difficulty := wanted.difficulty) and difficulty.losses:
         with contextlib.suppress(OSError):  # whoever reads it says so
-            losses = hashlib.blake2b((root / wanted.difficulty.losses).read_bytes()).hexdigest()
+            losses = hashlib.blake2b((root / difficulty.losses).read_bytes()).hexdigest()
+    elif difficulty:
+        parts += ["data/examples.py", "local", "models"]  # the expert's
     about = wanted.as_dict(), dataset.hash, code_digest(*parts), losses
     return hashlib.blake2b(json.dumps(about).encode(), digest_size=8).hexdigest()
 

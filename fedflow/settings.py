@@ -112,7 +112,7 @@ def check(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
                 return check(name, value, arm, metadata)
             except BadInput as error:
                 last = error
-        raise last if last.field != name else BadInput(name, last.value, accepted)
+        raise last if last.field.startswith(f"{name}.") else BadInput(name, last.value, accepted)
     if origin in (tuple, list):
         if isinstance(value, str) or not isinstance(value, list | tuple):
             raise BadInput(name, value, accepted)
