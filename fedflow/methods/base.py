@@ -61,6 +61,8 @@ class Method(Settings):
     ``serves`` says what clients are given in the end: one "global" model, one per "cluster", or a
     "personal" one each. ``gathers`` asks for every client's update in `aggregate` instead of their means.
     ``newcomer`` names the kept vectors that a client which never took part is served from what it receives.
+    ``serves_with`` names the kept vectors that `model_for` reads; unless a method says so, these are all of
+    them where models are "personal", and none where they are not.
     """
 
     section = "method"
@@ -69,6 +71,7 @@ class Method(Settings):
     serves: ClassVar[str] = "global"
     gathers: ClassVar[bool] = False
     newcomer: ClassVar[Mapping[str, str]] = {}
+    serves_with: ClassVar[tuple[str, ...] | None] = None
 
     def streams(self, training: LocalTraining) -> dict[str, int]:
         """The batch streams that `local` uses, with their local epochs."""

@@ -1,6 +1,6 @@
 """What clients keep between rounds: rows of [N, n] arrays, in memory or in memory-mapped files."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +24,9 @@ class ClientStore:
         self._recent: dict[str, dict[int, Tensor]] = {name: {} for name in first}
         self._files: dict[str, np.memmap] = {}
 
-    def get(self, client: int) -> dict[str, Tensor]:
-        """Every vector of one client; the shared first value itself where nothing was written."""
-        return {name: self._row(name, client) for name in self.first}
+    def get(self, client: int, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+        """Vectors of one client (all, or ``names``); the shared first value itself where none was written."""
+        return {name: self._row(name, client) for name in (self.first if names is None else names)}
 
     def put(self, client: int, values: Mapping[str, Tensor]) -> None:
         """Replace vectors of one client."""

@@ -341,10 +341,12 @@ class Simulation:
         clients: list[int],
         send: Callable[[Server, int], dict[str, Tensor]],
         newcomer: Mapping[str, str] | None = None,
+        names: Sequence[str] | None = None,
     ) -> tuple[list[Tensor], list[dict[str, int]], list[dict[str, int]]]:
         """What each client receives and keeps; tensors that clients share are listed once.
 
-        Those who never took part keep what ``newcomer`` names (kept vector -> received vector).
+        Those who never took part keep what ``newcomer`` names (kept vector -> received vector). ``names``
+        are the kept vectors that travel: by default all of the method's own.
         """
         vectors: list[Tensor] = []
         places: dict[tuple, int] = {}
@@ -357,14 +359,26 @@ class Simulation:
             return places[same]
 
         server, store = self.state.server, self.state.store
+        names = self._own_vectors() if names is None else names
         received, kept = [], []
         for k in clients:
-            sent, own = send(server, k), store.get(k)
+            sent, own = send(server, k), store.get(k, names)
             if k >= self.clients or not self.state.participations[k]:
                 own |= {name: sent[source] for name, source in (newcomer or {}).items()}
             received.append({name: place(v) for name, v in sent.items()})
             kept.append({name: place(v) for name, v in own.items()})
         return vectors, received, kept
+
+    def _own_vectors(self) -> list[str]:
+        """The vectors that the method lets every client keep."""
+        return [name for name in self.state.store.first if name != "trained"]
+
+    def _served_with(self) -> list[str]:
+        """Those of them that clients are served with: the others need not travel to be scored."""
+        method = self.job.method
+        if method.serves_with is not None:
+            return list(method.serves_with)
+        return self._own_vectors() if method.serves == "personal" else []
 
     def _evaluate(self, report: Round) -> None:
         personal = self.job.method.serves == "personal"  # N models on the complete test set: only at the end
@@ -392,9 +406,12 @@ class Simulation:
 
     def _scores(self, title: str, clients: Sequence[int], **what: Any) -> Scores:
         number, load = self.settings.rounds + 1, np.ones(len(self.federation.partition.sizes))
-        method = self.job.method
+        method, names = self.job.method, self._served_with()
+        names += ["trained"] if what.get("trained") else []
         shards = [
-            EvaluationShard(number, share, *self._messages(share, method.deliver, method.newcomer), **what)
+            EvaluationShard(
+                number, share, *self._messages(share, method.deliver, method.newcomer, names), **what
+            )
             for share in balanced(list(clients), load, self.executor.workers)
         ]
         return _merged(self.executor.map(evaluate_shard, self.job, shards, title))

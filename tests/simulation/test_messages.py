@@ -1,0 +1,87 @@
+"""Which of the vectors that clients keep travel to workers."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import pytest
+from support import images, prepare_run, run
+
+from fedflow.data import Dataset
+from fedflow.methods.scaffold import Scaffold
+from fedflow.simulation.federation import Federation
+from fedflow.simulation.worker import Job
+
+
+@pytest.fixture(scope="module")
+def federation(digits: Dataset) -> Federation:
+    return images(digits)
+
+
+class Mailbox:
+    """An executor that notes which kept vectors every shard carries, and how many vectors in all."""
+
+    workers = 1
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[str, set[str], int]] = []
+
+    def map(self, work: Callable, job: Job, shards: Sequence[Any], title: str) -> list[Any]:
+        for shard in shards:
+            names = {name for client in shard.kept for name in client}
+            self.kept.append((work.__name__, names, len(shard.vectors)))
+        return [work(job, shard) for shard in shards]
+
+    def of(self, work: str) -> list[set[str]]:
+        return [names for name, names, _ in self.kept if name == work]
+
+
+@pytest.mark.parametrize(
+    ("method", "to_train", "to_serve"),
+    [
+        ("fedavg", set(), set()),
+        ("scaffold", {"c"}, set()),
+        ("feddyn", {"g"}, set()),
+        ("ifca", set(), set()),
+        ("ditto", {"personal"}, {"personal"}),
+        ("fedper", {"head"}, {"head"}),
+        ("local", {"model"}, {"model"}),
+    ],
+)
+def test_clients_are_scored_without_what_they_are_not_served_with(
+    federation: Federation, method: str, to_train: set[str], to_serve: set[str]
+) -> None:
+    box = Mailbox()
+    run(method, federation, rounds=2, evaluate_every=1, fine_tune=True, executor=box).outcome()
+    assert box.of("train_shard") == [to_train] * 2
+    assert box.of("evaluate_shard") == [to_serve] * 3
+
+
+def test_a_shared_model_is_one_vector_whatever_clients_keep(federation: Federation) -> None:
+    box = Mailbox()
+    run("scaffold", federation, rounds=1, executor=box).outcome()
+    assert {count for name, _, count in box.kept if name == "evaluate_shard"} == {2}  # x and c, not c_k
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "ditto"])
+def test_last_trained_models_travel_only_to_be_scored_themselves(federation: Federation, method: str) -> None:
+    box = Mailbox()
+    own = {"scaffold": {"c"}, "ditto": {"personal"}}.get(method, set())
+    served = {"ditto": {"personal"}}.get(method, set())
+    ran = run(method, federation, rounds=2, evaluate_every=1, keep_trained=True, executor=box)
+    ran.outcome()
+    assert box.of("train_shard") == [own] * 2
+    assert box.of("evaluate_shard") == [served, served, served | {"trained"}]
+    assert "trained" in ran.clients[-1]
+
+
+def test_a_method_can_say_that_it_serves_with_more(federation: Federation) -> None:
+    class Reading(Scaffold):
+        serves_with: ClassVar[tuple[str, ...] | None] = ("c",)
+
+        def model_for(self, client: Any) -> Any:
+            assert client.kept["c"].shape == client.received["model"].shape
+            return super().model_for(client)
+
+    box = Mailbox()
+    list(prepare_run(Reading(), federation, rounds=1, executor=box).rounds())
+    assert box.of("evaluate_shard") == [{"c"}]
