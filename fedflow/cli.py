@@ -5,7 +5,8 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from itertools import product
 from pathlib import Path
@@ -102,9 +103,7 @@ def run(
     A run that was cut off goes on from its last checkpoint when the same command is given again.
     """
     from fedflow.config import load_params
-    from fedflow.experiment import Experiment, perform, prepare_dataset, prepare_partition
-    from fedflow.simulation.executors import Inline
-    from fedflow.terminal import RoundBar
+    from fedflow.experiment import Experiment
 
     changes = [_full_name(change, method) for change in settings or []]
     changes += [f"engine.executor={executor}"] if executor else []
@@ -112,18 +111,11 @@ def run(
     params = load_params(root / "params.yaml", changes)
     experiment = Experiment(params, partition, method, seed, root, sweep)
     experiment.check()
-    if params.engine.executor == "inline":
-        for name in experiment.datasets:
-            prepare_dataset(params, name, root)
-        prepare_partition(params, partition, root)
-        with RoundBar(experiment.title) as bar:
-            metrics = perform(experiment, Inline(), [bar.round], out)
-    else:
-        with _flow("server")():
-            metrics = _flow("federate")(
-                partition, method, seed, settings=changes, root=str(root), sweep=sweep,
-                out=str(out) if out else None,
-            )  # fmt: skip
+    with _federating(params.engine.executor) as federate:
+        metrics = federate(
+            partition, method, seed, settings=changes, root=str(root), sweep=sweep,
+            out=str(out) if out else None,
+        )  # fmt: skip
     _print_metrics(metrics, out or experiment.results_folder)
 
 
@@ -141,11 +133,18 @@ def sweep(
     from fedflow.experiment import Experiment
 
     params = load_params(root / "params.yaml", settings or [])
-    for cell in product(params.grid.partitions, params.grid.methods, params.grid.seeds):
+    cells = list(product(params.grid.partitions, params.grid.methods, params.grid.seeds))
+    for cell in cells:
         Experiment(params, *cell, root=root).check()
-    with _flow("server")():
-        results = _flow("sweep")(settings=settings, root=str(root), name=name)
-    console.print(f"{len(results)} runs; `fedflow report` sets them side by side")
+    if params.engine.executor == "inline":
+        from fedflow.inline import federate
+
+        for cell in cells:
+            federate(*cell, settings=settings, root=str(root), sweep=name)
+    else:
+        with _flow("server")():
+            _flow("sweep")(settings=settings, root=str(root), name=name)
+    console.print(f"{len(cells)} runs; `fedflow report` sets them side by side")
 
 
 @app.command()
@@ -169,8 +168,15 @@ def tune(
     params.partition(partition)
     for name in method or []:
         params.method(name)
-    with _flow("server")():
-        chosen = _flow("tune")(partition, method, settings=settings, root=str(root), write=write)
+    if params.engine.executor == "inline":
+        from fedflow.inline import federate
+        from fedflow.tuning import tune
+
+        names = method or params.grid.methods
+        chosen = tune(params, partition, federate, names, settings or [], root, write)
+    else:
+        with _flow("server")():
+            chosen = _flow("tune")(partition, method, settings=settings, root=str(root), write=write)
     rows = [(name, ", ".join(f"{k} {v}" for k, v in values.items())) for name, values in chosen.items()]
     _print_table(f"chosen on held-out training data of {partition}", ("method", "settings"), rows)
 
@@ -411,6 +417,18 @@ def doctor(root: Root = Path()) -> None:
 def _full_name(change: str, method: str) -> str:
     """``method.mu=1`` means this run's method; other names are as in params.yaml."""
     return f"methods.{method}.{change.removeprefix('method.')}" if change.startswith("method.") else change
+
+
+@contextmanager
+def _federating(executor: str) -> Iterator[Callable[..., dict[str, Any]]]:
+    """What runs one experiment: the flow on the shared Prefect server, or a plain call."""
+    if executor == "inline":
+        from fedflow.inline import federate
+
+        yield federate
+    else:
+        with _flow("server")():
+            yield _flow("federate")
 
 
 def _flow(name: str) -> Callable[..., Any]:

@@ -6,16 +6,20 @@ highest mean accuracy over clients on the held-out samples is chosen, the first 
 play no part. What is chosen stands in ``params.yaml`` under ``tuned``, by partition and method.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
+from filelock import FileLock
 
 from fedflow.errors import BadInput, FedflowError
 from fedflow.settings import Settings, option
+
+if TYPE_CHECKING:  # it holds the settings below
+    from fedflow.config import Params
 
 
 class Tuning(Settings):
@@ -44,6 +48,53 @@ class Tuning(Settings):
             yield dict(zip(grid, values))
 
 
+def tune(
+    params: "Params",
+    partition: str,
+    federate: Callable[..., dict[str, Any]],
+    methods: Sequence[str],
+    settings: Sequence[str],
+    root: Path,
+    write: bool = True,
+) -> dict[str, dict[str, Any]]:
+    """Try the grid of every method by ``federate`` (the flow, or `fedflow.inline`); returns what is chosen.
+
+    Every try is a recorded run of the partition ``<name>-validation``; its scores are listed in
+    ``tuning/<partition>.csv``. ``write`` puts what is chosen under ``tuned`` in ``params.yaml``.
+    """
+    tuning, home = params.tuning, root / "tuning"
+    scored: list[dict[str, Any]] = []
+    chosen: dict[str, dict[str, Any]] = {}
+    for method in methods:
+        tries, scores = list(tuning.tries(method)), []
+        for tried in tries:
+            entry = params.partitions[partition]
+            changes = [*settings, *overrides(entry, partition, method, tuning, tried)]
+            name = ",".join(f"{field}={value}" for field, value in tried.items())
+            metrics = federate(
+                f"{partition}-validation", method, tuning.seed, settings=changes, root=str(root),
+                out=str(home / partition / method / name), sweep="tune",
+            )  # fmt: skip
+            scores.append(metrics["local_accuracy"])
+            scored.append({"method": method, **tried, "validation_accuracy": scores[-1]})
+        chosen[method] = choose(tries, scores)
+        if write:
+            write_choice(root / "params.yaml", partition, method, chosen[method])
+        _write_scores(home / f"{partition}.csv", method, scored)
+    return chosen
+
+
+def _write_scores(path: Path, method: str, scored: list[dict[str, Any]]) -> None:
+    """Put the scores of a method in place of its older ones."""
+    import pandas as pd
+
+    table = pd.DataFrame([row for row in scored if row["method"] == method])
+    if path.exists():
+        older = pd.read_csv(path)
+        table = pd.concat([older[older.method != method], table], ignore_index=True)
+    table.to_csv(path, index=False)
+
+
 def overrides(
     entry: Mapping[str, Any], partition: str, method: str, tuning: Tuning, tried: dict
 ) -> list[str]:
@@ -68,6 +119,13 @@ def write_choice(params: Path, partition: str, method: str, chosen: Mapping[str,
 
     editor = YAML()
     editor.width, editor.preserve_quotes = 110, True
+    lock = params.parent / ".fedflow" / "params.lock"
+    lock.parent.mkdir(exist_ok=True)
+    with FileLock(lock):  # others may be tuning other partitions
+        _edit(params, editor, partition, method, chosen)
+
+
+def _edit(params: Path, editor: Any, partition: str, method: str, chosen: Mapping[str, Any]) -> None:
     document = editor.load(params.read_text())
     if document.get("tuned") is None:
         document["tuned"] = {}

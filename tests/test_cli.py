@@ -170,7 +170,7 @@ def test_ctrl_c_says_how_to_go_on(capsys, project, monkeypatch):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedflow.experiment.prepare_dataset", interrupted)
+    monkeypatch.setattr("fedflow.inline.prepare_dataset", interrupted)
     done = fedflow(capsys, "run", "--partition", "skewed", "--method", "fedavg", "--root", project)
     assert done.code == 130
     assert done.err == "fedflow: stopped; the same command goes on from the last checkpoint\n"
