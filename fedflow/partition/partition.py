@@ -177,8 +177,9 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     scheme, count = params.build(), len(samples.labels)
     clients = scheme.count(samples) if params.clients is None else params.clients
     pieces = params.pieces or clients
-    if pieces > count:
-        raise BadInput("partition.clients", pieces, f"at most {count}, the number of training samples")
+    if pieces > count - params.public:
+        field, most = f"partition.{'pieces' if params.pieces else 'clients'}", count - params.public
+        raise BadInput(field, pieces, f"at most {most}, the number of training samples")
 
     def rng(purpose: str) -> np.random.Generator:
         return generator(params.seed, f"partition/{purpose}")

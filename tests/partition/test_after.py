@@ -1,0 +1,347 @@
+"""What any partition can be followed by: difficulty, newcomers, hold-out, validation, label noise, pieces."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedflow.errors import BadInput, FedflowError
+from fedflow.partition import Partition, PartitionParams, Samples, make_partition
+from fedflow.partition.after.difficulty import by_difficulty
+from fedflow.partition.after.holdout import hold_out
+from fedflow.partition.after.label_noise import LabelNoise, spoil, transition
+from fedflow.partition.after.newcomers import order_of_joining
+
+CIFAR = Samples(np.arange(50_000) % 10, np.arange(10_000) % 10)
+MNIST = Samples(np.arange(60_000) % 10, np.arange(10_000) % 10)
+LOSSES = np.random.default_rng(0).exponential(0.5, 50_000)
+HARD = Samples(CIFAR.labels, CIFAR.test_labels, losses=lambda difficulty: LOSSES)
+
+
+def make(samples: Samples = CIFAR, **entry: object) -> Partition:
+    entry = {"dataset": "d", "scheme": "iid", "clients": 100} | entry
+    return make_partition(PartitionParams.parse(entry), samples)
+
+
+def parts(made: Partition) -> list[list[int]]:
+    return [made.train(k).tolist() for k in range(len(made.sizes))]
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+# Difficulty
+
+
+def test_easy_samples_go_to_the_first_clients_and_hard_ones_to_the_last():
+    """Algorithm 2 by hand: N = [[2, 1], [3, 1], [1, 4]] samples of two classes."""
+    labels = np.repeat([0, 1], 6)
+    losses = np.array([0.9, 0.1, 0.5, 0.3, 0.7, 0.2, 0.6, 0.05, 0.8, 0.4, 1.0, 0.15])
+    before = [np.array(rows) for rows in ([0, 1, 6], [2, 3, 4, 7], [5, 8, 9, 10, 11])]
+    after = by_difficulty(before, labels, losses, 1.0, rng())
+    assert [rows.tolist() for rows in after] == [[1, 5, 7], [2, 3, 4, 11], [0, 6, 8, 9, 10]]
+    assert [losses[rows].mean() for rows in after] == pytest.approx([0.35 / 3, 0.4125, 0.74])
+
+
+@given(
+    owners=st.lists(st.integers(-1, 3), min_size=8, max_size=60),
+    order=st.sampled_from([0.0, 0.29, 0.5, 1.0]),
+    seed=st.integers(0, 5),
+)
+def test_clients_keep_their_class_counts_and_together_their_samples(owners, order, seed):
+    owner = np.array(owners)
+    labels, losses = np.arange(len(owner)) % 3, np.random.default_rng(seed).random(len(owner))
+    before = [np.flatnonzero(owner == k) for k in range(4)]
+    after = by_difficulty(before, labels, losses, order, np.random.default_rng(seed))
+    for old, new in zip(before, after):
+        assert np.array_equal(np.bincount(labels[old], minlength=3), np.bincount(labels[new], minlength=3))
+    assert np.array_equal(np.sort(np.concatenate(after)), np.flatnonzero(owner >= 0))
+
+
+@pytest.mark.parametrize(
+    ("order", "within", "between"),
+    [(0, 0.501, 0.020), (0.5, 0.430, 0.237), (0.9, 0.222, 0.442), (1, 0.018, 0.499)],
+)
+def test_order_sets_how_much_difficulty_differs_within_and_between_clients(order, within, between):
+    """IID clients, exponential losses of mean 0.5: the numbers of the specification of Curriculum-FL."""
+    made = make(HARD, stratified=True, difficulty={"order": order})
+    losses = [LOSSES[made.train(k)] for k in range(100)]
+    assert np.mean([x.std() for x in losses]) == pytest.approx(within, abs=0.01)
+    assert np.std([x.mean() for x in losses]) == pytest.approx(between, abs=0.01)
+
+
+def test_fully_sorted_clients_do_not_overlap_in_difficulty():
+    made = make(HARD, scheme="shards", difficulty={})
+    for c in range(10):
+        owners = [k for k in range(100) if c in CIFAR.labels[made.train(k)]]
+        mine = [LOSSES[rows[CIFAR.labels[rows] == c]] for rows in map(made.train, owners)]
+        assert all(easier.max() <= harder.min() for easier, harder in pairwise(mine))
+
+
+def test_random_difficulty_is_another_draw_of_the_same_partition():
+    plain, mixed = make(HARD, scheme="shards"), make(HARD, scheme="shards", difficulty={"order": 0})
+    assert parts(plain) != parts(mixed)
+    assert np.array_equal(plain.label_counts, mixed.label_counts)
+
+
+def test_the_share_that_is_sorted_is_floored_exactly():
+    """0.29 * 100 is 28.999999999999996 in floats."""
+    before = [np.arange(100), np.arange(100, 200)]
+    after = by_difficulty(before, np.zeros(200, int), np.arange(200.0), 0.29, rng())
+    assert set(range(29)) <= set(after[0].tolist()) and set(range(100, 129)) <= set(after[1].tolist())
+    assert not set(range(29, 40)) <= set(after[0].tolist())
+
+
+def test_real_targets_are_one_class():
+    samples = Samples(np.linspace(0, 1, 60), np.zeros(5), losses=lambda difficulty: np.arange(60.0)[::-1])
+    assert make(samples, clients=3, difficulty={}).train(0).tolist() == list(range(40, 60))
+
+
+# Hold-out and validation
+
+
+@pytest.mark.parametrize(("clients", "train", "test"), [(50, 960, 240), (100, 480, 120), (500, 96, 24)])
+@pytest.mark.parametrize("stratified", [True, False])
+def test_mnist_clients_hold_out_a_fifth_of_two_shards(clients, train, test, stratified):
+    made = make(MNIST, scheme="shards", clients=clients, holdout=0.2, holdout_stratified=stratified)
+    assert set(made.sizes.tolist()) == {train}
+    assert {made.test_size(k) for k in range(clients)} == {test}
+    assert made.held_out
+    whole = make(MNIST, scheme="shards", clients=clients)
+    for k in range(clients):
+        assert sorted([*made.train(k), *made.test(k)]) == whole.train(k).tolist()
+
+
+def test_every_label_gives_its_share_unless_samples_are_drawn_at_random():
+    def off(**entry: object) -> list[float]:
+        """By how many samples a label's part of the held-out ones differs from its share."""
+        made = make(scheme="dirichlet", alpha=0.5, holdout=0.2, **entry)
+        counts = [
+            [np.bincount(CIFAR.labels[rows], minlength=10) for rows in (made.train(k), made.test(k))]
+            for k in range(100)
+        ]
+        return [float(abs(test - 0.2 * (train + test)).max()) for train, test in counts]
+
+    assert max(off()) <= 1.0001
+    assert max(off(holdout_stratified=False)) > 5
+
+
+def test_a_client_always_keeps_one_sample_and_is_tested_on_one():
+    labels, two = np.zeros(4, int), [np.array([0, 1]), np.array([2, 3])]
+    for share in (0.01, 0.99):
+        train, test = hold_out(two, labels, share, rng())
+        assert [len(rows) for rows in (*train, *test)] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("holdout", [0, 0.2])
+def test_validation_samples_come_from_what_is_trained_on(holdout):
+    plain = make(scheme="dirichlet", alpha=0.5, holdout=holdout)
+    tuned = make(scheme="dirichlet", alpha=0.5, holdout=holdout, validation=0.25)
+    assert tuned.held_out
+    for k in range(100):
+        train, validation = set(tuned.train(k).tolist()), set(tuned.test(k).tolist())
+        assert not train & validation
+        assert train | validation == set(plain.train(k).tolist())
+        assert len(validation) == max(1, round(0.25 * plain.sizes[k]))
+        if holdout:
+            assert not set(plain.test(k).tolist()) & (train | validation)
+    if not holdout:  # positions of training samples; the test split plays no part
+        assert max(tuned.pool_indices) >= len(CIFAR.test_labels)
+
+
+@pytest.mark.parametrize("purpose", ["holdout", "validation"])
+def test_a_client_of_one_sample_cannot_hold_any_out(purpose):
+    with pytest.raises(BadInput, match=rf"partition.{purpose}: 0.2 .*0, because client 0 has 1 samples"):
+        make(Samples(np.zeros(3, int), np.zeros(3, int)), clients=3, **{purpose: 0.2})
+
+
+SHARING = {
+    "label_groups": {"groups": 2, "sampler": "independent", "clients": 4, "samples_per_label": 400},
+    "super_clusters": {"clusters": "cifar10", "control": "repo", "clients": 10},
+    "dirichlet_disjoint": {"official": True, "clients": 20, "alpha": 0.5},
+}
+
+
+@pytest.mark.parametrize("after", ["difficulty", "holdout", "validation"])
+@pytest.mark.parametrize("scheme", SHARING)
+def test_where_clients_share_samples_nothing_is_held_out_or_dealt_anew(scheme, after):
+    labels = np.arange(5000) % 10
+    samples = Samples(labels, labels[:500], losses=lambda difficulty: LOSSES[:5000])
+    made = make(samples, scheme=scheme, **SHARING[scheme])
+    assert len(np.unique(made.indices)) < len(made.indices)
+    value: object = {} if after == "difficulty" else 0.2
+    with pytest.raises(BadInput, match=rf"^partition.{after}: .*because clients share samples") as error:
+        make(samples, scheme=scheme, **SHARING[scheme], **{after: value})
+    assert "\n" not in str(error.value)
+
+
+# Label noise
+
+
+@pytest.mark.parametrize("kind", ["pair", "symmetric"])
+@pytest.mark.parametrize("ratio", [0, 0.1, 0.6, 1])
+def test_rows_of_the_transition_matrix_are_probabilities(kind, ratio):
+    matrix = transition(kind, ratio, 7)
+    assert (matrix >= 0).all() and matrix.sum(1) == pytest.approx(np.ones(7))
+    assert matrix.diagonal() == pytest.approx(np.full(7, 1 - ratio))
+
+
+def test_the_matrices_of_superfed():
+    assert transition("pair", 0.1, 4)[3] == pytest.approx([0.1, 0, 0, 0.9])
+    assert transition("symmetric", 0.2, 4)[0] == pytest.approx([0.8, *[0.2 / 3] * 3])
+    ten = transition("symmetric", 0.6, 10)
+    assert ten[4, 4] == pytest.approx(0.4) and ten[4, 5] == pytest.approx(0.0666667, abs=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "ratio"), [("pair", 0.4), ("symmetric", 0.2), ("symmetric", 0.6)])
+@pytest.mark.parametrize("protocol", ["clean", "official"])
+def test_labels_are_replaced_as_often_as_the_matrix_says(kind, ratio, protocol):
+    labels = np.arange(100_000) % 10
+    noise = LabelNoise(kind=kind, ratio=ratio, protocol=protocol)
+    noisy = spoil(labels, np.arange(100_000), 10, noise, rng())
+    rates = np.zeros((10, 10))
+    np.add.at(rates, (labels, noisy), 1e-4)
+    swapped = {"pair": "symmetric", "symmetric": "pair"}  # in the authors' code
+    expected = transition(swapped[kind] if protocol == "official" else kind, ratio, 10)
+    assert rates == pytest.approx(expected, abs=0.02)  # four standard deviations of 10,000 draws
+
+
+@pytest.mark.parametrize("holdout", [0, 0.2])
+def test_only_training_labels_are_wrong(holdout):
+    made = make(scheme="shards", clients=20, pieces=40, holdout=holdout, label_noise={"ratio": 0.6})
+    wrong = made.train_labels != CIFAR.labels
+    assert wrong[made.indices].mean() == pytest.approx(0.6, abs=0.02)
+    assert not np.delete(wrong, made.indices).any()  # held out, or of a piece that nobody uses
+    assert made.test_labels is None and made.classes is None
+    assert parts(made) == parts(make(scheme="shards", clients=20, pieces=40, holdout=holdout))
+
+
+def test_the_official_protocol_spoils_what_clients_hold_out_as_well():
+    official = {"kind": "pair", "ratio": 0.4, "protocol": "official"}
+    made = make(scheme="shards", clients=20, holdout=0.2, label_noise=official)
+    wrong = made.train_labels != CIFAR.labels
+    for rows in (made.indices, made.pool_indices):
+        assert wrong[rows].mean() == pytest.approx(0.4, abs=0.02)
+        assert (
+            len(set((made.train_labels - CIFAR.labels)[rows] % 10)) == 10
+        )  # symmetric, though pair is named
+
+
+def test_clients_are_tested_on_the_labels_that_they_truly_train_on():
+    made = make(scheme="shards", clients=50, label_noise={"ratio": 0.6})
+    for k in range(50):
+        assert set(CIFAR.test_labels[made.test(k)]) == set(CIFAR.labels[made.train(k)])
+
+
+def test_a_class_that_noise_wipes_out_is_still_a_class():
+    samples = Samples(np.array([0, 0, 0, 1, 1, 2]), np.arange(3))
+    made = make(samples, clients=2, label_noise={"kind": "pair", "ratio": 1})
+    assert made.train_labels.tolist() == [1, 1, 1, 2, 2, 0] and made.classes is None
+
+
+def test_noise_on_renamed_classes_is_of_those():
+    entry = {"scheme": "acid", "classes_per_client": 3, "anonymous": True, "label_noise": {"ratio": 0.6}}
+    made = make(**entry)
+    assert made.classes == 3 and set(made.train_labels) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("noise", "message"),
+    [
+        ({"kind": "pairs"}, r"partition.label_noise.kind: 'pairs' .*did you mean 'pair'"),
+        ({"ratio": 1.2}, r"partition.label_noise.ratio: 1.2 .*<= 1"),
+        ({"rho": 0.2}, r"partition.label_noise.rho: .*expected one of"),
+        ({"protocol": "dirty"}, r"partition.label_noise.protocol: 'dirty' .*clean, official"),
+    ],
+)
+def test_noise_is_checked_by_name(noise, message):
+    with pytest.raises(BadInput, match=message):
+        make(label_noise=noise)
+
+
+def test_numbers_have_no_wrong_label():
+    with pytest.raises(FedflowError, match="targets of this data set are numbers, not classes"):
+        make(Samples(np.linspace(0, 1, 60), np.zeros(5)), clients=3, label_noise={})
+
+
+# Pieces
+
+
+@pytest.mark.parametrize(("pieces", "size"), [(100, {500}), (200, {250}), (400, {125}), (800, {62, 63})])
+def test_the_first_hundred_of_so_many_pieces_are_used(pieces, size):
+    made, all_pieces = make(pieces=pieces), make(clients=pieces)
+    assert set(made.sizes.tolist()) <= size
+    assert parts(made) == parts(all_pieces)[:100]
+    assert len(made.sizes) == 100
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"pieces": 50}, r"partition.pieces: 50 .*at least clients, which is 100"),
+        ({"clients": None, "pieces": 50}, r"partition.pieces: 50 .*at least clients"),
+        ({"pieces": 60_000}, r"partition.pieces: 60000 .*at most 50000"),
+        ({"pieces": 49_500, "public": 1000}, r"partition.pieces: 49500 .*at most 49000"),
+    ],
+)
+def test_pieces_are_checked(entry, message):
+    with pytest.raises(BadInput, match=message):
+        make(**entry)
+
+
+# Newcomers
+
+
+def test_newcomers_are_of_every_planted_group_and_numbered_last():
+    entry = {"scheme": "label_groups", "groups": 4, "clients": 100}
+    made, plain = make(newcomers=0.2, **entry), make(**entry)
+    assert (made.newcomers, made.participants) == (20, 80)
+    assert np.bincount(made.groups[80:]).tolist() == [5] * 4
+    assert sorted(parts(made)) == sorted(parts(plain))
+    for some in (parts(made)[:80], parts(made)[80:]):  # both in their old order
+        places = [parts(plain).index(rows) for rows in some]
+        assert places == sorted(places)
+    assert all(np.array_equal(made.groups[k], plain.groups[parts(plain).index(rows)])
+               for k, rows in enumerate(parts(made)))  # fmt: skip
+
+
+@given(clients=st.integers(2, 60), share=st.floats(0.01, 0.99), groups=st.integers(1, 5))
+def test_any_share_of_clients_joins_late_spread_over_the_groups(clients, share, groups):
+    planted = np.arange(clients) % groups
+    late = round(share * clients)
+    if not 0 < late < clients:
+        with pytest.raises(
+            BadInput, match=f"partition.newcomers: .* 1 to {clients - 1} of {clients} clients"
+        ):
+            order_of_joining(clients, share, planted, rng())
+        return
+    order, count = order_of_joining(clients, share, planted, rng())
+    assert count == late and sorted(order.tolist()) == list(range(clients))
+    ours = np.bincount(planted[order[-late:]], minlength=groups)
+    sizes = np.bincount(planted, minlength=groups)
+    assert (abs(ours - late * sizes / clients) < 1.0001).all()
+
+
+def test_the_seed_decides_who_joins_late():
+    one, again, other = (make(newcomers=0.2, seed=seed) for seed in (1, 1, 2))
+    assert one.hash == again.hash != other.hash
+    assert one.hash != make(seed=1).hash
+
+
+# Together
+
+
+def test_what_follows_a_scheme_does_not_change_the_draws_of_the_rest():
+    """Each has a generator of its own: who joins late is the same with and without a hold-out."""
+    entry = {"scheme": "dirichlet", "alpha": 0.5, "newcomers": 0.2, "public": 1000}
+    plain = make(HARD, **entry)
+    held = make(HARD, holdout=0.2, label_noise={"ratio": 0.2}, **entry)
+    assert [sorted([*held.train(k), *held.test(k)]) for k in range(100)] == parts(plain)
+    assert np.array_equal(held.public, plain.public)
+    everything = make(HARD, holdout=0.2, validation=0.2, difficulty={}, label_noise={}, pieces=120, **entry)
+    assert not set(everything.indices) & set(everything.pool_indices)
+    assert not set(everything.public) & {*everything.indices, *everything.pool_indices}
+    assert not (everything.train_labels != CIFAR.labels)[everything.pool_indices].any()
