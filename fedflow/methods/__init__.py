@@ -18,6 +18,7 @@ from fedflow.methods import (  # noqa: F401
     fedyogi,
     fesem,
     ifca,
+    l2gd,
     lg_fedavg,
     local,
     mtl,

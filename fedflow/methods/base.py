@@ -32,6 +32,7 @@ class Cohort(Protocol):
     ids: list[int]
     groups: list[int]
     sizes: np.ndarray  # n_k of all N clients, taking part or not
+    rng: np.random.Generator  # the server's own random choices of this round
     public: Examples | None  # what the server has of its own: the public data of the partition or the method
 
     @property

@@ -279,7 +279,8 @@ class Simulation:
                 for share in balanced(list(clients), self.federation.partition.sizes, self.executor.workers)
             ]
             title = f"introduction {phase + 1} of {method.introductions()}"
-            gathered = self._gathered(self.executor.map(introduce_shard, self.job, shards, title))
+            answers = self.executor.map(introduce_shard, self.job, shards, title)
+            gathered = self._gathered(answers, generator(self.job.seed, "introduction", phase))
             if gathered.failures:
                 k, reason = gathered.failures[0]
                 raise FedflowError(f"{title}: client {k} failed: {reason}")
@@ -312,9 +313,8 @@ class Simulation:
                 Shard(number, clients, *self._messages(clients, method.broadcast))
                 for clients in balanced(cohort, self.sizes, self.executor.workers)
             ]
-            gathered = self._gathered(
-                self.executor.map(train_shard, self.job, shards, f"round {number} · train")
-            )
+            results = self.executor.map(train_shard, self.job, shards, f"round {number} · train")
+            gathered = self._gathered(results, generator(self.job.seed, "server", number, cycle))
             if len(gathered.sent) < self.settings.min_cohort:
                 names = "; ".join(f"client {k}: {reason}" for k, reason in gathered.failures)
                 raise FedflowError(
@@ -333,8 +333,8 @@ class Simulation:
         report.train_loss = float(np.mean(losses))
         return report
 
-    def _gathered(self, results: list[Trained]) -> "Gathered":
-        return Gathered(results, self.federation.model, self.sizes, self.federation.public)
+    def _gathered(self, results: list[Trained], rng: np.random.Generator) -> "Gathered":
+        return Gathered(results, self.federation.model, self.sizes, rng, self.federation.public)
 
     def _messages(
         self,
@@ -433,9 +433,14 @@ class Gathered:
     """The updates of one round in client order (`fedflow.methods.base.Cohort`)."""
 
     def __init__(
-        self, results: list[Trained], model: FlatModel, sizes: np.ndarray, public: Examples | None = None
+        self,
+        results: list[Trained],
+        model: FlatModel,
+        sizes: np.ndarray,
+        rng: np.random.Generator,
+        public: Examples | None = None,
     ) -> None:
-        self.model, self.sizes, self.public = model, sizes, public
+        self.model, self.sizes, self.rng, self.public = model, sizes, rng, public
         self.sent: list[Sent] = sorted((s for r in results for s in r.sent), key=lambda s: s.client)
         self.failures = sorted(failure for r in results for failure in r.failures)
         self.ids = [s.client for s in self.sent]

@@ -252,7 +252,7 @@ def test_traffic_is_what_the_page_says(name: str, federation: Federation) -> Non
         (words,) = (part for part in sentence.split(", ") if part.endswith(direction))
         times, vector = re.fullmatch(r"(?:(\w+) )?(P|P_body|P_head)(?: and .*)? (?:down|up)", words).groups()  # type: ignore[union-attr]
         factor = int(times) if (times or "1").isdigit() and times else symbols.get(times, 1)
-        return 4 * (factor * sizes[vector] + (" and " in words))
+        return 4 * (factor * sizes[vector] + words.count(" and "))
 
     for ran in (run(name, federation, **HALF), run(name, federation, cohort="vmap", **HALF)):
         participants = [4, 8]  # cumulative
