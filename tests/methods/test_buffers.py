@@ -44,6 +44,9 @@ CASES: list[tuple[str, dict, dict]] = [  # a method, and the FedAvg whose statis
     ("propfair", {"applied": "weights", "baseline": 1e12}, {}),
     ("fedmgda", {"server_lr": 3}, UNIFORM),
     ("feddyn", {"alpha": 1e-9}, UNIFORM),
+    ("apfl", {}, UNIFORM),
+    ("perfedavg", {"alpha": 0, "beta": 0.1}, UNIFORM),
+    ("pfedme", {"lam": 10, "inner_steps": 1, "personal_lr": 0.1}, {}),
     *((f"fed{optimiser}", UNIFORM, UNIFORM) for optimiser in ("adagrad", "adam", "yogi")),
 ]
 
