@@ -190,6 +190,9 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     train, groups, train_labels = split.train, split.groups, split.train_labels
     _refuse_shared(train, params)
     if params.difficulty is not None:
+        if split.train_labels is not None:  # a label means another class at every client
+            accepted = "nothing, because this scheme renames the classes of each client"
+            raise BadInput("partition.difficulty", params.difficulty.as_dict(), accepted)
         losses = samples.losses(params.difficulty)
         train = by_difficulty(train, labels, losses, params.difficulty.order, rng("difficulty"))
     chosen, newcomers = np.arange(clients), 0
@@ -213,12 +216,15 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
         spoilt = before if params.label_noise.protocol == "official" else np.concatenate(train)
         train_labels = spoil(labels, spoilt, num_classes(labels), params.label_noise, rng("label noise"))
     counts = _label_counts(train, labels if train_labels is None else train_labels)
+    held_out = bool(params.holdout or params.validation)
+    unused = np.ones(count, dtype=bool)
+    unused[np.concatenate([*train, *(pools if held_out else []), public])] = False
     return Partition.from_lists(
         train, pools, own, public=public, groups=groups,
         train_labels=train_labels, test_labels=split.test_labels,
-        held_out=bool(params.holdout or params.validation), newcomers=newcomers,
+        held_out=held_out, newcomers=newcomers,
         params=params.as_dict(), dataset_hash=dataset_hash, label_counts=counts,
-        facts={"samples_unused": count - len(np.unique(np.concatenate(train))), **_skew(counts)},
+        facts={"samples_unused": int(unused.sum()), **_skew(counts)},
     )  # fmt: skip
 
 

@@ -100,6 +100,15 @@ def test_real_targets_are_one_class():
     assert make(samples, clients=3, difficulty={}).train(0).tolist() == list(range(40, 60))
 
 
+def test_difficulty_is_refused_where_a_label_means_another_class_at_every_client():
+    entry = {"scheme": "acid", "classes_per_client": 3, "difficulty": {}}
+    with pytest.raises(BadInput, match=r"^partition.difficulty: .* nothing, because this scheme renames"):
+        make(HARD, anonymous=True, **entry)
+    made = make(HARD, **entry)
+    for k in range(100):
+        assert set(CIFAR.labels[made.train(k)]) == set(CIFAR.test_labels[made.test(k)])
+
+
 # Hold-out and validation
 
 
@@ -290,6 +299,19 @@ def test_the_first_hundred_of_so_many_pieces_are_used(pieces, size):
 def test_pieces_are_checked(entry, message):
     with pytest.raises(BadInput, match=message):
         make(**entry)
+
+
+@pytest.mark.parametrize(
+    ("entry", "unused"),
+    [
+        ({"holdout": 0.2}, 0),  # tested on
+        ({"public": 1000}, 0),  # at the server
+        ({"clients": 50, "pieces": 100, "holdout": 0.2}, 25_000),
+        ({"holdout": 0.2, "validation": 0.2}, 10_000),  # while tuning, nobody sees the test samples
+    ],
+)
+def test_unused_are_the_samples_that_nobody_trains_or_is_tested_on(entry, unused):
+    assert make(**entry).facts["samples_unused"] == unused
 
 
 # Newcomers

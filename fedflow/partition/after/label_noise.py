@@ -43,6 +43,8 @@ def spoil(
     official = noise.protocol == "official"
     kind = KINDS[1 - KINDS.index(noise.kind)] if official else noise.kind
     cumulative = transition(kind, noise.ratio, classes).cumsum(1)
-    noisy = labels.copy()
-    noisy[rows] = (rng.random(len(rows))[:, None] >= cumulative[labels[rows]]).sum(1).clip(max=classes - 1)
+    noisy, draws = labels.copy(), rng.random(len(rows))
+    for c in range(classes):
+        mine = labels[rows] == c
+        noisy[rows[mine]] = np.searchsorted(cumulative[c], draws[mine], side="right").clip(max=classes - 1)
     return noisy
