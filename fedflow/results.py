@@ -28,14 +28,18 @@ def write_results(
     """Write ``metrics.json``, ``rounds.csv``, ``clients.parquet`` and ``clusters.json`` into ``folder``.
 
     ``facts`` says which run this is (partition, method, seed, hashes); ``samples`` [N] are training sizes,
-    ``groups`` [N] planted groups, both with the newcomers last. These get a file of their own,
-    ``newcomers.parquet``. Raises `FedflowError` when the folder cannot be written.
+    ``groups`` [N] planted groups, both with the newcomers last, as in the table of clients. Clusters and
+    groups in JSON are of those who took part. Raises `FedflowError` when the folder cannot be written.
     """
     table = pd.DataFrame(
         [{name: getattr(r, name) for name in ROUND_COLUMNS} | {"failed": len(r.failed)} for r in rounds]
     )
     clients = _clients(outcome.scores, samples, groups).assign(participations=outcome.participations)
-    of_all, groups = groups, None if groups is None else groups[: len(clients)]
+    clients["newcomer"] = False
+    if outcome.newcomers is not None:
+        late = _clients(outcome.newcomers, samples, groups).assign(participations=0, newcomer=True)
+        clients = pd.concat([clients, late], ignore_index=True)
+    groups = None if groups is None else groups[outcome.scores.clients]
     history = [{"round": r.round, "assignment": r.assignment} for r in rounds if r.assignment is not None]
     clusters = {"groups": None if groups is None else [int(g) for g in groups], "history": history}
     failures = {r.round: r.failed for r in rounds if r.failed}
@@ -45,9 +49,6 @@ def write_results(
         _write_json(folder / "clusters.json", clusters)
         table.to_csv(folder / "rounds.csv", index=False, float_format="%.9g")
         clients.to_parquet(folder / "clients.parquet", index=False)
-        if outcome.newcomers is not None:
-            newcomers = _clients(outcome.newcomers, samples, of_all)
-            newcomers.to_parquet(folder / "newcomers.parquet", index=False)
         if failures:
             _write_json(folder / "failures.json", failures)
         else:

@@ -16,7 +16,12 @@ from fedflow.simulation.rounds import Outcome, Round
 FACTS = {"partition": "p", "method": "ifca", "seed": 0}
 
 
-def write(folder: Path, groups: np.ndarray | None = None, failed: dict | None = None) -> None:
+def write(
+    folder: Path,
+    groups: np.ndarray | None = None,
+    failed: dict | None = None,
+    newcomers: Scores | None = None,
+) -> None:
     """Two rounds of three clients; clusters are known after the second."""
     nothing, scores = np.full(3, np.nan), np.array([0.25, 0.5, 1.0])
     rounds = [
@@ -30,8 +35,10 @@ def write(folder: Path, groups: np.ndarray | None = None, failed: dict | None = 
         Scores([0, 1, 2], np.array([0, 1, 1]), np.array([4, 4, 8]), nothing, scores, scores, nothing, nothing,
                [torch.zeros(2)], np.zeros(3, dtype=int)),
         np.array([1, 0, 1]), {"rounds": 2, "local_accuracy": 0.58, "ari": None}, {0: torch.zeros(2)},
+        newcomers,
     )  # fmt: skip
-    write_results(folder, FACTS, rounds, outcome, np.array([10, 20, 30]), groups)
+    samples = np.array([10, 20, 30] if newcomers is None else [10, 20, 30, 40])
+    write_results(folder, FACTS, rounds, outcome, samples, groups)
 
 
 def test_metrics_say_which_run_they_are_of(tmp_path):
@@ -53,7 +60,7 @@ def test_clients_have_a_row_each(tmp_path):
     table = pd.read_parquet(tmp_path / "clients.parquet")
     assert table["samples"].tolist() == [10, 20, 30] and table["participations"].tolist() == [1, 0, 1]
     assert table["cluster"].tolist() == [0, 1, 1] and table["group"].tolist() == [0, 0, 1]
-    assert table["tuned_accuracy"].isna().all()
+    assert table["tuned_accuracy"].isna().all() and not table["newcomer"].any()
 
 
 def test_groups_are_missing_where_none_are_planted(tmp_path):
@@ -63,6 +70,18 @@ def test_groups_are_missing_where_none_are_planted(tmp_path):
         "groups": None,
         "history": [{"round": 2, "assignment": [0, 1, 1]}],
     }
+
+
+def test_newcomers_come_behind_those_who_took_part(tmp_path):
+    one, nothing = np.ones(1), np.full(1, np.nan)
+    late = Scores([3], np.ones(1, int), np.array([9]), nothing, one / 2, nothing, one, nothing, [], one)
+    write(tmp_path, np.array([0, 0, 1, 1]), newcomers=late)
+    table = pd.read_parquet(tmp_path / "clients.parquet")
+    assert table["client"].tolist() == [0, 1, 2, 3] and table["newcomer"].tolist() == [False] * 3 + [True]
+    assert table["samples"].tolist() == [10, 20, 30, 40] and table["group"].tolist() == [0, 0, 1, 1]
+    assert table["participations"].tolist() == [1, 0, 1, 0]
+    assert table.loc[3, ["local_accuracy", "tuned_accuracy", "cluster"]].tolist() == [0.5, 1.0, 1]
+    assert json.loads((tmp_path / "clusters.json").read_text())["groups"] == [0, 0, 1]
 
 
 def test_failures_are_written_only_when_there_are_some(tmp_path):

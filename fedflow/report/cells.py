@@ -55,6 +55,8 @@ ACCURACY = (
         "Local, last trained, %",
         "local, of the model a client holds after its last training",
     ),
+    Column("newcomer_accuracy", "Newcomers, %", "local, of clients that joined after the last round"),
+    Column("newcomer_tuned_accuracy", "Newcomers, tuned, %", "the same, after one local training"),
 )
 LOSS = (Column("loss", "Loss", "mean over clients, each on its own test set", factor=1, digits=4),)
 FAIRNESS = (

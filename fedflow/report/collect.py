@@ -18,6 +18,7 @@ OPTIONAL = (  # a regression has no accuracy
     "tuned_accuracy", "local_final_accuracy", "loss",
     "rounds_to_target", "bytes_to_target", "target_accuracy", "ari", "nmi",
 )  # fmt: skip
+NEWCOMERS = ("newcomer_accuracy", "newcomer_tuned_accuracy")  # only where some joined after the last round
 METRICS = TEXT + WHOLE + NUMBER + OPTIONAL
 
 ROUNDS = ("round", "global_accuracy", "local_accuracy", "bytes_down", "bytes_up")
@@ -31,7 +32,7 @@ class Run:
     folder: Path
     metrics: dict[str, Any]
     rounds: pd.DataFrame  # a row per round; bytes are cumulative, accuracies empty where not evaluated
-    clients: pd.DataFrame  # a row per client
+    clients: pd.DataFrame  # a row per client that took part
     groups: list[int] | None  # planted group of every client
     history: list[dict[str, Any]]  # round and assignment [N], where the assignment changed; -1 = none yet
 
@@ -95,12 +96,15 @@ def collect_partitions(partitions_dir: Path, names: list[str]) -> dict[str, Part
 
 def _read_run(folder: Path) -> Run:
     metrics = _json(folder / "metrics.json")
+    metrics = dict.fromkeys(NEWCOMERS) | metrics
     _check_metrics(folder / "metrics.json", metrics)
     named = (metrics["partition"], metrics["method"], str(metrics["seed"]))
     if named != folder.parts[-3:]:
         _reject(folder / "metrics.json", f"it says it is {'/'.join(named)}")
     rounds = _table(folder / "rounds.csv", pd.read_csv, ROUNDS)
     clients = _table(folder / "clients.parquet", pd.read_parquet, CLIENTS)
+    if "newcomer" in clients:
+        clients = clients[~clients["newcomer"]]
     if len(rounds) != metrics["rounds"]:
         _reject(folder / "rounds.csv", f"{len(rounds)} rows for {metrics['rounds']} rounds")
     if len(clients) != metrics["clients"]:
@@ -123,7 +127,8 @@ def _check_metrics(path: Path, metrics: dict[str, Any]) -> None:
     if missing:
         _reject(path, f"no {', '.join(missing)}")
     accepted: list[tuple[tuple[str, ...], tuple[type, ...]]] = [
-        (TEXT, (str,)), (WHOLE, (int,)), (NUMBER, (int, float)), (OPTIONAL, (int, float, type(None))),
+        (TEXT, (str,)), (WHOLE, (int,)), (NUMBER, (int, float)),
+        (OPTIONAL + NEWCOMERS, (int, float, type(None))),
     ]  # fmt: skip
     for names, kinds in accepted:
         for name in names:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedflow.report.collect import METRICS, Run
+from fedflow.report.collect import METRICS, NEWCOMERS, Run
 
-ACCURACY = ("global_accuracy", "local_accuracy", "tuned_accuracy", "local_final_accuracy", "loss")
+ACCURACY = ("global_accuracy", "local_accuracy", "tuned_accuracy", "local_final_accuracy", *NEWCOMERS, "loss")
 FAIRNESS = ("local_worst10", "local_best10", "local_std", "local_gini")
 TRAFFIC = ("bytes_down", "bytes_up", "rounds_to_target", "bytes_to_target")
 CLUSTERS = ("clusters", "ari", "nmi")
@@ -115,7 +115,8 @@ LONG_COLUMNS = ("partition", "method", "method_label", "metric", "seeds", "mean"
 
 def run_table(runs: Sequence[Run]) -> pd.DataFrame:
     """A row per run with every entry of its ``metrics.json``."""
-    return pd.DataFrame([{name: run.metrics[name] for name in METRICS} for run in runs], dtype=object)
+    names = METRICS + tuple(n for n in NEWCOMERS if any(run.metrics[n] is not None for run in runs))
+    return pd.DataFrame([{name: run.metrics[name] for name in names} for run in runs], dtype=object)
 
 
 def curve_table(runs: Sequence[Run]) -> pd.DataFrame:

@@ -31,6 +31,7 @@ def write_run(
     groups: bool = True,
     dataset: str = "mnist5k",
     label: str | None = None,
+    newcomers: int = 0,
 ) -> Path:
     """One run under ``root/<partition>/<method>/<seed>``; returns its folder."""
     rng = np.random.default_rng([seed, *method.encode(), *partition.encode()])
@@ -55,13 +56,15 @@ def write_run(
         "clusters": len(set(found)), "ari": np.nan, "failed": 0,
     })  # fmt: skip
     scores = np.clip(rng.normal(table["local_accuracy"].iloc[-1], 0.05, clients), 0, 1)
-    pd.DataFrame({
+    of_clients = pd.DataFrame({
         "client": np.arange(clients), "samples": rng.integers(50, 400, clients), "test_samples": 200,
         "local_accuracy": scores, "global_accuracy": table["global_accuracy"].iloc[-1],
         "tuned_accuracy": np.clip(scores + 0.02, 0, 1), "cluster": found,
         "group": pd.array([pd.NA] * clients if planted is None else planted, dtype="Int64"),
-        "participations": rng.integers(0, rounds, clients),
-    }).to_parquet(folder / "clients.parquet", index=False)  # fmt: skip
+        "participations": rng.integers(0, rounds, clients), "newcomer": False,
+    })  # fmt: skip
+    late = of_clients[:newcomers].assign(client=clients + np.arange(newcomers), newcomer=True)
+    pd.concat([of_clients, late]).to_parquet(folder / "clients.parquet", index=False)
     table.to_csv(folder / "rounds.csv", index=False)
     reached = table[table["local_accuracy"] >= 0.9]
     spread = summarise(scores)
@@ -80,7 +83,8 @@ def write_run(
         "clusters": len(set(found)), **agreement(np.array(found), planted), "failed_clients": 0,
         "data_hash": "5f2c9e01aa47d3b2", "partition_hash": partition.encode().hex()[:12],
         "parameters": PARAMETERS,
-    }))  # fmt: skip
+    } | ({"newcomers": newcomers, "newcomer_accuracy": 0.71, "newcomer_tuned_accuracy": 0.84}
+         if newcomers else {})))  # fmt: skip
     early = [int(c) if rng.random() < 0.5 else -1 for c in rng.integers(0, 2, clients)]
     history = (
         [{"round": 2, "assignment": early}, {"round": 6, "assignment": found}] if method == "ifca" else []

@@ -102,6 +102,20 @@ def test_every_method_is_named_at_its_line(built: tuple[Path, str]) -> None:
     assert all(f">{METHODS[name]}</text>" in curve[0] for name in ("fedavg", "local", "ifca"))
 
 
+def test_newcomers_have_columns_where_there_are_some(tmp_path: Path) -> None:
+    write_run(tmp_path / "results", "late", "fedavg", 0, newcomers=3)
+    write_run(tmp_path / "results", "plain", "fedavg", 0)
+    page = build(tmp_path)
+    late, plain = page.split('id="accuracy"')[1].split('id="curves"')[0].split("<h3>plain")
+    assert "Newcomers, %" in late and "71.0" in late and "Newcomers, tuned, %" in late and "84.0" in late
+    assert "Newcomers" not in plain
+    runs = pd.read_csv(tmp_path / "report" / "runs.csv").set_index("partition")
+    assert runs.loc["late", "newcomer_accuracy"] == 0.71 and np.isnan(runs.loc["plain", "newcomer_accuracy"])
+    write_run(tmp_path / "other" / "results", "plain", "fedavg", 0)
+    build(tmp_path / "other")
+    assert "newcomer_accuracy" not in pd.read_csv(tmp_path / "other" / "report" / "runs.csv")
+
+
 def test_names_are_escaped(tmp_path: Path) -> None:
     write_run(tmp_path / "results", "p", "fedavg", 0, label="<b>Fed & $x_1$</b>")
     page = build(tmp_path)
