@@ -125,6 +125,9 @@ def with_cohorts(method: Method, cohorts: Sequence[Sequence[int]]) -> Method:
         def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
             return np.array(next(plans))
 
+        def cycles(self, server: Server) -> int:
+            return 1
+
     return Planned(**method.as_dict())
 
 

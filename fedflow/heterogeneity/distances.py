@@ -139,3 +139,19 @@ def gradient_diversity(gradients: np.ndarray, weights: np.ndarray | None = None)
     w = w / w.sum()
     total = np.square(w @ gradients).sum()
     return float(w @ np.square(gradients).sum(1) / total) if total > 0 else float("inf")
+
+
+def gradient_spread(
+    gradients: np.ndarray, weights: np.ndarray | None = None, clusters: np.ndarray | None = None
+) -> float:
+    """How far the ``gradients`` [C, P] are from their mean, sum_k p_k |g_k - g|^2: H_device.
+
+    With ``clusters`` [C] the mean gradients of these take their place: H_cluster, never larger (FedCluster,
+    Chen et al. 2020). ``weights`` [C] are normalised to sum 1 and equal by default.
+    """
+    w = np.ones(len(gradients)) if weights is None else np.asarray(weights, np.float64)
+    groups = np.arange(len(gradients)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
+    belongs = w / w.sum() * (groups == np.arange(groups.max() + 1)[:, None])  # [K, C]
+    mass = belongs.sum(1)
+    centred = belongs @ gradients / mass[:, None] - belongs.sum(0) @ gradients
+    return float(mass @ np.square(centred).sum(1))

@@ -8,6 +8,7 @@ from fedflow.methods import (  # noqa: F401
     fedadam,
     fedavg,
     fedavgm,
+    fedcluster,
     feddyn,
     fedmgda,
     fednova,

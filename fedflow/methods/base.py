@@ -111,7 +111,10 @@ class Method(Settings):
         return 1
 
     def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
-        """The cohort: ``size`` distinct clients out of len(sizes), uniformly."""
+        """The cohort: ``size`` distinct clients out of len(sizes), uniformly.
+
+        What is drawn here and needed later may be put into ``server``.
+        """
         return rng.choice(len(sizes), size=size, replace=False)
 
     def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:

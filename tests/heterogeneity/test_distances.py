@@ -175,3 +175,25 @@ def test_gradient_diversity_is_at_least_1_and_counts_weights_as_copies(seed, cli
     found = distances.gradient_diversity(gradients, copies)
     assert found >= 1 - 1e-12
     assert found == pytest.approx(distances.gradient_diversity(np.repeat(gradients, copies, axis=0)))
+
+
+def test_worked_gradient_spread():
+    """Gradients at w = 0 of (w - c_k)^2 / 2, c = (0, 2 | 10, 14)."""
+    gradients, clusters = -np.array([[0.0], [2], [10], [14]]), np.array([0, 0, 1, 1])
+    assert distances.gradient_spread(gradients) == 32.75
+    assert distances.gradient_spread(gradients, clusters=clusters) == 30.25
+
+
+@given(seeds, st.integers(1, 6))
+def test_gradient_spread_of_clusters_and_within_them_add_up(seed, clients):
+    rng = np.random.default_rng(seed)
+    gradients, weights = rng.normal(size=(clients, 3)), rng.uniform(0.1, 1, clients)
+    clusters = rng.integers(0, 3, clients)
+    within = sum(
+        weights[clusters == z].sum()
+        * distances.gradient_spread(gradients[clusters == z], weights[clusters == z])
+        for z in set(clusters.tolist())
+    )
+    total = distances.gradient_spread(gradients, weights)
+    between = distances.gradient_spread(gradients, weights, clusters)
+    assert between + within / weights.sum() == pytest.approx(total)

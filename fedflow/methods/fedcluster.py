@@ -1,0 +1,131 @@
+"""FedCluster: clusters of clients take turns within a round, each goes on from the model of the one before.
+
+Source: Chen, Chen, Zhou, Kailkhura, "FedCluster: Boosting the Convergence of Federated Learning via
+Cluster-Cycling", IEEE Big Data 2020, arXiv 2009.10748, Algorithm 2.
+
+A round has M cycles. In cycle K the cluster c = sigma(K) samples clients S'. Client: w_k <- E epochs of SGD
+from W. Server: W <- sum over S' of (p_k / q) w_k, q the sum of p_k over S'. The M shares of the cohort are
+in proportion to the clusters' sizes and at least one client each, so that a round costs as much as FedAvg's.
+*Reduces to* FedAvg when M = 1, to training one client after the other when M = N.
+*State*: server W, clusters, what is left of sigma; clients none. *Traffic*: 1 P down, 1 P up.
+*Newcomer*: the global model. *Differs from the paper in*: weights n_k by default; clusters of similar labels.
+*Ambiguous*: the slide divides by the q of the whole cluster, whose weights do not sum to 1 over a sample
+(``divide_by``), and samples cluster K + 1 but averages sigma(K + 1): read as the same.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflow.errors import BadInput
+from fedflow.heterogeneity.hierarchy import cut_into, merge
+from fedflow.local.client import Client, Update
+from fedflow.methods.base import Cohort, Server, register
+from fedflow.methods.fedavg import FedAvg
+from fedflow.settings import option
+
+
+@register("fedcluster", "FedCluster")
+class FedCluster(FedAvg):
+    gathers: ClassVar[bool] = False
+
+    clusters: int = option(2, "clusters, and cycles in a round", symbol="M", ge=1, grid=(2, 5, 10))
+    grouping: str = option(
+        "random", "how clients are clustered once: at random into equal parts, or by similar labels",
+        choices=("random", "similar"),
+    )  # fmt: skip
+    given: list[int] | None = option(None, "the cluster 0..M-1 of every client, in place of a grouping")
+    order: str = option(
+        "reshuffle", "sigma: drawn anew in every round, or always 1..M", symbol="sigma",
+        choices=("reshuffle", "fixed"),
+    )  # fmt: skip
+    divide_by: str = option(
+        "sampled", "q: mass of the sampled clients, or of their whole cluster (shrinks the model)",
+        symbol="q", choices=("sampled", "cluster"), source="the paper's sum over the whole cluster",
+    )  # fmt: skip
+
+    def validate(self) -> None:
+        if self.given is not None and set(self.given) != set(range(self.clusters)):
+            raise BadInput("method.given", self.given, f"every cluster from 0 to {self.clusters - 1}")
+
+    def introductions(self) -> int:
+        return int(self.given is None and self.grouping == "similar")
+
+    def introduce(self, phase: int, client: Client) -> Update:
+        return client.update(features=label_shares(client))
+
+    def meet(self, phase: int, server: Server, cohort: Cohort) -> Server:
+        if cohort.ids[0] >= cohort.clients:
+            return server
+        self.need(cohort.clients)
+        features = cohort.stack("features")
+        distances = torch.cdist(features.double(), features.double()).cpu().numpy()
+        return server | {"assignment": alike(distances, features.cpu().numpy(), self.clusters)}
+
+    def cycles(self, server: Server) -> int:
+        return self.clusters
+
+    def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
+        """This cycle's sample; the clusters and sigma, once drawn, are noted on the server."""
+        if "assignment" not in server:
+            server["assignment"] = self.drawn(rng, len(sizes))
+        if not len(server.get("order", ())):
+            order = rng.permutation(self.clusters) if self.order == "reshuffle" else np.arange(self.clusters)
+            server["order"] = torch.from_numpy(order)
+        now, server["order"] = server["order"][0], server["order"][1:]
+        members = (server["assignment"] == now).nonzero()[:, 0].numpy()
+        share = shares(server["assignment"].bincount().numpy(), size)[now]
+        return rng.choice(members, size=share, replace=False)
+
+    def drawn(self, rng: np.random.Generator, clients: int) -> Tensor:
+        """The cluster of every client [N]: as given, or random ones whose sizes differ by at most one."""
+        self.need(clients)
+        if self.given is not None:
+            return torch.tensor(self.given)
+        equal = np.arange(clients) % self.clusters
+        return torch.from_numpy(rng.permutation(equal) if self.clusters > 1 else equal)
+
+    def need(self, clients: int) -> None:
+        """Raise `BadInput` unless so many clients can be clustered."""
+        if self.clusters > clients:
+            raise BadInput("method.clusters", self.clusters, f"at most {clients}, the number of clients")
+        if self.given is not None and len(self.given) != clients:
+            raise BadInput("method.given", self.given, f"the clusters of {clients} clients")
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        after = server | super().aggregate(server, cohort)
+        if self.divide_by == "cluster":
+            p = cohort.sizes if self.weighting == "samples" else np.ones(cohort.clients)
+            cluster = (server["assignment"] == server["assignment"][cohort.ids[0]]).numpy()
+            after["model"] = after["model"] * (p[cohort.ids].sum() / p[cluster].sum())
+        return after
+
+
+def label_shares(client: Client) -> Tensor:
+    """The share of every class among the client's samples [C]."""
+    x, y = client.data()
+    if y.is_floating_point():
+        raise ValueError("clients are compared by their labels, and these targets are none")
+    blank = torch.zeros(client.model.size, dtype=client.model.dtype, device=x.device)
+    classes = client.model.outputs(blank, x[:1]).shape[-1]
+    return torch.bincount(y.flatten(), minlength=classes).to(client.model.dtype) / y.numel()
+
+
+def alike(distances: np.ndarray, features: np.ndarray, number: int) -> Tensor:
+    """Clusters [N] of complete linkage, numbered by their mean ``features`` [N, F] from the largest down.
+
+    So their order, which is the order of training, does not depend on how the clients are numbered.
+    """
+    found = cut_into(merge(distances, "complete"), number)
+    means = [tuple(features[found == z].mean(0)) for z in range(number)]
+    return torch.from_numpy(np.argsort(sorted(range(number), key=means.__getitem__, reverse=True))[found])
+
+
+def shares(members: np.ndarray, size: int) -> np.ndarray:
+    """How many of ``size`` clients each cluster sends [M]: in proportion to its members, at least one."""
+    exact, share = size * members / members.sum(), np.ones(len(members), dtype=np.int64)
+    for _ in range(size - len(members)):
+        share[(exact - share).argmax()] += 1
+    return share
