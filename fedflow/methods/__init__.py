@@ -3,6 +3,7 @@
 from fedflow.methods import (  # noqa: F401
     afl,
     apfl,
+    cfl,
     ditto,
     fedadagrad,
     fedadam,
@@ -15,6 +16,7 @@ from fedflow.methods import (  # noqa: F401
     fedper,
     fedprox,
     fedrep,
+    fedsc,
     fedsgd,
     fedyogi,
     fesem,

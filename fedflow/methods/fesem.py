@@ -63,7 +63,9 @@ class FeSEM(Assigned):
     def aggregate(self, server: Server, cohort: Cohort) -> Server:
         w, first = cohort.stack("model"), "assignment" not in server  # [m, D]
         models = server["models"].clone()
-        assignment = torch.full((cohort.clients,), self.centres) if first else server["assignment"].clone()
+        assignment = (
+            torch.full((cohort.clients,), self.centres) if first else server["assignment"].cpu().clone()
+        )
         used = [j for j in range(self.centres) if (assignment == j).any()]
         if first or self.empty == "farthest":
             for j in sorted({*range(self.centres)} - {*used}):
