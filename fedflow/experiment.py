@@ -260,11 +260,12 @@ def _card(experiment: Experiment) -> ModelCard:
     """How the models of this run are built again."""
     dataset, model = load_prepared(experiment.prepared_folder), experiment.params.model(experiment.dataset)
     normalises = bool(dataset.mean) and not dataset.by_domain
+    renamed = load_partition(experiment.partition_folder).classes
     return ModelCard(
         architecture=model.name,
         options=model.options,
         input_shape=dataset.input_shape,
-        classes=dataset.classes,
+        classes=tuple(map(str, range(renamed))) if renamed else dataset.classes,
         mean=dataset.mean if normalises else None,
         std=dataset.std if normalises else None,
         input_type="uint8" if normalises else "int64" if dataset.x_train.dtype == torch.int32 else "float32",

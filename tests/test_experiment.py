@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fedflow.config import load_params
 from fedflow.data import load_prepared
@@ -20,6 +21,7 @@ from fedflow.models.flat import FlatModel
 from fedflow.partition import load_partition
 from fedflow.simulation.executors import Inline
 from fedflow.simulation.rounds import Simulation
+from fedflow.tracking import load_model
 from fedflow.tracking.store import open_store
 
 PARAMS = """
@@ -183,6 +185,33 @@ def test_an_expert_that_cannot_be_trained_is_one_line(
 
 
 # Runs
+
+
+def test_clients_with_classes_of_their_own_share_a_network_of_so_many_outputs(root: Path) -> None:
+    """ALID: classes 0..2 mean something else at every client, in training, scores and the recorded model."""
+    anonymous = "{dataset: digits, scheme: acid, classes_per_client: 3, anonymous: true, clients: 4}"
+    changes = [
+        f"partitions.alid={anonymous}",
+        "run.participation=1",
+        "training.batch_size=10",
+        "run.rounds=4",
+    ]
+    params = load_params(root / "params.yaml", changes)
+    made = load_partition(prepare_partition(params, "alid", root))
+    ditto = Experiment(params, "alid", "ditto", 0, root)
+    metrics = perform(ditto, Inline(), system_metrics=False)
+    (run,) = runs(root)
+    dataset = load_prepared(root / "data" / "prepared" / "digits")
+    accuracies = []
+    for k in range(4):
+        network = load_model(run.info.run_id, "personal", client=k, root=root)
+        rows = torch.as_tensor(made.test(k))
+        outputs = network(dataset.test.inputs(rows))
+        assert outputs.shape[-1] == 3
+        names = torch.as_tensor(made.test_labels)[rows]
+        accuracies.append(float((outputs.argmax(-1) == names).double().mean()))
+    assert metrics["local_accuracy"] == pytest.approx(np.mean(accuracies))
+    assert metrics["local_accuracy"] > 0.7 > metrics["global_accuracy"]
 
 
 def test_a_run_killed_after_it_was_recorded_is_not_recorded_twice(

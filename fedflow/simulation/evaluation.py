@@ -123,8 +123,8 @@ def _score(
         counts = {p: (hits[rows].sum(), loss[rows].sum(), len(rows)) for p, rows in pools.items()}
         for i in members:
             own = [counts[int(p)] for p in partition.test_pools(clients[i])]
-            if own:  # a client without test samples stays nan
-                right, lost, size = np.sum(own, axis=0)
+            right, lost, size = np.sum(own, axis=0) if own else (0, 0, 0)
+            if size:  # a client without test samples stays nan
                 local[i], losses[i] = right / size, lost / size
         if full:
             complete = federation.test

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -114,6 +115,32 @@ def test_a_client_without_test_images_is_left_out_of_the_mean(federation: Federa
     outcome = run("fedavg", lacking, training=SGD, rounds=1).outcome()
     assert np.isnan(outcome.scores.local_accuracy[0])
     assert outcome.metrics["local_accuracy"] == pytest.approx(outcome.scores.local_accuracy[1:].mean())
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+def test_clients_that_hold_samples_out_are_scored_on_those(federation: Federation, method: str) -> None:
+    """On rows of the training split; the client of one sample holds out none."""
+    whole = list(map(federation.partition.train, range(8)))
+    held = [rows[: len(rows) // 2] for rows in whole]
+    train = [rows[len(rows) // 2 :] for rows in whole]
+    partition = Partition.from_lists(train, held, list(np.arange(8)[:, None]), held_out=True)
+    ran = run(method, replace(federation, partition=partition), training=SGD, rounds=2, fine_tune=True)
+    scores = ran.outcome().scores
+    for k in range(8):
+        rows = torch.as_tensor(held[k])
+        if not len(rows):
+            assert np.isnan(scores.local_accuracy[k]) and scores.test_samples[k] == 0
+            continue
+        outputs = federation.model.outputs(served(ran, k), federation.train.x[rows])
+        truth = federation.train.y[rows]
+        assert scores.local_accuracy[k] == float((outputs.argmax(-1) == truth).double().mean())
+        assert scores.local_loss[k] == pytest.approx(
+            float(nn.functional.cross_entropy(outputs, truth)), abs=1e-5
+        )
+        assert scores.test_samples[k] == len(rows)
+        everything = federation.model.outputs(served(ran, k), federation.test.x).argmax(-1)
+        assert scores.global_accuracy[k] == float((everything == federation.test.y).double().mean())
+        assert 0 <= scores.tuned_accuracy[k] <= 1
 
 
 def test_the_last_trained_models_are_scored_too(federation: Federation) -> None:
