@@ -3,6 +3,7 @@
 import hashlib
 import json
 import pickle
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,17 @@ def test_saving_and_loading_changes_nothing(made, saved):
         assert np.array_equal(loaded.train(k), made.train(k))
         assert np.array_equal(loaded.test(k), made.test(k))
     assert loaded.groups is None
+
+
+def test_arrays_are_mapped_from_the_file_and_copied_by_nobody(tmp_path):
+    many = np.arange(200_000) % 10
+    entry = PartitionParams.parse({"dataset": "d", "scheme": "iid", "clients": 100})
+    make_partition(entry, Samples(many, many[:100])).save(tmp_path)
+    tracemalloc.start()
+    loaded = load_partition(tmp_path)  # compares the hash of all arrays too
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < loaded.indices.nbytes / 10
 
 
 def test_planted_groups_survive_saving(tmp_path):
