@@ -221,8 +221,11 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 
 def forbid_fallback(patch: pytest.MonkeyPatch) -> None:
     """From here on, a vmapped cohort that falls back to the loop is an error."""
+    solve_one = worker._solve_one
 
-    def fell_back(*_: object) -> None:
+    def fell_back(job: Job, *rest: Any) -> Any:
+        if job.cohort == "loop":  # as all introductions are
+            return solve_one(job, *rest)
         raise AssertionError("the vmapped cohort fell back to the loop")
 
     patch.setattr(worker, "_solve_one", fell_back)

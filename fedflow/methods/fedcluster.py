@@ -7,7 +7,7 @@ A round has M cycles. In cycle K the cluster c = sigma(K) samples clients S'. Cl
 from W. Server: W <- sum over S' of (p_k / q) w_k, q the sum of p_k over S'. The M shares of the cohort are
 in proportion to the clusters' sizes and at least one client each, so that a round costs as much as FedAvg's.
 *Reduces to* FedAvg when M = 1, to training one client after the other when M = N.
-*State*: server W, clusters, what is left of sigma; clients none. *Traffic*: 1 P down, 1 P up.
+*State*: server W, clusters, the rest of sigma; clients none. *Traffic*: 1 P down, 1 P up.
 *Newcomer*: the global model. *Differs from the paper in*: weights n_k by default; clusters of similar labels.
 *Ambiguous*: the slide divides by the q of the whole cluster, whose weights do not sum to 1 over a sample
 (``divide_by``), and samples cluster K + 1 but averages sigma(K + 1): read as the same.
@@ -57,35 +57,48 @@ class FedCluster(FedAvg):
         return client.update(features=label_shares(client))
 
     def meet(self, phase: int, server: Server, cohort: Cohort) -> Server:
-        if cohort.ids[0] >= cohort.clients:
-            return server
-        self.need(cohort.clients)
+        """Cluster all clients; newcomers join the cluster whose farthest member is nearest."""
         features = cohort.stack("features")
-        distances = torch.cdist(features.double(), features.double()).cpu().numpy()
-        return server | {"assignment": alike(distances, features.cpu().numpy(), self.clusters)}
+        if cohort.ids[0] < cohort.clients:
+            self.need(cohort.clients)
+            assignment = alike(self.distances(features, features), features, self.clusters)
+            return server | {"features": features, "assignment": assignment}
+        away, assignment = self.distances(features, server["features"]), server["assignment"]
+        farthest = torch.stack([away[:, assignment == z].amax(1) for z in range(self.clusters)], 1)
+        return server | {"assignment": torch.cat([assignment, farthest.argmin(1)])}
+
+    def distances(self, one: Tensor, other: Tensor) -> Tensor:
+        """Distances [m, N] between features [m, F] and [N, F], on the CPU."""
+        return torch.cdist(one.double(), other.double()).cpu()
 
     def cycles(self, server: Server) -> int:
         return self.clusters
 
     def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
         """This cycle's sample; the clusters and sigma, once drawn, are noted on the server."""
-        if "assignment" not in server:
-            server["assignment"] = self.drawn(rng, len(sizes))
+        self.note(rng, len(sizes), server)
         if not len(server.get("order", ())):
             order = rng.permutation(self.clusters) if self.order == "reshuffle" else np.arange(self.clusters)
             server["order"] = torch.from_numpy(order)
         now, server["order"] = server["order"][0], server["order"][1:]
-        members = (server["assignment"] == now).nonzero()[:, 0].numpy()
-        share = shares(server["assignment"].bincount().numpy(), size)[now]
-        return rng.choice(members, size=share, replace=False)
+        return self.sample(rng, server["assignment"], size, int(now))
 
-    def drawn(self, rng: np.random.Generator, clients: int) -> Tensor:
-        """The cluster of every client [N]: as given, or random ones whose sizes differ by at most one."""
-        self.need(clients)
-        if self.given is not None:
-            return torch.tensor(self.given)
-        equal = np.arange(clients) % self.clusters
-        return torch.from_numpy(rng.permutation(equal) if self.clusters > 1 else equal)
+    def note(self, rng: np.random.Generator, clients: int, server: Server) -> None:
+        """Cluster clients as given, or at random into parts whose sizes differ by at most one; once."""
+        if "assignment" not in server:
+            self.need(clients)
+            equal = np.arange(clients) % self.clusters
+            if self.given is not None:
+                server["assignment"] = torch.tensor(self.given)
+            else:
+                server["assignment"] = torch.from_numpy(
+                    rng.permutation(equal) if self.clusters > 1 else equal
+                )
+
+    def sample(self, rng: np.random.Generator, assignment: Tensor, size: int, cluster: int) -> np.ndarray:
+        """The cluster's share of a cohort of ``size`` clients."""
+        members = (assignment == cluster).nonzero()[:, 0].numpy()
+        return rng.choice(members, size=shares(assignment.bincount().numpy(), size)[cluster], replace=False)
 
     def need(self, clients: int) -> None:
         """Raise `BadInput` unless so many clients can be clustered."""
@@ -98,8 +111,8 @@ class FedCluster(FedAvg):
         after = server | super().aggregate(server, cohort)
         if self.divide_by == "cluster":
             p = cohort.sizes if self.weighting == "samples" else np.ones(cohort.clients)
-            cluster = (server["assignment"] == server["assignment"][cohort.ids[0]]).numpy()
-            after["model"] = after["model"] * (p[cohort.ids].sum() / p[cluster].sum())
+            z = server["assignment"].numpy()
+            after["model"] = after["model"] * (p[cohort.ids].sum() / p[np.isin(z, z[cohort.ids])].sum())
         return after
 
 
@@ -113,14 +126,15 @@ def label_shares(client: Client) -> Tensor:
     return torch.bincount(y.flatten(), minlength=classes).to(client.model.dtype) / y.numel()
 
 
-def alike(distances: np.ndarray, features: np.ndarray, number: int) -> Tensor:
+def alike(distances: Tensor, features: Tensor, number: int) -> Tensor:
     """Clusters [N] of complete linkage, numbered by their mean ``features`` [N, F] from the largest down.
 
     So their order, which is the order of training, does not depend on how the clients are numbered.
     """
-    found = cut_into(merge(distances, "complete"), number)
-    means = [tuple(features[found == z].mean(0)) for z in range(number)]
-    return torch.from_numpy(np.argsort(sorted(range(number), key=means.__getitem__, reverse=True))[found])
+    found = torch.from_numpy(cut_into(merge(distances.numpy(), "complete"), number))
+    means = [features.cpu()[found == z].mean(0).tolist() for z in range(number)]
+    order = sorted(range(number), key=means.__getitem__, reverse=True)
+    return torch.tensor(order).argsort()[found]
 
 
 def shares(members: np.ndarray, size: int) -> np.ndarray:
