@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflow.code import code_digest
 from fedflow.data import Examples
 from fedflow.errors import FedflowError
 from fedflow.methods.base import Server
@@ -36,6 +37,8 @@ from fedflow.simulation.worker import (
     introduce_shard,
     train_shard,
 )
+
+CODE = ("random.py", "data/examples.py", "models", "local", "methods", "simulation")  # results depend on it
 
 
 class RunSettings(Settings):
@@ -212,7 +215,7 @@ class Simulation:
             "seed": self.job.seed,
             "partition": self.federation.partition.hash,
             "model": self.federation.model.architecture,
-            "code": code_digest(),
+            "code": code_digest(*CODE),
         }
         return hashlib.blake2b(
             json.dumps(about, sort_keys=True, default=str).encode(), digest_size=12
@@ -415,18 +418,6 @@ class Simulation:
             for share in balanced(list(clients), load, self.executor.workers)
         ]
         return _merged(self.executor.map(evaluate_shard, self.job, shards, title))
-
-
-@cache
-def code_digest() -> str:
-    """A hash of the sources that results depend on: rounds of older code are never gone on with."""
-    root = Path(__file__).parents[1]
-    digest = hashlib.blake2b(torch.__version__.encode(), digest_size=8)
-    for part in ("random.py", "data/examples.py", "models", "local", "methods", "simulation"):
-        files = [root / part] if part.endswith(".py") else sorted((root / part).glob("*.py"))
-        for file in files:
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
 
 
 class Gathered:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support import SIZES, images, prepare_run, run, same
+from support import SIZES, forbid_fallback, images, prepare_run, run, same
 
 from fedflow.data import Dataset
 from fedflow.methods import METHODS
@@ -63,17 +63,48 @@ def test_a_newcomer_of_fedavg_gets_the_global_model_and_tunes_it(
 
 
 def test_a_newcomer_of_local_starts_from_the_first_model(federation: Federation):
+    """And is then trained from there, here with full batches, whose order no stream decides."""
     simulation = prepare_run("local", federation, rounds=1)
-    first = simulation.state.store.first["model"]
+    model, first = federation.model, simulation.state.store.first["model"]
     list(simulation.rounds())
-    kept = simulation.state.store.get(7)
-    assert torch.equal(kept["model"], first)
-    assert simulation.outcome().metrics["newcomer_tuned_accuracy"] is not None
+    assert torch.equal(simulation.state.store.get(7)["model"], first)
+    newcomers = simulation.outcome().newcomers
+    assert newcomers is not None
+    for place, k in enumerate(newcomers.clients):
+        rows, own = (
+            torch.as_tensor(federation.partition.train(k)),
+            torch.as_tensor(federation.partition.test(k)),
+        )
+        w = first
+        for scores in (newcomers.local_accuracy, newcomers.tuned_accuracy):
+            hits = model.hits(model.outputs(w, federation.test.inputs(own)), federation.test.targets(own))
+            assert scores[place] == pytest.approx(hits.double().mean().item())
+            for _ in range(2):
+                leaf = w.clone().requires_grad_()
+                outputs = model.train_outputs(leaf, federation.train.inputs(rows))[0]
+                loss = model.loss(outputs, federation.train.targets(rows))
+                w = w - 0.1 * torch.autograd.grad(loss, leaf)[0]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "fedper"])
+def test_newcomers_are_tuned_in_a_cohort_as_one_by_one(
+    name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
+):
+    training = {"batch_size": 8, "epochs": 2, "lr": 0.1}
+    one_by_one = run(name, federation, rounds=1, training=training).outcome().newcomers
+    forbid_fallback(monkeypatch)
+    together = run(name, federation, rounds=1, training=training, cohort="vmap").outcome().newcomers
+    assert one_by_one is not None and together is not None
+    for field in ("local_accuracy", "tuned_accuracy"):  # of hundreds of test images, one may tip
+        assert getattr(together, field) == pytest.approx(getattr(one_by_one, field), abs=0.01)
 
 
 def test_participation_counts_those_who_take_part(federation: Federation):
-    simulation = prepare_run("fedavg", federation, participation=0.5)
+    simulation = prepare_run("fedavg", federation, participation=0.5, rounds=20)
     assert (simulation.clients, simulation.cohort_size) == (6, 3)
+    assert {k for report in simulation.rounds() for k in report.cohort} == set(range(6))
+    everyone = prepare_run("local", federation, {"everyone": True}, rounds=1)
+    assert next(everyone.rounds()).cohort == list(range(6))
 
 
 def test_a_run_with_newcomers_goes_on_from_its_checkpoint(federation: Federation, tmp_path):
