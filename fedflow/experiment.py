@@ -98,6 +98,7 @@ class Experiment:
             model_options=json.dumps(model.options, sort_keys=True),
             device=pick_device(engine.device),
             public="".join(str(self._prepared(name).resolve()) for name in self.datasets[1:]),
+            noise=getattr(method, "noise", 0),
             content=f"{_fact(self.prepared_folder / 'meta.json', 'hash')} "
             f"{_fact(self.partition_folder / 'summary.json', 'hash')}",
         )

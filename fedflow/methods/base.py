@@ -48,6 +48,9 @@ class Cohort(Protocol):
     def stack(self, name: str) -> Tensor:
         """Every client's vector [m, .] (for methods that declare ``gathers``)."""
 
+    def vectors(self, name: str) -> list[Tensor]:
+        """The same one by one, where their shapes differ."""
+
     def scalars(self, name: str) -> np.ndarray:
         """An uploaded scalar of every client [m], float64."""
 

@@ -13,6 +13,7 @@ from fedflow.errors import BadInput
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, load_partition
+from fedflow.random import generator
 
 
 @dataclass
@@ -50,6 +51,7 @@ class FederationFiles:
     model_options: str = "{}"  # JSON, because only hashable paths and names are loaded once
     device: str = "cpu"
     public: str = ""  # another prepared data set, of the server itself
+    noise: int = 0  # so many random inputs are the server's data instead
     content: str = ""  # hashes of both: files made anew at the same place are loaded anew
 
     def open(self) -> Federation:
@@ -66,7 +68,9 @@ def _open(files: FederationFiles) -> Federation:
     device = torch.device(files.device)
     train = dataset.train.relabelled(partition.train_labels).to(device)
     public = load_prepared(Path(files.public)).train.to(device) if files.public else None
-    if public is None and len(partition.public):
+    if files.noise:
+        public = random_examples(train, files.noise)
+    elif public is None and len(partition.public):
         public = train.only(torch.as_tensor(partition.public, device=device))
     model = FlatModel(factory, device=device)
     _need_fit(model, train, files.model)
@@ -77,6 +81,19 @@ def _open(files: FederationFiles) -> Federation:
         partition=partition,
         public=public,
     )
+
+
+def random_examples(like: Examples, count: int) -> Examples:
+    """``count`` random inputs of the shape and kind of ``like``, and targets that mean nothing.
+
+    Every entry is uniform: a pixel over 0..255, anything else from the smallest to the largest in ``like``.
+    """
+    rng, shape = generator(0, "random examples"), (count, *like.x.shape[1:])
+    low, high = (0, 255) if like.images else (like.x.min().item(), like.x.max().item())
+    whole = not like.x.is_floating_point()
+    drawn = rng.integers(low, high, shape, endpoint=True) if whole else rng.uniform(low, high, shape)
+    some = like.only(torch.zeros(count, dtype=torch.int64, device=like.device))
+    return Examples(torch.from_numpy(drawn).to(like.x), some.y, like.mean, like.std, some.domain)
 
 
 def _need_fit(model: FlatModel, train: Examples, name: str) -> None:

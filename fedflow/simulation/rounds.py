@@ -440,9 +440,6 @@ class Gathered:
         for result in results:
             for key, part in result.sums.items():
                 self._sums.setdefault(key, ExactSum()).merge(part)
-        for sent in self.sent:
-            for name, vector in sent.vectors.items():
-                self._sums.setdefault((name, sent.group), ExactSum()).add(vector, sent.weight)
 
     @property
     def clients(self) -> int:
@@ -450,18 +447,20 @@ class Gathered:
 
     def mean(self, name: str, group: int | None = None, weights: np.ndarray | None = None) -> Tensor:
         total = ExactSum()
-        if weights is not None:
-            for sent, weight in zip(self.sent, weights):
-                if weight and group in (None, sent.group):
-                    total.add(sent.vectors[name], float(weight))
-            return total.mean(self.model.dtype)
-        for (key, number), part in sorted(self._sums.items(), key=lambda item: item[0]):
-            if key == name and group in (None, number):
-                total.merge(part)
+        if weights is None:
+            for (key, number), part in sorted(self._sums.items(), key=lambda item: item[0]):
+                if key == name and group in (None, number):
+                    total.merge(part)
+        for sent, weight in zip(self.sent, self.weights if weights is None else weights):
+            if weight and name in sent.vectors and group in (None, sent.group):
+                total.add(sent.vectors[name], float(weight))
         return total.mean(self.model.dtype)
 
+    def vectors(self, name: str) -> list[Tensor]:
+        return [sent.vectors[name] for sent in self.sent]
+
     def stack(self, name: str) -> Tensor:
-        return torch.stack([sent.vectors[name] for sent in self.sent])
+        return torch.stack(self.vectors(name))
 
     def scalars(self, name: str) -> np.ndarray:
         return np.array([sent.scalars[name] for sent in self.sent])
