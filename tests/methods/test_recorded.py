@@ -1,0 +1,70 @@
+"""Every registered method, through params.yaml to the record: what it serves is what MLflow gives back."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from fedflow.config import load_params
+from fedflow.data import load_prepared
+from fedflow.experiment import Experiment, perform, prepare_dataset, prepare_partition
+from fedflow.methods import METHODS
+from fedflow.methods.catalogue import catalogue
+from fedflow.partition import load_partition
+from fedflow.simulation.executors import Inline
+from fedflow.tracking import load_model
+from fedflow.tracking.store import open_store
+
+PARAMS = """
+data: {digits: {source: digits, train_limit: 200, test_limit: 60}}
+models: {digits: {name: mlp, options: {hidden: [8]}}}
+partitions: {few: {dataset: digits, scheme: label_groups, groups: 2, clients: 4, newcomers: 0.25, public: 20}}
+training: {epochs: 1, batch_size: 32, lr: 0.1}
+run: {rounds: 2, participation: 0.7, evaluate_every: 2, checkpoint_every: 2, fine_tune: false}
+grid: {datasets: [digits], partitions: [few], methods: [fedavg], seeds: [0]}
+"""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A project folder whose store all methods share."""
+    root = tmp_path_factory.mktemp("project")
+    (root / "params.yaml").write_text(PARAMS)
+    params = load_params(root / "params.yaml")
+    prepare_dataset(params, "digits", root)
+    prepare_partition(params, "few", root)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        yield root
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_models_of_a_method_come_back_from_the_record(name: str, root: Path) -> None:
+    experiment = Experiment(load_params(root / "params.yaml"), "few", name, 0, root)
+    metrics = perform(experiment, Inline(), system_metrics=False)
+    assert metrics["newcomers"] == 1 and metrics["newcomer_accuracy"] is not None
+    partition, test = (
+        load_partition(experiment.partition_folder),
+        load_prepared(experiment.prepared_folder).test,
+    )
+    api = open_store(root).client()
+    (found,) = api.search_experiments(filter_string="name = 'digits/few'")
+    run = next(r for r in api.search_runs([found.experiment_id]) if r.data.tags["method"] == name)
+    clients = pd.read_parquet(experiment.results_folder / "clients.parquet").query("not newcomer")
+    for client, cluster, accuracy in zip(clients.client, clients.cluster, clients.local_accuracy):
+        which = {"global": "global", "cluster": f"cluster-{cluster}", "personal": "personal"}[
+            METHODS[name].serves
+        ]
+        own = {"client": client} if which == "personal" else {}
+        network = load_model(run.info.run_id, which, root=root, **own)
+        rows = torch.as_tensor(partition.test(client))
+        with torch.no_grad():
+            hits = network(test.inputs(rows)).argmax(-1) == test.targets(rows)
+        assert hits.double().mean().item() == pytest.approx(accuracy)
+
+
+def test_the_catalogue_in_docs_is_that_of_the_code() -> None:
+    page = Path(__file__).parents[2] / "docs" / "methods.md"
+    assert page.read_text() == catalogue()
