@@ -177,14 +177,14 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     scheme, count = params.build(), len(samples.labels)
     clients = scheme.count(samples) if params.clients is None else params.clients
     pieces = params.pieces or clients
-    if pieces > count - params.public:
-        field, most = f"partition.{'pieces' if params.pieces else 'clients'}", count - params.public
-        raise BadInput(field, pieces, f"at most {most}, the number of training samples")
 
     def rng(purpose: str) -> np.random.Generator:
         return generator(params.seed, f"partition/{purpose}")
 
     public = _stratified(samples.labels, params.public, rng("public"))
+    if pieces > count - len(public):
+        field, most = f"partition.{'pieces' if params.pieces else 'clients'}", count - len(public)
+        raise BadInput(field, pieces, f"at most {most}, the number of training samples")
     split = _apart(scheme, samples, public, pieces, rng(params.scheme))
     labels = samples.labels if split.train_labels is None else split.train_labels
     train, groups, train_labels = split.train, split.groups, split.train_labels

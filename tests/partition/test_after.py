@@ -294,6 +294,7 @@ def test_the_first_hundred_of_so_many_pieces_are_used(pieces, size):
         ({"clients": None, "pieces": 50}, r"partition.pieces: 50 .*at least clients"),
         ({"pieces": 60_000}, r"partition.pieces: 60000 .*at most 50000"),
         ({"pieces": 49_500, "public": 1000}, r"partition.pieces: 49500 .*at most 49000"),
+        ({"public": 50_000}, r"partition.public: 50000 .*fewer than 50000"),
     ],
 )
 def test_pieces_are_checked(entry, message):
