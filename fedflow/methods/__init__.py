@@ -25,6 +25,7 @@ from fedflow.methods import (  # noqa: F401
     lg_fedavg,
     local,
     mtl,
+    one_shot,
     perfedavg,
     pfedme,
     propfair,

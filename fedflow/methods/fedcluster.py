@@ -22,6 +22,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.hierarchy import cut_into, merge
 from fedflow.local.client import Client, Update
+from fedflow.local.labels import label_shares
 from fedflow.methods.base import Cohort, Server, register
 from fedflow.methods.fedavg import FedAvg
 from fedflow.settings import option
@@ -114,16 +115,6 @@ class FedCluster(FedAvg):
             z = server["assignment"].numpy()
             after["model"] = after["model"] * (p[cohort.ids].sum() / p[np.isin(z, z[cohort.ids])].sum())
         return after
-
-
-def label_shares(client: Client) -> Tensor:
-    """The share of every class among the client's samples [C]."""
-    x, y = client.data()
-    if y.is_floating_point():
-        raise ValueError("clients are compared by their labels, and these targets are none")
-    blank = torch.zeros(client.model.size, dtype=client.model.dtype, device=x.device)
-    classes = client.model.outputs(blank, x[:1]).shape[-1]
-    return torch.bincount(y.flatten(), minlength=classes).to(client.model.dtype) / y.numel()
 
 
 def alike(distances: Tensor, features: Tensor, number: int) -> Tensor:

@@ -53,8 +53,7 @@ class FedSC(FedCluster):
         if self.feature == "labels":
             return super().introduce(phase, client)
         w = client.received["model"]
-        step = client.model.trainable(client.fit(start=w) - w)
-        return client.update(features=torch.nan_to_num(step, 0, 0, 0))  # a diverged client is compared by 0
+        return client.update(features=client.model.trainable(client.fit(start=w) - w))
 
     def distances(self, one: Tensor, other: Tensor) -> Tensor:
         if self.metric == "l2":
