@@ -99,7 +99,8 @@ def images(
 ) -> Federation:
     """Real images, sorted by label before they are dealt; every client is tested on the labels that it has.
 
-    ``order`` renumbers the clients. The inputs are normalised floats, so that a test can spoil them.
+    ``order`` renumbers the clients. The server has 60 test images of its own. The inputs are normalised
+    floats, so that a test can spoil them.
     """
     if network == "mlp":
         options = {"hidden": (16,)} | options
@@ -114,6 +115,7 @@ def images(
         Examples(dataset.train.inputs(everything[0]), dataset.y_train),
         Examples(dataset.test.inputs(everything[1]), dataset.y_test),
         Partition.from_lists(train, pools, [np.unique(labels[rows]) for rows in train]),
+        Examples(dataset.test.inputs(everything[1][:60]), dataset.y_test[:60]),
     )
 
 

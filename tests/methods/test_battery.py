@@ -1,6 +1,7 @@
 """What must hold for every registered method; a new one is covered the day it registers."""
 
 import dataclasses
+import itertools
 import re
 import sys
 import types
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import SIZES, Ran, Workers, forbid_fallback, images, prepare_run, run, same, with_cohorts
+from support import SIZES, Ran, Workers, follow, forbid_fallback, images, prepare_run, run, same, with_cohorts
 from torch import Tensor
 
 from fedflow.data import Dataset, Examples
@@ -39,6 +40,14 @@ def spoiled(federation: Federation, client: int) -> Federation:
     x = federation.train.x.clone()
     x[torch.as_tensor(federation.partition.train(client))] = torch.nan
     return dataclasses.replace(federation, train=Examples(x, federation.train.y))
+
+
+def run_spoiled(method: Method, federation: Federation, client: int, **settings: Any) -> Ran:
+    """A run in which the inputs of one client become NaN after the server has met everybody."""
+    simulation = prepare_run(method, federation, **settings)
+    simulation.state.introduced = simulation._introduce(range(simulation.clients))
+    simulation.job = dataclasses.replace(simulation.job, federation=spoiled(federation, client))
+    return follow(simulation)
 
 
 def told(ran: Ran) -> list[dict[str, Any]]:
@@ -122,8 +131,10 @@ def power_cut(store: ClientStore) -> None:
 def test_a_client_that_returns_nan_is_left_out(name: str, federation: Federation) -> None:
     cohorts = [[0, 2, 3, 5], [1, 3, 4, 6]]
     without = [[k for k in round if k != 3] for round in cohorts]
-    broken = spoiled(federation, 3)
-    ran, spared = (run(with_cohorts(build_method(name), plan), broken, **HALF) for plan in (cohorts, without))
+    ran, spared = (
+        run_spoiled(with_cohorts(build_method(name), plan), federation, 3, **HALF)
+        for plan in (cohorts, without)
+    )
     assert [r.failed for r in ran.rounds] == [{3: "its update holds NaN or infinite values"}] * 2
     assert ran.simulation.state.participations.tolist() == [1, 1, 1, 0, 1, 1, 1, 0]
     assert same(ran.state(), spared.state())
@@ -144,8 +155,10 @@ def test_a_vmapped_client_that_returns_nan_does_not_spoil_the_others(
 
     monkeypatch.setattr(worker, "_solve_one", spy)
     loop, vmapped = (
-        run(with_cohorts(build_method(name), [[0, 2, 3, 5]]), spoiled(federation, 3), cohort=cohort,
-            **HALF | {"rounds": 1})
+        run_spoiled(
+            with_cohorts(build_method(name), [[0, 2, 3, 5]]), federation, 3, cohort=cohort,
+            **HALF | {"rounds": 1},
+        )
         for cohort in ("loop", "vmap")
     )  # fmt: skip
     assert retried == [0, 2, 3, 5, 3]
@@ -222,11 +235,24 @@ def test_renumbering_clients_changes_nothing(name: str, digits: Dataset) -> None
         run(name, images(digits, dtype=torch.float64, order=places), BY_NUMBER.get(name), **whole)
         for places in (range(len(SIZES)), order)
     )
-    for vector, w in here.state().items():
-        expected = w[order] if w.shape[:1] == (len(order),) else w  # rows are clients; also on the server
-        torch.testing.assert_close(there.state()[vector], expected, rtol=0, atol=1e-12)
-    accuracy, renumbered = here.outcome().scores.local_accuracy, there.outcome().scores.local_accuracy
-    assert renumbered.tolist() == accuracy[order].tolist()
+    close(by_client(there.state()), renumbered(by_client(here.state()), order), 1e-12)
+    accuracy, other = here.outcome().scores.local_accuracy, there.outcome().scores.local_accuracy
+    assert other.tolist() == accuracy[order].tolist()
+
+
+def by_client(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Clusters are numbered by first member: every client's own model, and who is with whom, instead."""
+    if not {"server/models", "server/assignment"} <= state.keys():
+        return state
+    models, cluster = state["server/models"], state["server/assignment"]
+    return state | {"server/models": models[cluster], "server/assignment": cluster[:, None] == cluster}
+
+
+def renumbered(state: dict[str, Tensor], order: list[int]) -> dict[str, Tensor]:
+    """Rows are clients, also on the server; where columns are as many, they are too."""
+    n = len(order)
+    rows = {name: w[order] if w.shape[:1] == (n,) else w for name, w in state.items()}
+    return {name: w[:, order] if w.shape == (n, n) else w for name, w in rows.items()}
 
 
 # What the method's page says
@@ -244,25 +270,28 @@ def test_the_page_of_a_method_is_complete(name: str) -> None:
 
 
 def test_traffic_is_what_the_page_says(name: str, federation: Federation) -> None:
-    """Read "*Traffic*: k P down, 1 P and the cluster number up." and compare with the bytes of a run."""
+    """Read "*Traffic*: k P down, 1 P and the cluster number up." and compare with the bytes of a run.
+
+    m are the participants of the round before, of the first round 1.
+    """
     (sentence,) = re.findall(r"\*Traffic\*: (.*?)\.\s", page(name))
     method, model = build_method(name), federation.model
     symbols = {f.metadata["symbol"]: getattr(method, f.name) for f in dataclasses.fields(method)}  # type: ignore[arg-type]
     sizes = {"P": model.size, "P_body": model.size - len(model.head().index)}
     sizes["P_head"] = len(model.part(*model.shared_patterns).index)
 
-    def count(direction: str) -> int:
+    def count(direction: str, m: int) -> int:
         if sentence == "none":
             return 0
         (words,) = (part for part in sentence.split(", ") if part.endswith(direction))
         times, vector = re.fullmatch(r"(?:(\w+) )?(P|P_body|P_head)(?: and .*)? (?:down|up)", words).groups()  # type: ignore[union-attr]
-        factor = int(times) if (times or "1").isdigit() and times else symbols.get(times, 1)
+        factor = int(times) if (times or "1").isdigit() and times else (symbols | {"m": m}).get(times, 1)
         return 4 * (factor * sizes[vector] + words.count(" and "))
 
     for ran in (run(name, federation, **HALF), run(name, federation, cohort="vmap", **HALF)):
-        participants = [4, 8]  # cumulative
-        assert [r.bytes_down for r in ran.rounds] == [m * count("down") for m in participants]
-        assert [r.bytes_up for r in ran.rounds] == [m * count("up") for m in participants]
+        down, up = ([4 * count(way, m) for m in (1, 4)] for way in ("down", "up"))
+        assert [r.bytes_down for r in ran.rounds] == list(itertools.accumulate(down))
+        assert [r.bytes_up for r in ran.rounds] == list(itertools.accumulate(up))
 
 
 def bad_values(field: dataclasses.Field, hint: Any) -> list[Any]:
