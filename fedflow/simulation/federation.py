@@ -90,8 +90,11 @@ def random_examples(like: Examples, count: int) -> Examples:
     """
     rng, shape = generator(0, "random examples"), (count, *like.x.shape[1:])
     low, high = (0, 255) if like.images else (like.x.min().item(), like.x.max().item())
-    whole = not like.x.is_floating_point()
-    drawn = rng.integers(low, high, shape, endpoint=True) if whole else rng.uniform(low, high, shape)
+    drawn = (
+        rng.uniform(low, high, shape)
+        if like.x.is_floating_point()
+        else rng.integers(int(low), int(high), shape, endpoint=True)
+    )
     some = like.only(torch.zeros(count, dtype=torch.int64, device=like.device))
     return Examples(torch.from_numpy(drawn).to(like.x), some.y, like.mean, like.std, some.domain)
 
