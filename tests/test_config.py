@@ -10,7 +10,8 @@ from fedflow.errors import BadInput, FedflowError
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES
 
-SHIPPED = Path(__file__).parents[1] / "params.yaml"
+ROOT = Path(__file__).parents[1]
+SHIPPED = ROOT / "params.yaml"
 
 
 def load(*changes: str):
@@ -176,3 +177,9 @@ def test_set_value_makes_sections_on_the_way():
 
 def test_the_digest_knows_content_and_not_order():
     assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1}) != digest({"a": 1, "b": 3})
+
+
+def test_every_method_can_be_named_in_the_grid():
+    for name in METHODS:  # dvc.yaml depends on both
+        assert name in load().methods
+        assert (ROOT / "fedflow" / "methods" / f"{name}.py").is_file()

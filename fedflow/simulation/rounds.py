@@ -38,7 +38,7 @@ from fedflow.simulation.worker import (
     train_shard,
 )
 
-CODE = ("random.py", "data/examples.py", "models", "local", "methods", "simulation")  # results depend on it
+CODE = ("random.py", "data/examples.py", "models", "heterogeneity", "local", "methods", "simulation")
 
 
 class RunSettings(Settings):
