@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedflow.metrics.clustering import agreement
+from fedflow.metrics.clustering import agreement, clustering_error
 from fedflow.metrics.distribution import summarise
 
 
@@ -44,19 +44,55 @@ def test_nothing_measured_is_nan():
 
 
 def test_clusters_are_compared_up_to_their_numbers():
+    """Of six clients in pairs; in one cluster, everybody has four companions too many."""
     groups = np.array([0, 0, 1, 1, 2, 2])
     same = agreement(np.array([5, 5, 3, 3, 4, 4]), groups)
-    assert same == {"ari": pytest.approx(1.0), "nmi": pytest.approx(1.0)}
+    assert same == {"ari": pytest.approx(1.0), "nmi": pytest.approx(1.0), "clustering_error": 0}
     one = agreement(np.zeros(6, dtype=int), groups)
-    assert one == {"ari": pytest.approx(0.0), "nmi": pytest.approx(0.0)}
+    assert one == {"ari": pytest.approx(0.0), "nmi": pytest.approx(0.0), "clustering_error": 4}
+    assert agreement(np.arange(6), groups)["clustering_error"] == 1
 
 
 def test_clients_without_a_cluster_do_not_count():
     clusters, groups = np.array([0, 0, 1, 1, -1]), np.array([0, 0, 1, 1, 0])
-    assert agreement(clusters, groups)["ari"] == pytest.approx(1.0)
+    found = agreement(clusters, groups)
+    assert found["ari"] == pytest.approx(1.0) and found["clustering_error"] == 0
 
 
 def test_there_is_no_agreement_without_groups_or_clusters():
-    nothing = {"ari": None, "nmi": None}
+    nothing = {"ari": None, "nmi": None, "clustering_error": None}
     assert agreement(np.array([0, 1]), None) == nothing
     assert agreement(np.array([-1, -1]), np.array([0, 1])) == nothing
+
+
+def label_sets(*sets: set[int]) -> np.ndarray:
+    return np.array([[label in own for label in range(5)] for own in sets])
+
+
+def test_the_clustering_error_of_a_worked_example():
+    """Four clients with two labels each and clusters of their own, errors 1, 1, 1, 2."""
+    labels = label_sets({0, 1}, {0, 2}, {3, 4}, {0, 3})
+    own = np.zeros((4, 4), dtype=bool)
+    for client, members in enumerate(([0, 1], [0, 1], [2], [0, 3])):
+        own[client, members] = True
+    assert clustering_error(own, labels) == 1.25
+
+
+def test_half_of_the_labels_in_common_need_not_be_mutual():
+    """The second client has all labels of the first, which has one of its four."""
+    labels = label_sets({0}, {0, 1, 2, 3})
+    assert clustering_error(np.array([0, 0]), labels) == clustering_error(np.array([0, 1]), labels) == 0.5
+
+
+def test_labels_stand_in_for_groups_in_the_clustering_error_only():
+    labels = label_sets({0}, {0}, {1})
+    found = agreement(np.array([0, 0, 0]), None, labels)
+    assert found == {"ari": None, "nmi": None, "clustering_error": pytest.approx(4 / 3)}
+
+
+def test_the_clustering_error_of_many_clients_is_summed_in_parts(monkeypatch):
+    rng = np.random.default_rng(0)
+    clusters, labels = rng.integers(0, 3, 50), rng.random((50, 5)) < 0.5
+    whole = clustering_error(clusters, labels)
+    monkeypatch.setattr("fedflow.metrics.clustering.ROWS", 7)
+    assert clustering_error(clusters, labels) == whole

@@ -75,6 +75,13 @@ CLUSTERS = (
     Column("clusters", "Clusters", "at the end", factor=1, rated=False),
     Column("ari", "ARI", "adjusted Rand index with the planted groups", factor=1, digits=3),
     Column("nmi", "NMI", "normalised mutual information with the planted groups", factor=1, digits=3),
+    Column(
+        "clustering_error",
+        "Clustering error",
+        "wrong companions of a client: of other groups in its cluster, and of its own group elsewhere",
+        factor=1,
+        digits=2,
+    ),
 )
 
 

@@ -19,7 +19,8 @@ OPTIONAL = (  # a regression has no accuracy
     "rounds_to_target", "bytes_to_target", "target_accuracy", "ari", "nmi",
 )  # fmt: skip
 NEWCOMERS = ("newcomer_accuracy", "newcomer_tuned_accuracy")  # only where some joined after the last round
-METRICS = TEXT + WHOLE + NUMBER + OPTIONAL
+LATER = ("clustering_error",)  # not in the files of earlier versions
+METRICS = TEXT + WHOLE + NUMBER + OPTIONAL + LATER
 
 ROUNDS = ("round", "global_accuracy", "local_accuracy", "bytes_down", "bytes_up")
 CLIENTS = ("client", "samples", "local_accuracy", "cluster")
@@ -96,7 +97,7 @@ def collect_partitions(partitions_dir: Path, names: list[str]) -> dict[str, Part
 
 def _read_run(folder: Path) -> Run:
     metrics = _json(folder / "metrics.json")
-    metrics = dict.fromkeys(NEWCOMERS) | metrics
+    metrics = dict.fromkeys(LATER + NEWCOMERS) | metrics
     _check_metrics(folder / "metrics.json", metrics)
     named = (metrics["partition"], metrics["method"], str(metrics["seed"]))
     if named != folder.parts[-3:]:
@@ -128,7 +129,7 @@ def _check_metrics(path: Path, metrics: dict[str, Any]) -> None:
         _reject(path, f"no {', '.join(missing)}")
     accepted: list[tuple[tuple[str, ...], tuple[type, ...]]] = [
         (TEXT, (str,)), (WHOLE, (int,)), (NUMBER, (int, float)),
-        (OPTIONAL + NEWCOMERS, (int, float, type(None))),
+        (OPTIONAL + LATER + NEWCOMERS, (int, float, type(None))),
     ]  # fmt: skip
     for names, kinds in accepted:
         for name in names:

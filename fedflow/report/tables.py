@@ -11,9 +11,9 @@ from fedflow.report.collect import METRICS, NEWCOMERS, Run
 ACCURACY = ("global_accuracy", "local_accuracy", "tuned_accuracy", "local_final_accuracy", *NEWCOMERS, "loss")
 FAIRNESS = ("local_worst10", "local_best10", "local_std", "local_gini")
 TRAFFIC = ("bytes_down", "bytes_up", "rounds_to_target", "bytes_to_target")
-CLUSTERS = ("clusters", "ari", "nmi")
+CLUSTERS = ("clusters", "ari", "nmi", "clustering_error")
 TABLES = {"accuracy": ACCURACY, "fairness": FAIRNESS, "traffic": TRAFFIC, "clusters": CLUSTERS}
-LOWER_IS_BETTER = {"loss", "local_std", "local_gini", *TRAFFIC}
+LOWER_IS_BETTER = {"loss", "local_std", "local_gini", "clustering_error", *TRAFFIC}
 
 
 @dataclass(frozen=True)

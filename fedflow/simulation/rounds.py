@@ -75,6 +75,8 @@ class Round:
     global_accuracy: float | None = None
     clusters: int = 1
     ari: float | None = None
+    nmi: float | None = None
+    clustering_error: float | None = None
     assignment: list[int] | None = None  # per client, where it changed since the last evaluation
     replayed: bool = False  # told again after a resume
     seconds: float = 0.0
@@ -184,7 +186,7 @@ class Simulation:
             "rounds_to_target": reached.round if reached else None,
             "bytes_to_target": reached.bytes_down + reached.bytes_up if reached else None,
             "clusters": len(set(scores.cluster.tolist())),
-            **agreement(scores.cluster, self.groups),
+            **self._agreement(scores),
             "failed_clients": sum(len(r.failed) for r in self.state.history),
         }
         if newcomers is not None:
@@ -394,10 +396,26 @@ class Simulation:
         )
         report.global_accuracy = _mean_or_none(scores.global_accuracy)
         report.clusters = len(set(scores.cluster.tolist()))
-        report.ari = agreement(scores.cluster, self.groups)["ari"] if report.clusters > 1 else None
-        if report.clusters > 1 and not np.array_equal(scores.cluster, self.state.assignment):
-            report.assignment = scores.cluster.tolist()
+        if self.job.method.serves == "cluster":
+            for name, value in self._agreement(scores).items():
+                setattr(report, name, value)
+            if not np.array_equal(scores.cluster, self.state.assignment):
+                report.assignment = scores.cluster.tolist()
         self.state.assignment = scores.cluster
+
+    def _agreement(self, scores: Scores) -> dict[str, float | None]:
+        return agreement(scores.cluster, self.groups, self._labels)
+
+    @cached_property
+    def _labels(self) -> np.ndarray | None:
+        """Which client has which label [N, C], bool; None where targets are not one label each."""
+        labels = self.federation.train.y.cpu().numpy()
+        if labels.ndim != 1 or labels.dtype.kind == "f":
+            return None
+        own = np.zeros((self.clients, labels.max() + 1), dtype=np.bool_)
+        for k in range(self.clients):
+            own[k, labels[self.federation.partition.train(k)]] = True
+        return own
 
     def _welcome(self) -> Scores | None:
         """Scores of the newcomers: of the model they are served, and after one local training of it."""
