@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fedflow.errors import FedflowError
+from fedflow.methods.base import Dissimilarity
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.rounds import Outcome, Round
 
@@ -25,7 +26,11 @@ def write_results(
     samples: np.ndarray,
     groups: np.ndarray | None,
 ) -> None:
-    """Write ``metrics.json``, ``rounds.csv``, ``clients.parquet`` and ``clusters.json`` into ``folder``.
+    """Write the five files of a run into ``folder``.
+
+    ``metrics.json`` has the final numbers, ``rounds.csv`` those by round, ``clients.parquet`` those by
+    client. ``clusters.json`` tells who was in which cluster, and how the server compared clients;
+    ``proximity.parquet`` is the matrix of that, with a row and a column for every client it compared.
 
     ``facts`` says which run this is (partition, method, seed, hashes); ``samples`` [N] are training sizes,
     ``groups`` [N] planted groups, both with the newcomers last, as in the table of clients. Clusters and
@@ -41,7 +46,11 @@ def write_results(
         clients = pd.concat([clients, late], ignore_index=True)
     groups = None if groups is None else groups[outcome.scores.clients]
     history = [{"round": r.round, "assignment": r.assignment} for r in rounds if r.assignment is not None]
-    clusters = {"groups": None if groups is None else [int(g) for g in groups], "history": history}
+    clusters = {
+        "groups": None if groups is None else [int(g) for g in groups],
+        "history": history,
+        "proximity": _about(outcome.dissimilarity),
+    }
     failures = {r.round: r.failed for r in rounds if r.failed}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,6 +58,7 @@ def write_results(
         _write_json(folder / "clusters.json", clusters)
         table.to_csv(folder / "rounds.csv", index=False, float_format="%.9g")
         clients.to_parquet(folder / "clients.parquet", index=False)
+        _matrix(outcome.dissimilarity).to_parquet(folder / "proximity.parquet")
         if failures:
             _write_json(folder / "failures.json", failures)
         else:
@@ -71,6 +81,18 @@ def _clients(scores: Scores, samples: np.ndarray, groups: np.ndarray | None) -> 
         "cluster": scores.cluster,
         "group": pd.array(group, dtype="Int64"),
     })  # fmt: skip
+
+
+def _about(found: Dissimilarity | None) -> dict[str, Any] | None:
+    """All of it but the matrix."""
+    return found if found is None else {"unit": found.unit, "linkage": found.linkage, "height": found.height}
+
+
+def _matrix(found: Dissimilarity | None) -> pd.DataFrame:
+    """Dissimilarities [n, n], rows and columns named after the clients: as text there, parquet wants it."""
+    clients, matrix = (list(found.clients), found.matrix) if found else ([], np.empty((0, 0)))
+    index = pd.Index(np.array(clients, dtype=np.int64), name="client")
+    return pd.DataFrame(matrix, index, [str(k) for k in clients])
 
 
 def _write_json(path: Path, value: Any) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedflow.errors import FedflowError
+from fedflow.methods.base import Dissimilarity
 from fedflow.results import ROUND_COLUMNS, write_results
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.rounds import Outcome, Round
@@ -21,6 +22,7 @@ def write(
     groups: np.ndarray | None = None,
     failed: dict | None = None,
     newcomers: Scores | None = None,
+    compared: Dissimilarity | None = None,
 ) -> None:
     """Two rounds of three clients; clusters are known after the second."""
     nothing, scores = np.full(3, np.nan), np.array([0.25, 0.5, 1.0])
@@ -35,7 +37,7 @@ def write(
         Scores([0, 1, 2], np.array([0, 1, 1]), np.array([4, 4, 8]), nothing, scores, scores, nothing, nothing,
                [torch.zeros(2)], np.zeros(3, dtype=int)),
         np.array([1, 0, 1]), {"rounds": 2, "local_accuracy": 0.58, "ari": None}, {0: torch.zeros(2)},
-        newcomers,
+        newcomers, compared,
     )  # fmt: skip
     samples = np.array([10, 20, 30] if newcomers is None else [10, 20, 30, 40])
     write_results(folder, FACTS, rounds, outcome, samples, groups)
@@ -69,7 +71,18 @@ def test_groups_are_missing_where_none_are_planted(tmp_path):
     assert json.loads((tmp_path / "clusters.json").read_text()) == {
         "groups": None,
         "history": [{"round": 2, "assignment": [0, 1, 1]}],
+        "proximity": None,
     }
+    assert pd.read_parquet(tmp_path / "proximity.parquet").empty
+
+
+def test_what_the_server_compared_is_a_matrix_by_client(tmp_path):
+    matrix = np.array([[0, 12.5], [12.5, 0]])
+    write(tmp_path, compared=Dissimilarity(matrix, [0, 2], "angle, degrees", "wpgma", 8.0))
+    table = pd.read_parquet(tmp_path / "proximity.parquet")
+    assert table.loc[2, "0"] == table.loc[0, "2"] == 12.5 and table.shape == (2, 2)
+    about = json.loads((tmp_path / "clusters.json").read_text())["proximity"]
+    assert about == {"unit": "angle, degrees", "linkage": "wpgma", "height": 8.0}
 
 
 def test_newcomers_come_behind_those_who_took_part(tmp_path):

@@ -9,7 +9,8 @@ are asked (`invite`, `introduce`) and the server takes note (`meet`). Newcomers,
 asked after the last round, before they are served.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -57,6 +58,21 @@ class Cohort(Protocol):
     @property
     def weights(self) -> np.ndarray:
         """Every client's weight [m], float64, not normalised."""
+
+
+@dataclass(frozen=True)
+class Dissimilarity:
+    """How far apart clients are to the server: ``matrix`` [n, n] in ``unit``, symmetric, of ``clients`` [n].
+
+    ``linkage`` is how clusters of them are compared (`fedflow.heterogeneity.LINKAGES`), and ``height`` up to
+    where clusters were merged, if a tree was cut.
+    """
+
+    matrix: np.ndarray
+    clients: Sequence[int]
+    unit: str
+    linkage: str = "upgma"
+    height: float | None = None
 
 
 class Method(Settings):
@@ -135,6 +151,10 @@ class Method(Settings):
     def aggregate(self, server: Server, cohort: Cohort) -> Server:
         """The server's next state."""
         raise NotImplementedError
+
+    def dissimilarity(self, server: Server) -> Dissimilarity | None:
+        """What the server groups clients by, where it compares them with one another: recorded and drawn."""
+        return None
 
     def model_for(self, client: Client) -> Tensor | tuple[Tensor, Tensor]:
         """The vector [D] that a client is served and evaluated with, from what `deliver` sent.

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Server, register
+from fedflow.methods.base import Cohort, Dissimilarity, Server, register
 from fedflow.methods.flis import FLIS, similarity
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -65,11 +65,18 @@ class FLISDC(FLIS):
 
     def aggregate(self, server: Server, cohort: Cohort) -> Server:
         said = self.inferences(cohort)
-        near = (similarity(said, said) >= self.beta).numpy() | np.eye(len(said), dtype=bool)  # [m, m]
+        alike = similarity(said, said)  # [m, m]
+        near = (alike >= self.beta).numpy() | np.eye(len(said), dtype=bool)
         members = torch.zeros(len(said), cohort.clients, dtype=torch.bool)
         members[:, cohort.ids] = torch.from_numpy(near)
         models = torch.stack([cohort.mean("model", weights=cohort.weights * row) for row in near])
-        return server | {"models": models, "members": members}
+        compared = {"proximity": 1 - alike, "participants": torch.tensor(cohort.ids)}
+        return server | {"models": models, "members": members} | compared
+
+    def dissimilarity(self, server: Server) -> Dissimilarity:
+        """Of those who took part in the last round."""
+        matrix, clients = server["proximity"].cpu().numpy(), server["participants"].tolist()
+        return Dissimilarity(matrix, clients, "1 − inference similarity")
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor]:
         j = self.choose(client)

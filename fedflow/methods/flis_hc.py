@@ -20,13 +20,16 @@ the last models of all those with A_ij >= beta, first models included; clients w
 count as a cluster. Code takes up models of the same round as clients are simulated one by one; not so here.
 """
 
+from dataclasses import replace
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Server, register
+from fedflow.methods.base import Cohort, Dissimilarity, Server, register
 from fedflow.methods.flis import FLIS, similarity
 from fedflow.methods.hierarchical import Hierarchical
 from fedflow.settings import option
@@ -34,6 +37,8 @@ from fedflow.settings import option
 
 @register("flis_hc", "FLIS (HC)")
 class FLISHC(FLIS, Hierarchical):
+    unit: ClassVar[str] = "1 − inference similarity"
+
     beta: float = option(
         0.45, "similarity from which on clients belong together", symbol="beta", ge=0,
         grid=(0.1, 0.3, 0.5, 0.7), source="authors' code",
@@ -90,6 +95,10 @@ class FLISHC(FLIS, Hierarchical):
         latest = server["latest"]
         means = shares.to(latest) @ latest
         return torch.where(some[:, None].to(means.device), means, server["initial"])
+
+    def dissimilarity(self, server: Server) -> Dissimilarity:
+        found = super().dissimilarity(server)
+        return found if self.variant == "clusters" else replace(found, height=None)
 
     def aggregate(self, server: Server, cohort: Cohort) -> Server:
         if self.variant == "clusters":

@@ -7,6 +7,7 @@ what is stored stay those of the clients that took part.
 
 import warnings
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,13 +16,15 @@ from torch import Tensor
 
 from fedflow.heterogeneity import LINKAGES, clusters, cut, merge
 from fedflow.methods.assigned import Assigned
-from fedflow.methods.base import Cohort, Server
+from fedflow.methods.base import Cohort, Dissimilarity, Server
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
 class Hierarchical(Assigned):
     """Base of these methods: they measure how far clients are apart, and say at which height to cut."""
+
+    unit: ClassVar[str] = "dissimilarity"
 
     linkage: str = option(
         "wpgma", "distance of two clusters; wpgma = the mean of two rows, whatever their sizes",
@@ -83,6 +86,12 @@ class Hierarchical(Assigned):
             origin = models[overlap[z].argmax()] if overlap[z].any() else server["initial"]
             models.append(origin)
         return after, torch.stack(models)
+
+    def dissimilarity(self, server: Server) -> Dissimilarity:
+        matrix = server["proximity"].cpu().numpy()
+        height = self.height(merge(matrix, self.linkage))
+        cut_at = height if np.isfinite(height) else None
+        return Dissimilarity(matrix, range(len(matrix)), self.unit, self.linkage, cut_at)
 
     def attach(self, proximity: np.ndarray, assignment: np.ndarray, tree: np.ndarray) -> np.ndarray:
         """Clusters of the newcomers [B]; those of the clients ``assignment`` [N] stay."""

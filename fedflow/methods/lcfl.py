@@ -24,7 +24,7 @@ from fedflow.errors import BadInput
 from fedflow.heterogeneity.centres import k_medoids
 from fedflow.local.client import Client, Update
 from fedflow.methods.assigned import Assigned
-from fedflow.methods.base import Cohort, Server, register
+from fedflow.methods.base import Cohort, Dissimilarity, Server, register
 from fedflow.settings import option
 
 
@@ -80,7 +80,7 @@ class LCFL(Assigned):
         assignment, medoids = map(torch.from_numpy, self.group(d.cpu().numpy()))
         return {
             "models": server["models"].repeat(len(medoids), 1), "assignment": assignment,
-            "medoids": w[medoids], "start": server["start"],
+            "medoids": w[medoids], "start": server["start"], "proximity": d,
         }  # fmt: skip
 
     def join(self, server: Server, losses: Tensor | None) -> Server:
@@ -90,6 +90,11 @@ class LCFL(Assigned):
         else:
             d = (losses[:, -1:] - losses[:, :-1]).abs()
         return server | {"assignment": torch.cat([server["assignment"], d.argmin(1).cpu()])}
+
+    def dissimilarity(self, server: Server) -> Dissimilarity:
+        matrix = server["proximity"].cpu().numpy()
+        unit = {"loss": "difference of losses", "model": "distance of models", "update": "1 − cosine"}
+        return Dissimilarity(matrix, range(len(matrix)), unit[self.distance])
 
     def apart(self, one: Tensor, other: Tensor, start: Tensor) -> Tensor:
         """Distances [m, N] between models [m, D] and [N, D], or their updates from ``start`` [D]."""

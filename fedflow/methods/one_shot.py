@@ -27,7 +27,7 @@ from fedflow.heterogeneity.centres import k_means
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import labels
 from fedflow.methods.assigned import Assigned
-from fedflow.methods.base import Cohort, Server, register
+from fedflow.methods.base import Cohort, Dissimilarity, Server, register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
@@ -69,7 +69,14 @@ class OneShot(Assigned):
         if self.clusters > cohort.clients:
             raise BadInput("method.clusters", self.clusters, f"at most {cohort.clients}, the clients")
         assignment, centres = k_means(features, self.clusters, cohort.rng)
-        return server | {"assignment": assignment, "centres": centres}
+        proximity = torch.cdist(features, features)
+        return server | {"assignment": assignment, "centres": centres, "proximity": proximity}
+
+    def dissimilarity(self, server: Server) -> Dissimilarity:
+        matrix, what = server["proximity"].cpu().numpy(), "models"
+        if self.features == "logistic":
+            what = "coefficients"
+        return Dissimilarity(matrix, range(len(matrix)), f"distance of {what}")
 
 
 def logistic(client: Client) -> Tensor:

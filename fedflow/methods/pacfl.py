@@ -18,6 +18,8 @@ between two merges (`fedflow.heterogeneity.sweep` counts the clusters for other 
 has signature: per_class, p: 3, proximity: entry_min, and for mixed data sets whole and normalised.
 """
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -33,6 +35,8 @@ from fedflow.settings import option
 
 @register("pacfl", "PACFL")
 class PACFL(Hierarchical):
+    unit: ClassVar[str] = "angle, degrees"
+
     beta: float | None = option(
         None, "clusters up to so many degrees apart are merged; nothing = the largest gap", symbol="beta",
         ge=0, source="authors' code: 4.9 for CIFAR-10, 42 for MIX-4",

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import pandas as pd
 
 from fedflow.errors import FedflowError
+from fedflow.methods.base import Dissimilarity
 
 TEXT = ("partition", "method", "method_label", "dataset", "model", "data_hash", "partition_hash")
 WHOLE = ("seed", "rounds", "clients", "bytes_down", "bytes_up", "clusters", "failed_clients", "parameters")
@@ -28,7 +30,7 @@ CLIENTS = ("client", "samples", "local_accuracy", "cluster")
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run: ``metrics.json``, ``rounds.csv``, ``clients.parquet`` and ``clusters.json``."""
+    """One finished run: ``metrics.json``, ``rounds.csv``, the tables of clients and ``clusters.json``."""
 
     folder: Path
     metrics: dict[str, Any]
@@ -36,6 +38,7 @@ class Run:
     clients: pd.DataFrame  # a row per client that took part
     groups: list[int] | None  # planted group of every client
     history: list[dict[str, Any]]  # round and assignment [N], where the assignment changed; -1 = none yet
+    dissimilarity: Dissimilarity | None = None  # where the server compares clients
 
     @property
     def partition(self) -> str:
@@ -120,7 +123,22 @@ def _read_run(folder: Path) -> Run:
     groups = clusters.get("groups")
     if groups is not None and not _is_assignment(groups, metrics["clients"]):
         _reject(folder / "clusters.json", f"groups needs {metrics['clients']} whole numbers, or null")
-    return Run(folder, metrics, rounds, clients, groups, history)
+    compared = _dissimilarity(folder, clusters.get("proximity"))
+    return Run(folder, metrics, rounds, clients, groups, history, compared)
+
+
+def _dissimilarity(folder: Path, about: Any) -> Dissimilarity | None:
+    """``proximity.parquet`` and what ``clusters.json`` says ``about`` it; nothing if that says nothing."""
+    if about is None:
+        return None
+    path = folder / "proximity.parquet"
+    table = _table(path, pd.read_parquet, ())
+    if [str(k) for k in table.index] != list(table.columns) or not np.isfinite(table.to_numpy(float)).all():
+        _reject(path, "not a matrix of numbers, with a row and a column per client")
+    try:
+        return Dissimilarity(table.to_numpy(float), table.index.tolist(), **about)
+    except TypeError:
+        _reject(folder / "clusters.json", "proximity needs a unit, a linkage and a height")
 
 
 def _check_metrics(path: Path, metrics: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedflow.code import code_digest
 from fedflow.data import Examples
 from fedflow.errors import FedflowError
-from fedflow.methods.base import Server
+from fedflow.methods.base import Dissimilarity, Server
 from fedflow.metrics.clustering import agreement
 from fedflow.metrics.distribution import summarise
 from fedflow.models.flat import FlatModel
@@ -91,6 +91,7 @@ class Outcome:
     metrics: dict[str, Any]
     models: dict[int, Tensor]  # the served vectors: by cluster number, or by client; {0: w} if global
     newcomers: Scores | None = None  # of those that join now
+    dissimilarity: Dissimilarity | None = None  # of clients that took part, where the server compares them
 
 
 @dataclass
@@ -159,6 +160,7 @@ class Simulation:
         settings = self.settings
         what = {"full": True, "tune": settings.fine_tune, "trained": settings.keep_trained, "models": True}
         scores = self._scores("final evaluation", range(self.clients), **what)
+        compared = self._compared()
         newcomers = self._welcome()
         last = self.state.history[-1]
         local = _known(summarise(scores.local_accuracy))
@@ -199,7 +201,7 @@ class Simulation:
             "personal": np.arange(self.clients),
         }
         models = {int(i): scores.models[at] for i, at in zip(owner[self.job.method.serves], scores.model)}
-        return Outcome(scores, self.state.participations, metrics, models, newcomers)
+        return Outcome(scores, self.state.participations, metrics, models, newcomers, compared)
 
     def forget(self) -> None:
         """Delete the checkpoint: the run is finished and recorded."""
@@ -416,6 +418,17 @@ class Simulation:
         for k in range(self.clients):
             own[k, labels[self.federation.partition.train(k)]] = True
         return own
+
+    def _compared(self) -> Dissimilarity | None:
+        """What the method's server knows of how far apart clients are, without newcomers it may have met."""
+        found = self.job.method.dissimilarity(self.state.server)
+        if found is None:
+            return None
+        own = [i for i, k in enumerate(found.clients) if k < self.clients]
+        matrix = found.matrix[np.ix_(own, own)].astype(np.float64)
+        if not np.isfinite(matrix).all():  # of models that diverged
+            return None
+        return replace(found, matrix=(matrix + matrix.T) / 2, clients=[found.clients[i] for i in own])
 
     def _welcome(self) -> Scores | None:
         """Scores of the newcomers: of the model they are served, and after one local training of it."""
