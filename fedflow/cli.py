@@ -233,7 +233,9 @@ def methods(
         return
     if name is None:
         _print_table(
-            "methods", ("name", "method", "serves", "idea"), [describe(m).row() for m in METHODS.values()]
+            "methods",
+            ("name", "method", "serves", "idea"),
+            [describe(METHODS[m]).row() for m in sorted(METHODS)],
         )
         return
     if name not in METHODS:
@@ -247,6 +249,8 @@ def methods(
         f"{page.down:,} bytes down, {page.up:,} bytes up",
         highlight=False,
     )
+    if page.published:
+        console.print(f"Published results: {'; '.join(page.published)}", markup=False, highlight=False)
 
 
 @app.command()

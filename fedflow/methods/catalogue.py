@@ -10,6 +10,7 @@ from fedflow.data.examples import Examples
 from fedflow.local.client import Client
 from fedflow.local.training import LocalTraining
 from fedflow.methods.base import METHODS, Method
+from fedflow.methods.tables import published_in
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.settings import explain, markdown
@@ -17,7 +18,7 @@ from fedflow.settings import explain, markdown
 
 @dataclass(frozen=True)
 class Page:
-    """One method: its module's text, its hyper-parameters, its traffic in bytes per participant and round."""
+    """One method: its module's text, hyper-parameters, bytes per participant and round, published tables."""
 
     name: str
     label: str
@@ -27,6 +28,7 @@ class Page:
     options: list[dict[str, Any]]
     down: int
     up: int
+    published: list[str]
 
     def row(self) -> tuple[str, str, str, str]:
         return self.name, self.label, self.serves, self.idea
@@ -37,7 +39,8 @@ def describe(method: type[Method]) -> Page:
     text = (sys.modules[method.__module__].__doc__ or "").strip()
     idea = text.split("\n\n")[0].replace("\n", " ").partition(": ")[2]
     down, up = traffic(method)
-    return Page(method.name, method.label, method.serves, idea, text, explain(method), down, up)
+    options, published = explain(method), published_in(method.name)
+    return Page(method.name, method.label, method.serves, idea, text, options, down, up, published)
 
 
 def traffic(method: type[Method]) -> tuple[int, int]:
@@ -60,7 +63,7 @@ def traffic(method: type[Method]) -> tuple[int, int]:
 
 def catalogue() -> str:
     """The method catalogue in Markdown, one section per registered method."""
-    pages = [describe(method) for method in METHODS.values()]
+    pages = [describe(METHODS[name]) for name in sorted(METHODS)]
     head = [
         "# Methods",
         "",
@@ -79,4 +82,6 @@ def catalogue() -> str:
 
 def _section(page: Page) -> str:
     lines = ["", f'<a id="{page.name}"></a>', "", f"## {page.label} (`{page.name}`)", "", page.text, ""]
+    if page.published:
+        lines += [f"*Published results*: {'; '.join(page.published)}.", ""]
     return "\n".join(lines + markdown(page.options))
