@@ -22,6 +22,7 @@ from fedflow.methods import (  # noqa: F401
     fesem,
     flis_dc,
     flis_hc,
+    flt,
     ifca,
     l2gd,
     lcfl,
