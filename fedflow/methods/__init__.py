@@ -5,6 +5,7 @@ from fedflow.methods import (  # noqa: F401
     apfl,
     cfl,
     ditto,
+    fedac,
     fedadagrad,
     fedadam,
     fedavg,

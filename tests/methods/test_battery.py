@@ -284,9 +284,10 @@ def test_traffic_is_what_the_page_says(name: str, federation: Federation) -> Non
         if sentence == "none":
             return 0
         (words,) = (part for part in sentence.split(", ") if part.endswith(direction))
-        times, vector = re.fullmatch(r"(?:(\w+) )?(P|P_body|P_head)(?: and .*)? (?:down|up)", words).groups()  # type: ignore[union-attr]
+        first, *more = words.removesuffix(f" {direction}").split(" and ")
+        times, vector = re.fullmatch(r"(?:(\w+) )?(P|P_body|P_head)", first).groups()  # type: ignore[union-attr]
         factor = int(times) if (times or "1").isdigit() and times else (symbols | {"m": m}).get(times, 1)
-        return 4 * (factor * sizes[vector] + words.count(" and "))
+        return 4 * (factor * sizes[vector] + sum(sizes.get(what, 1) for what in more))
 
     for ran in (run(name, federation, **HALF), run(name, federation, cohort="vmap", **HALF)):
         down, up = ([4 * count(way, m) for m in (1, 4)] for way in ("down", "up"))

@@ -1,0 +1,200 @@
+"""FedAC: personal models are pulled towards the centroid of their cluster, their embeddings to that of all.
+
+Source: Zhang, Chen, Lin, Chen, Zhao, "FedAC: An Adaptive Clustered Federated Learning Framework for
+Heterogeneous Data", 2024, arXiv 2403.16460, Eq. 3, Algorithms 1 to 3.
+
+A model omega_k = (phi_k, h_k) is an embedding and a decision (the classifier here). Client: local SGD on
+F_k(omega) + mu/2 ||omega - Omega||^2 + lambda/2 ||phi - Phi||^2 from its own omega_k, with Omega the centroid
+of its cluster. Server: Phi = mean of the participants' phi_k; everybody goes to the centroid with the largest
+LrCos, the cosine of projections on D principal directions M of the participants' models (E-step); Omega_j =
+mean of its members' last omega_k, present or not (M-step). Now and then it merges the tightest cluster into
+the nearest one or splits the widest, by G = intra / inter, the mean squared distance of members to their
+centroid over that of the centroid to the others.
+*Reduces to* Local when mu = lambda = 0, to mean-regularised models when lambda = 0 and K = 1.
+*State*: server all omega_k, Omega_1..Omega_K, Phi, M, who belongs where; client omega_k.
+*Traffic*: 1 P and P_body down, 1 P up.
+*Newcomer*: goes one step on all its data from the mean of all Omega, and gets the centroid with the largest
+LrCos; so is served who did not take part yet.
+*Ambiguous*: Eq. 4 prints argmin over a similarity: read argmax. Algorithm 1 sums the phi_k: read mean, or Phi
+were m times too long. The first clusters are those of k-means on the participants' projections. A client that
+never took part has no model to compare; it starts from the common first one, pulled to the mean of all Omega.
+At most one cluster is merged or split at a time, the one with the smallest or the largest G; a merge goes
+first; a split is that of 2-means on projections.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from fedflow.errors import BadInput
+from fedflow.heterogeneity.centres import k_means
+from fedflow.heterogeneity.subspace import signature
+from fedflow.local.client import Batch, Client, Update
+from fedflow.methods.base import Cohort, Method, Server, register
+from fedflow.models.flat import FlatModel, Part
+from fedflow.settings import option
+
+
+@register("fedac", "FedAC")
+class FedAC(Method):
+    serves: ClassVar[str] = "personal"
+    gathers: ClassVar[bool] = True
+
+    clusters: int = option(2, "number of clusters at first", symbol="K", ge=1, grid=(2, 3, 4))
+    mu: float = option(
+        0.1, "pull of a model towards its centroid", symbol="mu", ge=0, grid=(0, 0.01, 0.1, 1), source="Eq. 3"
+    )
+    lam: float = option(
+        0.1, "pull of an embedding towards the mean of all", symbol="lambda", ge=0, grid=(0, 0.01, 0.1, 1),
+        source="Eq. 3",
+    )  # fmt: skip
+    decision: list[str] | None = option(
+        None, "name patterns of the decision h; nothing = the architecture's classifier",
+        source="the paper: the deep, fully connected part",
+    )  # fmt: skip
+    rank: int = option(
+        2, "principal directions; at most one less than participants", symbol="D", ge=1, grid=(2, 5, 10),
+        source="Algorithm 2",
+    )  # fmt: skip
+    center: bool = option(False, "also subtract the participants' mean model before models are projected")
+    refresh_every: int = option(5, "rounds between refreshes of M", ge=1, source="Algorithm 2: sparsely")
+    tune_every: int = option(10, "rounds between merges or splits; 0 = never", ge=0, source="Algorithm 3")
+    merge_below: float = option(0.1, "a cluster is merged when its G is below", symbol="a", ge=0)
+    split_above: float = option(1.0, "a cluster is split when its G is above", symbol="b", gt=0)
+    protect_singletons: bool = option(False, "clusters of one client, whose G is 0, are not merged")
+    allow_split_from_one: bool = option(False, "a cluster of everybody, which has no G, may be split")
+
+    def validate(self) -> None:
+        if self.merge_below >= self.split_above:
+            raise BadInput(
+                "method.merge_below", self.merge_below, f"less than split_above, {self.split_above}"
+            )
+
+    def decides(self, model: FlatModel) -> Part:
+        """h, whose rest is the embedding phi."""
+        return model.part(*(model.head_patterns if self.decision is None else self.decision))
+
+    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
+        return {"model": initial}
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+        """One cluster around the common model, until the first participants are known."""
+        w = initial(0)
+        phi = self.decides(model).outside(w)
+        return {"models": w[None], "mean": w, "embedding": phi, "round": torch.tensor(0)}
+
+    def cluster(self, server: Server, client: int) -> int:
+        """The number of the client's cluster; -1 if it never took part."""
+        assignment = server.get("assignment", ())
+        return int(assignment[client]) if client < len(assignment) else -1
+
+    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
+        number = self.cluster(server, client)
+        centroid = server["mean"] if number < 0 else server["models"][number]
+        return {"centroid": centroid, "embedding": server["embedding"]}
+
+    def deliver(self, server: Server, client: int) -> dict[str, Tensor]:
+        """Nothing to who has a model of its own."""
+        if self.cluster(server, client) >= 0:
+            return {}
+        names = ("models", "axes", "origin")
+        return {"centroid": server["mean"]} | {name: server[name] for name in names if name in server}
+
+    def local(self, client: Client) -> Update:
+        centroid, phi, h = *client.received.values(), self.decides(client.model)
+
+        def loss(w: Tensor, batch: Batch) -> Tensor:
+            pull = self.mu / 2 * (w - centroid).square().sum()
+            return client.loss(w, batch) + pull + self.lam / 2 * (h.outside(w) - phi).square().sum()
+
+        w = client.fit(loss, start=client.kept["model"])
+        return client.update(model=w, weight=1.0, keep={"model": w})
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        sent, now, trained = cohort.stack("model"), int(server["round"]) + 1, cohort.model.parameters
+        first = "assignment" not in server
+        assignment = torch.full((cohort.clients,), -1) if first else server["assignment"].cpu().clone()
+        omega = sent.new_zeros(cohort.clients, sent.shape[1]) if first else server["omega"].clone()
+        omega[cohort.ids], assignment[cohort.ids] = sent, 0
+        known = (assignment >= 0).nonzero()[:, 0]
+        w = omega[known]  # [n, D]
+        space: Server = {name: server[name] for name in ("axes", "origin") if name in server}
+        if "axes" not in space or now % self.refresh_every == 0:
+            space |= self.space(sent[:, :trained])
+        z = projected(w[:, :trained], space)
+        if first:
+            r, _ = k_means(z, min(self.clusters, len(z.unique(dim=0))), cohort.rng)
+        else:
+            r = cosines(z, projected(server["models"][:, :trained], space)).argmax(1)  # E-step
+        r, models = centroids(w, r)  # M-step
+        if self.tune_every and now % self.tune_every == 0:
+            r, models = centroids(w, self.tune(w[:, :trained], r, models[:, :trained], z, cohort.rng))
+        assignment[known] = r
+        return space | {
+            "models": models, "mean": models.mean(0), "omega": omega, "assignment": assignment,
+            "embedding": self.decides(cohort.model).outside(cohort.mean("model")), "round": torch.tensor(now),
+        }  # fmt: skip
+
+    def space(self, w: Tensor) -> Server:
+        """``axes`` [P, q], q <= D, the principal directions of models ``w`` [m, P]; none if all are equal.
+
+        With ``center`` also their mean ``origin`` [P].
+        """
+        mean = w.double().mean(0)
+        axes = torch.from_numpy(signature((w.double() - mean).cpu().numpy(), self.rank)).to(w)
+        return ({"axes": axes} | ({"origin": mean.to(w)} if self.center else {})) if axes.any() else {}
+
+    def tune(self, w: Tensor, r: Tensor, models: Tensor, z: Tensor, rng: np.random.Generator) -> Tensor:
+        """Clusters [n] of models ``w`` [n, P], projected ``z`` [n, q], after at most one merge or split."""
+        intra, inter = spread(w, r, models)
+        g = torch.full_like(intra, torch.inf if self.allow_split_from_one else torch.nan)
+        if len(models) > 1:
+            g = intra / inter
+        few = (r.bincount() == 1) & self.protect_singletons
+        if ((g < self.merge_below) & ~few).any():
+            k = int(g.where(~few, torch.inf).argmin())
+            away = (models - models[k]).double().square().sum(1)
+            away[k] = torch.inf
+            return r.where(r != k, away.argmin().cpu())
+        for k in g.argsort(descending=True).tolist():
+            members = r == k
+            if g[k] > self.split_above and len(z[members].unique(dim=0)) > 1:
+                halves, _ = k_means(z[members], 2, rng)
+                return r.masked_scatter(members, torch.where(halves == 0, k, len(models)))
+        return r
+
+    def model_for(self, client: Client) -> Tensor:
+        if "models" not in client.received:
+            return client.kept["model"]
+        models, trained = client.received["models"], client.model.parameters
+        own = client.full_step(client.received["centroid"])[None]
+        z, centres = (projected(v[:, :trained], client.received) for v in (own, models))
+        return models[int(cosines(z, centres).argmax())]
+
+
+def projected(w: Tensor, space: Mapping[str, Tensor]) -> Tensor:
+    """M ``w`` [n, q], float64 on the CPU, of models [n, P]; the models themselves without ``axes``."""
+    w = w - space["origin"] if "origin" in space else w
+    return (w @ space["axes"] if "axes" in space else w).double().cpu()
+
+
+def cosines(z: Tensor, centres: Tensor) -> Tensor:
+    """LrCos [n, K] of projected models [n, q] and centroids [K, q]."""
+    return normalize(z) @ normalize(centres).T
+
+
+def centroids(w: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+    """Clusters [n] without gaps in their numbers, and the means [K, D] of models ``w`` [n, D] of each."""
+    numbers, r = r.unique(return_inverse=True)
+    return r, torch.stack([w[r == k].mean(0) for k in range(len(numbers))])
+
+
+def spread(w: Tensor, r: Tensor, models: Tensor) -> tuple[Tensor, Tensor]:
+    """intra [K] and inter [K], float64 on the CPU, of models ``w`` [n, P] in clusters ``r`` [n]."""
+    intra = [(w[r == k] - centre).double().square().sum(1).mean() for k, centre in enumerate(models)]
+    inter = [(models - centre).double().square().sum() / (len(models) - 1) for centre in models]
+    return torch.stack(intra).cpu(), torch.stack(inter).cpu()
