@@ -19,6 +19,7 @@ from fedflow.methods import (  # noqa: F401
     fedrep,
     fedsc,
     fedsgd,
+    fedsplit,
     fedyogi,
     fesem,
     flis_dc,
