@@ -24,7 +24,7 @@ NEWCOMERS = ("newcomer_accuracy", "newcomer_tuned_accuracy")  # only where some 
 LATER = ("clustering_error",)  # not in the files of earlier versions
 METRICS = TEXT + WHOLE + NUMBER + OPTIONAL + LATER
 
-ROUNDS = ("round", "global_accuracy", "local_accuracy", "bytes_down", "bytes_up")
+ROUNDS = ("round", "global_accuracy", "local_accuracy", "bytes_down", "bytes_up", "ari")
 CLIENTS = ("client", "samples", "local_accuracy", "cluster")
 
 

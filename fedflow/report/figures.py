@@ -7,15 +7,12 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgba_array
 from scipy.optimize import isotonic_regression
 
 from fedflow.report.collect import Run
-from fedflow.report.svg import CARD, INK, MUTED, WIDTH, drawing, look
+from fedflow.report.svg import CARD, INK, MUTED, drawing, look
 from fedflow.report.tables import measured
 
-# Tol's light palette, safe for colour-blind readers; other colours than those of the methods.
-FILLS = ("#77aadd", "#ee8866", "#44bb99", "#eedd88", "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00")
 Methods = dict[str, list[Run]]
 
 
@@ -43,9 +40,12 @@ def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
     return work.svg
 
 
-def curve(methods: Methods, places: dict[str, int], column: str, x: str, name: str) -> Markup:
+def curve(
+    methods: Methods, places: dict[str, int], column: str, x: str, name: str, factor: float = 100.0
+) -> Markup:
     """Mean of ``column`` over seeds by ``x`` (round, or traffic in MB), with a band over all seeds.
 
+    Values are drawn times ``factor``: shares in percent.
     A method that moves nothing is a dotted level line in the picture by traffic.
     """
     words = column.replace("_", " ")
@@ -53,7 +53,7 @@ def curve(methods: Methods, places: dict[str, int], column: str, x: str, name: s
     with drawing(name, f"{words} by {x}", height, box, width=3.8) as work:
         axes, ends, floors = work.axes, [], []
         for method, runs in methods.items():
-            table, style = _over_seeds(runs, column), look(places[method])
+            table, style = _over_seeds(runs, column, factor), look(places[method])
             if table.empty:
                 continue
             label, last = runs[0].metrics["method_label"], table.iloc[-1]
@@ -74,15 +74,15 @@ def curve(methods: Methods, places: dict[str, int], column: str, x: str, name: s
     return work.svg
 
 
-def _over_seeds(runs: Sequence[Run], column: str) -> pd.DataFrame:
-    """By round that every seed evaluated: traffic in MB; mean, lowest and highest ``column`` in percent."""
+def _over_seeds(runs: Sequence[Run], column: str, factor: float) -> pd.DataFrame:
+    """By round that every seed evaluated: traffic in MB; mean, lowest and highest ``column`` times factor."""
     parts = []
     for run in runs:
         rows = run.rounds.dropna(subset=[column])
         moved = (rows["bytes_down"] + rows["bytes_up"]) / 1e6
         parts.append(
             pd.DataFrame(
-                {"round": rows["round"], "traffic": moved, "value": 100 * rows[column].astype(float)}
+                {"round": rows["round"], "traffic": moved, "value": factor * rows[column].astype(float)}
             )
         )
     by_round = pd.concat(parts).groupby("round")
@@ -148,63 +148,6 @@ def spread(methods: Methods, places: dict[str, int], name: str) -> Markup:
         axes.set_xlim(bins[0], 101)
         axes.set_xlabel("accuracy of a client on its own test set, %")
     return work.svg
-
-
-def assignment(run: Run, name: str) -> Markup:
-    """Clients (rows, sorted by planted group) by round; a cell has the colour of the client's cluster."""
-    clients, rounds = len(run.clients), run.metrics["rounds"]
-    table = np.full((rounds, clients), -1)  # [T, N]
-    for step in sorted(run.history, key=lambda step: step["round"]):
-        table[max(0, step["round"] - 1) :] = step["assignment"]
-    groups = np.array(run.groups) if run.groups is not None else None
-    last = table[-1]
-    order = np.lexsort((np.arange(clients), last) if groups is None else (np.arange(clients), last, groups))
-    height = 0.75 + min(2.6, max(1.2, 0.05 * clients))
-    with drawing(
-        name,
-        "Cluster of every client by round",
-        height,
-        (0.9 if run.groups is not None else 0.12, 0.42, 0.1, 0.26),
-    ) as work:
-        axes = work.axes
-        axes.imshow(
-            _colours(table[:, order].T, last[order]), aspect="auto", interpolation="nearest",
-            extent=(0.5, rounds + 0.5, clients, 0),
-        )  # fmt: skip
-        if groups is not None:
-            box = axes.get_position()
-            strip = work.figure.add_axes((0.68 / WIDTH, box.y0, 0.14 / WIDTH, box.height))
-            sorted_groups = groups[order]
-            strip.imshow(
-                _colours(sorted_groups[:, None], sorted_groups), aspect="auto", interpolation="nearest",
-                extent=(0, 1, clients, 0),
-            )  # fmt: skip
-            strip.set_xticks([])
-            strip.set_yticks([np.mean(np.flatnonzero(sorted_groups == g)) + 0.5 for g in np.unique(groups)])
-            strip.set_yticklabels([f"group {g}" for g in np.unique(groups)])
-            strip.grid(False)
-            strip.spines["bottom"].set_visible(False)
-            for cut in np.flatnonzero(np.diff(sorted_groups)) + 1:
-                axes.axhline(float(cut), color=CARD, lw=1.2)
-        axes.set_title("cluster of each client", fontsize=8.5, color=MUTED, pad=4, loc="left")
-        axes.set_yticks([])
-        axes.grid(False)
-        axes.set_xlabel("round")
-        axes.locator_params(axis="x", integer=True, nbins=8)
-    return work.svg
-
-
-def _colours(table: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """RGBA of every label; colours are dealt as labels first appear in ``order``, -1 has none."""
-    names = [int(label) for label in dict.fromkeys(order.tolist()) if label >= 0]
-    names += sorted({int(label) for label in np.unique(table) if label >= 0} - set(names))
-    palette = to_rgba_array(FILLS)
-    cells = np.zeros((*table.shape, 4))
-    for place, label in enumerate(names):
-        shade = palette[place % len(FILLS)].copy()
-        shade[:3] *= 0.72 ** (place // len(FILLS))  # further clusters repeat the colours, darker
-        cells[table == label] = shade
-    return cells
 
 
 def _room(methods: Methods) -> float:

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
 from fedflow.errors import FedflowError
 from fedflow.report import cells, figures
 from fedflow.report.collect import PartitionFacts, Run, collect_partitions, collect_runs
 from fedflow.report.findings import findings, summary
+from fedflow.report.groups import Grouping, pictures
 from fedflow.report.published import published_for
 from fedflow.report.svg import DASHES, SERIES
 from fedflow.report.tables import best, by_method, by_partition, write_tables, yardstick
@@ -66,11 +68,7 @@ def _partition(
     rated = {m: r for m, r in methods.items() if all(run.metrics["local_accuracy"] is not None for run in r)}
     key = f"p{'-'.join(str(ord(letter)) if not letter.isalnum() else letter for letter in name)}"
     published = published_for(runs, facts)
-    clustered = {
-        m: r
-        for m, r in methods.items()
-        if any(1 < run.metrics["clusters"] < run.metrics["clients"] for run in r)
-    }
+    clustered = {m: r for m, r in methods.items() if any(run.history for run in r)}
     return {
         "name": name,
         "key": key,
@@ -95,11 +93,10 @@ def _partition(
         "targets": sorted(
             {f"{100 * t:g} %" for run in runs if (t := run.metrics["target_accuracy"]) is not None}
         ),
+        "groups": _groups(runs),
         "clusters": cells.metric_table(clustered, cells.CLUSTERS) if clustered else None,
-        "assignments": [
-            (cells.label(r), r[0].seed, figures.assignment(r[0], f"{key}-{m}-clusters"))
-            for m, r in clustered.items()
-        ],
+        "agreement": _agreement(clustered, places, f"{key}-ari"),
+        "groupings": [card for m, r in clustered.items() for card in _groupings(r, f"{key}-{m}")],
         "picture": b64encode(facts.picture).decode() if facts and facts.picture else None,
     }
 
@@ -123,6 +120,31 @@ def _about(runs: Sequence[Run], facts: PartitionFacts | None) -> dict[str, Any]:
         "partition_hash": first["partition_hash"],
         "failed": sum(run.metrics["failed_clients"] for run in runs),
     }
+
+
+def _groups(runs: Sequence[Run]) -> str:
+    """How many groups are planted, and how large they are."""
+    sizes = sorted(Counter(next((run.groups for run in runs if run.groups), ())).values())
+    each = f"{sizes[0]}" if len(set(sizes)) == 1 else f"{sizes[0]} to {sizes[-1]}" if sizes else ""
+    return f"{len(sizes)} planted groups of {each} clients" if len(sizes) > 1 else ""
+
+
+def _agreement(methods: dict[str, list[Run]], places: dict[str, int], name: str) -> Markup | None:
+    """ARI by round, where a round of some method has one."""
+    told = any(run.rounds["ari"].notna().any() for runs in methods.values() for run in runs)
+    return figures.curve(methods, places, "ari", "round", name, factor=1) if told else None
+
+
+def _groupings(runs: Sequence[Run], name: str) -> list[tuple[str, Markup]]:
+    """The pictures of the first seed that has clusters, with their headings."""
+    run = next(run for run in runs if run.history)
+    history = {step["round"]: step["assignment"] for step in run.history}
+    grouping = Grouping(history, run.metrics["rounds"], run.groups, run.dissimilarity)
+    title = f"{cells.label(runs)}, seed {run.seed}"
+    return [
+        (f"{title}: {heading}", draw(grouping, f"{name}-{what}").svg)
+        for what, heading, draw in pictures(grouping)
+    ]
 
 
 def _warnings(runs: Sequence[Run], methods: dict[str, list[Run]]) -> list[str]:

@@ -8,6 +8,8 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -24,6 +26,7 @@ VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line", CARD: "card"} | {
     c: f"s{i}" for i, c in enumerate(SERIES)
 }
 WIDTH = 4.1  # inches, of one panel: wide enough to be read on a phone
+PNG_DPI = 200
 STYLE: Any = {
     "svg.fonttype": "none", "text.parse_math": False, "axes.facecolor": "none",
     "font.family": "sans-serif", "font.size": 9,
@@ -41,10 +44,29 @@ def look(place: int) -> dict[str, Any]:
 
 
 class Drawing:
-    """One figure under way; ``svg`` is there once the ``with drawing(...)`` block has ended."""
+    """One figure: as ``svg`` for the page, or as a picture on white."""
 
-    def __init__(self, figure: Figure, axes: Axes) -> None:
-        self.figure, self.axes, self.svg = figure, axes, Markup()
+    def __init__(self, figure: Figure, axes: Axes, name: str, described: str) -> None:
+        self.figure, self.axes, self.name, self.described = figure, axes, name, described
+
+    def beside(self, left: float, bottom: float, width: float, height: float) -> Axes:
+        """Further axes, placed in inches."""
+        whole, tall = self.figure.get_size_inches()
+        return self.figure.add_axes((left / whole, bottom / tall, width / whole, height / tall))
+
+    @cached_property
+    def svg(self) -> Markup:
+        """Inline SVG in the colours of the page."""
+        buffer = io.StringIO()
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        with mpl.rc_context(rc=STYLE | {"svg.hashsalt": self.name}):
+            FigureCanvasSVG(self.figure).print_svg(buffer, metadata=nothing)
+        return _inline(buffer.getvalue(), self.name, self.described)
+
+    def png(self, path: Path) -> None:
+        """Write a PNG; deterministic bytes."""
+        with mpl.rc_context(rc=STYLE):
+            self.figure.savefig(path, dpi=PNG_DPI, facecolor="white", metadata={"Software": None})
 
 
 @contextmanager
@@ -56,15 +78,10 @@ def drawing(
     ``name`` must be unique on the page (ids are made from it); ``described`` is read out by screen readers.
     """
     left, bottom, right, top = box
-    with mpl.rc_context(rc=STYLE | {"svg.hashsalt": name}):
+    with mpl.rc_context(rc=STYLE):
         figure = Figure(figsize=(width, height))
         place = (left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height)
-        work = Drawing(figure, figure.add_axes(place))
-        yield work
-        buffer = io.StringIO()
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        FigureCanvasSVG(figure).print_svg(buffer, metadata=nothing)
-        work.svg = _inline(buffer.getvalue(), name, described)
+        yield Drawing(figure, figure.add_axes(place), name, described)
 
 
 def _inline(text: str, name: str, described: str) -> Markup:

@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 
 from fedflow.errors import FedflowError
 from fedflow.tracking.models import ModelCard, log_models
-from fedflow.tracking.pictures import draw_assignment
+from fedflow.tracking.pictures import draw_groups
 from fedflow.tracking.store import Store, open_store, reporting
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class RunRecord:
 
         ``folder`` is the results folder: all its files go under ``results/``, and ``clients.parquet``
         also as a table. ``card`` tells how to rebuild the models; without it none are logged.
-        ``groups`` [N] are the planted groups, for the picture of clusters.
+        ``groups`` [N] are the planted groups, for the pictures of clusters.
         """
         self.flush()
         rounds = int(outcome.metrics["rounds"])
@@ -185,7 +185,7 @@ class RunRecord:
             self._log_final(outcome.metrics, rounds)
             if self._failures:
                 self._log_json("failures.json", self._failures)
-            self._log_clusters(outcome.scores.cluster.tolist(), rounds, groups)
+            self._log_clusters(outcome, rounds, groups)
             if folder is not None:
                 self.api.log_artifacts(self.run_id, str(folder), "results")
                 self._log_table(folder / "clients.parquet")
@@ -285,16 +285,18 @@ class RunRecord:
         if new:
             self.api.log_batch(self.run_id, metrics=new)
 
-    def _log_clusters(self, last: list[int], rounds: int, groups: Sequence[int] | None) -> None:
-        if len(set(last)) < 2:
+    def _log_clusters(self, outcome: "Outcome", rounds: int, groups: Sequence[int] | None) -> None:
+        """Pictures of who was in which cluster and why, where clients have clusters."""
+        if not self._assignments:
             return
-        assignments = dict(self._assignments)
-        if not assignments or assignments[max(assignments)] != last:
+        from fedflow.report.groups import Grouping  # draws with matplotlib, which takes long to import
+
+        assignments, last = dict(self._assignments), outcome.scores.cluster.tolist()
+        if assignments[max(assignments)] != last:
             assignments[rounds] = last
         with TemporaryDirectory() as folder:
-            picture = Path(folder) / "assignment.png"
-            draw_assignment(picture, assignments, rounds, groups)
-            self.api.log_artifact(self.run_id, str(picture), "clusters")
+            draw_groups(Path(folder), Grouping(assignments, rounds, groups, outcome.dissimilarity))
+            self.api.log_artifacts(self.run_id, folder, "clusters")
 
     def _log_table(self, parquet: Path) -> None:
         """The table of clients, in the form that MLflow's pages show."""

@@ -1,0 +1,253 @@
+"""The pictures of a clustered run: how far apart clients are, a map of them, and who was where when.
+
+In all of them a colour is a found cluster: that at the end, but for the rounds before. Planted groups stand
+beside it where there are some, as stripes or as shapes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_hex, to_rgb, to_rgba_array
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from scipy.cluster.hierarchy import leaves_list
+from sklearn.manifold import ClassicalMDS
+
+from fedflow.heterogeneity import merge
+from fedflow.methods.base import Dissimilarity
+from fedflow.report.svg import CARD, INK, LINE, MUTED, WIDTH, Drawing, drawing
+
+# Tol's light palette, safe for colour-blind readers; other colours than those of the methods.
+FILLS = ("#77aadd", "#ee8866", "#44bb99", "#eedd88", "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00")
+SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p")
+SCALE = "YlGnBu_r"  # close is dark
+NAMED = 24  # clients up to which every one is named
+FEW = 12  # groups and clusters up to which they are
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Who was in which cluster: ``history`` by round in which it changed [N], -1 = none yet.
+
+    ``groups`` [N] are planted; ``compared`` is what the server grouped clients by, where it compares them.
+    """
+
+    history: Mapping[int, Sequence[int]]
+    rounds: int
+    groups: Sequence[int] | None = None
+    compared: Dissimilarity | None = None
+
+    @cached_property
+    def found(self) -> np.ndarray:
+        """The cluster of every client at the end [N]."""
+        return np.array(self.history[max(self.history)])
+
+    @cached_property
+    def planted(self) -> np.ndarray:
+        """The planted group of every client [N], all 0 where none is."""
+        return np.zeros(len(self.found), dtype=int) if self.groups is None else np.array(self.groups)
+
+    @cached_property
+    def order(self) -> np.ndarray:
+        """Clients by planted group, within one by cluster."""
+        return np.lexsort((np.arange(len(self.found)), self.found, self.planted))
+
+    @cached_property
+    def palette(self) -> dict[int, str]:
+        """The colour of every cluster, dealt in `order`."""
+        past = np.unique([cluster for step in self.history.values() for cluster in step]).tolist()
+        return dealt([*self.found[self.order].tolist(), *past])
+
+    @cached_property
+    def stripes(self) -> dict[int, str]:
+        """The colour of every planted group: that of its cluster where clusters are groups."""
+        return dealt(self.planted[self.order].tolist())
+
+
+def pictures(grouping: Grouping) -> list[tuple[str, str, Callable[[Grouping, str], Drawing]]]:
+    """Name, heading and drawing of every picture there is: two need what the server compared clients by."""
+    found: list[tuple[str, str, Callable[[Grouping, str], Drawing]]] = [
+        ("assignment", "who was where", timeline)
+    ]
+    if grouping.compared is not None and len(grouping.compared.clients) > 2:
+        found += [("proximity", "how far apart", proximity), ("map", "a map of the clients", embedding)]
+    return found
+
+
+def dealt(labels: Sequence[int]) -> dict[int, str]:
+    """A colour for every label as they appear, none for -1; from the ninth on they repeat, darker."""
+    colours = {-1: "none"}
+    for place, label in enumerate(dict.fromkeys(label for label in labels if label >= 0)):
+        shade = 0.72 ** (place // len(FILLS)) * np.array(to_rgb(FILLS[place % len(FILLS)]))
+        colours[label] = to_hex((shade[0], shade[1], shade[2]))
+    return colours
+
+
+def painted(labels: np.ndarray, colours: Mapping[int, str]) -> np.ndarray:
+    """RGBA [..., 4] of every label [...]."""
+    present, at = np.unique(labels, return_inverse=True)
+    return to_rgba_array([colours[label] for label in present.tolist()])[at.reshape(labels.shape)]
+
+
+def proximity(grouping: Grouping, name: str) -> Drawing:
+    """The matrix of dissimilarities in the order of its dendrogram, which stands to the left of it.
+
+    Stripes between them are planted groups and found clusters; the dashed line is where the tree was cut.
+    """
+    compared = _compared(grouping)
+    clients, tree = np.array(compared.clients), merge(compared.matrix, compared.linkage)
+    leaves, n = leaves_list(tree), len(tree) + 1
+    stripes = [("found", grouping.found, grouping.palette)]
+    if grouping.groups is not None:
+        stripes.insert(0, ("planted", grouping.planted, grouping.stripes))
+    left, right, top, bottom = 0.86 + 0.15 * len(stripes), 0.22 if n <= NAMED else 0.05, 0.22, 0.62
+    side, described = WIDTH - left - right, "Dissimilarity of all pairs of clients, by dendrogram"
+    with drawing(name, described, side + top + bottom, (left, bottom, right, top)) as work:
+        axes, matrix = work.axes, compared.matrix[np.ix_(leaves, leaves)]
+        np.fill_diagonal(matrix, np.nan)  # a client is not compared with itself
+        shown = axes.imshow(matrix, cmap=SCALE, interpolation="none", extent=(0, n, n, 0))
+        for edge in (np.flatnonzero(np.diff(grouping.found[clients[leaves]])) + 1).tolist():
+            axes.axhline(edge, color=CARD, lw=1.2)
+            axes.axvline(edge, color=CARD, lw=1.2)
+        _bare(axes)
+        if n <= NAMED:
+            axes.yaxis.tick_right()
+            axes.set_yticks(np.arange(n) + 0.5, clients[leaves].tolist(), fontsize=min(8, 170 / n))
+        for place, (word, labels, colours) in enumerate(stripes):
+            strip = work.beside(0.83 + 0.15 * place, bottom, 0.11, side)
+            _stripe(strip, labels[clients[leaves]], colours)
+            strip.set_xlabel(word, rotation=90, fontsize=8, labelpad=3)
+        _branches(work.beside(0.03, bottom, 0.78, side), tree, leaves, grouping)
+        bar = work.figure.colorbar(
+            shown, cax=work.beside(left, bottom - 0.19, side, 0.09), orientation="horizontal"
+        )
+        bar.outline.set_visible(False)
+        bar.set_label(compared.unit, fontsize=8.5, labelpad=1)
+        bar.ax.tick_params(labelsize=8, pad=2)
+        bar.ax.locator_params(nbins=5)
+    return work
+
+
+def _branches(axes: Axes, tree: np.ndarray, leaves: np.ndarray, grouping: Grouping) -> None:
+    """The dendrogram, its root to the left; branches within one cluster have its colour."""
+    compared, n = _compared(grouping), len(leaves)
+    clusters = [{int(z)} for z in grouping.found[np.array(compared.clients)]]  # below each node
+    place, height = np.empty(2 * n - 1), np.append(np.zeros(n), tree[:, 2])
+    place[leaves] = np.arange(n) + 0.5
+    lines, colours = [], []
+    for node, (first, second) in enumerate(tree[:, :2].astype(int), n):
+        ends = [first, first, second, second]
+        lines.append(np.column_stack([height[[first, node, node, second]], place[ends]]))
+        place[node] = place[[first, second]].mean()
+        clusters.append(clusters[first] | clusters[second])
+        colours.append(grouping.palette[min(clusters[-1])] if len(clusters[-1]) == 1 else MUTED)
+    top = 1.04 * max(tree[-1, 2], compared.height or 0, 1e-12)
+    axes.add_collection(LineCollection(lines, colors=colours, linewidths=1.4 if n <= NAMED else 1.0))
+    axes.set(xlim=(top, 0), ylim=(n, 0))
+    _bare(axes)
+    if compared.height is not None:
+        axes.axvline(compared.height, color=INK, lw=0.9, linestyle=(0, (3.5, 2)))
+        side = "left" if compared.height > 0.6 * top else "right" if compared.height < 0.3 * top else "center"
+        axes.annotate(
+            f"cut at {compared.height:.3g}", (compared.height, 1), (0, 4), textcoords="offset points",
+            xycoords=("data", "axes fraction"), fontsize=8, ha=side,
+        )  # fmt: skip
+
+
+def embedding(grouping: Grouping, name: str) -> Drawing:
+    """Clients as points of the plane whose distances are close to their dissimilarities (classical scaling).
+
+    A colour is a cluster, a shape a planted group.
+    """
+    compared = _compared(grouping)
+    clients, n = np.array(compared.clients), len(compared.clients)
+    at = ClassicalMDS(n_components=2, metric="precomputed").fit_transform(compared.matrix)
+    with drawing(name, "Map of clients by dissimilarity", 3.65, (0.06, 0.5, 0.06, 0.06)) as work:
+        axes = work.axes
+        shapes = dict(zip(np.unique(grouping.planted).tolist(), cycle(SHAPES)))
+        for group, shape in shapes.items():
+            own = grouping.planted[clients] == group
+            axes.scatter(
+                at[own, 0], at[own, 1], s=54 if n <= NAMED else 26, marker=shape, alpha=0.9, lw=0.5,
+                color=painted(grouping.found[clients[own]], grouping.palette), edgecolors=INK,
+            )  # fmt: skip
+        for client, point in zip(clients if n <= NAMED else (), at):
+            axes.annotate(client, point, (5, 4), textcoords="offset points", fontsize=7.5, color=MUTED)
+        axes.set_aspect("equal", adjustable="datalim")
+        axes.margins(0.1)
+        _bare(axes)
+        axes.spines[:].set(visible=True, color=LINE)
+        if grouping.groups is not None:
+            style: dict[str, Any] = {"ls": "", "color": "none", "mec": MUTED, "ms": 5.5}
+            marks = {f"group {g}": Line2D([], [], marker=shape, **style) for g, shape in shapes.items()}
+            _legend(axes, marks, loc="upper left", bbox_to_anchor=(-0.01, -0.005), ncols=4)
+    return work
+
+
+def timeline(grouping: Grouping, name: str) -> Drawing:
+    """Clients by round, coloured by cluster; clients are sorted by planted group, then by last cluster."""
+    n, order = len(grouping.found), grouping.order
+    table = np.full((grouping.rounds, n), -1)  # [T, N]
+    for step, assignment in sorted(grouping.history.items()):
+        table[max(0, step - 1) :] = assignment
+    side = min(2.9, max(1.2, 0.13 * n))
+    left, right = 0.1 if grouping.groups is None else 0.86, 0.24 if n <= NAMED else 0.1
+    with drawing(name, "Cluster of every client by round", side + 0.68, (left, 0.42, right, 0.26)) as work:
+        axes, planted = work.axes, grouping.planted[order]
+        cells = painted(table[:, order].T, grouping.palette)
+        axes.imshow(cells, aspect="auto", interpolation="none", extent=(0.5, grouping.rounds + 0.5, n, 0))
+        _bare(axes)
+        if n <= NAMED:
+            axes.yaxis.tick_right()
+            axes.set_yticks(np.arange(n) + 0.5, order.tolist(), fontsize=min(8, 250 / n))
+        if grouping.groups is not None:
+            strip = work.beside(left - 0.17, 0.42, 0.11, side)
+            _stripe(strip, planted, grouping.stripes)
+            groups, first, sizes = np.unique(planted, return_index=True, return_counts=True)
+            if len(groups) <= FEW:
+                strip.set_yticks(first + sizes / 2, [f"group {g}" for g in groups])
+            for edge in first[1:].tolist():
+                axes.axhline(edge, color=CARD, lw=1.6)
+        ends = np.unique(grouping.found).tolist()
+        squares = [Line2D([], [], marker="s", ls="", color=grouping.palette[z], ms=6) for z in ends]
+        names = [f"cluster {z}" if z == ends[0] else str(z) for z in ends]
+        where = {"loc": "lower left", "bbox_to_anchor": (-0.01, 0.985), "ncols": FEW}
+        _legend(axes, dict(zip(names, squares)), **where)
+        axes.set_xlabel("round")
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=(1, 2, 5, 10)))
+    return work
+
+
+def _legend(axes: Axes, marks: Mapping[str, Line2D], **where: Any) -> None:
+    """What colours or shapes mean, in small; only where there are few."""
+    if len(marks) <= FEW:
+        axes.legend(
+            list(marks.values()), list(marks), **where, frameon=False, fontsize=8, labelcolor=MUTED,
+            handletextpad=0.3, columnspacing=1.1, handlelength=1.1, borderaxespad=0.2, borderpad=0.1,
+            labelspacing=0.35,
+        )  # fmt: skip
+
+
+def _compared(grouping: Grouping) -> Dissimilarity:
+    assert grouping.compared is not None
+    return grouping.compared
+
+
+def _stripe(axes: Axes, labels: np.ndarray, colours: Mapping[int, str]) -> None:
+    """A column of cells, one per client."""
+    cells = painted(labels[:, None], colours)
+    axes.imshow(cells, aspect="auto", interpolation="none", extent=(0, 1, len(labels), 0))
+    _bare(axes)
+
+
+def _bare(axes: Axes) -> None:
+    """Neither grid nor ticks nor frame."""
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+    axes.set(xticks=[], yticks=[])
