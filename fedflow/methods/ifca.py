@@ -1,34 +1,33 @@
 """IFCA: the server keeps k models, every client trains the one that fits its data best.
 
 Source: Ghosh, Chung, Yin, Ramchandran, "An Efficient Framework for Clustered Federated Learning",
-NeurIPS 2020, arXiv 2006.04088, Algorithm 1.
+NeurIPS 2020, arXiv 2006.04088, Algorithm 1; code github.com/jichan3751/ifca.
 
 Client: j = argmin_j F_k(theta_j) on its training data (lowest index on ties); option II trains theta_j,
 option I sends the gradient at theta_j. Server: option II averages the models of each cluster (an empty
 cluster keeps its model); option I: theta_j <- theta_j - gamma / D * sum of the members' gradients.
+With shared layers theta_j is a body and a head: heads as above, the body with all participants, or never.
 *Reduces to* uniform FedAvg (option II) or FedSGD (option I) when k = 1.
 *State*: server theta_1..theta_k; clients none. *Traffic*: k P down, 1 P and the cluster number up.
+With shared layers one body and k heads down, a head up, and the body too unless it is frozen.
 *Newcomer*: receives the k models, takes the argmin. *Differs from the paper in*: D is the number of
 participants by default (the paper's m; equal under full participation).
+*Ambiguous*: clients are tested with the model that their training data choose; so does the authors' code for
+FEMNIST, but for MNIST and CIFAR it asks the test data. Several starts follow each other in one run; they are
+compared by the losses of the participants in the last round of each, before these train.
 """
-
-from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Method, Server, register
-from fedflow.models.flat import FlatModel
+from fedflow.local.client import Batch, Client, Update
+from fedflow.methods.base import Cohort, Server, register
+from fedflow.methods.several import Several
 from fedflow.settings import option
 
 
 @register("ifca", "IFCA")
-class IFCA(Method):
-    serves: ClassVar[str] = "cluster"
-
-    clusters: int = option(2, "number of models", symbol="k", ge=1, grid=(2, 3, 4), source="section 5")
+class IFCA(Several):
     averaging: str = option(
         "model", "what is averaged: trained models (option II) or gradients (option I)",
         choices=("model", "gradient"), source="Algorithm 1",
@@ -47,39 +46,58 @@ class IFCA(Method):
         0.1, "step size of gradient averaging", symbol="gamma", gt=0, source="MNIST: 0.1"
     )
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
-        """k different initial models: equal ones would tie for ever and make IFCA FedAvg."""
-        return {"models": torch.stack([initial(j) for j in range(self.clusters)])}
-
-    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
-        return {"models": server["models"]}
-
     def choose(self, client: Client) -> Tensor:
         """The cluster whose model has the lowest training loss, scalar int64."""
-        return torch.stack([client.full_loss(theta) for theta in client.received["models"]]).argmin()
+        return self.losses(client, client.received["models"]).argmin()
 
     def local(self, client: Client) -> Update:
-        j = self.choose(client)
-        theta = client.received["models"][j]
-        weight = client.samples if self.weighting == "samples" else 1.0
-        if self.averaging == "model":
-            model = client.fit(start=theta)
-            return client.update(model=model, weight=weight, group=j, scalars={"cluster": j})
-        gradient = client.full_gradient(theta)
-        return client.update(gradient=gradient, weight=weight, group=j, scalars={"cluster": j})
+        weight, received = client.samples if self.weighting == "samples" else 1.0, client.received
+        if "pretrained" in received:
+            return client.update(model=client.fit(start=received["pretrained"]), weight=weight)
+        losses = self.losses(client, received["models"])
+        j, head = losses.argmin(), self.head(client.model)
+        theta = torch.stack(self.whole(client, received["models"]))[j]
+
+        def with_frozen_body(w: Tensor, batch: Batch) -> Tensor:
+            return client.loss(torch.where(head.mask, w, theta), batch)
+
+        if self.averaging == "gradient":
+            sent = client.full_gradient(theta)
+        elif self.shared == "frozen":
+            w = client.fit(with_frozen_body, start=theta)
+            sent = client.trained = torch.where(head.mask, w, theta)
+        else:
+            sent = client.fit(start=theta)
+        vectors = {"model": sent if self.shared == "none" else head.of(sent)}
+        if self.shared == "averaged":
+            vectors["body"] = head.outside(sent)
+        j = j + received.get("first", 0)
+        scalars = {"cluster": j} | ({"loss": losses.amin()} if self.restarts > 1 else {})
+        return client.update(weight=weight, group=j, scalars=scalars, keep=None, **vectors)
 
     def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        after = server | {"round": server["round"] + 1}
+        if "pretrained" in server:
+            after["pretrained"] = cohort.mean("model")
+            return self.begin(after, cohort.model) if after["round"] == self.pretraining else after
         models = server["models"].clone()
         sizes = {"all": cohort.clients, "participants": len(cohort.ids)}
-        for j in sorted(set(cohort.groups)):
+
+        def moved(old: Tensor, mean: Tensor, members: int) -> Tensor:
+            """What becomes of ``old`` by the ``mean`` of its members' models, or gradients."""
             if self.averaging == "model":
-                models[j] = cohort.mean("model", group=j)
-            else:
-                members = cohort.groups.count(j)
-                share = members / sizes.get(self.denominator, members)
-                models[j] -= self.server_lr * share * cohort.mean("gradient", group=j)
-        return {"models": models}
+                return mean
+            return old - self.server_lr * members / sizes.get(self.denominator, members) * mean
+
+        for j in sorted(set(cohort.groups)):
+            models[j] = moved(models[j], cohort.mean("model", group=j), cohort.groups.count(j))
+        after["models"] = models
+        if self.shared == "averaged":
+            after["body"] = moved(server["body"], cohort.mean("body"), len(cohort.ids))
+        return self.proceed(after, cohort)
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor]:
+        if "pretrained" in client.received:
+            return client.received["pretrained"], torch.tensor(0)
         j = self.choose(client)
-        return client.received["models"][j], j
+        return self.whole(client, client.received["models"])[int(j)], j

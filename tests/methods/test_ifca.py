@@ -1,0 +1,232 @@
+"""IFCA's layers that clusters share, and its ways to start; the worked numbers are in test_oracles.py."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import Ran, by_hand, consecutive, follow, prepare_run, quadratics, run
+from torch import Tensor
+
+from fedflow.data import Examples
+from fedflow.data.synthetic import RegressionOptions, mixed_regression, true_models
+from fedflow.errors import BadInput
+from fedflow.methods import build_method
+from fedflow.models.flat import FlatModel
+from fedflow.models.linear import Linear
+from fedflow.simulation.federation import Federation
+from fedflow.simulation.rounds import Simulation
+
+SGD: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
+HALF: dict[str, Any] = {"training": SGD, "participation": 0.5}
+
+
+class Line(Linear):
+    """y = w x + b of an input of one number; clusters may share w."""
+
+    head_patterns = ("layer.bias",)
+
+    def __init__(self) -> None:
+        super().__init__((1,), 1)
+
+
+def lines(points: list[tuple[float, float]]) -> Federation:
+    """Clients with one sample (x, y) each."""
+    federation = by_hand(Line, [[x] for x, _ in points], [1] * len(points))
+    y = torch.tensor([y for _, y in points], dtype=torch.float64)
+    examples = Examples(federation.train.x, y)
+    return replace(federation, train=examples, test=examples)
+
+
+# Shared layers
+
+
+def test_the_shared_body_is_averaged_over_all_and_heads_over_their_clusters(cohort: str) -> None:
+    """From w = 1 and b = 0 or 10: clients 0 and 1 choose 0, client 2 the other; F = (w x + b - y)^2."""
+    points = [(1.0, 0.0), (2.0, 3.0), (1.0, 12.0)]
+    start, step = {"models": torch.tensor([[0.0], [10.0]]), "body": torch.tensor([1.0])}, 0.1
+    residuals = torch.tensor([1.0 - 0, 2.0 - 3, 11.0 - 12])
+    by_w, by_b = 2 * residuals * torch.tensor([1.0, 2, 1]), 2 * residuals
+    body, heads = 1 - step * by_w.mean(), [-step * by_b[:2].mean(), 10 - step * by_b[2]]
+    for averaging in ("model", "gradient"):
+        hyper = {"shared": "averaged", "averaging": averaging, "server_lr": step, "denominator": "cluster"}
+        training = {"epochs": 1, "lr": step}
+        simulation = prepare_run("ifca", lines(points), hyper, training=training, rounds=1, cohort=cohort)
+        simulation.state.server |= {name: w.double() for name, w in start.items()}
+        ran = follow(simulation)
+        assert ran.server("body") == pytest.approx([float(body)])
+        assert ran.server("models")[0] == pytest.approx([float(b) for b in heads])
+        assert ran.outcome().scores.cluster.tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("shared", ["averaged", "frozen"])
+def test_with_every_layer_in_the_head_nothing_is_shared(
+    federation: Federation, shared: str, cohort: str
+) -> None:
+    """The heads that are drawn are then the models that are."""
+    one = run("ifca", federation, {"shared": shared, "own": ["*"]}, cohort=cohort, **HALF)
+    plain = run("ifca", federation, cohort=cohort, **HALF)
+    torch.testing.assert_close(one.servers[-1]["models"], plain.servers[-1]["models"], rtol=0, atol=1e-6)
+
+
+def test_with_one_cluster_and_an_averaged_body_it_is_fedavg(federation: Federation, cohort: str) -> None:
+    one = run("ifca", federation, {"clusters": 1, "shared": "averaged"}, cohort=cohort, **HALF)
+    plain = run("fedavg", federation, {"weighting": "uniform"}, cohort=cohort, **HALF)
+    head, server = federation.model.head(), one.servers[-1]
+    assert torch.equal(head.join(server["models"][0], server["body"]), plain.servers[-1]["model"])
+
+
+@pytest.mark.parametrize(("shared", "bodies"), [("averaged", 1), ("frozen", 0)])
+def test_heads_travel_without_the_body_where_it_is_shared(
+    federation: Federation, shared: str, bodies: int
+) -> None:
+    ran = run("ifca", federation, {"clusters": 3, "shared": shared}, rounds=1, **HALF)
+    size, head = federation.model.size, len(federation.model.head().index)
+    assert ran.rounds[0].bytes_down == 4 * 4 * (size - head + 3 * head)
+    assert ran.rounds[0].bytes_up == 4 * 4 * (bodies * (size - head) + head + 1)
+
+
+def test_a_frozen_body_never_moves(federation: Federation, cohort: str) -> None:
+    ran = run("ifca", federation, {"shared": "frozen"}, keep_trained=True, cohort=cohort, **HALF)
+    first, head = ran.simulation.job.method, federation.model.head()
+    assert first.shared == "frozen" and torch.equal(ran.servers[0]["body"], ran.servers[-1]["body"])
+    assert not torch.equal(ran.servers[0]["models"], ran.servers[-1]["models"])
+    took_part = np.flatnonzero(ran.simulation.state.participations)
+    for k in took_part:
+        assert torch.equal(head.outside(ran.clients[-1]["trained"][k]), ran.servers[0]["body"])
+    models = ran.outcome().models.values()
+    assert all(torch.equal(head.outside(w), ran.servers[0]["body"]) for w in models)
+
+
+# Pretraining, and parts
+
+
+@pytest.mark.parametrize("shared", ["none", "averaged", "frozen"])
+def test_pretraining_is_fedavg_and_each_part_trains_a_model_from_there(
+    federation: Federation, shared: str, cohort: str
+) -> None:
+    """Two rounds of FedAvg, two with parts of four clients each, then clients choose."""
+    hyper = {"shared": shared, "pretraining": 2, "parted": 2}
+    ran = run("ifca", federation, hyper, rounds=5, evaluate_every=1, cohort=cohort, **HALF)
+    plain = run("fedavg", federation, {"weighting": "uniform"}, rounds=2, cohort=cohort, **HALF)
+    assert torch.equal(ran.servers[0]["pretrained"], plain.servers[0]["model"])
+    _, two, three, four, five = ran.servers
+    w, head = plain.servers[1]["model"], federation.model.head()
+    own = w if shared == "none" else head.of(w)
+    assert torch.equal(two["models"], own.repeat(2, 1))
+    assert shared == "none" or torch.equal(two["body"], head.outside(w))
+    part = three["part"].tolist()
+    assert sorted(part) == [0] * 4 + [1] * 4 and "part" not in four and "part" not in five
+    trained = {part[k] for k in ran.rounds[2].cohort}
+    moved = [not torch.equal(three["models"][j], own) for j in (0, 1)]
+    assert [j in trained for j in (0, 1)] == moved
+    assert torch.equal(two.get("body", own), five.get("body", own)) == (shared != "averaged")
+    assert [r.clusters for r in ran.rounds[:2]] == [1, 1]
+
+
+def test_heads_are_those_drawn_where_no_part_trains_them(federation: Federation) -> None:
+    hyper = {"shared": "frozen", "pretraining": 1}
+    ran = run("ifca", federation, hyper, rounds=1, **HALF)
+    drawn = prepare_run("ifca", federation, {"shared": "frozen"}, **HALF).state.server
+    assert torch.equal(ran.servers[0]["models"], drawn["models"])
+    assert not torch.equal(ran.servers[0]["body"], drawn["body"])
+
+
+# Starts
+
+
+def test_models_that_start_equal_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"^method.clusters: 2 .* expected 1, as this network always starts"):
+        run("ifca", quadratics())
+    run("ifca", quadratics(), {"clusters": 1}, rounds=1)
+
+
+FOUR = ((1, 0), (1, 0.4), (1, 5), (1, 5.6))
+STARTS = torch.tensor([[[8.0], [-70]], [[1], [4]], [[20], [30]], [[0], [3]]], dtype=torch.float64)
+
+
+def started(hyper: dict[str, Any], newcomers: int = 0, **more: Any) -> Ran:
+    """A run on four clients, whose starts are those above: good are the second, and then the last."""
+    clients = quadratics((*FOUR, (1, 5.2))[: 4 + newcomers], (10,) * (4 + newcomers))
+    object.__setattr__(clients.partition, "newcomers", newcomers)
+    training = {"lr": 0.5, "epochs": 1}
+    simulation = prepare_run("ifca", clients, hyper, training=training, **{"rounds": 1} | more)
+    simulation.state.server |= {"models": STARTS[0], "starts": STARTS[1:]}
+    return follow(simulation)
+
+
+def test_a_start_is_drawn_anew_where_a_model_attracts_too_few() -> None:
+    """One step of 0.5 from (1, 4) ends at (0.6, 4.65), as where this is the start."""
+    ran = started({"min_init_share": 0.35, "redraws": 3}, newcomers=1)
+    assert ran.server("models")[0] == pytest.approx([0.6, 4.65])
+    assert ran.servers[0].keys() == {"models", "round"}
+    metrics, newcomers = ran.outcome().metrics, ran.outcome().newcomers
+    assert metrics["introduction_bytes_down"] == 8 * 4 * 8 and metrics["introduction_bytes_up"] == 8 * 4 * 8
+    assert newcomers is not None and newcomers.cluster.tolist() == [1]
+
+
+def test_starts_that_never_attract_enough_end_in_one_line() -> None:
+    message = r"^method.min_init_share: 0.6 is not accepted; expected at most 0.5, or more redraws"
+    with pytest.raises(BadInput, match=message):
+        started({"min_init_share": 0.6, "redraws": 3})
+
+
+def test_the_best_of_several_starts_goes_on(cohort: str) -> None:
+    """After two rounds each: of the four, (0, 3) ends lower than (1, 4) before its second round."""
+    hyper = {"restarts": 4, "trial": 2}
+    ran = started(hyper, rounds=9, cohort=cohort)
+    alone = [follow(from_start(start, rounds=2)).server("models") for start in STARTS]
+    models = ran.server("models")
+    assert models[::2][:4] == [pytest.approx(run[0]) for run in alone]
+    losses = [best_losses(run[0]) for run in alone]
+    best = int(np.argmin(losses))
+    assert best in (1, 3) and models[7] == pytest.approx(alone[best][1])
+    assert ran.servers[7].keys() == ran.servers[8].keys() == {"models", "round"}
+    assert models[8] == pytest.approx(follow(from_start(STARTS[best], rounds=3)).server("models")[2])
+
+
+def from_start(start: Tensor, rounds: int) -> Simulation:
+    training = {"lr": 0.5, "epochs": 1}
+    simulation = prepare_run("ifca", quadratics(FOUR, (10,) * 4), training=training, rounds=rounds)
+    simulation.state.server["models"] = start
+    return simulation
+
+
+def best_losses(models: list[float]) -> float:
+    """sum_i min_j F_i(theta_j)"""
+    return sum(min((theta - c) ** 2 for theta in models) for _, c in FOUR)
+
+
+@pytest.mark.parametrize(
+    ("hyper", "field"),
+    [
+        ({"restarts": 2, "shared": "frozen"}, "restarts"),
+        ({"restarts": 2, "parted": 1}, "restarts"),
+        ({"pretraining": 5}, "pretraining"),
+    ],
+)
+def test_ways_to_start_that_do_not_go_together(hyper: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadInput, match=f"^method.{field}: "):
+        build_method("ifca", hyper)
+
+
+def test_scarce_data_need_others_with_the_same_truth() -> None:
+    """Mixed regression, 8 samples of 20 unknowns: IFCA beats one-shot, that one model, that none in common.
+
+    Mean distance to the client's true model; after some hundred rounds IFCA is at 0.06.
+    """
+    options = RegressionOptions.parse({"clients": 16, "dimension": 20, "samples": 8})
+    raw, truths = mixed_regression(options), torch.from_numpy(true_models(options)).double()
+    data = Examples(*(torch.from_numpy(a).double() for a in (raw.x_train, raw.y_train)))
+    model = FlatModel(partial(Linear, (20,), 1, bias=False, init="bernoulli"), dtype=torch.float64)
+    federation = Federation(model, data, data, consecutive([8] * 16))
+    errors = []
+    settings = {"training": {"epochs": 5, "lr": 0.1}, "rounds": 24}
+    hypers = {"ifca": {"restarts": 2, "trial": 4}, "one_shot": {}, "fedavg": {}, "local": {}}
+    for name, hyper in hypers.items():
+        outcome = run(name, federation, hyper, **settings).outcome()
+        found = torch.stack([outcome.scores.models[place] for place in outcome.scores.model])
+        errors.append(float((found - truths.repeat_interleave(8, 0)).norm(dim=1).mean()))
+    assert errors == sorted(errors) and errors[0] < 0.25 < errors[1], errors
