@@ -82,7 +82,8 @@ class Method(Settings):
     "personal" one each. ``gathers`` asks for every client's update in `aggregate` instead of their means.
     ``newcomer`` names the kept vectors that a client which never took part is served from what it receives.
     ``serves_with`` names the kept vectors that `model_for` reads; unless a method says so, these are all of
-    them where models are "personal", and none where they are not.
+    them where models are "personal", and none where they are not. ``lasting`` is false where the numbers of
+    clusters mean others in every round.
     """
 
     section = "method"
@@ -92,6 +93,7 @@ class Method(Settings):
     gathers: ClassVar[bool] = False
     newcomer: ClassVar[Mapping[str, str]] = {}
     serves_with: ClassVar[tuple[str, ...] | None] = None
+    lasting: ClassVar[bool] = True
 
     def streams(self, training: LocalTraining) -> dict[str, int]:
         """The batch streams that `local` uses, with their local epochs."""

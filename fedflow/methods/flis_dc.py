@@ -35,6 +35,7 @@ from fedflow.settings import option
 class FLISDC(FLIS):
     serves: ClassVar[str] = "cluster"
     gathers: ClassVar[bool] = True
+    lasting: ClassVar[bool] = False
 
     beta: float = option(
         0.4, "similarity from which on participants belong together", symbol="beta", ge=0,

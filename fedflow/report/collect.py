@@ -39,6 +39,7 @@ class Run:
     groups: list[int] | None  # planted group of every client
     history: list[dict[str, Any]]  # round and assignment [N], where the assignment changed; -1 = none yet
     dissimilarity: Dissimilarity | None = None  # where the server compares clients
+    lasting: bool = True  # whether a cluster has the same number in all of history
 
     @property
     def partition(self) -> str:
@@ -123,17 +124,18 @@ def _read_run(folder: Path) -> Run:
     groups = clusters.get("groups")
     if groups is not None and not _is_assignment(groups, metrics["clients"]):
         _reject(folder / "clusters.json", f"groups needs {metrics['clients']} whole numbers, or null")
-    compared = _dissimilarity(folder, clusters.get("proximity"))
-    return Run(folder, metrics, rounds, clients, groups, history, compared)
+    compared = _dissimilarity(folder, clusters.get("proximity"), len(clients))
+    return Run(folder, metrics, rounds, clients, groups, history, compared, clusters.get("lasting", True))
 
 
-def _dissimilarity(folder: Path, about: Any) -> Dissimilarity | None:
+def _dissimilarity(folder: Path, about: Any, clients: int) -> Dissimilarity | None:
     """``proximity.parquet`` and what ``clusters.json`` says ``about`` it; nothing if that says nothing."""
     if about is None:
         return None
     path = folder / "proximity.parquet"
     table = _table(path, pd.read_parquet, ())
-    if [str(k) for k in table.index] != list(table.columns) or not np.isfinite(table.to_numpy(float)).all():
+    named = set(table.index) <= set(range(clients)) and [str(k) for k in table.index] == list(table)
+    if not named or not np.isfinite(table.to_numpy(float)).all():
         _reject(path, "not a matrix of numbers, with a row and a column per client")
     try:
         return Dissimilarity(table.to_numpy(float), table.index.tolist(), **about)

@@ -41,11 +41,17 @@ def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
 
 
 def curve(
-    methods: Methods, places: dict[str, int], column: str, x: str, name: str, factor: float = 100.0
+    methods: Methods,
+    places: dict[str, int],
+    column: str,
+    x: str,
+    name: str,
+    factor: float = 100.0,
+    top: float | None = None,
 ) -> Markup:
     """Mean of ``column`` over seeds by ``x`` (round, or traffic in MB), with a band over all seeds.
 
-    Values are drawn times ``factor``: shares in percent.
+    Values are drawn times ``factor``: shares in percent. With ``top``, all from 0 to there is shown.
     A method that moves nothing is a dotted level line in the picture by traffic.
     """
     words = column.replace("_", " ")
@@ -65,7 +71,9 @@ def curve(
             axes.fill_between(table[x], table["low"], table["high"], color=style["color"], alpha=0.17, lw=0)
             axes.plot(table[x], table["mean"], lw=1.6, **style)
             ends.append((last[x], last["mean"], label, style["color"]))
-        if floors:  # the steep start would squeeze the rest together
+        if top is not None:
+            axes.set_ylim(min([0.0, *floors]) - 0.03 * top, 1.03 * top)
+        elif floors:  # the steep start would squeeze the rest together
             axes.set_ylim(bottom=min(floors) - 0.04 * (axes.get_ylim()[1] - min(floors)))
         axes.set_xlabel("round" if x == "round" else "MB moved, down + up, all clients")
         axes.margins(x=0.01)

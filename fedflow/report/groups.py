@@ -1,4 +1,4 @@
-"""The pictures of a clustered run: how far apart clients are, a map of them, and who was where when.
+"""The pictures of a clustered run: who was in which cluster when, how far apart clients are, an embedding.
 
 In all of them a colour is a found cluster: that at the end, but for the rounds before. Planted groups stand
 beside it where there are some, as stripes or as shapes.
@@ -7,7 +7,7 @@ beside it where there are some, as stripes or as shapes.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import cycle
+from itertools import cycle, pairwise
 from typing import Any
 
 import numpy as np
@@ -17,18 +17,21 @@ from matplotlib.colors import to_hex, to_rgb, to_rgba_array
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from scipy.cluster.hierarchy import leaves_list
-from sklearn.manifold import ClassicalMDS
+from scipy.linalg import eigh
+from scipy.optimize import linear_sum_assignment
 
 from fedflow.heterogeneity import merge
 from fedflow.methods.base import Dissimilarity
-from fedflow.report.svg import CARD, INK, LINE, MUTED, WIDTH, Drawing, drawing
+from fedflow.report.svg import CARD, INK, LINE, MUTED, Drawing, drawing
 
 # Tol's light palette, safe for colour-blind readers; other colours than those of the methods.
 FILLS = ("#77aadd", "#ee8866", "#44bb99", "#eedd88", "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00")
 SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p")
+WIDTH = 3.7  # inches: three beside one another can be read
 SCALE = "YlGnBu_r"  # close is dark
 NAMED = 24  # clients up to which every one is named
 FEW = 12  # groups and clusters up to which they are
+COLUMNS = 4  # of the legend of groups
 
 
 @dataclass(frozen=True)
@@ -36,17 +39,28 @@ class Grouping:
     """Who was in which cluster: ``history`` by round in which it changed [N], -1 = none yet.
 
     ``groups`` [N] are planted; ``compared`` is what the server grouped clients by, where it compares them.
+    Where numbers of clusters do not last, each takes that of the cluster with most of its clients in the
+    round that follows.
     """
 
     history: Mapping[int, Sequence[int]]
     rounds: int
     groups: Sequence[int] | None = None
     compared: Dissimilarity | None = None
+    lasting: bool = True
+
+    @cached_property
+    def steps(self) -> dict[int, np.ndarray]:
+        """`history` in order, with numbers that last."""
+        steps = {step: np.array(self.history[step]) for step in sorted(self.history)}
+        for earlier, later in [] if self.lasting else reversed(list(pairwise(steps))):
+            steps[earlier] = renamed(steps[earlier], steps[later])
+        return steps
 
     @cached_property
     def found(self) -> np.ndarray:
         """The cluster of every client at the end [N]."""
-        return np.array(self.history[max(self.history)])
+        return list(self.steps.values())[-1]
 
     @cached_property
     def planted(self) -> np.ndarray:
@@ -61,7 +75,7 @@ class Grouping:
     @cached_property
     def palette(self) -> dict[int, str]:
         """The colour of every cluster, dealt in `order`."""
-        past = np.unique([cluster for step in self.history.values() for cluster in step]).tolist()
+        past = [cluster for step in reversed(self.steps.values()) for cluster in np.unique(step).tolist()]
         return dealt([*self.found[self.order].tolist(), *past])
 
     @cached_property
@@ -70,14 +84,32 @@ class Grouping:
         return dealt(self.planted[self.order].tolist())
 
 
-def pictures(grouping: Grouping) -> list[tuple[str, str, Callable[[Grouping, str], Drawing]]]:
+def pictures_of(grouping: Grouping) -> list[tuple[str, str, Callable[[Grouping, str], Drawing]]]:
     """Name, heading and drawing of every picture there is: two need what the server compared clients by."""
     found: list[tuple[str, str, Callable[[Grouping, str], Drawing]]] = [
-        ("assignment", "who was where", timeline)
+        ("assignment", "assignment by round", timeline)
     ]
     if grouping.compared is not None and len(grouping.compared.clients) > 2:
-        found += [("proximity", "how far apart", proximity), ("map", "a map of the clients", embedding)]
+        found += [
+            ("proximity", "dissimilarity", proximity),
+            ("embedding", "embedding", embedding),
+        ]
     return found
+
+
+def renamed(clusters: np.ndarray, later: np.ndarray) -> np.ndarray:
+    """``clusters`` [N] with the numbers of those in ``later`` [N] that they share most clients with.
+
+    No two get the same, what is left over gets new ones, and -1 stays.
+    """
+    names, at = np.unique(clusters, return_inverse=True)
+    others = np.unique(later)
+    shared = ((clusters == names[:, None]) & (names[:, None] >= 0)).astype(int) @ (later[:, None] == others)
+    new = later.max() + 1 + np.arange(len(names))
+    for mine, theirs in zip(*linear_sum_assignment(shared, maximize=True)):
+        if shared[mine, theirs]:
+            new[mine] = others[theirs]
+    return np.where(clusters < 0, -1, new[at])
 
 
 def dealt(labels: Sequence[int]) -> dict[int, str]:
@@ -95,6 +127,54 @@ def painted(labels: np.ndarray, colours: Mapping[int, str]) -> np.ndarray:
     return to_rgba_array([colours[label] for label in present.tolist()])[at.reshape(labels.shape)]
 
 
+def timeline(grouping: Grouping, name: str) -> Drawing:
+    """Clients by round, coloured by cluster; clients are sorted by planted group, then by last cluster."""
+    n, order = len(grouping.found), grouping.order
+    table = np.full((grouping.rounds, n), -1)  # [T, N]
+    for step, assignment in grouping.steps.items():
+        table[max(0, step - 1) :] = assignment
+    side = min(2.6, max(1.6, 0.15 * n))
+    left, right = 0.06 if grouping.groups is None else 0.84, 0.22 if n <= NAMED else 0.06
+    box, described = (left, 0.42, right, 0.26), "Cluster of every client by round"
+    with drawing(name, described, side + 0.68, box, WIDTH) as work:
+        axes, planted = work.axes, grouping.planted[order]
+        cells = painted(table[:, order].T, grouping.palette)
+        axes.imshow(cells, aspect="auto", interpolation="none", extent=(0.5, grouping.rounds + 0.5, n, 0))
+        _bare(axes)
+        if n <= NAMED:
+            axes.yaxis.tick_right()
+            axes.set_yticks(np.arange(n) + 0.5, order.tolist(), fontsize=min(8, 250 / n))
+        if grouping.groups is not None:
+            strip = work.beside(left - 0.17, 0.42, 0.11, side)
+            _stripe(strip, planted, grouping.stripes)
+            groups, first, sizes = np.unique(planted, return_index=True, return_counts=True)
+            if len(groups) <= FEW:
+                strip.set_yticks(first + sizes / 2, [f"group {g}" for g in groups])
+            for edge in first[1:].tolist():
+                axes.axhline(edge, color=CARD, lw=1.6)
+        ends = np.unique(grouping.found).tolist()
+        squares = [Line2D([], [], marker="s", ls="", color=grouping.palette[z], ms=6) for z in ends]
+        names = [f"cluster {z}" if z == ends[0] else str(z) for z in ends]
+        start = -0.01 if len(ends) <= FEW / 2 else -left / (WIDTH - left - right)
+        where = {"loc": "lower left", "bbox_to_anchor": (start, 0.985), "ncols": FEW}
+        _legend(axes, dict(zip(names, squares)), **where)
+        axes.set_xlabel("round")
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=(1, 2, 5, 10)))
+    return work
+
+
+def scaled(dissimilarity: np.ndarray) -> np.ndarray:
+    """Points [N, 2] of classical multidimensional scaling, the same signs on every machine.
+
+    That of scikit-learn (1.9) gives nan where fewer than two eigenvalues are positive.
+    """
+    squares = dissimilarity**2
+    inner = (squares.mean(0) + squares.mean(1)[:, None] - squares.mean() - squares) / 2
+    values, vectors = eigh(inner, subset_by_index=(len(inner) - 2, len(inner) - 1))
+    vectors *= np.where(vectors[np.abs(vectors).argmax(0), (0, 1)] < 0, -1, 1)
+    return (vectors * np.sqrt(values.clip(0)))[:, ::-1]
+
+
 def proximity(grouping: Grouping, name: str) -> Drawing:
     """The matrix of dissimilarities in the order of its dendrogram, which stands to the left of it.
 
@@ -108,7 +188,7 @@ def proximity(grouping: Grouping, name: str) -> Drawing:
         stripes.insert(0, ("planted", grouping.planted, grouping.stripes))
     left, right, top, bottom = 0.86 + 0.15 * len(stripes), 0.22 if n <= NAMED else 0.05, 0.22, 0.62
     side, described = WIDTH - left - right, "Dissimilarity of all pairs of clients, by dendrogram"
-    with drawing(name, described, side + top + bottom, (left, bottom, right, top)) as work:
+    with drawing(name, described, side + top + bottom, (left, bottom, right, top), WIDTH) as work:
         axes, matrix = work.axes, compared.matrix[np.ix_(leaves, leaves)]
         np.fill_diagonal(matrix, np.nan)  # a client is not compared with itself
         shown = axes.imshow(matrix, cmap=SCALE, interpolation="none", extent=(0, n, n, 0))
@@ -125,7 +205,7 @@ def proximity(grouping: Grouping, name: str) -> Drawing:
             strip.set_xlabel(word, rotation=90, fontsize=8, labelpad=3)
         _branches(work.beside(0.03, bottom, 0.78, side), tree, leaves, grouping)
         bar = work.figure.colorbar(
-            shown, cax=work.beside(left, bottom - 0.19, side, 0.09), orientation="horizontal"
+            shown, cax=work.beside(left + 0.1, bottom - 0.19, side - 0.1, 0.09), orientation="horizontal"
         )
         bar.outline.set_visible(False)
         bar.set_label(compared.unit, fontsize=8.5, labelpad=1)
@@ -161,16 +241,18 @@ def _branches(axes: Axes, tree: np.ndarray, leaves: np.ndarray, grouping: Groupi
 
 
 def embedding(grouping: Grouping, name: str) -> Drawing:
-    """Clients as points of the plane whose distances are close to their dissimilarities (classical scaling).
+    """Clients as points of the plane, about as far apart as they are dissimilar: classical scaling.
 
     A colour is a cluster, a shape a planted group.
     """
     compared = _compared(grouping)
     clients, n = np.array(compared.clients), len(compared.clients)
-    at = ClassicalMDS(n_components=2, metric="precomputed").fit_transform(compared.matrix)
-    with drawing(name, "Map of clients by dissimilarity", 3.65, (0.06, 0.5, 0.06, 0.06)) as work:
+    at = scaled(compared.matrix)
+    shapes = dict(zip(np.unique(grouping.planted).tolist(), cycle(SHAPES)))
+    below = 0.06 if grouping.groups is None else 0.12 + 0.155 * -(-min(len(shapes), FEW) // COLUMNS)
+    box = (0.04, below, 0.04, 0.04)
+    with drawing(name, "Embedding of clients by dissimilarity", 2.9 + below, box, WIDTH) as work:
         axes = work.axes
-        shapes = dict(zip(np.unique(grouping.planted).tolist(), cycle(SHAPES)))
         for group, shape in shapes.items():
             own = grouping.planted[clients] == group
             axes.scatter(
@@ -186,41 +268,7 @@ def embedding(grouping: Grouping, name: str) -> Drawing:
         if grouping.groups is not None:
             style: dict[str, Any] = {"ls": "", "color": "none", "mec": MUTED, "ms": 5.5}
             marks = {f"group {g}": Line2D([], [], marker=shape, **style) for g, shape in shapes.items()}
-            _legend(axes, marks, loc="upper left", bbox_to_anchor=(-0.01, -0.005), ncols=4)
-    return work
-
-
-def timeline(grouping: Grouping, name: str) -> Drawing:
-    """Clients by round, coloured by cluster; clients are sorted by planted group, then by last cluster."""
-    n, order = len(grouping.found), grouping.order
-    table = np.full((grouping.rounds, n), -1)  # [T, N]
-    for step, assignment in sorted(grouping.history.items()):
-        table[max(0, step - 1) :] = assignment
-    side = min(2.9, max(1.2, 0.13 * n))
-    left, right = 0.1 if grouping.groups is None else 0.86, 0.24 if n <= NAMED else 0.1
-    with drawing(name, "Cluster of every client by round", side + 0.68, (left, 0.42, right, 0.26)) as work:
-        axes, planted = work.axes, grouping.planted[order]
-        cells = painted(table[:, order].T, grouping.palette)
-        axes.imshow(cells, aspect="auto", interpolation="none", extent=(0.5, grouping.rounds + 0.5, n, 0))
-        _bare(axes)
-        if n <= NAMED:
-            axes.yaxis.tick_right()
-            axes.set_yticks(np.arange(n) + 0.5, order.tolist(), fontsize=min(8, 250 / n))
-        if grouping.groups is not None:
-            strip = work.beside(left - 0.17, 0.42, 0.11, side)
-            _stripe(strip, planted, grouping.stripes)
-            groups, first, sizes = np.unique(planted, return_index=True, return_counts=True)
-            if len(groups) <= FEW:
-                strip.set_yticks(first + sizes / 2, [f"group {g}" for g in groups])
-            for edge in first[1:].tolist():
-                axes.axhline(edge, color=CARD, lw=1.6)
-        ends = np.unique(grouping.found).tolist()
-        squares = [Line2D([], [], marker="s", ls="", color=grouping.palette[z], ms=6) for z in ends]
-        names = [f"cluster {z}" if z == ends[0] else str(z) for z in ends]
-        where = {"loc": "lower left", "bbox_to_anchor": (-0.01, 0.985), "ncols": FEW}
-        _legend(axes, dict(zip(names, squares)), **where)
-        axes.set_xlabel("round")
-        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=(1, 2, 5, 10)))
+            _legend(axes, marks, loc="upper left", bbox_to_anchor=(-0.01, -0.005), ncols=COLUMNS)
     return work
 
 

@@ -13,7 +13,7 @@ from fedflow.errors import FedflowError
 from fedflow.report import cells, figures
 from fedflow.report.collect import PartitionFacts, Run, collect_partitions, collect_runs
 from fedflow.report.findings import findings, summary
-from fedflow.report.groups import Grouping, pictures
+from fedflow.report.groups import Grouping, pictures_of
 from fedflow.report.published import published_for
 from fedflow.report.svg import DASHES, SERIES
 from fedflow.report.tables import best, by_method, by_partition, write_tables, yardstick
@@ -69,6 +69,7 @@ def _partition(
     key = f"p{'-'.join(str(ord(letter)) if not letter.isalnum() else letter for letter in name)}"
     published = published_for(runs, facts)
     clustered = {m: r for m, r in methods.items() if any(run.history for run in r)}
+    pictures = [_groupings(runs, f"{key}-{method}") for method, runs in clustered.items()]
     return {
         "name": name,
         "key": key,
@@ -96,7 +97,7 @@ def _partition(
         "groups": _groups(runs),
         "clusters": cells.metric_table(clustered, cells.CLUSTERS) if clustered else None,
         "agreement": _agreement(clustered, places, f"{key}-ari"),
-        "groupings": [card for m, r in clustered.items() for card in _groupings(r, f"{key}-{m}")],
+        "groupings": [card for cards in sorted(pictures, key=len, reverse=True) for card in cards],
         "picture": b64encode(facts.picture).decode() if facts and facts.picture else None,
     }
 
@@ -132,18 +133,18 @@ def _groups(runs: Sequence[Run]) -> str:
 def _agreement(methods: dict[str, list[Run]], places: dict[str, int], name: str) -> Markup | None:
     """ARI by round, where a round of some method has one."""
     told = any(run.rounds["ari"].notna().any() for runs in methods.values() for run in runs)
-    return figures.curve(methods, places, "ari", "round", name, factor=1) if told else None
+    return figures.curve(methods, places, "ari", "round", name, factor=1, top=1) if told else None
 
 
 def _groupings(runs: Sequence[Run], name: str) -> list[tuple[str, Markup]]:
     """The pictures of the first seed that has clusters, with their headings."""
     run = next(run for run in runs if run.history)
     history = {step["round"]: step["assignment"] for step in run.history}
-    grouping = Grouping(history, run.metrics["rounds"], run.groups, run.dissimilarity)
+    grouping = Grouping(history, run.metrics["rounds"], run.groups, run.dissimilarity, run.lasting)
     title = f"{cells.label(runs)}, seed {run.seed}"
     return [
         (f"{title}: {heading}", draw(grouping, f"{name}-{what}").svg)
-        for what, heading, draw in pictures(grouping)
+        for what, heading, draw in pictures_of(grouping)
     ]
 
 

@@ -92,6 +92,7 @@ class Outcome:
     models: dict[int, Tensor]  # the served vectors: by cluster number, or by client; {0: w} if global
     newcomers: Scores | None = None  # of those that join now
     dissimilarity: Dissimilarity | None = None  # of clients that took part, where the server compares them
+    lasting: bool = True  # whether a cluster had the same number in all rounds
 
 
 @dataclass
@@ -201,7 +202,9 @@ class Simulation:
             "personal": np.arange(self.clients),
         }
         models = {int(i): scores.models[at] for i, at in zip(owner[self.job.method.serves], scores.model)}
-        return Outcome(scores, self.state.participations, metrics, models, newcomers, compared)
+        return Outcome(
+            scores, self.state.participations, metrics, models, newcomers, compared, self.job.method.lasting
+        )
 
     def forget(self) -> None:
         """Delete the checkpoint: the run is finished and recorded."""
@@ -428,7 +431,9 @@ class Simulation:
         matrix = found.matrix[np.ix_(own, own)].astype(np.float64)
         if not np.isfinite(matrix).all():  # of models that diverged
             return None
-        return replace(found, matrix=(matrix + matrix.T) / 2, clients=[found.clients[i] for i in own])
+        matrix = (matrix + matrix.T) / 2
+        np.fill_diagonal(matrix, 0)
+        return replace(found, matrix=matrix, clients=[found.clients[i] for i in own])
 
     def _welcome(self) -> Scores | None:
         """Scores of the newcomers: of the model they are served, and after one local training of it."""

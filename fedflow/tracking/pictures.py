@@ -8,8 +8,8 @@ if TYPE_CHECKING:
 
 
 def draw_groups(folder: Path, grouping: "Grouping") -> None:
-    """Write ``assignment.png``, and ``proximity.png`` and ``map.png`` where the server compares clients."""
-    from fedflow.report.groups import pictures  # draws with matplotlib, which takes long to import
+    """Write ``assignment.png``; where the server compares clients, ``proximity.png``, ``embedding.png``."""
+    from fedflow.report.groups import pictures_of  # draws with matplotlib, which takes long to import
 
-    for name, _, draw in pictures(grouping):
+    for name, _, draw in pictures_of(grouping):
         draw(grouping, name).png(folder / f"{name}.png")

@@ -294,8 +294,9 @@ class RunRecord:
         assignments, last = dict(self._assignments), outcome.scores.cluster.tolist()
         if assignments[max(assignments)] != last:
             assignments[rounds] = last
+        grouping = Grouping(assignments, rounds, groups, outcome.dissimilarity, outcome.lasting)
         with TemporaryDirectory() as folder:
-            draw_groups(Path(folder), Grouping(assignments, rounds, groups, outcome.dissimilarity))
+            draw_groups(Path(folder), grouping)
             self.api.log_artifacts(self.run_id, folder, "clusters")
 
     def _log_table(self, parquet: Path) -> None:

@@ -11,6 +11,7 @@ from fedflow.config import load_params
 from fedflow.data import load_prepared
 from fedflow.experiment import Experiment, perform, prepare_dataset, prepare_partition
 from fedflow.methods import METHODS
+from fedflow.methods.base import Method
 from fedflow.methods.catalogue import catalogue
 from fedflow.partition import load_partition
 from fedflow.simulation.executors import Inline
@@ -53,6 +54,19 @@ def test_the_models_of_a_method_come_back_from_the_record(name: str, root: Path)
     (found,) = api.search_experiments(filter_string="name = 'digits/few'")
     run = next(r for r in api.search_runs([found.experiment_id]) if r.data.tags["method"] == name)
     clients = pd.read_parquet(experiment.results_folder / "clients.parquet").query("not newcomer")
+    logged = {f.path.removeprefix("clusters/") for f in api.list_artifacts(run.info.run_id, "clusters")}
+    if METHODS[name].serves == "cluster":
+        assert {"ari", "nmi", "clustering_error", "clusters"} <= run.data.metrics.keys()
+        assert "assignment.png" in logged
+        for cluster in set(clients.cluster):
+            (version,) = api.search_model_versions(f"name = 'few.{name}.cluster-{cluster}'")
+            assert version.run_id == run.info.run_id
+    apart = pd.read_parquet(experiment.results_folder / "proximity.parquet")
+    if METHODS[name].dissimilarity is not Method.dissimilarity:
+        assert set(apart.index) <= set(clients.client) and (apart.to_numpy() == apart.to_numpy().T).all()
+        assert {"proximity.png", "embedding.png"} <= logged or len(apart) < 3
+    else:
+        assert apart.empty and "proximity.png" not in logged
     for client, cluster, accuracy in zip(clients.client, clients.cluster, clients.local_accuracy):
         which = {"global": "global", "cluster": f"cluster-{cluster}", "personal": "personal"}[
             METHODS[name].serves

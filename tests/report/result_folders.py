@@ -18,6 +18,7 @@ LEVELS = {  # local and global accuracy at the end
     "ditto": (0.955, 0.72),
     "ifca": (0.945, 0.80),
 }
+CLUSTERED = ("ifca", "pacfl")
 PARAMETERS = 44_426
 
 
@@ -33,7 +34,7 @@ def write_run(
     label: str | None = None,
     newcomers: int = 0,
 ) -> Path:
-    """One run under ``root/<partition>/<method>/<seed>``; returns its folder."""
+    """One run under ``root/<partition>/<method>/<seed>``; returns its folder. Only pacfl compares clients."""
     rng = np.random.default_rng([seed, *method.encode(), *partition.encode()])
     folder = root / partition / method / str(seed)
     folder.mkdir(parents=True)
@@ -53,7 +54,8 @@ def write_run(
         "local_std": 0.05, "local_worst10": np.where(evaluated, local * rise - 0.1, np.nan),
         "bytes_down": moved * number * (2 if method in ("ifca", "scaffold") else 1),
         "bytes_up": moved * number,
-        "clusters": len(set(found)), "ari": np.nan, "failed": 0,
+        "clusters": len(set(found)), "failed": 0,
+        "ari": np.where(evaluated & (method in CLUSTERED), rise, np.nan),
     })  # fmt: skip
     scores = np.clip(rng.normal(table["local_accuracy"].iloc[-1], 0.05, clients), 0, 1)
     of_clients = pd.DataFrame({
@@ -87,11 +89,17 @@ def write_run(
          if newcomers else {})))  # fmt: skip
     early = [int(c) if rng.random() < 0.5 else -1 for c in rng.integers(0, 2, clients)]
     history = (
-        [{"round": 2, "assignment": early}, {"round": 6, "assignment": found}] if method == "ifca" else []
+        [{"round": 2, "assignment": early}, {"round": 6, "assignment": found}] if method in CLUSTERED else []
     )
+    about = {"unit": "angle, degrees", "linkage": "wpgma", "height": 20.0} if method == "pacfl" else None
     (folder / "clusters.json").write_text(
-        json.dumps({"groups": None if planted is None else planted.tolist(), "history": history})
-    )
+        json.dumps({
+            "groups": None if planted is None else planted.tolist(), "history": history, "proximity": about,
+        })
+    )  # fmt: skip
+    apart = np.abs(np.subtract.outer(found, found)) * 30.0 + rng.uniform(1, 9, (clients, clients))
+    named = pd.DataFrame((apart + apart.T) / 2, range(clients), [str(k) for k in range(clients)])
+    (named if about else named.iloc[:0, :0]).to_parquet(folder / "proximity.parquet")
     return folder
 
 
@@ -119,7 +127,7 @@ def write_partition(
 
 
 def _assignment(method: str, clients: int, rng: np.random.Generator) -> list[int]:
-    if method != "ifca":
+    if method not in CLUSTERED:
         return [0] * clients
     found = 1 - np.arange(clients) % 2
     found[rng.integers(0, clients)] = 0

@@ -1,6 +1,8 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from result_folders import write_partition, write_run
 
@@ -66,6 +68,29 @@ def test_planted_groups_of_wrong_length_are_told(tmp_path: Path) -> None:
     path = write_run(tmp_path, "p", "ifca", 0) / "clusters.json"
     path.write_text(json.dumps({"groups": [0, 1], "history": []}))
     with pytest.raises(FedflowError, match="groups"):
+        collect_runs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda table: table.rename(columns={"0": "40"}), "a row and a column per client"),
+        (lambda table: table.rename(index={0: 40}, columns={"0": "40"}), "a row and a column per client"),
+        (lambda table: table * float("nan"), "a matrix of numbers"),
+    ],
+)
+def test_a_matrix_of_other_clients_is_told(tmp_path: Path, spoil: Callable, words: str) -> None:
+    path = write_run(tmp_path, "p", "pacfl", 0) / "proximity.parquet"
+    assert collect_runs(tmp_path)[0].dissimilarity is not None
+    spoil(pd.read_parquet(path)).to_parquet(path)
+    with pytest.raises(FedflowError, match=rf"proximity\.parquet: .*{words}"):
+        collect_runs(tmp_path)
+
+
+def test_a_matrix_that_nothing_is_said_about_is_told(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "p", "pacfl", 0) / "clusters.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"proximity": {"height": 1}}))
+    with pytest.raises(FedflowError, match=r"clusters\.json: proximity needs a unit"):
         collect_runs(tmp_path)
 
 

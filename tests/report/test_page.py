@@ -90,6 +90,23 @@ def test_published_numbers_stand_beside_their_partition_only(built: tuple[Path, 
     assert "NIID-Bench" in beside
 
 
+def test_a_partition_shows_how_its_groups_were_found(tmp_path: Path) -> None:
+    """Three pictures where the server compares clients, then those of methods that only assign them."""
+    for method in ("fedavg", "ifca", "pacfl"):
+        write_run(tmp_path / "results", "p", method, 3)
+    write_run(tmp_path / "results", "q", "fedavg", 3)
+    write_run(tmp_path / "results", "r", "fedavg", 3, groups=False)
+    section = build(tmp_path).split('<section id="groups">')[1].split("</section>")[0]
+    clustered, other = section.split("<h3>q")
+    assert re.findall(r"<h4>(.*?)</h4>", clustered) == [
+        "ARI by round", "pacfl, seed 3: assignment by round", "pacfl, seed 3: dissimilarity",
+        "pacfl, seed 3: embedding", "IFCA, seed 3: assignment by round",
+    ]  # fmt: skip
+    assert clustered.count("<svg") == 5 and "cut at 20" in clustered and "angle, degrees" in clustered
+    assert "2 planted groups of 10 clients" in clustered and "Clustering error" in clustered
+    assert "None of the methods that ran here serves clusters" in other and "<h3>r" not in section
+
+
 def test_best_mean_is_bold(built: tuple[Path, str]) -> None:
     table = pd.read_csv(built[0] / "report" / "accuracy.csv")
     means = table[(table["partition"] == "skew") & (table["metric"] == "local_accuracy")]["mean"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedflow.methods.base import Dissimilarity
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.evaluation import Scores
@@ -99,7 +100,10 @@ def outcome(model):
         nothing = np.full(CLIENTS, np.nan)
         scores = Scores(list(range(CLIENTS)), cluster, *[nothing] * 6, [], nothing)
         metrics = {"rounds": 11, "local_accuracy": 0.55, "tuned_accuracy": 0.6, "rounds_to_target": None}
-        return Outcome(scores, np.zeros(CLIENTS), metrics, {i: model.init(i) for i in numbers})
+        models = {i: model.init(i) for i in numbers}
+        apart = Dissimilarity(1.0 - np.eye(CLIENTS), range(CLIENTS), "angle, degrees", height=0.5)
+        compared = apart if serves == "cluster" else None
+        return Outcome(scores, np.zeros(CLIENTS), metrics, models, dissimilarity=compared)
 
     return make
 

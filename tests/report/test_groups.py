@@ -1,0 +1,109 @@
+"""The pictures of a clustered run: what is drawn where, not how it looks."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+
+from fedflow.methods.base import Dissimilarity
+from fedflow.report.groups import Grouping, embedding, pictures_of, proximity, renamed, scaled, timeline
+
+
+def apart(groups: list[int], seed: int = 0) -> np.ndarray:
+    """Distances [N, N] of points on a line, a group of them around every tenth place."""
+    at = 10 * np.array(groups) + np.random.default_rng(seed).uniform(0, 2, len(groups))
+    return np.abs(at[:, None] - at)
+
+
+def grouping(groups: list[int], found: list[int], **more) -> Grouping:
+    compared = Dissimilarity(apart(groups), range(len(groups)), "angle, degrees", "wpgma", 5.0)
+    return Grouping({2: found}, 4, groups, compared, **more)
+
+
+def test_the_matrix_is_in_the_order_of_the_dendrogram_and_names_its_clients():
+    """Groups of every other client lie together, and every cell is that of the clients it is named after."""
+    groups = [0, 1, 0, 1, 0, 1]
+    drawn = proximity(grouping(groups, groups), "x")
+    order = [int(label.get_text()) for label in drawn.axes.get_yticklabels()]
+    assert sorted(order) == list(range(6)) and [k % 2 for k in order] in (
+        [0, 0, 0, 1, 1, 1],
+        [1, 1, 1, 0, 0, 0],
+    )
+    cells = np.ma.filled(drawn.axes.images[0].get_array(), np.nan)
+    expected = apart(groups)[np.ix_(order, order)]
+    np.fill_diagonal(expected, np.nan)
+    np.testing.assert_array_equal(cells, expected)
+    assert "cut at 5" in drawn.svg and "angle, degrees" in drawn.svg
+
+
+def test_stripes_of_groups_and_clusters_are_alike_where_they_agree():
+    right = proximity(grouping([0, 0, 1, 1], [7, 7, 3, 3]), "x")
+    wrong = proximity(grouping([0, 0, 1, 1], [7, 3, 3, 3]), "x")
+    for drawn, alike in ((right, True), (wrong, False)):
+        planted, found = (axes.images[0].get_array() for axes in drawn.figure.axes[1:3])
+        assert np.array_equal(planted, found) == alike
+
+
+def test_branches_within_a_cluster_have_its_colour():
+    """Four clients: two branches below the cut in the colours of two clusters, and the root in neither."""
+    made = grouping([0, 0, 1, 1], [0, 0, 1, 1])
+    (branches,) = proximity(made, "x").figure.axes[3].collections
+    colours = [to_hex(colour) for colour in branches.get_colors()]
+    assert set(colours[:2]) == {made.palette[0], made.palette[1]} and colours[2] not in made.palette.values()
+
+
+def test_the_embedding_keeps_distances():
+    """Points of a line stay as far apart as they were; each group has a shape of its own."""
+    groups = [0, 0, 0, 1, 1, 2]
+    drawn = embedding(grouping(groups, [0, 0, 0, 1, 1, 1]), "x")
+    points = np.concatenate([marks.get_offsets() for marks in drawn.axes.collections])
+    distances = np.linalg.norm(points[:, None] - points, axis=-1)
+    np.testing.assert_allclose(distances, apart(groups), atol=1e-6)
+    assert [len(marks.get_offsets()) for marks in drawn.axes.collections] == [3, 2, 1]
+
+
+def test_dissimilarities_that_no_points_have_are_embedded_all_the_same():
+    """Sides of 1, 1 and 9 make no triangle: a line is left."""
+    points = scaled(np.array([[0, 1, 1], [1, 0, 9], [1, 9, 0]]))
+    assert np.isfinite(points).all() and np.ptp(points[:, 0]) > 1 and np.ptp(points[:, 1]) < 1e-6
+
+
+def test_the_timeline_shows_who_moved_when():
+    """Client 2 goes to the other cluster in round 3; before round 2 nobody has one."""
+    made = Grouping({2: [0, 0, 0, -1], 3: [0, 0, 1, 1]}, 4, [0, 0, 1, 1])
+    cells = timeline(made, "x").axes.images[0].get_array()
+    names = {colour: cluster for cluster, colour in made.palette.items()}
+    shown = [[names[to_hex(cell)] if cell[3] else -1 for cell in row] for row in cells]
+    assert shown == [[-1, 0, 0, 0], [-1, 0, 0, 0], [-1, 0, 1, 1], [-1, -1, 1, 1]]
+
+
+def test_clusters_that_are_numbered_anew_keep_the_colour_of_most_of_their_clients():
+    """Rounds call the same two clusters 0 and 1, then 1 and 4; a third one is new."""
+    history = {1: [0, 0, 1, 1, 5], 2: [1, 1, 4, 4, 4]}
+    *known, new = Grouping(history, 2, lasting=False).steps[1].tolist()
+    assert known == [1, 1, 4, 4] and new > 4
+    assert Grouping(history, 2).steps[1].tolist() == history[1]
+
+
+def test_clients_without_a_cluster_get_no_number_and_take_none():
+    assert renamed(np.array([-1, -1, 0]), np.array([2, 2, 3])).tolist() == [-1, -1, 3]
+
+
+@pytest.mark.parametrize("compared", [None, Dissimilarity(np.zeros((2, 2)), [0, 3], "loss")])
+def test_clients_that_are_not_compared_have_a_timeline_only(compared: Dissimilarity | None):
+    made = Grouping({1: [0, 1, 0, 1]}, 1, compared=compared)
+    assert [name for name, *_ in pictures_of(made)] == ["assignment"]
+
+
+def test_pictures_of_a_hundred_clients_have_the_same_bytes_again(tmp_path: Path):
+    """Twelve groups, as many clusters as colours and more, and the server compares every other client."""
+    groups = sorted(list(range(12)) * 8 + [0] * 4)
+    compared = Dissimilarity(apart(groups[::2]), range(0, 100, 2), "loss")
+    made = Grouping({3: groups, 7: groups[::-1]}, 10, groups, compared)
+    assert len(set(made.palette.values())) == 13
+    for name, _, draw in pictures_of(made):
+        for take in ("a", "b"):
+            draw(made, name).png(tmp_path / f"{take}.png")
+        assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+        assert draw(made, name).svg == draw(made, name).svg
