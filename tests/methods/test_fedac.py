@@ -11,8 +11,9 @@ from support import by_hand, one_client, prepare_run, quadratics, run, same, wit
 from torch import Tensor, nn
 
 from fedflow.errors import BadInput
+from fedflow.heterogeneity.number import centroids, spread
 from fedflow.methods import build_method
-from fedflow.methods.fedac import FedAC, centroids, cosines, projected, spread
+from fedflow.methods.fedac import FedAC, cosines, projected
 from fedflow.simulation.federation import Federation
 
 SGD: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
@@ -158,7 +159,7 @@ THREE = torch.tensor([0, 0, 1, 1, 2])
 
 def tune(w: Tensor, r: Tensor, **hyper: Any) -> list[int]:
     r, models = centroids(w, r)
-    return FedAC.parse(hyper).tune(w, r, models, w, np.random.default_rng(0)).tolist()
+    return FedAC.parse({"merge_below": 0.1} | hyper).tune(w, r, models, w, np.random.default_rng(0)).tolist()
 
 
 def test_spread_of_clusters() -> None:
@@ -252,7 +253,7 @@ def test_directions_are_refreshed_now_and_then(federation: Federation) -> None:
 
 
 def test_clusters_are_merged_in_the_rounds_that_say_so() -> None:
-    hyper = FREE | {"clusters": 3, "tune_every": 2}
+    hyper = FREE | {"clusters": 3, "tune_every": 2, "merge_below": 0.1}
     ran = run("fedac", planted([*SIX, [0, 9.0, 0]]), hyper, training=JUMP, rounds=4)
     assert [len(server["models"]) for server in ran.servers] == [3, 2, 2, 1]
 
