@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.centres import k_means
-from fedflow.heterogeneity.hierarchy import _numbered, cut
+from fedflow.heterogeneity.hierarchy import _numbered, cut_into
 
 DISTANCES = ("matching", "matching_sq", "min_pair")
 REDUCERS = ("none", "pca", "umap", "tsne")
@@ -110,13 +110,12 @@ def alike(related: np.ndarray) -> np.ndarray:
 def disjoint(related: np.ndarray, number: int | None = None) -> np.ndarray:
     """Cluster of every client [N] of a graph ``related`` [N, N], numbered by first member.
 
-    Ward's clustering of its rows into at most ``number`` clusters (merges of equal height are made
-    together); without a number the connected components.
+    Ward's clustering of its rows, down to so many clusters; without a number the connected components.
     """
     if number is None:
         return connected_components(related, directed=False)[1].astype(np.int64)
     tree = linkage(related.astype(np.float64), "ward") if len(related) > 1 else np.empty((0, 4))
-    return cut(tree, tree[len(tree) - number, 2] if number <= len(tree) else -1.0)
+    return cut_into(tree, number)
 
 
 def decomposition_error(related: np.ndarray, assignment: np.ndarray) -> float:

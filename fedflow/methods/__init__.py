@@ -33,6 +33,7 @@ from fedflow.methods import (  # noqa: F401
     mtl,
     one_shot,
     pacfl,
+    pca_km_hc,
     perfedavg,
     pfedme,
     propfair,

@@ -28,7 +28,7 @@ from fedflow.heterogeneity.relatedness import (
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import labels
 from fedflow.methods.assigned import Assigned
-from fedflow.methods.base import Cohort, Server
+from fedflow.methods.base import Cohort, Dissimilarity, Server
 from fedflow.models.flat import FlatModel
 from fedflow.random import generator
 from fedflow.settings import option
@@ -42,8 +42,8 @@ class Related(Assigned):
         choices=("graph", "clusters"), source="FLT, equations of cases I and II",
     )  # fmt: skip
     clusters: int | None = option(
-        None, "most clusters that Ward's clustering leaves; nothing = the connected components", symbol="C",
-        ge=1, grid=(2, 3, 5),
+        None, "number that Ward's clustering of the graph leaves; nothing = its connected components",
+        symbol="C", ge=1, source="FLT, Table 3: 2, 3, 5",
     )  # fmt: skip
     k: int | None = option(
         5, "means in a signature; nothing = one for every label that the client has", symbol="k", ge=1,
@@ -69,6 +69,10 @@ class Related(Assigned):
         "attach", "newcomers: join those who are there, or all clients are related anew",
         choices=("attach", "anew"), source="anew: FLT, Algorithm 3",
     )  # fmt: skip
+
+    def validate(self) -> None:
+        if self.clusters is not None and self.case == "graph":
+            raise BadInput("method.clusters", self.clusters, "nothing where case is graph")
 
     def points(self, client: Client) -> Tensor:
         """What the means are of [n_k, e]."""
@@ -100,7 +104,7 @@ class Related(Assigned):
 
     def relate(self, signatures: list[Tensor], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """How far clients are apart [N, N], and who is averaged with whom [N, N], bool."""
-        if self.case == "clusters" and self.clusters is not None and self.clusters > len(signatures):
+        if self.clusters is not None and self.clusters > len(signatures):
             raise BadInput("method.clusters", self.clusters, f"at most {len(signatures)}, the clients")
         ends = np.cumsum([len(u) for u in signatures])[:-1]
         means = reduce(torch.cat(signatures).double().numpy(), self.reducer, self.dimensions, rng)
@@ -119,6 +123,13 @@ class Related(Assigned):
         if len(apart) == 2:
             raise BadInput("method.gamma", None, "a number where there are 2 clients: they leave no gap")
         return gap(apart)
+
+    def dissimilarity(self, server: Server) -> Dissimilarity:
+        """Components of the graph are clusters by single linkage, cut at gamma."""
+        matrix = server["apart"].cpu().numpy()
+        gamma = self.threshold(matrix)
+        height = gamma if np.isfinite(gamma) else None
+        return Dissimilarity(matrix, range(len(matrix)), "distance of signatures", "single", height)
 
     def join(self, server: Server, newcomers: list[Tensor], cohort: Cohort) -> Server:
         """Numbers and models of newcomers; those of all clients where they are related anew."""
@@ -139,7 +150,7 @@ class Related(Assigned):
         shares = self.shares(rows * self.sizes(cohort), before)
         means = (shares / shares.sum(1, keepdims=True).clip(1)) @ server["models"].cpu().double().numpy()
         models = torch.from_numpy(means).to(server["models"])
-        models[~rows.any(1)] = server["initial"]
+        models[torch.from_numpy(~rows.any(1))] = server["initial"]
         return server | {"assignment": torch.from_numpy(assignment), "models": torch.cat([kept, models])}
 
     def aggregate(self, server: Server, cohort: Cohort) -> Server:

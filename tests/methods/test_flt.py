@@ -1,0 +1,266 @@
+"""FLT and PCA+kM+HC on F_k(w) = (w - b_k)^2 / 2 of samples (1, b_k): a learning rate of 1 makes w_k = b_k.
+
+Signatures of equal samples are the sample itself, (1, b_k), so that clients are |b_i - b_j| apart.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.decomposition import PCA
+from support import Ran, images, quadratics, run, with_cohorts
+
+from fedflow.data import Dataset, Examples
+from fedflow.errors import BadInput, FedflowError
+from fedflow.heterogeneity.encoder import autoencoder
+from fedflow.methods import build_method
+from fedflow.methods.pca_km_hc import components
+from fedflow.simulation.federation import Federation
+
+JUMP = {"epochs": 1, "lr": 1}
+SGD = {"epochs": 1, "batch_size": 8, "lr": 0.1}
+CHAIN = (1, 2, 3)  # with gamma 1.5 the first and the last are not related
+
+
+def points(
+    centres: Sequence[float], sizes: Sequence[int] | None = None, newcomers: int = 0, start: float = 0
+) -> Federation:
+    federation = quadratics(tuple((1, b) for b in centres), sizes or [10] * len(centres), start)
+    partition = dataclasses.replace(federation.partition, newcomers=newcomers)
+    return dataclasses.replace(federation, partition=partition)
+
+
+def flt(hyper: dict[str, Any], federation: Federation, **more: Any) -> Ran:
+    settings = {"training": JUMP, "rounds": 1} | more
+    return run("flt", federation, {"encoder": "pixels"} | hyper, **settings)
+
+
+def held(ran: Ran) -> list[float]:
+    """The model of every client after the last round."""
+    server = ran.servers[-1]
+    return server["models"][server["assignment"]].squeeze(1).tolist()
+
+
+# Who is averaged with whom
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"), [((10, 30, 60), (1.75, 2.5, 240 / 90)), ((10, 10, 10), (1.5, 2, 2.5))]
+)
+def test_a_graph_averages_every_client_over_its_relatives(
+    sizes: tuple[int, ...], expected: tuple[float, ...], cohort: str
+) -> None:
+    """The chain 0 - 1 - 2: client 0 has (10 * 1 + 30 * 2) / 40 = 1.75."""
+    ran = flt({"gamma": 1.5}, points(CHAIN, sizes), cohort=cohort)
+    assert held(ran) == pytest.approx(expected)
+    assert ran.server("related")[0] == [[True, True, False], [True, True, True], [False, True, True]]
+
+
+def test_uniform_weights_leave_sizes_out() -> None:
+    ran = flt({"gamma": 1.5, "weighting": "uniform"}, points(CHAIN, (10, 30, 60)))
+    assert held(ran) == pytest.approx((1.5, 2, 2.5))
+
+
+def test_all_relatives_get_the_same_mean_at_once() -> None:
+    """Averaging one client after the other, in place, would give the last one 2.6125."""
+    ran = flt({"gamma": 10}, points(CHAIN, (10, 30, 60)))
+    assert held(ran) == pytest.approx([2.5] * 3) and len(ran.servers[-1]["models"]) == 1
+
+
+def test_clusters_are_the_components_of_the_graph() -> None:
+    ran = flt({"gamma": 1.5, "case": "clusters"}, points((*CHAIN, 9, 10)))
+    assert ran.server("assignment") == [[0, 0, 0, 1, 1]] and held(ran) == pytest.approx([2, 2, 2, 9.5, 9.5])
+    assert ran.outcome().scores.cluster.tolist() == [0, 0, 0, 1, 1]
+
+
+def test_ward_cuts_the_graph_into_so_many_clusters() -> None:
+    """Three components, the chain (1, 2, 3) among them, where rows of the graph differ."""
+    blocks = points((1, 9, 2, 20, 3, 10, 21))
+    three, two = (flt({"gamma": 1.5, "case": "clusters", "clusters": c}, blocks) for c in (3, 2))
+    assert three.server("assignment") == [[0, 1, 0, 2, 0, 1, 2]]
+    assert two.outcome().metrics["clusters"] == 2
+
+
+@pytest.mark.parametrize("case", ["graph", "clusters"])
+def test_without_gamma_the_largest_gap_decides(case: str) -> None:
+    ran = flt({"case": case}, points((1, 1.2, 9, 9.3)))
+    assert ran.server("assignment") == [[0, 0, 1, 1]] and held(ran) == pytest.approx([1.1, 1.1, 9.15, 9.15])
+    assert ran.outcome().dissimilarity.height == pytest.approx((0.3 + 7.8) / 2)  # type: ignore[union-attr]
+
+
+# Clients that sit a round out
+
+
+def once(absent: str, centres: tuple[float, ...] = (1, 0, 3, 0), gamma: float = 10) -> list[float]:
+    """Clients 0 and 2 take part; the others still have w = 0."""
+    method = build_method("flt", {"encoder": "pixels", "gamma": gamma, "absent": absent})
+    federation = points(centres, (10, 30, 60, 100))
+    return held(run(with_cohorts(method, [[0, 2]]), federation, training=JUMP, rounds=1))
+
+
+def test_the_absent_are_left_out_or_counted_with_the_model_that_they_had() -> None:
+    """(10 * 1 + 60 * 3) / 70, and over all 200 samples 0.95; the paper's oracle has client 2 of 30."""
+    assert once("omit") == pytest.approx([190 / 70] * 4)
+    assert once("stale") == pytest.approx([190 / 200] * 4)
+
+
+def test_relatives_of_nobody_who_took_part_keep_their_model() -> None:
+    assert once("omit", (1, 20, 3, 40), gamma=5) == pytest.approx([190 / 70, 0, 190 / 70, 0])
+    assert once("stale", (1, 20, 3, 40), gamma=5) == pytest.approx([190 / 70, 0, 190 / 70, 0])
+
+
+# Limits
+
+
+@pytest.mark.parametrize("name", ["flt", "pca_km_hc"])
+@pytest.mark.parametrize("case", ["graph", "clusters"])
+def test_with_everybody_related_it_is_fedavg(
+    name: str, case: str, federation: Federation, cohort: str
+) -> None:
+    more = {"training": SGD, "participation": 0.5, "rounds": 2, "cohort": cohort}
+    one = run(name, federation, {"gamma": 1e9, "case": case}, **more)
+    plain = run("fedavg", federation, **more)
+    assert torch.equal(one.servers[-1]["models"][0], plain.servers[-1]["model"])
+
+
+@pytest.mark.parametrize("absent", ["omit", "stale"])
+def test_with_nobody_related_it_is_own_training(absent: str, federation: Federation, cohort: str) -> None:
+    more = {"training": SGD, "participation": 0.5, "rounds": 2, "cohort": cohort}
+    alone = run("flt", federation, {"gamma": 1e-9, "absent": absent}, **more)
+    local = run("local", federation, **more)
+    server = alone.servers[-1]
+    assert torch.equal(server["models"][server["assignment"]], torch.stack(local.clients[-1]["model"]))
+
+
+def test_disjoint_relatives_are_clusters() -> None:
+    blocks = points((1, 2, 20, 21), (10, 30, 20, 5))
+    one, other = (flt({"gamma": 1.5, "case": case}, blocks) for case in ("graph", "clusters"))
+    assert held(one) == held(other) == pytest.approx([1.75, 1.75, 20.2, 20.2])
+
+
+# Encoders
+
+
+def test_clients_send_means_of_what_the_encoder_makes_of_their_images(federation: Federation) -> None:
+    """8 clients; the first has a single sample, and so a single mean. J = 0 sends the encoder alone."""
+    means = 1 + 7 * 5
+    model = autoencoder("conv", (1, 8, 8), 128)
+    for epochs, size in ((5, model.size), (0, len(model.part("encoder.*").index))):
+        ran = run("flt", federation, {"finetuning": epochs, "pretraining": 1}, rounds=1, training=SGD)
+        metrics = ran.outcome().metrics
+        assert metrics["introduction_bytes_down"] == 8 * 4 * size
+        assert metrics["introduction_bytes_up"] == 4 * 128 * means
+        assert ran.server("means")[0] == [1] + [5] * 7
+
+
+def test_the_number_of_means_may_be_that_of_labels(federation: Federation) -> None:
+    ran = run("flt", federation, {"encoder": "pixels", "k": None}, rounds=1, training=SGD)
+    train, partition = federation.train, federation.partition
+    labels = [len(train.y[torch.as_tensor(partition.train(k))].unique()) for k in range(8)]
+    assert ran.server("means")[0] == labels
+
+
+def test_an_encoder_needs_images_of_the_server(federation: Federation) -> None:
+    with pytest.raises(BadInput, match=r"partition.public: 0 .* or method.encoder to pixels"):
+        run("flt", dataclasses.replace(federation, public=None))
+    with pytest.raises(BadInput, match=r"method.encoder: 'conv for inputs \(2,\)' .* images whose sides"):
+        data = points(CHAIN)
+        run("flt", dataclasses.replace(data, public=data.train))
+    small = Examples(torch.rand(3, 1, 4, 4), torch.zeros(3))
+    with pytest.raises(FedflowError, match=r"method.public: None .* images of the clients' shape"):
+        run("flt", dataclasses.replace(federation, public=small), {"pretraining": 1})
+
+
+def test_residual_encoders_are_made_for_colour(digits: Dataset) -> None:
+    """On grey images too: three clients, so that one is nearer."""
+    federation = images(digits, (4, 4, 4))
+    ran = run("flt", federation, {"encoder": "residual", "latent": 4, "pretraining": 1, "finetuning": 1})
+    model = autoencoder("residual", tuple(federation.train.x.shape[1:]), 4)
+    assert ran.servers[-1]["encoder"].shape == (model.size,) and model.buffers > 0
+
+
+# Newcomers
+
+
+def test_newcomers_of_a_graph_get_the_mean_of_their_relatives() -> None:
+    """Models 1.75, 2.5 and 8 / 3 as above; the newcomer at 1.2 is related to 0 and 1; nobody to the other."""
+    ran = flt({"gamma": 1.5}, points((*CHAIN, 1.2, 50), (10, 30, 60, 10, 10), newcomers=2))
+    assert ran.outcome().newcomers.cluster.tolist() == [3, 4]  # type: ignore[union-attr]
+    server = ran.simulation.state.server
+    assert server["models"].squeeze(1).tolist() == pytest.approx([1.75, 2.5, 8 / 3, (17.5 + 75) / 40, 0])
+
+
+def test_newcomers_of_clusters_join_the_nearest() -> None:
+    """6.4 is nearer to (8, 9) than to (1, 5) in the mean, though not to 5."""
+    ran = flt({"gamma": 4.5, "case": "clusters", "clusters": 2}, points((1, 5, 10, 11, 6.4, 2), newcomers=2))
+    assert ran.server("assignment") == [[0, 0, 1, 1]]
+    assert ran.outcome().newcomers.cluster.tolist() == [0, 0]  # type: ignore[union-attr]
+    nearer = flt({"gamma": 4.5, "case": "clusters"}, points((1, 5, 10, 11, 8), newcomers=1))
+    assert nearer.outcome().newcomers.cluster.tolist() == [1]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("case", ["graph", "clusters"])
+def test_with_newcomers_all_may_be_related_anew(case: str) -> None:
+    """The newcomer at 3.5 links (1, 2) and (5, 6); a cluster of newcomers only has the first model."""
+    late = points((1, 2, 5, 6, 3.5, 90), (10, 10, 10, 10, 10, 10), newcomers=2, start=0.5)
+    ran = flt({"gamma": 1.6, "case": case, "assign": "anew"}, late)
+    assert held(ran) == pytest.approx([1.5, 1.5, 5.5, 5.5])
+    cluster = ran.outcome().newcomers.cluster.tolist()  # type: ignore[union-attr]
+    models = ran.simulation.state.server["models"].squeeze(1)
+    assert models[cluster].tolist() == pytest.approx([3.5, 0.5])
+    assignment = ran.simulation.state.server["assignment"].tolist()
+    assert len(set(assignment)) == (2 if case == "clusters" else 6)
+
+
+# PCA+kM+HC
+
+
+def test_components_are_those_of_scikit_learn(digits: Dataset) -> None:
+    x = digits.train.x[:40]
+    found = components(x, 5)
+    flat = x.float().flatten(1) / 255
+    reference = PCA(5, svd_solver="full").fit(flat.double().numpy())
+    np.testing.assert_allclose(found[:-1].numpy(), reference.components_, atol=1e-5)
+    np.testing.assert_allclose(found[-1].numpy(), reference.mean_, atol=1e-6)
+
+
+def test_components_that_data_lack_are_zero() -> None:
+    found = components(torch.tensor([[1.0, 2, 3], [1, 2, 5]]), 4)
+    assert found.tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 0], [0, 0, 0], [1, 2, 4]]
+    assert not components(torch.rand(1, 6), 4)[:-1].any()
+
+
+def test_own_components_hide_where_data_lie_but_shared_ones_do_not() -> None:
+    """Scores are centred: equal samples are at 0, wherever they lie."""
+    blocks = points((1, 2, 20, 21))
+    own = run("pca_km_hc", blocks, {"gamma": 1.5, "p": 2}, training=JUMP, rounds=1)
+    assert own.server("assignment") == [[0, 0, 0, 0]]
+    held_by_server = dataclasses.replace(blocks, public=blocks.train)
+    shared = run(
+        "pca_km_hc", held_by_server, {"gamma": 1.5, "p": 2, "basis": "shared"}, training=JUMP, rounds=1
+    )
+    assert shared.server("assignment") == [[0, 0, 1, 1]]
+    assert shared.outcome().metrics["introduction_bytes_down"] == 4 * (2 + 1) * 2 * 4
+
+
+def test_a_shared_basis_needs_data_of_the_server(federation: Federation) -> None:
+    with pytest.raises(BadInput, match=r"partition.public: 0 .* or method.basis to per_client"):
+        run("pca_km_hc", dataclasses.replace(federation, public=None), {"basis": "shared"})
+    other = Examples(torch.rand(3, 4), torch.zeros(3))
+    with pytest.raises(FedflowError, match=r"method.public: None .* inputs of 64 numbers"):
+        run("pca_km_hc", dataclasses.replace(federation, public=other), {"basis": "shared"})
+
+
+# What cannot be
+
+
+def test_values_that_do_not_fit_the_clients() -> None:
+    with pytest.raises(BadInput, match=r"method.clusters: 4 .* at most 3"):
+        flt({"gamma": 1, "case": "clusters", "clusters": 4}, points(CHAIN))
+    with pytest.raises(BadInput, match=r"method.clusters: 2 .* nothing where case is graph"):
+        flt({"clusters": 2}, points(CHAIN))
+    with pytest.raises(BadInput, match=r"method.gamma: None .* a number where there are 2 clients"):
+        flt({}, points((1, 2)))
