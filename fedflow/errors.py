@@ -19,6 +19,10 @@ class BadInput(FedflowError):
         return type(self), (self.field, self.value, self.accepted)
 
 
+class RoundFailed(FedflowError):
+    """Too few clients of a round sent an update that is finite."""
+
+
 def unknown_name(field: str, value: object, known: Iterable[str]) -> BadInput:
     """The error for a name that is not registered, with the closest registered one first."""
     names = sorted(known)

@@ -15,7 +15,7 @@ import numpy as np
 import yaml
 from filelock import FileLock
 
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import BadInput, FedflowError, RoundFailed
 from fedflow.settings import Settings, option
 
 if TYPE_CHECKING:  # it holds the settings below
@@ -71,11 +71,15 @@ def tune(
             entry = params.partitions[partition]
             changes = [*settings, *overrides(entry, partition, method, tuning, tried)]
             name = ",".join(f"{field}={value}" for field, value in tried.items())
-            metrics = federate(
-                f"{partition}-validation", method, tuning.seed, settings=changes, root=str(root),
-                out=str(home / partition / method / name), sweep="tune",
-            )  # fmt: skip
-            scores.append(metrics["local_accuracy"])
+            try:
+                metrics = federate(
+                    f"{partition}-validation", method, tuning.seed, settings=changes, root=str(root),
+                    out=str(home / partition / method / name), sweep="tune",
+                )  # fmt: skip
+                scores.append(metrics["local_accuracy"])
+            except RoundFailed as error:  # it diverged
+                print(f"{method}, {name}: {error}")
+                scores.append(None)
             scored.append({"method": method, **tried, "validation_accuracy": scores[-1]})
         chosen[method] = choose(tries, scores)
         if write:

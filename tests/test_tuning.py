@@ -7,7 +7,8 @@ import yaml
 
 from fedflow.config import load_params
 from fedflow.errors import BadInput, FedflowError
-from fedflow.tuning import Tuning, choose, overrides, write_choice
+from fedflow.inline import federate
+from fedflow.tuning import Tuning, choose, overrides, tune, write_choice
 
 FILE = """\
 data: {digits: {source: digits}}
@@ -104,3 +105,9 @@ def test_a_wrong_name_under_tuned_is_one_line(file, entry, message):
     file.write_text(FILE + f"tuned: {entry}\n")
     with pytest.raises(BadInput, match=message):
         load_params(file)
+
+
+def test_a_try_that_diverges_does_not_end_the_tuning(file):
+    changes = ["tuning={grid: {training.lr: [1.0e+30, 0.1]}, rounds: 1}", "engine.executor=inline"]
+    params = load_params(file, changes)
+    assert tune(params, "iid", federate, ["fedavg"], changes, file.parent) == {"fedavg": {"training.lr": 0.1}}

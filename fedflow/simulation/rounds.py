@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedflow.code import code_digest
 from fedflow.data import Examples
-from fedflow.errors import FedflowError
+from fedflow.errors import FedflowError, RoundFailed
 from fedflow.methods.base import Dissimilarity, Server
 from fedflow.metrics.clustering import agreement
 from fedflow.metrics.distribution import summarise
@@ -327,7 +327,7 @@ class Simulation:
             gathered = self._gathered(results, generator(self.job.seed, "server", number, cycle))
             if len(gathered.sent) < self.settings.min_cohort:
                 names = "; ".join(f"client {k}: {reason}" for k, reason in gathered.failures)
-                raise FedflowError(
+                raise RoundFailed(
                     f"round {number}: {len(gathered.sent)} of {len(cohort)} clients succeeded, "
                     f"run.min_cohort is {self.settings.min_cohort} ({names})"
                 )
