@@ -12,11 +12,13 @@ one the model farthest from those before, and both steps are made ``first_iterat
 *Newcomer*: trains the mean of all clients' centres, and gets the centre nearest to what came of it; to be
 served before that, it chooses with one step on all its data.
 *Ambiguous*: partial participation, which the paper has not. Here a centre is the mean of the participants
-that are assigned to it; the others stay assigned. The authors' code starts with random centres.
+that are assigned to it; the others stay assigned. The authors' code starts with random assignments, and makes
+others every 150 rounds: never in its 60 rounds. Then who is new to a centre is assigned all the same.
 """
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,6 +40,13 @@ class FeSEM(Assigned):
         None, "name patterns of the parameters whose distances count; nothing = all",
         source="authors' code: the last dense layer",
     )  # fmt: skip
+    recluster_every: int = option(
+        1, "rounds between assignments", ge=1, source="Algorithm 1; authors' code: 150 of 60 rounds"
+    )
+    first: str = option(
+        "farthest", "how centres are found in the first round: far apart, or as means of random parts",
+        choices=("farthest", "random"), source="authors' code: random",
+    )  # fmt: skip
     first_iterations: int = option(
         5, "assignments and means in the first round; later one of each", ge=1, source="authors' code"
     )
@@ -48,7 +57,7 @@ class FeSEM(Assigned):
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
         """``models`` [M + 1, D]: the centres, and their mean for those who have none yet."""
-        return {"models": initial(0).repeat(self.centres + 1, 1)}
+        return {"models": initial(0).repeat(self.centres + 1, 1), "round": torch.tensor(0)}
 
     def cluster(self, server: Server, client: int) -> int:
         """r_k; M for a client that never took part."""
@@ -61,26 +70,41 @@ class FeSEM(Assigned):
         return {"models": server["models"]}
 
     def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        w, first = cohort.stack("model"), "assignment" not in server  # [m, D]
-        models = server["models"].clone()
-        assignment = (
-            torch.full((cohort.clients,), self.centres) if first else server["assignment"].cpu().clone()
-        )
-        used = [j for j in range(self.centres) if (assignment == j).any()]
+        after = super().aggregate(self.assign(server, cohort), cohort)
+        centres = after["models"][:-1].double()
+        members = torch.bincount(after["assignment"], minlength=self.centres + 1)[:-1].to(centres)
+        after["models"][-1] = members @ centres / members.sum()
+        return after
+
+    def assign(self, server: Server, cohort: Cohort) -> Server:
+        """The participants' r_k, by centres that have moved if some were empty, or if they are the first."""
+        w, models, now = cohort.stack("model"), server["models"].clone(), server["round"]  # [m, D]
+        first = "assignment" not in server
+        nobody = torch.full((cohort.clients,), self.centres)
+        r = nobody if first else server["assignment"].cpu().clone()
+        ids = np.array(cohort.ids)
+        if first and self.first == "random":
+            r = torch.from_numpy(cohort.rng.permutation(np.arange(cohort.clients) % self.centres))
+        elif now % self.recluster_every == 0:
+            self.fill(models, r, w, cohort.model, first)
+            r[ids] = self.nearest(w, models, cohort.model).cpu()
+        else:
+            new = (r[ids] == self.centres).numpy()
+            r[ids[new]] = self.nearest(w[new], models, cohort.model).cpu()
+        return server | {"models": models, "assignment": r, "round": now + 1}
+
+    def fill(self, models: Tensor, r: Tensor, w: Tensor, model: FlatModel, first: bool) -> None:
+        """Move those of ``models`` [M + 1, D] that no client has in ``r`` [N] to models ``w`` [m, D]."""
+        used = [j for j in range(self.centres) if (r == j).any()]
         if first or self.empty == "farthest":
             for j in sorted({*range(self.centres)} - {*used}):
                 others = models[used] if used else w.mean(0, keepdim=True)
-                models[j] = w[self.distances(w, others, cohort.model).amin(1).argmax()]
+                models[j] = w[self.distances(w, others, model).amin(1).argmax()]
                 used.append(j)
         for _ in range(self.first_iterations - 1 if first else 0):
-            r = self.nearest(w, models, cohort.model)
-            for j in r.unique().tolist():
-                models[j] = w[r == j].mean(0)
-        assignment[cohort.ids] = self.nearest(w, models, cohort.model).cpu()
-        after = super().aggregate({"models": models, "assignment": assignment}, cohort)
-        members = torch.bincount(assignment, minlength=self.centres + 1)[:-1].double().to(w.device)
-        after["models"][-1] = members @ after["models"][:-1].double() / members.sum()
-        return after
+            nearest = self.nearest(w, models, model)
+            for j in nearest.unique().tolist():
+                models[j] = w[nearest == j].mean(0)
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor]:
         if "model" in client.received:

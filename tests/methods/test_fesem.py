@@ -17,6 +17,8 @@ from torch import Tensor
 from fedflow.methods import build_method
 from fedflow.methods.fesem import FeSEM
 from fedflow.simulation.federation import Federation
+from fedflow.simulation.rounds import Gathered
+from fedflow.simulation.worker import Sent, Trained
 
 JUMP = {"epochs": 1, "lr": 1}
 
@@ -161,3 +163,45 @@ def test_with_one_centre_it_is_uniform_fedavg(federation: Federation, cohort: st
     plain = run("fedavg", federation, {"weighting": "uniform"}, **half)
     centre, w = one.servers[-1]["models"][0], plain.servers[-1]["model"]
     torch.testing.assert_close(centre, w, rtol=0, atol=1e-6)
+
+
+def test_centres_in_the_plane() -> None:
+    """(0, 0), (1, 0) | (4, 4), (5, 5) from (0, 1) and (3, 3): the objective goes from 3.25 to 0.375."""
+    w = torch.tensor([[0.0, 0], [1, 0], [4, 4], [5, 5]])
+    federation, method = products(), build_method("fesem")
+    sent = [Sent(k, 0, 1.0, {}, {}, {"model": row}, 0, 0.0) for k, row in enumerate(w)]
+    cohort = Gathered([Trained(sent, [])], federation.model, np.ones(4), np.random.default_rng(0))
+    models = torch.tensor([[0.0, 1], [3, 3], [0, 0]])
+    server = {"models": models, "assignment": torch.tensor([0, 1, 0, 1]), "round": torch.tensor(3)}
+    after = method.aggregate(server, cohort)
+    assert after["assignment"].tolist() == [0, 0, 1, 1]
+    assert after["models"].tolist() == [[0.5, 0], [4.5, 4.5], [2.5, 2.25]]
+    objectives = [float(torch.cdist(w, c[:2]).square().amin(1).mean()) for c in (models, after["models"])]
+    assert objectives == pytest.approx([3.25, 0.375])
+
+
+def test_assignments_last_until_the_next_ones(cohort: str) -> None:
+    """Clients 2 and 3 change places with those of 0 and 1 in the second round, but not yet their centres."""
+    start = {"models": numbers(0.5, 5, 2.75), "assignment": torch.tensor([0, 1, 0, 1])}
+    ends = []
+    for every in (1, 2):
+        hyper = {"recluster_every": every}
+        simulation = prepare_run("fesem", points([0, 1, 4, 6]), hyper, rounds=2, training=JUMP, cohort=cohort)
+        simulation.state.server |= start | {"round": torch.tensor(1)}
+        ends.append(follow(simulation).server("assignment"))
+    assert ends == [[[0, 0, 1, 1]] * 2, [[0, 1, 0, 1], [0, 0, 1, 1]]]
+
+
+def test_who_is_new_is_assigned_at_any_time() -> None:
+    method = with_cohorts(build_method("fesem", {"recluster_every": 9}), [[0, 2], [0, 1, 3]])
+    ran = run(method, points([0, 1, 4, 6]), rounds=2, training=JUMP)
+    assert ran.server("assignment") == [[0, 2, 1, 2], [0, 0, 1, 1]]
+
+
+def test_the_first_parts_may_be_random(cohort: str) -> None:
+    hyper = {"first": "random", "recluster_every": 2}
+    ran = run("fesem", points([0, 1, 4, 6]), hyper, rounds=3, training=JUMP, cohort=cohort)
+    one, two, three = ran.server("assignment")
+    assert sorted(one) == [0, 0, 1, 1] and one == two and three in ([0, 0, 1, 1], [1, 1, 0, 0])
+    w, r = numbers(0, 1, 4, 6), torch.tensor(one)
+    assert ran.server("models")[0][:2] == [float(w[r == j].mean()) for j in (0, 1)]
