@@ -14,7 +14,7 @@ from fedflow.simulation.rounds import Outcome, Round
 
 ROUND_COLUMNS = (
     "round", "train_loss", "global_accuracy", "local_accuracy", "local_std", "local_worst10",
-    "bytes_down", "bytes_up", "clusters", "ari", "nmi", "clustering_error",
+    "bytes_down", "bytes_up", "clock", "idle", "delay", "clusters", "ari", "nmi", "clustering_error",
 )  # fmt: skip
 
 

@@ -130,6 +130,9 @@ def with_cohorts(method: Method, cohorts: Sequence[Sequence[int]]) -> Method:
         def cycles(self, server: Server) -> int:
             return 1
 
+        def busy(self, size: int) -> int:
+            return 0
+
     return Planned(**method.as_dict())
 
 

@@ -61,6 +61,7 @@ class Client:
 
     Attributes: ``received`` and ``kept`` (name -> vector), ``samples`` (n_k, scalar tensor),
     ``mean_samples`` (mean of n_k over all N clients), ``lr`` (this round's client learning rate),
+    ``times`` (in introductions: how long its download, epoch and upload take, tensor [3]),
     ``trained`` (the model that it holds after training: of the last `fit` or `full_step`, unless the
     method says which).
     """
@@ -85,6 +86,7 @@ class Client:
         self.samples = count.to(model.dtype)
         self.mean_samples = self.samples if mean_samples is None else self._scalar(mean_samples)
         self.trained: Tensor | None = None
+        self.times: Tensor  # the engine knows them
         self.train_loss = torch.zeros((), dtype=model.dtype, device=index.device)
         self._seen: tuple[Tensor, Tensor | None] | None = None
 

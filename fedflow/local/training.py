@@ -1,7 +1,7 @@
 """How clients train: the settings that every method shares, and the order in which batches come."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -44,22 +44,23 @@ def batches(
 def padded_batches(
     training: LocalTraining,
     samples: list[int],
-    epochs: int,
+    epochs: int | Sequence[int],
     seed: int,
     stream: str,
     round: int,
     clients: list[int],
 ) -> tuple[Tensor, Tensor]:
-    """The same batches for a cohort of ragged clients: positions [C, S, B] and mask [C, S, B].
+    """The same batches for a cohort of ragged clients and epochs: positions [C, S, B] and mask [C, S, B].
 
     Steps that a client does not have are all masked.
     """
-    steps = max(training.steps(n, epochs) for n in samples)
+    each = [epochs] * len(samples) if isinstance(epochs, int) else epochs
+    steps = max(training.steps(n, e) for n, e in zip(samples, each))
     width = min(training.batch_size or max(samples), max(samples))
     positions = np.zeros((len(clients), steps, width), dtype=np.int64)
     mask = np.zeros((len(clients), steps, width), dtype=bool)
-    for c, (client, n) in enumerate(zip(clients, samples)):
-        for s, batch in enumerate(batches(training, n, epochs, seed, stream, round, client)):
+    for c, (client, n, e) in enumerate(zip(clients, samples, each)):
+        for s, batch in enumerate(batches(training, n, e, seed, stream, round, client)):
             positions[c, s, : len(batch)] = batch
             mask[c, s, : len(batch)] = True
     return torch.from_numpy(positions), torch.from_numpy(mask)

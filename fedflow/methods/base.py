@@ -131,12 +131,24 @@ class Method(Settings):
         """How often `plan` to `aggregate` are repeated within one round."""
         return 1
 
+    def busy(self, size: int) -> int:
+        """How many clients are at work at any time, where the server takes a step with ``size`` updates.
+
+        0: a cohort starts from the same server, which waits for all of it. Otherwise clients come when they
+        are done, with an update of what they once received; `plan` is not asked then.
+        """
+        return 0
+
     def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
         """The cohort: ``size`` distinct clients out of len(sizes), uniformly.
 
         What is drawn here and needed later may be put into ``server``.
         """
         return rng.choice(len(sizes), size=size, replace=False)
+
+    def epochs(self, rng: np.random.Generator, server: Server, client: int) -> int | None:
+        """Local epochs of one client, in all its streams; nothing: those of `streams`."""
+        return None
 
     def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
         """What one client receives; traffic down is counted from it."""

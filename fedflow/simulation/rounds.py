@@ -26,8 +26,10 @@ from fedflow.settings import Settings, option
 from fedflow.simulation.checkpoint import FILE, load_checkpoint, save_checkpoint
 from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.evaluation import EvaluationShard, Scores, evaluate_shard
+from fedflow.simulation.events import Work, first_done
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.executors import Executor, Inline, balanced
+from fedflow.simulation.timing import Timing
 from fedflow.simulation.worker import (
     IntroductionShard,
     Job,
@@ -57,6 +59,7 @@ class RunSettings(Settings):
         None, "report rounds and bytes until this local accuracy", gt=0, le=1
     )
     checkpoint_every: int = option(5, "rounds between checkpoints", ge=1)
+    timing: Timing = option(factory=Timing, doc="how fast clients are, in simulated time")
 
 
 @dataclass
@@ -78,6 +81,9 @@ class Round:
     nmi: float | None = None
     clustering_error: float | None = None
     assignment: list[int] | None = None  # per client, where it changed since the last evaluation
+    clock: float = 0.0  # simulated time at the end of the round
+    idle: float = 0.0  # of it, how long a client waited for the others, mean over the cohort
+    delay: float = 0.0  # steps that the server took while a client was at work, mean over the cohort
     replayed: bool = False  # told again after a resume
     seconds: float = 0.0
 
@@ -102,6 +108,7 @@ class _State:
     participations: np.ndarray
     assignment: np.ndarray  # last known cluster of every client, -1 before the first
     introduced: dict[str, int] | None = None  # bytes that the introductions took, down and up
+    busy: list[Work] = field(default_factory=list)  # what clients do while the server takes its steps
     history: list[Round] = field(default_factory=list)
 
 
@@ -120,12 +127,13 @@ class Simulation:
         executor: Executor | None = None,
         checkpoints: Path | None = None,
     ) -> None:
-        self.job = replace(job, keep_trained=settings.keep_trained)
+        self.job = replace(job, keep_trained=settings.keep_trained, timing=settings.timing)
         self.settings = settings
         self.executor: Executor = executor or Inline()
         self.federation = job.federation.open()
         partition = self.federation.partition
         self.clients = partition.participants
+        settings.timing.need(len(partition.sizes))
         self.sizes = partition.sizes[: self.clients]
         self.groups = None if partition.groups is None else partition.groups[: self.clients]
         self.cohort_size = max(1, int(settings.participation * self.clients + 1e-9))
@@ -188,6 +196,8 @@ class Simulation:
             "target_accuracy": settings.target_accuracy,
             "rounds_to_target": reached.round if reached else None,
             "bytes_to_target": reached.bytes_down + reached.bytes_up if reached else None,
+            "clock": last.clock,
+            "clock_to_target": reached.clock if reached else None,
             "clusters": len(set(scores.cluster.tolist())),
             **self._agreement(scores),
             "failed_clients": sum(len(r.failed) for r in self.state.history),
@@ -260,6 +270,10 @@ class Simulation:
             past["failed"] = {int(k): reason for k, reason in past["failed"].items()}
             state.history.append(Round(**past))
         state.introduced = facts["introduced"]
+        for work in facts["busy"]:
+            start = f"busy/{work['client']}/"
+            sent = {n.removeprefix(start): t.to(device) for n, t in tensors.items() if n.startswith(start)}
+            state.busy.append(Work(**work, received=sent))
         return state
 
     def _checkpoint(self) -> None:
@@ -268,6 +282,7 @@ class Simulation:
         state = self.state
         # Copies, because a server may know one tensor by two names.
         tensors = {f"server/{name}": t.clone() for name, t in state.server.items()}
+        tensors |= {f"busy/{w.client}/{n}": t.clone() for w in state.busy for n, t in w.received.items()}
         tensors |= state.store.changes()
         tensors["participations"] = torch.from_numpy(state.participations)
         tensors["assignment"] = torch.from_numpy(state.assignment)
@@ -275,6 +290,7 @@ class Simulation:
             "fingerprint": self.fingerprint,
             "history": [asdict(r) for r in state.history],
             "introduced": state.introduced,
+            "busy": [{k: v for k, v in vars(work).items() if k != "received"} for work in state.busy],
         }
         save_checkpoint(self.folder, tensors, facts)
         state.store.settle()
@@ -285,7 +301,7 @@ class Simulation:
         for phase in range(method.introductions()):
             invite = partial(method.invite, phase)
             shards = [
-                IntroductionShard(0, share, *self._messages(share, invite), phase)
+                IntroductionShard(0, share, *self._messages(share, invite), phase=phase)
                 for share in balanced(list(clients), self.federation.partition.sizes, self.executor.workers)
             ]
             title = f"introduction {phase + 1} of {method.introductions()}"
@@ -313,35 +329,69 @@ class Simulation:
         before = state.history[-1] if state.history else Round(0, [], 0.0, 0, 0)
         report = replace(
             before, round=number, cohort=[], failed={}, local_accuracy=None, local_std=None,
-            local_worst10=None, global_accuracy=None, assignment=None,
+            local_worst10=None, global_accuracy=None, assignment=None, idle=0.0, delay=0.0,
         )  # fmt: skip
         losses: list[float] = []
         for cycle in range(method.cycles(state.server)):
-            rng = generator(self.job.seed, "cohort", number, *([cycle] if cycle else []))
-            cohort = sorted(int(k) for k in method.plan(rng, self.sizes, self.cohort_size, state.server))
-            shards = [
-                Shard(number, clients, *self._messages(clients, method.broadcast))
-                for clients in balanced(cohort, self.sizes, self.executor.workers)
-            ]
-            results = self.executor.map(train_shard, self.job, shards, f"round {number} · train")
-            gathered = self._gathered(results, generator(self.job.seed, "server", number, cycle))
-            if len(gathered.sent) < self.settings.min_cohort:
-                names = "; ".join(f"client {k}: {reason}" for k, reason in gathered.failures)
-                raise RoundFailed(
-                    f"round {number}: {len(gathered.sent)} of {len(cohort)} clients succeeded, "
-                    f"run.min_cohort is {self.settings.min_cohort} ({names})"
-                )
-            state.server = method.aggregate(state.server, gathered)
-            for sent in gathered.sent:
-                state.store.put(sent.client, sent.keep)
-                state.participations[sent.client] += 1
-            report.cohort += cohort
-            report.failed |= dict(gathered.failures)
-            report.bytes_down += _down(shards)
-            report.bytes_up += sum(sent.traffic for sent in gathered.sent)
-            losses += [sent.train_loss for sent in gathered.sent]
+            losses += self._cycle(number, cycle, report)
         report.train_loss = float(np.mean(losses))
         return report
+
+    def _cycle(self, number: int, cycle: int, report: Round) -> list[float]:
+        """One step of the server, noted in the report; returns the training losses of its clients."""
+        state, method = self.state, self.job.method
+        works = self._works(number, cycle, report)
+        cohort = sorted(works)
+        shards = [
+            Shard(
+                number, clients, *self._messages(clients, lambda _, k: works[k].received),
+                epochs=[works[k].epochs for k in clients],
+            )
+            for clients in balanced(cohort, self.sizes, self.executor.workers)
+        ]  # fmt: skip
+        results = self.executor.map(train_shard, self.job, shards, f"round {number} · train")
+        gathered = self._gathered(results, generator(self.job.seed, "server", number, cycle))
+        if len(gathered.sent) < self.settings.min_cohort:
+            names = "; ".join(f"client {k}: {reason}" for k, reason in gathered.failures)
+            raise RoundFailed(
+                f"round {number}: {len(gathered.sent)} of {len(cohort)} clients succeeded, "
+                f"run.min_cohort is {self.settings.min_cohort} ({names})"
+            )
+        state.server = method.aggregate(state.server, gathered)
+        for sent in gathered.sent:
+            state.store.put(sent.client, sent.keep)
+            state.participations[sent.client] += 1
+        report.cohort += cohort
+        report.failed |= dict(gathered.failures)
+        report.bytes_down += _down(shards)
+        report.bytes_up += sum(sent.traffic for sent in gathered.sent)
+        return [sent.train_loss for sent in gathered.sent]
+
+    def _works(self, number: int, cycle: int, report: Round) -> dict[int, Work]:
+        """What the clients of this cycle have done, and when: also noted in the report."""
+        state, method, size = self.state, self.job.method, self.cohort_size
+        rng = generator(self.job.seed, "cohort", number, *([cycle] if cycle else []))
+        begin = partial(self._begin, number)
+        slots = min(method.busy(size), self.clients)
+        if slots:
+            done, state.busy = first_done(state.busy, report.clock, size, slots, self.clients, rng, begin)
+        else:
+            done = [begin(int(k), report.clock) for k in method.plan(rng, self.sizes, size, state.server)]
+        report.clock = max(work.ends for work in done)
+        if not slots:
+            report.idle += float(np.mean([report.clock - work.ends for work in done]))
+        report.delay = float(np.mean([number - work.begun for work in done]))
+        return {work.client: work for work in done}
+
+    def _begin(self, number: int, k: int, now: float) -> Work:
+        """What client ``k`` receives and does from ``now`` on."""
+        server, method, job = self.state.server, self.job.method, self.job
+        epochs = method.epochs(generator(job.seed, "epochs", number, k), server, k)
+        work = sum(method.streams(job.training).values()) if epochs is None else epochs
+        steps = job.training.steps(int(self.sizes[k]), 1)
+        down, epoch, up = job.timing.times(job.seed, k, steps, number)
+        ends = now + float(down + work * epoch + up)
+        return Work(k, number, ends, epochs, method.broadcast(server, k))
 
     def _gathered(self, results: list[Trained], rng: np.random.Generator) -> "Gathered":
         return Gathered(results, self.federation.model, self.sizes, rng, self.federation.public)

@@ -18,6 +18,7 @@ from fedflow.methods.base import Method
 from fedflow.random import torch_seed
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation, FederationFiles
+from fedflow.simulation.timing import Timing
 
 RETRIES = 1  # of a client whose training raised or returned NaN
 TOLD: set[str] = set()  # methods of which this process has warned that they fell back to the loop
@@ -34,6 +35,7 @@ class Job:
     cohort: str = "auto"  # "loop", "vmap", or "auto": vmap on a GPU, the loop on a CPU
     width: int = 32  # clients per vmapped call
     keep_trained: bool = False  # also keep every client's last trained model
+    timing: Timing = field(default_factory=lambda: Timing.parse({}))
 
 
 @dataclass
@@ -45,6 +47,7 @@ class Shard:
     vectors: list[Tensor]
     received: list[dict[str, int]]  # per client: name -> place in vectors
     kept: list[dict[str, int]]
+    epochs: list[int | None] | None = None  # per client, where its method says how many
 
 
 @dataclass
@@ -199,16 +202,21 @@ def _client(job: Job, federation: Federation, shard: Shard, i: int, streams: dic
     schedule = {
         stream: [
             torch.as_tensor(positions, device=device)
-            for positions in batches(job.training, len(index), epochs, job.seed, stream, shard.round, k)
+            for positions in batches(
+                job.training, len(index), _epochs(shard, i, usual), job.seed, stream, shard.round, k
+            )
         ]
-        for stream, epochs in streams.items()
+        for stream, usual in streams.items()
     }
     received = {name: shard.vectors[at] for name, at in shard.received[i].items()}
     kept = {name: shard.vectors[at] for name, at in shard.kept[i].items()}
     lr, mean = round_lr(job.training, shard.round), federation.mean_samples
-    return Client(
+    client = Client(
         federation.model, federation.train, job.training, lr, index, None, schedule, received, kept, mean
     )
+    if isinstance(shard, IntroductionShard):
+        client.times = torch.from_numpy(job.timing.times(job.seed, k, job.training.steps(len(index), 1)))
+    return client
 
 
 def _vmapped(
@@ -225,13 +233,11 @@ def _vmapped(
     sizes = [len(index) for index in indices]
     index = torch.nn.utils.rnn.pad_sequence(indices, batch_first=True).to(device)  # [C, n_max]
     real = (torch.arange(index.shape[1]) < torch.tensor(sizes)[:, None]).to(device)
-    schedule = {
-        stream: tuple(
-            t.to(device)
-            for t in padded_batches(job.training, sizes, epochs, job.seed, stream, shard.round, ids)
-        )
-        for stream, epochs in streams.items()
-    }
+    schedule = {}
+    for stream, usual in streams.items():
+        epochs = [_epochs(shard, i, usual) for i in places]
+        padded = padded_batches(job.training, sizes, epochs, job.seed, stream, shard.round, ids)
+        schedule[stream] = tuple(t.to(device) for t in padded)
     received, received_dims = _stacked(shard, [shard.received[i] for i in places])
     kept, kept_dims = _stacked(shard, [shard.kept[i] for i in places])
     lr, mean = round_lr(job.training, shard.round), federation.mean_samples
@@ -246,6 +252,11 @@ def _vmapped(
     return torch.func.vmap(one, in_dims=(0, 0, 0, received_dims, kept_dims))(
         index, real, schedule, received, kept
     )
+
+
+def _epochs(shard: Shard, i: int, usual: int) -> int:
+    """Local epochs of the i-th client: its own where the method says how many."""
+    return (shard.epochs[i] if shard.epochs else None) or usual
 
 
 def _pick(value: Any, c: int) -> Any:

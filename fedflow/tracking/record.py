@@ -39,7 +39,8 @@ BATCH = 100  # parameters or tags in one request
 PARAM_LENGTH, TAG_LENGTH, DIGEST_LENGTH = 6000, 5000, 36  # MLflow's limits
 METRICS = (
     "train_loss", "local_accuracy", "local_std", "local_worst10", "global_accuracy",
-    "clusters", "ari", "nmi", "clustering_error", "bytes_down", "bytes_up", "seconds",
+    "clusters", "ari", "nmi", "clustering_error", "bytes_down", "bytes_up", "clock", "idle", "delay",
+    "seconds",
 )  # fmt: skip
 ALWAYS = "bytes_down"  # a metric of every round: tells which rounds MLflow has
 
