@@ -170,11 +170,12 @@ class Method(Settings):
         """What the server groups clients by, where it compares them with one another: recorded and drawn."""
         return None
 
-    def model_for(self, client: Client) -> Tensor | tuple[Tensor, Tensor]:
+    def model_for(self, client: Client) -> Tensor | tuple[Tensor, Tensor | None]:
         """The vector [D] that a client is served and evaluated with, from what `deliver` sent.
 
         Clustered methods return (vector, cluster number). Clients that share a model should return
-        the same memory (no copies), so that it is evaluated once.
+        the same memory (no copies), so that it is evaluated once. (vectors [k, D], None) leaves the choice to
+        the client's own test data, as some published numbers do: the least loss there.
         """
         return client.received["model"]
 

@@ -49,6 +49,9 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
     for i in range(len(shard.clients)):
         served = job.method.model_for(_client(job, federation, shard, i, {}))
         w, number = served if isinstance(served, tuple) else (served, torch.zeros(()))
+        if number is None:
+            number = _best_of(federation, w, shard.clients[i])
+            w = w[number]
         cluster[i] = int(number)
         key = ("cluster", int(number)) if isinstance(served, tuple) else (w.data_ptr(), w.shape)
         if key not in places:
@@ -75,6 +78,13 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
         models=[w.cpu() for w in vectors] if shard.models else [],
         model=model,
     )
+
+
+def _best_of(federation: Federation, models: Tensor, client: int) -> Tensor:
+    """Which of ``models`` [k, D] has the least loss on the client's own test samples, 0 if it has none."""
+    alone, first = [client], np.zeros(1, dtype=np.int64)
+    losses = [_score(federation, [w], first, alone, False)[2][0] for w in models]
+    return torch.tensor(losses).nan_to_num(torch.inf).argmin()
 
 
 def _tuned(

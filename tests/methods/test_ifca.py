@@ -16,6 +16,7 @@ from fedflow.errors import BadInput
 from fedflow.methods import build_method
 from fedflow.models.flat import FlatModel
 from fedflow.models.linear import Linear
+from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.rounds import Simulation
 
@@ -197,6 +198,24 @@ def from_start(start: Tensor, rounds: int) -> Simulation:
 def best_losses(models: list[float]) -> float:
     """sum_i min_j F_i(theta_j)"""
     return sum(min((theta - c) ** 2 for theta in models) for _, c in FOUR)
+
+
+def test_published_numbers_may_let_the_test_data_choose() -> None:
+    """Client 1 trains near the first model, but is tested with what client 2 has; client 0 with nothing."""
+    clients = quadratics(((1, 0), (1, 0.4), (1, 5)), (1,) * 3)
+    own = [np.array([], dtype=int), np.array([2]), np.array([2])]
+    partition = Partition.from_lists(
+        [np.array([k]) for k in range(3)], [np.arange(k, k + 1) for k in range(3)], own
+    )
+    clusters = []
+    for oracle in (False, True):
+        hyper = {"oracle_test_identity": oracle}
+        simulation = prepare_run("ifca", replace(clients, partition=partition), hyper, rounds=1)
+        simulation.state.server["models"] = torch.tensor([[1.0], [4.0]], dtype=torch.float64)
+        scores = follow(simulation).outcome().scores
+        clusters.append(scores.cluster.tolist())
+        assert scores.local_loss[1] == pytest.approx((scores.models[scores.model[1]].item() - 5) ** 2 / 2)
+    assert clusters == [[0, 0, 1], [0, 1, 1]]
 
 
 @pytest.mark.parametrize(
