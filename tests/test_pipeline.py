@@ -1,5 +1,6 @@
 """dvc.yaml: a stage is run again whenever code changes that its outputs depend on."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from command import make_project
 
 from fedflow import experiment
 from fedflow.config import load_params
+from fedflow.methods import METHODS
 
 PIPELINE = Path(__file__).parents[1] / "dvc.yaml"
 
@@ -31,3 +33,16 @@ def test_the_partition_stage_depends_on_all_code_that_partitions_are_made_by(
     depends = yaml.safe_load(PIPELINE.read_text())["stages"]["partition"]["deps"]
     assert hashed and {f"fedflow/{part}" for part in hashed} <= set(depends)
     assert all((PIPELINE.parent / path).exists() for path in depends if path.startswith("fedflow"))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_federate_stage_depends_on_all_files_that_a_method_is_made_of(name: str) -> None:
+    used, found = {METHODS[name].__module__}, set[str]()
+    while used:
+        module = used.pop()
+        found.add(module)
+        named = {getattr(value, "__module__", None) or "" for value in vars(sys.modules[module]).values()}
+        used |= {m for m in named if m.startswith("fedflow.methods.")} - found
+    paths = yaml.safe_load(PIPELINE.read_text())["stages"]["federate"]["deps"]
+    depends = {path.replace("${item.method}", name) for path in paths}
+    assert {f"{module.replace('.', '/')}.py" for module in found} <= depends

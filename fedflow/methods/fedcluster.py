@@ -24,14 +24,18 @@ from fedflow.heterogeneity.hierarchy import cut_into, merge
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import label_shares
 from fedflow.methods.base import Cohort, Server, register
-from fedflow.methods.fedavg import FedAvg
+from fedflow.methods.fedprox import FedProx
 from fedflow.settings import option
 
 
 @register("fedcluster", "FedCluster")
-class FedCluster(FedAvg):
+class FedCluster(FedProx):
     gathers: ClassVar[bool] = False
 
+    mu: float = option(
+        0.0, "weight of a proximal term at the clients, as in FedProx", symbol="mu", ge=0,
+        grid=(0, 0.001, 0.01, 0.1), source="abstract: a variety of local optimizers",
+    )  # fmt: skip
     clusters: int = option(2, "clusters, and cycles in a round", symbol="M", ge=1, grid=(2, 5, 10))
     grouping: str = option(
         "random", "how clients are clustered once: at random into equal parts, or by similar labels",

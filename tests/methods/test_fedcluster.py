@@ -34,6 +34,14 @@ def test_clusters_take_turns(cohort: str) -> None:
     assert run(first, FOUR, training=STEP, rounds=3, cohort=cohort).server("model") == [2.5, 7.25, 4.125]
 
 
+def test_clients_may_be_held_near_the_model_of_their_turn(cohort: str) -> None:
+    """With mu = 1 a second step of 0.5 ends half the way between both: (0 + 4) / 2, (2 + 4) / 2; mean 2.5."""
+    hyper, two_steps = GIVEN | {"mu": 1}, {"epochs": 2, "lr": 0.5}
+    ran = run("fedcluster", FOUR, hyper, training=two_steps, rounds=1, keep_trained=True, cohort=cohort)
+    assert ran.kept("trained") == [[2, 3, 6.25, 8.25]]
+    assert ran.server("model") == [7.25]
+
+
 @pytest.mark.parametrize(("given", "limit"), [([0, 0, 1, 1], 8 + 1 / 3), ([1, 1, 0, 0], 4 + 2 / 3)])
 def test_the_last_cluster_pulls_most(given: list[int], limit: float) -> None:
     ran = run("fedcluster", FOUR, GIVEN | {"given": given}, training=STEP, rounds=30)
