@@ -30,7 +30,7 @@ SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p")
 WIDTH = 3.7  # inches: three beside one another can be read
 SCALE = "YlGnBu_r"  # close is dark
 NAMED = 24  # clients up to which every one is named
-FEW = 12  # groups and clusters up to which they are
+FEW = 12  # groups and clusters up to which they are, and clients in the embedding
 COLUMNS = 4  # of the legend of groups
 
 
@@ -259,7 +259,7 @@ def embedding(grouping: Grouping, name: str) -> Drawing:
                 at[own, 0], at[own, 1], s=54 if n <= NAMED else 26, marker=shape, alpha=0.9, lw=0.5,
                 color=painted(grouping.found[clients[own]], grouping.palette), edgecolors=INK,
             )  # fmt: skip
-        for client, point in zip(clients if n <= NAMED else (), at):
+        for client, point in zip(clients if n <= FEW else (), at):
             axes.annotate(client, point, (5, 4), textcoords="offset points", fontsize=7.5, color=MUTED)
         axes.set_aspect("equal", adjustable="datalim")
         axes.margins(0.1)

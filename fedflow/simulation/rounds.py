@@ -329,7 +329,8 @@ class Simulation:
         before = state.history[-1] if state.history else Round(0, [], 0.0, 0, 0)
         report = replace(
             before, round=number, cohort=[], failed={}, local_accuracy=None, local_std=None,
-            local_worst10=None, global_accuracy=None, assignment=None, idle=0.0, delay=0.0,
+            local_worst10=None, global_accuracy=None, assignment=None, ari=None, nmi=None,
+            clustering_error=None, idle=0.0, delay=0.0,
         )  # fmt: skip
         losses: list[float] = []
         for cycle in range(method.cycles(state.server)):

@@ -8,6 +8,7 @@ from support import Ran, Workers, follow, images, prepare_run, quadratics, run, 
 from fedflow.data import Dataset
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.simulation.federation import Federation
+from fedflow.simulation.rounds import Simulation
 
 TEN = quadratics(((1, 1),) * 10, range(1, 11))
 
@@ -113,15 +114,25 @@ def test_the_training_loss_is_the_mean_over_steps_and_clients() -> None:
     assert ran.rounds[0].train_loss == pytest.approx(np.mean(steps), abs=1e-12)
 
 
-def test_an_assignment_is_told_when_it_changes() -> None:
-    """Two planted groups and models at 0 and 9: the first evaluation tells it, the next two add nothing."""
+def planted_groups(**settings: int) -> Simulation:
+    """IFCA on two planted groups of two clients, with models at 9 and 0."""
     four = quadratics(((1, 0), (1, 1), (1, 9), (1, 8)), (5,) * 4)
     planted = replace(four, partition=replace(four.partition, groups=np.array([0, 0, 1, 1])))
-    simulation = prepare_run("ifca", planted, evaluate_every=1)
+    simulation = prepare_run("ifca", planted, **settings)
     simulation.state.server["models"] = torch.tensor([[9.0], [0.0]], dtype=torch.float64)
-    rounds = follow(simulation).rounds
+    return simulation
+
+
+def test_an_assignment_is_told_when_it_changes() -> None:
+    """The first evaluation tells it, the next two add nothing."""
+    rounds = follow(planted_groups(evaluate_every=1)).rounds
     assert [r.assignment for r in rounds] == [[1, 1, 0, 0], None, None]
     assert [(r.clusters, r.ari) for r in rounds] == [(2, 1.0)] * 3
+
+
+def test_agreement_with_planted_groups_is_told_where_it_was_measured() -> None:
+    rounds = follow(planted_groups(evaluate_every=2)).rounds
+    assert [(r.ari, r.nmi, r.clustering_error) for r in rounds] == [(None,) * 3, (1, 1, 0), (1, 1, 0)]
 
 
 def test_one_cluster_is_no_assignment() -> None:
