@@ -155,3 +155,12 @@ def gradient_spread(
     mass = belongs.sum(1)
     centred = belongs @ gradients / mass[:, None] - belongs.sum(0) @ gradients
     return float(mass @ np.square(centred).sum(1))
+
+
+def weight_divergence(model: np.ndarray, central: np.ndarray) -> float:
+    """How far a federated ``model`` [P] is from one trained on all data from the same start: |w - w'| / |w'|.
+
+    Small where clients hold alike data (Zhao et al., "Federated Learning with Non-IID Data", 2018, arXiv
+    1806.00582, section 3.1).
+    """
+    return float(np.linalg.norm(model - central) / np.linalg.norm(central))

@@ -197,3 +197,8 @@ def test_gradient_spread_of_clusters_and_within_them_add_up(seed, clients):
     total = distances.gradient_spread(gradients, weights)
     between = distances.gradient_spread(gradients, weights, clusters)
     assert between + within / weights.sum() == pytest.approx(total)
+
+
+def test_worked_weight_divergence():
+    assert distances.weight_divergence(np.array([3.0, 4.2]), np.array([3.0, 4])) == pytest.approx(0.04)
+    assert distances.weight_divergence(np.ones(3), np.ones(3)) == 0

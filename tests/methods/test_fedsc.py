@@ -10,11 +10,13 @@ from support import images, quadratics, run
 from torch import Tensor
 
 from fedflow.data import Dataset
+from fedflow.heterogeneity.distances import weight_divergence
 from fedflow.heterogeneity.hierarchy import merge
 from fedflow.methods import build_method
 from fedflow.methods.base import Server
 from fedflow.methods.fedcluster import alike
 from fedflow.methods.fedsc import FedSC
+from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
 
 SHARES = torch.tensor(
@@ -133,3 +135,16 @@ def test_random_clusters_ask_nobody(federation: Federation, mode: str) -> None:
     drawn = method.plan(np.random.default_rng(0), np.ones(8), 4, server)
     assert sorted(server["assignment"].tolist()) == [0] * 4 + [1] * 4
     assert len(drawn) == (2 if mode == "cycle" else 4)
+
+
+def test_weights_diverge_from_central_training_where_clients_hold_few_labels(digits: Dataset) -> None:
+    """FedAvg on the same images: one client with all, four who were dealt them at random, or by label."""
+    rows, clients = np.argsort(digits.y_train.numpy(), kind="stable")[:400], images(digits, (1,))
+    shuffled, ends = np.random.default_rng(0).permutation(rows), {}
+    for name, dealt in (("all", [rows]), ("alike", np.split(shuffled, 4)), ("few", np.split(rows, 4))):
+        pools, tested = [np.arange(len(digits.y_test))], [np.zeros(1, dtype=int)] * len(dealt)
+        partition = Partition.from_lists([np.sort(own) for own in dealt], pools, tested)
+        ran = run("fedavg", replace(clients, partition=partition), rounds=5, training=SGD)
+        ends[name] = ran.servers[-1]["model"].numpy()
+    alike, few = (weight_divergence(ends[name], ends["all"]) for name in ("alike", "few"))
+    assert few > 1.5 * alike
