@@ -23,12 +23,14 @@ model by the participants' share only). The printed averages do not sum to 1; he
 *Ambiguous*: clients of the code train one auto-encoder in turn, or on pooled data; of the paper each its own.
 """
 
+import numpy as np
 from torch import Tensor
 
 from fedflow.data import Examples
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.encoder import ENCODERS, autoencoder, embed, fine_tune, pixels, pretrain
 from fedflow.local.client import Client
+from fedflow.local.labels import label_shares
 from fedflow.methods.base import Server, register
 from fedflow.methods.related import Related
 from fedflow.settings import option
@@ -37,8 +39,9 @@ from fedflow.settings import option
 @register("flt", "FLT")
 class FLT(Related):
     encoder: str = option(
-        "conv", "auto-encoder: conv for grey images, residual for colour; or pixels as they are",
-        choices=(*ENCODERS, "pixels"), symbol="G", source="Table 13; residual: authors' code",
+        "conv", "auto-encoder: conv for grey images, residual for colour; or pixels as they are; or labels = "
+        "which a client has, equal ones being related (an upper bound)",
+        choices=(*ENCODERS, "pixels", "labels"), symbol="G", source="Table 13; the others: authors' code",
     )  # fmt: skip
     latent: int = option(128, "numbers that an image becomes", symbol="e", ge=1, source="section 4")
     pretraining: int = option(40, "epochs on the server's images", ge=1, source="authors' code: 25 to 40")
@@ -52,14 +55,14 @@ class FLT(Related):
 
     def learn(self, public: Examples, seed: int) -> Server:
         """``encoder`` [W]: what clients get of the auto-encoder that was trained on the public images."""
-        if self.encoder == "pixels":
+        if self.encoder not in ENCODERS:
             return {}
         model = autoencoder(self.encoder, tuple(public.x.shape[1:]), self.latent)
         w = pretrain(model, public.x, self.pretraining, seed)
         return {"encoder": w if self.finetuning else model.part("encoder.*").of(w)}
 
     def invite(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
-        if self.encoder == "pixels":
+        if self.encoder not in ENCODERS:
             return {}
         if "encoder" not in server:
             raise BadInput(
@@ -69,6 +72,8 @@ class FLT(Related):
         return {"encoder": server["encoder"]}
 
     def points(self, client: Client) -> Tensor:
+        if self.encoder == "labels":
+            return (label_shares(client) > 0)[None].to(client.model.dtype)
         x, _ = client.data(raw=True)
         if self.encoder == "pixels":
             return pixels(x).flatten(1)
@@ -79,3 +84,7 @@ class FLT(Related):
         if not self.finetuning:
             return embed(model, encoder.join(w, w.new_zeros(len(encoder.rest))), x)
         return embed(model, fine_tune(model, w, x, self.finetuning), x)
+
+    def threshold(self, apart: np.ndarray) -> float:
+        exact = self.encoder == "labels" and self.gamma is None
+        return 0.5 if exact else super().threshold(apart)

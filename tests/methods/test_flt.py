@@ -5,6 +5,7 @@ Signatures of equal samples are the sample itself, (1, b_k), so that clients are
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,10 @@ from fedflow.errors import BadInput, FedflowError
 from fedflow.heterogeneity.encoder import autoencoder
 from fedflow.methods import build_method
 from fedflow.methods.pca_km_hc import components
+from fedflow.models import build
+from fedflow.models.flat import FlatModel
+from fedflow.partition import Partition
+from fedflow.random import generator
 from fedflow.simulation.federation import Federation
 
 JUMP = {"epochs": 1, "lr": 1}
@@ -161,6 +166,60 @@ def test_the_number_of_means_may_be_that_of_labels(federation: Federation) -> No
     train, partition = federation.train, federation.partition
     labels = [len(train.y[torch.as_tensor(partition.train(k))].unique()) for k in range(8)]
     assert ran.server("means")[0] == labels
+
+
+def test_clients_may_be_related_by_their_labels() -> None:
+    federation = gaussians([(0, 1), (2, 3)], 0, per_cluster=2)
+    ran = run("flt", federation, {"encoder": "labels"}, rounds=1)
+    assert ran.server("assignment") == [[0, 0, 1, 1]]
+    assert ran.outcome().metrics["introduction_bytes_up"] == 4 * 4 * 10
+
+
+def gaussians(labels: Sequence[tuple[int, ...]], seed: int, per_cluster: int = 4) -> Federation:
+    """Classes N(m_c, I) in 16 dimensions, m_c ~ 0.4 N(0, I): 60 samples a client, 200 to test of a class."""
+    rng = generator(seed, "Gaussian classes")
+    means = 0.4 * rng.standard_normal((10, 16))
+
+    def draw(y: np.ndarray) -> Examples:
+        x = means[y] + rng.standard_normal((len(y), 16))
+        return Examples(torch.from_numpy(x).float(), torch.from_numpy(y))
+
+    own = [own for own in labels for _ in range(per_cluster)]
+    y = np.concatenate([np.repeat(label, 60 // len(label)) for label in own])
+    pools = [np.arange(200 * c, 200 * (c + 1)) for c in range(10)]
+    train = np.split(np.arange(len(y)), np.arange(60, len(y), 60))
+    return Federation(
+        FlatModel(partial(build, "mlp", (16,), 10, hidden=(64,), dropout=0.0)),
+        draw(y),
+        draw(np.repeat(np.arange(10), 200)),
+        Partition.from_lists(train, pools, [np.array(label) for label in own]),
+    )
+
+
+@pytest.mark.slow
+def test_clusters_beat_local_training_which_beats_averages_over_them() -> None:
+    """Labels on a ring. Published run, 3 seeds: FLT 70.3, Local 66.4, ring 37.5, FedAvg 30.6 per cent."""
+    ring = [(0, 1, 2), (2, 3, 4), (4, 5, 6), (6, 7, 8), (8, 9, 0)]
+    settings = {
+        "training": {"epochs": 2, "batch_size": 10, "lr": 0.01, "momentum": 0.5},
+        "rounds": 30, "participation": 0.3,
+    }  # fmt: skip
+    # Neighbours on the ring differ in 4 labels, others in 6: they are 2 and 2.45 apart.
+    stale = {"encoder": "labels", "absent": "stale"}
+    found = {
+        title: [
+            run(name, gaussians(ring, seed), hyper, **settings).outcome().metrics["local_accuracy"]
+            for seed in range(3)
+        ]
+        for title, name, hyper in (
+            ("FLT", "flt", stale),
+            ("Local", "local", {}),
+            ("ring", "flt", stale | {"gamma": 2.2}),
+            ("FedAvg", "flt", stale | {"gamma": 9.0}),
+        )
+    }
+    flt, local, neighbours, fedavg = (float(np.mean(scores)) for scores in found.values())
+    assert flt > local + 0.02 > neighbours + 0.2 and neighbours > fedavg
 
 
 def test_an_encoder_needs_images_of_the_server(federation: Federation) -> None:
