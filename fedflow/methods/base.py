@@ -82,8 +82,8 @@ class Method(Settings):
     "personal" one each. ``gathers`` asks for every client's update in `aggregate` instead of their means.
     ``newcomer`` names the kept vectors that a client which never took part is served from what it receives.
     ``serves_with`` names the kept vectors that `model_for` reads; unless a method says so, these are all of
-    them where models are "personal", and none where they are not. ``lasting`` is false where the numbers of
-    clusters mean others in every round.
+    them where models are "personal", and none where they are not. ``clustered`` is true where personal models
+    come with the number of a cluster. ``lasting`` is false where these numbers mean others in every round.
     """
 
     section = "method"
@@ -93,6 +93,7 @@ class Method(Settings):
     gathers: ClassVar[bool] = False
     newcomer: ClassVar[Mapping[str, str]] = {}
     serves_with: ClassVar[tuple[str, ...] | None] = None
+    clustered: ClassVar[bool] = False
     lasting: ClassVar[bool] = True
 
     def streams(self, training: LocalTraining) -> dict[str, int]:

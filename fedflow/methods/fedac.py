@@ -45,6 +45,7 @@ from fedflow.settings import option
 class FedAC(Method):
     serves: ClassVar[str] = "personal"
     gathers: ClassVar[bool] = True
+    clustered: ClassVar[bool] = True
 
     clusters: int = option(2, "number of clusters at first", symbol="K", ge=1, grid=(2, 3, 4))
     mu: float = option(
@@ -103,9 +104,10 @@ class FedAC(Method):
         return {"centroid": centroid, "embedding": server["embedding"]}
 
     def deliver(self, server: Server, client: int) -> dict[str, Tensor]:
-        """Nothing to who has a model of its own."""
-        if self.cluster(server, client) >= 0:
-            return {}
+        """Only its number to who has a model of its own."""
+        number = self.cluster(server, client)
+        if number >= 0:
+            return {"cluster": torch.tensor(number)}
         names = ("models", "axes", "origin")
         return {"centroid": server["mean"]} | {name: server[name] for name in names if name in server}
 
@@ -164,13 +166,14 @@ class FedAC(Method):
         after = split(r, g, z, self.split_above, rng) if after is None else after
         return r if after is None else after
 
-    def model_for(self, client: Client) -> Tensor:
-        if "models" not in client.received:
-            return client.kept["model"]
+    def model_for(self, client: Client) -> tuple[Tensor, Tensor]:
+        if "cluster" in client.received:
+            return client.kept["model"], client.received["cluster"]
         models, trained = client.received["models"], client.model.parameters
         own = client.full_step(client.received["centroid"])[None]
         z, centres = (projected(v[:, :trained], client.received) for v in (own, models))
-        return models[int(cosines(z, centres).argmax())]
+        number = cosines(z, centres).argmax()
+        return models[int(number)], number
 
 
 def projected(w: Tensor, space: Mapping[str, Tensor]) -> Tensor:

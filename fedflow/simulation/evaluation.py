@@ -53,7 +53,8 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
             number = _best_of(federation, w, shard.clients[i])
             w = w[number]
         cluster[i] = int(number)
-        key = ("cluster", int(number)) if isinstance(served, tuple) else (w.data_ptr(), w.shape)
+        shared = isinstance(served, tuple) and job.method.serves == "cluster"
+        key = ("cluster", int(number)) if shared else (w.data_ptr(), w.shape)
         if key not in places:
             places[key] = len(vectors)
             vectors.append(w)

@@ -452,7 +452,7 @@ class Simulation:
         )
         report.global_accuracy = _mean_or_none(scores.global_accuracy)
         report.clusters = len(set(scores.cluster.tolist()))
-        if self.job.method.serves == "cluster":
+        if self.job.method.serves == "cluster" or self.job.method.clustered:
             for name, value in self._agreement(scores).items():
                 setattr(report, name, value)
             if not np.array_equal(scores.cluster, self.state.assignment):

@@ -224,7 +224,8 @@ def test_clients_find_their_clusters(cohort: str) -> None:
     method, state = ran.simulation.job.method, ran.simulation.state
     for k, z in ((6, a), (7, b)):
         client = one_client(federation, k, **method.deliver(state.server, k))
-        assert torch.equal(method.model_for(client), server["models"][z])
+        w, number = method.model_for(client)
+        assert torch.equal(w, server["models"][z]) and number == z
 
 
 def test_who_is_absent_counts_with_its_last_model_once_it_has_one(cohort: str) -> None:
@@ -250,6 +251,15 @@ def test_directions_are_refreshed_now_and_then(federation: Federation) -> None:
     one, two, three = (server["axes"] for server in ran.servers)
     assert not torch.equal(one, two) and torch.equal(two, three)
     torch.testing.assert_close(one.T @ one, torch.eye(2), rtol=0, atol=1e-5)
+
+
+def test_clusters_are_told_though_models_are_personal(federation: Federation) -> None:
+    ran = run("fedac", federation, rounds=2, training=SGD, evaluate_every=1)
+    outcome, assignment = ran.outcome(), ran.servers[-1]["assignment"].tolist()
+    assert ran.rounds[0].assignment == ran.servers[0]["assignment"].tolist()
+    assert outcome.scores.cluster.tolist() == assignment and ran.rounds[-1].clusters == len({*assignment})
+    assert all(torch.equal(w, ran.clients[-1]["model"][k]) for k, w in outcome.models.items())
+    assert ran.rounds[-1].clustering_error is not None and len(outcome.models) == 8
 
 
 def test_clusters_are_merged_in_the_rounds_that_say_so() -> None:
