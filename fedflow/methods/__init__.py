@@ -12,6 +12,7 @@ from fedflow.methods import (  # noqa: F401
     fedavgm,
     fedcluster,
     feddyn,
+    fedeff,
     fedmgda,
     fednova,
     fedper,
