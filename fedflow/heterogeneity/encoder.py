@@ -7,10 +7,11 @@ Appendix A, and code github.com/hjraad/FLT. No labels are used. An encoder trave
 import copy
 import functools
 import math
+from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.models.autoencoder import Autoencoder, ConvAE, ResidualAE
@@ -84,22 +85,22 @@ def _train(
 
 
 @torch.no_grad()
-def _validation(module: nn.Module, x: Tensor) -> float:
+def _validation(module: Autoencoder, x: Tensor) -> float:
     module.eval()
     return sum(_error(module, chunk).item() * len(chunk) for chunk in x.split(512)) / len(x)
 
 
-def _error(module: nn.Module, x: Tensor) -> Tensor:
+def _error(module: Autoencoder, x: Tensor) -> Tensor:
     """Mean squared error of the images that come back, scalar."""
     y = _scaled(module, x)
     return module.losses(module(y), y).mean()
 
 
-def _scaled(module: nn.Module, x: Tensor) -> Tensor:
+def _scaled(module: Autoencoder, x: Tensor) -> Tensor:
     """Images in the range of the network; features stay as they are."""
     low, high = module.span
     return low + (high - low) * pixels(x) if x.dtype == torch.uint8 else pixels(x)
 
 
-def _module(model: FlatModel, w: Tensor, x: Tensor) -> nn.Module:
-    return model.to_module(w.to(model.dtype)).to(x.device)
+def _module(model: FlatModel, w: Tensor, x: Tensor) -> Autoencoder:
+    return cast(Autoencoder, model.to_module(w.to(model.dtype)).to(x.device))
