@@ -13,8 +13,8 @@ clients.
 *State*: server the last round's models, and who made them; clients none. *Traffic*: m P down, 1 P up. In the
 first round 1 P down. *Newcomer*: receives the models, takes the one with the lowest loss.
 *Differs from the thesis in*: clients choose by the loss on their training samples, because the test samples
-that thesis and code choose by are not known to them; A as in FLIS (HC). The server's data are no test samples
-by default.
+that thesis and code choose by are not known to them, and newcomers choose likewise, where the thesis has them
+send a model first; A as in FLIS (HC). The server's data are no test samples by default.
 """
 
 from collections.abc import Callable
@@ -71,13 +71,12 @@ class FLISDC(FLIS):
         members = torch.zeros(len(said), cohort.clients, dtype=torch.bool)
         members[:, cohort.ids] = torch.from_numpy(near)
         models = torch.stack([cohort.mean("model", weights=cohort.weights * row) for row in near])
-        compared = {"proximity": 1 - alike, "participants": torch.tensor(cohort.ids)}
-        return server | {"models": models, "members": members} | compared
+        return server | {"models": models, "members": members, "proximity": 1 - alike}
 
     def dissimilarity(self, server: Server) -> Dissimilarity:
         """Of those who took part in the last round."""
-        matrix, clients = server["proximity"].cpu().numpy(), server["participants"].tolist()
-        return Dissimilarity(matrix, clients, "1 − inference similarity")
+        participants = server["members"].any(0).nonzero()[:, 0].tolist()
+        return Dissimilarity(server["proximity"].cpu().numpy(), participants, "1 − inference similarity")
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor]:
         j = self.choose(client)

@@ -78,10 +78,12 @@ class FLISHC(FLIS, Hierarchical):
         known, proximity = self.measure(server, cohort)
         clients = cohort.clients
         near = (proximity <= 1 - self.beta) | np.eye(len(proximity), dtype=bool)
-        neighbours, assignment = np.unique(near[:, :clients], axis=0, return_inverse=True)
+        _, first, which = np.unique(near[:, :clients], axis=0, return_index=True, return_inverse=True)
+        order = np.argsort(first)  # of their first members, so that newcomers change no number
+        neighbours, assignment = near[first[order], :clients], np.argsort(order)[which.reshape(-1)]
         latest = server.get("latest", server["initial"].expand(clients, -1))
         found = server | known | {
-            "proximity": torch.from_numpy(proximity), "assignment": torch.from_numpy(assignment.reshape(-1)),
+            "proximity": torch.from_numpy(proximity), "assignment": torch.from_numpy(assignment),
             "latest": latest, "neighbours": torch.from_numpy(neighbours),
         }  # fmt: skip
         return found | {"models": self.means(found, cohort)}
