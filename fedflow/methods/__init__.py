@@ -3,6 +3,9 @@
 from fedflow.methods import (  # noqa: F401
     afl,
     apfl,
+    cc_fedadagrad,
+    cc_fedadam,
+    cc_fedams,
     cfl,
     ditto,
     fedac,

@@ -29,7 +29,9 @@ def test_methods_get_the_same_cohorts_and_the_same_first_model(federation: Feder
     expected = cohorts(run("fedavg", federation, participation=0.4))
     assert len(set(map(tuple, expected))) > 1
     uniform = {Method.plan, METHODS["fedavg"].plan, METHODS["local"].plan}
-    sampled = [name for name, method in METHODS.items() if method.plan in uniform]
+    sampled = [
+        name for name, method in METHODS.items() if method.plan in uniform and not build_method(name).busy(1)
+    ]
     assert len(sampled) > 20
     for name in sampled:
         assert cohorts(run(name, federation, participation=0.4)) == expected, name
