@@ -25,6 +25,7 @@ from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.methods.flis import infer, similarity
 from fedflow.methods.flis_dc import FLISDC
+from fedflow.metrics.clustering import clustering_error
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, load_partition
@@ -119,29 +120,45 @@ def test_what_is_compared_are_the_trained_models(name: str, inference: str) -> N
 # The server's data
 
 
-@pytest.mark.parametrize("source", ["held out", "test split", "another data set", "noise"])
-def test_clients_with_the_same_labels_say_the_same_of_any_data(digits: Dataset, source: str) -> None:
-    """Clients 0 to 2 have digits 0 to 4, the others 5 to 9; also of random pixels they tell who is who."""
+TWO_KINDS: dict[str, Any] = {"training": {"epochs": 3, "batch_size": 10, "lr": 0.1}, "rounds": 1}
+
+
+def two_kinds(digits: Dataset) -> Federation:
+    """Clients 0 to 2 have digits 0 to 4, the others 5 to 9; the server holds 80 images that no client has."""
     rng, labels = np.random.default_rng(0), digits.y_train.numpy()
-    pools = [rng.permutation(np.flatnonzero((labels >= 5) == high)) for high in (False, True)]
-    rows = [np.sort(part) for pool in pools for part in np.array_split(pool[:600], 3)]
-    held_out = np.concatenate([pool[600:640] for pool in pools])
-    other = Examples(255 - digits.train.x[:200].flip(-1), digits.y_train[:200], digits.mean, digits.std)
-    public = {
-        "held out": digits.train.only(torch.from_numpy(held_out)),
-        "test split": digits.test,
-        "another data set": other,
-        "noise": random_examples(digits.train, 200),
-    }[source]
+    kinds = [rng.permutation(np.flatnonzero((labels >= 5) == high)) for high in (False, True)]
+    rows = [np.sort(part) for kind in kinds for part in np.array_split(kind[:600], 3)]
+    public = digits.train.only(torch.from_numpy(np.concatenate([kind[600:640] for kind in kinds])))
     network = FlatModel(partial(build, "mlp", digits.input_shape, 10, hidden=(16,)))
     partition = Partition.from_lists(rows, rows, [np.array([k]) for k in range(6)])
-    clients = Federation(network, digits.train, digits.train, partition, public)
-    training = {"epochs": 3, "batch_size": 10, "lr": 0.1}
-    ran = run("flis_hc", clients, {"beta": 0.3}, training=training, rounds=1, participation=0.2)
+    return Federation(network, digits.train, digits.train, partition, public)
+
+
+@pytest.mark.parametrize("source", ["held out", "test split", "another data set", "noise"])
+def test_clients_with_the_same_labels_say_the_same_of_any_data(digits: Dataset, source: str) -> None:
+    """Of random pixels, too."""
+    clients = two_kinds(digits)
+    negatives = Examples(255 - digits.x_train[:200].flip(-1), digits.y_train[:200], digits.mean, digits.std)
+    public = {
+        "held out": clients.public,
+        "test split": digits.test,
+        "another data set": negatives,
+        "noise": random_examples(digits.train, 200),
+    }[source]
+    ran = run("flis_hc", replace(clients, public=public), {"beta": 0.3}, participation=0.2, **TWO_KINDS)
     alike = 1 - ran.servers[-1]["proximity"]
     same = torch.arange(6)[:, None] // 3 == torch.arange(6) // 3
     assert alike[same & ~torch.eye(6, dtype=torch.bool)].min() > alike[~same].max() + 0.1
     assert ran.server("assignment") == [[0, 0, 0, 1, 1, 1]]
+
+
+def test_a_low_bound_groups_too_many_and_a_high_one_too_few(digits: Dataset) -> None:
+    """Three false companions of six at 0, two missing ones above 1, none at 0.3."""
+    clients, labels, errors = two_kinds(digits), np.repeat(np.eye(2, dtype=bool), 3, axis=0), []
+    for beta in (0, 0.3, 1.01):
+        ran = run("flis_dc", clients, {"beta": beta}, **TWO_KINDS)
+        errors.append(clustering_error(ran.servers[-1]["members"].numpy(), labels))
+    assert errors == [3, 0, 2]
 
 
 def test_random_inputs_are_uniform_pixels_or_within_the_range_of_features(digits: Dataset) -> None:
