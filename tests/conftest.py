@@ -2,9 +2,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 from support import forbid_fallback
 
 from fedflow.data import Dataset, DatasetParams, prepare
+
+settings.register_profile("untimed", deadline=None)  # a busy machine is no fault
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import wasserstein_distance
@@ -104,7 +104,6 @@ def test_the_default_width_of_mmd_is_the_median_distance_of_all_samples():
         distances.mmd([np.ones((3, 2)), np.ones((2, 2))])
 
 
-@settings(deadline=None)  # the first call imports scikit-learn
 @given(seeds, st.lists(st.integers(1, 6), min_size=2, max_size=5))
 def test_mmd_is_a_distance_and_that_of_each_pair(seed, sizes):
     rng = np.random.default_rng(seed)

@@ -166,6 +166,7 @@ def test_a_vmapped_client_that_returns_nan_does_not_spoil_the_others(
     close(vmapped.state(), loop.state(), 1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:.*clients train one by one")
 @pytest.mark.parametrize("cohort", ["loop", "vmap"])
 def test_a_client_whose_training_raises_is_left_out(name: str, federation: Federation, cohort: str) -> None:
     method = breaking(name, with_samples=SIZES[3])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedflow.errors import BadInput
@@ -46,7 +46,6 @@ def test_the_rule_of_two_classes_redraws():
     classes=st.sampled_from([0, 2]),
     seed=st.integers(0, 99),
 )
-@settings(deadline=None)  # a client draws up to 1,000 times
 def test_parts_are_disjoint_of_equal_size_and_leave_less_than_n_samples(stock, clients, alpha, classes, seed):
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(stock)), stock))
     parts, again = (made(clients, seed, labels, alpha=alpha, min_classes=classes) for _ in range(2))
