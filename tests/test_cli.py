@@ -23,6 +23,7 @@ COMMANDS = (
 def own_store():
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.delenv("PREFECT_API_URL", raising=False)  # a server of other tests, which ends when idle
         yield
 
 
