@@ -28,8 +28,9 @@ from fedflow.partition import PartitionParams, Samples, load_partition, make_par
 from fedflow.partition.after.difficulty import Difficulty
 from fedflow.results import write_results
 from fedflow.simulation.executors import Executor
-from fedflow.simulation.federation import FederationFiles
-from fedflow.simulation.rounds import Round, Simulation
+from fedflow.simulation.federation import FederationFiles, Stored
+from fedflow.simulation.outcome import Round
+from fedflow.simulation.rounds import Simulation
 from fedflow.simulation.worker import Job
 from fedflow.tracking import ModelCard, open_run
 
@@ -91,16 +92,15 @@ class Experiment:
         """What every worker of the run needs to know."""
         method, training = self.params.method(self.method, self.partition)
         model, engine = self.params.model(self.dataset), self.params.engine
+        public = [self._prepared(name) for name in self.datasets[1:]]
         files = FederationFiles(
-            prepared=str(self.prepared_folder.resolve()),
-            partition=str(self.partition_folder.resolve()),
+            prepared=_stored(self.prepared_folder, "meta.json"),
+            partition=_stored(self.partition_folder, "summary.json"),
             model=model.name,
             model_options=json.dumps(model.options, sort_keys=True),
             device=pick_device(engine.device),
-            public="".join(str(self._prepared(name).resolve()) for name in self.datasets[1:]),
+            public=_stored(public[0], "meta.json") if public else None,
             noise=getattr(method, "noise", 0),
-            content=f"{_fact(self.prepared_folder / 'meta.json', 'hash')} "
-            f"{_fact(self.partition_folder / 'summary.json', 'hash')}",
         )
         return Job(files, method, training, self.seed, cohort=engine.cohort, width=engine.width)
 
@@ -321,6 +321,11 @@ def _whole(load: Callable[[], T]) -> T | None:
         return load()
     except FedflowError:
         return None
+
+
+def _stored(folder: Path, facts: str) -> Stored:
+    """The folder, and the hash that its file ``facts`` records; no hash while it is not made."""
+    return Stored(str(folder.resolve()), _fact(folder / facts, "hash") or "")
 
 
 def _fact(path: Path, name: str) -> Any:

@@ -10,7 +10,7 @@ import pandas as pd
 from fedflow.errors import FedflowError
 from fedflow.methods.base import Dissimilarity
 from fedflow.simulation.evaluation import Scores
-from fedflow.simulation.rounds import Outcome, Round
+from fedflow.simulation.outcome import Outcome, Round
 
 ROUND_COLUMNS = (
     "round", "train_loss", "global_accuracy", "local_accuracy", "local_std", "local_worst10",

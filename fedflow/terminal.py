@@ -5,7 +5,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedflow.simulation.rounds import Round
+from fedflow.simulation.outcome import Round
 
 
 class RoundBar:

@@ -11,7 +11,7 @@ from prefect.artifacts import (
 )
 
 from fedflow.experiment import Experiment
-from fedflow.simulation.rounds import Round
+from fedflow.simulation.outcome import Round
 
 
 class PrefectProgress:

@@ -22,7 +22,8 @@ from fedflow.partition import Partition
 from fedflow.simulation import worker
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.rounds import Outcome, Round, RunSettings, Simulation
+from fedflow.simulation.outcome import Outcome, Round
+from fedflow.simulation.rounds import RunSettings, Simulation
 from fedflow.simulation.worker import Job
 
 EVERYONE = {"participation": 1.0, "fine_tune": False, "evaluate_every": 1000}

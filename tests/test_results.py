@@ -12,7 +12,7 @@ from fedflow.errors import FedflowError
 from fedflow.methods.base import Dissimilarity
 from fedflow.results import ROUND_COLUMNS, write_results
 from fedflow.simulation.evaluation import Scores
-from fedflow.simulation.rounds import Outcome, Round
+from fedflow.simulation.outcome import Outcome, Round
 
 FACTS = {"partition": "p", "method": "ifca", "seed": 0}
 

@@ -81,6 +81,21 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
     )
 
 
+def merged(parts: list[Scores]) -> Scores:
+    """The scores of all shards as one, in client order."""
+    clients = [k for part in parts for k in part.clients]
+    order = np.argsort(clients)
+    offsets = np.cumsum([0, *(len(part.models) for part in parts)])
+    arrays = {
+        name: np.concatenate([getattr(part, name) for part in parts])[order]
+        for name in vars(parts[0])
+        if name not in ("clients", "models", "model")
+    }
+    model = np.concatenate([part.model + offset for part, offset in zip(parts, offsets)])[order]
+    models = [w for part in parts for w in part.models]
+    return Scores(clients=sorted(clients), models=models, model=model, **arrays)
+
+
 def _best_of(federation: Federation, models: Tensor, client: int) -> Tensor:
     """Which of ``models`` [k, D] has the least loss on the client's own test samples, 0 if it has none."""
     alone, first = [client], np.zeros(1, dtype=np.int64)

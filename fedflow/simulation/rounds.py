@@ -15,25 +15,23 @@ import torch
 from torch import Tensor
 
 from fedflow.code import code_digest
-from fedflow.data import Examples
 from fedflow.errors import FedflowError, RoundFailed
 from fedflow.methods.base import Dissimilarity, Server
 from fedflow.metrics.clustering import agreement
 from fedflow.metrics.distribution import summarise
-from fedflow.models.flat import FlatModel
 from fedflow.random import generator, torch_seed
 from fedflow.settings import Settings, option
 from fedflow.simulation.checkpoint import FILE, load_checkpoint, save_checkpoint
 from fedflow.simulation.clients import ClientStore
-from fedflow.simulation.evaluation import EvaluationShard, Scores, evaluate_shard
+from fedflow.simulation.evaluation import EvaluationShard, Scores, evaluate_shard, merged
 from fedflow.simulation.events import Work, first_done
-from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.executors import Executor, Inline, balanced
+from fedflow.simulation.gathered import Gathered
+from fedflow.simulation.outcome import Outcome, Round
 from fedflow.simulation.timing import Timing
 from fedflow.simulation.worker import (
     IntroductionShard,
     Job,
-    Sent,
     Shard,
     Trained,
     introduce_shard,
@@ -60,45 +58,6 @@ class RunSettings(Settings):
     )
     checkpoint_every: int = option(5, "rounds between checkpoints", ge=1)
     timing: Timing = option(factory=Timing, doc="how fast clients are, in simulated time")
-
-
-@dataclass
-class Round:
-    """What happened in one round (numbered from 1). Accuracies are None where not evaluated."""
-
-    round: int
-    cohort: list[int]
-    train_loss: float
-    bytes_down: int  # cumulative, as are bytes_up
-    bytes_up: int
-    failed: dict[int, str] = field(default_factory=dict)
-    local_accuracy: float | None = None
-    local_std: float | None = None
-    local_worst10: float | None = None
-    global_accuracy: float | None = None
-    clusters: int = 1
-    ari: float | None = None
-    nmi: float | None = None
-    clustering_error: float | None = None
-    assignment: list[int] | None = None  # per client, where it changed since the last evaluation
-    clock: float = 0.0  # simulated time at the end of the round
-    idle: float = 0.0  # of it, how long a client waited for the others, mean over the cohort
-    delay: float = 0.0  # steps that the server took while a client was at work, mean over the cohort
-    replayed: bool = False  # told again after a resume
-    seconds: float = 0.0
-
-
-@dataclass
-class Outcome:
-    """The end of a run: scores of every client that took part, and the models they are served."""
-
-    scores: Scores  # in client order
-    participations: np.ndarray  # [N]
-    metrics: dict[str, Any]
-    models: dict[int, Tensor]  # the served vectors: by cluster number, or by client; {0: w} if global
-    newcomers: Scores | None = None  # of those that join now
-    dissimilarity: Dissimilarity | None = None  # of clients that took part, where the server compares them
-    lasting: bool = True  # whether a cluster had the same number in all rounds
 
 
 @dataclass
@@ -394,7 +353,7 @@ class Simulation:
         ends = now + float(down + work * epoch + up)
         return Work(k, number, ends, epochs, method.broadcast(server, k))
 
-    def _gathered(self, results: list[Trained], rng: np.random.Generator) -> "Gathered":
+    def _gathered(self, results: list[Trained], rng: np.random.Generator) -> Gathered:
         return Gathered(results, self.federation.model, self.sizes, rng, self.federation.public)
 
     def _messages(
@@ -504,72 +463,7 @@ class Simulation:
             )
             for share in balanced(list(clients), load, self.executor.workers)
         ]
-        return _merged(self.executor.map(evaluate_shard, self.job, shards, title))
-
-
-class Gathered:
-    """The updates of one round in client order (`fedflow.methods.base.Cohort`)."""
-
-    def __init__(
-        self,
-        results: list[Trained],
-        model: FlatModel,
-        sizes: np.ndarray,
-        rng: np.random.Generator,
-        public: Examples | None = None,
-    ) -> None:
-        self.model, self.sizes, self.rng, self.public = model, sizes, rng, public
-        self.sent: list[Sent] = sorted((s for r in results for s in r.sent), key=lambda s: s.client)
-        self.failures = sorted(failure for r in results for failure in r.failures)
-        self.ids = [s.client for s in self.sent]
-        self.groups = [s.group for s in self.sent]
-        self._sums: dict[tuple[str, int], ExactSum] = {}
-        for result in results:
-            for key, part in result.sums.items():
-                self._sums.setdefault(key, ExactSum()).merge(part)
-
-    @property
-    def clients(self) -> int:
-        return len(self.sizes)
-
-    def mean(self, name: str, group: int | None = None, weights: np.ndarray | None = None) -> Tensor:
-        total = ExactSum()
-        if weights is None:
-            for (key, number), part in sorted(self._sums.items(), key=lambda item: item[0]):
-                if key == name and group in (None, number):
-                    total.merge(part)
-        for sent, weight in zip(self.sent, self.weights if weights is None else weights):
-            if weight and name in sent.vectors and group in (None, sent.group):
-                total.add(sent.vectors[name], float(weight))
-        return total.mean(self.model.dtype)
-
-    def vectors(self, name: str) -> list[Tensor]:
-        return [sent.vectors[name] for sent in self.sent]
-
-    def stack(self, name: str) -> Tensor:
-        return torch.stack(self.vectors(name))
-
-    def scalars(self, name: str) -> np.ndarray:
-        return np.array([sent.scalars[name] for sent in self.sent])
-
-    @property
-    def weights(self) -> np.ndarray:
-        return np.array([sent.weight for sent in self.sent])
-
-
-def _merged(parts: list[Scores]) -> Scores:
-    """The scores of all shards as one, in client order."""
-    clients = [k for part in parts for k in part.clients]
-    order = np.argsort(clients)
-    offsets = np.cumsum([0, *(len(part.models) for part in parts)])
-    arrays = {
-        name: np.concatenate([getattr(part, name) for part in parts])[order]
-        for name in vars(parts[0])
-        if name not in ("clients", "models", "model")
-    }
-    model = np.concatenate([part.model + offset for part, offset in zip(parts, offsets)])[order]
-    models = [w for part in parts for w in part.models]
-    return Scores(clients=sorted(clients), models=models, model=model, **arrays)
+        return merged(self.executor.map(evaluate_shard, self.job, shards, title))
 
 
 def _down(shards: Sequence[Shard]) -> int:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-    from fedflow.simulation.rounds import Outcome, Round
+    from fedflow.simulation.outcome import Outcome, Round
 
 FLUSH_ROUNDS, FLUSH_SECONDS = 10, 5.0  # metrics are sent when so many rounds or seconds have passed
 SYSTEM_INTERVAL = 10.0  # seconds between system metrics

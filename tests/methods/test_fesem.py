@@ -17,7 +17,7 @@ from torch import Tensor
 from fedflow.methods import build_method
 from fedflow.methods.fesem import FeSEM
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.rounds import Gathered
+from fedflow.simulation.gathered import Gathered
 from fedflow.simulation.worker import Sent, Trained
 
 JUMP = {"epochs": 1, "lr": 1}

@@ -15,7 +15,7 @@ from fedflow.methods.base import Dissimilarity
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.evaluation import Scores
-from fedflow.simulation.rounds import Outcome, Round
+from fedflow.simulation.outcome import Outcome, Round
 from fedflow.tracking import ModelCard, initialise
 
 SHAPE, CLASSES = (1, 16, 16), tuple("abc")
@@ -32,7 +32,7 @@ def default_store():
 
 KILLED_RUN = """
 import json, os, signal, sys
-from fedflow.simulation.rounds import Round
+from fedflow.simulation.outcome import Round
 from fedflow.tracking import initialise, open_run
 imported = "mlflow" in sys.modules
 print(json.dumps({"imported": imported, "uri": initialise(sys.argv[1])}), flush=True)
