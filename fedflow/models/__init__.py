@@ -53,6 +53,10 @@ ARCHITECTURES: dict[str, Architecture] = {
     "cnn_mnist_bn": Architecture(
         CNN, "the same with BatchNorm", {"filters": (10, 20), "hidden": (50,), "batch_norm": True}, MNIST
     ),
+    "simple_cnn": Architecture(
+        CNN, "conv 32, 64 of 3x3, one pool, dense 128; the speed benchmark of pfl-research on CIFAR-10",
+        {"kernel": 3, "one_pool": True, "hidden": (128,)},
+    ),
     "twocnn": Architecture(
         CNN,
         "conv 32, 64, dense 200, 200 without biases; SuPerFed on CIFAR-10 made 28x28",

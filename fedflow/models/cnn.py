@@ -7,10 +7,11 @@ from torch import Tensor, nn
 
 
 class CNN(nn.Module):
-    """5x5 convolutions ``filters``, each with ReLU and 2x2 max pooling, then dense layers ``hidden``.
+    """Square convolutions ``filters``, each with ReLU and 2x2 max pooling, then dense layers ``hidden``.
 
-    ``padding`` is that of the convolutions, ``pool_padding`` that of the pools. ``batch_norm``
-    normalises after every convolution. The classifier (head) is the last dense layer.
+    ``kernel`` is the side of the convolutions, ``padding`` theirs, ``pool_padding`` that of the pools, of
+    which ``one_pool`` leaves the last. ``batch_norm`` normalises after every convolution. The classifier
+    (head) is the last dense layer.
     """
 
     head_patterns = ("classifier.*",)
@@ -21,22 +22,26 @@ class CNN(nn.Module):
         num_classes: int,
         filters: Sequence[int] = (32, 64),
         hidden: Sequence[int] = (512,),
+        kernel: int = 5,
         padding: int = 0,
         pool_padding: int = 0,
+        one_pool: bool = False,
         bias: bool = True,
         batch_norm: bool = False,
     ) -> None:
         super().__init__()
         channels, height, width = input_shape
         self.features = nn.Sequential()
-        for outside in filters:
-            self.features.append(nn.Conv2d(channels, outside, 5, padding=padding, bias=bias))
+        for layer, outside in enumerate(filters, start=1):
+            self.features.append(nn.Conv2d(channels, outside, kernel, padding=padding, bias=bias))
+            height, width = (side - kernel + 1 + 2 * padding for side in (height, width))
             if batch_norm:
                 self.features.append(nn.BatchNorm2d(outside))
             self.features.append(nn.ReLU())
-            self.features.append(nn.MaxPool2d(2, padding=pool_padding))
+            if layer == len(filters) or not one_pool:
+                self.features.append(nn.MaxPool2d(2, padding=pool_padding))
+                height, width = ((side + 2 * pool_padding) // 2 for side in (height, width))
             channels = outside
-            height, width = ((side - 4 + 2 * padding + 2 * pool_padding) // 2 for side in (height, width))
         if min(height, width) < 1:
             raise ValueError("nothing is left of the images after its convolutions")
         widths = [channels * height * width, *hidden]

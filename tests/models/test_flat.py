@@ -19,7 +19,8 @@ from fedflow.simulation.federation import Federation
 PUBLISHED = {  # parameters, on the inputs that the papers counted them on
     "lenet5": 62_006, "lenet5_bn": 62_050, "resnet9": 6_621_540, "logistic": 7_850, "mlp": 159_010,
     "mlp_feddyn": 199_210, "twonn": 238_800, "cnn": 582_026, "cnn_mcmahan": 1_663_370, "cnn_leaf": 6_603_710,
-    "cnn_feddyn": 797_962, "cnn_mnist": 21_840, "cnn_mnist_bn": 21_900, "twocnn": 722_800,
+    "cnn_feddyn": 797_962, "cnn_mnist": 21_840, "cnn_mnist_bn": 21_900, "simple_cnn": 1_626_442,
+    "twocnn": 722_800,
     "char_lstm": 815_744, "char_lstm_feddyn": 133_520, "stacked_lstm": 5_565_328, "linear": 1_001,
 }  # fmt: skip
 
