@@ -1,6 +1,7 @@
 """The common work: CIFAR-10-shaped images, LeNet-5, batch 10, one local epoch of 500 images a client."""
 
 import statistics
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -13,24 +14,48 @@ from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
 
+SHAPE, CLASSES = (3, 32, 32), 10
 TRAINING = LocalTraining(epochs=1, batch_size=10, lr=0.05)
 
 
-def federation(clients: int, samples: int) -> Federation:
-    """``clients`` with ``samples`` random images each, and 1,000 test images for all."""
-    rng = torch.Generator().manual_seed(0)
-    count = clients * samples
+def federation(
+    clients: int, samples: int, model: str = "lenet5", device: str = "cpu", images: int | None = None
+) -> Federation:
+    """``clients`` with ``samples`` random images each, and 1,000 test images for all.
 
-    def examples(n: int) -> Examples:
-        x = torch.randint(0, 256, (n, 3, 32, 32), dtype=torch.uint8, generator=rng)
-        return Examples(x, torch.randint(0, 10, (n,), generator=rng), (0.5,) * 3, (0.25,) * 3)
+    With fewer ``images`` than ``clients * samples`` clients share them, which saves memory and no work.
+    """
+    images = images or clients * samples
+    positions = np.arange(clients * samples).reshape(clients, samples) % images
+    flat = FlatModel(partial(build, model, SHAPE, CLASSES), device=device)
+    train, test = (random_images(n).to(device) for n in (images, 1000))
+    return Federation(flat, train, test, one_test_set(list(positions), 1000))
 
-    model = FlatModel(partial(build, "lenet5", (3, 32, 32), 10))
-    lists = np.split(np.arange(count), clients)
-    pools, own = [np.arange(1000)], [np.zeros(1, dtype=np.int64)] * clients
-    return Federation(model, examples(count), examples(1000), Partition.from_lists(lists, pools, own))
+
+def random_images(count: int) -> Examples:
+    """``count`` images and labels that mean nothing, the same every time."""
+    rng = torch.Generator().manual_seed(count)
+    x = torch.randint(0, 256, (count, *SHAPE), dtype=torch.uint8, generator=rng)
+    return Examples(x, torch.randint(0, CLASSES, (count,), generator=rng), (0.5,) * 3, (0.25,) * 3)
 
 
-def spread(values: list[float]) -> str:
+def one_test_set(clients: Sequence[np.ndarray], test: int) -> Partition:
+    """Clients with these training positions, each scored on all ``test`` test samples."""
+    own = [np.zeros(1, dtype=np.int64)] * len(clients)
+    return Partition.from_lists([np.sort(c) for c in clients], [np.arange(test)], own)
+
+
+def spread(values: Sequence[float]) -> str:
     """Median with the smallest and the largest value."""
     return f"{statistics.median(values):.3f} (min {min(values):.3f}, max {max(values):.3f})"
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """The same for a results file."""
+    found = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+    return {name: significant(value) for name, value in found.items()}
+
+
+def significant(value: float) -> float:
+    """Four significant digits: what a timing can claim, and more than it repeats."""
+    return float(f"{value:.4g}")

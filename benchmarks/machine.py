@@ -1,0 +1,57 @@
+"""What the numbers were measured on, and where they are kept."""
+
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def describe() -> dict[str, Any]:
+    """Processor, cores, GPU with its driver, and versions: no names of hosts or paths."""
+    found = {
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(0)
+        found |= {
+            "gpu": properties.name,
+            "gpu_memory_gib": round(properties.total_memory / 2**30, 1),
+            "gpu_multiprocessors": properties.multi_processor_count,
+            "cuda": torch.version.cuda,
+            "driver": _driver(),
+        }
+    return found
+
+
+def keep(kind: str, part: str, measured: dict[str, Any]) -> None:
+    """Write ``results/<kind>-<part>.json`` (kind ``cpu`` or ``gpu``)."""
+    RESULTS.mkdir(exist_ok=True)
+    text = json.dumps({"machine": describe(), "measured": measured}, indent=1)
+    (RESULTS / f"{kind}-{part}.json").write_text(text + "\n")
+
+
+def _cpu_name() -> str:
+    names = [line for line in _read("/proc/cpuinfo").splitlines() if line.startswith("model name")]
+    return names[0].partition(":")[2].strip() if names else platform.machine()
+
+
+def _driver() -> str:
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return "unknown"
+
+
+def _read(path: str) -> str:
+    return Path(path).read_text() if Path(path).exists() else ""
