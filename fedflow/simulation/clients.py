@@ -22,7 +22,6 @@ class ClientStore:
         self.first, self.clients, self.folder = dict(first), clients, folder
         self.written = {name: np.zeros(clients, dtype=bool) for name in first}
         self._recent: dict[str, dict[int, Tensor]] = {name: {} for name in first}
-        self._files: dict[str, np.memmap] = {}
 
     def get(self, client: int, names: Iterable[str] | None = None) -> dict[str, Tensor]:
         """Vectors of one client (all, or ``names``); the shared first value itself where none was written."""
@@ -81,13 +80,12 @@ class ClientStore:
         return torch.from_numpy(np.array(self._file(name)[client])).to(self.first[name].device)
 
     def _file(self, name: str) -> np.memmap:
-        if name not in self._files:
-            assert self.folder is not None
-            first = self.first[name]
-            path, shape = self.folder / f"clients-{name}.bin", (self.clients, first.numel())
-            dtype = np.dtype(str(first.dtype).removeprefix("torch."))
-            self.folder.mkdir(parents=True, exist_ok=True)
-            size = shape[0] * shape[1] * dtype.itemsize
-            exists = path.exists() and path.stat().st_size == size
-            self._files[name] = np.memmap(path, dtype=dtype, mode="r+" if exists else "w+", shape=shape)
-        return self._files[name]
+        """The rows [N, n], mapped anew: pages count as resident only for as long as this is in use."""
+        assert self.folder is not None
+        first = self.first[name]
+        path, shape = self.folder / f"clients-{name}.bin", (self.clients, first.numel())
+        dtype = np.dtype(str(first.dtype).removeprefix("torch."))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        size = shape[0] * shape[1] * dtype.itemsize
+        exists = path.exists() and path.stat().st_size == size
+        return np.memmap(path, dtype=dtype, mode="r+" if exists else "w+", shape=shape)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,13 +10,17 @@ from torch import Tensor
 
 from fedflow.data import Examples
 from fedflow.local.client import EVALUATION_BATCH, Client, Update
+from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.worker import Job, Shard, _client, solve
+from fedflow.simulation.worker import Job, Shard, Solved, _client, solve
 
 
 @dataclass
 class EvaluationShard(Shard):
-    """One worker's share of an evaluation."""
+    """One worker's share of an evaluation.
+
+    ``received`` and ``kept`` have one entry where what the first client is served goes for all of them.
+    """
 
     full: bool = False  # also on the complete test set
     tune: bool = False  # also after one more local training
@@ -25,7 +30,7 @@ class EvaluationShard(Shard):
 
 @dataclass
 class Scores:
-    """Per client of a shard, arrays [m]; nan where not measured."""
+    """Per client of a shard, arrays [m]; nan (cluster: -1) where not measured."""
 
     clients: list[int]
     cluster: np.ndarray
@@ -36,17 +41,28 @@ class Scores:
     tuned_accuracy: np.ndarray
     trained_accuracy: np.ndarray
     models: list[Tensor]  # distinct served vectors, when asked for
-    model: np.ndarray  # place in models
+    model: np.ndarray  # place in models, -1 where not there
+
+    def among(self, partition: Partition, clients: int) -> "Scores":
+        """The same of the first so many clients [N], whether they were scored or not."""
+        if len(self.clients) == clients:
+            return self
+        spread: dict[str, Any] = {}
+        for name, values in vars(self).items():
+            if isinstance(values, np.ndarray):
+                spread[name] = np.full(clients, np.nan if values.dtype.kind == "f" else -1, values.dtype)
+                spread[name][self.clients] = values
+        spread["test_samples"] = _test_sizes(partition, range(clients))
+        return replace(self, clients=list(range(clients)), **spread)
 
 
 def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
     """Score every client of the shard with the model its method serves it."""
-    federation = job.federation.open()
+    federation, asked = job.federation.open(), len(shard.received)
     vectors: list[Tensor] = []
     places: dict[object, int] = {}
-    model = np.zeros(len(shard.clients), dtype=np.int64)
-    cluster = np.zeros(len(shard.clients), dtype=np.int64)
-    for i in range(len(shard.clients)):
+    model, cluster = (np.zeros(asked, dtype=np.int64) for _ in range(2))
+    for i in range(asked):
         served = job.method.model_for(_client(job, federation, shard, i, {}))
         w, number = served if isinstance(served, tuple) else (served, torch.zeros(()))
         if number is None:
@@ -59,6 +75,8 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
             places[key] = len(vectors)
             vectors.append(w)
         model[i] = places[key]
+    # One that stands for all has told what all of them are served.
+    model, cluster = (np.resize(array, len(shard.clients)) for array in (model, cluster))
     local, full, losses = _score(federation, vectors, model, shard.clients, shard.full)
     nothing = np.full(len(shard.clients), np.nan)
     tuned = trained = nothing
@@ -70,14 +88,14 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
     return Scores(
         clients=shard.clients,
         cluster=cluster,
-        test_samples=np.array([federation.partition.test_size(k) for k in shard.clients]),
+        test_samples=_test_sizes(federation.partition, shard.clients),
         local_loss=losses,
         local_accuracy=local,
         global_accuracy=full,
         tuned_accuracy=tuned,
         trained_accuracy=trained,
         models=[w.cpu() for w in vectors] if shard.models else [],
-        model=model,
+        model=model if shard.models else np.full_like(model, -1),
     )
 
 
@@ -91,7 +109,8 @@ def merged(parts: list[Scores]) -> Scores:
         for name in vars(parts[0])
         if name not in ("clients", "models", "model")
     }
-    model = np.concatenate([part.model + offset for part, offset in zip(parts, offsets)])[order]
+    places = [np.where(part.model < 0, -1, part.model + offset) for part, offset in zip(parts, offsets)]
+    model = np.concatenate(places)[order]
     models = [w for part in parts for w in part.models]
     return Scores(clients=sorted(clients), models=models, model=model, **arrays)
 
@@ -116,17 +135,16 @@ def _tuned(
         return client.update(model=client.fit(start=client.received["model"], stream="tune"))
 
     accuracy = dict.fromkeys(shard.clients, np.nan)
-    for k, update in solve(job, start, step, {"tune": job.training.epochs}):
-        if isinstance(update, Update):
-            scores, _, _ = _score(
-                federation, [update.vectors["model"]], np.zeros(1, dtype=np.int64), [k], False
-            )
-            accuracy[k] = scores[0]
+    for solved in solve(job, start, step, {"tune": job.training.epochs}):
+        if isinstance(solved, Solved):
+            for k, w in zip(solved.clients, solved.update.vectors["model"]):
+                scores, _, _ = _score(federation, [w], np.zeros(1, dtype=np.int64), [k], False)
+                accuracy[k] = scores[0]
     return np.array([accuracy[k] for k in shard.clients])
 
 
 def _score(
-    federation: Federation, vectors: Sequence[Tensor], model: np.ndarray, clients: list[int], full: bool
+    federation: Federation, vectors: Sequence[Tensor], model: np.ndarray, clients: Sequence[int], full: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Local accuracy, complete-test accuracy and local loss, [m] each.
 
@@ -134,29 +152,40 @@ def _score(
     """
     partition, shared = federation.partition, not federation.partition.held_out
     local, everywhere, losses = (np.full(len(clients), np.nan) for _ in range(3))
-    for place, w in enumerate(vectors):
-        members = np.flatnonzero(model == place).tolist()
-        pools = {
-            p: partition.pool(p)
-            for p in sorted({int(p) for i in members for p in partition.test_pools(clients[i])})
-        }
+    ids, by_model = np.asarray(clients), np.argsort(model, kind="stable")
+    ends = np.searchsorted(model[by_model], np.arange(len(vectors)), side="right")
+    for w, members in zip(vectors, np.split(by_model, ends[:-1])):
+        own, owner = _rows(partition.own_offsets, partition.own_pools, ids[members])
+        pools, own = np.unique(own, return_inverse=True)
+        samples, pool = _rows(partition.pool_offsets, partition.pool_indices, pools)
         needed = np.zeros(len(federation.own_test), dtype=bool)
-        for rows in pools.values():
-            needed[rows] = True
+        needed[samples] = True
         if full and shared:
             needed[:] = True
         hits, loss = _predict(federation, w, federation.own_test, np.flatnonzero(needed))
-        counts = {p: (hits[rows].sum(), loss[rows].sum(), len(rows)) for p, rows in pools.items()}
-        for i in members:
-            own = [counts[int(p)] for p in partition.test_pools(clients[i])]
-            right, lost, size = np.sum(own, axis=0) if own else (0, 0, 0)
-            if size:  # a client without test samples stays nan
-                local[i], losses[i] = right / size, lost / size
+        counts = (np.bincount(pool, each[samples], len(pools)) for each in (hits, loss, np.ones_like(hits)))
+        right, lost, size = (np.bincount(owner, count[own], len(members)) for count in counts)
+        tested = members[size > 0]  # a client without test samples stays nan
+        local[tested], losses[tested] = (sums[size > 0] / size[size > 0] for sums in (right, lost))
         if full:
             complete = federation.test
             over_all = hits if shared else _predict(federation, w, complete, np.arange(len(complete)))[0]
             everywhere[members] = over_all.mean()
     return local, everywhere, losses
+
+
+def _rows(offsets: np.ndarray, values: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The ``chosen`` rows of compressed ``values`` one after the other, and whose place each value has."""
+    starts, sizes = offsets[chosen], offsets[chosen + 1] - offsets[chosen]
+    whose = np.repeat(np.arange(len(chosen)), sizes)
+    within = np.arange(len(whose)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return values[starts[whose] + within], whose
+
+
+def _test_sizes(partition: Partition, clients: Sequence[int]) -> np.ndarray:
+    """Number of test samples of each of ``clients`` [m]."""
+    pools, whose = _rows(partition.own_offsets, partition.own_pools, np.asarray(clients))
+    return np.bincount(whose, np.diff(partition.pool_offsets)[pools], len(clients)).astype(np.int64)
 
 
 @torch.no_grad()

@@ -35,12 +35,19 @@ def first_done(
     """
     busy, done = list(busy), list[Work]()
     while len(done) < size:
-        taken = {work.client for work in busy + done}
-        idle = [k for k in range(clients) if k not in taken]
-        for k in rng.choice(idle, size=min(slots - len(busy), len(idle)), replace=False) if idle else ():
-            busy.append(begin(int(k), now))
+        taken = sorted(work.client for work in busy + done)
+        idle = clients - len(taken)
+        for place in rng.choice(idle, size=min(slots - len(busy), idle), replace=False) if idle else ():
+            busy.append(begin(_idle(int(place), taken), now))
         first = min(busy, key=lambda work: (work.ends, work.client))
         busy.remove(first)
         done.append(first)
         now = first.ends
     return done, busy
+
+
+def _idle(place: int, taken: list[int]) -> int:
+    """The client at ``place`` among all that are not ``taken`` (sorted)."""
+    for k in taken:
+        place += k <= place
+    return place

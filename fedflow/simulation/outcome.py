@@ -9,6 +9,9 @@ from torch import Tensor
 from fedflow.methods.base import Dissimilarity
 from fedflow.simulation.evaluation import Scores
 
+PERSONAL_CLIENTS = 1000  # personal models of an outcome, those of the lowest client numbers
+PERSONAL_BYTES = 1 << 30  # ... and no more than this
+
 
 @dataclass
 class Round:
@@ -38,9 +41,12 @@ class Round:
 
 @dataclass
 class Outcome:
-    """The end of a run: scores of every client that took part, and the models they are served."""
+    """The end of a run: scores of every client that could take part, and the models they are served.
 
-    scores: Scores  # in client order
+    Of personal models, those of the first ``PERSONAL_CLIENTS`` clients, within ``PERSONAL_BYTES``.
+    """
+
+    scores: Scores  # in client order, of all of them
     participations: np.ndarray  # [N]
     metrics: dict[str, Any]
     models: dict[int, Tensor]  # the served vectors: by cluster number, or by client; {0: w} if global

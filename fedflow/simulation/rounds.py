@@ -5,7 +5,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from fedflow.simulation.evaluation import EvaluationShard, Scores, evaluate_shar
 from fedflow.simulation.events import Work, first_done
 from fedflow.simulation.executors import Executor, Inline, balanced
 from fedflow.simulation.gathered import Gathered
-from fedflow.simulation.outcome import Outcome, Round
+from fedflow.simulation.outcome import PERSONAL_BYTES, PERSONAL_CLIENTS, Outcome, Round
 from fedflow.simulation.timing import Timing
 from fedflow.simulation.worker import (
     IntroductionShard,
@@ -39,6 +39,7 @@ from fedflow.simulation.worker import (
 )
 
 CODE = ("random.py", "data/examples.py", "models", "heterogeneity", "local", "methods", "simulation")
+WAVE = 1 << 26  # values of models that clients have to themselves, scored at a time: 256 MiB
 
 
 class RunSettings(Settings):
@@ -51,6 +52,9 @@ class RunSettings(Settings):
     )
     min_cohort: int = option(1, "stop with an error when fewer clients of a round succeed", ge=1)
     evaluate_every: int = option(5, "rounds between evaluations; the last round is always evaluated", ge=1)
+    evaluate_clients: int | None = option(
+        None, "score so many random clients, the same in every round and at the end; null: all", ge=1
+    )
     fine_tune: bool = option(True, "at the end, also score every client after one more local training")
     keep_trained: bool = option(False, "keep every client's last trained model, and score it at the end")
     target_accuracy: float | None = option(
@@ -66,6 +70,7 @@ class _State:
     store: ClientStore
     participations: np.ndarray
     assignment: np.ndarray  # last known cluster of every client, -1 before the first
+    assignments: dict[int, Tensor] = field(default_factory=dict)  # the same, by round where it changed
     introduced: dict[str, int] | None = None  # bytes that the introductions took, down and up
     busy: list[Work] = field(default_factory=list)  # what clients do while the server takes its steps
     history: list[Round] = field(default_factory=list)
@@ -99,6 +104,15 @@ class Simulation:
         self.folder = checkpoints / self.fingerprint if checkpoints else None
 
     @cached_property
+    def scored(self) -> Sequence[int]:
+        """The clients that evaluations are about: all, or a sample that is the same for all methods."""
+        size = self.settings.evaluate_clients
+        if size is None or size >= self.clients:
+            return range(self.clients)
+        rng = generator(self.job.seed, "evaluated clients")
+        return sorted(rng.choice(self.clients, size=size, replace=False).tolist())
+
+    @cached_property
     def state(self) -> _State:
         """The state to go on from: of the checkpoint, if there is one."""
         return self._start()
@@ -127,7 +141,7 @@ class Simulation:
         """Final scores of every client, on its own and the complete test set, and the models behind them."""
         settings = self.settings
         what = {"full": True, "tune": settings.fine_tune, "trained": settings.keep_trained, "models": True}
-        scores = self._scores("final evaluation", range(self.clients), **what)
+        scores = self._scores("final evaluation", self.scored, **what)
         compared = self._compared()
         newcomers = self._welcome()
         last = self.state.history[-1]
@@ -157,7 +171,7 @@ class Simulation:
             "bytes_to_target": reached.bytes_down + reached.bytes_up if reached else None,
             "clock": last.clock,
             "clock_to_target": reached.clock if reached else None,
-            "clusters": len(set(scores.cluster.tolist())),
+            "clusters": len(np.unique(scores.cluster)),
             **self._agreement(scores),
             "failed_clients": sum(len(r.failed) for r in self.state.history),
         }
@@ -165,15 +179,21 @@ class Simulation:
             metrics["newcomers"] = len(newcomers.clients)
             metrics["newcomer_accuracy"] = _mean_or_none(newcomers.local_accuracy)
             metrics["newcomer_tuned_accuracy"] = _mean_or_none(newcomers.tuned_accuracy)
+        if len(scores.clients) < self.clients:
+            metrics["evaluated_clients"] = len(scores.clients)
         owner = {
-            "global": np.zeros(self.clients, dtype=int),
+            "global": np.zeros(len(scores.clients), dtype=int),
             "cluster": scores.cluster,
-            "personal": np.arange(self.clients),
+            "personal": np.array(scores.clients),
         }
-        models = {int(i): scores.models[at] for i, at in zip(owner[self.job.method.serves], scores.model)}
+        served = zip(owner[self.job.method.serves].tolist(), scores.model.tolist())
+        models = {i: scores.models[at] for i, at in served if at >= 0}
+        if self.job.method.serves == "personal":
+            models = {i: models[i] for i in sorted(models)[: self._recorded]}
         return Outcome(
-            scores, self.state.participations, metrics, models, newcomers, compared, self.job.method.lasting
-        )
+            scores.among(self.federation.partition, self.clients), self.state.participations, metrics, models,
+            newcomers, compared, self.job.method.lasting,
+        )  # fmt: skip
 
     def forget(self) -> None:
         """Delete the checkpoint: the run is finished and recorded."""
@@ -181,7 +201,7 @@ class Simulation:
             (self.folder / FILE).unlink(missing_ok=True)  # first: without the rows it must not be found
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Names the experiment: a checkpoint of another one is never taken up."""
         about = {
@@ -225,8 +245,12 @@ class Simulation:
         state.store.restore(tensors)
         state.participations = tensors["participations"].numpy()
         state.assignment = tensors["assignment"].numpy()
+        start = "assignments/"
+        state.assignments = {int(n.removeprefix(start)): t for n, t in tensors.items() if n.startswith(start)}
         for past in facts["history"]:
             past["failed"] = {int(k): reason for k, reason in past["failed"].items()}
+            if past["round"] in state.assignments:
+                past["assignment"] = state.assignments[past["round"]].tolist()
             state.history.append(Round(**past))
         state.introduced = facts["introduced"]
         for work in facts["busy"]:
@@ -245,9 +269,10 @@ class Simulation:
         tensors |= state.store.changes()
         tensors["participations"] = torch.from_numpy(state.participations)
         tensors["assignment"] = torch.from_numpy(state.assignment)
+        tensors |= {f"assignments/{number}": t for number, t in state.assignments.items()}
         facts = {
             "fingerprint": self.fingerprint,
-            "history": [asdict(r) for r in state.history],
+            "history": [vars(r) | {"assignment": None} for r in state.history],
             "introduced": state.introduced,
             "busy": [{k: v for k, v in vars(work).items() if k != "received"} for work in state.busy],
         }
@@ -402,7 +427,7 @@ class Simulation:
 
     def _evaluate(self, report: Round) -> None:
         personal = self.job.method.serves == "personal"  # N models on the complete test set: only at the end
-        scores = self._scores(f"round {report.round} · evaluate", range(self.clients), full=not personal)
+        scores = self._scores(f"round {report.round} · evaluate", self.scored, full=not personal)
         local = _known(summarise(scores.local_accuracy))
         report.local_accuracy, report.local_std, report.local_worst10 = (
             local["mean"],
@@ -410,16 +435,19 @@ class Simulation:
             local["worst10"],
         )
         report.global_accuracy = _mean_or_none(scores.global_accuracy)
-        report.clusters = len(set(scores.cluster.tolist()))
+        report.clusters = len(np.unique(scores.cluster))
         if self.job.method.serves == "cluster" or self.job.method.clustered:
             for name, value in self._agreement(scores).items():
                 setattr(report, name, value)
-            if not np.array_equal(scores.cluster, self.state.assignment):
-                report.assignment = scores.cluster.tolist()
-        self.state.assignment = scores.cluster
+            if not np.array_equal(scores.cluster, self.state.assignment[scores.clients]):
+                self.state.assignment[scores.clients] = scores.cluster
+                report.assignment = self.state.assignment.tolist()
+                self.state.assignments[report.round] = torch.tensor(report.assignment, dtype=torch.int32)
+        self.state.assignment[scores.clients] = scores.cluster
 
     def _agreement(self, scores: Scores) -> dict[str, float | None]:
-        return agreement(scores.cluster, self.groups, self._labels)
+        groups, labels = (a if a is None else a[scores.clients] for a in (self.groups, self._labels))
+        return agreement(scores.cluster, groups, labels)
 
     @cached_property
     def _labels(self) -> np.ndarray | None:
@@ -428,8 +456,8 @@ class Simulation:
         if labels.ndim != 1 or labels.dtype.kind == "f":
             return None
         own = np.zeros((self.clients, labels.max() + 1), dtype=np.bool_)
-        for k in range(self.clients):
-            own[k, labels[self.federation.partition.train(k)]] = True
+        sizes, indices = self.sizes, self.federation.partition.indices
+        own[np.repeat(np.arange(self.clients), sizes), labels[indices[: sizes.sum()]]] = True
         return own
 
     def _compared(self) -> Dissimilarity | None:
@@ -454,16 +482,28 @@ class Simulation:
         return self._scores("newcomers", late, tune=True)
 
     def _scores(self, title: str, clients: Sequence[int], **what: Any) -> Scores:
-        number, load = self.settings.rounds + 1, np.ones(len(self.federation.partition.sizes))
-        method, names = self.job.method, self._served_with()
+        number, method, names = self.settings.rounds + 1, self.job.method, self._served_with()
         names += ["trained"] if what.get("trained") else []
-        shards = [
-            EvaluationShard(
-                number, share, *self._messages(share, method.deliver, method.newcomer, names), **what
-            )
-            for share in balanced(list(clients), load, self.executor.workers)
-        ]
-        return merged(self.executor.map(evaluate_shard, self.job, shards, title))
+        # Where all are served one model, one of them is asked for it.
+        asked = None if names or method.serves != "global" else 1
+        # Models of their own need not be in memory all at once.
+        own = bool(names) or method.serves == "personal"
+        size = max(1, WAVE // self.federation.model.size) if own else len(clients)
+        workers, parts = self.executor.workers, list[Scores]()
+        for start in range(0, len(clients), size):
+            wave = list(clients[start : start + size])
+            what["models"] = what.get("models", False) and (not own or start < self._recorded)
+            shares = [wave[i::workers] for i in range(min(workers, len(wave)))]
+            sent = [self._messages(share[:asked], method.deliver, method.newcomer, names) for share in shares]
+            shards = [EvaluationShard(number, *to, **what) for to in zip(shares, *zip(*sent))]
+            parts += self.executor.map(evaluate_shard, self.job, shards, title)
+        return merged(parts)
+
+    @property
+    def _recorded(self) -> int:
+        """How many personal models the outcome holds at most."""
+        model = self.federation.model
+        return max(1, min(PERSONAL_CLIENTS, PERSONAL_BYTES // (model.size * model.dtype.itemsize)))
 
 
 def _down(shards: Sequence[Shard]) -> int:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel, Run
 
-PERSONAL_CLIENTS = 1000  # personal models kept per run, those of the lowest client numbers
-PERSONAL_BYTES = 1 << 30  # ... and no more than this
 ALIAS = "newest"  # MLflow reserves "latest"
 CODE = Path(__file__).with_name("served.py")
 REQUIREMENTS = ("fedflow", "mlflow", "numpy", "safetensors", "torch")
@@ -140,9 +138,7 @@ def _served(
     """Name, rows and clients of each model to log."""
     everyone = list(range(len(cluster)))
     if serves == "personal":
-        size = next(iter(models.values())).nbytes
-        kept = sorted(models)[: max(1, min(PERSONAL_CLIENTS, PERSONAL_BYTES // size))]
-        yield "personal", kept, kept
+        yield "personal", sorted(models), sorted(models)
     elif serves == "cluster":
         for j in sorted(models):
             yield f"cluster-{j}", [j], [k for k in everyone if cluster[k] == j]
