@@ -5,6 +5,7 @@ written last, so a folder that has one is complete.
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -250,6 +251,13 @@ def _file(split: str) -> str:
 
 
 def _sha256(file: Path) -> str:
+    about = file.stat()
+    return _sum_of(file, about.st_ino, about.st_size, about.st_mtime_ns)
+
+
+@functools.lru_cache
+def _sum_of(file: Path, *version: int) -> str:
+    """Its SHA-256, read once per version of the file."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

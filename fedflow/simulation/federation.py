@@ -2,14 +2,18 @@
 
 import functools
 import json
+import os
+import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import torch
 
-from fedflow.data import Examples, load_prepared
+from fedflow.data import Dataset, Examples, load_prepared
 from fedflow.data.files import reason
-from fedflow.errors import BadInput
+from fedflow.errors import BadInput, FedflowError
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, load_partition
@@ -42,32 +46,82 @@ class Federation:
 
 
 @dataclass(frozen=True)
-class FederationFiles:
-    """The same, by path: what travels to workers, which load it once each and share the file's pages."""
+class Stored:
+    """A folder of data: its path where the run was started, and the hash of its content.
 
-    prepared: str
-    partition: str
+    On another machine the path may be missing, or hold something else. There the same content is looked
+    for in the worker's own data folder, `FEDFLOW_CACHE` (default ``data`` where it was started): by
+    hash, and by the last two names of the path (``prepared/digits``).
+    """
+
+    path: str
+    hash: str
+
+    def places(self) -> list[Path]:
+        """Where the content may lie, the likeliest first."""
+        own, here = Path(os.environ.get("FEDFLOW_CACHE") or "data").resolve(), Path(self.path)
+        return list(dict.fromkeys([here, own / self.hash, own.joinpath(*here.parts[-2:])]))
+
+
+@dataclass(frozen=True)
+class FederationFiles:
+    """The same, by content: what travels to workers, which load it once each and share the file's pages."""
+
+    prepared: Stored
+    partition: Stored
     model: str
     model_options: str = "{}"  # JSON, because only hashable paths and names are loaded once
     device: str = "cpu"
-    public: str = ""  # another prepared data set, of the server itself
+    public: Stored | None = None  # another prepared data set, of the server itself
     noise: int = 0  # so many random inputs are the server's data instead
-    content: str = ""  # hashes of both: files made anew at the same place are loaded anew
 
     def open(self) -> Federation:
+        """Raises `FedflowError` if this machine lacks the content, or has it damaged."""
         return _open(self)
+
+
+class _Content(Protocol):
+    @property
+    def hash(self) -> str: ...
+
+
+C = TypeVar("C", bound=_Content)
+
+
+def found(stored: Stored, load: Callable[[Path], C]) -> C:
+    """What ``load`` reads in the first place that has the content; other content is never taken for it."""
+    if not stored.hash:  # it was never made: ``load`` says so
+        return load(Path(stored.path))
+    seen = []
+    for folder in stored.places():
+        try:
+            content = load(folder)
+        except FedflowError as error:
+            seen.append(f"{error}" if folder.is_dir() else f"there is no {folder}")
+            continue
+        if content.hash == stored.hash:
+            return content
+        seen.append(f"{folder} has content {content.hash}")
+    raise FedflowError(
+        f"{socket.gethostname()} lacks content {stored.hash}: {'; '.join(seen)}. "
+        f"Copy {stored.path} to {stored.places()[1]} (FEDFLOW_CACHE sets where), share it, or `dvc pull` it"
+    )
+
+
+def _load_whole(folder: Path) -> Dataset:
+    return load_prepared(folder, verify=True)
 
 
 @functools.lru_cache(maxsize=2)
 def _open(files: FederationFiles) -> Federation:
-    dataset, partition = load_prepared(Path(files.prepared)), load_partition(Path(files.partition))
+    dataset, partition = found(files.prepared, _load_whole), found(files.partition, load_partition)
     classes = partition.classes or dataset.num_classes
     factory = functools.partial(
         build, files.model, dataset.input_shape, classes, **json.loads(files.model_options)
     )
     device = torch.device(files.device)
     train = dataset.train.relabelled(partition.train_labels).to(device)
-    public = load_prepared(Path(files.public)).train.to(device) if files.public else None
+    public = found(files.public, _load_whole).train.to(device) if files.public else None
     if files.noise:
         public = random_examples(train, files.noise)
     elif public is None and len(partition.public):

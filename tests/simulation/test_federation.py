@@ -1,0 +1,91 @@
+"""Federations found by content, wherever a worker has it."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedflow.config import load_params
+from fedflow.errors import FedflowError
+from fedflow.experiment import Experiment, prepare_dataset, prepare_partition
+from fedflow.simulation import federation
+from fedflow.simulation.federation import FederationFiles
+
+PARAMS = """
+data: {digits: {source: digits}}
+models: {digits: {name: mlp, options: {hidden: [4]}}}
+partitions: {few: {dataset: digits, scheme: iid, clients: 3}}
+methods: {fedavg: {}}
+grid: {datasets: [digits], partitions: [few], methods: [fedavg], seeds: [0]}
+engine: {device: cpu}
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationFiles:
+    """What travels to a worker; the worker runs in an empty folder, and has the machine's name "node7"."""
+    root, worker = tmp_path / "root", tmp_path / "worker"
+    root.mkdir()
+    worker.mkdir()
+    (root / "params.yaml").write_text(PARAMS)
+    params = load_params(root / "params.yaml")
+    prepare_dataset(params, "digits", root)
+    prepare_partition(params, "few", root)
+    monkeypatch.chdir(worker)
+    monkeypatch.delenv("FEDFLOW_CACHE", raising=False)
+    monkeypatch.setattr(federation.socket, "gethostname", lambda: "node7")
+    files = Experiment(params, "few", "fedavg", 0, root).job.federation
+    assert isinstance(files, FederationFiles)
+    return files
+
+
+def elsewhere(files: FederationFiles) -> FederationFiles:
+    """The same content on another machine: none of its paths exists here."""
+    gone = {part: replace(getattr(files, part), path=f"/gone/{part}/x") for part in ("prepared", "partition")}
+    return replace(files, **gone)
+
+
+@pytest.mark.parametrize("place", ["cache by hash", "cache by name", "working folder"])
+def test_a_worker_finds_the_content_in_its_own_folder(files, tmp_path, monkeypatch, place):
+    root = tmp_path / ("worker/data" if place == "working folder" else "cache")
+    if place != "working folder":
+        monkeypatch.setenv("FEDFLOW_CACHE", str(root))
+    for part in ("prepared", "partition"):
+        stored = getattr(files, part)
+        shutil.copytree(stored.path, root / (stored.hash if place == "cache by hash" else f"{part}/x"))
+    opened, there = elsewhere(files).open(), files.open()
+    assert opened is not there
+    assert opened.train.x.equal(there.train.x)
+    assert opened.partition.hash == files.partition.hash
+
+
+def test_other_content_at_the_path_is_passed_over(files, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDFLOW_CACHE", str(tmp_path / "cache"))
+    expected, own = files.open(), files.prepared
+    shutil.copytree(own.path, tmp_path / "cache" / own.hash)
+    params = load_params(tmp_path / "root" / "params.yaml", ["data.digits.train_limit=500"])
+    prepare_dataset(params, "digits", tmp_path / "root")
+    federation._open.cache_clear()
+    assert files.open().train.x.equal(expected.train.x)
+
+
+def test_content_that_is_nowhere_ends_in_one_line_that_says_what_to_do(files):
+    with pytest.raises(FedflowError) as error:
+        elsewhere(files).open()
+    message, own = str(error.value), files.prepared.hash
+    assert "\n" not in message
+    for part in (
+        f"node7 lacks content {own}", "there is no /gone/prepared/x", f"worker/data/{own}",
+        "worker/data/prepared/x", "Copy /gone/prepared/x", "FEDFLOW_CACHE", "dvc pull",
+    ):  # fmt: skip
+        assert part in message
+
+
+def test_damaged_content_is_named_and_never_used(files):
+    images = Path(files.prepared.path) / "train.safetensors"
+    data = bytearray(images.read_bytes())
+    data[-1] ^= 1
+    images.write_bytes(data)
+    with pytest.raises(FedflowError, match=r"train\.safetensors: wrong checksum"):
+        files.open()
