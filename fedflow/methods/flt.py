@@ -17,8 +17,10 @@ means up.
 *Newcomer*: sends a signature; case I: the mean of its relatives' models; case II: the cluster that is nearest
 before any embedding; with assign: anew all clients are related anew.
 *Differs from the paper in*: no UMAP unless reducer: umap (extra ``umap``), and without it gamma lies in the
-middle of the largest gap of A, as 1 is in units of UMAP; A_ij pairs means one to one, as the code does
-(distance: min_pair is what is printed); the absent do not count (absent: stale is the paper's, which moves a
+middle of the largest gap of A, as 1 is in units of UMAP: groups that are close to each other beside one that
+is far off are taken for one; A_ij pairs means one to one, as the code does (distance: min_pair is what is
+printed), which wants no more means than a client has labels (k: nothing), else a label's second mean lies
+anywhere; the absent do not count (absent: stale is the paper's, which moves a
 model by the participants' share only). The printed averages do not sum to 1; here, as in the code, they do.
 *Ambiguous*: clients of the code train one auto-encoder in turn, or on pooled data; of the paper each its own.
 """
@@ -33,15 +35,18 @@ from fedflow.local.client import Client
 from fedflow.local.labels import label_shares
 from fedflow.methods.base import Server, register
 from fedflow.methods.related import Related
+from fedflow.models.flat import FlatModel
 from fedflow.settings import option
+
+UNTRAINED = ("pixels", "labels")
 
 
 @register("flt", "FLT")
 class FLT(Related):
-    encoder: str = option(
-        "conv", "auto-encoder: conv for grey images, residual for colour; or pixels as they are; or labels = "
-        "which a client has, equal ones being related (an upper bound)",
-        choices=(*ENCODERS, "pixels", "labels"), symbol="G", source="Table 13; the others: authors' code",
+    encoder: str | None = option(
+        None, "auto-encoder; nothing = conv for grey images, residual for colour; or pixels as they are; or "
+        "labels = which a client has, equal ones being related (an upper bound)",
+        choices=(*ENCODERS, *UNTRAINED), symbol="G", source="Table 13; the others: authors' code",
     )  # fmt: skip
     latent: int = option(128, "numbers that an image becomes", symbol="e", ge=1, source="section 4")
     pretraining: int = option(40, "epochs on the server's images", ge=1, source="authors' code: 25 to 40")
@@ -55,14 +60,14 @@ class FLT(Related):
 
     def learn(self, public: Examples, seed: int) -> Server:
         """``encoder`` [W]: what clients get of the auto-encoder that was trained on the public images."""
-        if self.encoder not in ENCODERS:
+        if self.encoder in UNTRAINED:
             return {}
-        model = autoencoder(self.encoder, tuple(public.x.shape[1:]), self.latent)
+        model = self.autoencoder(public.x)
         w = pretrain(model, public.x, self.pretraining, seed)
         return {"encoder": w if self.finetuning else model.part("encoder.*").of(w)}
 
     def invite(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
-        if self.encoder not in ENCODERS:
+        if self.encoder in UNTRAINED:
             return {}
         if "encoder" not in server:
             raise BadInput(
@@ -71,13 +76,18 @@ class FLT(Related):
             )  # fmt: skip
         return {"encoder": server["encoder"]}
 
+    def autoencoder(self, x: Tensor) -> FlatModel:
+        """The auto-encoder for images ``x`` [n, C, H, W]."""
+        shape = tuple(x.shape[1:])
+        return autoencoder(self.encoder or ("residual" if shape[0] == 3 else "conv"), shape, self.latent)
+
     def points(self, client: Client) -> Tensor:
         if self.encoder == "labels":
             return (label_shares(client) > 0)[None].to(client.model.dtype)
         x, _ = client.data(raw=True)
         if self.encoder == "pixels":
             return pixels(x).flatten(1)
-        model, w = autoencoder(self.encoder, tuple(x.shape[1:]), self.latent), client.received["encoder"]
+        model, w = self.autoencoder(x), client.received["encoder"]
         encoder = model.part("encoder.*")
         if len(w) not in (model.size, len(encoder.index)):
             raise BadInput("method.public", self.public, f"images of the clients' shape, {list(x.shape[1:])}")

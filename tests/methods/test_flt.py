@@ -241,6 +241,14 @@ def test_residual_encoders_are_made_for_colour(digits: Dataset) -> None:
     assert ran.servers[-1]["encoder"].shape == (model.size,) and model.buffers > 0
 
 
+def test_the_encoder_is_made_for_the_channels_of_the_images(federation: Federation) -> None:
+    method = build_method("flt", {"pretraining": 1, "latent": 4})
+    for channels, name in ((1, "conv"), (3, "residual")):
+        images = Examples(federation.train.x.expand(-1, channels, -1, -1), federation.train.y)
+        learnt = method.learn(images, 0)["encoder"]
+        assert learnt.shape == (autoencoder(name, (channels, 8, 8), 4).size,)
+
+
 # Newcomers
 
 
