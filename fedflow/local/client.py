@@ -7,6 +7,7 @@ operations only and never branch in Python on tensor values.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -74,16 +75,17 @@ class Client:
         lr: float,
         index: Tensor,
         real: Tensor | None,
-        schedule: Mapping[str, tuple[Tensor, Tensor] | list[Tensor]],
+        schedule: Mapping[str, list[Tensor] | Mapping[str, Tensor]],
         received: Mapping[str, Tensor],
         kept: Mapping[str, Tensor],
         mean_samples: float | None = None,  # of a client on its own: its samples
+        vmapped: bool = False,
     ) -> None:
         self.model, self.training, self.lr = model, training, lr
         self.received, self.kept = received, kept
         self._examples, self._index, self._real, self._schedule = examples, index, real, schedule
-        count = torch.tensor(len(index), device=index.device) if real is None else real.sum()
-        self.samples = count.to(model.dtype)
+        self._vmapped = vmapped
+        self.samples = self._scalar(len(index) if real is None else real.sum())
         self.mean_samples = self.samples if mean_samples is None else self._scalar(mean_samples)
         self.trained: Tensor | None = None
         self.times: Tensor  # the engine knows them
@@ -140,8 +142,10 @@ class Client:
         """Number of local steps tau_k that this client really takes, scalar tensor."""
         schedule = self._schedule[stream]
         if isinstance(schedule, list):
-            return torch.tensor(len(schedule), dtype=self.model.dtype, device=self._index.device)
-        return schedule[1].any(-1).sum().to(self.model.dtype)
+            return self._scalar(len(schedule))
+        if "active" not in schedule:
+            return self._scalar(len(schedule["positions"]))
+        return self._scalar(schedule["active"].sum())
 
     def fit(
         self,
@@ -172,7 +176,7 @@ class Client:
         many epochs, it gets a batch of each. Steps that a padded client does not have change nothing.
         """
         now, losses = start, torch.zeros_like(self.train_loss)
-        for batches, active in self._batches(streams):
+        for *batches, active in zip(*map(self._batches, streams), self._active(streams[0]), strict=True):
             later = step(now, *batches)
             assert self._seen is not None
             value = self._seen[0]
@@ -222,25 +226,34 @@ class Client:
         return Update(
             vectors=vectors,
             weight=self._scalar(self.samples if weight is None else weight),
-            group=torch.as_tensor(group, device=self._index.device),
+            group=self._scalar(group, torch.int64),
             scalars=dict(scalars or {}),
             keep=dict(keep or {}),
         )
 
-    def _scalar(self, value: Tensor | float) -> Tensor:
-        return torch.as_tensor(value, dtype=self.model.dtype, device=self._index.device)
+    def _scalar(self, value: Tensor | float, dtype: torch.dtype | None = None) -> Tensor:
+        """A scalar tensor on the device, made there: a copy from the host would make the GPU wait."""
+        dtype = dtype or self.model.dtype
+        if isinstance(value, Tensor):
+            return value.to(self._index.device, dtype)
+        return torch.full((), value, dtype=dtype, device=self._index.device)
 
-    def _batches(self, streams: Sequence[str]) -> Iterator[tuple[list[Batch], Tensor | None]]:
-        """For every step one batch of each stream, and whether a padded client has this step."""
-        for batches in zip(*map(self._batches_of, streams), strict=True):
-            mask = batches[0].mask
-            yield list(batches), None if mask is None else mask.any()
-
-    def _batches_of(self, stream: str) -> Iterator[Batch]:
+    def _batches(self, stream: str) -> Iterator[Batch]:
         schedule = self._schedule[stream]
         if isinstance(schedule, list):
             return (self._batch(positions, None) for positions in schedule)
-        return (self._batch(positions, mask) for positions, mask in zip(*(t.unbind(0) for t in schedule)))
+        steps = schedule["positions"].unbind(0)
+        masks = schedule["mask"].unbind(0) if "mask" in schedule else repeat(None)
+        return (self._batch(positions, mask) for positions, mask in zip(steps, masks))
+
+    def _active(self, stream: str) -> Sequence[Tensor | None]:
+        """For every step whether this client has it; None where all clients of the cohort do."""
+        schedule = self._schedule[stream]
+        if isinstance(schedule, list):
+            return [None] * len(schedule)
+        if "active" in schedule:
+            return schedule["active"].unbind(0)
+        return [None] * len(schedule["positions"])
 
     def _batch(self, positions: Tensor, mask: Tensor | None) -> Batch:
         rows = self._index[positions]
@@ -268,7 +281,7 @@ class Client:
 
     def _gradient(self, loss: Loss, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Gradient [D] of ``loss``, the data loss of the batch, and the buffers after it."""
-        if self._real is None:
+        if not self._vmapped:
             leaf = w.detach().requires_grad_()
             (g,) = torch.autograd.grad(loss(leaf, batch), leaf)
             assert self._seen is not None

@@ -43,24 +43,35 @@ def batches(
 
 def padded_batches(
     training: LocalTraining,
-    samples: list[int],
+    samples: Sequence[int],
     epochs: int | Sequence[int],
     seed: int,
     stream: str,
     round: int,
-    clients: list[int],
-) -> tuple[Tensor, Tensor]:
-    """The same batches for a cohort of ragged clients and epochs: positions [C, S, B] and mask [C, S, B].
+    clients: Sequence[int],
+    steps: int | None = None,
+) -> dict[str, Tensor]:
+    """The same batches for a cohort of ragged clients and epochs, in ``steps`` (as many as it takes).
 
-    Steps that a client does not have are all masked.
+    "positions" [C, S, B], "mask" [C, S, B]: which of them are real, and "active" [C, S]: who has this step.
+    The last two are absent where they would be true everywhere.
     """
     each = [epochs] * len(samples) if isinstance(epochs, int) else epochs
-    steps = max(training.steps(n, e) for n, e in zip(samples, each))
-    width = min(training.batch_size or max(samples), max(samples))
+    own = [training.steps(n, e) for n, e in zip(samples, each)]
+    size, steps = training.batch_size, steps or max(own)
+    width = min(size or max(samples), max(samples))
     positions = np.zeros((len(clients), steps, width), dtype=np.int64)
     mask = np.zeros((len(clients), steps, width), dtype=bool)
     for c, (client, n, e) in enumerate(zip(clients, samples, each)):
-        for s, batch in enumerate(batches(training, n, e, seed, stream, round, client)):
-            positions[c, s, : len(batch)] = batch
-            mask[c, s, : len(batch)] = True
-    return torch.from_numpy(positions), torch.from_numpy(mask)
+        rng = generator(seed, f"batches/{stream}", round, client)
+        rows = training.steps(n, 1)
+        mask[c, : e * rows] = np.tile((np.arange(rows * width) < n).reshape(rows, width), (e, 1))
+        for epoch in range(e):
+            its = slice(epoch * rows, (epoch + 1) * rows)
+            positions[c, its][mask[c, its]] = rng.permutation(n)
+    schedule: dict[str, np.ndarray] = {"positions": positions}
+    if not mask.all():
+        schedule["mask"] = mask
+    if min(own) < steps:
+        schedule["active"] = np.arange(steps) < np.array(own)[:, None]
+    return {name: torch.from_numpy(array) for name, array in schedule.items()}

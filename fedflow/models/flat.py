@@ -10,12 +10,17 @@ counters stay in the module.
 import copy
 import fnmatch
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from fedflow.errors import BadInput
+from fedflow.models.matmul import use_matmul
+
+PRECISIONS = ("float32", "tf32", "bf16")
+CONVOLUTIONS = ("matmul", "grouped")
 
 
 class Part:
@@ -45,6 +50,10 @@ class FlatModel:
 
     ``factory`` builds the module; it may define ``losses(outputs, y) -> [B]`` and
     ``hits(outputs, y) -> [B]``, which default to cross-entropy and to a correct arg max.
+
+    ``precision`` is that of products on a GPU: float32, tf32 (rounded inputs, for all models of the process),
+    or bf16 where autocast finds it safe. ``convolution`` says how a cohort convolves: one matrix product per
+    client, or one grouped convolution.
     """
 
     def __init__(
@@ -53,8 +62,11 @@ class FlatModel:
         *,
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
+        precision: str = "float32",
+        convolution: str = "matmul",
     ) -> None:
         self.factory, self.device, self.dtype = factory, torch.device(device), dtype
+        self.precision, self.convolution = precision, convolution
         with torch.random.fork_rng(devices=[]):
             self._template = factory()
         tensors: dict[str, Tensor] = dict(self._template.named_parameters())
@@ -198,15 +210,28 @@ class FlatModel:
         module, slots = self._own_modules()[train]
         for (table, key), piece in zip(slots, pieces):
             table[key] = piece
-        return module(x)
+        if self.precision != "bf16":
+            return module(x)
+        with torch.autocast(self.device.type, torch.bfloat16):
+            return module(x).to(self.dtype)
 
-    def ready(self) -> None:
-        """Build this thread's modules now: under a ``torch.func`` transform they cannot be cast or moved."""
-        self._own_modules()
+    @contextmanager
+    def for_cohorts(self) -> Iterator[None]:
+        """In this thread, until it ends: calls are those of a cohort under ``torch.func.vmap``.
+
+        This thread's modules are built before, because under a transform they cannot be cast or moved.
+        """
+        self._per_thread.cohorts = True
+        try:
+            self._own_modules()
+            yield
+        finally:
+            self._per_thread.cohorts = False
 
     def _own_modules(self) -> dict[bool, tuple[nn.Module, list[tuple[dict, str]]]]:
         """This thread's modules by training mode, each with the table and key of every piece."""
-        modules = getattr(self._per_thread, "modules", None)
+        kind = "cohort_modules" if getattr(self._per_thread, "cohorts", False) else "modules"
+        modules = getattr(self._per_thread, kind, None)
         if modules is None:
             modules = {}
             for mode in (True, False):
@@ -214,15 +239,20 @@ class FlatModel:
                 for name, layer in list(module.named_modules()):
                     if isinstance(layer, nn.Dropout):
                         module.set_submodule(name, _KeyedDropout(layer.p, self._per_thread).train(mode))
+                if kind == "cohort_modules" and self.convolution == "matmul":
+                    use_matmul(module)
                 modules[mode] = module, [_slot(module, name) for name in self.names]
-            self._per_thread.modules = modules
+            setattr(self._per_thread, kind, modules)
+            if self.device.type == "cuda":
+                torch.backends.cuda.matmul.allow_tf32 = self.precision == "tf32"
+                torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
         return modules
 
     def __deepcopy__(self, memo: dict) -> "FlatModel":
         return self
 
     def __reduce__(self) -> tuple:
-        return _rebuild, (self.factory, str(self.device), self.dtype)
+        return _rebuild, (self.factory, str(self.device), self.dtype, self.precision, self.convolution)
 
 
 def _slot(module: nn.Module, name: str) -> tuple[dict, str]:
@@ -245,5 +275,7 @@ class _KeyedDropout(nn.Module):
         return x * (noise >= self.p) / (1 - self.p)
 
 
-def _rebuild(factory: Callable[[], nn.Module], device: str, dtype: torch.dtype) -> FlatModel:
-    return FlatModel(factory, device=device, dtype=dtype)
+def _rebuild(
+    factory: Callable[[], nn.Module], device: str, dtype: torch.dtype, precision: str, convolution: str
+) -> FlatModel:
+    return FlatModel(factory, device=device, dtype=dtype, precision=precision, convolution=convolution)

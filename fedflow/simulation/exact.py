@@ -20,6 +20,20 @@ class ExactSum:
         self._add(vector.double() * weight)
         self.weight += weight
 
+    def add_rows(self, vectors: Tensor, weights: list[float]) -> None:
+        """Add ``weights`` [C] times ``vectors`` [C, n], by halves: few operations, whatever C is."""
+        scale = torch.tensor(weights, dtype=torch.float64).to(vectors.device, non_blocking=True)
+        high = vectors.double() * scale[:, None]
+        low = torch.zeros_like(high)
+        while len(high) > 1:
+            half, odd = len(high) // 2, slice(len(high) // 2 * 2, None)
+            total, lost = _two_sum(high[:half], high[half : 2 * half])
+            low = torch.cat([low[:half] + low[half : 2 * half] + lost, low[odd]])
+            high = torch.cat([total, high[odd]])
+        self._add(high[0])
+        self._add(low[0])
+        self.weight += sum(weights)
+
     def merge(self, other: "ExactSum") -> None:
         """Add another sum."""
         assert other.high is not None and other.low is not None
@@ -36,8 +50,12 @@ class ExactSum:
         if self.high is None or self.low is None:
             self.high, self.low = term.clone(), torch.zeros_like(term)
             return
-        # Knuth's two-sum: what rounding loses from the high part is kept in the low part.
-        total = self.high + term
-        back = total - self.high
-        self.low += (self.high - (total - back)) + (term - back)
-        self.high = total
+        self.high, lost = _two_sum(self.high, term)
+        self.low += lost
+
+
+def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum of two float64 tensors, and what rounding loses of it (Knuth)."""
+    total = a + b
+    back = total - a
+    return total, (a - (total - back)) + (b - back)

@@ -4,11 +4,13 @@ Everything in and out is plain data, so a shard runs the same in this process, i
 another process, or on another machine.
 """
 
+import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from operator import itemgetter
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,12 +18,16 @@ from fedflow.local.client import Client, Update
 from fedflow.local.training import LocalTraining, batches, padded_batches
 from fedflow.methods.base import Method
 from fedflow.random import torch_seed
+from fedflow.simulation.cohort import COHORTS, MOST_STEPS, Call, room, rounded
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation, FederationFiles
 from fedflow.simulation.timing import Timing
 
 RETRIES = 1  # of a client whose training raised or returned NaN
 TOLD: set[str] = set()  # methods of which this process has warned that they fell back to the loop
+BYTES: dict[tuple[str, ...], int] = {}  # memory that a client of a vmapped call takes, by what it computes
+MANY = ("vectors", "scalars", "keep")  # what an `Update` has by name
+SCHEDULE = ("positions", "mask", "active")
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class Job:
     training: LocalTraining
     seed: int
     cohort: str = "auto"  # "loop", "vmap", or "auto": vmap on a GPU, the loop on a CPU
-    width: int = 32  # clients per vmapped call
+    width: int | None = None  # clients per vmapped call; as many as a GPU has memory for
     keep_trained: bool = False  # also keep every client's last trained model
     timing: Timing = field(default_factory=lambda: Timing.parse({}))
 
@@ -48,6 +54,15 @@ class Shard:
     received: list[dict[str, int]]  # per client: name -> place in vectors
     kept: list[dict[str, int]]
     epochs: list[int | None] | None = None  # per client, where its method says how many
+
+
+@dataclass
+class Solved:
+    """Clients that are done, and their updates: every tensor [C, ...], those of weights, groups and scalars
+    on the host. Valid until the next ones are taken."""
+
+    clients: list[int]
+    update: Update
 
 
 @dataclass
@@ -103,29 +118,50 @@ def train_shard(job: Job, shard: Shard) -> Trained:
     return _gather(solve(job, shard, step, job.method.streams(job.training)), fold=not job.method.gathers)
 
 
-def _gather(outcomes: Iterator[tuple[int, Update | str]], fold: bool) -> Trained:
+def _gather(outcomes: Iterator[Solved | tuple[int, str]], fold: bool) -> Trained:
     """What came of the clients; ``fold`` turns their vectors into sums."""
     trained = Trained([], [])
-    for client, outcome in outcomes:
-        if isinstance(outcome, str):
-            trained.failures.append((client, outcome))
+    for outcome in outcomes:
+        if not isinstance(outcome, Solved):
+            trained.failures.append(outcome)
             continue
-        scalars = {name: float(value) for name, value in outcome.scalars.items()}
-        loss = scalars.pop("train_loss", 0.0)
-        weight, group = float(outcome.weight), int(outcome.group)
-        traffic = sum(v.numel() * v.element_size() for v in outcome.vectors.values()) + 4 * len(scalars)
+        update = outcome.update
+        weights, groups = update.weight.tolist(), update.group.tolist()
+        scalars = {name: values.tolist() for name, values in update.scalars.items()}
+        losses = scalars.pop("train_loss", [0.0] * len(weights))
+        traffic = sum(v[0].numel() * v.element_size() for v in update.vectors.values()) + 4 * len(scalars)
         if fold:
-            for name, vector in outcome.vectors.items():
-                trained.sums.setdefault((name, group), ExactSum()).add(vector, weight)
-        vectors = {} if fold else outcome.vectors
-        trained.sent.append(Sent(client, group, weight, scalars, outcome.keep, vectors, traffic, loss))
+            _fold(trained.sums, update, weights, groups)
+        for c, client in enumerate(outcome.clients):
+            own = {name: values[c] for name, values in scalars.items()}
+            vectors = {} if fold else _row(update.vectors, c)
+            keep = _row(update.keep, c)
+            trained.sent.append(Sent(client, groups[c], weights[c], own, keep, vectors, traffic, losses[c]))
     return trained
+
+
+def _fold(
+    sums: dict[tuple[str, int], ExactSum], update: Update, weights: list[float], groups: list[int]
+) -> None:
+    """Add every vector to the sum of its group."""
+    for group in sorted(set(groups)):
+        members = [c for c, own in enumerate(groups) if own == group]
+        for name, stacked in update.vectors.items():
+            rows = stacked if len(members) == len(groups) else stacked[members]
+            total = sums.setdefault((name, group), ExactSum())
+            total.add_rows(rows, [weights[c] for c in members])
+
+
+def _row(stacked: dict[str, Tensor], c: int) -> dict[str, Tensor]:
+    """Client ``c``'s tensors of a cohort."""
+    # Copies: a view would keep, and send to other processes, the whole cohort.
+    return {name: t[c].clone() if len(t) > 1 else t[0] for name, t in stacked.items()}
 
 
 def solve(
     job: Job, shard: Shard, step: Callable[[Client], Update], streams: dict[str, int]
-) -> Iterator[tuple[int, Update | str]]:
-    """Run ``step`` for every client; yields its update, or the reason why there is none."""
+) -> Iterator[Solved | tuple[int, str]]:
+    """Run ``step`` for every client; yields their updates, or for one client the reason why it has none."""
     federation = job.federation.open()
     vmapped = job.cohort == "vmap" or (job.cohort == "auto" and federation.model.device.type == "cuda")
     # Not dropout, whose noise is keyed by client, nor BatchNorm, which counts padding and batches in place.
@@ -142,26 +178,28 @@ def _solve_vmapped(
     shard: Shard,
     step: Callable[[Client], Update],
     streams: dict[str, int],
-) -> Iterator[tuple[int, Update | str]]:
+) -> Iterator[Solved | tuple[int, str]]:
     """`solve` in calls of at most ``width`` clients, halved wherever the GPU runs out of memory."""
     # Neighbours in size share a call, so that little is wasted on padding.
     order = sorted(range(len(shard.clients)), key=lambda i: -federation.partition.sizes[shard.clients[i]])
-    start, width = 0, job.width
+    start, most = 0, len(order)
     while start < len(order):
-        places = order[start : start + width]
-        finite, stacked = [False] * len(places), {}
+        width = job.width or room(federation.model.device, BYTES.get(_about(job, step)))
+        places = order[start : start + min(width, most)]
+        finite, update = [False] * len(places), None
         try:
-            stacked = _vmapped(job, federation, shard, places, step, streams)
-            finite = stacked.pop("finite").tolist()
+            finite, update = _vmapped(job, federation, shard, places, step, streams)
         except Exception as error:  # one client may be to blame: find it, and save the others
             if isinstance(error, torch.OutOfMemoryError) and len(places) > 1:
-                width = (len(places) + 1) // 2
+                most = (len(places) + 1) // 2
                 continue
             _warn_of_fallback(job.method.name, error)
+        good = [c for c, fine in enumerate(finite) if fine]
+        if update is not None and good:
+            whole = update if len(good) == len(places) else _mapped(update, itemgetter(good))
+            yield Solved([shard.clients[places[c]] for c in good], whole)
         for c, i in enumerate(places):
-            if finite[c]:
-                yield shard.clients[i], Update(**{name: _pick(value, c) for name, value in stacked.items()})
-            else:
+            if not finite[c]:
                 yield _solve_one(job, federation, shard, i, step, streams)
         start += len(places)
 
@@ -181,7 +219,7 @@ def _solve_one(
     i: int,
     step: Callable[[Client], Update],
     streams: dict[str, int],
-) -> tuple[int, Update | str]:
+) -> Solved | tuple[int, str]:
     k, reason = shard.clients[i], ""
     for _ in range(1 + RETRIES):
         try:
@@ -191,7 +229,7 @@ def _solve_one(
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             continue
         if bool(_finite(update)):
-            return k, update
+            return Solved([k], _mapped(update, lambda t: t[None]))
         reason = "its update holds NaN or infinite values"
     return k, reason
 
@@ -226,32 +264,103 @@ def _vmapped(
     places: list[int],
     step: Callable[[Client], Update],
     streams: dict[str, int],
-) -> dict[str, Any]:
-    """The fields of the updates of the clients at ``places``, stacked, and which are "finite" [C]."""
+) -> tuple[list[bool], Update]:
+    """Which of the clients at ``places`` have a finite update, and the updates, stacked."""
+    model, on_gpu = federation.model, federation.model.device.type == "cuda"
+    call = _call(job, federation, shard, places, step, streams, round_shapes=on_gpu)
+    steps = sum(t.shape[1] for name, t in call.inputs.items() if name.startswith("positions/"))
+    with model.for_cohorts():
+        if not on_gpu or steps > MOST_STEPS:
+            return _unpacked(call())
+        before = torch.cuda.memory_allocated(model.device)
+        torch.cuda.reset_peak_memory_stats(model.device)
+        outputs = COHORTS.run(call)
+        if (name := _about(job, step)) not in BYTES:
+            taken = torch.cuda.max_memory_allocated(model.device) - before
+            BYTES[name] = taken // len(places)
+        return _unpacked(outputs)
+
+
+def _about(job: Job, step: Callable[[Client], Update]) -> tuple[str, ...]:
+    """What a vmapped call computes, but for the values of its inputs."""
+    method, settings = job.method, json.dumps([job.method.as_dict(), job.training.as_dict()], default=str)
+    return method.name, step.__qualname__, settings, str(job.keep_trained), str(id(job.federation.open()))
+
+
+def _call(
+    job: Job,
+    federation: Federation,
+    shard: Shard,
+    places: list[int],
+    step: Callable[[Client], Update],
+    streams: dict[str, int],
+    round_shapes: bool,
+) -> Call:
+    """The call that trains the clients at ``places``; ``round_shapes`` so that it resembles others."""
     device, ids = federation.model.device, [shard.clients[i] for i in places]
-    indices = [torch.as_tensor(federation.partition.train(k)) for k in ids]
+    indices = [np.asarray(federation.partition.train(k)) for k in ids]
     sizes = [len(index) for index in indices]
-    index = torch.nn.utils.rnn.pad_sequence(indices, batch_first=True).to(device)  # [C, n_max]
-    real = (torch.arange(index.shape[1]) < torch.tensor(sizes)[:, None]).to(device)
-    schedule = {}
+    fit = rounded if round_shapes and min(sizes) < max(sizes) else int
+    index = np.zeros((len(ids), fit(max(sizes))), dtype=np.int64)
+    for row, own in zip(index, indices):
+        row[: len(own)] = own
+    inputs = {"index": torch.from_numpy(index)}
+    if min(sizes) < index.shape[1]:
+        inputs["real"] = torch.arange(index.shape[1]) < torch.tensor(sizes)[:, None]
     for stream, usual in streams.items():
         epochs = [_epochs(shard, i, usual) for i in places]
-        padded = padded_batches(job.training, sizes, epochs, job.seed, stream, shard.round, ids)
-        schedule[stream] = tuple(t.to(device) for t in padded)
-    received, received_dims = _stacked(shard, [shard.received[i] for i in places])
-    kept, kept_dims = _stacked(shard, [shard.kept[i] for i in places])
-    lr, mean = round_lr(job.training, shard.round), federation.mean_samples
-    model, train = federation.model, federation.train
-    model.ready()
+        steps = fit(max(job.training.steps(n, e) for n, e in zip(sizes, epochs)))
+        padded = padded_batches(job.training, sizes, epochs, job.seed, stream, shard.round, ids, steps)
+        inputs |= {f"{name}/{stream}": t for name, t in padded.items()}
+    inputs = {name: t.to(device, non_blocking=True) for name, t in inputs.items()}
+    each = set(inputs)
+    for kind, names in (("received", shard.received), ("kept", shard.kept)):
+        for name in names[places[0]]:
+            at = [names[i][name] for i in places]
+            one_for_all = len(set(at)) == 1
+            key = f"{kind}/{name}"
+            inputs[key] = shard.vectors[at[0]] if one_for_all else torch.stack([shard.vectors[p] for p in at])
+            each |= set() if one_for_all else {key}
+    lr = round_lr(job.training, shard.round)
 
-    def one(index: Tensor, real: Tensor, schedule: dict, received: dict, kept: dict) -> dict:
-        client = Client(model, train, job.training, lr, index, real, schedule, received, kept, mean)
+    def one(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        parts = _parts(inputs)
+        client = Client(
+            federation.model, federation.train, job.training, lr, inputs["index"], inputs.get("real"),
+            {
+                stream: {name: parts[name][stream] for name in SCHEDULE if stream in parts.get(name, {})}
+                for stream in streams
+            },
+            parts.get("received", {}), parts.get("kept", {}), federation.mean_samples, vmapped=True,
+        )  # fmt: skip
         update = step(client)
-        return vars(update) | {"finite": _finite(update)}
+        return {
+            "finite": _finite(update), "weight": update.weight, "group": update.group,
+            **{f"{kind}/{n}": t for kind in MANY for n, t in getattr(update, kind).items()},
+        }  # fmt: skip
 
-    return torch.func.vmap(one, in_dims=(0, 0, 0, received_dims, kept_dims))(
-        index, real, schedule, received, kept
+    return Call((*_about(job, step), str(lr)), one, inputs, frozenset(each))
+
+
+def _parts(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Tensors "kind/name" by kind, then by name; those without a kind are left out."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        kind, slash, name = key.partition("/")
+        if slash:
+            parts.setdefault(kind, {})[name] = value
+    return parts
+
+
+def _unpacked(outputs: dict[str, Tensor]) -> tuple[list[bool], Update]:
+    """Which clients' updates are finite, and the updates, their numbers on the host after one transfer."""
+    names = [name for name in outputs if not name.startswith(("vectors/", "keep/"))]
+    numbers = dict(zip(names, torch.stack([outputs[name].double() for name in names]).cpu()))
+    parts = _parts(outputs | numbers)
+    update = Update(
+        weight=numbers["weight"], group=numbers["group"].long(), **{k: parts.get(k, {}) for k in MANY}
     )
+    return numbers["finite"].bool().tolist(), update
 
 
 def _epochs(shard: Shard, i: int, usual: int) -> int:
@@ -259,26 +368,10 @@ def _epochs(shard: Shard, i: int, usual: int) -> int:
     return (shard.epochs[i] if shard.epochs else None) or usual
 
 
-def _pick(value: Any, c: int) -> Any:
-    """Client ``c``'s part of a stacked tensor, or of a mapping of them."""
-    # Copies: a view would keep, and send to other processes, the whole cohort.
-    return {name: t[c].clone() for name, t in value.items()} if isinstance(value, dict) else value[c].clone()
-
-
-def _stacked(
-    shard: Shard, names: Sequence[dict[str, int]]
-) -> tuple[dict[str, Tensor], dict[str, int | None]]:
-    """Vectors of a cohort by name: stacked [C, .] where clients differ, one tensor where all share it."""
-    vectors: dict[str, Tensor] = {}
-    dims: dict[str, int | None] = {}
-    for name in names[0]:
-        places = [entry[name] for entry in names]
-        shared = len(set(places)) == 1
-        vectors[name] = (
-            shard.vectors[places[0]] if shared else torch.stack([shard.vectors[p] for p in places])
-        )
-        dims[name] = None if shared else 0
-    return vectors, dims
+def _mapped(update: Update, change: Callable[[Tensor], Tensor]) -> Update:
+    """The update with every tensor changed."""
+    many = {kind: {name: change(t) for name, t in getattr(update, kind).items()} for kind in MANY}
+    return Update(weight=change(update.weight), group=change(update.group), **many)
 
 
 def _finite(update: Update) -> Tensor:

@@ -48,7 +48,11 @@ def test_batches_have_an_address() -> None:
 )
 def test_padded_batches_are_the_same_batches(sizes: list[int], batch: int, epochs: int) -> None:
     training, clients = LocalTraining(batch_size=batch), [10 + k for k in range(len(sizes))]
-    positions, mask = padded_batches(training, sizes, epochs, 0, "batches", 3, clients)
+    schedule = padded_batches(training, sizes, epochs, 0, "batches", 3, clients)
+    positions, everything = schedule["positions"], torch.ones_like(schedule["positions"], dtype=torch.bool)
+    mask, active = schedule.get("mask", everything), schedule.get("active", everything.any(-1))
+    assert all(not tensor.all() for name, tensor in schedule.items() if name != "positions")
+    assert torch.equal(mask.any(-1), active)
     for c, (client, n) in enumerate(zip(clients, sizes)):
         own = list(batches(training, n, epochs, 0, "batches", 3, client))
         steps = mask[c].any(-1)

@@ -27,12 +27,18 @@ def client(
     index = torch.as_tensor(federation.partition.train(k))
     samples = [len(index)] + ([padded] if padded else [])
     both = {s: padded_batches(TRAINING, samples, 2, 0, s, 1, [k, k][: len(samples)]) for s in streams}
-    schedule: dict = {s: (positions[0], mask[0]) for s, (positions, mask) in both.items()}
+    schedule: dict = {s: {name: t[0] for name, t in own.items()} for s, own in both.items()}
     real = torch.arange(padded) < len(index) if padded else None
     if not padded:
-        schedule = {s: [p[m] for p, m in zip(positions, mask)] for s, (positions, mask) in schedule.items()}
+        whole = torch.ones((), dtype=torch.bool)
+        schedule = {
+            s: [p[m] for p, m in zip(own["positions"], own.get("mask", whole.expand(own["positions"].shape)))]
+            for s, own in schedule.items()
+        }
     index = torch.cat([index, torch.zeros(max(padded - len(index), 0), dtype=index.dtype)])
-    return Client(federation.model, federation.train, TRAINING, 0.1, index, real, schedule, {}, {})
+    return Client(
+        federation.model, federation.train, TRAINING, 0.1, index, real, schedule, {}, {}, vmapped=padded > 0
+    )
 
 
 def test_sgd_step_by_step_is_fit(federation: Federation) -> None:

@@ -80,8 +80,8 @@ def test_the_hessian_free_gradient_is_that_of_the_objective(digits: Dataset) -> 
         return loss(w - alpha * torch.func.grad(loss)(w))
 
     w = model.init(torch_seed(0, "initial model", 0))
-    model.ready()
-    exact = torch.func.grad(objective)(w)
+    with model.for_cohorts():
+        exact = torch.func.grad(objective)(w)
     errors = []
     for order in ("hessian_free", "first"):
         hyper = {"alpha": alpha, "beta": None, "order": order, "delta": 1e-5}

@@ -1,6 +1,7 @@
 """Every named network: it is described, learns from one step, and refuses what it cannot be."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ from torch import nn
 
 from fedflow.errors import BadInput
 from fedflow.models import ARCHITECTURES, build, describe, known_options
-from fedflow.models.flat import FlatModel
+from fedflow.models.flat import CONVOLUTIONS, FlatModel
+from fedflow.models.matmul import MatmulConv2d, use_matmul
 
 NORMED = [name for name, entry in ARCHITECTURES.items() if entry.options.get("batch_norm")]
 CLIENTS, BATCH = 2, 3
@@ -17,9 +19,9 @@ CLIENTS, BATCH = 2, 3
 OUTPUTS = {"stacked_lstm": (10, 10_000), "linear": (1,)}  # of the others: one per class
 
 
-def flat(network: str) -> FlatModel:
+def flat(network: str, **options: Any) -> FlatModel:
     entry = ARCHITECTURES[network]
-    return FlatModel(partial(build, network, entry.shape, entry.classes))
+    return FlatModel(partial(build, network, entry.shape, entry.classes), **options)
 
 
 def samples(network: str, *sizes: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -38,21 +40,45 @@ def samples(network: str, *sizes: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # LSTMs are run one by one in a cohort
 @pytest.mark.parametrize("network", [name for name in ARCHITECTURES if name not in NORMED])
-def test_one_step_of_a_cohort_under_vmap_is_the_step_of_each_client(network: str) -> None:
-    model, (x, y) = flat(network), samples(network, CLIENTS, BATCH)
+@pytest.mark.parametrize("convolution", CONVOLUTIONS)
+def test_one_step_of_a_cohort_under_vmap_is_the_step_of_each_client(network: str, convolution: str) -> None:
+    model, (x, y) = (
+        flat(network, dtype=torch.float64, convolution=convolution),
+        samples(network, CLIENTS, BATCH),
+    )
+    x = x.double() if x.is_floating_point() else x
+    y = y.double() if y.is_floating_point() else y
     w = torch.stack([model.init(seed) for seed in range(CLIENTS)])
 
     def loss(w: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return model.loss(model.train_outputs(w, x)[0], y)
 
-    model.ready()
-    together = torch.func.vmap(torch.func.grad(loss))(w, x, y)
+    with model.for_cohorts():
+        together = torch.func.vmap(torch.func.grad(loss))(w, x, y)
     for k in range(CLIENTS):
         alone = w[k].clone().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(alone, x[k], y[k]), alone)
         assert gradient.norm() > 0
-        # Sums run in another order; gradients of these networks are of order 0.01 to 1.
-        torch.testing.assert_close(together[k], gradient, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(together[k], gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{"stride": 2}, {"padding": (2, 1), "bias": False}, {"dilation": 2}])
+def test_a_convolution_as_a_matrix_product_is_the_same(options: dict[str, Any]) -> None:
+    network, x = (
+        nn.Sequential(nn.Conv2d(3, 4, (3, 5), **options)).double(),
+        torch.randn(2, 3, 11, 12).double(),
+    )
+    expected = network(x)
+    torch.testing.assert_close(use_matmul(network)(x), expected)
+    assert type(network[0]) is MatmulConv2d
+
+
+@pytest.mark.parametrize(
+    "options", [{"groups": 3}, {"padding": "same"}, {"padding_mode": "reflect", "padding": 1}]
+)
+def test_other_convolutions_stay_what_they_are(options: dict[str, Any]) -> None:
+    network = use_matmul(nn.Sequential(nn.Conv2d(3, 3, 3, **options)))
+    assert type(network[0]) is nn.Conv2d
 
 
 @pytest.mark.parametrize("network", NORMED)

@@ -24,7 +24,7 @@ class Spy:
     def __init__(self, room: int) -> None:
         self.room, self.asked, self.solve = room, [], worker._vmapped
 
-    def __call__(self, job: Any, federation: Any, shard: Any, places: list[int], *rest: Any) -> dict:
+    def __call__(self, job: Any, federation: Any, shard: Any, places: list[int], *rest: Any) -> Any:
         self.asked.append(len(places))
         if len(places) > self.room:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")

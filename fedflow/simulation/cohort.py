@@ -1,0 +1,146 @@
+"""A cohort trained at once: `torch.func.vmap` over its clients, replayed as a CUDA graph on a GPU.
+
+One kernel launch serves every client of a call. Launches are what small networks wait for, so a call that
+comes again with the same shapes is captured, and from then on all its local steps are one launch.
+"""
+
+import functools
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FIRST_WIDTH = 32  # clients of a call before it is known how much memory one takes
+WIDEST = 256  # more than keep a GPU busy
+MEMORY = 0.4  # of what is free, for one call: when it is captured it takes as much again
+GRAPHS = 16  # captured calls that are kept
+MOST_STEPS = 2000  # local steps of a captured call: each adds some hundred nodes to the graph
+AGREEMENT = 1e-4  # of a replay with the call that it was captured from, relative to the largest entry
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass
+class Call:
+    """A cohort call: the function of ``one`` client of named tensors, and its ``inputs``.
+
+    Those in ``each`` have one entry per client, the others are common to all. ``about`` says what is
+    computed: calls with equal words and shapes differ in the values of their inputs only.
+    """
+
+    about: tuple[str, ...]
+    one: Callable[[Tensors], Tensors]
+    inputs: Tensors
+    each: frozenset[str]
+
+    def __call__(self) -> Tensors:
+        """The outputs of all clients, stacked: name -> [C, ...]."""
+        return self.on(self.inputs)
+
+    def on(self, inputs: Tensors) -> Tensors:
+        """The same of other inputs."""
+        dims = {name: 0 if name in self.each else None for name in inputs}
+        return torch.func.vmap(self.one, in_dims=(dims,))(inputs)
+
+    @property
+    def key(self) -> tuple:
+        shapes = tuple((name, value.shape, name in self.each) for name, value in self.inputs.items())
+        return threading.get_ident(), self.about, shapes
+
+
+class Captured:
+    """A call as a CUDA graph, which reads and writes always the same memory.
+
+    Raises RuntimeError where the call does what no graph can hold.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self.one = call.one  # what it refers to, such as the images, the graph reads too
+        self.inputs = {name: value.clone() for name, value in call.inputs.items()}
+        self.graph = torch.cuda.CUDAGraph()
+        # All graphs share memory, because every replay is read before the next one starts.
+        with torch.cuda.graph(
+            self.graph, pool=_pool(torch.cuda.current_device()), capture_error_mode="thread_local"
+        ):
+            self.outputs = call.on(self.inputs)
+
+    def __call__(self, call: Call) -> Tensors:
+        for name, value in call.inputs.items():
+            self.inputs[name].copy_(value)
+        self.graph.replay()
+        return self.outputs
+
+
+class Cohorts:
+    """Runs cohort calls; outputs are valid until the next one.
+
+    The first call of a kind runs as it is, the second is captured besides, the others are replayed. A capture
+    is used only if its first replay gives what the call gave: else calls of its kind go on as they are.
+    """
+
+    def __init__(self, capture: Callable[[Call], Callable[[Call], Tensors]] = Captured) -> None:
+        self.capture = capture
+        self.known: OrderedDict[tuple, Callable[[Call], Tensors] | None] = OrderedDict()
+
+    def run(self, call: Call) -> Tensors:
+        """The outputs of all clients, stacked: name -> [C, ...]."""
+        key = call.key
+        if known := self.known.get(key):
+            self.known.move_to_end(key)
+            return known(call)
+        outputs = call()
+        self.known[key] = self._trusted(call, outputs) if key in self.known else None
+        if len(self.known) > GRAPHS:
+            self.known.popitem(last=False)
+        return outputs
+
+    def _trusted(self, call: Call, outputs: Tensors) -> Callable[[Call], Tensors]:
+        try:
+            captured = self.capture(call)
+            if _agree(captured(call), outputs):
+                return captured
+            reason = "its replay gives other numbers"
+        except RuntimeError as error:  # out of memory, too
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        warnings.warn(f"{call.about[0]}: cohorts run without a CUDA graph ({reason})", stacklevel=2)
+        return Call.__call__
+
+
+COHORTS = Cohorts()
+
+
+def room(device: torch.device, bytes_each: int | None) -> int:
+    """How many clients of ``bytes_each`` one call may train; `FIRST_WIDTH` where that is not known."""
+    if bytes_each is None or device.type != "cuda":
+        return FIRST_WIDTH
+    free, _ = torch.cuda.mem_get_info(device)
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return min(WIDEST, max(1, int(MEMORY * (free + unused) / max(1, bytes_each))))
+
+
+def rounded(count: int) -> int:
+    """``count`` or a little more, so that ragged cohorts have few shapes: 2^k or 1.5 * 2^k."""
+    power = 1 << max(0, count - 1).bit_length()
+    return power * 3 // 4 if count <= power * 3 // 4 else power
+
+
+def _agree(replayed: Tensors, outputs: Tensors) -> bool:
+    """Whether two outputs are equal but for rounding, NaN at the same places included."""
+    return all(
+        torch.allclose(
+            replayed[name].double(), value.double(), rtol=0, equal_nan=True,
+            atol=AGREEMENT * float(value.double().nan_to_num(0, 0, 0).abs().max()),
+        )
+        for name, value in outputs.items()
+    )  # fmt: skip
+
+
+@functools.cache
+def _pool(device: int) -> Any:
+    """The memory that the graphs of a device share."""
+    return torch.cuda.graph_pool_handle()
