@@ -33,7 +33,7 @@ def describe() -> dict[str, Any]:
     return found
 
 
-def keep(kind: str, part: str, measured: dict[str, Any]) -> None:
+def keep(kind: str, part: str, measured: Any) -> None:
     """Write ``results/<kind>-<part>.json`` (kind ``cpu`` or ``gpu``)."""
     RESULTS.mkdir(exist_ok=True)
     text = json.dumps({"machine": describe(), "measured": measured}, indent=1)

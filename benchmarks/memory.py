@@ -1,9 +1,11 @@
 """Peak memory of a run with 1,000 clients, 50 per round: stateless, and with a vector per client in files."""
 
+import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 CLIENTS, SAMPLES = 1000, 50
 
@@ -15,7 +17,7 @@ def peak_memory() -> float:
 
 
 def one(method: str) -> None:
-    """Run two rounds of one method in this process and print its peak resident memory."""
+    """Run two rounds of one method in this process and print its peak resident memory, and that before."""
     import torch
 
     from benchmarks.workload import TRAINING, federation
@@ -31,16 +33,18 @@ def one(method: str) -> None:
         job = Job(work, build_method(method), TRAINING, seed=0)
         for _ in Simulation(job, settings, checkpoints=Path(folder)).rounds():
             pass
-    peak = peak_memory()
-    base = f"{before:.0f} MiB are Python, torch and {CLIENTS * SAMPLES:,} images"
-    print(f"{method:10} peak {peak:.0f} MiB, of which {base}")
+    print(json.dumps({"peak_mib": round(peak_memory()), "before_mib": round(before)}))
 
 
-def main() -> None:
+def main() -> dict[str, Any]:
+    told = {}
     for method in ("fedavg", "scaffold", "ditto"):
-        subprocess.run(
-            [sys.executable, "-c", f"from benchmarks.memory import one; one({method!r})"], check=True
-        )
+        alone = [sys.executable, "-c", f"from benchmarks.memory import one; one({method!r})"]
+        done = subprocess.run(alone, check=True, stdout=subprocess.PIPE, text=True)
+        told[method] = found = json.loads(done.stdout.splitlines()[-1])
+        base = f"{found['before_mib']} MiB are Python, torch and {CLIENTS * SAMPLES:,} images"
+        print(f"{method:10} peak {found['peak_mib']} MiB, of which {base}", flush=True)
+    return told
 
 
 if __name__ == "__main__":

@@ -30,17 +30,21 @@ ENTRIES: tuple[dict[str, Any], ...] = (
 )
 
 
-def main() -> None:
+def main() -> list[dict[str, Any]]:
     labels = np.random.default_rng(0).integers(CLASSES, size=SAMPLES)
     samples = Samples(labels, np.arange(10_000) % CLASSES)
     print("split alone   with test sets and facts")
+    told = []
     for entry in ENTRIES:
         params = PartitionParams.parse({"dataset": "toy", "clients": CLIENTS} | entry)
         started = time.perf_counter()
         params.build().split(samples, CLIENTS, generator(0, "benchmark"))
         divided = time.perf_counter()
         make_partition(params, samples)
-        print(f"{divided - started:9.2f} s   {time.perf_counter() - divided:9.2f} s   {entry}", flush=True)
+        alone, whole = divided - started, time.perf_counter() - divided
+        print(f"{alone:9.2f} s   {whole:9.2f} s   {entry}", flush=True)
+        told.append({"scheme": entry, "split_seconds": round(alone, 2), "whole_seconds": round(whole, 2)})
+    return told
 
 
 if __name__ == "__main__":

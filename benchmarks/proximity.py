@@ -5,11 +5,12 @@ clients and pairs only, drawn anew in every repeat, and scaled to all 1,000 clie
 """
 
 import time
+from typing import Any
 
 import numpy as np
 from scipy.linalg import subspace_angles, svd
 
-from benchmarks.workload import spread
+from benchmarks.workload import spread, summary
 from fedflow.heterogeneity import proximity, signature
 
 CLIENTS, FEATURES, SAMPLES, P, REPEATS = 1000, 3072, 50, 5, 3
@@ -40,7 +41,7 @@ def looped(clients: list[np.ndarray], angles: np.ndarray, rng: np.random.Generat
     return signed * CLIENTS / SAMPLED_CLIENTS, measured * CLIENTS * (CLIENTS - 1) / 2 / SAMPLED_PAIRS
 
 
-def main() -> None:
+def main() -> dict[str, Any]:
     rng = np.random.default_rng(0)
     clients = [rng.integers(0, 256, (SAMPLES, FEATURES), dtype=np.uint8) for _ in range(CLIENTS)]
     ours, theirs = [], []
@@ -49,10 +50,15 @@ def main() -> None:
         ours.append(seconds)
         theirs.append(looped(clients, angles, rng))
     print(f"{CLIENTS} clients, {SAMPLES} samples of {FEATURES} features each, p = {P}; seconds")
+    told: dict[str, Any] = {"clients": CLIENTS}
     for part, column in (("signatures", 0), ("angles", 1)):
-        print(f"{part:<11}batched        {spread([s[column] for s in ours])}")
-        print(f"{'':<11}loop, scaled   {spread([s[column] for s in theirs])}")
-    print(f"ratio      of the sums    {spread([sum(b) / sum(a) for a, b in zip(ours, theirs)])}")
+        batched_seconds, looped_seconds = [s[column] for s in ours], [s[column] for s in theirs]
+        print(f"{part:<11}batched        {spread(batched_seconds)}")
+        print(f"{'':<11}loop, scaled   {spread(looped_seconds)}")
+        told[part] = {"batched_seconds": summary(batched_seconds), "loop_seconds": summary(looped_seconds)}
+    ratios = [sum(b) / sum(a) for a, b in zip(ours, theirs)]
+    print(f"ratio      of the sums    {spread(ratios)}")
+    return told | {"ratio": summary(ratios)}
 
 
 if __name__ == "__main__":

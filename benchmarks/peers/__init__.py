@@ -1,0 +1,1 @@
+"""The same work in other simulators: one driver and one list of pinned versions each."""

@@ -1,0 +1,63 @@
+"""fedflow: its round loop in one process, clients one after the other; ``compiled`` in the name's place."""
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.peers.work import (
+    BATCH,
+    COHORT,
+    IMAGES,
+    LR,
+    MEAN,
+    SAMPLES,
+    SEED,
+    STD,
+    Laps,
+    Network,
+    drive,
+    place,
+    raw_images,
+)  # fmt: skip
+from fedflow.data import Examples
+from fedflow.local.training import LocalTraining
+from fedflow.methods import build_method
+from fedflow.models.flat import FlatModel
+from fedflow.partition import Partition
+from fedflow.simulation.federation import Federation
+from fedflow.simulation.rounds import RunSettings, Simulation
+from fedflow.simulation.worker import Job
+
+
+def run(clients: int, rounds: int, laps: Laps, **engine: Any) -> None:
+    x, y = raw_images()
+    train = Examples(x, y, (MEAN,) * 3, (STD,) * 3)
+    lists = [np.arange(IMAGES)[place(k)] for k in range(clients)]
+    partition = Partition.from_lists(lists, [np.arange(SAMPLES)], [np.zeros(1, np.int64)] * clients)
+    test = train.only(torch.arange(SAMPLES))
+    work = Federation(FlatModel(Network), train, test, partition)
+    # One round more, which is never asked for: the last one is always evaluated, and peers evaluate none.
+    settings = RunSettings(
+        rounds=rounds + 1, evaluate_every=rounds + 1, participation=COHORT / clients, fine_tune=False
+    )
+    training = LocalTraining(epochs=1, batch_size=BATCH, lr=LR)
+    job = Job(work, build_method("fedavg"), training, seed=SEED, **engine)
+    told = Simulation(job, settings).rounds()
+    laps.lap()
+    for _ in range(rounds):
+        next(told)
+        laps.lap()
+
+
+def compiled(clients: int, rounds: int, laps: Laps) -> None:
+    run(clients, rounds, laps, compile=True)
+
+
+if __name__ == "__main__":
+    if "compiled" in sys.argv:
+        sys.argv.remove("compiled")
+        drive(compiled, "fedflow")
+    else:
+        drive(run, "fedflow")

@@ -1,0 +1,100 @@
+"""The work of every driver: clients of 500 images, 10 of them a round, LeNet-5, batch 10, one local epoch.
+
+Needs torch only, because every peer has an environment of its own. The images are 50,000 random ones
+of CIFAR-10's shape; beyond 100 clients they are shared, so that 1,000 clients need no more memory.
+"""
+
+import argparse
+import functools
+import json
+import runpy
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+IMAGES, SAMPLES, COHORT, BATCH, LR, SEED = 50_000, 500, 10, 10, 0.05, 0
+WARM_UP = 1  # rounds
+MEAN, STD = 0.5, 0.25
+STEPS = COHORT * SAMPLES // BATCH  # of all clients in a round
+
+LeNet5 = runpy.run_path(str(Path(__file__).parents[2] / "fedflow" / "models" / "lenet.py"))["LeNet5"]
+
+
+class Network(LeNet5):
+    """LeNet-5 of fedflow that counts the batches it is trained on, in this process."""
+
+    steps = 0
+
+    def __init__(self) -> None:
+        super().__init__((3, 32, 32), 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        Network.steps += self.training
+        return super().forward(x)
+
+
+def network() -> Network:
+    """The initial network, the same in every driver."""
+    torch.manual_seed(SEED)
+    return Network()
+
+
+def raw_images() -> tuple[Tensor, Tensor]:
+    """Images uint8 [50000, 3, 32, 32] and labels [50000], the same in every driver."""
+    rng = torch.Generator().manual_seed(SEED)
+    x = torch.randint(0, 256, (IMAGES, 3, 32, 32), dtype=torch.uint8, generator=rng)
+    return x, torch.randint(0, 10, (IMAGES,), generator=rng)
+
+
+@functools.cache
+def images() -> tuple[Tensor, Tensor]:
+    """The same, normalised once and for all to float32; once in every process."""
+    x, y = raw_images()
+    return x.float().div_(255).sub_(MEAN).div_(STD), y
+
+
+def place(client: int) -> slice:
+    """Which of the images a client holds."""
+    start = client * SAMPLES % IMAGES
+    return slice(start, start + SAMPLES)
+
+
+class Laps:
+    """When rounds ended, and how many batches had been trained by then."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+        self.steps: list[int] = []
+
+    def lap(self, steps: int | None = None) -> None:
+        """A round ends now; ``steps`` counts all batches so far where other processes trained them."""
+        self.ends.append(time.perf_counter())
+        self.steps.append(Network.steps if steps is None else steps)
+
+
+def drive(run: Callable[[int, int, Laps], None], package: str | None = None) -> None:
+    """Call ``run(clients, rounds, laps)`` and print what it took as the last line, in JSON.
+
+    ``run`` calls ``laps.lap()`` once before the first of its ``rounds`` rounds, and after each. The first
+    `WARM_UP` rounds are told apart. ``package`` is the installed distribution that does the work.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--clients", type=int, required=True)
+    parser.add_argument("--rounds", type=int, required=True, help="measured rounds")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    laps = Laps()
+    run(given.clients, WARM_UP + given.rounds, laps)
+    seconds = [after - before for before, after in zip(laps.ends, laps.ends[1:])]
+    told = {
+        "package": f"{package} {version(package)}" if package else None,
+        "torch": torch.__version__,
+        "steps": [after - before for before, after in zip(laps.steps, laps.steps[1:])][WARM_UP:],
+        "warm_up_seconds": seconds[:WARM_UP],
+        "seconds": seconds[WARM_UP:],
+    }
+    print(json.dumps(told), flush=True)
