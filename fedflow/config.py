@@ -12,6 +12,7 @@ from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method
 from fedflow.models import ARCHITECTURES, known_options
+from fedflow.models.flat import CONVOLUTIONS
 from fedflow.partition import PartitionParams
 from fedflow.settings import Settings, option
 from fedflow.simulation.rounds import RunSettings
@@ -33,7 +34,13 @@ class EngineSettings(Settings):
     cohort: str = option(
         "auto", "clients one by one or all at once; auto = vmap on a GPU", choices=("auto", "loop", "vmap")
     )
-    width: int = option(32, "clients per vmapped call", ge=1)
+    width: int | None = option(
+        None, "clients per vmapped call; nothing = as many as a GPU has memory for, 32 on a CPU", ge=1
+    )
+    convolution: str = option(
+        "matmul", "how a vmapped cohort convolves: as matrix products, or in one grouped convolution",
+        choices=CONVOLUTIONS,
+    )  # fmt: skip
     address: str | None = option(
         None, "address of a running Dask or Ray cluster; nothing = start a local one"
     )

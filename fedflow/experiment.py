@@ -99,6 +99,7 @@ class Experiment:
             model=model.name,
             model_options=json.dumps(model.options, sort_keys=True),
             device=pick_device(engine.device),
+            convolution=engine.convolution,
             public=_stored(public[0], "meta.json") if public else None,
             noise=getattr(method, "noise", 0),
         )

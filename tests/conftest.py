@@ -24,6 +24,12 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return prepare(DatasetParams(source="digits"), folder)
 
 
+@pytest.fixture(scope="session")
+def padded(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Real digits, padded to the 28x28 that convolutions need."""
+    return prepare(DatasetParams(source="digits", pad=10), tmp_path_factory.mktemp("padded"))
+
+
 @pytest.fixture(params=["loop", "vmap"])
 def cohort(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How clients are trained; "vmap" must not fall back to the loop unnoticed."""

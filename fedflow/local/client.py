@@ -94,7 +94,10 @@ class Client:
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
         """Mean loss F_k of ``w`` [D] on one batch, scalar, in training mode."""
-        outputs, stats = self.model.train_outputs(w, batch.x)
+        half = self.training.precision == "bf16"
+        with torch.autocast(self._index.device.type, torch.bfloat16, enabled=half):
+            outputs, stats = self.model.train_outputs(w, batch.x)
+        outputs = outputs.to(self.model.dtype) if half else outputs
         if batch.mask is None:
             value = self.model.loss(outputs, batch.y)
         else:

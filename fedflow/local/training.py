@@ -23,6 +23,11 @@ class LocalTraining(Settings):
     momentum: float = option(0.0, "SGD momentum", symbol="rho", ge=0, lt=1)
     weight_decay: float = option(0.0, "L2 penalty in the gradient", ge=0)
     clip_norm: float | None = option(None, "largest norm of a gradient; longer ones are scaled down", gt=0)
+    precision: str = option(
+        "float32",
+        "of the products in the network: tf32 rounds their factors on GPUs that can, bf16 everywhere",
+        choices=("float32", "tf32", "bf16"),
+    )
     lr_decay: float = option(1.0, "factor on the learning rate after every round", gt=0, le=1)
 
     def steps(self, samples: int, epochs: int | None = None) -> int:

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from fedflow.errors import BadInput
 from fedflow.models.matmul import use_matmul
 
-PRECISIONS = ("float32", "tf32", "bf16")
 CONVOLUTIONS = ("matmul", "grouped")
 
 
@@ -51,9 +50,8 @@ class FlatModel:
     ``factory`` builds the module; it may define ``losses(outputs, y) -> [B]`` and
     ``hits(outputs, y) -> [B]``, which default to cross-entropy and to a correct arg max.
 
-    ``precision`` is that of products on a GPU: float32, tf32 (rounded inputs, for all models of the process),
-    or bf16 where autocast finds it safe. ``convolution`` says how a cohort convolves: one matrix product per
-    client, or one grouped convolution.
+    ``convolution`` says how a cohort convolves under ``torch.func.vmap``: by one matrix product per image, or by
+    one grouped convolution.
     """
 
     def __init__(
@@ -62,11 +60,10 @@ class FlatModel:
         *,
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
-        precision: str = "float32",
         convolution: str = "matmul",
     ) -> None:
         self.factory, self.device, self.dtype = factory, torch.device(device), dtype
-        self.precision, self.convolution = precision, convolution
+        self.convolution = convolution
         with torch.random.fork_rng(devices=[]):
             self._template = factory()
         tensors: dict[str, Tensor] = dict(self._template.named_parameters())
@@ -210,10 +207,7 @@ class FlatModel:
         module, slots = self._own_modules()[train]
         for (table, key), piece in zip(slots, pieces):
             table[key] = piece
-        if self.precision != "bf16":
-            return module(x)
-        with torch.autocast(self.device.type, torch.bfloat16):
-            return module(x).to(self.dtype)
+        return module(x)
 
     @contextmanager
     def for_cohorts(self) -> Iterator[None]:
@@ -243,16 +237,13 @@ class FlatModel:
                     use_matmul(module)
                 modules[mode] = module, [_slot(module, name) for name in self.names]
             setattr(self._per_thread, kind, modules)
-            if self.device.type == "cuda":
-                torch.backends.cuda.matmul.allow_tf32 = self.precision == "tf32"
-                torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
         return modules
 
     def __deepcopy__(self, memo: dict) -> "FlatModel":
         return self
 
     def __reduce__(self) -> tuple:
-        return _rebuild, (self.factory, str(self.device), self.dtype, self.precision, self.convolution)
+        return _rebuild, (self.factory, str(self.device), self.dtype, self.convolution)
 
 
 def _slot(module: nn.Module, name: str) -> tuple[dict, str]:
@@ -276,6 +267,6 @@ class _KeyedDropout(nn.Module):
 
 
 def _rebuild(
-    factory: Callable[[], nn.Module], device: str, dtype: torch.dtype, precision: str, convolution: str
+    factory: Callable[[], nn.Module], device: str, dtype: torch.dtype, convolution: str
 ) -> FlatModel:
-    return FlatModel(factory, device=device, dtype=dtype, precision=precision, convolution=convolution)
+    return FlatModel(factory, device=device, dtype=dtype, convolution=convolution)

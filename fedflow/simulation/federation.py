@@ -72,6 +72,7 @@ class FederationFiles:
     model: str
     model_options: str = "{}"  # JSON, because only hashable paths and names are loaded once
     device: str = "cpu"
+    convolution: str = "matmul"  # of vmapped cohorts
     public: Stored | None = None  # another prepared data set, of the server itself
     noise: int = 0  # so many random inputs are the server's data instead
 
@@ -126,7 +127,7 @@ def _open(files: FederationFiles) -> Federation:
         public = random_examples(train, files.noise)
     elif public is None and len(partition.public):
         public = train.only(torch.as_tensor(partition.public, device=device))
-    model = FlatModel(factory, device=device)
+    model = FlatModel(factory, device=device, convolution=files.convolution)
     _need_fit(model, train, files.model)
     return Federation(
         model=model,

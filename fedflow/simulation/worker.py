@@ -163,6 +163,9 @@ def solve(
 ) -> Iterator[Solved | tuple[int, str]]:
     """Run ``step`` for every client; yields their updates, or for one client the reason why it has none."""
     federation = job.federation.open()
+    if federation.model.device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = job.training.precision == "tf32"
+        torch.backends.cudnn.allow_tf32 = job.training.precision == "tf32"
     vmapped = job.cohort == "vmap" or (job.cohort == "auto" and federation.model.device.type == "cuda")
     # Not dropout, whose noise is keyed by client, nor BatchNorm, which counts padding and batches in place.
     if vmapped and not federation.model.draws_noise and not federation.model.buffers:

@@ -8,7 +8,7 @@ import torch
 from support import images, one_client, quadratics, run
 from torch import Tensor, nn
 
-from fedflow.data import Dataset, DatasetParams, prepare
+from fedflow.data import Dataset
 from fedflow.errors import BadInput
 from fedflow.local.training import LocalTraining
 from fedflow.models import ARCHITECTURES, build
@@ -29,12 +29,6 @@ def flat(
     network: str = "lenet5_bn", shape: tuple = (1, 28, 28), classes: int = 10, **options: object
 ) -> FlatModel:
     return FlatModel(partial(build, network, shape, classes, **options))
-
-
-@pytest.fixture(scope="module")
-def padded(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """Real digits, padded to the 28x28 that convolutions need."""
-    return prepare(DatasetParams(source="digits", pad=10), tmp_path_factory.mktemp("padded"))
 
 
 @pytest.fixture(scope="module")
