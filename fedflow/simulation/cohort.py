@@ -23,6 +23,7 @@ MOST_STEPS = 2000  # local steps of a captured call: each adds some hundred node
 AGREEMENT = 1e-4  # of a replay with the call that it was captured from, relative to the largest entry
 
 Tensors = dict[str, Tensor]
+Run = Callable[["Call"], Tensors]
 
 
 @dataclass
@@ -49,7 +50,7 @@ class Call:
 
     @property
     def key(self) -> tuple:
-        shapes = tuple((name, value.shape, name in self.each) for name, value in self.inputs.items())
+        shapes = tuple((name, t.shape, t.dtype, name in self.each) for name, t in self.inputs.items())
         return threading.get_ident(), self.about, shapes
 
 
@@ -76,39 +77,45 @@ class Captured:
         return self.outputs
 
 
+@dataclass
+class _Kind:
+    """How often calls of one kind came, and how they are run from the fourth on."""
+
+    calls: int = 0
+    run: Run = Call.__call__
+
+
 class Cohorts:
     """Runs cohort calls; outputs are valid until the next one.
 
-    The first call of a kind runs as it is, the second is captured besides, the others are replayed. A capture
-    is used only if its first replay gives what the call gave: else calls of its kind go on as they are.
+    The first call of a kind runs as it is, the second is captured besides, the third is replayed besides, on
+    inputs of its own. If it gives the same, later ones are replayed only; else they run as they are.
     """
 
-    def __init__(self, capture: Callable[[Call], Callable[[Call], Tensors]] = Captured) -> None:
+    def __init__(self, capture: Callable[[Call], Run] = Captured) -> None:
         self.capture = capture
-        self.known: OrderedDict[tuple, Callable[[Call], Tensors] | None] = OrderedDict()
+        self.kinds: OrderedDict[tuple, _Kind] = OrderedDict()
 
     def run(self, call: Call) -> Tensors:
         """The outputs of all clients, stacked: name -> [C, ...]."""
-        key = call.key
-        if known := self.known.get(key):
-            self.known.move_to_end(key)
-            return known(call)
+        kind = self.kinds.setdefault(call.key, _Kind())
+        self.kinds.move_to_end(call.key)
+        if len(self.kinds) > GRAPHS:
+            self.kinds.popitem(last=False)
+        if kind.calls >= 3:
+            return kind.run(call)
         outputs = call()
-        self.known[key] = self._trusted(call, outputs) if key in self.known else None
-        if len(self.known) > GRAPHS:
-            self.known.popitem(last=False)
-        return outputs
-
-    def _trusted(self, call: Call, outputs: Tensors) -> Callable[[Call], Tensors]:
+        kind.calls += 1
         try:
-            captured = self.capture(call)
-            if _agree(captured(call), outputs):
-                return captured
-            reason = "its replay gives other numbers"
+            if kind.calls == 2:
+                kind.run = self.capture(call)
+            elif kind.calls == 3 and not _agree(kind.run(call), outputs):
+                raise RuntimeError("its replay gives other numbers")
         except RuntimeError as error:  # out of memory, too
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        warnings.warn(f"{call.about[0]}: cohorts run without a CUDA graph ({reason})", stacklevel=2)
-        return Call.__call__
+            reason = str(error).splitlines()[0]
+            warnings.warn(f"{call.about[0]}: cohorts run without a CUDA graph ({reason})", stacklevel=2)
+            self.kinds[call.key] = _Kind(calls=3)
+        return outputs
 
 
 COHORTS = Cohorts()

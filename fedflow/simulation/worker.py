@@ -322,7 +322,9 @@ def _call(
             at = [names[i][name] for i in places]
             one_for_all = len(set(at)) == 1
             key = f"{kind}/{name}"
-            inputs[key] = shard.vectors[at[0]] if one_for_all else torch.stack([shard.vectors[p] for p in at])
+            vectors = [shard.vectors[p] for p in at[: 1 if one_for_all else None]]
+            value = vectors[0] if one_for_all else torch.stack(vectors)
+            inputs[key] = value.to(device)  # a graph would read a tensor of the host only once
             each |= set() if one_for_all else {key}
     lr = round_lr(job.training, shard.round)
 

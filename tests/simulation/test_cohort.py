@@ -1,0 +1,139 @@
+"""Cohort calls: what is captured, when a capture is trusted, and which calls are of one kind."""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from support import SIZES, images, run
+from torch import Tensor
+
+from fedflow.data import Dataset
+from fedflow.simulation import cohort, worker
+from fedflow.simulation.cohort import Call, Cohorts, Tensors, room, rounded
+from fedflow.simulation.federation import Federation
+
+
+@pytest.fixture(scope="module")
+def federation(digits: Dataset) -> Federation:
+    return images(digits)
+
+
+class Recorded:
+    """Memory of its own, as a CUDA graph has: inputs are copied in, outputs are overwritten by every replay.
+
+    ``baked`` names inputs that are read once, as a graph reads numbers of the host.
+    """
+
+    made: ClassVar[list["Recorded"]] = []
+
+    def __init__(self, call: Call, baked: str | None = None) -> None:
+        self.one, self.each, self.baked = call.on, call.each, baked
+        self.inputs = {name: value.clone() for name, value in call.inputs.items()}
+        self.outputs = {name: value.clone() for name, value in call.on(self.inputs).items()}
+        self.replays = 0
+        self.made.append(self)
+
+    def __call__(self, call: Call) -> Tensors:
+        self.replays += 1
+        for name, value in call.inputs.items():
+            if name != self.baked:
+                self.inputs[name].copy_(value)
+        for name, value in self.one(self.inputs).items():
+            self.outputs[name].copy_(value)
+        return self.outputs
+
+
+def call(values: Tensor, factor: float = 2.0, about: str = "double", each: bool = True) -> Call:
+    def one(inputs: Tensors) -> Tensors:
+        return {"out": inputs["values"] * inputs["factor"]}
+
+    inputs = {"values": values, "factor": torch.tensor(factor)}
+    return Call((about,), one, inputs, frozenset({"values"} if each else {"values", "factor"}))
+
+
+def test_the_fourth_call_is_replayed_only() -> None:
+    counted: list[int] = []
+    cohorts = Cohorts(Recorded)
+    for i in range(6):
+        now = call(torch.arange(3.0) + i, factor=1.0 + i)
+        plain = now.on
+        now.on = lambda inputs, plain=plain: (counted.append(1), plain(inputs))[1]  # type: ignore[method-assign]
+        assert cohorts.run(now)["out"].tolist() == [(k + i) * (1.0 + i) for k in range(3)]
+    # Three as they are, one to capture, and that is what every replay runs again here.
+    assert len(counted) == 3 + 1 + 4
+
+
+@pytest.mark.parametrize("baked", ["values", "factor"])
+def test_a_capture_that_is_deaf_to_its_inputs_is_never_used(baked: str) -> None:
+    cohorts = Cohorts(partial(Recorded, baked=baked))
+    with pytest.warns(UserWarning, match="double: cohorts run without a CUDA graph .its replay gives other"):
+        for i in range(3):
+            cohorts.run(call(torch.arange(3.0) + i, factor=1.0 + i))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cohorts.run(call(torch.ones(3), factor=5.0))["out"].tolist() == [5.0] * 3
+
+
+def test_a_capture_that_fails_is_told_once_and_changes_no_result() -> None:
+    def fail(call: Call) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    cohorts = Cohorts(fail)
+    cohorts.run(call(torch.ones(2)))
+    with pytest.warns(
+        UserWarning, match="without a CUDA graph .operation not permitted when stream is cap.*g.$"
+    ):
+        assert cohorts.run(call(torch.ones(2)))["out"].tolist() == [2.0, 2.0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            assert cohorts.run(call(torch.ones(2)))["out"].tolist() == [2.0, 2.0]
+
+
+def test_calls_are_of_one_kind_if_words_and_shapes_are_equal() -> None:
+    kind = call(torch.ones(2)).key
+    assert call(torch.zeros(2), factor=7.0).key == kind
+    assert call(torch.ones(3)).key != kind and call(torch.ones(2), about="triple").key != kind
+    assert call(torch.ones(2), each=False).key != kind
+    assert call(torch.ones(2).double()).key != kind
+
+
+def test_only_the_latest_kinds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cohort, "GRAPHS", 2)
+    cohorts = Cohorts(Recorded)
+    for about in ("a", "b", "a", "c"):
+        cohorts.run(call(torch.ones(2), about=about))
+    assert [key[1] for key in cohorts.kinds] == [("a",), ("c",)]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "ifca", "fedprox"])
+def test_rounds_that_are_replayed_are_those_that_are_not(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The whole path of a GPU, with rounded shapes, on tensors of the CPU."""
+    plain = run(name, federation, cohort="vmap", rounds=6, participation=1.0)
+    cohorts = Cohorts(Recorded)
+    monkeypatch.setattr(Recorded, "made", [])
+
+    def solve(*args: Any) -> Any:
+        called: Callable = partial(worker._call, round_shapes=True)
+        return worker._unpacked(cohorts.run(called(*args)))
+
+    monkeypatch.setattr(worker, "_vmapped", solve)
+    replayed = run(name, federation, cohort="vmap", rounds=6, participation=1.0)
+    assert sum(made.replays for made in Recorded.made) >= 3 and len(SIZES) == 8
+    for key, value in plain.state().items():
+        torch.testing.assert_close(replayed.state()[key], value, rtol=0, atol=1e-5)
+
+
+def test_shapes_are_rounded_to_few() -> None:
+    assert [rounded(n) for n in (1, 2, 3, 4, 5, 6, 7, 9, 13, 100)] == [1, 2, 3, 4, 6, 6, 8, 12, 16, 128]
+    assert all(n <= rounded(n) <= 1.5 * n for n in range(1, 2000))
+    assert len({rounded(n) for n in range(1, 2000)}) == 22
+
+
+def test_the_room_for_clients_without_a_gpu_is_a_constant() -> None:
+    assert room(torch.device("cpu"), None) == room(torch.device("cpu"), 1 << 40) == cohort.FIRST_WIDTH
