@@ -14,6 +14,7 @@ from fedflow.report.svg import CARD, INK, MUTED, drawing, look
 from fedflow.report.tables import measured
 
 Methods = dict[str, list[Run]]
+AXES = {"round": "round", "traffic": "MB moved, down + up, all clients", "time": "simulated time"}
 
 
 def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
@@ -49,7 +50,7 @@ def curve(
     factor: float = 100.0,
     top: float | None = None,
 ) -> Markup:
-    """Mean of ``column`` over seeds by ``x`` (round, or traffic in MB), with a band over all seeds.
+    """Mean of ``column`` over seeds by ``x`` (one of `AXES`), with a band over all seeds.
 
     Values are drawn times ``factor``: shares in percent. With ``top``, all from 0 to there is shown.
     A method that moves nothing is a dotted level line in the picture by traffic.
@@ -75,7 +76,7 @@ def curve(
             axes.set_ylim(min([0.0, *floors]) - 0.03 * top, 1.03 * top)
         elif floors:  # the steep start would squeeze the rest together
             axes.set_ylim(bottom=min(floors) - 0.04 * (axes.get_ylim()[1] - min(floors)))
-        axes.set_xlabel("round" if x == "round" else "MB moved, down + up, all clients")
+        axes.set_xlabel(AXES[x])
         axes.margins(x=0.01)
         axes.locator_params(axis="x", integer=x == "round", nbins=6)
         _name_ends(axes, ends)
@@ -83,20 +84,18 @@ def curve(
 
 
 def _over_seeds(runs: Sequence[Run], column: str, factor: float) -> pd.DataFrame:
-    """By round that every seed evaluated: traffic in MB; mean, lowest and highest ``column`` times factor."""
+    """By round that every seed evaluated: traffic in MB, time; mean and range of ``column`` times factor."""
     parts = []
     for run in runs:
         rows = run.rounds.dropna(subset=[column])
         moved = (rows["bytes_down"] + rows["bytes_up"]) / 1e6
-        parts.append(
-            pd.DataFrame(
-                {"round": rows["round"], "traffic": moved, "value": factor * rows[column].astype(float)}
-            )
-        )
+        values = factor * rows[column].astype(float)
+        time = rows.get("clock", np.nan)
+        parts.append(pd.DataFrame({"round": rows["round"], "traffic": moved, "time": time, "value": values}))
     by_round = pd.concat(parts).groupby("round")
     table = by_round.agg(
-        traffic=("traffic", "mean"), mean=("value", "mean"), low=("value", "min"), high=("value", "max"),
-        seeds=("value", "size"),
+        traffic=("traffic", "mean"), time=("time", "mean"), mean=("value", "mean"), low=("value", "min"),
+        high=("value", "max"), seeds=("value", "size"),
     )  # fmt: skip
     return table[table["seeds"] == len(runs)].reset_index()
 

@@ -23,6 +23,7 @@ CURVES = (
     ("Local accuracy by round", "local_accuracy", "round"),
     ("Global accuracy by round", "global_accuracy", "round"),
     ("Local accuracy by traffic", "local_accuracy", "traffic"),
+    ("Local accuracy by simulated time", "local_accuracy", "time"),
 )
 
 
@@ -86,7 +87,7 @@ def _partition(
                 _unmeasured(methods, column),
             )
             for heading, column, x in CURVES
-            if rated
+            if rated and (x != "time" or _differ_in_time(rated))
         ],
         "fairness": cells.metric_table(methods, cells.FAIRNESS),
         "spread": figures.spread(rated, places, f"{key}-spread") if rated else None,
@@ -134,6 +135,16 @@ def _agreement(methods: dict[str, list[Run]], places: dict[str, int], name: str)
     """ARI by round, where a round of some method has one."""
     told = any(run.rounds["ari"].notna().any() for runs in methods.values() for run in runs)
     return figures.curve(methods, places, "ari", "round", name, factor=1, top=1) if told else None
+
+
+def _differ_in_time(methods: dict[str, list[Run]]) -> bool:
+    """Whether runs of one seed end at different simulated times: else the curve by round says it all."""
+    ends: dict[int, set[float]] = {}
+    for run in (run for runs in methods.values() for run in runs):
+        if "clock" not in run.rounds:
+            return False
+        ends.setdefault(run.seed, set()).add(run.rounds["clock"].iloc[-1])
+    return any(len(found) > 1 for found in ends.values())
 
 
 def _groupings(runs: Sequence[Run], name: str) -> list[tuple[str, Markup]]:

@@ -33,8 +33,12 @@ def write_run(
     dataset: str = "mnist5k",
     label: str | None = None,
     newcomers: int = 0,
+    time: float | None = None,
 ) -> Path:
-    """One run under ``root/<partition>/<method>/<seed>``; returns its folder. Only pacfl compares clients."""
+    """One run under ``root/<partition>/<method>/<seed>``; returns its folder. Only pacfl compares clients.
+
+    ``time`` is what a round takes; without it, there is no column of the clock, as in results of old.
+    """
     rng = np.random.default_rng([seed, *method.encode(), *partition.encode()])
     folder = root / partition / method / str(seed)
     folder.mkdir(parents=True)
@@ -57,6 +61,8 @@ def write_run(
         "clusters": len(set(found)), "failed": 0,
         "ari": np.where(evaluated & (method in CLUSTERED), rise, np.nan),
     })  # fmt: skip
+    if time is not None:
+        table["clock"] = time * number
     scores = np.clip(rng.normal(table["local_accuracy"].iloc[-1], 0.05, clients), 0, 1)
     of_clients = pd.DataFrame({
         "client": np.arange(clients), "samples": rng.integers(50, 400, clients), "test_samples": 200,

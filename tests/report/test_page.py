@@ -202,6 +202,15 @@ def test_curve_says_which_methods_it_lacks(tmp_path: Path) -> None:
     assert "Measured at the end only: Ditto." in build(tmp_path)
 
 
+@pytest.mark.parametrize(("times", "shown"), [((2, 3), True), ((2, 2), False), ((None, 2), False)])
+def test_simulated_time_is_drawn_where_methods_differ_in_it(
+    tmp_path: Path, times: tuple[float | None, ...], shown: bool
+) -> None:
+    for method, time in zip(("fedavg", "scaffold"), times, strict=True):
+        write_run(tmp_path / "results", "p", method, 0, time=time)
+    assert ("<h4>Local accuracy by simulated time</h4>" in build(tmp_path)) is shown
+
+
 def test_more_methods_than_colours_stay_apart(tmp_path: Path) -> None:
     for place in range(16):
         write_run(tmp_path / "results", "p", f"m{place:02}", 0)
