@@ -9,7 +9,7 @@ from importlib import import_module
 
 from benchmarks.machine import keep
 
-PARTS = ("engine", "workers", "flow", "peers", "headline", "memory", "partition", "proximity")
+PARTS = ("engine", "workers", "flow", "peers", "headline", "memory", "partition", "proximity", "scale")
 
 
 def main() -> None:
