@@ -1,9 +1,10 @@
 """One Prefect task trains, or evaluates, one worker's shard of the clients in one round."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -13,9 +14,11 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from prefect.states import State
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
-from fedflow.errors import FedflowError
+from fedflow.data.files import reason
+from fedflow.errors import BadInput, FedflowError
 from fedflow.simulation.executors import Executor, Inline
 from fedflow.simulation.worker import Job
 
@@ -27,24 +30,35 @@ LEASE = 60.0  # seconds after which the slot of a killed shard is free again (th
 LOST_WORKERS = 3  # replacements of a broken worker pool in one round
 
 
+def _may_pass(task: Any, run: Any, state: State) -> bool:
+    """Whether another try may help: not where a machine lacks the data."""
+    return not isinstance(state.result(raise_on_failure=False), FedflowError)
+
+
 @task(
     name="shard",
     task_run_name="{title} · worker {worker} · {clients} clients",
     retries=2,
+    retry_condition_fn=_may_pass,
     cache_policy=NO_CACHE,
     persist_result=False,
     log_prints=False,
 )
-def run_shard(work: Callable, job: Job, shard: Any, title: str, worker: int, clients: int) -> Any:
-    """``work(job, shard)``: safe to retry, because it changes nothing but its result."""
+def run_shard(
+    work: Callable, job: Job, shard: Any, title: str, worker: int, clients: int, in_turn: bool = False
+) -> Any:
+    """``work(job, shard)``: safe to retry, because it changes nothing but its result.
+
+    ``in_turn`` waits for a free GPU of this machine.
+    """
     # Small networks crawl when threads share a core; the setting counts for the thread that makes it only.
     torch.set_num_threads(1)
-    with concurrency(GPU_LIMIT, occupy=1, lease_duration=LEASE) if on_gpu(job) else nullcontext():
+    with concurrency(GPU_LIMIT, occupy=1, lease_duration=LEASE) if in_turn else nullcontext():
         return work(job, shard)
 
 
 def on_gpu(job: Job) -> bool:
-    """Whether the shards of this job train on a GPU: they are tagged so, and wait for a free one."""
+    """Whether the shards of this job train on a GPU: they are tagged so."""
     return str(getattr(job.federation, "device", "cpu")).startswith("cuda")
 
 
@@ -69,17 +83,23 @@ def executor_for(engine: "EngineSettings") -> AbstractContextManager[Executor]:
 class PrefectExecutor:
     """Runs shards as Prefect tasks on threads, processes, Dask or Ray, inside a flow.
 
-    A worker that dies breaks its pool: the pool is replaced and only the lost shards run again.
+    A worker that dies breaks its pool: the pool is replaced and only the lost shards run again. Dask and Ray
+    give the shards of a dead worker to another one themselves, and break only when several die of one.
+
+    With an ``address`` the cluster says how many shards train at once: a Dask worker has one thread, and Ray
+    one GPU for each of them. Otherwise those on a GPU take turns.
     """
 
     def __init__(self, kind: str = "threads", workers: int = 2, address: str | None = None) -> None:
-        self.kind, self.workers, self.address = kind, workers, address
+        self.kind, self.workers = kind, workers
+        self.address = address if kind in ("dask", "ray") else None
         self._runner: TaskRunner | None = None
 
     def __enter__(self) -> Self:
-        if torch.cuda.is_available():
+        if torch.cuda.is_available() and self.address is None:
             ensure_gpu_limit()
-        self._runner = self._new_runner().__enter__()
+        with self._reaching():
+            self._runner = self._new_runner().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -95,7 +115,7 @@ class PrefectExecutor:
             for i, future in futures.items():
                 try:
                     results[i] = future.result()
-                except _LOST:
+                except self._lost:
                     lost = True
             if not lost:
                 return [results[i] for i in range(len(shards))]
@@ -105,13 +125,46 @@ class PrefectExecutor:
 
     def _submit(self, work: Callable, job: Job, shard: Any, title: str, worker: int) -> Any:
         assert self._runner is not None
+        gpu = on_gpu(job)
         parameters = {
             "work": work, "job": job, "shard": shard,
             "title": title, "worker": worker, "clients": len(shard.clients),
+            "in_turn": gpu and self.address is None,
         }  # fmt: skip
-        return self._runner.submit(
-            run_shard.with_options(tags=["gpu"]) if on_gpu(job) else run_shard, parameters
-        )
+        with self._reaching(), self._on_gpu() if gpu else nullcontext():
+            return self._runner.submit(run_shard.with_options(tags=["gpu"]) if gpu else run_shard, parameters)
+
+    def _on_gpu(self) -> AbstractContextManager[Any]:
+        """What makes a cluster give every shard a GPU of its own."""
+        if self.kind != "ray":
+            return nullcontext()
+        from prefect_ray.context import remote_options
+
+        return remote_options(num_gpus=1, max_calls=0)  # a process that stays keeps its data on the GPU
+
+    @cached_property
+    def _lost(self) -> tuple[type[BaseException], ...]:
+        """What is raised in place of the result of a shard whose worker, or whole cluster, is gone."""
+        if self.kind == "dask":
+            from distributed import CancelledError, KilledWorker
+
+            return KilledWorker, CancelledError
+        if self.kind == "ray":
+            from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, WorkerCrashedError
+
+            return WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError
+        return (BrokenProcessPool,)
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Say in one line that no cluster answers."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            if self.address is None:
+                raise
+            known = f"the address of a {self.kind} cluster that answers ({reason(error)})"
+            raise BadInput("engine.address", self.address, known) from error
 
     def _new_runner(self) -> TaskRunner:
         if self.kind == "threads":
@@ -139,6 +192,3 @@ class PrefectExecutor:
             raise FedflowError(
                 f"engine.executor {self.kind}: install the extra with `pip install fedflow[{self.kind}]`"
             ) from error
-
-
-_LOST = (BrokenProcessPool,)

@@ -1,0 +1,35 @@
+"""A run whose paths exist on no other machine, as a program: ``elsewhere.py ROOT MARKER SETTING ...``.
+
+The workers of the cluster must find the data by content. Where MARKER is not empty, one of them kills
+itself in the second round, and the file of that name tells so.
+"""
+
+import sys
+from pathlib import Path
+
+from lossy import Lossy
+
+from fedflow import experiment
+from fedflow.simulation.federation import Stored
+from flows import federate
+from tasks.shards import executor_for
+
+
+def main(root: str, marker: str, *settings: str) -> None:
+    stored = experiment._stored
+
+    def gone(folder: Path, facts: str) -> Stored:
+        return Stored(f"/gone/{folder.parent.name}/{folder.name}", stored(folder, facts).hash)
+
+    def lossy(engine):
+        made = Lossy(engine.executor, engine.workers, engine.address)
+        made.marker = Path(marker)
+        return made
+
+    experiment._stored = gone
+    federate.executor_for = lossy if marker else executor_for
+    federate.federate("digits-6", "fedavg", settings=list(settings), root=root)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
