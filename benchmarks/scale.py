@@ -108,7 +108,7 @@ def _in_turns(runs: list[Simulation]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _per_round(seconds: np.ndarray) -> np.ndarray:
-    """Seconds of a round [2] with its share of a checkpoint: medians, but for the first and the last round."""
+    """Seconds of a round [2] with its share of a checkpoint: medians, but for the first and last round."""
     saved = _checkpoints(seconds)
     plain = np.setdiff1d(np.arange(1, len(seconds) - 1), saved)
     share = 1 / CHECKPOINT_EVERY

@@ -101,7 +101,7 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
 
 def merged(parts: list[Scores]) -> Scores:
     """The scores of all shards as one, in client order."""
-    clients = [k for part in parts for k in part.clients]
+    clients = np.concatenate([part.clients for part in parts])
     order = np.argsort(clients)
     offsets = np.cumsum([0, *(len(part.models) for part in parts)])
     arrays = {
@@ -112,7 +112,7 @@ def merged(parts: list[Scores]) -> Scores:
     places = [np.where(part.model < 0, -1, part.model + offset) for part, offset in zip(parts, offsets)]
     model = np.concatenate(places)[order]
     models = [w for part in parts for w in part.models]
-    return Scores(clients=sorted(clients), models=models, model=model, **arrays)
+    return Scores(clients=clients[order].tolist(), models=models, model=model, **arrays)
 
 
 def _best_of(federation: Federation, models: Tensor, client: int) -> Tensor:

@@ -1,0 +1,197 @@
+"""What a round costs with very many clients: work and memory follow the cohort, not the clients."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from support import Ran, Workers, images, prepare_run, run
+
+from fedflow.data import Dataset
+from fedflow.metrics.clustering import clustering_error
+from fedflow.partition import Partition
+from fedflow.results import write_results
+from fedflow.simulation.checkpoint import load_checkpoint
+from fedflow.simulation.clients import ClientStore
+from fedflow.simulation.federation import Federation
+from fedflow.simulation.worker import Job
+
+SGD = {"batch_size": 8, "epochs": 1, "lr": 0.1}
+
+
+@pytest.fixture(scope="module")
+def federation(digits: Dataset) -> Federation:
+    return images(digits)
+
+
+def lines(call: Callable[[], object]) -> int:
+    """How many lines of fedflow's own Python run during ``call``: a loop counts as often as it turns."""
+    count = 0
+
+    def note(frame: Any, event: str, argument: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return note if "/fedflow/" in frame.f_code.co_filename else None
+
+    before = sys.gettrace()
+    sys.settrace(note)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize(
+    ("method", "every"), [("fedavg", 1), ("scaffold", 1), ("cc_fedams", 1), ("ditto", 9), ("ifca", 9)]
+)
+def test_a_round_of_ten_clients_takes_as_many_lines_whatever_their_number(
+    federation: Federation, method: str, every: int, tmp_path: Path
+) -> None:
+    """With evaluations where all are served one model, and with checkpoints."""
+
+    def rounds(clients: int) -> int:
+        pools, own = [np.arange(20)], [np.zeros(1, np.int64)] * clients
+        many = replace(federation, partition=Partition.from_lists([np.arange(6)] * clients, pools, own))
+        simulation = prepare_run(
+            method, many, rounds=9, participation=10 / clients, evaluate_every=every, checkpoint_every=2,
+            checkpoints=tmp_path,
+        )  # fmt: skip
+        told = simulation.rounds()
+        next(told)
+        return lines(lambda: [next(told) for _ in range(2)])
+
+    assert rounds(4000) == pytest.approx(rounds(400), rel=0.02)
+
+
+class Counting(Workers):
+    """Workers that note how many clients of a shard are asked for their model."""
+
+    def __init__(self, workers: int) -> None:
+        super().__init__(workers)
+        self.asked: list[int] = []
+
+    def map(self, work: Callable, job: Job, shards: Sequence[Any], title: str) -> list[Any]:
+        self.asked += [len(shard.received) for shard in shards if work.__name__ == "evaluate_shard"]
+        return super().map(work, job, shards, title)
+
+
+@pytest.mark.parametrize(("method", "asked"), [("fedavg", [1, 1]), ("ifca", [4, 4]), ("ditto", [4, 4])])
+def test_one_client_is_asked_where_all_are_served_one_model(
+    federation: Federation, method: str, asked: list[int]
+) -> None:
+    workers = Counting(2)
+    run(method, federation, training=SGD, rounds=1, executor=workers)
+    assert workers.asked == asked
+
+
+@pytest.mark.parametrize("method", ["ditto", "fedper", "apfl"])
+def test_personal_models_are_scored_in_parts_as_at_once(
+    federation: Federation, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(method, federation, training=SGD, rounds=2, fine_tune=True, executor=Workers(2)).outcome()
+    monkeypatch.setattr("fedflow.simulation.rounds.WAVE", 3 * federation.model.size)
+    workers = Counting(2)
+    parts = run(method, federation, training=SGD, rounds=2, fine_tune=True, executor=workers).outcome()
+    assert workers.asked == [2, 1, 2, 1, 1, 1] * 2  # 3, 3 and 2 clients, by two workers
+    assert parts.metrics == whole.metrics
+    assert parts.models.keys() == whole.models.keys() == set(range(8))
+    assert all(torch.equal(parts.models[k], whole.models[k]) for k in range(8))
+
+
+def test_an_outcome_holds_so_many_personal_models_only(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedflow.simulation.rounds.WAVE", 2 * federation.model.size)
+    monkeypatch.setattr("fedflow.simulation.rounds.PERSONAL_CLIENTS", 3)
+    assert set(run("ditto", federation, rounds=1).outcome().models) == {0, 1, 2}
+
+
+def sampled(method: str, federation: Federation, **settings: Any) -> Ran:
+    return run(method, federation, training=SGD, evaluate_every=1, evaluate_clients=3, **settings)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ifca", "ditto"])
+def test_a_sample_of_clients_has_the_scores_that_it_has_among_all(
+    federation: Federation, method: str
+) -> None:
+    some = sampled(method, federation, fine_tune=True)
+    everyone = run(method, federation, training=SGD, evaluate_every=1, fine_tune=True).outcome().scores
+    outcome, chosen = some.outcome(), list(some.simulation.scored)
+    scores = outcome.scores
+    assert len(chosen) == 3 and scores.clients == list(range(8))
+    others = [k for k in range(8) if k not in chosen]
+    for name in ("local_accuracy", "local_loss", "global_accuracy", "tuned_accuracy"):
+        values, all_values = getattr(scores, name), getattr(everyone, name)
+        assert np.array_equal(values[chosen], all_values[chosen]) and np.isnan(values[others]).all()
+    assert np.array_equal(scores.test_samples, everyone.test_samples)
+    assert np.array_equal(scores.cluster[chosen], everyone.cluster[chosen])
+    assert (scores.cluster[others] == -1).all()
+    assert outcome.metrics["evaluated_clients"] == 3
+    assert outcome.metrics["local_accuracy"] == pytest.approx(everyone.local_accuracy[chosen].mean())
+    assert some.rounds[-1].local_accuracy == outcome.metrics["local_accuracy"]
+
+
+def test_every_method_and_round_scores_the_same_sample(federation: Federation) -> None:
+    first, other = sampled("fedavg", federation), sampled("ditto", federation)
+    assert first.simulation.scored == other.simulation.scored
+    elsewhere = sampled("fedavg", federation, seed=1).simulation.scored
+    assert elsewhere != first.simulation.scored
+
+
+def test_assignments_of_a_sample_leave_the_others_out(federation: Federation) -> None:
+    ran = sampled("ifca", federation)
+    told = next(r.assignment for r in ran.rounds if r.assignment is not None)
+    assert [k for k in range(8) if told[k] >= 0] == list(ran.simulation.scored)
+
+
+def test_results_of_a_sample_have_a_row_for_every_client(federation: Federation, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    ran = sampled("ifca", federation)
+    write_results(tmp_path, {}, ran.rounds, ran.outcome(), federation.partition.sizes, None)
+    table = pandas.read_parquet(tmp_path / "clients.parquet")
+    assert table["client"].tolist() == list(range(8))
+    assert np.flatnonzero(table["local_accuracy"].notna()).tolist() == list(ran.simulation.scored)
+
+
+def test_checkpoints_keep_assignments_as_arrays_and_tell_them_again(
+    federation: Federation, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"rounds": 3, "evaluate_every": 1, "checkpoint_every": 1, "training": SGD}
+    stopped = prepare_run("ifca", federation, checkpoints=tmp_path, **settings)
+    told = stopped.rounds()
+    before = [next(told).assignment for _ in range(2)]
+    assert stopped.folder is not None
+    tensors, facts = load_checkpoint(stopped.folder) or ({}, {})
+    assert [past["assignment"] for past in facts["history"]] == [None, None]
+    assert {name for name in tensors if name.startswith("assignments/")} >= {"assignments/1"}
+    again = list(prepare_run("ifca", federation, checkpoints=tmp_path, **settings).rounds())
+    assert [r.assignment for r in again[:2]] == before and before[0] is not None
+
+
+def test_rows_in_files_are_resident_only_while_they_are_used(tmp_path: Path) -> None:
+    """64 rows of 1 MiB are written and read; the process must not keep what it did with them."""
+    store = ClientStore({"c": torch.zeros(1 << 18)}, 100_000, tmp_path)
+    process = psutil.Process()
+    before = process.memory_info().rss
+    for k in range(64):
+        store.put(k * 1500, {"c": torch.full((1 << 18,), float(k))})
+        store.settle()
+        assert float(store.get(k * 1500)["c"].max()) == k
+    assert process.memory_info().rss - before < 16 << 20
+
+
+def test_the_clustering_error_counts_alike_clients_together() -> None:
+    rng = np.random.default_rng(0)
+    labels, clusters = rng.random((300, 4)) < 0.4, rng.integers(3, size=300)
+    labels[np.arange(300), rng.integers(4, size=300)] = True
+    wrong = 0
+    for i in range(300):
+        true = (labels & labels[i]).sum(1) >= np.ceil(labels[i].sum() / 2)
+        wrong += (true != (clusters == clusters[i])).sum()
+    assert clustering_error(clusters, labels) == wrong / 300
