@@ -41,6 +41,11 @@ class EngineSettings(Settings):
         "matmul", "how a vmapped cohort convolves: as matrix products, or in one grouped convolution",
         choices=CONVOLUTIONS,
     )  # fmt: skip
+    compile: str = option(
+        "auto",
+        "compile the gradient on a CPU; auto = where the work ahead pays for it",
+        choices=("auto", "always", "never"),
+    )
     address: str | None = option(
         None, "address of a running Dask or Ray cluster; nothing = start a local one"
     )

@@ -27,6 +27,7 @@ from fedflow.models.flat import FlatModel
 from fedflow.partition import PartitionParams, Samples, load_partition, make_partition
 from fedflow.partition.after.difficulty import Difficulty
 from fedflow.results import write_results
+from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import FederationFiles, Stored
 from fedflow.simulation.outcome import Round
@@ -195,8 +196,13 @@ def perform(
     """
     torch.set_num_threads(1)
     experiment.check()
-    job, run, root = experiment.job, experiment.params.run, experiment.root
+    run, root = experiment.params.run, experiment.root
     partition = load_partition(experiment.partition_folder)
+    job, compiled = with_compiled(
+        experiment.job, run, experiment.params.engine.compile, (root / ".fedflow" / "compiled").resolve()
+    )
+    if compiled.startswith("yes"):
+        print(f"{experiment.title}: local steps are compiled ({compiled.removeprefix('yes: ')})")
     simulation = Simulation(job, run, executor, checkpoints=root / ".fedflow" / "checkpoints")
     if run.min_cohort > simulation.cohort_size:
         size, share = simulation.cohort_size, run.participation
@@ -211,7 +217,7 @@ def perform(
             experiment=f"{experiment.dataset}/{experiment.partition}",
             name=f"{experiment.method} seed {experiment.seed}",
             key=simulation.fingerprint,
-            params=_recorded_params(experiment),
+            params=_recorded_params(experiment, compiled),
             tags={name: facts[name] for name in ("partition", "method", "dataset", "seed")},
             datasets=_inputs(experiment, facts),
             sweep=experiment.sweep,
@@ -278,7 +284,7 @@ def _card(experiment: Experiment) -> ModelCard:
     )
 
 
-def _recorded_params(experiment: Experiment) -> dict[str, Any]:
+def _recorded_params(experiment: Experiment, compiled: str) -> dict[str, Any]:
     params, job = experiment.params, experiment.job
     return {
         "dataset": experiment.dataset,
@@ -287,7 +293,7 @@ def _recorded_params(experiment: Experiment) -> dict[str, Any]:
         "method": {"name": experiment.method, **job.method.as_dict()},
         "training": job.training.as_dict(),
         "run": params.run.as_dict(),
-        "engine": params.engine.as_dict(),
+        "engine": params.engine.as_dict() | {"compiled": compiled},
         "seed": experiment.seed,
         "params_hash": digest(params.as_dict()),
     }

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedflow.data.examples import Examples
+from fedflow.local.compiled import Gradient
 from fedflow.local.training import LocalTraining
 from fedflow.models.flat import FlatModel
 
@@ -80,11 +81,12 @@ class Client:
         kept: Mapping[str, Tensor],
         mean_samples: float | None = None,  # of a client on its own: its samples
         vmapped: bool = False,
+        compiled: Gradient | None = None,
     ) -> None:
         self.model, self.training, self.lr = model, training, lr
         self.received, self.kept = received, kept
         self._examples, self._index, self._real, self._schedule = examples, index, real, schedule
-        self._vmapped = vmapped
+        self._vmapped, self._compiled = vmapped, compiled
         self.samples = self._scalar(len(index) if real is None else real.sum())
         self.mean_samples = self.samples if mean_samples is None else self._scalar(mean_samples)
         self.trained: Tensor | None = None
@@ -94,6 +96,10 @@ class Client:
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
         """Mean loss F_k of ``w`` [D] on one batch, scalar, in training mode."""
+        if w.requires_grad and (compiled := self._compiled_for(batch)):
+            value = compiled.loss(w, batch.x, batch.y)
+            self._seen = value.detach(), None
+            return value
         half = self.training.precision == "bf16"
         with torch.autocast(self._index.device.type, torch.bfloat16, enabled=half):
             outputs, stats = self.model.train_outputs(w, batch.x)
@@ -282,8 +288,13 @@ class Client:
             g = g * (settings.clip_norm / g.norm().clamp(min=settings.clip_norm))
         return g + settings.weight_decay * self.model.trainable(w) if settings.weight_decay else g
 
+    def _compiled_for(self, batch: Batch) -> Gradient | None:
+        return self._compiled if self._compiled and self._compiled.takes(batch.x, batch.y) else None
+
     def _gradient(self, loss: Loss, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Gradient [D] of ``loss``, the data loss of the batch, and the buffers after it."""
+        if loss == self.loss and (compiled := self._compiled_for(batch)):
+            return *compiled(w, batch.x, batch.y), None
         if not self._vmapped:
             leaf = w.detach().requires_grad_()
             (g,) = torch.autograd.grad(loss(leaf, batch), leaf)

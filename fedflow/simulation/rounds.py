@@ -212,6 +212,7 @@ class Simulation:
             "partition": self.federation.partition.hash,
             "model": self.federation.model.architecture,
             "code": code_digest(*CODE),
+            "compiled": bool(self.job.compiled),  # other machine code, other last bits
         }
         return hashlib.blake2b(
             json.dumps(about, sort_keys=True, default=str).encode(), digest_size=12

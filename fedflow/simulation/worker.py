@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
+from fedflow.local.compiled import compiled_gradient
 from fedflow.local.training import LocalTraining, batches, padded_batches
 from fedflow.methods.base import Method
 from fedflow.random import torch_seed
@@ -42,6 +43,7 @@ class Job:
     width: int | None = None  # clients per vmapped call; as many as a GPU has memory for
     keep_trained: bool = False  # also keep every client's last trained model
     timing: Timing = field(default_factory=lambda: Timing.parse({}))
+    compiled: str = ""  # folder for compiled gradients; without one, none are compiled
 
 
 @dataclass
@@ -252,8 +254,10 @@ def _client(job: Job, federation: Federation, shard: Shard, i: int, streams: dic
     received = {name: shard.vectors[at] for name, at in shard.received[i].items()}
     kept = {name: shard.vectors[at] for name, at in shard.kept[i].items()}
     lr, mean = round_lr(job.training, shard.round), federation.mean_samples
+    model, train = federation.model, federation.train
+    compiled = compiled_gradient(model, train, job.training, job.compiled) if job.compiled else None
     client = Client(
-        federation.model, federation.train, job.training, lr, index, None, schedule, received, kept, mean
+        model, train, job.training, lr, index, None, schedule, received, kept, mean, compiled=compiled
     )
     if isinstance(shard, IntroductionShard):
         client.times = torch.from_numpy(job.timing.times(job.seed, k, job.training.steps(len(index), 1)))

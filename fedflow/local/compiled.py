@@ -1,0 +1,175 @@
+"""The gradient of the data loss as machine code, for runs on a CPU that are long enough to pay for it.
+
+The network's mean loss and its gradient, one pure function ``(w [D], x [B, ...], y [B]) -> (g [D], F)``, is
+traced once and compiled by TorchInductor for full batches. Every method gains: what it adds to the data loss
+stays as it is written, and smaller last batches are computed as before. Compiled and plain gradients agree
+to the rounding of single precision, so which of them a run uses is decided once, from what it will compute
+and never from a clock, and it belongs to the run's fingerprint.
+"""
+
+import contextlib
+import functools
+import hashlib
+import os
+import platform
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fedflow.data.examples import Examples
+from fedflow.local.training import LocalTraining
+from fedflow.models.flat import FlatModel
+
+SPEED, OVERHEAD = 12e9, 0.4e-3  # an eager step: floating-point operations per second, and seconds on top
+LEAST = 2000  # steps below which nothing is reckoned
+PAYS = 600  # seconds of eager steps from which on the compiler's 40 to 60 s come back several times
+_LOCK = threading.Lock()  # one compilation at a time: the tracer and the environment belong to the process
+
+
+class Gradient:
+    """``(w, x, y) -> (gradient [D], loss)`` for batches of one shape."""
+
+    def __init__(self, run: Callable[..., Any], x: Tensor, y: Tensor) -> None:
+        self._run, self._shapes = run, (x.shape, y.shape)
+
+    def takes(self, x: Tensor, y: Tensor) -> bool:
+        """Whether it was compiled for such a batch."""
+        return (x.shape, y.shape) == self._shapes
+
+    def __call__(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            g, loss = self._run(w.detach(), x, y)
+        return g, loss
+
+    def loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The loss, scalar, as a part of an expression that is differentiated by ``w``, once."""
+        return _Loss.apply(w, x, y, self)
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, w: Tensor, x: Tensor, y: Tensor, gradient: Gradient) -> Tensor:
+        g, loss = gradient(w, x, y)
+        ctx.save_for_backward(g)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, up: Tensor) -> tuple[Tensor, None, None, None]:
+        (g,) = ctx.saved_tensors
+        return up * g, None, None, None
+
+
+def why_not(model: FlatModel, training: LocalTraining) -> str | None:
+    """Why no gradient of this network can be compiled; None where one can."""
+    if model.device.type != "cpu":
+        return "only steps on a CPU are compiled"
+    if model.draws_noise:
+        return "the network draws dropout noise"
+    if model.buffers:
+        return "the network has BatchNorm"
+    if not training.batch_size:
+        return "full-gradient batches have a shape for every client"
+    return None
+
+
+def pays(model: FlatModel, examples: Examples, training: LocalTraining, steps: float) -> tuple[bool, str]:
+    """Whether so many local steps are worth a compilation, and the reckoning in words.
+
+    Counted in floating-point operations and not timed, so that it is the same for every worker and after
+    every restart.
+    """
+    if steps < LEAST:
+        return False, f"{steps:,.0f} local steps are too few"
+    from torch.utils.flop_counter import FlopCounterMode
+
+    w, x, y = _example(model, examples, training.batch_size)
+    with FlopCounterMode(display=False) as counter:
+        model.loss(model.train_outputs(w.requires_grad_(), x)[0], y).backward()
+    flops = counter.get_total_flops()
+    seconds = steps * (OVERHEAD + flops / SPEED)
+    return seconds >= PAYS, f"{steps:,.0f} local steps of {flops / 1e6:,.1f} MFLOP, about {seconds:,.0f} s"
+
+
+def compiled_gradient(
+    model: FlatModel, examples: Examples, training: LocalTraining, folder: str
+) -> Gradient | None:
+    """The compiled gradient for full batches, from the cache in ``folder`` where it is there.
+
+    None, with one warning per process, where it cannot be compiled: without a C++ compiler, say.
+    """
+    with _LOCK:
+        return _compiled(model, examples, training.batch_size, folder)
+
+
+@functools.lru_cache(maxsize=4)
+def _compiled(model: FlatModel, examples: Examples, batch_size: int, folder: str) -> Gradient | None:
+    try:
+        w, x, y = _example(model, examples, batch_size)
+        with _cache(Path(folder)):
+            gradient = Gradient(_compile(_differentiate(model), w, x, y), x, y)
+            gradient(w, x, y)
+    except Exception as error:  # whatever the compiler dislikes: there is another way to compute it
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        warnings.warn(f"local steps are not compiled, because that failed ({reason})", stacklevel=3)
+        return None
+    return gradient
+
+
+def _compile(function: Callable[..., Any], *inputs: Tensor) -> Callable[..., Any]:
+    """``function`` as machine code for inputs of these shapes, for one thread."""
+    from torch._inductor import standalone_compile  # seconds to import
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    return standalone_compile(
+        make_fx(function)(*inputs),
+        list(inputs),
+        dynamic_shapes="from_example_inputs",
+        options={"config_patches": {"cpp.threads": 1, "compile_threads": 1}},
+    )
+
+
+def _differentiate(model: FlatModel) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def loss(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return model.loss(model.train_outputs(w, x)[0], y)
+
+    return torch.func.grad_and_value(loss)
+
+
+def _example(model: FlatModel, examples: Examples, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """A vector and a full batch of the shapes that training has."""
+    rows, w = torch.arange(batch_size) % len(examples), model.init(0)
+    x, y = examples.inputs(rows, model.dtype), examples.targets(rows)
+    model.train_outputs(w, x)  # builds this thread's modules, which no transform can
+    return w, x, y
+
+
+@contextlib.contextmanager
+def _cache(folder: Path) -> Iterator[None]:
+    """Let the compiler keep its results in ``folder``: the user's own, because they are run when found."""
+    place = folder / hashlib.blake2b(_processor().encode(), digest_size=6).hexdigest()
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+        else:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
+
+
+def _processor() -> str:
+    """What the machine code depends on: a folder may be shared by different machines."""
+    about = [platform.machine(), platform.processor()]
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        about += sorted({line for line in lines if line.startswith(("flags", "model name", "Features"))})
+    return "\n".join(about)

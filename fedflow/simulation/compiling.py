@@ -1,0 +1,37 @@
+"""Whether a run compiles its clients' gradients: decided once, before it starts, for all of its workers."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from fedflow.local.compiled import compiled_gradient, pays, why_not
+from fedflow.simulation.federation import Federation
+from fedflow.simulation.rounds import RunSettings
+from fedflow.simulation.worker import Job
+
+
+def with_compiled(job: Job, settings: RunSettings, wanted: str, folder: Path) -> tuple[Job, str]:
+    """``job``, compiling where ``wanted`` ("auto", "always", "never") and the work ahead say so, and why.
+
+    The code is in ``folder`` then, so that workers and later runs find it there.
+    """
+    if wanted == "never":
+        return job, "no: engine.compile is never"
+    federation = job.federation.open()
+    model, train = federation.model, federation.train
+    obstacle = "clients train in vmapped cohorts" if job.cohort == "vmap" else why_not(model, job.training)
+    if obstacle:
+        return job, f"no: {obstacle}"
+    worth, why = pays(model, train, job.training, steps_ahead(job, settings, federation))
+    if wanted == "auto" and not worth:
+        return job, f"no: {why}"
+    if compiled_gradient(model, train, job.training, str(folder)) is None:
+        return job, "no: the compiler failed"
+    return replace(job, compiled=str(folder)), f"yes: {why}"
+
+
+def steps_ahead(job: Job, settings: RunSettings, federation: Federation) -> float:
+    """Local steps of the whole run, as far as they are known before it: all clients being equally likely."""
+    sizes = federation.partition.sizes[: federation.partition.participants]
+    epochs = job.method.streams(job.training).values()
+    steps = sum(job.training.steps(int(n), e) for n in sizes for e in epochs)
+    return settings.rounds * settings.participation * steps

@@ -1,0 +1,170 @@
+"""Compiled gradients against plain ones, on a convolution network small enough to compile in a test."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import images
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+from fedflow.data import Dataset
+from fedflow.local import compiled as compiling
+from fedflow.local.client import Batch, Client
+from fedflow.local.compiled import Gradient, compiled_gradient, pays, why_not
+from fedflow.local.training import LocalTraining
+from fedflow.methods import build_method
+from fedflow.simulation.compiling import with_compiled
+from fedflow.simulation.federation import Federation
+from fedflow.simulation.rounds import RunSettings, Simulation
+from fedflow.simulation.worker import Job
+
+TRAINING = LocalTraining(epochs=2, batch_size=8, lr=0.05)
+SIZES = (23, 8, 3)  # ragged last batches, and a client with no full batch at all
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture(scope="module")
+def federation(digits: Dataset) -> Federation:
+    return images(digits, SIZES, "cnn", filters=(4,), hidden=(16,))
+
+
+@pytest.fixture(scope="module")
+def gradient(federation: Federation, folder: Path) -> Gradient:
+    """The one compilation that these tests share."""
+    made = compiled_gradient(federation.model, federation.train, TRAINING, str(folder))
+    assert made is not None
+    return made
+
+
+def client(federation: Federation, gradient: Gradient | None, k: int = 0, **training: Any) -> Client:
+    own = LocalTraining.parse(TRAINING.as_dict() | training)
+    index = torch.as_tensor(federation.partition.train(k))
+    schedule = {"batches": [*torch.arange(len(index)).split(own.batch_size)] * own.epochs}
+    return Client(
+        federation.model, federation.train, own, own.lr, index, None, schedule, {}, {}, compiled=gradient
+    )
+
+
+def differ(one: Tensor, other: Tensor, start: Tensor) -> float:
+    """How far two ends are apart, relative to the way from the start."""
+    return float((one - other).norm() / (other - start).norm())
+
+
+@pytest.mark.parametrize("k", range(3))
+@pytest.mark.parametrize(
+    "training",
+    [{}, {"momentum": 0.9, "weight_decay": 0.01}, {"clip_norm": 0.5}],
+    ids=["plain", "all", "clip"],
+)
+def test_compiled_and_plain_steps_agree(
+    federation: Federation, gradient: Gradient, k: int, training: dict[str, float]
+) -> None:
+    """To 1e-4 of the way that the steps go: single precision over a few steps."""
+    start = federation.model.init(0)
+    correction = federation.model.init(1) * 0.01
+    ends, losses = [], []
+    for made in (gradient, None):
+        one = client(federation, made, k, **training)
+        ends.append(one.fit(start=start, correction=correction))
+        losses.append(one.train_loss)
+    assert differ(*ends, start) < 1e-4
+    torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-6)
+
+
+def test_a_loss_of_a_methods_own_agrees(federation: Federation, gradient: Gradient) -> None:
+    start, ends = federation.model.init(0), []
+    head = federation.model.head()
+    for made in (gradient, None):
+        one = client(federation, made, momentum=0.5)
+
+        def loss(w: Tensor, batch: Batch, one: Client = one) -> Tensor:
+            frozen = torch.where(head.mask, w, start)
+            return 0.5 * one.loss(frozen, batch).square() + 0.1 * (w - start).square().sum()
+
+        ends.append(one.fit(loss, start=start))
+    assert differ(*ends, start) < 1e-4
+    assert torch.equal(head.outside(ends[0]), head.outside(start))
+
+
+def test_full_batches_are_compiled_and_smaller_ones_are_plain(
+    federation: Federation, gradient: Gradient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    run = gradient._run
+    monkeypatch.setattr(gradient, "_run", lambda w, x, y: seen.append(len(x)) or run(w, x, y))
+    client(federation, gradient).fit(start=federation.model.init(0))
+    assert seen == [8, 8] * TRAINING.epochs  # of 8, 8 and 7 samples
+    one, other = (
+        client(federation, made, 2).fit(start=federation.model.init(0)) for made in (gradient, None)
+    )
+    assert torch.equal(one, other)
+
+
+def test_a_loss_is_differentiated_once_only(federation: Federation, gradient: Gradient) -> None:
+    x, y = federation.train.inputs(torch.arange(8)), federation.train.targets(torch.arange(8))
+    w = federation.model.init(0).requires_grad_()
+    (g,) = torch.autograd.grad(gradient.loss(w, x, y).square(), w, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        g.sum().backward()
+
+
+def test_the_code_is_found_again(federation: Federation, gradient: Gradient, folder: Path) -> None:
+    """As another process would: it computes the same bits, and nothing was compiled."""
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*.so")}
+    again = compiling._compiled.__wrapped__(federation.model, federation.train, 8, str(folder))
+    assert before and before == {file: file.stat().st_mtime_ns for file in folder.rglob("*.so")}
+    assert counters["aot_autograd"]["autograd_cache_hit"] == 1
+    x, y = federation.train.inputs(torch.arange(8)), federation.train.targets(torch.arange(8))
+    w = federation.model.init(3)
+    for one, other in zip(gradient(w, x, y), again(w, x, y)):
+        assert torch.equal(one, other)
+    assert all(place.stat().st_mode & 0o077 == 0 for place in folder.iterdir())
+
+
+def test_without_a_compiler_steps_are_plain(
+    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_compiler(*_: Any) -> None:
+        raise RuntimeError("no C++ compiler found\nat all")
+
+    monkeypatch.setattr(compiling, "_compile", no_compiler)
+    job = Job(federation, build_method("fedavg"), TRAINING, seed=0)
+    with pytest.warns(UserWarning, match=r"not compiled.*\(RuntimeError: no C\+\+ compiler found\)"):
+        after, why = with_compiled(job, RunSettings(), "always", tmp_path)
+    assert after is job and why == "no: the compiler failed"
+
+
+def test_long_runs_compile_and_short_ones_do_not(federation: Federation) -> None:
+    few, _ = pays(federation.model, federation.train, TRAINING, 100)
+    some, why = pays(federation.model, federation.train, TRAINING, 10_000)
+    many, _ = pays(federation.model, federation.train, TRAINING, 10_000_000)
+    assert not few and not some and many
+    assert "10,000 local steps of" in why
+
+
+def test_what_cannot_be_compiled_says_why(digits: Dataset) -> None:
+    norm = images(digits, SIZES, "cnn", filters=(4,), batch_norm=True).model
+    assert why_not(norm, TRAINING) == "the network has BatchNorm"
+    plain = images(digits, SIZES).model
+    assert "shape for every client" in str(why_not(plain, LocalTraining(batch_size=0)))
+    assert why_not(plain, TRAINING) is None
+
+
+def test_a_compiled_run_is_another_experiment_and_repeats_itself(
+    federation: Federation, gradient: Gradient, folder: Path
+) -> None:
+    job = Job(federation, build_method("fedprox"), TRAINING, seed=0)
+    settings = RunSettings(rounds=2, participation=1.0, fine_tune=False)
+    there, why = with_compiled(job, settings, "always", folder)
+    assert why.startswith("yes: ")
+    runs = [Simulation(j, settings) for j in (there, there, job)]
+    one, again, plain = (([*run.rounds()], run.state.server["model"])[1] for run in runs)
+    assert runs[0].fingerprint == runs[1].fingerprint != runs[2].fingerprint
+    assert torch.equal(one, again) and not torch.equal(one, plain)
+    torch.testing.assert_close(one, plain, rtol=1e-4, atol=1e-5)
