@@ -6,10 +6,12 @@ forward and the backward pass (counted on the plain network; updates and sums ar
 rate of a large matrix product, measured in the same run.
 """
 
+import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,11 +23,16 @@ from benchmarks.workload import CLASSES, SHAPE, TRAINING, federation, significan
 from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.models import build
+from fedflow.models.flat import FlatModel
 from fedflow.simulation.worker import Job, Shard, train_shard
 
 WIDTHS, BATCHES, LOOP_CLIENTS, IMAGES = (1, 4, 16, 64, 256), (10, 64), 4, 20_000
 STEPS = {"lenet5": 10, "resnet9": 3}  # per client and call; without BatchNorm, which vmap does not take
-WARM_UPS, CALLS, CELL_SECONDS = 2, 7, 6.0  # per cell: calls that do not count, and at most so many that do
+WARM_UPS, CALLS = 3, 7  # per cell: calls that do not count (the engine captures a graph), and that do
+CELL_SECONDS = 5.0  # after which no further call is measured
+VARIED = 64  # clients of the cells with other forms of convolution and other precisions
+FELL_BACK = re.compile("vmap failed|without a CUDA graph")
+FORMS = (("grouped", "float32"), ("matmul", "tf32"), ("grouped", "tf32"), ("matmul", "bf16"))
 
 
 def measure(
@@ -45,16 +52,11 @@ def measure(
         for model in models:
             for batch in batches:
                 cells += _cells(model, batch, widths, device, rates, ends)
-    fell_back = sorted({str(w.message) for w in heard if "vmap failed" in str(w.message)})
+    fell_back = sorted({line for line in map(str, (w.message for w in heard)) if FELL_BACK.search(line)})
     for line in fell_back:
-        print(f"vmap was left: {line}", flush=True)
-    precision = {
-        "float32_matmul": torch.get_float32_matmul_precision(),
-        "convolutions_tf32": torch.backends.cudnn.allow_tf32,
-    }
+        print(f"warned: {line}", flush=True)
     return {
         "matrix_flops_per_second": {name: significant(rate) for name, rate in rates.items()},
-        "precision": precision,
         "cells": cells,
         "fell_back": fell_back,
     }
@@ -63,62 +65,74 @@ def measure(
 def _cells(
     model: str, batch: int, widths: Sequence[int], device: str, rates: dict[str, float], ends: float
 ) -> list[dict[str, Any]]:
-    """The eager loop, the engine's loop, and every width, for one network and batch size."""
-    steps, training = STEPS[model], LocalTraining(epochs=1, batch_size=batch, lr=TRAINING.lr)
-    work = federation(max(*widths, LOOP_CLIENTS), steps * batch, model, device, IMAGES)
-    job = Job(work, build_method("fedavg"), training, seed=0)
-    operations = flops(model, batch)
+    """The eager loop, the engine's loop, every width, and every form, for one network and batch size."""
+    steps = STEPS[model]
+    clients = max(*widths, LOOP_CLIENTS, VARIED)
+    work = federation(clients, steps * batch, model, device, IMAGES)
+    grouped = replace(work, model=FlatModel(work.model.factory, device=device, convolution="grouped"))
+    start, operations = work.model.init(0), flops(model, batch)
 
-    def shard(cohort: str, clients: int) -> Callable[[], None]:
-        own = replace(job, cohort=cohort, width=clients)
-        share = Shard(1, list(range(clients)), [work.model.init(0)], [{"model": 0}] * clients, [{}] * clients)
-        return lambda: _whole(train_shard(own, share))
+    def bare() -> None:
+        torch.backends.cudnn.allow_tf32 = False  # as the engine does unless training.precision asks for it
+        hand_written(work, LOOP_CLIENTS, LocalTraining(epochs=1, batch_size=batch, lr=TRAINING.lr))
 
-    ways: list[tuple[str, int, Callable[[], Any]]] = [
-        ("eager loop", LOOP_CLIENTS, lambda: hand_written(work, LOOP_CLIENTS, training)),
-        ("loop", LOOP_CLIENTS, shard("loop", LOOP_CLIENTS)),
-        *(("vmap", width, shard("vmap", width)) for width in widths),
+    def engine(cohort: str, clients: int, form: str = "matmul", precision: str = "float32") -> None:
+        training = LocalTraining(epochs=1, batch_size=batch, lr=TRAINING.lr, precision=precision)
+        own = grouped if form == "grouped" else work
+        job = Job(own, build_method("fedavg"), training, seed=0, cohort=cohort, width=clients)
+        shard = Shard(1, list(range(clients)), [start], [{"model": 0}] * clients, [{}] * clients)
+        trained = train_shard(job, shard)
+        assert not trained.failures, trained.failures
+
+    ways: list[tuple[dict[str, Any], Callable[[], None]]] = [
+        ({"way": "eager loop", "clients": LOOP_CLIENTS}, bare),
+        ({"way": "loop", "clients": LOOP_CLIENTS}, partial(engine, "loop", LOOP_CLIENTS)),
     ]
+    for width in widths:
+        ways.append(({"way": "vmap", "clients": width}, partial(engine, "vmap", width)))
+    for form, precision in FORMS if VARIED in widths else ():
+        about = {"way": "vmap", "clients": VARIED, "convolution": form, "precision": precision}
+        ways.append((about, partial(engine, "vmap", VARIED, form, precision)))
     cells, loop = [], 0.0
-    for way, clients, call in ways:
-        cell: dict[str, Any] = {"model": model, "batch": batch, "way": way, "clients": clients}
+    for about, call in ways:
+        cell = {"model": model, "batch": batch, "convolution": "matmul", "precision": "float32"} | about
         cells.append(cell)
-        label = f"{model:8} batch {batch:3}  {way:10} {clients:4} clients"
-        if time.perf_counter() > ends:
+        label = (
+            f"{model:7} batch {batch:2}  {cell['way']:10} {cell['clients']:3} clients  "
+            f"{cell['convolution']:7} {cell['precision']:7}"
+        )
+        if device == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        seconds = timed(call, device, ends)
+        if not seconds:
             cell["skipped"] = "no time left"
             print(f"{label}  skipped: no time left", flush=True)
             continue
-        if device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        rate = [clients * steps / s for s in timed(call, device, ends)]
-        cell["client_steps_per_second"] = summary(rate)
+        cell["client_steps_per_second"] = summary([cell["clients"] * steps / s for s in seconds])
         best = cell["client_steps_per_second"]["median"]
-        loop = best if way == "loop" else loop
+        loop = best if cell["way"] == "loop" else loop
         cell["against_loop"] = significant(best / loop) if loop else None
         cell["share_of_matrix_rate"] = {n: significant(best * operations / r) for n, r in rates.items()}
         if device == "cuda":
             cell["gpu_peak_gib"] = significant(torch.cuda.max_memory_allocated() / 2**30)
         shares = "  ".join(f"{100 * share:.2f} % of {n}" for n, share in cell["share_of_matrix_rate"].items())
-        print(f"{label}  {best:10.0f} client steps/s  {shares}", flush=True)
+        print(f"{label}  {best:9.0f} client steps/s  {shares}", flush=True)
     return cells
 
 
-def _whole(trained: Any) -> None:
-    assert not trained.failures, trained.failures
-
-
-def timed(call: Callable[[], Any], device: str, ends: float) -> list[float]:
-    """Seconds of each measured call, up to `CALLS` of them within `CELL_SECONDS`."""
+def timed(call: Callable[[], Any], device: str, ends: float = float("inf")) -> list[float]:
+    """Seconds of each measured call, at most `CALLS` within `CELL_SECONDS`; none where time ran out."""
     seconds: list[float] = []
     for i in range(WARM_UPS + CALLS):
+        if time.perf_counter() > ends or sum(seconds) > CELL_SECONDS:
+            break
         _wait(device)
         started = time.perf_counter()
         call()
         _wait(device)
         if i >= WARM_UPS:
             seconds.append(time.perf_counter() - started)
-        if seconds and (sum(seconds) > CELL_SECONDS or time.perf_counter() > ends):
-            break
     return seconds
 
 
@@ -132,7 +146,7 @@ def matrix_rates(device: str, side: int | None = None) -> dict[str, float]:
     for name, (dtype, tf32) in kinds.items():
         torch.backends.cuda.matmul.allow_tf32 = tf32
         a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
-        seconds = timed(lambda a=a, b=b: [a @ b for _ in range(5)], device, float("inf"))  # type: ignore[misc]
+        seconds = timed(lambda a=a, b=b: [a @ b for _ in range(5)], device)
         rates[name] = 5 * 2 * side**3 / sorted(seconds)[len(seconds) // 2]
     torch.backends.cuda.matmul.allow_tf32 = before
     return rates

@@ -6,6 +6,7 @@ the time of all is scaled from them. Images are real where FEDFLOW_DATA has CIFA
 Source of the setting: the speed comparison of pfl-research (Granqvist et al. 2024, arXiv:2404.06430).
 """
 
+import functools
 import os
 import statistics
 import tempfile
@@ -29,16 +30,18 @@ from fedflow.simulation.worker import Job
 
 CLIENTS, COHORT, ROUNDS, EVALUATE_EVERY = 1000, 50, 1500, 10
 TRAINING = LocalTraining(epochs=1, batch_size=10, lr=0.1)
-WARM_UP = 2  # rounds that also start the device, choose its kernels, or compile
+WARM_UP = 4  # rounds that also start the device and choose how it works
 
 
 def main() -> dict[str, Any]:
     """A few rounds on the CPU."""
     torch.set_num_threads(1)
-    return measure("cpu", rounds=5)
+    return measure("cpu", rounds=8)
 
 
-def measure(device: str, rounds: int = ROUNDS, seconds: float = float("inf")) -> dict[str, Any]:
+def measure(
+    device: str, rounds: int = ROUNDS, seconds: float = float("inf"), precision: str = "float32"
+) -> dict[str, Any]:
     """Run ``rounds`` rounds, fewer if they would take longer than ``seconds``, and tell what they took."""
     examples, real = _images()
     train, test = (part.to(device) for part in examples)
@@ -48,7 +51,8 @@ def measure(device: str, rounds: int = ROUNDS, seconds: float = float("inf")) ->
     settings = RunSettings(
         rounds=rounds, participation=COHORT / CLIENTS, evaluate_every=EVALUATE_EVERY, fine_tune=False
     )
-    job = Job(work, build_method("fedavg"), TRAINING, seed=0, width=COHORT)
+    training = LocalTraining.parse({**TRAINING.as_dict(), "precision": precision})
+    job = Job(work, build_method("fedavg"), training, seed=0)
     done, started, said = [], time.perf_counter(), 0.0
     for report in Simulation(job, settings).rounds():
         done.append(report)
@@ -59,7 +63,7 @@ def measure(device: str, rounds: int = ROUNDS, seconds: float = float("inf")) ->
         if spent > seconds:
             break
     total = time.perf_counter() - started
-    return _told(done, total, len(train) // CLIENTS, model.size, real)
+    return {"precision": precision} | _told(done, total, len(train) // CLIENTS, model.size, real)
 
 
 def _told(done: list, total: float, samples: int, parameters: int, real: bool) -> dict[str, Any]:
@@ -92,6 +96,7 @@ def _told(done: list, total: float, samples: int, parameters: int, real: bool) -
     return told
 
 
+@functools.cache
 def _images() -> tuple[tuple[Examples, Examples], bool]:
     """Training and test images, and whether they are real: nothing is downloaded."""
     if "FEDFLOW_DATA" not in os.environ or not source("cifar10").where():

@@ -3,11 +3,13 @@
 import statistics
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from fedflow.data import Examples
+from fedflow.local.compiled import compiled_gradient
 from fedflow.local.training import LocalTraining
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
@@ -15,6 +17,7 @@ from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
 
 SHAPE, CLASSES = (3, 32, 32), 10
+COMPILED = str(Path(__file__).parents[1] / ".bench" / "compiled")
 TRAINING = LocalTraining(epochs=1, batch_size=10, lr=0.05)
 
 
@@ -30,6 +33,14 @@ def federation(
     flat = FlatModel(partial(build, model, SHAPE, CLASSES), device=device)
     train, test = (random_images(n).to(device) for n in (images, 1000))
     return Federation(flat, train, test, one_test_set(list(positions), 1000))
+
+
+def compiling(work: Federation, training: LocalTraining) -> dict[str, str]:
+    """The option of `Job` with which local steps are compiled machine code, which is made now.
+
+    Empty where they cannot be compiled: without a C++ compiler, say.
+    """
+    return {"compiled": COMPILED} if compiled_gradient(work.model, work.train, training, COMPILED) else {}
 
 
 def random_images(count: int) -> Examples:

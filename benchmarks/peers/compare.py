@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,12 @@ import psutil
 
 from benchmarks.peers.work import COHORT, STEPS
 from benchmarks.workload import significant, spread
-from fedflow.simulation.worker import Job
 
 HERE = Path(__file__).parent
 ROOT, ENVIRONMENTS = HERE.parents[1], HERE.parents[1] / ".bench"
 PEERS = ("flwr", "pfl", "fluke")
 SIZES, ROUNDS, TURNS = (100, 1000), 4, int(os.environ.get("TURNS", "1"))
-SECONDS, POLL = 600, 0.5  # after which a driver is given up; between two looks at its memory
+SECONDS, POLL = 600, 1.0  # after which a driver is given up; between two looks at its memory
 OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
 
 
@@ -47,9 +45,7 @@ def main() -> dict[str, Any]:
 def _drivers() -> tuple[dict[str, list[str]], dict[str, str]]:
     """The command of everyone who can run, and why the others cannot."""
     own = [sys.executable, "-m", "benchmarks.peers.fedflow_driver"]
-    drivers, skipped = {"fedflow": own}, {}
-    if "compile" in {field.name for field in fields(Job)}:
-        drivers["fedflow, compiled"] = [*own, "compiled"]
+    drivers, skipped = {"fedflow": own, "fedflow, compiled": [*own, "compiled"]}, {}
     for peer in PEERS:
         try:
             drivers[peer] = [str(_environment(peer)), "-m", f"benchmarks.peers.{peer}_driver"]
@@ -115,13 +111,15 @@ def _drive(command: list[str], clients: int) -> dict[str, Any]:
             process = subprocess.Popen(
                 [*command, "--clients", str(clients), "--rounds", str(ROUNDS)],
                 stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT, env=environment,
+                start_new_session=True,  # Linux shares a busy machine out by session, and Ray's are new ones
             )  # fmt: skip
             memory = _Memory(process.pid)
             memory.start()
             try:
                 printed, _ = process.communicate(timeout=SECONDS)
             except subprocess.TimeoutExpired:
-                process.kill()
+                for one in (*psutil.Process(process.pid).children(recursive=True), process):
+                    one.kill()
                 process.communicate()
                 raise Unavailable(f"did not finish in {SECONDS} s") from None
             finally:

@@ -1,7 +1,7 @@
-"""fedflow: its round loop in one process, clients one after the other; ``compiled`` in the name's place."""
+"""fedflow: its round loop in one process, clients one after the other; with ``compiled``, compiled steps."""
 
 import sys
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from benchmarks.peers.work import (
     place,
     raw_images,
 )  # fmt: skip
+from benchmarks.workload import compiling
 from fedflow.data import Examples
 from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
@@ -31,7 +32,7 @@ from fedflow.simulation.rounds import RunSettings, Simulation
 from fedflow.simulation.worker import Job
 
 
-def run(clients: int, rounds: int, laps: Laps, **engine: Any) -> None:
+def run(clients: int, rounds: int, laps: Laps, compiled: bool = False) -> None:
     x, y = raw_images()
     train = Examples(x, y, (MEAN,) * 3, (STD,) * 3)
     lists = [np.arange(IMAGES)[place(k)] for k in range(clients)]
@@ -43,6 +44,9 @@ def run(clients: int, rounds: int, laps: Laps, **engine: Any) -> None:
         rounds=rounds + 1, evaluate_every=rounds + 1, participation=COHORT / clients, fine_tune=False
     )
     training = LocalTraining(epochs=1, batch_size=BATCH, lr=LR)
+    engine = compiling(work, training) if compiled else {}
+    if compiled and not engine:
+        sys.exit("the compiler failed")
     job = Job(work, build_method("fedavg"), training, seed=SEED, **engine)
     told = Simulation(job, settings).rounds()
     laps.lap()
@@ -51,13 +55,7 @@ def run(clients: int, rounds: int, laps: Laps, **engine: Any) -> None:
         laps.lap()
 
 
-def compiled(clients: int, rounds: int, laps: Laps) -> None:
-    run(clients, rounds, laps, compile=True)
-
-
 if __name__ == "__main__":
-    if "compiled" in sys.argv:
-        sys.argv.remove("compiled")
-        drive(compiled, "fedflow")
-    else:
-        drive(run, "fedflow")
+    wanted = "compiled" in sys.argv
+    sys.argv = [word for word in sys.argv if word != "compiled"]
+    drive(partial(run, compiled=wanted), "fedflow")
