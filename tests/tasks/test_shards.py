@@ -2,13 +2,27 @@
 
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from types import SimpleNamespace
 
+import cloudpickle
+import numpy as np
 import pytest
 
-from fedflow.errors import FedflowError
+from fedflow.config import load_params
+from fedflow.errors import BadInput, FedflowError
+from fedflow.experiment import Experiment, prepare_dataset, prepare_partition
+from fedflow.simulation.rounds import RunSettings, Simulation
 from tasks import shards
 
+PARAMS = """
+data: {arrays: {source: npz, path: %s}}
+models: {arrays: {name: mlp, options: {hidden: [4]}}}
+partitions: {few: {dataset: arrays, scheme: iid, clients: 4}}
+methods: {fedavg: {}}
+grid: {datasets: [arrays], partitions: [few], methods: [fedavg], seeds: [0]}
+engine: {device: cpu}
+"""
 JOB = SimpleNamespace(federation=SimpleNamespace(device="cpu"))
 SHARDS = [SimpleNamespace(clients=[0, 1]), SimpleNamespace(clients=[2])]
 
@@ -23,6 +37,7 @@ class Runner:
     losses = 0
     started = 0
     titles: tuple = ()
+    bytes: tuple = ()  # that each submission would send to another machine
 
     def __enter__(self):
         type(self).started += 1
@@ -33,6 +48,7 @@ class Runner:
     def submit(self, task, parameters):
         future: Future = Future()
         type(self).titles += (task.task_run_name.format(**parameters),)
+        type(self).bytes += (len(cloudpickle.dumps((task, parameters))),)
         if type(self).losses:
             type(self).losses -= 1
             future.set_exception(BrokenProcessPool())
@@ -78,3 +94,62 @@ def test_workers_that_always_die_end_the_run_with_one_line(runner):
         executor.map(sizes, JOB, SHARDS, "round 1 · train")
     assert "\n" not in str(error.value)
     assert runner.started == 1 + 1 + shards.LOST_WORKERS
+
+
+def test_a_task_carries_no_data_however_much_there_is(runner, tmp_path):
+    def sent(samples: int) -> int:
+        """Bytes of the largest task of a run of one round."""
+        root = tmp_path / f"{samples:05}"
+        root.mkdir()
+        x, y = np.zeros((samples, 8, 8), np.uint8), np.arange(samples) % 10
+        np.savez(root / "arrays.npz", x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
+        (root / "params.yaml").write_text(PARAMS % (root / "arrays.npz"))
+        params = load_params(root / "params.yaml")
+        prepare_dataset(params, "arrays", root)
+        prepare_partition(params, "few", root)
+        job, runner.bytes = Experiment(params, "few", "fedavg", 0, root).job, ()
+        with shards.PrefectExecutor() as executor:
+            list(Simulation(job, RunSettings(rounds=1, participation=1.0), executor).rounds())
+        return max(runner.bytes)
+
+    few, many = sent(100), sent(10_000)
+    assert Path(tmp_path / "10000/data/prepared/arrays/train.safetensors").stat().st_size > 700_000
+    assert abs(many - few) < 16  # counts have more digits
+    assert many < 100_000
+
+
+def test_a_gpu_is_waited_for_on_this_machine_and_left_to_a_cluster(runner, monkeypatch):
+    in_turn = []
+    monkeypatch.setattr(runner, "submit", lambda self, task, given: in_turn.append(given["in_turn"]))
+    job = SimpleNamespace(federation=SimpleNamespace(device="cuda"))
+    for kind, address in (("processes", None), ("dask", None), ("dask", "tcp://host:8786")):
+        with shards.PrefectExecutor(kind, address=address) as executor:
+            executor._submit(sizes, job, SHARDS[0], "round 1 · train", 1)
+    assert in_turn == [True, True, False]
+
+
+def test_ray_gives_every_shard_a_gpu_and_keeps_its_process(runner, monkeypatch):
+    from prefect_ray.context import RemoteOptionsContext
+
+    asked = []
+    monkeypatch.setattr(
+        runner, "submit", lambda *_: asked.append(RemoteOptionsContext.get().current_remote_options)
+    )
+    for device in ("cuda", "cpu"):
+        with shards.PrefectExecutor("ray", address="host:6379") as executor:
+            job = SimpleNamespace(federation=SimpleNamespace(device=device))
+            executor._submit(sizes, job, SHARDS[0], "round 1 · train", 1)
+    assert asked == [{"num_gpus": 1, "max_calls": 0}, {}]
+
+
+def test_a_cluster_that_does_not_answer_is_named_in_one_line(runner, monkeypatch):
+    def submit(self, task, parameters):
+        raise OSError("Timed out trying to connect\nafter 30 s")
+
+    monkeypatch.setattr(runner, "submit", submit)
+    with (
+        shards.PrefectExecutor("dask", address="tcp://host:8786") as executor,
+        pytest.raises(BadInput, match=r"engine.address: 'tcp://host:8786' .*Timed out") as error,
+    ):
+        executor.map(sizes, JOB, SHARDS, "round 1 · train")
+    assert "\n" not in str(error.value)

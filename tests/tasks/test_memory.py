@@ -1,0 +1,65 @@
+"""Worker processes share the pages of the images: no process has a copy of its own."""
+
+import re
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedflow.simulation.federation import FederationFiles
+
+PARAMS = """
+data: {large: {source: npz, path: %s}}
+models: {large: {name: mlp, options: {hidden: [2]}}}
+partitions: {few: {dataset: large, scheme: iid, clients: 4, label_noise: {kind: symmetric, ratio: 0.2}}}
+methods: {fedavg: {}}
+grid: {datasets: [large], partitions: [few], methods: [fedavg], seeds: [0]}
+engine: {device: cpu}
+"""
+IMAGES, SIDE = 10_000, 100  # 100 MB
+
+
+def memory(what: str) -> float:
+    """MB of this process: ``Anonymous`` is what it shares with no file and no other process."""
+    text = Path("/proc/self/smaps_rollup").read_text()
+    return int(re.findall(rf"{what}:\s+(\d+) kB", text)[0]) * 1024 / 1e6
+
+
+def read_all(files: FederationFiles) -> dict[str, float]:
+    """By how many MB the memory of a new process grows while it reads every image, and by a copy of them."""
+    torch.set_num_threads(1)
+    torch.zeros(SIDE * SIDE * 100).add_(1)  # what the first batch allocates once
+    own, all_pages = memory("Anonymous"), memory("Rss")
+    train = files.open().train
+    for start in range(0, len(train), 100):
+        train.inputs(torch.arange(start, start + 100))
+    grown = {"own": memory("Anonymous") - own, "all": memory("Rss") - all_pages}
+    copy = train.x.clone()
+    return grown | {"copied": memory("Anonymous") - own, "images": copy.nbytes / 1e6}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FederationFiles:
+    from fedflow.config import load_params  # here, because the processes need none of it
+    from fedflow.experiment import Experiment, prepare_dataset, prepare_partition
+
+    x, y = np.zeros((IMAGES, SIDE, SIDE), np.uint8), np.arange(IMAGES) % 10
+    x += (y * 20).astype(np.uint8)[:, None, None]
+    np.savez(tmp_path / "large.npz", x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
+    (tmp_path / "params.yaml").write_text(PARAMS % (tmp_path / "large.npz"))
+    params = load_params(tmp_path / "params.yaml")
+    prepare_dataset(params, "large", tmp_path)
+    prepare_partition(params, "few", tmp_path)
+    return Experiment(params, "few", "fedavg", 0, tmp_path).job.federation
+
+
+def test_worker_processes_share_the_images(files):
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        for grown in pool.map(read_all, [files, files]):
+            assert grown["images"] == 100
+            assert grown["all"] > 100  # it has read them all
+            assert grown["own"] < 30, grown
+            assert grown["copied"] > 100  # a copy would be seen
