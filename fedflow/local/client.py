@@ -62,7 +62,8 @@ class Client:
     """One client in one round.
 
     Attributes: ``received`` and ``kept`` (name -> vector), ``samples`` (n_k, scalar tensor),
-    ``mean_samples`` (mean of n_k over all N clients), ``lr`` (this round's client learning rate),
+    ``mean_samples`` (mean of n_k over all N clients), ``lr`` (this round's client learning rate; a scalar
+    tensor in a cohort where rounds differ in it),
     ``times`` (in introductions: how long its download, epoch and upload take, tensor [3]),
     ``trained`` (the model that it holds after training: of the last `fit` or `full_step`, unless the
     method says which).
@@ -73,7 +74,7 @@ class Client:
         model: FlatModel,
         examples: Examples,
         training: LocalTraining,
-        lr: float,
+        lr: float | Tensor,
         index: Tensor,
         real: Tensor | None,
         schedule: Mapping[str, list[Tensor] | Mapping[str, Tensor]],
@@ -144,7 +145,7 @@ class Client:
         What `fit` does in one epoch with ``batch_size: 0``, however many samples there are.
         """
         g, self.train_loss, after = self._full_gradient(w)
-        self.trained = self.model.with_buffers(torch.sub(w, self._shaped(g, w), alpha=self.lr), after)
+        self.trained = self.model.with_buffers(_along(w, self._shaped(g, w), self.lr), after)
         return self.trained
 
     def steps(self, stream: str = "batches") -> Tensor:
@@ -218,7 +219,7 @@ class Client:
             g = velocity = self.training.momentum * velocity + g
         if correction is not None:
             g = g + correction
-        w = torch.sub(w, g, alpha=self.lr if lr is None else lr)
+        w = _along(w, g, self.lr if lr is None else lr)
         stats = None if self._seen is None else self._seen[1]
         return Moving(w if stats is None else torch.cat([w[: self.model.parameters], stats]), velocity)
 
@@ -309,6 +310,11 @@ class Client:
 
         g, (value, stats) = torch.func.grad(with_aux, has_aux=True)(w)
         return self.model.trainable(g), value, stats if isinstance(stats, Tensor) else None
+
+
+def _along(w: Tensor, g: Tensor, lr: Tensor | float) -> Tensor:
+    """``w - lr g`` [D], in one pass."""
+    return torch.addcmul(w, g, lr, value=-1) if isinstance(lr, Tensor) else torch.sub(w, g, alpha=lr)
 
 
 def _where(active: Tensor, new: Any, old: Any) -> Any:

@@ -53,7 +53,7 @@ class APFL(FedAvg):
             return w_next, v_next, (alpha - lr * ((v.w - w.w) @ g)).clamp(0, 1), torch.zeros_like(lr)
 
         start, alpha = client.received["model"], client.kept["alpha"]
-        lr = torch.full_like(alpha, client.lr if self.adaptive else 0)
+        lr = torch.zeros_like(alpha) + (client.lr if self.adaptive else 0)
         w, v, alpha, _ = client.walk(
             step, (client.moving(start), client.moving(client.kept["personal"]), alpha, lr)
         )

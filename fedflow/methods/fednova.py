@@ -54,7 +54,7 @@ class FedNova(FedAvg):
             return client.loss(v, batch) + self.mu / 2 * (v - w).square().sum()
 
         drift = w - client.fit(loss if self.mu else None, start=w)
-        a = work(tau, client.training.momentum, client.lr * self.mu)
+        a = work(tau, client.training.momentum, client.lr * self.mu if self.mu else None)
         d = client.model.with_buffers(drift / a, drift)
         return client.update(d=d, scalars={"tau": tau if self.mu else a}, weight=self.weight(client))
 
@@ -68,10 +68,9 @@ class FedNova(FedAvg):
         return {"model": cohort.model.with_buffers(w - self.server_lr * step, w - d)} | state
 
 
-def work(tau: Tensor, rho: float, pull: float = 0.0) -> Tensor:
+def work(tau: Tensor, rho: float, pull: Tensor | float | None = None) -> Tensor:
     """The normaliser ||a_k||_1 of tau steps of SGD with momentum rho, or with a proximal pull eta mu."""
-    if pull:
-        return ((1 - (1 - pull) ** tau.double()) / pull).to(
-            tau.dtype
-        )  # float32 would lose all for small pulls
+    if pull is not None:
+        # float32 would lose all for small pulls
+        return ((1 - (1 - pull) ** tau.double()) / pull).to(tau.dtype)
     return tau if rho == 0 else (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)

@@ -50,8 +50,8 @@ class FlatModel:
     ``factory`` builds the module; it may define ``losses(outputs, y) -> [B]`` and
     ``hits(outputs, y) -> [B]``, which default to cross-entropy and to a correct arg max.
 
-    ``convolution`` says how a cohort convolves under ``torch.func.vmap``: by one matrix product per image, or by
-    one grouped convolution.
+    ``convolution`` says how a cohort convolves under ``torch.func.vmap``: by one matrix product per
+    image, or by one grouped convolution.
     """
 
     def __init__(

@@ -331,11 +331,14 @@ def _call(
             inputs[key] = value.to(device)  # a graph would read a tensor of the host only once
             each |= set() if one_for_all else {key}
     lr = round_lr(job.training, shard.round)
+    if job.training.lr_decay < 1:
+        inputs["lr"] = torch.full((), lr, dtype=torch.float64, device=device)
 
     def one(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         parts = _parts(inputs)
         client = Client(
-            federation.model, federation.train, job.training, lr, inputs["index"], inputs.get("real"),
+            federation.model, federation.train, job.training, inputs.get("lr", lr), inputs["index"],
+            inputs.get("real"),
             {
                 stream: {name: parts[name][stream] for name in SCHEDULE if stream in parts.get(name, {})}
                 for stream in streams
@@ -348,7 +351,7 @@ def _call(
             **{f"{kind}/{n}": t for kind in MANY for n, t in getattr(update, kind).items()},
         }  # fmt: skip
 
-    return Call((*_about(job, step), str(lr)), one, inputs, frozenset(each))
+    return Call(_about(job, step), one, inputs, frozenset(each))
 
 
 def _parts(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:

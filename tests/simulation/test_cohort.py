@@ -109,12 +109,13 @@ def test_only_the_latest_kinds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
     assert [key[1] for key in cohorts.kinds] == [("a",), ("c",)]
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "ifca", "fedprox"])
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "ifca", "fednova", "apfl"])
 def test_rounds_that_are_replayed_are_those_that_are_not(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """The whole path of a GPU, with rounded shapes, on tensors of the CPU."""
-    plain = run(name, federation, cohort="vmap", rounds=6, participation=1.0)
+    """The whole path of a GPU, with rounded shapes, on tensors of the CPU; the learning rate decays."""
+    settings: dict[str, Any] = {"training": {"lr_decay": 0.8}, "rounds": 6, "participation": 1.0}
+    plain = run(name, federation, cohort="vmap", **settings)
     cohorts = Cohorts(Recorded)
     monkeypatch.setattr(Recorded, "made", [])
 
@@ -123,7 +124,9 @@ def test_rounds_that_are_replayed_are_those_that_are_not(
         return worker._unpacked(cohorts.run(called(*args)))
 
     monkeypatch.setattr(worker, "_vmapped", solve)
-    replayed = run(name, federation, cohort="vmap", rounds=6, participation=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        replayed = run(name, federation, cohort="vmap", **settings)
     assert sum(made.replays for made in Recorded.made) >= 3 and len(SIZES) == 8
     for key, value in plain.state().items():
         torch.testing.assert_close(replayed.state()[key], value, rtol=0, atol=1e-5)
