@@ -29,6 +29,7 @@ FILLS = ("#77aadd", "#ee8866", "#44bb99", "#eedd88", "#ffaabb", "#99ddff", "#bbc
 SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p")
 WIDTH = 3.7  # inches: three beside one another can be read
 SCALE = "YlGnBu_r"  # close is dark
+ROWS = 2000  # of the picture of clients by round: of more clients every so many are drawn
 NAMED = 24  # clients up to which every one is named
 FEW = 12  # groups and clusters up to which they are, and clients in the embedding
 COLUMNS = 4  # of the legend of groups
@@ -69,8 +70,9 @@ class Grouping:
 
     @cached_property
     def order(self) -> np.ndarray:
-        """Clients by planted group, within one by cluster."""
-        return np.lexsort((np.arange(len(self.found)), self.found, self.planted))
+        """Clients by planted group, within one by cluster; not those whose cluster was never asked for."""
+        everyone = np.lexsort((np.arange(len(self.found)), self.found, self.planted))
+        return everyone[self.found[everyone] >= 0]
 
     @cached_property
     def palette(self) -> dict[int, str]:
@@ -81,7 +83,7 @@ class Grouping:
     @cached_property
     def stripes(self) -> dict[int, str]:
         """The colour of every planted group: that of its cluster where clusters are groups."""
-        return dealt(self.planted[self.order].tolist())
+        return dealt([*self.planted[self.order].tolist(), *self.planted.tolist()])
 
 
 def pictures_of(grouping: Grouping) -> list[tuple[str, str, Callable[[Grouping, str], Drawing]]]:
@@ -129,16 +131,17 @@ def painted(labels: np.ndarray, colours: Mapping[int, str]) -> np.ndarray:
 
 def timeline(grouping: Grouping, name: str) -> Drawing:
     """Clients by round, coloured by cluster; clients are sorted by planted group, then by last cluster."""
-    n, order = len(grouping.found), grouping.order
-    table = np.full((grouping.rounds, n), -1)  # [T, N]
+    n, order = len(grouping.order), grouping.order
+    rows = order[np.arange(min(n, ROWS)) * n // min(n, ROWS)]
+    table = np.full((grouping.rounds, len(rows)), -1)  # [T, rows]
     for step, assignment in grouping.steps.items():
-        table[max(0, step - 1) :] = assignment
+        table[max(0, step - 1) :] = assignment[rows]
     side = min(2.6, max(1.6, 0.15 * n))
     left, right = 0.06 if grouping.groups is None else 0.84, 0.22 if n <= NAMED else 0.06
     box, described = (left, 0.42, right, 0.26), "Cluster of every client by round"
     with drawing(name, described, side + 0.68, box, WIDTH) as work:
         axes, planted = work.axes, grouping.planted[order]
-        cells = painted(table[:, order].T, grouping.palette)
+        cells = painted(table.T, grouping.palette)
         axes.imshow(cells, aspect="auto", interpolation="none", extent=(0.5, grouping.rounds + 0.5, n, 0))
         _bare(axes)
         if n <= NAMED:
@@ -152,7 +155,7 @@ def timeline(grouping: Grouping, name: str) -> Drawing:
                 strip.set_yticks(first + sizes / 2, [f"group {g}" for g in groups])
             for edge in first[1:].tolist():
                 axes.axhline(edge, color=CARD, lw=1.6)
-        ends = np.unique(grouping.found).tolist()
+        ends = np.unique(grouping.found[order]).tolist()
         squares = [Line2D([], [], marker="s", ls="", color=grouping.palette[z], ms=6) for z in ends]
         names = [f"cluster {z}" if z == ends[0] else str(z) for z in ends]
         start = -0.01 if len(ends) <= FEW / 2 else -left / (WIDTH - left - right)

@@ -78,6 +78,21 @@ def test_the_timeline_shows_who_moved_when():
     assert shown == [[-1, 0, 0, 0], [-1, 0, 0, 0], [-1, 0, 1, 1], [-1, -1, 1, 1]]
 
 
+def test_the_timeline_leaves_out_whoever_was_never_asked():
+    """Of a sample of clients 1 and 3, with a planted group that none of them is of."""
+    drawn = timeline(Grouping({1: [-1, 1, -1, 0]}, 2, [0, 0, 1, 2]), "x")
+    assert drawn.axes.images[0].get_array().shape[:2] == (2, 2)
+    assert [label.get_text() for label in drawn.axes.get_yticklabels()] == ["1", "3"]
+    assert "cluster -1" not in drawn.svg
+
+
+def test_the_timeline_of_very_many_clients_has_a_row_for_some_of_each_cluster():
+    found = np.repeat([0, 1], [50_000, 25_000])
+    cells = timeline(Grouping({1: found}, 3), "x").axes.images[0].get_array()
+    assert cells.shape[:2] == (2000, 3)
+    assert (cells[:, 0] == cells[0, 0]).all(1).sum() == pytest.approx(2000 * 2 / 3, abs=1)
+
+
 def test_clusters_that_are_numbered_anew_keep_the_colour_of_most_of_their_clients():
     """Rounds call the same two clusters 0 and 1, then 1 and 4; a third one is new."""
     history = {1: [0, 0, 1, 1, 5], 2: [1, 1, 4, 4, 4]}
