@@ -37,7 +37,7 @@ ui: $(SETUP) ## open the record of all runs (MLflow) on localhost
 serve: $(SETUP) ## start the Prefect server with its UI, the deployments and a worker, on localhost
 	python -m flows.serve
 
-bench: $(SETUP) ## measure speed and memory
+bench: $(SETUP) ## measure speed and memory, also against other simulators (some minutes)
 	python -m benchmarks
 
 lock: ## renew requirements.lock from pyproject.toml

@@ -1,6 +1,7 @@
 """``python -m benchmarks [PART ...]``: measure every CPU part, or those named; ``gpu`` is all GPU parts.
 
-What was measured is printed, and kept in ``benchmarks/results/`` with the machine it was measured on.
+What was measured is printed, and kept in ``benchmarks/results/`` with the machine it was measured on;
+``table`` writes what is kept there into docs/benchmarks.md.
 """
 
 import subprocess
@@ -10,13 +11,14 @@ from importlib import import_module
 from benchmarks.machine import keep
 
 PARTS = ("engine", "workers", "flow", "peers", "headline", "memory", "partition", "proximity", "scale")
+OTHERS = ("gpu", "table")
 
 
 def main() -> None:
     wanted = sys.argv[1:] or list(PARTS)
     for name in wanted:
-        if name not in (*PARTS, "gpu"):
-            sys.exit(f"unknown part {name!r}; one of {', '.join(PARTS)}, gpu")
+        if name not in (*PARTS, *OTHERS):
+            sys.exit(f"unknown part {name!r}; one of {', '.join((*PARTS, *OTHERS))}")
     if len(wanted) == 1:
         measure(wanted[0])
         return

@@ -9,7 +9,6 @@ import torch
 from benchmarks.peers.work import (
     BATCH,
     COHORT,
-    IMAGES,
     LR,
     MEAN,
     SAMPLES,
@@ -20,7 +19,7 @@ from benchmarks.peers.work import (
     drive,
     place,
     raw_images,
-)  # fmt: skip
+)
 from benchmarks.workload import compiling
 from fedflow.data import Examples
 from fedflow.local.training import LocalTraining
@@ -35,7 +34,7 @@ from fedflow.simulation.worker import Job
 def run(clients: int, rounds: int, laps: Laps, compiled: bool = False) -> None:
     x, y = raw_images()
     train = Examples(x, y, (MEAN,) * 3, (STD,) * 3)
-    lists = [np.arange(IMAGES)[place(k)] for k in range(clients)]
+    lists = [np.arange(place(k).start, place(k).stop) for k in range(clients)]
     partition = Partition.from_lists(lists, [np.arange(SAMPLES)], [np.zeros(1, np.int64)] * clients)
     test = train.only(torch.arange(SAMPLES))
     work = Federation(FlatModel(Network), train, test, partition)

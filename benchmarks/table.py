@@ -1,0 +1,144 @@
+"""Write what ``benchmarks/results/`` holds as tables into docs/benchmarks.md: ``python -m benchmarks table``."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import RESULTS
+
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- results -->\n", "<!-- /results -->\n"
+
+
+def main() -> None:
+    sections = [text for kind in ("cpu", "gpu") if (text := _kind(kind))]
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(before + BEGIN + "\n" + "\n".join(sections) + "\n" + END + after)
+    print(f"wrote {PAGE.name}")
+
+
+def _kind(kind: str) -> str:
+    """All tables of one kind of machine."""
+    found = {
+        p.stem.removeprefix(f"{kind}-"): json.loads(p.read_text()) for p in RESULTS.glob(f"{kind}-*.json")
+    }
+    rows = {name: part["measured"] for name, part in found.items()}
+    tables = [
+        table(rows[name])
+        for name, table in {
+            "engine": _engine, "peers": _peers, "workers": _workers, "flow": _flow, "memory": _memory,
+        }.items()
+        if name in rows
+    ]  # fmt: skip
+    headlines = {name: measured for name, measured in sorted(rows.items()) if name.startswith("headline")}
+    tables += [_headlines(headlines)] if headlines else []
+    tables += [_cohorts(rows["cohorts"])] if "cohorts" in rows else []
+    if not tables:
+        return ""
+    machine = next(iter(found.values()))["machine"]
+    about = ", ".join(str(machine[key]) for key in ("gpu", "driver", "cpu") if key in machine)
+    return "\n".join(
+        [f"### {kind.upper()}: {about}, {machine['cores']} cores, torch {machine['torch']}\n", *tables]
+    )
+
+
+def _engine(rows: dict[str, Any]) -> str:
+    head = "client steps per second | of the hand-written loop"
+    return _table(
+        "one worker's shard",
+        head,
+        [(n, _median(r["client_steps_per_second"]), _range(r["ratio"])) for n, r in rows.items()],
+    )
+
+
+def _peers(rows: dict[str, Any]) -> str:
+    parts = []
+    for size in (100, 1000):
+        found = rows.get(f"clients_{size}", {})
+        lines = [
+            (
+                f"{name} ({row['package']})" if row["package"] else name,
+                row["client_steps_per_second"],
+                row["against_hand_written"],
+                row["warm_up_seconds"],
+                row["peak_memory_mib"],
+            )
+            for name, row in found.items()
+        ]
+        head = "client steps per second | of the hand-written loop | warm-up, s | peak memory, MiB"
+        parts.append(_table(f"{size:,} clients, 10 a round", head, lines))
+    parts += [f"{name}: skipped, {reason}.\n" for name, reason in rows["skipped"].items()]
+    return "\n".join(parts)
+
+
+def _workers(rows: dict[str, Any]) -> str:
+    lines = [(kind, _range(row["ratio"])) for kind, row in rows.items() if isinstance(row, dict)]
+    return _table("two workers", "times as fast as one", lines)
+
+
+def _flow(row: dict[str, Any]) -> str:
+    line = (_median(row["bare_seconds"]), _median(row["flow_seconds"]), _range(row["ratio"]))
+    return _table(
+        "a round", "bare engine, s | whole flow, s | ratio", [("with checkpoint, every round", *line)]
+    )
+
+
+def _memory(rows: dict[str, Any]) -> str:
+    lines = [(name, row["peak_mib"], row["peak_mib"] - row["before_mib"]) for name, row in rows.items()]
+    return _table("1,000 clients, 50 a round", "peak, MiB | above Python, torch and images", lines)
+
+
+def _headlines(rows: dict[str, Any]) -> str:
+    lines = [
+        (
+            f"{row['precision']}, {'real' if row['real_images'] else 'random'} images",
+            row["rounds_run"],
+            _median(row["seconds_per_round"]),
+            row["client_steps_per_second"],
+            f"{row['seconds_for_1500_rounds'] / 60:.2f}{' (scaled)' if row['scaled'] else ''}",
+            row.get("accuracy", ""),
+        )
+        for row in rows.values()
+    ]
+    head = "rounds run | s a round | client steps per second | minutes for 1,500 rounds | accuracy"
+    return _table("headline setting", head, lines)
+
+
+def _cohorts(rows: dict[str, Any]) -> str:
+    rates = ", ".join(f"{name} {rate / 1e12:.0f}" for name, rate in rows["matrix_flops_per_second"].items())
+    lines = [
+        (
+            f"{cell['model']}, batch {cell['batch']}, {cell['way']}",
+            cell["clients"],
+            f"{cell['convolution']}, {cell['precision']}",
+            *(
+                (
+                    _median(cell["client_steps_per_second"]),
+                    cell["against_loop"] or "",
+                    ", ".join(f"{100 * share:.3g}" for share in cell["share_of_matrix_rate"].values()),
+                )
+                if "skipped" not in cell
+                else (cell["skipped"], "", "")
+            ),
+        )
+        for cell in rows["cells"]
+    ]
+    names = ", ".join(rows["matrix_flops_per_second"])
+    head = f"clients at once | form | client steps per second | of the engine's loop | % of {names}"
+    return f"Large matrix products reach, in TFLOP/s: {rates}.\n\n" + _table("cohort", head, lines)
+
+
+def _table(name: str, head: str, lines: list[tuple]) -> str:
+    columns = head.count("|") + 1
+    rows = [f"| {name} | {head} |", "|---|" + "---:|" * columns]
+    rows += ["| " + " | ".join(str(cell) for cell in line) + " |" for line in lines]
+    return "\n".join(rows) + "\n"
+
+
+def _median(row: dict[str, float]) -> float:
+    return row["median"]
+
+
+def _range(row: dict[str, float]) -> str:
+    return f"{row['median']:.2f} ({row['min']:.2f} to {row['max']:.2f})"
