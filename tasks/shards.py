@@ -1,11 +1,13 @@
 """One Prefect task trains, or evaluates, one worker's shard of the clients in one round."""
 
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 import torch
 from prefect import task
@@ -27,6 +29,7 @@ if TYPE_CHECKING:  # worker processes import this file, and need no params.yaml
 
 GPU_LIMIT = "fedflow-gpu"  # global concurrency limit: how many shards may use a GPU at once
 LEASE = 60.0  # seconds after which the slot of a killed shard is free again (the least that Prefect takes)
+KNOCK = 10.0  # seconds in which the address of a cluster must answer
 LOST_WORKERS = 3  # replacements of a broken worker pool in one round
 
 
@@ -99,6 +102,7 @@ class PrefectExecutor:
         if torch.cuda.is_available() and self.address is None:
             ensure_gpu_limit()
         with self._reaching():
+            self._knock()
             self._runner = self._new_runner().__enter__()
         return self
 
@@ -117,6 +121,13 @@ class PrefectExecutor:
                     results[i] = future.result()
                 except self._lost:
                     lost = True
+                except RuntimeError as error:
+                    if self.address is None or "reach API" not in str(error):
+                        raise
+                    raise FedflowError(
+                        f"{title}: a worker says: {reason(error)}; start a Prefect server that all workers "
+                        "reach and name it with PREFECT_API_URL (docs/clusters.md)"
+                    ) from error
             if not lost:
                 return [results[i] for i in range(len(shards))]
             self.__exit__(None, None, None)
@@ -154,6 +165,13 @@ class PrefectExecutor:
 
             return WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError
         return (BrokenProcessPool,)
+
+    def _knock(self) -> None:
+        """Raise OSError soon where nobody listens at the address: Ray would try for many minutes."""
+        address = self.address or ""
+        where = urlsplit(address if "//" in address else f"//{address}")
+        if where.port is not None:
+            socket.create_connection((where.hostname, where.port), KNOCK).close()
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """Tasks as plain functions, and the executor with a runner that can be broken at will."""
 
+import socket
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -36,6 +37,7 @@ class Runner:
 
     losses = 0
     started = 0
+    failure: Exception | None = None  # of every submission
     titles: tuple = ()
     bytes: tuple = ()  # that each submission would send to another machine
 
@@ -49,6 +51,9 @@ class Runner:
         future: Future = Future()
         type(self).titles += (task.task_run_name.format(**parameters),)
         type(self).bytes += (len(cloudpickle.dumps((task, parameters))),)
+        if self.failure is not None:
+            future.set_exception(self.failure)
+            return future
         if type(self).losses:
             type(self).losses -= 1
             future.set_exception(BrokenProcessPool())
@@ -122,7 +127,7 @@ def test_a_gpu_is_waited_for_on_this_machine_and_left_to_a_cluster(runner, monke
     in_turn = []
     monkeypatch.setattr(runner, "submit", lambda self, task, given: in_turn.append(given["in_turn"]))
     job = SimpleNamespace(federation=SimpleNamespace(device="cuda"))
-    for kind, address in (("processes", None), ("dask", None), ("dask", "tcp://host:8786")):
+    for kind, address in (("processes", None), ("dask", None), ("dask", "scheduler-without-port")):
         with shards.PrefectExecutor(kind, address=address) as executor:
             executor._submit(sizes, job, SHARDS[0], "round 1 · train", 1)
     assert in_turn == [True, True, False]
@@ -136,20 +141,48 @@ def test_ray_gives_every_shard_a_gpu_and_keeps_its_process(runner, monkeypatch):
         runner, "submit", lambda *_: asked.append(RemoteOptionsContext.get().current_remote_options)
     )
     for device in ("cuda", "cpu"):
-        with shards.PrefectExecutor("ray", address="host:6379") as executor:
+        with shards.PrefectExecutor("ray", address="auto") as executor:
             job = SimpleNamespace(federation=SimpleNamespace(device=device))
             executor._submit(sizes, job, SHARDS[0], "round 1 · train", 1)
     assert asked == [{"num_gpus": 1, "max_calls": 0}, {}]
 
 
-def test_a_cluster_that_does_not_answer_is_named_in_one_line(runner, monkeypatch):
+@pytest.mark.parametrize(
+    "address", ["tcp://127.0.0.1:{}", "127.0.0.1:{}", "ray://127.0.0.1:{}", "tcp://host:x"]
+)
+def test_an_address_where_nobody_listens_ends_the_run_at_once(address):
+    with socket.socket() as bound:  # and not listening
+        bound.bind(("127.0.0.1", 0))
+        address = address.format(bound.getsockname()[1])
+        executor = shards.PrefectExecutor("ray", address=address)
+        with (
+            pytest.raises(BadInput, match=r"engine\.address: .* a ray cluster that answers") as error,
+            executor,
+        ):
+            ...
+    assert "\n" not in str(error.value)
+
+
+def test_a_cluster_that_stops_answering_is_named_in_one_line(runner, monkeypatch):
     def submit(self, task, parameters):
         raise OSError("Timed out trying to connect\nafter 30 s")
 
     monkeypatch.setattr(runner, "submit", submit)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        with (
+            shards.PrefectExecutor("dask", address=address) as executor,
+            pytest.raises(BadInput, match=rf"engine.address: '{address}' .*Timed out") as error,
+        ):
+            executor.map(sizes, JOB, SHARDS, "round 1 · train")
+    assert "\n" not in str(error.value)
+
+
+def test_workers_that_cannot_reach_the_prefect_server_are_told_in_one_line(runner):
+    runner.failure = RuntimeError("Failed to reach API at http://127.0.0.1:4200/api/")
     with (
-        shards.PrefectExecutor("dask", address="tcp://host:8786") as executor,
-        pytest.raises(BadInput, match=r"engine.address: 'tcp://host:8786' .*Timed out") as error,
+        shards.PrefectExecutor("dask", address="scheduler-without-port") as executor,
+        pytest.raises(FedflowError, match=r"Failed to reach API at .*PREFECT_API_URL") as error,
     ):
         executor.map(sizes, JOB, SHARDS, "round 1 · train")
     assert "\n" not in str(error.value)
