@@ -1,4 +1,4 @@
-"""Write what ``benchmarks/results/`` holds as tables into docs/benchmarks.md: ``python -m benchmarks table``."""
+"""Write what ``benchmarks/results/`` holds into docs/benchmarks.md: ``python -m benchmarks table``."""
 
 import json
 from pathlib import Path

@@ -178,8 +178,8 @@ def _environment(peer: str) -> Path:
         certificates = os.environ | {"UV_SYSTEM_CERTS": "1"}
         done = subprocess.run(command, check=False, capture_output=True, text=True, env=certificates)
         if done.returncode:
-            lines = done.stderr.strip().splitlines()
-            raise Unavailable(lines[0] if lines else f"exit status {done.returncode}")
+            said = " ".join(line.strip(" ╰─▶×") for line in done.stderr.splitlines())
+            raise Unavailable(said[:200] or f"exit status {done.returncode}")
     stamp.write_text(pinned)
     return python
 
