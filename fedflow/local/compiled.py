@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fedflow.data.examples import Examples
+from fedflow.local.pooling import POOLING
 from fedflow.local.training import LocalTraining
 from fedflow.models.flat import FlatModel
 
@@ -128,7 +129,7 @@ def _compile(function: Callable[..., Any], *inputs: Tensor) -> Callable[..., Any
     from torch.fx.experimental.proxy_tensor import make_fx
 
     return standalone_compile(
-        make_fx(function)(*inputs),
+        make_fx(function, decomposition_table=POOLING)(*inputs),
         list(inputs),
         dynamic_shapes="from_example_inputs",
         options={"config_patches": {"cpp.threads": 1, "compile_threads": 1}},

@@ -22,6 +22,7 @@ from fedflow.random import torch_seed
 from fedflow.simulation.cohort import COHORTS, MOST_STEPS, Call, room, rounded
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation, FederationFiles
+from fedflow.simulation.memory import keep_pages
 from fedflow.simulation.timing import Timing
 
 RETRIES = 1  # of a client whose training raised or returned NaN
@@ -165,6 +166,7 @@ def solve(
 ) -> Iterator[Solved | tuple[int, str]]:
     """Run ``step`` for every client; yields their updates, or for one client the reason why it has none."""
     federation = job.federation.open()
+    keep_pages()
     if federation.model.device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = job.training.precision == "tf32"
         torch.backends.cudnn.allow_tf32 = job.training.precision == "tf32"

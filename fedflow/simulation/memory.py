@@ -1,0 +1,24 @@
+"""Steady memory: what a step frees, the next step finds again."""
+
+import ctypes
+import functools
+import os
+import platform
+
+# Of glibc's malloc.h. Larger blocks than the first get pages of their own, which go back when they are freed;
+# so does what is free at the end of the heap beyond the second.
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = (-3, 32 << 20), (-1, 1 << 30)
+
+
+@functools.cache
+def keep_pages() -> bool:
+    """Let this process keep freed memory (up to 1 GB) instead of returning it after every step.
+
+    A step of a network with 600,000 parameters otherwise faults in 500 fresh pages, a tenth of its time.
+    Returns whether that was done: by glibc, where no ``MALLOC_`` variable or tunable says otherwise.
+    """
+    own_choice = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
+    if own_choice or platform.libc_ver()[0] != "glibc":
+        return False
+    libc = ctypes.CDLL(None)
+    return all(libc.mallopt(name, value) for name, value in (_MMAP_THRESHOLD, _TRIM_THRESHOLD))
