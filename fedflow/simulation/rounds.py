@@ -5,7 +5,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from fedflow.simulation.events import Work, first_done
 from fedflow.simulation.executors import Executor, Inline, balanced
 from fedflow.simulation.gathered import Gathered
 from fedflow.simulation.outcome import PERSONAL_BYTES, PERSONAL_CLIENTS, Outcome, Round
+from fedflow.simulation.state import State
 from fedflow.simulation.timing import Timing
 from fedflow.simulation.worker import (
     IntroductionShard,
@@ -62,18 +63,6 @@ class RunSettings(Settings):
     )
     checkpoint_every: int = option(5, "rounds between checkpoints", ge=1)
     timing: Timing = option(factory=Timing, doc="how fast clients are, in simulated time")
-
-
-@dataclass
-class _State:
-    server: Server
-    store: ClientStore
-    participations: np.ndarray
-    assignment: np.ndarray  # last known cluster of every client, -1 before the first
-    assignments: dict[int, Tensor] = field(default_factory=dict)  # the same, by round where it changed
-    introduced: dict[str, int] | None = None  # bytes that the introductions took, down and up
-    busy: list[Work] = field(default_factory=list)  # what clients do while the server takes its steps
-    history: list[Round] = field(default_factory=list)
 
 
 class Simulation:
@@ -113,7 +102,7 @@ class Simulation:
         return sorted(rng.choice(self.clients, size=size, replace=False).tolist())
 
     @cached_property
-    def state(self) -> _State:
+    def state(self) -> State:
         """The state to go on from: of the checkpoint, if there is one."""
         return self._start()
 
@@ -218,7 +207,7 @@ class Simulation:
             json.dumps(about, sort_keys=True, default=str).encode(), digest_size=12
         ).hexdigest()
 
-    def _start(self) -> _State:
+    def _start(self) -> State:
         model, method, seed = self.federation.model, self.job.method, self.job.seed
 
         def initial(i: int) -> Tensor:
@@ -227,7 +216,7 @@ class Simulation:
         first = method.client_state(model, initial(0))
         if self.settings.keep_trained:
             first["trained"] = initial(0)
-        state = _State(
+        state = State(
             server=method.setup(model, initial),
             store=ClientStore(first, self.clients, self.folder),
             participations=np.zeros(self.clients, dtype=np.int64),
@@ -238,47 +227,15 @@ class Simulation:
             if self.federation.public is not None:
                 state.server |= method.learn(self.federation.public, seed)
             return state
-        tensors, facts = saved
-        device = model.device
-        state.server = {
-            n.removeprefix("server/"): t.to(device) for n, t in tensors.items() if n.startswith("server/")
-        }
-        state.store.restore(tensors)
-        state.participations = tensors["participations"].numpy()
-        state.assignment = tensors["assignment"].numpy()
-        start = "assignments/"
-        state.assignments = {int(n.removeprefix(start)): t for n, t in tensors.items() if n.startswith(start)}
-        for past in facts["history"]:
-            past["failed"] = {int(k): reason for k, reason in past["failed"].items()}
-            if past["round"] in state.assignments:
-                past["assignment"] = state.assignments[past["round"]].tolist()
-            state.history.append(Round(**past))
-        state.introduced = facts["introduced"]
-        for work in facts["busy"]:
-            start = f"busy/{work['client']}/"
-            sent = {n.removeprefix(start): t.to(device) for n, t in tensors.items() if n.startswith(start)}
-            state.busy.append(Work(**work, received=sent))
+        state.unpack(*saved, model.device)
         return state
 
     def _checkpoint(self) -> None:
         if self.folder is None:
             return
-        state = self.state
-        # Copies, because a server may know one tensor by two names.
-        tensors = {f"server/{name}": t.clone() for name, t in state.server.items()}
-        tensors |= {f"busy/{w.client}/{n}": t.clone() for w in state.busy for n, t in w.received.items()}
-        tensors |= state.store.changes()
-        tensors["participations"] = torch.from_numpy(state.participations)
-        tensors["assignment"] = torch.from_numpy(state.assignment)
-        tensors |= {f"assignments/{number}": t for number, t in state.assignments.items()}
-        facts = {
-            "fingerprint": self.fingerprint,
-            "history": [vars(r) | {"assignment": None} for r in state.history],
-            "introduced": state.introduced,
-            "busy": [{k: v for k, v in vars(work).items() if k != "received"} for work in state.busy],
-        }
-        save_checkpoint(self.folder, tensors, facts)
-        state.store.settle()
+        tensors, facts = self.state.packed()
+        save_checkpoint(self.folder, tensors, facts | {"fingerprint": self.fingerprint})
+        self.state.store.settle()
 
     def _introduce(self, clients: Sequence[int]) -> dict[str, int]:
         """Let the server meet clients before they take part; returns the bytes down and up."""
