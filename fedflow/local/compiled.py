@@ -27,9 +27,10 @@ from fedflow.local.pooling import POOLING
 from fedflow.local.training import LocalTraining
 from fedflow.models.flat import FlatModel
 
-SPEED, OVERHEAD = 12e9, 0.4e-3  # an eager step: floating-point operations per second, and seconds on top
+SPEED, OVERHEAD = 16e9, 0.2e-3  # an eager step: floating-point operations per second, and seconds on top
 LEAST = 2000  # steps below which nothing is reckoned
 PAYS = 600  # seconds of eager steps from which on the compiler's 40 to 60 s come back several times
+LARGE = 100e6  # operations of a step that is nearly all convolutions, which a compiler cannot better
 _LOCK = threading.Lock()  # one compilation at a time: the tracer and the environment belong to the process
 
 
@@ -75,6 +76,8 @@ def why_not(model: FlatModel, training: LocalTraining) -> str | None:
         return "the network draws dropout noise"
     if model.buffers:
         return "the network has BatchNorm"
+    if training.precision == "bf16":
+        return "local steps are in bf16"
     if not training.batch_size:
         return "full-gradient batches have a shape for every client"
     return None
@@ -84,7 +87,8 @@ def pays(model: FlatModel, examples: Examples, training: LocalTraining, steps: f
     """Whether so many local steps are worth a compilation, and the reckoning in words.
 
     Counted in floating-point operations and not timed, so that it is the same for every worker and after
-    every restart.
+    every restart. Measured per step on one core, against a hand-written loop: 2.2 times as fast for an MLP
+    (6 MFLOP), 1.4 for LeNet-5 (32), but 0.9 for a CNN (247) and for ResNet-9 (22,720).
     """
     if steps < LEAST:
         return False, f"{steps:,.0f} local steps are too few"
@@ -95,7 +99,8 @@ def pays(model: FlatModel, examples: Examples, training: LocalTraining, steps: f
         model.loss(model.train_outputs(w.requires_grad_(), x)[0], y).backward()
     flops = counter.get_total_flops()
     seconds = steps * (OVERHEAD + flops / SPEED)
-    return seconds >= PAYS, f"{steps:,.0f} local steps of {flops / 1e6:,.1f} MFLOP, about {seconds:,.0f} s"
+    about = f"{steps:,.0f} local steps of {flops / 1e6:,.1f} MFLOP, about {seconds:,.0f} s"
+    return seconds >= PAYS and flops <= LARGE, about
 
 
 def compiled_gradient(

@@ -145,6 +145,8 @@ def test_long_runs_compile_and_short_ones_do_not(federation: Federation) -> None
     some, why = pays(federation.model, federation.train, TRAINING, 10_000)
     many, _ = pays(federation.model, federation.train, TRAINING, 10_000_000)
     assert not few and not some and many
+    large = LocalTraining(batch_size=100_000)  # nothing but matrix products
+    assert not pays(federation.model, federation.train, large, 10_000_000)[0]
     assert "10,000 local steps of" in why
 
 
@@ -153,6 +155,7 @@ def test_what_cannot_be_compiled_says_why(digits: Dataset) -> None:
     assert why_not(norm, TRAINING) == "the network has BatchNorm"
     plain = images(digits, SIZES).model
     assert "shape for every client" in str(why_not(plain, LocalTraining(batch_size=0)))
+    assert why_not(plain, LocalTraining(precision="bf16")) == "local steps are in bf16"
     assert why_not(plain, TRAINING) is None
 
 
