@@ -47,7 +47,7 @@ class EngineSettings(Settings):
         choices=("auto", "always", "never"),
     )
     address: str | None = option(
-        None, "address of a running Dask or Ray cluster; nothing = start a local one"
+        None, "address of a running Dask or Ray cluster (docs/clusters.md); nothing = start a local one"
     )
 
 
