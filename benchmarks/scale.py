@@ -3,7 +3,7 @@
 Clients hold 30 random images each, of CIFAR-10's shape, that they share with others; or 20 of MNIST, two
 labels to a client, where FEDFLOW_DATA has it: 60,000 clients, as many as images. Both federations take
 turns, round by round, so that whatever else the machine does slows both. Checkpoints every 5 rounds
-are part of them; the evaluation at the end, of at most 1,000 clients, is told apart.
+are part of them; the evaluation at the end, of 100 clients, is told apart.
 """
 
 import json
@@ -71,7 +71,7 @@ def one(method: str, images: str) -> None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             settings = RunSettings(
                 rounds=ROUNDS, participation=COHORT / clients, checkpoint_every=CHECKPOINT_EVERY,
-                evaluate_every=ROUNDS, evaluate_clients=FEW, fine_tune=False,
+                evaluate_every=ROUNDS, evaluate_clients=COHORT, fine_tune=False,
             )  # fmt: skip
             work = Federation(model, train, test, partition(train, test, clients))
             job = Job(work, build_method(method), TRAINING, seed=0)
