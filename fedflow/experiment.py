@@ -33,6 +33,7 @@ from fedflow.simulation.federation import FederationFiles, Stored
 from fedflow.simulation.outcome import Round
 from fedflow.simulation.rounds import Simulation
 from fedflow.simulation.worker import Job
+from fedflow.terminal import say
 from fedflow.tracking import ModelCard, open_run
 
 T = TypeVar("T")
@@ -202,7 +203,7 @@ def perform(
         experiment.job, run, experiment.params.engine.compile, (root / ".fedflow" / "compiled").resolve()
     )
     if compiled.startswith("yes"):
-        print(f"{experiment.title}: local steps are compiled ({compiled.removeprefix('yes: ')})")
+        say(f"{experiment.title}: local steps are compiled ({compiled.removeprefix('yes: ')})")
     simulation = Simulation(job, run, executor, checkpoints=root / ".fedflow" / "checkpoints")
     if run.min_cohort > simulation.cohort_size:
         size, share = simulation.cohort_size, run.participation

@@ -8,6 +8,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedflow.simulation.outcome import Round
 
 
+def say(line: str) -> None:
+    """One plain line, also beside a bar and from within a flow."""
+    Console(highlight=False, soft_wrap=True).print(line, markup=False)
+
+
 class RoundBar:
     """Shows a run's rounds, its accuracy when measured, and every client that is left out."""
 

@@ -21,9 +21,11 @@ def with_compiled(job: Job, settings: RunSettings, wanted: str, folder: Path) ->
     obstacle = "clients train in vmapped cohorts" if job.cohort == "vmap" else why_not(model, job.training)
     if obstacle:
         return job, f"no: {obstacle}"
-    worth, why = pays(model, train, job.training, steps_ahead(job, settings, federation))
-    if wanted == "auto" and not worth:
-        return job, f"no: {why}"
+    why = "engine.compile is always"
+    if wanted == "auto":
+        worth, why = pays(model, train, job.training, steps_ahead(job, settings, federation))
+        if not worth:
+            return job, f"no: {why}"
     if compiled_gradient(model, train, job.training, str(folder)) is None:
         return job, "no: the compiler failed"
     return replace(job, compiled=str(folder)), f"yes: {why}"

@@ -165,7 +165,9 @@ def test_a_compiled_run_is_another_experiment_and_repeats_itself(
     job = Job(federation, build_method("fedprox"), TRAINING, seed=0)
     settings = RunSettings(rounds=2, participation=1.0, fine_tune=False)
     there, why = with_compiled(job, settings, "always", folder)
-    assert why.startswith("yes: ")
+    assert why == "yes: engine.compile is always"
+    assert with_compiled(job, settings, "auto", folder)[1].startswith("no: 20 local steps")
+    assert with_compiled(job, settings, "never", folder) == (job, "no: engine.compile is never")
     runs = [Simulation(j, settings) for j in (there, there, job)]
     one, again, plain = (([*run.rounds()], run.state.server["model"])[1] for run in runs)
     assert runs[0].fingerprint == runs[1].fingerprint != runs[2].fingerprint
