@@ -7,6 +7,7 @@ operations only and never branch in Python on tensor values.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,6 +20,7 @@ from fedflow.local.training import LocalTraining
 from fedflow.models.flat import FlatModel
 
 EVALUATION_BATCH = 512
+HELD = 16 << 20  # numbers: a client's inputs are normalised once, not in every step, where they are fewer
 
 
 @dataclass
@@ -251,7 +253,7 @@ class Client:
     def _batches(self, stream: str) -> Iterator[Batch]:
         schedule = self._schedule[stream]
         if isinstance(schedule, list):
-            return (self._batch(positions, None) for positions in schedule)
+            return map(self._batch_of_its_own if self._small else self._batch, schedule)
         steps = schedule["positions"].unbind(0)
         masks = schedule["mask"].unbind(0) if "mask" in schedule else repeat(None)
         return (self._batch(positions, mask) for positions, mask in zip(steps, masks))
@@ -265,7 +267,20 @@ class Client:
             return schedule["active"].unbind(0)
         return [None] * len(schedule["positions"])
 
-    def _batch(self, positions: Tensor, mask: Tensor | None) -> Batch:
+    @property
+    def _small(self) -> bool:
+        """Whether all inputs of this client may be held, normalised, while it trains."""
+        return len(self._index) * self._examples.x[0].numel() <= HELD
+
+    @cached_property
+    def _held(self) -> tuple[Tensor, Tensor]:
+        return self.data()
+
+    def _batch_of_its_own(self, positions: Tensor) -> Batch:
+        x, y = self._held
+        return Batch(x.index_select(0, positions), y.index_select(0, positions))
+
+    def _batch(self, positions: Tensor, mask: Tensor | None = None) -> Batch:
         rows = self._index[positions]
         return Batch(self._examples.inputs(rows, self.model.dtype), self._examples.targets(rows), mask)
 
