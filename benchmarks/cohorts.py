@@ -24,7 +24,8 @@ from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
-from fedflow.simulation.worker import Job, Shard, train_shard
+from fedflow.simulation.job import Job, Shard
+from fedflow.simulation.worker import train_shard
 
 WIDTHS, BATCHES, LOOP_CLIENTS, IMAGES = (1, 4, 16, 64, 256), (10, 64), 4, 20_000
 STEPS = {"lenet5": 10, "resnet9": 3}  # per client and call; without BatchNorm, which vmap does not take

@@ -10,7 +10,8 @@ from benchmarks.workload import TRAINING, compiling, federation, spread, summary
 from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.worker import Job, Shard, train_shard
+from fedflow.simulation.job import Job, Shard
+from fedflow.simulation.worker import train_shard
 
 CLIENTS, SAMPLES, REPEATS = 4, 500, 12
 TARGETS = {"engine, loop": 0.95, "engine, compiled": 1.4}

@@ -25,8 +25,8 @@ from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.random import generator
 from fedflow.simulation.federation import Federation
+from fedflow.simulation.job import Job
 from fedflow.simulation.rounds import Round, RunSettings, Simulation
-from fedflow.simulation.worker import Job
 
 CLIENTS, COHORT, ROUNDS, EVALUATE_EVERY = 1000, 50, 1500, 10
 TRAINING = LocalTraining(epochs=1, batch_size=10, lr=0.1)

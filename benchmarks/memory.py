@@ -22,8 +22,8 @@ def one(method: str) -> None:
 
     from benchmarks.workload import TRAINING, federation
     from fedflow.methods import build_method
+    from fedflow.simulation.job import Job
     from fedflow.simulation.rounds import RunSettings, Simulation
-    from fedflow.simulation.worker import Job
 
     torch.set_num_threads(1)
     work = federation(CLIENTS, SAMPLES)

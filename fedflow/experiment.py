@@ -30,9 +30,9 @@ from fedflow.results import write_results
 from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import FederationFiles, Stored
+from fedflow.simulation.job import Job
 from fedflow.simulation.outcome import Round
 from fedflow.simulation.rounds import Simulation
-from fedflow.simulation.worker import Job
 from fedflow.terminal import say
 from fedflow.tracking import ModelCard, open_run
 

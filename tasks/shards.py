@@ -22,7 +22,7 @@ from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTa
 from fedflow.data.files import reason
 from fedflow.errors import BadInput, FedflowError
 from fedflow.simulation.executors import Executor, Inline
-from fedflow.simulation.worker import Job
+from fedflow.simulation.job import Job
 
 if TYPE_CHECKING:  # worker processes import this file, and need no params.yaml
     from fedflow.config import EngineSettings

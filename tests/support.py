@@ -22,9 +22,9 @@ from fedflow.partition import Partition
 from fedflow.simulation import worker
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import Federation
+from fedflow.simulation.job import Job
 from fedflow.simulation.outcome import Outcome, Round
 from fedflow.simulation.rounds import RunSettings, Simulation
-from fedflow.simulation.worker import Job
 
 EVERYONE = {"participation": 1.0, "fine_tune": False, "evaluate_every": 1000}
 SIZES = (1, 7, 12, 20, 33, 13, 5, 40)  # of the clients of `images`; the first has a single sample

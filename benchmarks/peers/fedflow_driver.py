@@ -27,8 +27,8 @@ from fedflow.methods import build_method
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
+from fedflow.simulation.job import Job
 from fedflow.simulation.rounds import RunSettings, Simulation
-from fedflow.simulation.worker import Job
 
 
 def run(clients: int, rounds: int, laps: Laps, compiled: bool = False) -> None:

@@ -33,6 +33,7 @@ class Batch:
 
 
 Loss = Callable[[Tensor, Batch], Tensor]
+MANY = ("vectors", "scalars", "keep")  # what an `Update` has by name
 
 
 class Moving(NamedTuple):
@@ -58,6 +59,15 @@ class Update:
     group: Tensor
     scalars: dict[str, Tensor] = field(default_factory=dict)
     keep: dict[str, Tensor] = field(default_factory=dict)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Update":
+        """The same with every tensor changed."""
+        many = {kind: {name: change(t) for name, t in getattr(self, kind).items()} for kind in MANY}
+        return Update(weight=change(self.weight), group=change(self.group), **many)
+
+    def finite(self) -> Tensor:
+        """Whether no NaN and no infinite value is in it, scalar bool."""
+        return torch.stack([t.isfinite().all() for kind in MANY for t in getattr(self, kind).values()]).all()
 
 
 class Client:

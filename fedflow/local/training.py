@@ -30,6 +30,10 @@ class LocalTraining(Settings):
     )
     lr_decay: float = option(1.0, "factor on the learning rate after every round", gt=0, le=1)
 
+    def lr_in(self, round: int) -> float:
+        """The learning rate of a round (rounds count from 1)."""
+        return self.lr * self.lr_decay ** (round - 1)
+
     def steps(self, samples: int, epochs: int | None = None) -> int:
         """Local steps tau of a client with so many samples: ``epochs * ceil(n / B)``."""
         return (epochs or self.epochs) * math.ceil(samples / (self.batch_size or samples))

@@ -1,153 +1,151 @@
-"""A cohort trained at once: `torch.func.vmap` over its clients, replayed as a CUDA graph on a GPU.
+"""A cohort trained at once: clients of a shard as one call of `torch.func.vmap`, padded where they differ."""
 
-One kernel launch serves every client of a call. Launches are what small networks wait for, so a call that
-comes again with the same shapes is captured, and from then on all its local steps are one launch.
-"""
-
-import functools
-import threading
-import warnings
-from collections import OrderedDict
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from fedflow.local.client import MANY, Client, Update
+from fedflow.local.training import padded_batches
+from fedflow.simulation.federation import Federation
+from fedflow.simulation.graphs import COHORTS, MOST_STEPS, Call
+from fedflow.simulation.job import Job, Shard
 
 FIRST_WIDTH = 32  # clients of a call before it is known how much memory one takes
 WIDEST = 256  # more than keep a GPU busy
 MEMORY = 0.4  # of what is free, for one call: when it is captured it takes as much again
-GRAPHS = 16  # captured calls that are kept
-MOST_STEPS = 2000  # local steps of a captured call: each adds some hundred nodes to the graph
-AGREEMENT = 1e-4  # of a replay with the call that it was captured from, relative to the largest entry
+BYTES: dict[tuple[str, ...], int] = {}  # memory that a client of a call takes, by what is computed
+SCHEDULE = ("positions", "mask", "active")
 
-Tensors = dict[str, Tensor]
-Run = Callable[["Call"], Tensors]
+Step = Callable[[Client], Update]
 
 
-@dataclass
-class Call:
-    """A cohort call: the function of ``one`` client of named tensors, and its ``inputs``.
-
-    Those in ``each`` have one entry per client, the others are common to all. ``about`` says what is
-    computed: calls with equal words and shapes differ in the values of their inputs only.
-    """
-
-    about: tuple[str, ...]
-    one: Callable[[Tensors], Tensors]
-    inputs: Tensors
-    each: frozenset[str]
-
-    def __call__(self) -> Tensors:
-        """The outputs of all clients, stacked: name -> [C, ...]."""
-        return self.on(self.inputs)
-
-    def on(self, inputs: Tensors) -> Tensors:
-        """The same of other inputs."""
-        dims = {name: 0 if name in self.each else None for name in inputs}
-        return torch.func.vmap(self.one, in_dims=(dims,))(inputs)
-
-    @property
-    def key(self) -> tuple:
-        shapes = tuple((name, t.shape, t.dtype, name in self.each) for name, t in self.inputs.items())
-        return threading.get_ident(), self.about, shapes
-
-
-class Captured:
-    """A call as a CUDA graph, which reads and writes always the same memory.
-
-    Raises RuntimeError where the call does what no graph can hold.
-    """
-
-    def __init__(self, call: Call) -> None:
-        self.one = call.one  # what it refers to, such as the images, the graph reads too
-        self.inputs = {name: value.clone() for name, value in call.inputs.items()}
-        self.graph = torch.cuda.CUDAGraph()
-        # All graphs share memory, because every replay is read before the next one starts.
-        with torch.cuda.graph(
-            self.graph, pool=_pool(torch.cuda.current_device()), capture_error_mode="thread_local"
-        ):
-            self.outputs = call.on(self.inputs)
-
-    def __call__(self, call: Call) -> Tensors:
-        for name, value in call.inputs.items():
-            self.inputs[name].copy_(value)
-        self.graph.replay()
-        return self.outputs
-
-
-@dataclass
-class _Kind:
-    """How often calls of one kind came, and how they are run from the fourth on."""
-
-    calls: int = 0
-    run: Run = Call.__call__
-
-
-class Cohorts:
-    """Runs cohort calls; outputs are valid until the next one.
-
-    The first call of a kind runs as it is, the second is captured besides, the third is replayed besides, on
-    inputs of its own. If it gives the same, later ones are replayed only; else they run as they are.
-    """
-
-    def __init__(self, capture: Callable[[Call], Run] = Captured) -> None:
-        self.capture = capture
-        self.kinds: OrderedDict[tuple, _Kind] = OrderedDict()
-
-    def run(self, call: Call) -> Tensors:
-        """The outputs of all clients, stacked: name -> [C, ...]."""
-        kind = self.kinds.setdefault(call.key, _Kind())
-        self.kinds.move_to_end(call.key)
-        if len(self.kinds) > GRAPHS:
-            self.kinds.popitem(last=False)
-        if kind.calls >= 3:
-            return kind.run(call)
-        outputs = call()
-        kind.calls += 1
-        try:
-            if kind.calls == 2:
-                kind.run = self.capture(call)
-            elif kind.calls == 3 and not _agree(kind.run(call), outputs):
-                raise RuntimeError("its replay gives other numbers")
-        except RuntimeError as error:  # out of memory, too
-            reason = str(error).splitlines()[0]
-            warnings.warn(f"{call.about[0]}: cohorts run without a CUDA graph ({reason})", stacklevel=2)
-            self.kinds[call.key] = _Kind(calls=3)
-        return outputs
-
-
-COHORTS = Cohorts()
-
-
-def room(device: torch.device, bytes_each: int | None) -> int:
-    """How many clients of ``bytes_each`` one call may train; `FIRST_WIDTH` where that is not known."""
-    if bytes_each is None or device.type != "cuda":
+def width(job: Job, step: Step) -> int:
+    """How many clients one call may train: as told, or as many as a GPU has memory for."""
+    device, each = job.federation.open().model.device, BYTES.get(_about(job, step))
+    if job.width is not None:
+        return job.width
+    if each is None or device.type != "cuda":
         return FIRST_WIDTH
     free, _ = torch.cuda.mem_get_info(device)
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return min(WIDEST, max(1, int(MEMORY * (free + unused) / max(1, bytes_each))))
+    return min(WIDEST, max(1, int(MEMORY * (free + unused) / max(1, each))))
+
+
+def together(
+    job: Job,
+    federation: Federation,
+    shard: Shard,
+    places: list[int],
+    step: Step,
+    streams: dict[str, int],
+) -> tuple[list[bool], Update]:
+    """Which of the clients at ``places`` have a finite update, and the updates, stacked."""
+    model, on_gpu = federation.model, federation.model.device.type == "cuda"
+    call = cohort_call(job, federation, shard, places, step, streams, round_shapes=on_gpu)
+    steps = sum(t.shape[1] for name, t in call.inputs.items() if name.startswith("positions/"))
+    with model.for_cohorts():
+        if not on_gpu:
+            return unpacked(call())
+        before = torch.cuda.memory_allocated(model.device)
+        torch.cuda.reset_peak_memory_stats(model.device)
+        outputs = COHORTS.run(call) if steps <= MOST_STEPS else call()
+        if (name := _about(job, step)) not in BYTES:
+            taken = torch.cuda.max_memory_allocated(model.device) - before
+            BYTES[name] = taken // len(places)
+        return unpacked(outputs)
+
+
+def _about(job: Job, step: Step) -> tuple[str, ...]:
+    """What a vmapped call computes, but for the values of its inputs."""
+    method, settings = job.method, json.dumps([job.method.as_dict(), job.training.as_dict()], default=str)
+    return method.name, step.__qualname__, settings, str(job.keep_trained), str(id(job.federation.open()))
+
+
+def cohort_call(
+    job: Job,
+    federation: Federation,
+    shard: Shard,
+    places: list[int],
+    step: Step,
+    streams: dict[str, int],
+    round_shapes: bool,
+) -> Call:
+    """The call that trains the clients at ``places``; ``round_shapes`` so that it resembles others."""
+    device, ids = federation.model.device, [shard.clients[i] for i in places]
+    indices = [np.asarray(federation.partition.train(k)) for k in ids]
+    sizes = [len(index) for index in indices]
+    fit = rounded if round_shapes and min(sizes) < max(sizes) else int
+    index = np.zeros((len(ids), fit(max(sizes))), dtype=np.int64)
+    for row, own in zip(index, indices):
+        row[: len(own)] = own
+    inputs = {"index": torch.from_numpy(index)}
+    if min(sizes) < index.shape[1]:
+        inputs["real"] = torch.arange(index.shape[1]) < torch.tensor(sizes)[:, None]
+    for stream, usual in streams.items():
+        epochs = [shard.epochs_of(i, usual) for i in places]
+        steps = fit(max(job.training.steps(n, e) for n, e in zip(sizes, epochs)))
+        padded = padded_batches(job.training, sizes, epochs, job.seed, stream, shard.round, ids, steps)
+        inputs |= {f"{name}/{stream}": t for name, t in padded.items()}
+    inputs = {name: t.to(device, non_blocking=True) for name, t in inputs.items()}
+    each = set(inputs)
+    for kind, names in (("received", shard.received), ("kept", shard.kept)):
+        for name in names[places[0]]:
+            at = [names[i][name] for i in places]
+            one_for_all = len(set(at)) == 1
+            key = f"{kind}/{name}"
+            vectors = [shard.vectors[p] for p in at[: 1 if one_for_all else None]]
+            value = vectors[0] if one_for_all else torch.stack(vectors)
+            inputs[key] = value.to(device)  # a graph would read a tensor of the host only once
+            each |= set() if one_for_all else {key}
+    lr = job.training.lr_in(shard.round)
+    if job.training.lr_decay < 1:
+        inputs["lr"] = torch.full((), lr, dtype=torch.float64, device=device)
+
+    def one(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        parts = _parts(inputs)
+        client = Client(
+            federation.model, federation.train, job.training, inputs.get("lr", lr), inputs["index"],
+            inputs.get("real"),
+            {
+                stream: {name: parts[name][stream] for name in SCHEDULE if stream in parts.get(name, {})}
+                for stream in streams
+            },
+            parts.get("received", {}), parts.get("kept", {}), federation.mean_samples, vmapped=True,
+        )  # fmt: skip
+        update = step(client)
+        return {
+            "finite": update.finite(), "weight": update.weight, "group": update.group,
+            **{f"{kind}/{n}": t for kind in MANY for n, t in getattr(update, kind).items()},
+        }  # fmt: skip
+
+    return Call(_about(job, step), one, inputs, frozenset(each))
+
+
+def _parts(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Tensors "kind/name" by kind, then by name; those without a kind are left out."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        kind, slash, name = key.partition("/")
+        if slash:
+            parts.setdefault(kind, {})[name] = value
+    return parts
+
+
+def unpacked(outputs: dict[str, Tensor]) -> tuple[list[bool], Update]:
+    """Which clients' updates are finite, and the updates, their numbers on the host after one transfer."""
+    names = [name for name in outputs if not name.startswith(("vectors/", "keep/"))]
+    numbers = dict(zip(names, torch.stack([outputs[name].double() for name in names]).cpu()))
+    parts = _parts(outputs | numbers)
+    update = Update(
+        weight=numbers["weight"], group=numbers["group"].long(), **{k: parts.get(k, {}) for k in MANY}
+    )
+    return numbers["finite"].bool().tolist(), update
 
 
 def rounded(count: int) -> int:
     """``count`` or a little more, so that ragged cohorts have few shapes: 2^k or 1.5 * 2^k."""
     power = 1 << max(0, count - 1).bit_length()
     return power * 3 // 4 if count <= power * 3 // 4 else power
-
-
-def _agree(replayed: Tensors, outputs: Tensors) -> bool:
-    """Whether two outputs are equal but for rounding, NaN at the same places included."""
-    return all(
-        torch.allclose(
-            replayed[name].double(), value.double(), rtol=0, equal_nan=True,
-            atol=AGREEMENT * float(value.double().nan_to_num(0, 0, 0).abs().max()),
-        )
-        for name, value in outputs.items()
-    )  # fmt: skip
-
-
-@functools.cache
-def _pool(device: int) -> Any:
-    """The memory that the graphs of a device share."""
-    return torch.cuda.graph_pool_handle()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from fedflow.local.compiled import compiled_gradient, pays, why_not
 from fedflow.simulation.federation import Federation
+from fedflow.simulation.job import Job
 from fedflow.simulation.rounds import RunSettings
-from fedflow.simulation.worker import Job
 
 
 def with_compiled(job: Job, settings: RunSettings, wanted: str, folder: Path) -> tuple[Job, str]:

@@ -12,7 +12,8 @@ from fedflow.data import Examples
 from fedflow.local.client import EVALUATION_BATCH, Client, Update
 from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.worker import Job, Shard, Solved, _client, solve
+from fedflow.simulation.job import Job, Shard
+from fedflow.simulation.worker import Solved, _client, solve
 
 
 @dataclass

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedflow.simulation.worker import Job
+from fedflow.simulation.job import Job
 
 
 class Executor(Protocol):

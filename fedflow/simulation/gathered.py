@@ -7,7 +7,7 @@ from torch import Tensor
 from fedflow.data import Examples
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.exact import ExactSum
-from fedflow.simulation.worker import Sent, Trained
+from fedflow.simulation.job import Sent, Trained
 
 
 class Gathered:

@@ -27,17 +27,11 @@ from fedflow.simulation.evaluation import EvaluationShard, Scores, evaluate_shar
 from fedflow.simulation.events import Work, first_done
 from fedflow.simulation.executors import Executor, Inline, balanced
 from fedflow.simulation.gathered import Gathered
+from fedflow.simulation.job import IntroductionShard, Job, Shard, Trained
 from fedflow.simulation.outcome import PERSONAL_BYTES, PERSONAL_CLIENTS, Outcome, Round
 from fedflow.simulation.state import State
 from fedflow.simulation.timing import Timing
-from fedflow.simulation.worker import (
-    IntroductionShard,
-    Job,
-    Shard,
-    Trained,
-    introduce_shard,
-    train_shard,
-)
+from fedflow.simulation.worker import introduce_shard, train_shard
 
 CODE = ("random.py", "data/examples.py", "models", "heterogeneity", "local", "methods", "simulation")
 WAVE = 1 << 26  # values of models that clients have to themselves, scored at a time: 256 MiB

@@ -4,59 +4,26 @@ Everything in and out is plain data, so a shard runs the same in this process, i
 another process, or on another machine.
 """
 
-import json
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.local.compiled import compiled_gradient
-from fedflow.local.training import LocalTraining, batches, padded_batches
-from fedflow.methods.base import Method
+from fedflow.local.training import batches
 from fedflow.random import torch_seed
-from fedflow.simulation.cohort import COHORTS, MOST_STEPS, Call, room, rounded
+from fedflow.simulation.cohort import together, width
 from fedflow.simulation.exact import ExactSum
-from fedflow.simulation.federation import Federation, FederationFiles
+from fedflow.simulation.federation import Federation
+from fedflow.simulation.job import IntroductionShard, Job, Sent, Shard, Trained
 from fedflow.simulation.memory import keep_pages
-from fedflow.simulation.timing import Timing
 
 RETRIES = 1  # of a client whose training raised or returned NaN
 TOLD: set[str] = set()  # methods of which this process has warned that they fell back to the loop
-BYTES: dict[tuple[str, ...], int] = {}  # memory that a client of a vmapped call takes, by what it computes
-MANY = ("vectors", "scalars", "keep")  # what an `Update` has by name
-SCHEDULE = ("positions", "mask", "active")
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is the same for every shard of a run."""
-
-    federation: Federation | FederationFiles
-    method: Method
-    training: LocalTraining
-    seed: int
-    cohort: str = "auto"  # "loop", "vmap", or "auto": vmap on a GPU, the loop on a CPU
-    width: int | None = None  # clients per vmapped call; as many as a GPU has memory for
-    keep_trained: bool = False  # also keep every client's last trained model
-    timing: Timing = field(default_factory=lambda: Timing.parse({}))
-    compiled: str = ""  # folder for compiled gradients; without one, none are compiled
-
-
-@dataclass
-class Shard:
-    """One worker's share of a round. ``vectors`` holds each distinct tensor once."""
-
-    round: int
-    clients: list[int]
-    vectors: list[Tensor]
-    received: list[dict[str, int]]  # per client: name -> place in vectors
-    kept: list[dict[str, int]]
-    epochs: list[int | None] | None = None  # per client, where its method says how many
 
 
 @dataclass
@@ -66,36 +33,6 @@ class Solved:
 
     clients: list[int]
     update: Update
-
-
-@dataclass
-class Sent:
-    """What came of one client."""
-
-    client: int
-    group: int
-    weight: float
-    scalars: dict[str, float]
-    keep: dict[str, Tensor]
-    vectors: dict[str, Tensor]  # only for methods that gather
-    traffic: int  # bytes up
-    train_loss: float
-
-
-@dataclass
-class Trained:
-    """One worker's results of a round."""
-
-    sent: list[Sent]
-    failures: list[tuple[int, str]]
-    sums: dict[tuple[str, int], ExactSum] = field(default_factory=dict)
-
-
-@dataclass
-class IntroductionShard(Shard):
-    """One worker's share of an introduction."""
-
-    phase: int = 0
 
 
 def introduce_shard(job: Job, shard: IntroductionShard) -> Trained:
@@ -191,11 +128,10 @@ def _solve_vmapped(
     order = sorted(range(len(shard.clients)), key=lambda i: -federation.partition.sizes[shard.clients[i]])
     start, most = 0, len(order)
     while start < len(order):
-        width = job.width or room(federation.model.device, BYTES.get(_about(job, step)))
-        places = order[start : start + min(width, most)]
+        places = order[start : start + min(width(job, step), most)]
         finite, update = [False] * len(places), None
         try:
-            finite, update = _vmapped(job, federation, shard, places, step, streams)
+            finite, update = together(job, federation, shard, places, step, streams)
         except Exception as error:  # one client may be to blame: find it, and save the others
             if isinstance(error, torch.OutOfMemoryError) and len(places) > 1:
                 most = (len(places) + 1) // 2
@@ -203,7 +139,7 @@ def _solve_vmapped(
             _warn_of_fallback(job.method.name, error)
         good = [c for c, fine in enumerate(finite) if fine]
         if update is not None and good:
-            whole = update if len(good) == len(places) else _mapped(update, itemgetter(good))
+            whole = update if len(good) == len(places) else update.map(itemgetter(good))
             yield Solved([shard.clients[places[c]] for c in good], whole)
         for c, i in enumerate(places):
             if not finite[c]:
@@ -235,8 +171,8 @@ def _solve_one(
         except Exception as error:  # any failure of one client must not end the round
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             continue
-        if bool(_finite(update)):
-            return Solved([k], _mapped(update, lambda t: t[None]))
+        if bool(update.finite()):
+            return Solved([k], update.map(lambda t: t[None]))
         reason = "its update holds NaN or infinite values"
     return k, reason
 
@@ -248,14 +184,14 @@ def _client(job: Job, federation: Federation, shard: Shard, i: int, streams: dic
         stream: [
             torch.as_tensor(positions, device=device)
             for positions in batches(
-                job.training, len(index), _epochs(shard, i, usual), job.seed, stream, shard.round, k
+                job.training, len(index), shard.epochs_of(i, usual), job.seed, stream, shard.round, k
             )
         ]
         for stream, usual in streams.items()
     }
     received = {name: shard.vectors[at] for name, at in shard.received[i].items()}
     kept = {name: shard.vectors[at] for name, at in shard.kept[i].items()}
-    lr, mean = round_lr(job.training, shard.round), federation.mean_samples
+    lr, mean = job.training.lr_in(shard.round), federation.mean_samples
     model, train = federation.model, federation.train
     compiled = compiled_gradient(model, train, job.training, job.compiled) if job.compiled else None
     client = Client(
@@ -264,135 +200,3 @@ def _client(job: Job, federation: Federation, shard: Shard, i: int, streams: dic
     if isinstance(shard, IntroductionShard):
         client.times = torch.from_numpy(job.timing.times(job.seed, k, job.training.steps(len(index), 1)))
     return client
-
-
-def _vmapped(
-    job: Job,
-    federation: Federation,
-    shard: Shard,
-    places: list[int],
-    step: Callable[[Client], Update],
-    streams: dict[str, int],
-) -> tuple[list[bool], Update]:
-    """Which of the clients at ``places`` have a finite update, and the updates, stacked."""
-    model, on_gpu = federation.model, federation.model.device.type == "cuda"
-    call = _call(job, federation, shard, places, step, streams, round_shapes=on_gpu)
-    steps = sum(t.shape[1] for name, t in call.inputs.items() if name.startswith("positions/"))
-    with model.for_cohorts():
-        if not on_gpu or steps > MOST_STEPS:
-            return _unpacked(call())
-        before = torch.cuda.memory_allocated(model.device)
-        torch.cuda.reset_peak_memory_stats(model.device)
-        outputs = COHORTS.run(call)
-        if (name := _about(job, step)) not in BYTES:
-            taken = torch.cuda.max_memory_allocated(model.device) - before
-            BYTES[name] = taken // len(places)
-        return _unpacked(outputs)
-
-
-def _about(job: Job, step: Callable[[Client], Update]) -> tuple[str, ...]:
-    """What a vmapped call computes, but for the values of its inputs."""
-    method, settings = job.method, json.dumps([job.method.as_dict(), job.training.as_dict()], default=str)
-    return method.name, step.__qualname__, settings, str(job.keep_trained), str(id(job.federation.open()))
-
-
-def _call(
-    job: Job,
-    federation: Federation,
-    shard: Shard,
-    places: list[int],
-    step: Callable[[Client], Update],
-    streams: dict[str, int],
-    round_shapes: bool,
-) -> Call:
-    """The call that trains the clients at ``places``; ``round_shapes`` so that it resembles others."""
-    device, ids = federation.model.device, [shard.clients[i] for i in places]
-    indices = [np.asarray(federation.partition.train(k)) for k in ids]
-    sizes = [len(index) for index in indices]
-    fit = rounded if round_shapes and min(sizes) < max(sizes) else int
-    index = np.zeros((len(ids), fit(max(sizes))), dtype=np.int64)
-    for row, own in zip(index, indices):
-        row[: len(own)] = own
-    inputs = {"index": torch.from_numpy(index)}
-    if min(sizes) < index.shape[1]:
-        inputs["real"] = torch.arange(index.shape[1]) < torch.tensor(sizes)[:, None]
-    for stream, usual in streams.items():
-        epochs = [_epochs(shard, i, usual) for i in places]
-        steps = fit(max(job.training.steps(n, e) for n, e in zip(sizes, epochs)))
-        padded = padded_batches(job.training, sizes, epochs, job.seed, stream, shard.round, ids, steps)
-        inputs |= {f"{name}/{stream}": t for name, t in padded.items()}
-    inputs = {name: t.to(device, non_blocking=True) for name, t in inputs.items()}
-    each = set(inputs)
-    for kind, names in (("received", shard.received), ("kept", shard.kept)):
-        for name in names[places[0]]:
-            at = [names[i][name] for i in places]
-            one_for_all = len(set(at)) == 1
-            key = f"{kind}/{name}"
-            vectors = [shard.vectors[p] for p in at[: 1 if one_for_all else None]]
-            value = vectors[0] if one_for_all else torch.stack(vectors)
-            inputs[key] = value.to(device)  # a graph would read a tensor of the host only once
-            each |= set() if one_for_all else {key}
-    lr = round_lr(job.training, shard.round)
-    if job.training.lr_decay < 1:
-        inputs["lr"] = torch.full((), lr, dtype=torch.float64, device=device)
-
-    def one(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        parts = _parts(inputs)
-        client = Client(
-            federation.model, federation.train, job.training, inputs.get("lr", lr), inputs["index"],
-            inputs.get("real"),
-            {
-                stream: {name: parts[name][stream] for name in SCHEDULE if stream in parts.get(name, {})}
-                for stream in streams
-            },
-            parts.get("received", {}), parts.get("kept", {}), federation.mean_samples, vmapped=True,
-        )  # fmt: skip
-        update = step(client)
-        return {
-            "finite": _finite(update), "weight": update.weight, "group": update.group,
-            **{f"{kind}/{n}": t for kind in MANY for n, t in getattr(update, kind).items()},
-        }  # fmt: skip
-
-    return Call(_about(job, step), one, inputs, frozenset(each))
-
-
-def _parts(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """Tensors "kind/name" by kind, then by name; those without a kind are left out."""
-    parts: dict[str, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        kind, slash, name = key.partition("/")
-        if slash:
-            parts.setdefault(kind, {})[name] = value
-    return parts
-
-
-def _unpacked(outputs: dict[str, Tensor]) -> tuple[list[bool], Update]:
-    """Which clients' updates are finite, and the updates, their numbers on the host after one transfer."""
-    names = [name for name in outputs if not name.startswith(("vectors/", "keep/"))]
-    numbers = dict(zip(names, torch.stack([outputs[name].double() for name in names]).cpu()))
-    parts = _parts(outputs | numbers)
-    update = Update(
-        weight=numbers["weight"], group=numbers["group"].long(), **{k: parts.get(k, {}) for k in MANY}
-    )
-    return numbers["finite"].bool().tolist(), update
-
-
-def _epochs(shard: Shard, i: int, usual: int) -> int:
-    """Local epochs of the i-th client: its own where the method says how many."""
-    return (shard.epochs[i] if shard.epochs else None) or usual
-
-
-def _mapped(update: Update, change: Callable[[Tensor], Tensor]) -> Update:
-    """The update with every tensor changed."""
-    many = {kind: {name: change(t) for name, t in getattr(update, kind).items()} for kind in MANY}
-    return Update(weight=change(update.weight), group=change(update.group), **many)
-
-
-def _finite(update: Update) -> Tensor:
-    tensors = [*update.vectors.values(), *update.keep.values(), *update.scalars.values()]
-    return torch.stack([t.isfinite().all() for t in tensors]).all()
-
-
-def round_lr(training: LocalTraining, round: int) -> float:
-    """The client learning rate of a round (rounds count from 1)."""
-    return training.lr * training.lr_decay ** (round - 1)

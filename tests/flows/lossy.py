@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedflow.simulation.worker import Job
+from fedflow.simulation.job import Job
 from tasks.shards import PrefectExecutor
 
 

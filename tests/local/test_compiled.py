@@ -17,8 +17,8 @@ from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.federation import Federation
+from fedflow.simulation.job import Job
 from fedflow.simulation.rounds import RunSettings, Simulation
-from fedflow.simulation.worker import Job
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, lr=0.05)
 SIZES = (23, 8, 3)  # ragged last batches, and a client with no full batch at all

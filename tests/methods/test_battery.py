@@ -21,6 +21,7 @@ from fedflow.methods import METHODS, Method, build_method
 from fedflow.simulation import worker
 from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.federation import Federation
+from fedflow.simulation.job import IntroductionShard
 
 pytestmark = pytest.mark.parametrize("name", METHODS)
 
@@ -149,7 +150,7 @@ def test_a_vmapped_client_that_returns_nan_does_not_spoil_the_others(
     retried, solve_one = [], worker._solve_one
 
     def spy(job: Any, federation: Any, shard: Any, i: int, *rest: Any) -> Any:
-        if not isinstance(shard, worker.IntroductionShard):
+        if not isinstance(shard, IntroductionShard):
             retried.append(shard.clients[i])
         return solve_one(job, federation, shard, i, *rest)
 

@@ -18,7 +18,7 @@ from fedflow.methods import build_method
 from fedflow.methods.fesem import FeSEM
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.gathered import Gathered
-from fedflow.simulation.worker import Sent, Trained
+from fedflow.simulation.job import Sent, Trained
 
 JUMP = {"epochs": 1, "lr": 1}
 

@@ -9,7 +9,7 @@ from support import images, prepare_run, run
 from fedflow.data import Dataset
 from fedflow.methods.scaffold import Scaffold
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.worker import Job
+from fedflow.simulation.job import Job
 
 
 @pytest.fixture(scope="module")

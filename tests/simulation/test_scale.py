@@ -19,7 +19,7 @@ from fedflow.results import write_results
 from fedflow.simulation.checkpoint import load_checkpoint
 from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.worker import Job
+from fedflow.simulation.job import Job
 
 SGD = {"batch_size": 8, "epochs": 1, "lr": 0.1}
 

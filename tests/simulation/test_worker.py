@@ -19,10 +19,10 @@ def federation(digits: Dataset) -> Federation:
 
 
 class Spy:
-    """`worker._vmapped` of a GPU with memory for ``room`` clients; notes how many it was asked for."""
+    """`worker.together` of a GPU with memory for ``room`` clients; notes how many it was asked for."""
 
     def __init__(self, room: int) -> None:
-        self.room, self.asked, self.solve = room, [], worker._vmapped
+        self.room, self.asked, self.solve = room, [], worker.together
 
     def __call__(self, job: Any, federation: Any, shard: Any, places: list[int], *rest: Any) -> Any:
         self.asked.append(len(places))
@@ -37,7 +37,7 @@ def test_out_of_memory_halves_the_cohort_and_changes_no_result(
 ) -> None:
     whole = run("scaffold", federation, cohort="vmap", rounds=1)
     spy = Spy(room)
-    monkeypatch.setattr(worker, "_vmapped", spy)
+    monkeypatch.setattr(worker, "together", spy)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         halved = run("scaffold", federation, cohort="vmap", rounds=1)
@@ -48,7 +48,7 @@ def test_out_of_memory_halves_the_cohort_and_changes_no_result(
 
 def test_a_fallback_to_the_loop_is_told_once(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "TOLD", set())
-    monkeypatch.setattr(worker, "_vmapped", Spy(room=0))
+    monkeypatch.setattr(worker, "together", Spy(room=0))
     with pytest.warns(UserWarning) as told:
         fallen = run("fedavg", federation, cohort="vmap", rounds=2)
     assert [str(warning.message) for warning in told] == [

@@ -11,9 +11,13 @@ from support import SIZES, images, run
 from torch import Tensor
 
 from fedflow.data import Dataset
-from fedflow.simulation import cohort, worker
-from fedflow.simulation.cohort import Call, Cohorts, Tensors, room, rounded
+from fedflow.local.training import LocalTraining
+from fedflow.methods import build_method
+from fedflow.simulation import cohort, graphs, worker
+from fedflow.simulation.cohort import rounded
 from fedflow.simulation.federation import Federation
+from fedflow.simulation.graphs import Call, Cohorts, Tensors
+from fedflow.simulation.job import Job
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +106,7 @@ def test_calls_are_of_one_kind_if_words_and_shapes_are_equal() -> None:
 
 
 def test_only_the_latest_kinds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cohort, "GRAPHS", 2)
+    monkeypatch.setattr(graphs, "GRAPHS", 2)
     cohorts = Cohorts(Recorded)
     for about in ("a", "b", "a", "c"):
         cohorts.run(call(torch.ones(2), about=about))
@@ -120,10 +124,10 @@ def test_rounds_that_are_replayed_are_those_that_are_not(
     monkeypatch.setattr(Recorded, "made", [])
 
     def solve(*args: Any) -> Any:
-        called: Callable = partial(worker._call, round_shapes=True)
-        return worker._unpacked(cohorts.run(called(*args)))
+        called: Callable = partial(cohort.cohort_call, round_shapes=True)
+        return cohort.unpacked(cohorts.run(called(*args)))
 
-    monkeypatch.setattr(worker, "_vmapped", solve)
+    monkeypatch.setattr(worker, "together", solve)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         replayed = run(name, federation, cohort="vmap", **settings)
@@ -138,5 +142,7 @@ def test_shapes_are_rounded_to_few() -> None:
     assert len({rounded(n) for n in range(1, 2000)}) == 22
 
 
-def test_the_room_for_clients_without_a_gpu_is_a_constant() -> None:
-    assert room(torch.device("cpu"), None) == room(torch.device("cpu"), 1 << 40) == cohort.FIRST_WIDTH
+@pytest.mark.parametrize(("wanted", "clients"), [(None, cohort.FIRST_WIDTH), (3, 3)])
+def test_calls_on_a_cpu_are_as_wide_as_told(federation: Federation, wanted: int | None, clients: int) -> None:
+    job = Job(federation, build_method("fedavg"), LocalTraining(), seed=0, width=wanted)
+    assert cohort.width(job, job.method.local) == clients

@@ -1,0 +1,72 @@
+"""What travels to workers, and what comes back: plain data."""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fedflow.local.training import LocalTraining
+from fedflow.methods.base import Method
+from fedflow.simulation.exact import ExactSum
+from fedflow.simulation.federation import Federation, FederationFiles
+from fedflow.simulation.timing import Timing
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is the same for every shard of a run."""
+
+    federation: Federation | FederationFiles
+    method: Method
+    training: LocalTraining
+    seed: int
+    cohort: str = "auto"  # "loop", "vmap", or "auto": vmap on a GPU, the loop on a CPU
+    width: int | None = None  # clients per vmapped call; as many as a GPU has memory for
+    keep_trained: bool = False  # also keep every client's last trained model
+    timing: Timing = field(default_factory=lambda: Timing.parse({}))
+    compiled: str = ""  # folder for compiled gradients; without one, none are compiled
+
+
+@dataclass
+class Shard:
+    """One worker's share of a round. ``vectors`` holds each distinct tensor once."""
+
+    round: int
+    clients: list[int]
+    vectors: list[Tensor]
+    received: list[dict[str, int]]  # per client: name -> place in vectors
+    kept: list[dict[str, int]]
+    epochs: list[int | None] | None = None  # per client, where its method says how many
+
+    def epochs_of(self, i: int, usual: int) -> int:
+        """Local epochs of the i-th client: its own where the method says how many."""
+        return (self.epochs[i] if self.epochs else None) or usual
+
+
+@dataclass
+class Sent:
+    """What came of one client."""
+
+    client: int
+    group: int
+    weight: float
+    scalars: dict[str, float]
+    keep: dict[str, Tensor]
+    vectors: dict[str, Tensor]  # only for methods that gather
+    traffic: int  # bytes up
+    train_loss: float
+
+
+@dataclass
+class Trained:
+    """One worker's results of a round."""
+
+    sent: list[Sent]
+    failures: list[tuple[int, str]]
+    sums: dict[tuple[str, int], ExactSum] = field(default_factory=dict)
+
+
+@dataclass
+class IntroductionShard(Shard):
+    """One worker's share of an introduction."""
+
+    phase: int = 0
