@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 26}  # numbers: what fits into a cache, or keeps a GPU busy
+
 
 class ExactSum:
     """A weighted sum of vectors in double-double arithmetic (about 32 digits).
@@ -22,16 +24,11 @@ class ExactSum:
 
     def add_rows(self, vectors: Tensor, weights: list[float]) -> None:
         """Add ``weights`` [C] times ``vectors`` [C, n], by halves: few operations, whatever C is."""
-        scale = torch.tensor(weights, dtype=torch.float64).to(vectors.device, non_blocking=True)
-        high = vectors.double() * scale[:, None]
-        low = torch.zeros_like(high)
-        while len(high) > 1:
-            half, odd = len(high) // 2, slice(len(high) // 2 * 2, None)
-            total, lost = _two_sum(high[:half], high[half : 2 * half])
-            low = torch.cat([low[:half] + low[half : 2 * half] + lost, low[odd]])
-            high = torch.cat([total, high[odd]])
-        self._add(high[0])
-        self._add(low[0])
+        scale = torch.tensor(weights, dtype=torch.float64).to(vectors.device, non_blocking=True)[:, None]
+        columns = max(1, AT_ONCE[vectors.device.type] // len(vectors))
+        parts = [_halved(part.double() * scale) for part in vectors.split(columns, 1)]
+        for terms in zip(*parts):
+            self._add(terms[0] if len(terms) == 1 else torch.cat(terms))
         self.weight += sum(weights)
 
     def merge(self, other: "ExactSum") -> None:
@@ -52,6 +49,17 @@ class ExactSum:
             return
         self.high, lost = _two_sum(self.high, term)
         self.low += lost
+
+
+def _halved(high: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum of the rows of a float64 matrix [C, n] in two parts, each [n], the second far smaller."""
+    low = torch.zeros_like(high)
+    while len(high) > 1:
+        half, odd = len(high) // 2, slice(len(high) // 2 * 2, None)
+        total, lost = _two_sum(high[:half], high[half : 2 * half])
+        low = torch.cat([low[:half] + low[half : 2 * half] + lost, low[odd]])
+        high = torch.cat([total, high[odd]])
+    return high[0], low[0]
 
 
 def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedflow.code import code_digest
 from fedflow.errors import FedflowError, RoundFailed
-from fedflow.methods.base import Dissimilarity, Server
+from fedflow.methods.base import Dissimilarity, Method, Server
 from fedflow.metrics.clustering import agreement
 from fedflow.metrics.distribution import summarise
 from fedflow.random import generator, torch_seed
@@ -85,6 +85,7 @@ class Simulation:
         self.groups = None if partition.groups is None else partition.groups[: self.clients]
         self.cohort_size = max(1, int(settings.participation * self.clients + 1e-9))
         self.folder = checkpoints / self.fingerprint if checkpoints else None
+        self._times: dict[int, np.ndarray] = {}  # of a download, an epoch and an upload, by client
 
     @cached_property
     def scored(self) -> Sequence[int]:
@@ -323,10 +324,14 @@ class Simulation:
     def _begin(self, number: int, k: int, now: float) -> Work:
         """What client ``k`` receives and does from ``now`` on."""
         server, method, job = self.state.server, self.job.method, self.job
-        epochs = method.epochs(generator(job.seed, "epochs", number, k), server, k)
+        epochs = None
+        if type(method).epochs is not Method.epochs:  # a generator costs more than all else here
+            epochs = method.epochs(generator(job.seed, "epochs", number, k), server, k)
         work = sum(method.streams(job.training).values()) if epochs is None else epochs
-        steps = job.training.steps(int(self.sizes[k]), 1)
-        down, epoch, up = job.timing.times(job.seed, k, steps, number)
+        if k not in self._times or not job.timing.steady:
+            steps = job.training.steps(int(self.sizes[k]), 1)
+            self._times[k] = job.timing.times(job.seed, k, steps, number)
+        down, epoch, up = self._times[k]
         ends = now + float(down + work * epoch + up)
         return Work(k, number, ends, epochs, method.broadcast(server, k))
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -125,7 +126,7 @@ def _solve_vmapped(
 ) -> Iterator[Solved | tuple[int, str]]:
     """`solve` in calls of at most ``width`` clients, halved wherever the GPU runs out of memory."""
     # Neighbours in size share a call, so that little is wasted on padding.
-    order = sorted(range(len(shard.clients)), key=lambda i: -federation.partition.sizes[shard.clients[i]])
+    order = np.argsort(-federation.partition.sizes[shard.clients], kind="stable").tolist()
     start, most = 0, len(order)
     while start < len(order):
         places = order[start : start + min(width(job, step), most)]

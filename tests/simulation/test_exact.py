@@ -1,10 +1,12 @@
 from fractions import Fraction
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedflow.simulation import exact
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.executors import balanced
 
@@ -30,6 +32,22 @@ def test_neither_order_nor_workers_change_a_bit(terms: list, random: object, cut
             merged.merge(total(part))
     assert torch.equal(merged.mean(torch.float32), total(terms).mean(torch.float32))
     assert merged.weight == sum(weight for _, weight in terms)
+
+
+@given(TERMS, st.integers(1, 40))
+def test_rows_added_at_once_are_the_same_sum(terms: list, at_once: int) -> None:
+    """Three columns: as they are, turned round, and halved, in parts of few numbers."""
+    columns = [terms, terms[::-1], [(value / 2, weight) for value, weight in terms]]
+    rows = torch.tensor([[column[c][0] for column in columns] for c in range(len(terms))])
+    sums, weights = ExactSum(), [float(weight) for _, weight in terms]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(exact.AT_ONCE, "cpu", at_once)
+        sums.add_rows(rows, weights)
+    one_by_one = ExactSum()
+    for row, weight in zip(rows, weights):
+        one_by_one.add(row, weight)
+    assert torch.equal(sums.mean(torch.float32), one_by_one.mean(torch.float32))
+    assert sums.weight == one_by_one.weight
 
 
 @given(TERMS)
