@@ -218,18 +218,21 @@ def proximity(grouping: Grouping, name: str) -> Drawing:
 
 
 def _branches(axes: Axes, tree: np.ndarray, leaves: np.ndarray, grouping: Grouping) -> None:
-    """The dendrogram, its root to the left; branches within one cluster have its colour."""
+    """The dendrogram, its root to the left; branches within one cluster have its colour.
+
+    Clients whose cluster was never asked for are drawn as between clusters.
+    """
     compared, n = _compared(grouping), len(leaves)
     clusters = [{int(z)} for z in grouping.found[np.array(compared.clients)]]  # below each node
     place, height = np.empty(2 * n - 1), np.append(np.zeros(n), tree[:, 2])
     place[leaves] = np.arange(n) + 0.5
-    lines, colours = [], []
+    lines, colours, palette = [], [], grouping.palette | {-1: MUTED}
     for node, (first, second) in enumerate(tree[:, :2].astype(int), n):
         ends = [first, first, second, second]
         lines.append(np.column_stack([height[[first, node, node, second]], place[ends]]))
         place[node] = place[[first, second]].mean()
         clusters.append(clusters[first] | clusters[second])
-        colours.append(grouping.palette[min(clusters[-1])] if len(clusters[-1]) == 1 else MUTED)
+        colours.append(palette[min(clusters[-1])] if len(clusters[-1]) == 1 else MUTED)
     top = 1.04 * max(tree[-1, 2], compared.height or 0, 1e-12)
     axes.add_collection(LineCollection(lines, colors=colours, linewidths=1.4 if n <= NAMED else 1.0))
     axes.set(xlim=(top, 0), ylim=(n, 0))
@@ -246,7 +249,7 @@ def _branches(axes: Axes, tree: np.ndarray, leaves: np.ndarray, grouping: Groupi
 def embedding(grouping: Grouping, name: str) -> Drawing:
     """Clients as points of the plane, about as far apart as they are dissimilar: classical scaling.
 
-    A colour is a cluster, a shape a planted group.
+    A colour is a cluster (grey where it was never asked for), a shape a planted group.
     """
     compared = _compared(grouping)
     clients, n = np.array(compared.clients), len(compared.clients)
@@ -260,7 +263,7 @@ def embedding(grouping: Grouping, name: str) -> Drawing:
             own = grouping.planted[clients] == group
             axes.scatter(
                 at[own, 0], at[own, 1], s=54 if n <= NAMED else 26, marker=shape, alpha=0.9, lw=0.5,
-                color=painted(grouping.found[clients[own]], grouping.palette), edgecolors=INK,
+                color=painted(grouping.found[clients[own]], grouping.palette | {-1: MUTED}), edgecolors=INK,
             )  # fmt: skip
         for client, point in zip(clients if n <= FEW else (), at):
             axes.annotate(client, point, (5, 4), textcoords="offset points", fontsize=7.5, color=MUTED)

@@ -8,6 +8,7 @@ from matplotlib.colors import to_hex
 
 from fedflow.methods.base import Dissimilarity
 from fedflow.report.groups import Grouping, embedding, pictures_of, proximity, renamed, scaled, timeline
+from fedflow.report.svg import MUTED
 
 
 def apart(groups: list[int], seed: int = 0) -> np.ndarray:
@@ -51,6 +52,15 @@ def test_branches_within_a_cluster_have_its_colour():
     (branches,) = proximity(made, "x").figure.axes[3].collections
     colours = [to_hex(colour) for colour in branches.get_colors()]
     assert set(colours[:2]) == {made.palette[0], made.palette[1]} and colours[2] not in made.palette.values()
+
+
+def test_clients_whose_cluster_was_never_asked_for_are_seen_all_the_same():
+    made = grouping([0, 0, 1, 1], [0, 0, -1, -1])
+    (branches,) = proximity(made, "x").figure.axes[3].collections
+    assert {to_hex(colour) for colour in branches.get_colors()} == {made.palette[0], MUTED}
+    assert all(colour[3] == 1 for colour in branches.get_colors())
+    points = [marks.get_facecolors() for marks in embedding(made, "x").axes.collections]
+    assert [{to_hex(colour) for colour in group} for group in points] == [{made.palette[0]}, {MUTED}]
 
 
 def test_the_embedding_keeps_distances():
