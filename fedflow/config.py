@@ -19,7 +19,8 @@ from fedflow.simulation.rounds import RunSettings
 from fedflow.tuning import Tuning
 
 PARAMS = Path("params.yaml")
-EXECUTORS = ("inline", "threads", "processes", "dask", "ray")
+CLUSTERS = ("dask", "ray")
+EXECUTORS = ("inline", "threads", "processes", *CLUSTERS)
 
 
 class EngineSettings(Settings):
@@ -49,6 +50,10 @@ class EngineSettings(Settings):
     address: str | None = option(
         None, "address of a running Dask or Ray cluster (docs/clusters.md); nothing = start a local one"
     )
+
+    def validate(self) -> None:
+        if self.address is not None and self.executor not in CLUSTERS:
+            raise BadInput("engine.address", self.address, "nothing, unless executor is dask or ray")
 
 
 class ModelParams(Settings):

@@ -60,7 +60,7 @@ def test_sections_that_are_left_out_have_defaults(tmp_path):
         ("models.mnist5k=cnn_mnist", lambda p: p.model("mnist5k").name == "cnn_mnist"),
         ("models.mnist5k.name=mlp", lambda p: p.model("mnist5k").name == "mlp"),
         ("run.target_accuracy=null", lambda p: p.run.target_accuracy is None),
-        ("engine.address=tcp://host:1", lambda p: p.engine.address == "tcp://host:1"),
+        ("engine={executor: dask, address: 'tcp://host:1'}", lambda p: p.engine.address == "tcp://host:1"),
     ],
 )
 def test_a_change_sets_one_field(change, value):
@@ -113,6 +113,7 @@ def test_later_changes_win():
         ("grid.partitions=[mnist5k]", r"^partitions: 'mnist5k' .*did you mean"),
         ("grid.datasets=[digits]", r"^grid.datasets: .*'mnist5k', which mnist5k-dir divides"),
         ("engine.executor=thread", r"^engine.executor: 'thread' .*did you mean 'threads'"),
+        ("engine.address=tcp://host:1", r"^engine.address: 'tcp://host:1' .*unless executor is dask or ray"),
         ("engine.workers=0", r"^engine.workers: 0 .* >= 1"),
         ("engine.device=gpu", r"^engine.device: 'gpu' .*auto, cpu, cuda"),
         # unknown names
