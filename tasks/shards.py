@@ -27,7 +27,7 @@ from fedflow.simulation.job import Job
 if TYPE_CHECKING:  # worker processes import this file, and need no params.yaml
     from fedflow.config import EngineSettings
 
-GPU_LIMIT = "fedflow-gpu"  # global concurrency limit: how many shards may use a GPU at once
+GPU_LIMIT = "fedflow-gpu"  # global concurrency limit: how many shards may use this machine's GPU at once
 LEASE = 60.0  # seconds after which the slot of a killed shard is free again (the least that Prefect takes)
 KNOCK = 10.0  # seconds in which the address of a cluster must answer
 LOST_WORKERS = 3  # replacements of a broken worker pool in one round
@@ -52,7 +52,7 @@ def run_shard(
 ) -> Any:
     """``work(job, shard)``: safe to retry, because it changes nothing but its result.
 
-    ``in_turn`` waits for a free GPU of this machine.
+    ``in_turn`` waits until the GPU of this machine is free.
     """
     # Small networks crawl when threads share a core; the setting counts for the thread that makes it only.
     torch.set_num_threads(1)
@@ -66,8 +66,11 @@ def on_gpu(job: Job) -> bool:
 
 
 def ensure_gpu_limit() -> None:
-    """Make the limit `GPU_LIMIT`, one slot per GPU, unless the API server has it: without it nobody waits."""
-    limit = GlobalConcurrencyLimitCreate(name=GPU_LIMIT, limit=max(1, torch.cuda.device_count()))
+    """Make the limit `GPU_LIMIT` unless the API server has it: without it nobody waits.
+
+    It has one slot however many GPUs there are: without a cluster all shards use the first one.
+    """
+    limit = GlobalConcurrencyLimitCreate(name=GPU_LIMIT, limit=1)
     with get_client(sync_client=True) as api:
         try:
             api.read_global_concurrency_limit_by_name(GPU_LIMIT)
@@ -101,7 +104,7 @@ class PrefectExecutor:
     def __enter__(self) -> Self:
         if torch.cuda.is_available() and self.address is None:
             ensure_gpu_limit()
-        with self._reaching():
+        with self._reaching(OSError, ValueError):  # an address may be malformed, too
             self._knock()
             self._runner = self._new_runner().__enter__()
         return self
@@ -142,7 +145,7 @@ class PrefectExecutor:
             "title": title, "worker": worker, "clients": len(shard.clients),
             "in_turn": gpu and self.address is None,
         }  # fmt: skip
-        with self._reaching(), self._on_gpu() if gpu else nullcontext():
+        with self._reaching(OSError), self._on_gpu() if gpu else nullcontext():
             return self._runner.submit(run_shard.with_options(tags=["gpu"]) if gpu else run_shard, parameters)
 
     def _on_gpu(self) -> AbstractContextManager[Any]:
@@ -174,11 +177,11 @@ class PrefectExecutor:
             socket.create_connection((where.hostname, where.port), KNOCK).close()
 
     @contextmanager
-    def _reaching(self) -> Iterator[None]:
-        """Say in one line that no cluster answers."""
+    def _reaching(self, *failures: type[Exception]) -> Iterator[None]:
+        """Say in one line that no cluster answers, where one of these is raised."""
         try:
             yield
-        except (OSError, ValueError) as error:
+        except failures as error:
             if self.address is None:
                 raise
             known = f"the address of a {self.kind} cluster that answers ({reason(error)})"

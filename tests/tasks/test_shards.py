@@ -178,6 +178,18 @@ def test_a_cluster_that_stops_answering_is_named_in_one_line(runner, monkeypatch
     assert "\n" not in str(error.value)
 
 
+def test_a_shard_that_cannot_be_sent_is_not_called_a_wrong_address(runner, monkeypatch):
+    def submit(self, task, parameters):
+        raise ValueError("cannot be serialised")
+
+    monkeypatch.setattr(runner, "submit", submit)
+    with (
+        shards.PrefectExecutor("dask", address="scheduler-without-port") as executor,
+        pytest.raises(ValueError, match=r"^cannot be serialised$"),
+    ):
+        executor.map(sizes, JOB, SHARDS, "round 1 · train")
+
+
 def test_workers_that_cannot_reach_the_prefect_server_are_told_in_one_line(runner):
     runner.failure = RuntimeError("Failed to reach API at http://127.0.0.1:4200/api/")
     with (
