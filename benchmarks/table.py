@@ -1,6 +1,7 @@
 """Write what ``benchmarks/results/`` holds into docs/benchmarks.md: ``python -m benchmarks table``."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,36 +12,39 @@ BEGIN, END = "<!-- results -->\n", "<!-- /results -->\n"
 
 
 def main() -> None:
-    sections = [text for kind in ("cpu", "gpu") if (text := _kind(kind))]
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    PAGE.write_text(before + BEGIN + "\n" + "\n".join(sections) + "\n" + END + after)
+    PAGE.write_text(before + BEGIN + "\n" + "\n".join(sections()) + "\n" + END + after)
     print(f"wrote {PAGE.name}")
 
 
-def _kind(kind: str) -> str:
-    """All tables of one kind of machine."""
-    found = {
-        p.stem.removeprefix(f"{kind}-"): json.loads(p.read_text()) for p in RESULTS.glob(f"{kind}-*.json")
-    }
-    rows = {name: part["measured"] for name, part in found.items()}
-    tables = [
-        table(rows[name])
-        for name, table in {
-            "engine": _engine, "peers": _peers, "workers": _workers, "flow": _flow, "memory": _memory,
-        }.items()
-        if name in rows
-    ]  # fmt: skip
-    headlines = {name: measured for name, measured in sorted(rows.items()) if name.startswith("headline")}
+def sections(folder: Path = RESULTS) -> list[str]:
+    """The tables of all files in ``folder``, under a heading for every machine that one was measured on."""
+    measured: dict[str, dict[str, Any]] = {}
+    for kind in ("cpu", "gpu"):
+        for path in sorted(folder.glob(f"{kind}-*.json")):
+            found = json.loads(path.read_text())
+            part = path.stem.removeprefix(f"{kind}-")
+            measured.setdefault(_heading(kind, found["machine"]), {})[part] = found["measured"]
+    return ["\n".join([heading, *_tables(rows)]) for heading, rows in measured.items()]
+
+
+def _heading(kind: str, machine: dict[str, Any]) -> str:
+    about = ", ".join(str(machine[key]) for key in ("gpu", "driver", "cpu") if key in machine)
+    return f"### {kind.upper()}: {about}, {machine['cores']} cores, torch {machine['torch']}\n"
+
+
+def _tables(rows: dict[str, Any]) -> list[str]:
+    """All tables of one machine, from what its parts measured."""
+    known: dict[str, Callable[[Any], str]] = {
+        "engine": _engine, "peers": _peers, "workers": _workers, "flow": _flow, "memory": _memory,
+        "scale": _scale, "partition": _partition, "proximity": _proximity,
+    }  # fmt: skip
+    tables = [table(rows[name]) for name, table in known.items() if name in rows]
+    headlines = {name: measured for name, measured in rows.items() if name.startswith("headline")}
     tables += [_headlines(headlines)] if headlines else []
     tables += [_cohorts(rows["cohorts"])] if "cohorts" in rows else []
-    if not tables:
-        return ""
-    machine = next(iter(found.values()))["machine"]
-    about = ", ".join(str(machine[key]) for key in ("gpu", "driver", "cpu") if key in machine)
-    return "\n".join(
-        [f"### {kind.upper()}: {about}, {machine['cores']} cores, torch {machine['torch']}\n", *tables]
-    )
+    return tables
 
 
 def _engine(rows: dict[str, Any]) -> str:
@@ -87,6 +91,43 @@ def _flow(row: dict[str, Any]) -> str:
 def _memory(rows: dict[str, Any]) -> str:
     lines = [(name, row["peak_mib"], row["peak_mib"] - row["before_mib"]) for name, row in rows.items()]
     return _table("1,000 clients, 50 a round", "peak, MiB | above Python, torch and images", lines)
+
+
+def _scale(rows: dict[str, Any]) -> str:
+    lines = [
+        (
+            f"{name} images",
+            " and ".join(f"{run['clients']:,}" for run in row["runs"]),
+            " and ".join(f"{run['round_s']:.3f}" for run in row["runs"]),
+            f"{row['ratio']:.3f}",
+            f"{row['processor_ratio']:.3f}",
+            f"{row['mib_above_images']:,}",
+        )
+        for name, row in rows.items()
+    ]
+    head = "clients | s a round | ratio | of processor time | memory above the images, MiB"
+    return _table("100 clients a round", head, lines)
+
+
+def _partition(rows: list[dict[str, Any]]) -> str:
+    lines = []
+    for row in rows:
+        options = [f"{name}: {value}" for name, value in row["scheme"].items() if name != "scheme"]
+        name = ", ".join([row["scheme"]["scheme"], *options])
+        lines.append((name, row["split_seconds"], row["whole_seconds"]))
+    head = "split alone, s | with test sets and facts, s"
+    return _table("a million samples over 100,000 clients", head, lines)
+
+
+def _proximity(row: dict[str, Any]) -> str:
+    parts = ("signatures", "angles")
+    medians = [(_median(row[part]["batched_seconds"]), _median(row[part]["loop_seconds"])) for part in parts]
+    lines = [
+        *((part, *both, "") for part, both in zip(parts, medians)),
+        ("both", "", "", _range(row["ratio"])),
+    ]
+    head = "batched, s | loop over pairs (scaled), s | times as fast"
+    return _table(f"{row['clients']:,} clients", head, lines)
 
 
 def _headlines(rows: dict[str, Any]) -> str:

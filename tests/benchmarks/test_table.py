@@ -1,0 +1,28 @@
+"""The tables of docs/benchmarks.md, from small results of every shape."""
+
+import json
+
+from benchmarks.table import sections
+
+SPREAD = {"median": 2.0, "min": 1.0, "max": 3.0}
+RUNS = [{"clients": clients, "round_s": 0.5, "evaluation_processor_s": 0.1} for clients in (1000, 100_000)]
+SCALE = {"runs": RUNS, "ratio": 1.01, "processor_ratio": 1.0, "mib_above_images": 1234}
+TIMES = {"batched_seconds": SPREAD, "loop_seconds": SPREAD}
+MEASURED = {
+    "scale": {"fedavg, random": SCALE},
+    "partition": [{"scheme": {"scheme": "shards", "shards": 2}, "split_seconds": 1.5, "whole_seconds": 2.5}],
+    "proximity": {"clients": 1000, "signatures": TIMES, "angles": TIMES, "ratio": SPREAD},
+}
+
+
+def test_every_table_stands_under_the_machine_that_it_was_measured_on(tmp_path):
+    for name, measured in MEASURED.items():
+        machine = {"cpu": "slow" if name == "scale" else "fast", "cores": 2, "torch": "2.9"}
+        text = json.dumps({"machine": machine, "measured": measured})
+        (tmp_path / f"cpu-{name}.json").write_text(text)
+    fast, slow = sections(tmp_path)
+    assert fast.startswith("### CPU: fast, 2 cores, torch 2.9\n")
+    assert "| shards, shards: 2 | 1.5 | 2.5 |" in fast and "| angles | 2.0 | 2.0 |" in fast
+    assert slow.startswith("### CPU: slow, 2 cores, torch 2.9\n")
+    assert "| fedavg, random images | 1,000 and 100,000 | 0.500 and 0.500 | 1.010 | 1.000 | 1,234 |" in slow
+    assert "fedavg" not in fast and "shards" not in slow
