@@ -67,7 +67,8 @@ class Update:
 
     def finite(self) -> Tensor:
         """Whether no NaN and no infinite value is in it, scalar bool."""
-        return torch.stack([t.isfinite().all() for kind in MANY for t in getattr(self, kind).values()]).all()
+        numbers = [self.weight, *(t for kind in MANY for t in getattr(self, kind).values())]
+        return torch.stack([t.isfinite().all() for t in numbers]).all()
 
 
 class Client:

@@ -38,15 +38,15 @@ class Gradient:
     """``(w, x, y) -> (gradient [D], loss)`` for batches of one shape."""
 
     def __init__(self, run: Callable[..., Any], x: Tensor, y: Tensor) -> None:
-        self._run, self._shapes = run, (x.shape, y.shape)
+        self._run, self._kind = run, _kind(x, y)
 
     def takes(self, x: Tensor, y: Tensor) -> bool:
         """Whether it was compiled for such a batch."""
-        return (x.shape, y.shape) == self._shapes
+        return _kind(x, y) == self._kind
 
     def __call__(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            g, loss = self._run(w.detach(), x, y)
+            g, loss = self._run(w.detach().contiguous(), x, y)
         return g, loss
 
     def loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -66,6 +66,11 @@ class _Loss(torch.autograd.Function):
     def backward(ctx: Any, up: Tensor) -> tuple[Tensor, None, None, None]:
         (g,) = ctx.saved_tensors
         return up * g, None, None, None
+
+
+def _kind(*tensors: Tensor) -> list[tuple]:
+    """What machine code depends on."""
+    return [(t.shape, t.dtype, t.is_contiguous()) for t in tensors]
 
 
 def why_not(model: FlatModel, training: LocalTraining) -> str | None:

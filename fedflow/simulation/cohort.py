@@ -10,28 +10,30 @@ from torch import Tensor
 from fedflow.local.client import MANY, Client, Update
 from fedflow.local.training import padded_batches
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.graphs import COHORTS, MOST_STEPS, Call
+from fedflow.simulation.graphs import MOST_STEPS, Call
 from fedflow.simulation.job import Job, Shard
 
 FIRST_WIDTH = 32  # clients of a call before it is known how much memory one takes
 WIDEST = 256  # more than keep a GPU busy
 MEMORY = 0.4  # of what is free, for one call: when it is captured it takes as much again
-BYTES: dict[tuple[str, ...], int] = {}  # memory that a client of a call takes, by what is computed
 SCHEDULE = ("positions", "mask", "active")
 
 Step = Callable[[Client], Update]
 
 
-def width(job: Job, step: Step) -> int:
-    """How many clients one call may train: as told, or as many as a GPU has memory for."""
-    device, each = job.federation.open().model.device, BYTES.get(_about(job, step))
-    if job.width is not None:
-        return job.width
-    if each is None or device.type != "cuda":
-        return FIRST_WIDTH
-    free, _ = torch.cuda.mem_get_info(device)
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return min(WIDEST, max(1, int(MEMORY * (free + unused) / max(1, each))))
+def width(job: Job, federation: Federation, step: Step) -> int:
+    """How many clients one call trains: as told, or as many as a GPU has memory for, once that is known."""
+    return federation.cohorts.widths.get(_about(job, step), job.width or FIRST_WIDTH)
+
+
+def narrow(job: Job, federation: Federation, step: Step, clients: int) -> None:
+    """Let later calls train so many clients at most: memory ran out."""
+    federation.cohorts.widths[_about(job, step)] = clients
+
+
+def fitting(free: int, each: int) -> int:
+    """How many clients of so many bytes ``each`` a call may train: a power of two, so that shapes are few."""
+    return 1 << min(WIDEST, max(1, int(MEMORY * free / max(1, each)))).bit_length() - 1
 
 
 def together(
@@ -51,17 +53,19 @@ def together(
             return unpacked(call())
         before = torch.cuda.memory_allocated(model.device)
         torch.cuda.reset_peak_memory_stats(model.device)
-        outputs = COHORTS.run(call) if steps <= MOST_STEPS else call()
-        if (name := _about(job, step)) not in BYTES:
+        outputs = federation.cohorts.run(call) if steps <= MOST_STEPS else call()
+        if job.width is None and _about(job, step) not in federation.cohorts.widths:
             taken = torch.cuda.max_memory_allocated(model.device) - before
-            BYTES[name] = taken // len(places)
+            unused = torch.cuda.memory_reserved(model.device) - torch.cuda.memory_allocated(model.device)
+            free = torch.cuda.mem_get_info(model.device)[0] + unused
+            narrow(job, federation, step, fitting(free, taken // len(places)))
         return unpacked(outputs)
 
 
 def _about(job: Job, step: Step) -> tuple[str, ...]:
     """What a vmapped call computes, but for the values of its inputs."""
     method, settings = job.method, json.dumps([job.method.as_dict(), job.training.as_dict()], default=str)
-    return method.name, step.__qualname__, settings, str(job.keep_trained), str(id(job.federation.open()))
+    return method.name, step.__qualname__, settings, str(job.keep_trained)
 
 
 def cohort_call(
@@ -77,8 +81,9 @@ def cohort_call(
     device, ids = federation.model.device, [shard.clients[i] for i in places]
     indices = [np.asarray(federation.partition.train(k)) for k in ids]
     sizes = [len(index) for index in indices]
-    fit = rounded if round_shapes and min(sizes) < max(sizes) else int
-    index = np.zeros((len(ids), fit(max(sizes))), dtype=np.int64)
+    ragged = min(sizes) < max(sizes) or shard.epochs is not None
+    shape = rounded if round_shapes and ragged else int
+    index = np.zeros((len(ids), shape(max(sizes))), dtype=np.int64)
     for row, own in zip(index, indices):
         row[: len(own)] = own
     inputs = {"index": torch.from_numpy(index)}
@@ -86,7 +91,7 @@ def cohort_call(
         inputs["real"] = torch.arange(index.shape[1]) < torch.tensor(sizes)[:, None]
     for stream, usual in streams.items():
         epochs = [shard.epochs_of(i, usual) for i in places]
-        steps = fit(max(job.training.steps(n, e) for n, e in zip(sizes, epochs)))
+        steps = shape(max(job.training.steps(n, e) for n, e in zip(sizes, epochs)))
         padded = padded_batches(job.training, sizes, epochs, job.seed, stream, shard.round, ids, steps)
         inputs |= {f"{name}/{stream}": t for name, t in padded.items()}
     inputs = {name: t.to(device, non_blocking=True) for name, t in inputs.items()}

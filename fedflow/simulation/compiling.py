@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from fedflow.errors import BadInput
 from fedflow.local.compiled import compiled_gradient, pays, why_not
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
@@ -20,6 +21,8 @@ def with_compiled(job: Job, settings: RunSettings, wanted: str, folder: Path) ->
     model, train = federation.model, federation.train
     obstacle = "clients train in vmapped cohorts" if job.cohort == "vmap" else why_not(model, job.training)
     if obstacle:
+        if wanted == "always":
+            raise BadInput("engine.compile", wanted, f"auto or never here: {obstacle}")
         return job, f"no: {obstacle}"
     why = "engine.compile is always"
     if wanted == "auto":
@@ -32,8 +35,8 @@ def with_compiled(job: Job, settings: RunSettings, wanted: str, folder: Path) ->
 
 
 def steps_ahead(job: Job, settings: RunSettings, federation: Federation) -> float:
-    """Local steps of the whole run, as far as they are known before it: all clients being equally likely."""
+    """Local steps with full batches of the whole run, if all clients are equally likely."""
     sizes = federation.partition.sizes[: federation.partition.participants]
     epochs = job.method.streams(job.training).values()
-    steps = sum(job.training.steps(int(n), e) for n in sizes for e in epochs)
-    return settings.rounds * settings.participation * steps
+    full = int((sizes // job.training.batch_size).sum())  # the batches that are compiled
+    return settings.rounds * settings.participation * full * sum(epochs)

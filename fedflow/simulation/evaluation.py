@@ -13,7 +13,7 @@ from fedflow.local.client import EVALUATION_BATCH, Client, Update
 from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job, Shard
-from fedflow.simulation.worker import Solved, _client, solve
+from fedflow.simulation.worker import Solved, client_of, solve
 
 
 @dataclass
@@ -64,7 +64,7 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
     places: dict[object, int] = {}
     model, cluster = (np.zeros(asked, dtype=np.int64) for _ in range(2))
     for i in range(asked):
-        served = job.method.model_for(_client(job, federation, shard, i, {}))
+        served = job.method.model_for(client_of(job, federation, shard, i, {}))
         w, number = served if isinstance(served, tuple) else (served, torch.zeros(()))
         if number is None:
             number = _best_of(federation, w, shard.clients[i])
@@ -127,10 +127,8 @@ def _tuned(
     job: Job, federation: Federation, shard: Shard, vectors: list[Tensor], model: np.ndarray
 ) -> np.ndarray:
     """Accuracy [m] after one more local training from the served model ("+" of the published tables)."""
-    start = replace(
-        shard, vectors=vectors, received=[{"model": int(p)} for p in model], kept=[{} for _ in model]
-    )
-    start = Shard(start.round, start.clients, start.vectors, start.received, start.kept)
+    received: list[dict[str, int]] = [{"model": int(place)} for place in model]
+    start = Shard(shard.round, shard.clients, vectors, received, [{} for _ in model])
 
     def step(client: Client) -> Update:
         return client.update(model=client.fit(start=client.received["model"], stream="tune"))

@@ -5,7 +5,7 @@ import json
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, load_partition
 from fedflow.random import generator
+from fedflow.simulation.graphs import Cohorts
 
 
 @dataclass
@@ -29,6 +30,7 @@ class Federation:
     test: Examples
     partition: Partition
     public: Examples | None = None  # data of the server itself
+    cohorts: Cohorts = field(default_factory=Cohorts, init=False, repr=False)  # what a GPU captured with them
 
     @property
     def own_test(self) -> Examples:

@@ -92,11 +92,13 @@ class Cohorts:
     def __init__(self, capture: Callable[[Call], Run] = Captured) -> None:
         self.capture = capture
         self.kinds: OrderedDict[tuple, _Kind] = OrderedDict()
+        self.widths: dict[tuple[str, ...], int] = {}  # how many clients memory allows, by what is computed
 
     def run(self, call: Call) -> Tensors:
         """The outputs of all clients, stacked: name -> [C, ...]."""
-        kind = self.kinds.setdefault(call.key, _Kind())
-        self.kinds.move_to_end(call.key)
+        key = call.key
+        kind = self.kinds.setdefault(key, _Kind())
+        self.kinds.move_to_end(key)
         if len(self.kinds) > GRAPHS:
             self.kinds.popitem(last=False)
         if kind.calls >= 3:
@@ -111,11 +113,8 @@ class Cohorts:
         except RuntimeError as error:  # out of memory, too
             reason = str(error).splitlines()[0]
             warnings.warn(f"{call.about[0]}: cohorts run without a CUDA graph ({reason})", stacklevel=2)
-            self.kinds[call.key] = _Kind(calls=3)
+            self.kinds[key] = _Kind(calls=3)
         return outputs
-
-
-COHORTS = Cohorts()
 
 
 def _agree(replayed: Tensors, outputs: Tensors) -> bool:

@@ -194,6 +194,7 @@ class Simulation:
             "run": {k: v for k, v in self.settings.as_dict().items() if k != "checkpoint_every"},
             "seed": self.job.seed,
             "partition": self.federation.partition.hash,
+            "public": None if self.federation.public is None else self.federation.public.digest,
             "model": self.federation.model.architecture,
             "code": code_digest(*CODE),
             "compiled": bool(self.job.compiled),  # other machine code, other last bits

@@ -4,8 +4,11 @@ Everything in and out is plain data, so a shard runs the same in this process, i
 another process, or on another machine.
 """
 
+import socket
+import threading
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
@@ -13,11 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflow.errors import FedflowError
 from fedflow.local.client import Client, Update
-from fedflow.local.compiled import compiled_gradient
+from fedflow.local.compiled import Gradient, compiled_gradient
 from fedflow.local.training import batches
 from fedflow.random import torch_seed
-from fedflow.simulation.cohort import together, width
+from fedflow.simulation.cohort import narrow, together, width
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import IntroductionShard, Job, Sent, Shard, Trained
@@ -25,6 +29,7 @@ from fedflow.simulation.memory import keep_pages
 
 RETRIES = 1  # of a client whose training raised or returned NaN
 TOLD: set[str] = set()  # methods of which this process has warned that they fell back to the loop
+TURN = threading.RLock()  # of the threads of this process that train cohorts
 
 
 @dataclass
@@ -95,8 +100,8 @@ def _fold(
 
 def _row(stacked: dict[str, Tensor], c: int) -> dict[str, Tensor]:
     """Client ``c``'s tensors of a cohort."""
-    # Copies: a view would keep, and send to other processes, the whole cohort.
-    return {name: t[c].clone() if len(t) > 1 else t[0] for name, t in stacked.items()}
+    # Copies: a view would keep the whole cohort, and the next replay of a graph would write over it.
+    return {name: t[c].clone() for name, t in stacked.items()}
 
 
 def solve(
@@ -111,10 +116,22 @@ def solve(
     vmapped = job.cohort == "vmap" or (job.cohort == "auto" and federation.model.device.type == "cuda")
     # Not dropout, whose noise is keyed by client, nor BatchNorm, which counts padding and batches in place.
     if vmapped and not federation.model.draws_noise and not federation.model.buffers:
-        yield from _solve_vmapped(job, federation, shard, step, streams)
+        # Until its updates are taken: calls on a GPU write over the outputs of those before.
+        with TURN if federation.model.device.type == "cuda" else nullcontext():
+            yield from _solve_vmapped(job, federation, shard, step, streams)
     else:
+        compiled = _compiled(job, federation) if job.compiled else None
         for i in range(len(shard.clients)):
-            yield _solve_one(job, federation, shard, i, step, streams)
+            yield _solve_one(job, federation, shard, i, step, streams, compiled)
+
+
+def _compiled(job: Job, federation: Federation) -> Gradient:
+    """The gradient that the run has compiled: plain ones have other last bits."""
+    found = compiled_gradient(federation.model, federation.train, job.training, job.compiled)
+    if found is None:
+        host = socket.gethostname()
+        raise FedflowError(f"{host} cannot compile what the run compiled; use --set engine.compile=never")
+    return found
 
 
 def _solve_vmapped(
@@ -127,15 +144,15 @@ def _solve_vmapped(
     """`solve` in calls of at most ``width`` clients, halved wherever the GPU runs out of memory."""
     # Neighbours in size share a call, so that little is wasted on padding.
     order = np.argsort(-federation.partition.sizes[shard.clients], kind="stable").tolist()
-    start, most = 0, len(order)
+    start = 0
     while start < len(order):
-        places = order[start : start + min(width(job, step), most)]
+        places = order[start : start + width(job, federation, step)]
         finite, update = [False] * len(places), None
         try:
             finite, update = together(job, federation, shard, places, step, streams)
         except Exception as error:  # one client may be to blame: find it, and save the others
             if isinstance(error, torch.OutOfMemoryError) and len(places) > 1:
-                most = (len(places) + 1) // 2
+                narrow(job, federation, step, (len(places) + 1) // 2)
                 continue
             _warn_of_fallback(job.method.name, error)
         good = [c for c, fine in enumerate(finite) if fine]
@@ -163,22 +180,32 @@ def _solve_one(
     i: int,
     step: Callable[[Client], Update],
     streams: dict[str, int],
+    compiled: Gradient | None = None,
 ) -> Solved | tuple[int, str]:
     k, reason = shard.clients[i], ""
     for _ in range(1 + RETRIES):
         try:
             federation.model.seed_noise(torch_seed(job.seed, "noise", shard.round, k))
-            update = step(_client(job, federation, shard, i, streams))
+            update = step(client_of(job, federation, shard, i, streams, compiled))
+            finite = bool(update.finite())
         except Exception as error:  # any failure of one client must not end the round
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             continue
-        if bool(update.finite()):
+        if finite:
             return Solved([k], update.map(lambda t: t[None]))
         reason = "its update holds NaN or infinite values"
     return k, reason
 
 
-def _client(job: Job, federation: Federation, shard: Shard, i: int, streams: dict[str, int]) -> Client:
+def client_of(
+    job: Job,
+    federation: Federation,
+    shard: Shard,
+    i: int,
+    streams: dict[str, int],
+    compiled: Gradient | None = None,
+) -> Client:
+    """The i-th client of the shard, on its own."""
     k, device = shard.clients[i], federation.model.device
     index = torch.as_tensor(federation.partition.train(k), device=device)
     schedule = {
@@ -194,7 +221,6 @@ def _client(job: Job, federation: Federation, shard: Shard, i: int, streams: dic
     kept = {name: shard.vectors[at] for name, at in shard.kept[i].items()}
     lr, mean = job.training.lr_in(shard.round), federation.mean_samples
     model, train = federation.model, federation.train
-    compiled = compiled_gradient(model, train, job.training, job.compiled) if job.compiled else None
     client = Client(
         model, train, job.training, lr, index, None, schedule, received, kept, mean, compiled=compiled
     )

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from fedflow.data import Dataset
+from fedflow.errors import BadInput
 from fedflow.local import compiled as compiling
 from fedflow.local.client import Batch, Client
 from fedflow.local.compiled import Gradient, compiled_gradient, pays, why_not
@@ -140,6 +141,14 @@ def test_without_a_compiler_steps_are_plain(
     assert after is job and why == "no: the compiler failed"
 
 
+def test_who_asks_for_it_in_vain_is_told_why(federation: Federation, tmp_path: Path) -> None:
+    half = LocalTraining.parse(TRAINING.as_dict() | {"precision": "bf16"})
+    job = Job(federation, build_method("fedavg"), half, seed=0)
+    with pytest.raises(BadInput, match=r"engine.compile: 'always' .* auto or never here: .*bf16"):
+        with_compiled(job, RunSettings(), "always", tmp_path)
+    assert with_compiled(job, RunSettings(), "auto", tmp_path)[1].startswith("no: ")
+
+
 def test_long_runs_compile_and_short_ones_do_not(federation: Federation) -> None:
     few, _ = pays(federation.model, federation.train, TRAINING, 100)
     some, why = pays(federation.model, federation.train, TRAINING, 10_000)
@@ -166,7 +175,7 @@ def test_a_compiled_run_is_another_experiment_and_repeats_itself(
     settings = RunSettings(rounds=2, participation=1.0, fine_tune=False)
     there, why = with_compiled(job, settings, "always", folder)
     assert why == "yes: engine.compile is always"
-    assert with_compiled(job, settings, "auto", folder)[1].startswith("no: 20 local steps")
+    assert with_compiled(job, settings, "auto", folder)[1].startswith("no: 12 local steps")
     assert with_compiled(job, settings, "never", folder) == (job, "no: engine.compile is never")
     runs = [Simulation(j, settings) for j in (there, there, job)]
     one, again, plain = (([*run.rounds()], run.state.server["model"])[1] for run in runs)

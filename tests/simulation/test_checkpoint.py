@@ -1,13 +1,19 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from support import prepare_run, quadratics, run
+from support import images, prepare_run, quadratics, run
 
+from fedflow.data import Dataset
 from fedflow.errors import FedflowError
+from fedflow.local.training import LocalTraining
+from fedflow.methods import build_method
 from fedflow.simulation.checkpoint import FILE, load_checkpoint, save_checkpoint
+from fedflow.simulation.job import Job
+from fedflow.simulation.rounds import RunSettings, Simulation
 
 
 def test_a_checkpoint_comes_back_as_it_was_saved(tmp_path: Path) -> None:
@@ -123,3 +129,12 @@ def test_a_simulation_touches_its_files_only_when_it_runs(tmp_path, monkeypatch)
     assert simulation.fingerprint and simulation.groups is None
     with pytest.raises(AssertionError, match="was loaded"):
         next(simulation.rounds())
+
+
+def test_other_public_data_are_another_experiment(digits: Dataset) -> None:
+    federation = images(digits)
+    assert federation.public is not None
+    other = replace(federation, public=federation.public.only(torch.arange(59)))
+    jobs = [Job(f, build_method("flis_dc"), LocalTraining(), seed=0) for f in (federation, other, federation)]
+    one, another, again = (Simulation(job, RunSettings()).fingerprint for job in jobs)
+    assert one == again != another

@@ -8,14 +8,17 @@ import torch
 from support import SIZES, images, run
 
 from fedflow.data import Dataset
+from fedflow.errors import FedflowError
+from fedflow.local.training import LocalTraining
 from fedflow.methods.fedavg import FedAvg
 from fedflow.simulation import worker
 from fedflow.simulation.federation import Federation
+from fedflow.simulation.job import Job, Shard
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def federation(digits: Dataset) -> Federation:
-    return images(digits)
+    return images(digits)  # a new one each: it remembers how wide calls may be
 
 
 class Spy:
@@ -70,3 +73,24 @@ def test_a_method_that_vmap_cannot_run_is_named_with_the_reason(
     monkeypatch.setattr(worker, "TOLD", set())
     with pytest.warns(UserWarning, match=r"vmap failed \(RuntimeError: .*data-dependent control flow"):
         run(Branching(), federation, cohort="vmap", rounds=1)
+
+
+@pytest.mark.parametrize("cohort", ["loop", "vmap"])
+def test_a_weight_that_is_not_finite_leaves_its_client_out(federation: Federation, cohort: str) -> None:
+    class Weightless(FedAvg):
+        def weight(self, client: Any) -> Any:
+            return torch.where(client.samples == SIZES[2], torch.nan, client.samples)
+
+    ran = run(Weightless(), federation, cohort=cohort, rounds=1, participation=1.0)
+    assert ran.rounds[0].failed.keys() == {2}
+    assert all(value.isfinite().all() for value in ran.servers[-1].values())
+
+
+def test_a_worker_that_cannot_compile_ends_the_run_with_one_line(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "compiled_gradient", lambda *about: None)
+    job = Job(federation, FedAvg(), LocalTraining(), seed=0, compiled="somewhere")
+    w = federation.model.init(0)
+    with pytest.raises(FedflowError, match=r"cannot compile .* use --set engine.compile=never$"):
+        worker.train_shard(job, Shard(1, [0], [w], [{"model": 0}], [{}]))
