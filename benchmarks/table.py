@@ -77,8 +77,12 @@ def _peers(rows: dict[str, Any]) -> str:
 
 
 def _workers(rows: dict[str, Any]) -> str:
-    lines = [(kind, _range(row["ratio"])) for kind, row in rows.items() if isinstance(row, dict)]
-    return _table("two workers", "times as fast as one", lines)
+    lines = [
+        (kind, _median(row["one_worker_seconds"]), _range(row["ratio"]))
+        for kind, row in rows.items()
+        if isinstance(row, dict)
+    ]
+    return _table("two workers", "s a round of one | times as fast as one", lines)
 
 
 def _flow(row: dict[str, Any]) -> str:

@@ -1,25 +1,32 @@
-"""Rounds on one worker and on two, in turn: Prefect's threads and processes, as ``engine`` sets them."""
+"""Rounds on one worker and on two, in turn: Prefect's threads and processes, as ``engine`` sets them.
+
+With few and with many local epochs, because what a round costs beside its training is the same.
+"""
 
 import time
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from benchmarks.flow import prepared
 from benchmarks.workload import spread, summary
 
-WORKERS, WARM_UP, ROUNDS, TARGET = 2, 2, 6, 1.8
+WORKERS, WARM_UP, TARGET = 2, 2, 1.8
+ROUNDS = {2: 6, 10: 4}  # by local epochs
 
 
 def main() -> dict[str, Any]:
     with prepared() as experiment:
         told = {}
-        for kind in ("threads", "processes"):
-            pairs = _pairs(experiment, kind)
+        for epochs, kind in product(ROUNDS, ("threads", "processes")):
+            pairs = _pairs(experiment, kind, epochs)
             ratios = [one / two for one, two in pairs]
-            print(f"{kind:9}  one worker   {spread([one for one, _ in pairs])} s a round")
-            print(f"{'':9}  two workers  {spread([two for _, two in pairs])} s a round")
+            print(f"{epochs} epochs, {kind}")
+            print(f"  one worker   {spread([one for one, _ in pairs])} s a round")
+            print(f"  two workers  {spread([two for _, two in pairs])} s a round")
             target = f"   target: at least {TARGET}" if kind == "processes" else ""
-            print(f"{'':9}  ratio        {spread(ratios)}{target}", flush=True)
-            told[kind] = {
+            print(f"  ratio        {spread(ratios)}{target}", flush=True)
+            told[f"{kind}, {epochs} epochs"] = {
                 "one_worker_seconds": summary([one for one, _ in pairs]),
                 "two_workers_seconds": summary([two for _, two in pairs]),
                 "ratio": summary(ratios),
@@ -27,18 +34,21 @@ def main() -> dict[str, Any]:
     return told | {"target": TARGET}
 
 
-def _pairs(experiment: Any, kind: str) -> list[tuple[float, float]]:
+def _pairs(experiment: Any, kind: str, epochs: int) -> list[tuple[float, float]]:
     from prefect import flow
 
+    from fedflow.local.training import LocalTraining
     from fedflow.simulation.rounds import Simulation
     from tasks.shards import PrefectExecutor
 
     @flow
     def in_turn() -> list[tuple[float, float]]:
         with PrefectExecutor(kind, 1) as one, PrefectExecutor(kind, WORKERS) as two:
-            runs = [Simulation(experiment.job, experiment.params.run, e).rounds() for e in (one, two)]
+            training = LocalTraining.parse(experiment.job.training.as_dict() | {"epochs": epochs})
+            job = replace(experiment.job, training=training)
+            runs = [Simulation(job, experiment.params.run, e).rounds() for e in (one, two)]
             pairs = []
-            for _ in range(WARM_UP + ROUNDS):
+            for _ in range(WARM_UP + ROUNDS[epochs]):
                 started = time.perf_counter()
                 next(runs[0])
                 middle = time.perf_counter()
