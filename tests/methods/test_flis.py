@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, consecutive, images, one_client, prepare_run, quadratics, run, with_cohorts
+from support import Ran, consecutive, one_client, prepare_run, quadratics, run, with_cohorts
 from torch import Tensor, nn
 
 from fedflow.config import load_params
@@ -21,7 +21,6 @@ from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import Experiment, prepare_dataset, prepare_partition
 from fedflow.heterogeneity import LINKAGES
-from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.methods.flis import infer, similarity
 from fedflow.methods.flis_dc import FLISDC
@@ -423,24 +422,6 @@ def test_a_newcomer_starts_from_the_mean_of_its_neighbours() -> None:
     assert server["assignment"].tolist() == [0, 1, 1, 0, 2, 3, 0]
     assert newcomers.cluster.tolist() == [2, 3, 0]
     assert server["models"].squeeze(1).tolist() == pytest.approx([25 / 3, 0.6, 1, 3])
-
-
-def test_a_newcomer_of_hc_tunes_the_model_of_its_cluster(digits: Dataset) -> None:
-    """The last client has the data of client 3; it is tuned from the cluster's model, for 5 epochs."""
-    four = images(digits, (60,) * 4)
-    train, pools = ([of(k) for k in (0, 1, 2, 3, 3)] for of in (four.partition.train, four.partition.test))
-    partition = Partition.from_lists(train, pools, [np.array([k]) for k in range(5)], newcomers=1)
-    clients = replace(four, partition=partition)
-    ran = run("flis_hc", clients, {"beta": 0.9}, training={"epochs": 5}, rounds=1)
-    newcomers, server = ran.outcome().newcomers, ran.simulation.state.server
-    assert newcomers is not None and newcomers.cluster.tolist() == [server["assignment"][3]]
-    served = server["models"][server["assignment"][3]]
-    tuned = one_client(clients, 4, LocalTraining(epochs=5, batch_size=0, lr=0.1)).fit(start=served)
-    rows = torch.from_numpy(partition.test(4))
-    inputs, labels = clients.test.inputs(rows), clients.test.targets(rows)
-    for w, score in ((served, newcomers.local_accuracy), (tuned, newcomers.tuned_accuracy)):
-        hits = clients.model.hits(clients.model.outputs(w, inputs), labels)
-        assert score.tolist() == [pytest.approx(hits.double().mean().item())]
 
 
 # Traffic, in Mb = 10^6 bits

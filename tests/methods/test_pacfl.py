@@ -297,13 +297,18 @@ def test_a_newcomer_is_as_far_from_a_cluster_as_the_height_at_which_it_would_mer
         assert found.tolist() == [[pytest.approx(merge(matrix, linkage)[-1, 2])]]
 
 
-def test_a_newcomer_tunes_the_model_of_its_cluster_for_all_local_epochs(digits: Dataset) -> None:
+@pytest.mark.parametrize(
+    ("name", "hyper", "rounds"), [("pacfl", {"clusters": 2}, 2), ("flis_hc", {"beta": 0.9}, 1)]
+)
+def test_a_newcomer_tunes_the_model_of_its_cluster_for_all_local_epochs(
+    digits: Dataset, name: str, hyper: dict, rounds: int
+) -> None:
     """The last client has the data of client 3: 5 epochs from that cluster's model."""
     four = images(digits, (60,) * 4)
     train, pools = ([of(k) for k in (0, 1, 2, 3, 3)] for of in (four.partition.train, four.partition.test))
     partition = Partition.from_lists(train, pools, [np.array([k]) for k in range(5)], newcomers=1)
     clients = replace(four, partition=partition)
-    ran = run("pacfl", clients, {"clusters": 2}, training={"epochs": 5}, rounds=2)
+    ran = run(name, clients, hyper, training={"epochs": 5}, rounds=rounds)
     newcomers, server = ran.outcome().newcomers, ran.simulation.state.server
     assert newcomers is not None and newcomers.cluster.tolist() == [server["assignment"][3]]
     served = server["models"][server["assignment"][3]]
