@@ -1,5 +1,7 @@
 """Sums that do not depend on the order of their terms, so that results do not depend on the workers."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -19,23 +21,23 @@ class ExactSum:
 
     def add(self, vector: Tensor, weight: float) -> None:
         """Add ``weight * vector`` [n]."""
-        self._add(vector.double() * weight)
-        self.weight += weight
+        self.add_rows(vector[None], [weight])
 
     def add_rows(self, vectors: Tensor, weights: list[float]) -> None:
         """Add ``weights`` [C] times ``vectors`` [C, n], by halves: few operations, whatever C is."""
         scale = torch.tensor(weights, dtype=torch.float64).to(vectors.device, non_blocking=True)[:, None]
-        columns = max(1, AT_ONCE[vectors.device.type] // len(vectors))
-        parts = [_halved(part.double() * scale) for part in vectors.split(columns, 1)]
-        for terms in zip(*parts):
-            self._add(terms[0] if len(terms) == 1 else torch.cat(terms))
+        for part, *sums in self._chunks(vectors):
+            rows = part.double() * scale
+            for term in rows if len(rows) == 1 else _halved(rows):
+                _add(*sums, term)
         self.weight += sum(weights)
 
     def merge(self, other: "ExactSum") -> None:
         """Add another sum."""
         assert other.high is not None and other.low is not None
-        self._add(other.high)
-        self._add(other.low)
+        for terms in (other.high, other.low):
+            for (term,), *sums in self._chunks(terms[None]):
+                _add(*sums, term)
         self.weight += other.weight
 
     def mean(self, dtype: torch.dtype) -> Tensor:
@@ -43,12 +45,19 @@ class ExactSum:
         assert self.high is not None and self.low is not None
         return ((self.high + self.low) / self.weight).to(dtype)
 
-    def _add(self, term: Tensor) -> None:
+    def _chunks(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Columns of ``rows`` [C, n] with the places where they are summed, few enough to stay at hand."""
         if self.high is None or self.low is None:
-            self.high, self.low = term.clone(), torch.zeros_like(term)
-            return
-        self.high, lost = _two_sum(self.high, term)
-        self.low += lost
+            self.high, self.low = (torch.zeros_like(rows[0], dtype=torch.float64) for _ in range(2))
+        columns = max(1, AT_ONCE[rows.device.type] // len(rows))
+        return zip(rows.split(columns, 1), self.high.split(columns), self.low.split(columns))
+
+
+def _add(high: Tensor, low: Tensor, term: Tensor) -> None:
+    """Add ``term`` to a sum in two parts, in place."""
+    total, lost = _two_sum(high, term)
+    high.copy_(total)
+    low.add_(lost)
 
 
 def _halved(high: Tensor) -> tuple[Tensor, Tensor]:

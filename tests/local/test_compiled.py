@@ -149,14 +149,16 @@ def test_who_asks_for_it_in_vain_is_told_why(federation: Federation, tmp_path: P
     assert with_compiled(job, RunSettings(), "auto", tmp_path)[1].startswith("no: ")
 
 
-def test_long_runs_compile_and_short_ones_do_not(federation: Federation) -> None:
+def test_long_runs_compile_and_short_ones_do_not(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     few, _ = pays(federation.model, federation.train, TRAINING, 100)
     some, why = pays(federation.model, federation.train, TRAINING, 10_000)
     many, _ = pays(federation.model, federation.train, TRAINING, 10_000_000)
     assert not few and not some and many
-    large = LocalTraining(batch_size=100_000)  # nothing but matrix products
-    assert not pays(federation.model, federation.train, large, 10_000_000)[0]
     assert "10,000 local steps of" in why
+    monkeypatch.setattr(compiling, "LARGE", 1e4)  # operations of a step
+    assert not pays(federation.model, federation.train, TRAINING, 10_000_000)[0]
 
 
 def test_what_cannot_be_compiled_says_why(digits: Dataset) -> None:
