@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 
 import psutil
 import pytest
@@ -23,6 +24,7 @@ def test_later_runs_share_the_server_and_its_page(api, folder, monkeypatch):
     with server.prefect_api() as url:
         assert url == api == os.environ["PREFECT_API_URL"]
         assert os.getpid() in server.users(folder)
+        assert Path(os.environ[server.CERTIFICATES]).read_text().count("BEGIN CERTIFICATE") == 1
     with urllib.request.urlopen(api.removesuffix("/api")) as page:
         assert b"<html" in page.read().lower()
 

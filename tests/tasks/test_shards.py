@@ -190,11 +190,19 @@ def test_a_shard_that_cannot_be_sent_is_not_called_a_wrong_address(runner, monke
         executor.map(sizes, JOB, SHARDS, "round 1 · train")
 
 
-def test_workers_that_cannot_reach_the_prefect_server_are_told_in_one_line(runner):
-    runner.failure = RuntimeError("Failed to reach API at http://127.0.0.1:4200/api/")
+@pytest.mark.parametrize(
+    "failure",
+    [
+        RuntimeError("Failed to reach API at http://127.0.0.1:4200/api/"),
+        FileNotFoundError(2, "No such file or directory"),  # the driver's certificates
+    ],
+    ids=["address", "certificates"],
+)
+def test_workers_that_cannot_reach_the_prefect_server_are_told_in_one_line(runner, failure):
+    runner.failure = failure
     with (
         shards.PrefectExecutor("dask", address="scheduler-without-port") as executor,
-        pytest.raises(FedflowError, match=r"Failed to reach API at .*PREFECT_API_URL") as error,
+        pytest.raises(FedflowError, match=r"(reach API|No such file).*PREFECT_API_URL") as error,
     ):
         executor.map(sizes, JOB, SHARDS, "round 1 · train")
     assert "\n" not in str(error.value)
