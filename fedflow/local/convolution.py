@@ -43,9 +43,7 @@ def _by_input(g: Tensor, x: Tensor, weight: Tensor, padding: Sequence[int]) -> T
     channels, kh, kw = weight.shape[1:]
     kernel = weight.permute(1, 2, 3, 0).reshape(-1, out)
     parts = (kernel @ g.permute(1, 0, 2, 3).reshape(out, -1)).view(channels, kh, kw, n, h, w)
-    padded = sum(
-        F.pad(parts[:, i, j], (j, kw - 1 - j, i, kh - 1 - i)) for i in range(kh) for j in range(kw)
-    )
+    padded = sum(F.pad(parts[:, i, j], (j, kw - 1 - j, i, kh - 1 - i)) for i in range(kh) for j in range(kw))
     assert isinstance(padded, Tensor)
     top, left = padding
     return padded[:, :, top : top + x.shape[2], left : left + x.shape[3]].permute(1, 0, 2, 3)
