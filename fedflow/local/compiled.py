@@ -12,6 +12,7 @@ import functools
 import hashlib
 import os
 import platform
+import shutil
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -125,9 +127,7 @@ def compiled_gradient(
 def _compiled(model: FlatModel, examples: Examples, batch_size: int, folder: str) -> Gradient | None:
     try:
         w, x, y = _example(model, examples, batch_size)
-        with _cache(Path(folder)):
-            gradient = Gradient(_compile(_differentiate(model), w, x, y), x, y)
-            gradient(w, x, y)
+        gradient = Gradient(_compile(_differentiate(model), Path(folder), w, x, y), x, y)
     except Exception as error:  # whatever the compiler dislikes: there is another way to compute it
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         warnings.warn(f"local steps are not compiled, because that failed ({reason})", stacklevel=3)
@@ -135,17 +135,23 @@ def _compiled(model: FlatModel, examples: Examples, batch_size: int, folder: str
     return gradient
 
 
-def _compile(function: Callable[..., Any], *inputs: Tensor) -> Callable[..., Any]:
+def _compile(function: Callable[..., Any], folder: Path, *inputs: Tensor) -> Callable[..., Any]:
     """``function`` as machine code for inputs of these shapes, for one thread."""
     from torch._inductor import standalone_compile  # seconds to import
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    return standalone_compile(
-        make_fx(function, decomposition_table=POOLING | CONVOLUTION)(*inputs),
-        list(inputs),
-        dynamic_shapes="from_example_inputs",
-        options={"config_patches": {"cpp.threads": 1, "compile_threads": 1}},
-    )
+    traced = make_fx(function, decomposition_table=POOLING | CONVOLUTION)(*inputs)
+    about = [torch.__version__, _processor(), traced.code, *map(str, _kind(*inputs))]
+    with _cache(folder / hashlib.blake2b("\n".join(about).encode(), digest_size=8).hexdigest()):
+        compiled = standalone_compile(
+            traced,
+            list(inputs),
+            dynamic_shapes="from_example_inputs",
+            options={"config_patches": {"cpp.threads": 1, "compile_threads": 1}},
+        )
+        with torch.no_grad():
+            compiled(*inputs)  # loads all of it
+    return compiled
 
 
 def _differentiate(model: FlatModel) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -164,19 +170,27 @@ def _example(model: FlatModel, examples: Examples, batch_size: int) -> tuple[Ten
 
 
 @contextlib.contextmanager
-def _cache(folder: Path) -> Iterator[None]:
-    """Let the compiler keep its results in ``folder``: the user's own, because they are run when found."""
-    place = folder / hashlib.blake2b(_processor().encode(), digest_size=6).hexdigest()
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TORCHINDUCTOR_CACHE_DIR"]
-        else:
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
+def _cache(place: Path) -> Iterator[None]:
+    """Let the compiler keep its results in ``place``: the user's own, because they are run when found.
+
+    What a killed process left there is deleted first: half a library takes down whoever loads it.
+    """
+    complete, before = place / "complete", os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.nullcontext() if complete.exists() else FileLock(f"{place}.lock"):
+        if not complete.exists():
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(mode=0o700)
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place)
+        try:
+            yield
+            if not complete.exists():
+                complete.touch()
+        finally:
+            if before is None:
+                del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+            else:
+                os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
 
 
 def _processor() -> str:

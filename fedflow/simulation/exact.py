@@ -26,18 +26,18 @@ class ExactSum:
     def add_rows(self, vectors: Tensor, weights: list[float]) -> None:
         """Add ``weights`` [C] times ``vectors`` [C, n], by halves: few operations, whatever C is."""
         scale = torch.tensor(weights, dtype=torch.float64).to(vectors.device, non_blocking=True)[:, None]
-        for part, *sums in self._chunks(vectors):
+        for part, high, low in self._chunks(vectors):
             rows = part.double() * scale
             for term in rows if len(rows) == 1 else _halved(rows):
-                _add(*sums, term)
+                _add(high, low, term)
         self.weight += sum(weights)
 
     def merge(self, other: "ExactSum") -> None:
         """Add another sum."""
         assert other.high is not None and other.low is not None
         for terms in (other.high, other.low):
-            for (term,), *sums in self._chunks(terms[None]):
-                _add(*sums, term)
+            for (term,), high, low in self._chunks(terms[None]):
+                _add(high, low, term)
         self.weight += other.weight
 
     def mean(self, dtype: torch.dtype) -> Tensor:

@@ -125,7 +125,19 @@ def test_the_code_is_found_again(federation: Federation, gradient: Gradient, fol
     w = federation.model.init(3)
     for one, other in zip(gradient(w, x, y), again(w, x, y)):
         assert torch.equal(one, other)
-    assert all(place.stat().st_mode & 0o077 == 0 for place in folder.iterdir())
+    assert all(place.stat().st_mode & 0o077 == 0 for place in folder.iterdir() if place.is_dir())
+
+
+def test_what_a_killed_compiler_left_is_deleted_and_what_it_finished_is_kept(tmp_path: Path) -> None:
+    place, library = tmp_path / "code", tmp_path / "code" / "half.so"
+    with pytest.raises(KeyboardInterrupt), compiling._cache(place):
+        library.touch()
+        raise KeyboardInterrupt
+    with compiling._cache(place):
+        assert not library.exists()
+        library.touch()
+    with compiling._cache(place):
+        assert library.exists()
 
 
 def test_without_a_compiler_steps_are_plain(
