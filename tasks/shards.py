@@ -30,7 +30,6 @@ if TYPE_CHECKING:  # worker processes import this file, and need no params.yaml
 GPU_LIMIT = "fedflow-gpu"  # global concurrency limit: how many shards may use this machine's GPU at once
 LEASE = 60.0  # seconds after which the slot of a killed shard is free again (the least that Prefect takes)
 KNOCK = 10.0  # seconds in which the address of a cluster must answer
-NO_SERVER = "reach API"  # says Prefect of an API server that does not answer
 LOST_WORKERS = 3  # replacements of a broken worker pool in one round
 
 
@@ -126,7 +125,7 @@ class PrefectExecutor:
                 except self._lost:
                     lost = True
                 except (RuntimeError, FileNotFoundError) as error:  # its file of certificates is here only
-                    if self.address is None or not (NO_SERVER in str(error) or isinstance(error, OSError)):
+                    if self.address is None or not ("reach API" in str(error) or isinstance(error, OSError)):
                         raise
                     raise FedflowError(
                         f"{title}: a worker says: {reason(error)}; start a Prefect server that all workers "

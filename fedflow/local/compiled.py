@@ -30,8 +30,8 @@ from fedflow.local.pooling import POOLING
 from fedflow.local.training import LocalTraining
 from fedflow.models.flat import FlatModel
 
-OVERHEAD, SLOW, SPEED = 0.2e-3, 16e9, 60e9  # an eager step: seconds, and operations per second on top:
-STARTS = 100e6  # of so many operations first, and of the rest
+OVERHEAD = 0.2e-3  # seconds of every eager step
+FIRST, SLOW, FAST = 100e6, 16e9, 60e9  # its floating-point operations up to here, per second; and the rest
 LEAST = 2000  # steps below which nothing is reckoned
 PAYS = 600  # seconds of eager steps from which on the compiler's 40 to 60 s come back several times
 LARGE = 5e9  # operations of a step that is nearly all convolutions, which a compiler cannot better
@@ -107,7 +107,7 @@ def pays(model: FlatModel, examples: Examples, training: LocalTraining, steps: f
     with FlopCounterMode(display=False) as counter:
         model.loss(model.train_outputs(w.requires_grad_(), x)[0], y).backward()
     flops = counter.get_total_flops()
-    seconds = steps * (OVERHEAD + min(flops, STARTS) / SLOW + max(flops - STARTS, 0) / SPEED)
+    seconds = steps * (OVERHEAD + min(flops, FIRST) / SLOW + max(flops - FIRST, 0) / FAST)
     about = f"{steps:,.0f} local steps of {flops / 1e6:,.1f} MFLOP, about {seconds:,.0f} s"
     return seconds >= PAYS and flops <= LARGE, about
 
