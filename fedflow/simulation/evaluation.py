@@ -9,11 +9,16 @@ import torch
 from torch import Tensor
 
 from fedflow.data import Examples
-from fedflow.local.client import EVALUATION_BATCH, Client, Update
+from fedflow.local.client import Client, Update
 from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job, Shard
 from fedflow.simulation.worker import Solved, client_of, solve
+
+AT_ONCE = {
+    "cpu": 128,
+    "cuda": 512,
+}  # samples: what larger batches leave behind does not fit into a CPU's cache
 
 
 @dataclass
@@ -194,7 +199,7 @@ def _predict(
     """Hits and losses of one model, arrays over the examples ``test`` (0 where not evaluated)."""
     model = federation.model
     hits, losses = (torch.zeros(len(test), dtype=torch.float64, device=model.device) for _ in range(2))
-    for chunk in torch.as_tensor(rows, device=model.device).split(EVALUATION_BATCH):
+    for chunk in torch.as_tensor(rows, device=model.device).split(AT_ONCE[model.device.type]):
         outputs, y = model.outputs(w, test.inputs(chunk, model.dtype)), test.targets(chunk)
         hits[chunk] = model.hits(outputs, y).double()
         losses[chunk] = model.losses(outputs, y).double()
