@@ -1,5 +1,6 @@
 """Compiled gradients against plain ones, on a convolution network small enough to compile in a test."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,15 @@ from support import images
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from fedflow.data import Dataset
+from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput
 from fedflow.local import compiled as compiling
 from fedflow.local.client import Batch, Client
 from fedflow.local.compiled import Gradient, compiled_gradient, pays, why_not
 from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
+from fedflow.models import build
+from fedflow.models.flat import FlatModel
 from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
@@ -171,6 +174,15 @@ def test_long_runs_compile_and_short_ones_do_not(
     assert "10,000 local steps of" in why
     monkeypatch.setattr(compiling, "LARGE", 1e4)  # operations of a step
     assert not pays(federation.model, federation.train, TRAINING, 10_000_000)[0]
+
+
+@pytest.mark.parametrize("positions, worth", [(4, True), (30, False)])
+def test_long_sequences_stay_with_the_recurrent_operator(positions: int, worth: bool) -> None:
+    model = FlatModel(partial(build, "char_lstm", (positions,), 5))
+    tokens = torch.randint(0, 5, (8, positions), generator=torch.Generator().manual_seed(0))
+    found, why = pays(model, Examples(tokens, tokens[:, 0]), TRAINING, 100_000_000)
+    assert found == worth
+    assert worth or why == "a recurrent network over 30 positions would be slower"
 
 
 def test_what_cannot_be_compiled_says_why(digits: Dataset) -> None:
