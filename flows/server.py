@@ -53,13 +53,16 @@ def prefect_api(port: int = 0) -> Iterator[str]:
     mark = folder / "users" / str(os.getpid())
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()
+    before = {name: os.environ.get(name) for name in ("PREFECT_API_URL", CERTIFICATES)}
     try:
         url = running(folder) or _start(folder, port)
         os.environ |= private(folder) | {"PREFECT_API_URL": url, CERTIFICATES: str(_few_certificates(folder))}
         yield os.environ["PREFECT_API_URL"]
     finally:
-        for name in ("PREFECT_API_URL", CERTIFICATES):
+        for name, value in before.items():
             os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
         mark.unlink(missing_ok=True)
 
 

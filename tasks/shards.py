@@ -124,8 +124,10 @@ class PrefectExecutor:
                     results[i] = future.result()
                 except self._lost:
                     lost = True
-                except (RuntimeError, FileNotFoundError) as error:  # its file of certificates is here only
-                    if self.address is None or not ("reach API" in str(error) or isinstance(error, OSError)):
+                except (RuntimeError, FileNotFoundError) as error:
+                    # Prefect's certificates, a file without a name, are on the driver's machine only.
+                    unreachable = "reach API" in str(error) or getattr(error, "filename", "") is None
+                    if self.address is None or not unreachable:
                         raise
                     raise FedflowError(
                         f"{title}: a worker says: {reason(error)}; start a Prefect server that all workers "

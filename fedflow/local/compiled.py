@@ -178,19 +178,20 @@ def _example(model: FlatModel, examples: Examples, batch_size: int) -> tuple[Ten
 def _cache(place: Path) -> Iterator[None]:
     """Let the compiler keep its results in ``place``: the user's own, because they are run when found.
 
-    What a killed process left there is deleted first: half a library takes down whoever loads it.
+    For one process at a time. What one that was killed left there is put away first: half a library takes
+    down whoever loads it.
     """
-    complete, before = place / "complete", os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    unfinished, before = place / "unfinished", os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     place.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.nullcontext() if complete.exists() else FileLock(f"{place}.lock"):
-        if not complete.exists():
-            shutil.rmtree(place, ignore_errors=True)
-            place.mkdir(mode=0o700)
+    with FileLock(f"{place}.lock"):
+        if unfinished.exists():
+            shutil.rmtree(place.rename(f"{place}.{os.getpid()}"), ignore_errors=True)
+        place.mkdir(mode=0o700, exist_ok=True)
+        unfinished.touch()
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place)
         try:
             yield
-            if not complete.exists():
-                complete.touch()
+            unfinished.unlink()
         finally:
             if before is None:
                 del os.environ["TORCHINDUCTOR_CACHE_DIR"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock, Timeout
 from support import images
 from torch import Tensor
 from torch._dynamo.utils import counters
@@ -141,6 +142,9 @@ def test_what_a_killed_compiler_left_is_deleted_and_what_it_finished_is_kept(tmp
         library.touch()
     with compiling._cache(place):
         assert library.exists()
+        with pytest.raises(Timeout), FileLock(f"{place}.lock", timeout=0, is_singleton=False):
+            pass  # also who only loads may find that something must be compiled after all
+    assert [file.name for file in tmp_path.iterdir() if file.is_dir()] == ["code"]
 
 
 def test_without_a_compiler_steps_are_plain(

@@ -190,6 +190,15 @@ def test_a_shard_that_cannot_be_sent_is_not_called_a_wrong_address(runner, monke
         executor.map(sizes, JOB, SHARDS, "round 1 · train")
 
 
+def test_other_failures_of_a_worker_keep_their_own_words(runner):
+    runner.failure = FileNotFoundError(2, "No such file or directory", "/data/x")
+    with (
+        shards.PrefectExecutor("dask", address="scheduler-without-port") as executor,
+        pytest.raises(FileNotFoundError, match="/data/x"),
+    ):
+        executor.map(sizes, JOB, SHARDS, "round 1 · train")
+
+
 @pytest.mark.parametrize(
     "failure",
     [
