@@ -13,6 +13,7 @@ from fedflow.methods import (  # noqa: F401
     fedadam,
     fedavg,
     fedavgm,
+    fedbuff,
     fedcluster,
     feddyn,
     fedeff,
