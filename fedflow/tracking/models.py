@@ -137,7 +137,7 @@ def recorded_models(api: "MlflowClient", run: "Run") -> dict[str, "LoggedModel"]
 
 
 def _delete_unfinished(api: "MlflowClient", run: "Run", complete: Mapping[str, "LoggedModel"]) -> None:
-    """Delete the models of this run that a kill left half logged: nothing but the run's outputs is complete."""
+    """Delete the models of this run that a kill left half logged: only its outputs are complete."""
     own = f"source_run_id = '{run.info.run_id}'"
     kept = {model.model_id for model in complete.values()}
     for model in api.search_logged_models([run.info.experiment_id], own):
