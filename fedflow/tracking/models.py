@@ -109,20 +109,24 @@ def rebuild(card: Mapping[str, Any], weights: Path, row: int) -> nn.Module:
 def log_models(
     store: Store, run: "Run", card: ModelCard, models: Mapping[int, Tensor], cluster: Sequence[int], step: int
 ) -> None:
-    """Log and register the models that a run serves in the end; those it has already are left alone.
+    """Log and register the models that a run serves in the end, as far as it has not done so already.
 
-    ``models`` are vectors [D] by number (0, cluster or client); ``cluster`` is that of every client.
-    The registered name is ``<partition>.<method>``, plus ``.cluster-<j>`` for cluster models.
+    A kill can come between any two calls: each model is logged once, registered once and aliased, whatever
+    was done before, and what is unfinished is deleted. ``models`` are vectors [D] by number (0, cluster or
+    client); ``cluster`` is that of every client. The registered name is ``<partition>.<method>``, plus
+    ``.cluster-<j>`` for cluster models.
     """
     api = store.client()
     present = recorded_models(api, run)
+    _delete_unfinished(api, run, present)
     for name, ids, clients in _served(card.serves, models, cluster):
-        if name not in present:
+        logged = present.get(name)
+        if logged is None:
             facts = asdict(card) | {"ids": ids, "clients": clients, "run_id": run.info.run_id}
             logged = _log(api, run, name, facts, torch.stack([models[i] for i in ids]).cpu(), step)
-            suffix = f".{name}" if card.serves == "cluster" else ""
-            tags = {"run": run.info.run_name, "seed": card.seed}
-            _register(store, api, f"{card.partition}.{card.method}{suffix}", logged, tags)
+        suffix = f".{name}" if card.serves == "cluster" else ""
+        tags = {"run": run.info.run_name, "seed": card.seed}
+        _register(store, api, f"{card.partition}.{card.method}{suffix}", logged, tags)
 
 
 def recorded_models(api: "MlflowClient", run: "Run") -> dict[str, "LoggedModel"]:
@@ -130,6 +134,15 @@ def recorded_models(api: "MlflowClient", run: "Run") -> dict[str, "LoggedModel"]
     outputs = run.outputs.model_outputs if run.outputs else []
     models = [api.get_logged_model(output.model_id) for output in outputs]
     return {model.name: model for model in models}
+
+
+def _delete_unfinished(api: "MlflowClient", run: "Run", complete: Mapping[str, "LoggedModel"]) -> None:
+    """Delete the models of this run that a kill left half logged: only its outputs are complete."""
+    own = f"source_run_id = '{run.info.run_id}'"
+    kept = {model.model_id for model in complete.values()}
+    for model in api.search_logged_models([run.info.experiment_id], own):
+        if model.model_id not in kept:
+            api.delete_logged_model(model.model_id)
 
 
 def _served(
@@ -212,7 +225,8 @@ def _register(
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-        made = api.create_model_version(
+        of_run = api.search_model_versions(f"run_id = '{logged.source_run_id}'")
+        made = next((found for found in of_run if found.name == name), None) or api.create_model_version(
             name,
             source,
             logged.source_run_id,
@@ -220,7 +234,9 @@ def _register(
             model_id=logged.model_id,
             await_creation_for=0,
         )
-        api.set_registered_model_alias(name, ALIAS, made.version)
+        newest = api.get_registered_model(name).aliases.get(ALIAS, 0)
+        if int(made.version) > int(newest):  # otherwise a later run has it
+            api.set_registered_model_alias(name, ALIAS, made.version)
     # By this tag MLflow's pages link a logged model to its registered version.
     link = json.dumps([{"name": name, "version": made.version}])
     api.set_logged_model_tags(logged.model_id, {"mlflow.modelVersions": link})

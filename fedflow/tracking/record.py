@@ -5,12 +5,15 @@ one writer, its metrics go in batches, and an unfinished run of the same experim
 """
 
 import contextlib
+import getpass
 import hashlib
 import json
 import math
 import re
+import shlex
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -347,7 +350,7 @@ def _parent(api: "MlflowClient", experiment: str, sweep: str) -> str:
     if found:
         api.update_run(found[0].info.run_id, status="RUNNING")
         return found[0].info.run_id
-    return api.create_run(experiment, tags={"fedflow.sweep": sweep}, run_name=sweep).info.run_id
+    return api.create_run(experiment, tags={"fedflow.sweep": sweep} | _source(), run_name=sweep).info.run_id
 
 
 def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
@@ -367,7 +370,7 @@ def _earlier(api: "MlflowClient", experiment: str, key: str, finished: bool) -> 
 
 def _about(root: Path, params_file: Path | None) -> dict[str, str]:
     """Tags that say which code and which parameter file a run came from."""
-    tags = {"fedflow.version": version("fedflow")}
+    tags = {"fedflow.version": version("fedflow")} | _source()
     if params_file is not None and params_file.is_file():
         tags["fedflow.params_sha256"] = hashlib.sha256(params_file.read_bytes()).hexdigest()
     revision = _git(root, "rev-parse", "HEAD")
@@ -376,6 +379,18 @@ def _about(root: Path, params_file: Path | None) -> dict[str, str]:
         tags["fedflow.git_dirty"] = str(
             bool(_git(root, "status", "--porcelain", "--untracked-files=no"))
         ).lower()
+    return tags
+
+
+def _source() -> dict[str, str]:
+    """Tags that MLflow's pages show as source and creator; without a source they hide the commit as well."""
+    program, *arguments = sys.argv or [""]
+    tags = {
+        "mlflow.source.name": shlex.join([Path(program).name, *arguments])[:TAG_LENGTH],
+        "mlflow.source.type": "LOCAL",
+    }
+    with contextlib.suppress(OSError, KeyError):  # a user id without a name, in a container
+        tags["mlflow.user"] = getpass.getuser()
     return tags
 
 

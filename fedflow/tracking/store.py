@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 LOCK_TIMEOUT = 120.0  # seconds; making the schema takes a few
 REACH_TIMEOUT = 10.0  # seconds for a tracking server to answer
 
-CHATTY = ("mlflow.store.db.utils", "mlflow.pyfunc", "mlflow.system_metrics", "alembic")  # loggers
+CHATTY = ("mlflow.pyfunc", "alembic")  # loggers
+# They write tracebacks of errors that are raised as well; and a store that fails the monitor fails the run.
+REPEATING = ("mlflow.store.db.utils", "mlflow.system_metrics")
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("DO_NOT_TRACK", "true")
@@ -130,8 +132,7 @@ def reporting(uri: str) -> Iterator[None]:
     except Exception as error:
         if not _of_the_store(error):
             raise
-        lines = str(error).splitlines() or [type(error).__name__]
-        raise FedflowError(f"MLflow store {uri}: {lines[0]}") from error
+        raise FedflowError(f"MLflow store {uri}: {_reason(error, database(uri))}") from error
 
 
 def _of_the_store(error: Exception) -> bool:
@@ -139,6 +140,19 @@ def _of_the_store(error: Exception) -> bool:
     from sqlalchemy.exc import SQLAlchemyError
 
     return isinstance(error, MlflowException | SQLAlchemyError)
+
+
+def _reason(error: Exception, file: Path | None) -> str:
+    """The first line of what the database said, if it said something; else of the error itself."""
+    cause: BaseException | None = error
+    while cause is not None and not hasattr(cause, "orig"):
+        cause = cause.__cause__
+    text = str(getattr(cause, "orig", error))
+    # SQLite's words for a file that is no more: a connection from before and a new one say different things.
+    emptied = file is not None and not (file.exists() and file.stat().st_size)
+    if emptied and ("readonly database" in text or "no such table" in text):
+        return "the database was deleted while a run was being recorded"
+    return next(iter(text.splitlines()), type(error).__name__)
 
 
 def _create(file: Path, store: Store) -> None:
@@ -173,3 +187,5 @@ def _quiet() -> None:
     """Without the lines that MLflow writes about its own steps; warnings stay."""
     for name in CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
+    for name in REPEATING:
+        logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -103,6 +103,49 @@ def test_a_run_killed_while_it_finished_logs_no_model_twice(root, outcome, card,
     assert len(api.get_metric_history(again.run_id, "tuned_accuracy")) == 1
 
 
+@pytest.mark.parametrize(
+    "call",
+    [  # of one model, in their order
+        "log_model_artifacts", "finalize_logged_model", "log_outputs", "create_registered_model",
+        "create_model_version", "set_registered_model_alias", "set_logged_model_tags",
+    ],
+)  # fmt: skip
+def test_a_run_killed_at_any_call_ends_with_its_model_logged_and_registered_once(
+    root, outcome, card, monkeypatch, call
+):
+    from mlflow import MlflowClient
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    name = call.replace("_", "-")
+    options = {"experiment": name, "name": "n", "key": "k", "params": {}, "system_metrics": False}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), open_run(root, **options) as first:
+        patch.setattr(MlflowClient, call, killed)
+        first.finish(outcome(), card=card(partition=name))
+    with open_run(root, **options) as again:
+        again.finish(outcome(), card=card(partition=name))
+    assert again.run_id == first.run_id
+    api = open_store(root).client()
+    (model,) = api.search_logged_models([again.experiment_id])
+    (output,) = api.get_run(again.run_id).outputs.model_outputs
+    assert (model.model_id, model.status.name) == (output.model_id, "READY")
+    (version,) = api.search_model_versions(f"name = '{name}.fedavg'")
+    assert (version.run_id, version.source) == (again.run_id, model.artifact_location)
+    assert api.get_model_version_by_alias(f"{name}.fedavg", "newest").version == version.version
+    assert f"{name}.fedavg" in model.tags["mlflow.modelVersions"]
+
+
+def test_finishing_a_run_again_leaves_the_alias_with_the_newer_run(root, outcome, card):
+    options = {"experiment": "alias", "name": "n", "params": {}, "system_metrics": False, "resumes": True}
+    for key in ("older", "newer", "older"):
+        with open_run(root, key=key, **options) as record:
+            record.finish(outcome("global"), card=card("global", "alias"))
+    api = open_store(root).client()
+    assert len(api.search_model_versions("name = 'alias.fedavg'")) == 2
+    assert api.get_model_version_by_alias("alias.fedavg", "newest").run_id != record.run_id
+
+
 def test_no_pickle_is_stored(record_of, root):
     record_of("personal", "no-pickle")
     stored = [p for p in (root / "mlruns" / "artifacts").rglob("*") if p.is_file()]

@@ -182,3 +182,29 @@ def test_system_metrics_go_to_the_sweep(start, api, outcome, monkeypatch):
     measured = api.get_run(parent).data.metrics
     assert any(name.endswith("cpu_utilization_percentage") for name in measured)
     assert not any(name.startswith("system/") for name in api.get_run(record.run_id).data.metrics)
+
+
+def test_a_store_that_is_deleted_during_a_run_is_one_line(tmp_path, rounds, capfd):
+    options = {"experiment": "e", "name": "n", "key": "k", "params": {}, "system_metrics": False}
+    with pytest.raises(FedflowError) as error, open_run(tmp_path, **options) as record:
+        capfd.readouterr()
+        (tmp_path / "mlruns" / "mlflow.db").unlink()
+        record.round(rounds[0])
+        record.flush()
+    assert str(error.value) == (
+        f"MLflow store sqlite:///{tmp_path}/mlruns/mlflow.db: "
+        "the database was deleted while a run was being recorded"
+    )
+    assert capfd.readouterr().err == ""
+
+
+def test_a_run_says_which_command_made_it_and_who_gave_it(start, api, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/usr/bin/fedflow", "run", "--set", "run.rounds=2 "])
+    monkeypatch.setenv("LOGNAME", "ada")
+    with start(sweep="of a command") as record:
+        tags = api.get_run(record.run_id).data.tags
+        parent = api.get_run(tags["mlflow.parentRunId"]).data.tags
+        record.fail("enough")
+    for told in (tags, parent):
+        assert told["mlflow.source.name"] == "fedflow run --set 'run.rounds=2 '"
+        assert (told["mlflow.source.type"], told["mlflow.user"]) == ("LOCAL", "ada")
