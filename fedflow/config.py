@@ -1,9 +1,11 @@
 """``params.yaml``: every knob of every stage, checked by one schema. Only this file reads it."""
 
+import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import yaml
 
@@ -89,6 +91,7 @@ class Grid(Settings):
 class Params(Settings):
     """The whole of ``params.yaml``."""
 
+    plain: ClassVar["Params | None"] = None  # what the file gives without overrides: `load_params` sets it
     data: dict[str, Any] = option(doc="dataset name -> source and preparation")
     models: dict[str, Any] = option(doc="dataset name -> network")
     partitions: dict[str, Any] = option(doc="partition name -> dataset, scheme, clients")
@@ -103,6 +106,12 @@ class Params(Settings):
     )
     grid: Grid = option(doc="what to run")
     engine: EngineSettings = option(factory=EngineSettings, doc="executor, workers, device")
+
+    def _remember(self, unchanged: Mapping[str, Any]) -> Self:
+        """Set ``plain``, unless the file needs the overrides to be valid."""
+        with contextlib.suppress(BadInput):
+            object.__setattr__(self, "plain", Params.parse(unchanged))
+        return self
 
     def dataset(self, name: str) -> DatasetParams:
         """How to prepare the named dataset."""
@@ -177,6 +186,7 @@ class Params(Settings):
 def load_params(path: Path = PARAMS, overrides: Sequence[str] = ()) -> Params:
     """Read and check ``params.yaml``, after ``overrides`` such as ``method.clusters=4`` or ``run.rounds=5``.
 
+    What the file gives without them stays known as ``plain``.
     Raises `FedflowError` (no such file, not YAML) or `BadInput` (a field that is not accepted).
     """
     try:
@@ -189,10 +199,11 @@ def load_params(path: Path = PARAMS, overrides: Sequence[str] = ()) -> Params:
         raise FedflowError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise BadInput(str(path), values, "a mapping of sections")
+    unchanged = deepcopy(values)
     for override in overrides:
         set_value(values, override)
         _untune(values, override)
-    return Params.parse(values)
+    return Params.parse(values)._remember(unchanged)
 
 
 def set_value(values: dict, override: str) -> None:

@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,6 +37,9 @@ from fedflow.terminal import say
 from fedflow.tracking import ModelCard, open_run
 
 T = TypeVar("T")
+
+RUN = ("partition", "method", "seed", "settings")  # tells a run from every other one
+SHORT = 8  # digits of the settings' digest in the name of a folder
 
 Listener = Callable[[Round, int], None]  # told every round, and how many there will be
 
@@ -77,9 +80,39 @@ class Experiment:
     def partition_folder(self) -> Path:
         return self.root / "data" / "partitions" / self.partition
 
-    @property
+    @cached_property
+    def effective(self) -> dict[str, Any]:
+        """By section, defaults included: all that can change the numbers of the run, except its seed."""
+        params, (method, training) = self.params, self.params.method(self.method, self.partition)
+        return {
+            "method": {"name": self.method, **method.as_dict()},
+            "training": training.as_dict(),
+            "run": {k: v for k, v in params.run.as_dict().items() if k != "checkpoint_every"},
+            "model": params.model(self.dataset).as_dict(),
+            "data": {name: params.dataset(name).as_dict() for name in self.datasets},
+            "partition": params.partition(self.partition).as_dict(),
+        }
+
+    @cached_property
+    def settings(self) -> str:
+        """A digest of `effective`: runs with different ones are never averaged."""
+        return digest(self.effective)
+
+    @cached_property
     def results_folder(self) -> Path:
-        return self.root / "results" / self.partition / self.method / str(self.seed)
+        """``results/<partition>/<method>/<seed>`` where params.yaml itself gives these settings.
+
+        With other ones, the digest follows the seed.
+        """
+        name = str(self.seed) if self._as_in_the_file() else f"{self.seed}-{self.settings[:SHORT]}"
+        return self.root / "results" / self.partition / self.method / name
+
+    def _as_in_the_file(self) -> bool:
+        plain = self.params.plain
+        try:
+            return plain is not None and replace(self, params=plain).settings == self.settings
+        except FedflowError:  # the file knows no such partition, say
+            return False
 
     def check(self) -> None:
         """Raise `BadInput` for any name or value that this experiment cannot run with."""
@@ -191,9 +224,9 @@ def perform(
 ) -> dict[str, Any]:
     """Run the experiment to its end, from its last checkpoint if it was cut off; returns its metrics.
 
-    Writes the result files to ``out`` (default ``results/<partition>/<method>/<seed>``) and one MLflow run.
+    Writes the result files to ``out`` (default: the experiment's ``results_folder``) and one MLflow run.
     Whatever can be wrong before training raises `FedflowError` before there is a run in MLflow; so does
-    the same experiment when it is running already.
+    the same experiment when it is running already, and an ``out`` that holds results of another run.
     """
     torch.set_num_threads(1)
     experiment.check()
@@ -211,6 +244,7 @@ def perform(
             "run.min_cohort", run.min_cohort, f"at most {size}, a round at participation {share:g}"
         )
     facts, folder = _facts(experiment), out or experiment.results_folder
+    _respect(folder, facts, given=out is not None)
     _make_writable(folder)
     with _only_one(root / ".fedflow" / "locks" / simulation.fingerprint, experiment):
         record = open_run(
@@ -219,7 +253,7 @@ def perform(
             name=f"{experiment.method} seed {experiment.seed}",
             key=simulation.fingerprint,
             params=_recorded_params(experiment, compiled),
-            tags={name: facts[name] for name in ("partition", "method", "dataset", "seed")},
+            tags={name: facts[name] for name in ("partition", "method", "dataset", "seed", "settings")},
             datasets=_inputs(experiment, facts),
             sweep=experiment.sweep,
             params_file=root / "params.yaml",
@@ -234,11 +268,25 @@ def perform(
                 for tell in listeners:
                     tell(report, run.rounds)
             outcome = simulation.outcome()
-            write_results(folder, facts, rounds, outcome, partition.sizes, partition.groups)
+            params = {"settings": experiment.settings, "seed": experiment.seed, **experiment.effective}
+            write_results(folder, facts, params, rounds, outcome, partition.sizes, partition.groups)
             groups = None if simulation.groups is None else simulation.groups.tolist()
             record.finish(outcome, folder, _card(experiment), groups)
         simulation.forget()
     return facts | outcome.metrics
+
+
+def _respect(folder: Path, facts: dict[str, Any], given: bool) -> None:
+    """Refuse to replace results of another run in a folder that the user named; elsewhere say so."""
+    file = folder / "metrics.json"
+    differs = [name for name in RUN if file.exists() and _fact(file, name) != facts[name]]
+    if differs and given:
+        raise FedflowError(
+            f"{folder} holds results of another run (other {', '.join(differs)}): "
+            "name another folder with --out, or delete it"
+        )
+    if differs:
+        say(f"{folder}: results of another run (other {', '.join(differs)}) are replaced")
 
 
 def _facts(experiment: Experiment) -> dict[str, Any]:
@@ -250,6 +298,7 @@ def _facts(experiment: Experiment) -> dict[str, Any]:
         "dataset": experiment.dataset,
         "model": experiment.params.model(experiment.dataset).name,
         "seed": experiment.seed,
+        "settings": experiment.settings,
         "data_hash": _fact(experiment.prepared_folder / "meta.json", "hash"),
         "partition_hash": _fact(experiment.partition_folder / "summary.json", "hash"),
     }
@@ -286,17 +335,12 @@ def _card(experiment: Experiment) -> ModelCard:
 
 
 def _recorded_params(experiment: Experiment, compiled: str) -> dict[str, Any]:
-    params, job = experiment.params, experiment.job
-    return {
+    params = experiment.params
+    return experiment.effective | {
         "dataset": experiment.dataset,
-        "partition": params.partition(experiment.partition).as_dict(),
-        "model": params.model(experiment.dataset).as_dict(),
-        "method": {"name": experiment.method, **job.method.as_dict()},
-        "training": job.training.as_dict(),
         "run": params.run.as_dict(),
         "engine": params.engine.as_dict() | {"compiled": compiled},
         "seed": experiment.seed,
-        "params_hash": digest(params.as_dict()),
     }
 
 

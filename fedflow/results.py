@@ -21,18 +21,20 @@ ROUND_COLUMNS = (
 def write_results(
     folder: Path,
     facts: dict[str, Any],
+    params: dict[str, Any],
     rounds: list[Round],
     outcome: Outcome,
     samples: np.ndarray,
     groups: np.ndarray | None,
 ) -> None:
-    """Write the five files of a run into ``folder``.
+    """Write the six files of a run into ``folder``.
 
     ``metrics.json`` has the final numbers, ``rounds.csv`` those by round, ``clients.parquet`` those by
     client. ``clusters.json`` tells who was in which cluster, and how the server compared clients;
     ``proximity.parquet`` is the matrix of that, with a row and a column for every client it compared.
 
-    ``facts`` says which run this is (partition, method, seed, hashes); ``samples`` [N] are training sizes,
+    ``facts`` says which run this is (partition, method, seed, hashes); ``params``, its settings, are
+    ``params.json``; ``samples`` [N] are training sizes,
     ``groups`` [N] planted groups, both with the newcomers last, as in the table of clients. Clusters and
     groups in JSON are of those who took part. Raises `FedflowError` when the folder cannot be written.
     """
@@ -55,6 +57,7 @@ def write_results(
     failures = {r.round: r.failed for r in rounds if r.failed}
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _write_json(folder / "params.json", params)
         _write_json(folder / "metrics.json", facts | outcome.metrics)
         _write_json(folder / "clusters.json", clusters)
         table.to_csv(folder / "rounds.csv", index=False, float_format="%.9g")

@@ -1,5 +1,6 @@
 """An experiment as a whole, in this process: what is made anew, what goes on, and what is recorded once."""
 
+import json
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -252,3 +253,83 @@ def test_a_second_process_is_refused_before_it_reads_the_checkpoint(
 
     go(listeners=[again])
     assert [run.info.status for run in runs(root)] == ["FINISHED"]
+
+
+# Settings and where results go
+
+
+def experiment(root: Path, *changes: str, **about: Any) -> Experiment:
+    params = load_params(root / "params.yaml", changes)
+    return Experiment(
+        params, **{"partition": "digits-4", "method": "fedavg", "seed": 0, "root": root} | about
+    )
+
+
+def test_results_say_by_which_settings_they_came(root: Path) -> None:
+    metrics = perform(changed := experiment(root, "training.lr=0.05"), Inline(), system_metrics=False)
+    params = json.loads((changed.results_folder / "params.json").read_text())
+    assert params["method"]["name"] == "fedavg" and "weighting" in params["method"]  # a default
+    assert params["training"]["lr"] == 0.05 and params["run"]["rounds"] == 2 and params["seed"] == 0
+    assert params["model"] == {"name": "mlp", "options": {"hidden": [8]}}
+    assert params["data"]["digits"]["source"] == "digits"
+    assert params["partition"]["parameters"]["alpha"] == 0.5
+    assert params["settings"] == metrics["settings"] == changed.settings
+    stored = json.loads((changed.results_folder / "metrics.json").read_text())
+    assert stored["settings"] == changed.settings
+    (run,) = runs(root)
+    assert run.data.tags["settings"] == changed.settings and run.data.params["data.digits.source"] == "digits"
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["training.lr=0.05", "methods.fedavg.weighting=uniform", "run.rounds=3", "run.target_accuracy=0.5",
+     "models.digits=mlp", "data.digits.train_limit=500", "partitions.digits-4.alpha=5",
+     "methods.fedavg.training.epochs=2", "tuned.digits-4.fedavg.training.lr=0.2"],
+)  # fmt: skip
+def test_whatever_can_change_the_numbers_changes_the_digest_and_the_folder(root: Path, change: str) -> None:
+    plain, other = experiment(root), experiment(root, change)
+    assert other.settings != plain.settings
+    assert plain.results_folder == root / "results" / "digits-4" / "fedavg" / "0"
+    assert other.results_folder.name == f"0-{other.settings[:8]}"
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["engine.executor=inline", "engine.workers=7", "run.checkpoint_every=2", "training.lr=0.1",
+     "grid.seeds=[0,1]", "methods.ditto.lam=3", "training.momentum=0.0"],
+)  # fmt: skip
+def test_what_changes_no_number_changes_neither(root: Path, change: str) -> None:
+    plain, other = experiment(root), experiment(root, change)
+    assert (other.settings, other.results_folder) == (plain.settings, plain.results_folder)
+    assert experiment(root, seed=1).settings == plain.settings
+
+
+def test_a_file_that_is_edited_keeps_the_plain_folder(root: Path, go: Callable, capsys: Any) -> None:
+    before = go()
+    (root / "params.yaml").write_text(PARAMS.replace("lr: 0.1", "lr: 0.05"))
+    after = go()
+    assert after["settings"] != before["settings"]
+    folder = root / "results" / "digits-4" / "fedavg" / "0"
+    assert json.loads((folder / "metrics.json").read_text())["settings"] == after["settings"]
+    assert "another run (other settings) are replaced" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_file_that_needs_the_changes_to_be_valid_gives_no_plain_results(root: Path) -> None:
+    (root / "params.yaml").write_text(PARAMS.replace("partitions: [digits-4]", "partitions: [other]"))
+    repaired = experiment(root, "partitions.other={dataset: digits, scheme: iid, clients: 4}")
+    assert repaired.results_folder.name == f"0-{repaired.settings[:8]}"
+
+
+def test_a_named_folder_with_results_of_another_run_is_left_alone(root: Path, go: Callable) -> None:
+    folder = root / "mine"
+    go(out=folder)
+    go(out=folder)  # the same run may replace its own
+    kept = {file.name: file.read_bytes() for file in folder.iterdir()}
+    for other, what in ((experiment(root, "run.rounds=1"), "settings"), (experiment(root, seed=1), "seed")):
+        with pytest.raises(
+            FedflowError, match=rf"mine holds results of another run \(other {what}\): name"
+        ) as error:
+            perform(other, Inline(), out=folder, system_metrics=False)
+        assert "\n" not in str(error.value)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == kept
+    assert len(runs(root)) == 2

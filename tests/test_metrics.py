@@ -39,6 +39,15 @@ def test_mean_and_population_deviation_leave_out_what_was_not_measured():
     assert spread["mean"] == pytest.approx(0.4) and spread["std"] == pytest.approx(0.2)
 
 
+def test_clients_count_by_their_weights_or_alike():
+    values, samples = np.array([0.5, np.nan, 1.0, 0.25]), np.array([10, 1000, 30, 0])
+    spread = summarise(values, samples)
+    assert spread["weighted"] == pytest.approx((0.5 * 10 + 1.0 * 30) / 40)
+    assert summarise(values)["weighted"] == pytest.approx(spread["mean"]) == pytest.approx(1.75 / 3)
+    assert spread["variance"] == pytest.approx(np.var([0.5, 1.0, 0.25])) == pytest.approx(spread["std"] ** 2)
+    assert (spread["lowest"], spread["highest"]) == (0.25, 1.0)
+
+
 def test_nothing_measured_is_nan():
     assert all(np.isnan(value) for value in summarise(np.array([np.nan, np.nan])).values())
 

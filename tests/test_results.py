@@ -15,6 +15,7 @@ from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.outcome import Outcome, Round
 
 FACTS = {"partition": "p", "method": "ifca", "seed": 0}
+PARAMS = {"settings": "1a2b3c", "seed": 0, "method": {"name": "ifca", "clusters": 2}}
 
 
 def write(
@@ -40,13 +41,18 @@ def write(
         newcomers, compared,
     )  # fmt: skip
     samples = np.array([10, 20, 30] if newcomers is None else [10, 20, 30, 40])
-    write_results(folder, FACTS, rounds, outcome, samples, groups)
+    write_results(folder, FACTS, PARAMS, rounds, outcome, samples, groups)
 
 
 def test_metrics_say_which_run_they_are_of(tmp_path):
     write(tmp_path)
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert metrics == {**FACTS, "rounds": 2, "local_accuracy": 0.58, "ari": None}
+
+
+def test_settings_have_a_file_of_their_own(tmp_path):
+    write(tmp_path)
+    assert json.loads((tmp_path / "params.json").read_text()) == PARAMS
 
 
 def test_rounds_have_a_row_each_and_gaps_where_not_evaluated(tmp_path):

@@ -2,22 +2,32 @@
 
 import numpy as np
 
+NAMES = ("mean", "weighted", "variance", "std", "lowest", "highest", "worst10", "best10", "gini")
 
-def summarise(values: np.ndarray) -> dict[str, float]:
-    """Mean, population std, worst and best 10 % and Gini of per-client values [N] (all nan when N = 0).
 
-    Worst (best) 10 % is the mean of the max(1, floor(0.1 N)) lowest (highest) clients. Gini is
-    sum_i (2i - N - 1) v_(i) / (N sum v) with values ascending: 0 when all are equal.
+def summarise(values: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
+    """The spread of per-client values [N], leaving out nan; all nan when none is left.
+
+    ``weighted`` is the mean by ``weights`` [N], such as test samples (default: all alike); variance and std
+    are those of the population. Worst (best) 10 % is the mean of the max(1, floor(0.1 N)) lowest (highest)
+    clients. Gini is sum_i (2i - N - 1) v_(i) / (N sum v) with values ascending: 0 when all are equal.
     """
-    values = np.sort(values[~np.isnan(values)])
+    measured = ~np.isnan(values)
+    weights = np.ones(len(values)) if weights is None else weights
+    values, weights = values[measured], weights[measured]
     n = len(values)
     if n == 0:
-        return dict.fromkeys(("mean", "std", "worst10", "best10", "gini"), float("nan"))
+        return dict.fromkeys(NAMES, float("nan"))
+    weighted, values = float(values @ weights / weights.sum()), np.sort(values)
     tail, total = max(1, n // 10), values.sum()
     ranks = 2 * np.arange(1, n + 1) - n - 1
     return {
         "mean": float(values.mean()),
+        "weighted": weighted,
+        "variance": float(values.var()),
         "std": float(values.std()),
+        "lowest": float(values[0]),
+        "highest": float(values[-1]),
         "worst10": float(values[:tail].mean()),
         "best10": float(values[-tail:].mean()),
         "gini": float(ranks @ values / (n * total)) if total > 0 else 0.0,

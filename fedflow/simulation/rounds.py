@@ -129,7 +129,7 @@ class Simulation:
         compared = self._compared()
         newcomers = self._welcome()
         last = self.state.history[-1]
-        local = _known(summarise(scores.local_accuracy))
+        local = _known(summarise(scores.local_accuracy, scores.test_samples))
         reached = next(
             (r for r in self.state.history if _at_least(r.local_accuracy, settings.target_accuracy)), None
         )
@@ -142,10 +142,7 @@ class Simulation:
             "local_accuracy": local["mean"],
             "tuned_accuracy": _mean_or_none(scores.tuned_accuracy),
             "local_final_accuracy": _mean_or_none(scores.trained_accuracy),
-            "local_std": local["std"],
-            "local_worst10": local["worst10"],
-            "local_best10": local["best10"],
-            "local_gini": local["gini"],
+            **{f"local_{name}": value for name, value in local.items() if name != "mean"},
             "loss": _mean_or_none(scores.local_loss),
             "bytes_down": last.bytes_down,
             "bytes_up": last.bytes_up,

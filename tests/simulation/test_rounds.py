@@ -83,6 +83,16 @@ def test_rounds_are_evaluated_when_asked_and_at_the_end(federation: Federation) 
     assert (last.local_std, last.local_worst10) == (metrics["local_std"], metrics["local_worst10"])
 
 
+def test_the_spread_over_clients_is_told_at_the_end(federation: Federation) -> None:
+    outcome = run("fedavg", federation, training={"lr": 0.5}).outcome()
+    accuracy, samples = outcome.scores.local_accuracy, outcome.scores.test_samples
+    assert len(set(samples.tolist())) > 1
+    metrics = outcome.metrics
+    assert metrics["local_weighted"] == pytest.approx(np.average(accuracy, weights=samples))
+    assert metrics["local_variance"] == pytest.approx(accuracy.var()) and accuracy.var() > 0
+    assert (metrics["local_lowest"], metrics["local_highest"]) == (accuracy.min(), accuracy.max())
+
+
 def test_the_target_is_reached_in_the_first_round_that_has_it(federation: Federation) -> None:
     def metrics(target: float | None) -> dict:
         ran = run(

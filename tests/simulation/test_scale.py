@@ -153,7 +153,7 @@ def test_assignments_of_a_sample_leave_the_others_out(federation: Federation) ->
 def test_results_of_a_sample_have_a_row_for_every_client(federation: Federation, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     ran = sampled("ifca", federation)
-    write_results(tmp_path, {}, ran.rounds, ran.outcome(), federation.partition.sizes, None)
+    write_results(tmp_path, {}, {}, ran.rounds, ran.outcome(), federation.partition.sizes, None)
     table = pandas.read_parquet(tmp_path / "clients.parquet")
     assert table["client"].tolist() == list(range(8))
     assert np.flatnonzero(table["local_accuracy"].notna()).tolist() == list(ran.simulation.scored)
