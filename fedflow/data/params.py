@@ -86,9 +86,13 @@ class DatasetParams(Settings):
         values = self.as_dict()
         return values | values.pop("parameters")
 
-    def files(self) -> list[Path]:
-        """The files and folders that the user names, those of the parts of a mix included."""
-        return _files(self.flat())
+    def files(self, root: Path | str | None = None) -> dict[str, Path | None]:
+        """All that the data are read from, by name, those of the parts of a mix included.
+
+        Files and folders that the user names, and of the data root (see `data_root`) the file of each source,
+        None if it is not there.
+        """
+        return _files(self.flat(), root)
 
 
 def _shared(cls: type[DatasetParams]) -> set[str]:
@@ -96,9 +100,16 @@ def _shared(cls: type[DatasetParams]) -> set[str]:
     return {f.name for f in fields(cls)} - {"parameters"}
 
 
-def _files(entry: Mapping[str, Any]) -> list[Path]:
-    own = [Path(entry[name]) for name in ("path", "table") if entry.get(name)]
-    return own + [file for part in entry.get("parts", ()) for file in _files(part)]
+def _files(entry: Mapping[str, Any], root: Path | str | None) -> dict[str, Path | None]:
+    origin = SOURCES[entry["source"]]
+    files: dict[str, Path | None] = {entry[k]: Path(entry[k]) for k in ("path", "table") if entry.get(k)}
+    if Path(entry.get("images") or "").is_absolute():  # else within the folder `path`
+        files[entry["images"]] = Path(entry["images"])
+    if origin.kind in ("download", "root"):
+        files[f"data root: {origin.name}"] = origin.file(root)
+    for part in entry.get("parts", ()):
+        files |= _files(part, root)
+    return files
 
 
 @contextmanager

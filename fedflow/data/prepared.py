@@ -93,6 +93,7 @@ def prepare(params: DatasetParams, out_dir: Path | str, root: Path | str | None 
     read or the files cannot be written; half-written files are removed.
     """
     origin, out = source(params.source), Path(out_dir)
+    sums = origin_sums(params, root)  # before reading: a file that is replaced meanwhile is noticed next time
     raw = transformed(params, root)
     meta: dict[str, Any] = {
         "name": params.title,
@@ -100,7 +101,7 @@ def prepare(params: DatasetParams, out_dir: Path | str, root: Path | str | None 
         "title": origin.title,
         "origin": origin.origin,
         "params": params.as_dict(),
-        "origin_files": _sums(params.files()),
+        "origin_files": sums,
         "classes": raw.classes,
         "class_counts": {},
         "columns": {name: column.names for name, column in raw.columns.items()},
@@ -166,19 +167,38 @@ def load_prepared(path: Path | str, verify: bool = False) -> Dataset:
     return Dataset(meta["name"], *x_and_y, classes, *constants, meta["hash"], columns)
 
 
-def is_current(path: Path | str, params: DatasetParams) -> bool:
-    """Whether ``path`` was prepared with these parameters, and the files that they name are still the same.
+def is_current(path: Path | str, params: DatasetParams, root: Path | str | None = None) -> bool:
+    """Whether ``path`` was prepared with these parameters, and the files it was read from are the same still.
 
-    A file that is gone cannot have changed: prepared data are enough to run on.
+    A file that is gone cannot have changed: prepared data are enough to run on. ``root`` is the data root.
     """
     try:
         meta = json.loads((Path(path) / META).read_text())
         return (
             meta["params"] == params.as_dict()
-            and _sums(params.files()).items() <= meta["origin_files"].items()
+            and origin_sums(params, root).items() <= meta["origin_files"].items()
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
+
+
+def origin_sums(params: DatasetParams, root: Path | str | None = None) -> dict[str, str]:
+    """SHA-256 of all that the data are read from and that is there, by its name in `DatasetParams.files`.
+
+    Of a folder, it is over the names and sums of all its files.
+    """
+    sums = {}
+    for name, path in params.files(root).items():
+        if path is None or not path.exists():
+            continue
+        with reading(path):
+            if path.is_dir():
+                inside = sorted(file for file in path.rglob("*") if file.is_file())
+                listed = [[file.relative_to(path).as_posix(), _sha256(file)] for file in inside]
+                sums[name] = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+            else:
+                sums[name] = _sha256(path)
+    return sums
 
 
 def _tensors(raw: RawData, split: str) -> dict[str, Tensor]:
@@ -218,20 +238,6 @@ def _content_hash(meta: dict[str, Any]) -> str:
     sums = [meta["files"][_file(split)]["sha256"] for split in SPLITS]
     parts = json.dumps([sums, meta["mean"], meta["std"]])
     return hashlib.sha256(parts.encode()).hexdigest()[:16]
-
-
-def _sums(files: list[Path]) -> dict[str, str]:
-    """SHA-256 by path of the files that are there; of a folder, over the names and sums of all its files."""
-    sums = {}
-    for path in files:
-        with reading(path):
-            if path.is_dir():
-                inside = sorted(file for file in path.rglob("*") if file.is_file())
-                listed = [[file.relative_to(path).as_posix(), _sha256(file)] for file in inside]
-                sums[str(path)] = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
-            elif path.exists():
-                sums[str(path)] = _sha256(path)
-    return sums
 
 
 def _tuples(constants: list) -> Constants:

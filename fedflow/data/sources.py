@@ -125,10 +125,18 @@ class Source:
     def where(self, root: Path | str | None = None) -> str:
         """Where the images would come from without a download; empty where they would need one."""
         known = {"package": "in a package", "path": "data.path", "made": "made here"}
-        if self.kind in known:
-            return known[self.kind]
+        file = self.file(root)
+        return known.get(self.kind, "") or (file.name if file else "")
+
+    def file(self, root: Path | str | None = None) -> Path | None:
+        """The file of the data root that is read, None if there is none, or for sources that read none.
+
+        torchvision's own layout does not count: those files are the official ones.
+        """
+        if self.kind not in ("download", "root"):
+            return None
         files = (data_root(root) / f"{self.name}{suffix}" for suffix in (".npz", ".tar", ".txt"))
-        return next((file.name for file in files if file.exists()), "")
+        return next((file for file in files if file.exists()), None)
 
     def _find(self, root: Path, path: Path | str | None, given: tuple[Any, ...]) -> tuple[RawData, str]:
         if self.read is not None:

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -189,3 +190,29 @@ def test_files_of_folders_tables_and_parts_are_watched(
     assert is_current(tmp_path / "mix", params)
     (tmp_path / "images" / "train" / "cat" / "2.png").rename(tmp_path / "images" / "train" / "cat" / "3.png")
     assert not is_current(tmp_path / "mix", params)
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["itself", "part of a mix"])
+def test_a_file_of_the_data_root_is_watched(
+    npz: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mixed: bool
+) -> None:
+    """Replacing a subset by the full set, or another layout of it, must not keep training on the subset."""
+    root, out, source = tmp_path / "root", tmp_path / "out", {"source": "cifar100_mini"}
+    images = {f"x_{split}": np.zeros((n, 32, 32, 3), np.uint8) for split, n in (("train", 200), ("test", 100))}
+    labels = {f"y_{split}": np.arange(n) % 100 for split, n in (("train", 200), ("test", 100))}
+    root.mkdir()
+    file = npz(**images, **labels).rename(root / "cifar100_mini.npz")
+    monkeypatch.setenv("FEDFLOW_DATA", str(root))
+    mix = {"source": "mix", "labels": "shared", "parts": [source, source]}
+    params = DatasetParams.parse(mix if mixed else source)
+    first = prepare(params, out)
+    assert is_current(out, params)
+    npz(**images | {"x_test": images["x_test"] + 1}, **labels).rename(file)
+    assert not is_current(out, params) and prepare(params, out).hash != first.hash and is_current(out, params)
+    copy = tmp_path / "elsewhere"
+    copy.mkdir()
+    shutil.copy(file, copy)
+    monkeypatch.setenv("FEDFLOW_DATA", str(copy))
+    assert is_current(out, params)  # the same content in another place
+    (copy / file.name).unlink()
+    assert is_current(out, params)
