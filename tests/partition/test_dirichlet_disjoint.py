@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import loggamma
 
 from fedflow.errors import BadInput
 from fedflow.partition import PartitionParams, Samples, make_partition
@@ -26,7 +27,51 @@ def test_clients_hold_equal_disjoint_parts_of_at_least_two_classes(clients, alph
     two = (counts >= 6).sum(1) >= 2
     assert two[: clients * 9 // 10].all()  # the last may be let off, where one class is left
     held = (counts > 0).sum(1).mean()
-    assert held < 3 if alpha == 0.01 else held > 4
+    assert held < 2.2 if alpha == 0.01 else held > 4
+
+
+@pytest.mark.parametrize(("clients", "stock", "seeds"), [(10, 60, 60), (100, 300, 2)])
+def test_at_alpha_0_01_as_many_labels_are_held_as_by_the_specification(clients, stock, seeds):
+    """Shares of clients with 1, 2, .. labels; with most of q rounded to 0 a third of ten clients held 3 to 10."""
+    labels = np.repeat(np.arange(10), stock)
+    expected = [one_by_one([stock] * 10, clients, 0.01, np.random.default_rng(seed)) for seed in range(seeds)]
+    found = [
+        len(np.unique(labels[rows])) for seed in range(seeds) for rows in made(clients, seed, labels=labels)
+    ]
+    shares, reference = (np.bincount(np.ravel(held), minlength=11) / len(found) for held in (found, expected))
+    assert shares == pytest.approx(reference, abs=0.05)  # the standard error of a share is below 0.02
+    assert np.mean(found) == pytest.approx(np.mean(expected), abs=0.1)
+    assert max(found) <= np.max(expected) + 1
+
+
+def one_by_one(stock: list[int], clients: int, alpha: float, rng: np.random.Generator) -> list[int]:
+    """Labels that each client holds, where it takes sample after sample and log q is never exponentiated.
+
+    The argmax of log q + Gumbel noise is a draw from q, here over the labels that are left.
+    """
+    left, held = np.array(stock), []
+    each, classes = left.sum() // clients, len(left)
+    for _ in range(clients):
+        possible = (left >= 6).sum() >= 2
+        for _ in range(1000 if possible else 1):
+            log_q = loggamma.rvs(alpha / classes, size=classes, random_state=rng)
+            rest, got = left.copy(), np.zeros(classes, int)
+            while missing := each - got.sum():
+                there = np.flatnonzero(rest)
+                drawn = there[(log_q[there] + rng.gumbel(size=(missing, len(there)))).argmax(1)]
+                nth = (drawn[:, None] == np.arange(classes)).cumsum(0)  # [missing, K]
+                out = np.flatnonzero(nth[np.arange(missing), drawn] == rest[drawn])  # a label's last one
+                taken = np.bincount(drawn[: out[0] + 1 if out.size else missing], minlength=classes)
+                got, rest = got + taken, rest - taken
+            if (got >= 6).sum() >= 2:
+                break
+        left = rest
+        held.append(int((got > 0).sum()))
+    return held
+
+
+def test_any_positive_alpha_is_drawn():
+    assert [len(rows) for rows in made(4, labels=np.arange(600) % 3, alpha=1e-320)] == [150] * 4
 
 
 def test_the_rule_of_two_classes_redraws():
