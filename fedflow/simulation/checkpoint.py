@@ -1,11 +1,13 @@
-"""Checkpoints: one safetensors file, replaced atomically, that holds all a run needs to go on."""
+"""Checkpoints: one safetensors file, replaced atomically, that holds all a run needs to resume."""
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -19,11 +21,10 @@ def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[
     """Write the checkpoint; a kill at any moment leaves the old one or the new one, whole."""
     path = folder / FILE
     partial = path.with_suffix(".partial")
+    whole, about = {name: t.contiguous().cpu() for name, t in tensors.items()}, json.dumps(facts)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(
-            {name: t.contiguous().cpu() for name, t in tensors.items()}, partial, {"facts": json.dumps(facts)}
-        )
+        save_file(whole, partial, {"facts": about, "digest": _digest(whole, about)})
         with partial.open("rb") as file:
             os.fsync(file.fileno())
         partial.replace(path)
@@ -32,17 +33,33 @@ def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[
 
 
 def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Tensors and facts of the checkpoint, None if there is none; `FedflowError` if it cannot be read."""
+    """Tensors and facts of the checkpoint, None if there is none.
+
+    Raises `FedflowError` if it cannot be read, or does not hold what was saved.
+    """
     path = folder / FILE
     if not path.exists():
         return None
     try:
         with safe_open(path, framework="pt") as file:
-            names = list(file.keys())
-            return {name: file.get_tensor(name).clone() for name in names}, json.loads(
-                file.metadata()["facts"]
-            )
+            tensors = {name: file.get_tensor(name).clone() for name in list(file.keys())}
+            about = file.metadata()
+        facts = json.loads(about["facts"])
+        if about["digest"] != _digest(tensors, about["facts"]):
+            raise ValueError("it does not hold what was saved")
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise FedflowError(
             f"the checkpoint {path} cannot be read ({error}); delete its folder to start over"
         ) from error
+    return tensors, facts
+
+
+def _digest(tensors: Mapping[str, Tensor], facts: str) -> str:
+    """A hash of every tensor, with its name, type and shape, and of the facts."""
+    found = hashlib.blake2b(facts.encode(), digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        found.update(json.dumps([name, str(tensor.dtype), tensor.shape]).encode())
+        flat = tensor.as_strided((tensor.numel(),), (1,))  # a single entry may have another stride
+        found.update(flat.view(torch.uint8).numpy().data)
+    return found.hexdigest()

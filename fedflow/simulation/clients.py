@@ -1,5 +1,6 @@
 """What clients keep between rounds: rows of [N, n] arrays, in memory or in memory-mapped files."""
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,12 +18,15 @@ class ClientStore:
     With a ``folder`` the rows live in memory-mapped files (sparse where nobody wrote) and only what
     changed since the last checkpoint is in memory: `changes` goes into the checkpoint, then `settle`
     writes it to the files. A run killed anywhere resumes from the checkpoint by settling its changes again.
+    A checkpoint also has a digest of every row in the files, which is compared when the row is first read.
     """
 
     def __init__(self, first: Mapping[str, Tensor], clients: int, folder: Path | None = None) -> None:
         self.first, self.clients, self.folder = dict(first), clients, folder
         self.written = {name: np.zeros(clients, dtype=bool) for name in first}
         self._recent: dict[str, dict[int, Tensor]] = {name: {} for name in first}
+        self._digests = {name: np.zeros(clients, dtype=np.int64) for name in first}  # of rows in the files
+        self._unread = {name: np.zeros(clients, dtype=bool) for name in first}  # rows of an earlier process
 
     def get(self, client: int, names: Iterable[str] | None = None) -> dict[str, Tensor]:
         """Vectors of one client (all, or ``names``); the shared first value itself where none was written."""
@@ -35,10 +39,11 @@ class ClientStore:
             self.written[name][client] = True
 
     def changes(self) -> dict[str, Tensor]:
-        """The rows written since the last `settle`, and which rows exist, as tensors for a checkpoint."""
+        """The rows written since the last `settle`, which rows exist, and digests of those in the files."""
         tensors: dict[str, Tensor] = {}
         for name, rows in self._recent.items():
             tensors[f"written/{name}"] = torch.from_numpy(self.written[name].astype(np.uint8))
+            tensors[f"digests/{name}"] = torch.from_numpy(self._digests[name][self.written[name]])
             if rows:
                 ids = sorted(rows)
                 tensors[f"ids/{name}"] = torch.tensor(ids)
@@ -46,18 +51,20 @@ class ClientStore:
         return tensors
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take up the state of a checkpoint, and settle its changes (again, if need be)."""
+        """Take up the state of a checkpoint, and settle its changes (again, if need be).
+
+        Raises `FedflowError` where a file lacks rows that the checkpoint does not have.
+        """
         for name in self.first:
-            self.written[name] = tensors[f"written/{name}"].numpy().astype(bool)
+            written = self.written[name] = tensors[f"written/{name}"].numpy().astype(bool)
+            self._digests[name][written] = tensors[f"digests/{name}"].numpy()
+            self._unread[name] = written.copy()
             if f"ids/{name}" in tensors:
                 device = self.first[name].device
                 rows = tensors[f"rows/{name}"].to(device)
                 self._recent[name] = dict(zip(tensors[f"ids/{name}"].tolist(), rows.unbind()))
-            older = self.written[name].sum() - len(self._recent[name])
-            if older and self.folder and not (self.folder / f"clients-{name}.bin").exists():
-                raise FedflowError(
-                    f"{self.folder}: clients-{name}.bin is gone; delete the folder to start over"
-                )
+            if self.folder and written.any():
+                self._file(name)
         self.settle()
 
     def settle(self) -> None:
@@ -69,11 +76,12 @@ class ClientStore:
                 continue
             dtype = self._file(name).dtype
             # Not through a map: there, every page in a hole of the file costs a fault and a block of its own.
-            with (self.folder / f"clients-{name}.bin").open("r+b") as file:
+            with self._path(name).open("r+b") as file:
                 for k in sorted(rows):
                     row = np.ascontiguousarray(rows[k].cpu().numpy(), dtype=dtype)
                     file.seek(k * row.nbytes)
                     file.write(row.data)
+                    self._digests[name][k], self._unread[name][k] = _digest(row), False
                 file.flush()
                 os.fsync(file.fileno())
             rows.clear()
@@ -83,15 +91,34 @@ class ClientStore:
             return self.first[name]
         if client in self._recent[name]:
             return self._recent[name][client]
-        return torch.from_numpy(np.array(self._file(name)[client])).to(self.first[name].device)
+        row = np.array(self._file(name)[client])
+        if self._unread[name][client]:
+            if _digest(row) != self._digests[name][client]:
+                raise self._damaged(name, f"the row of client {client} is not what was saved")
+            self._unread[name][client] = False
+        return torch.from_numpy(row).to(self.first[name].device)
 
     def _file(self, name: str) -> np.memmap:
         """The rows [N, n], mapped anew: pages count as resident only for as long as this is in use."""
         assert self.folder is not None
         first = self.first[name]
-        path, shape = self.folder / f"clients-{name}.bin", (self.clients, first.numel())
+        path, shape = self._path(name), (self.clients, first.numel())
         dtype = np.dtype(str(first.dtype).removeprefix("torch."))
         self.folder.mkdir(parents=True, exist_ok=True)
         size = shape[0] * shape[1] * dtype.itemsize
-        exists = path.exists() and path.stat().st_size == size
-        return np.memmap(path, dtype=dtype, mode="r+" if exists else "w+", shape=shape)
+        whole = path.exists() and path.stat().st_size == size
+        if not whole and self.written[name].sum() > len(self._recent[name]):  # more than can be written again
+            raise self._damaged(name, f"it does not have {size:,} bytes")
+        return np.memmap(path, dtype=dtype, mode="r+" if whole else "w+", shape=shape)
+
+    def _path(self, name: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f"clients-{name}.bin"
+
+    def _damaged(self, name: str, reason: str) -> FedflowError:
+        return FedflowError(f"{self._path(name)} is damaged ({reason}); delete its folder to start over")
+
+
+def _digest(row: np.ndarray) -> int:
+    """A hash of one client's row, 64 bits."""
+    return int.from_bytes(hashlib.blake2b(row.data, digest_size=8).digest(), "little", signed=True)

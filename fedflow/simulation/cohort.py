@@ -77,7 +77,10 @@ def cohort_call(
     streams: dict[str, int],
     round_shapes: bool,
 ) -> Call:
-    """The call that trains the clients at ``places``; ``round_shapes`` so that it resembles others."""
+    """The call that trains the clients at ``places``; ``round_shapes`` so that it resembles others.
+
+    All of them receive and keep vectors of the same names and shapes.
+    """
     device, ids = federation.model.device, [shard.clients[i] for i in places]
     indices = [np.asarray(federation.partition.train(k)) for k in ids]
     sizes = [len(index) for index in indices]

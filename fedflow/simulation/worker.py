@@ -27,7 +27,7 @@ from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import IntroductionShard, Job, Sent, Shard, Trained
 from fedflow.simulation.memory import keep_pages
 
-RETRIES = 1  # of a client whose training raised or returned NaN
+RETRIES = 1  # of a client whose training raised: NaN would come again, from the same seed
 TOLD: set[str] = set()  # methods of which this process has warned that they fell back to the loop
 TURN = threading.RLock()  # of the threads of this process that train cohorts
 
@@ -142,27 +142,38 @@ def _solve_vmapped(
     streams: dict[str, int],
 ) -> Iterator[Solved | tuple[int, str]]:
     """`solve` in calls of at most ``width`` clients, halved wherever the GPU runs out of memory."""
+    for left in _stackable(shard, federation.partition.sizes):
+        while left:
+            places = left[: width(job, federation, step)]
+            finite, update = [False] * len(places), None
+            try:
+                finite, update = together(job, federation, shard, places, step, streams)
+            except Exception as error:  # one client may be to blame: find it, and save the others
+                if isinstance(error, torch.OutOfMemoryError) and len(places) > 1:
+                    narrow(job, federation, step, (len(places) + 1) // 2)
+                    continue
+                _warn_of_fallback(job.method.name, error)
+            good = [c for c, fine in enumerate(finite) if fine]
+            if update is not None and good:
+                whole = update if len(good) == len(places) else update.map(itemgetter(good))
+                yield Solved([shard.clients[places[c]] for c in good], whole)
+            for c, i in enumerate(places):
+                if not finite[c]:
+                    yield _solve_one(job, federation, shard, i, step, streams)
+            left = left[len(places) :]
+
+
+def _stackable(shard: Shard, sizes: np.ndarray) -> list[list[int]]:
+    """The places of the shard in groups whose messages have the same names and shapes: one call's at most."""
+    groups: dict[tuple, list[int]] = {}
     # Neighbours in size share a call, so that little is wasted on padding.
-    order = np.argsort(-federation.partition.sizes[shard.clients], kind="stable").tolist()
-    start = 0
-    while start < len(order):
-        places = order[start : start + width(job, federation, step)]
-        finite, update = [False] * len(places), None
-        try:
-            finite, update = together(job, federation, shard, places, step, streams)
-        except Exception as error:  # one client may be to blame: find it, and save the others
-            if isinstance(error, torch.OutOfMemoryError) and len(places) > 1:
-                narrow(job, federation, step, (len(places) + 1) // 2)
-                continue
-            _warn_of_fallback(job.method.name, error)
-        good = [c for c, fine in enumerate(finite) if fine]
-        if update is not None and good:
-            whole = update if len(good) == len(places) else update.map(itemgetter(good))
-            yield Solved([shard.clients[places[c]] for c in good], whole)
-        for c, i in enumerate(places):
-            if not finite[c]:
-                yield _solve_one(job, federation, shard, i, step, streams)
-        start += len(places)
+    for i in np.argsort(-sizes[shard.clients], kind="stable").tolist():
+        messages = shard.received[i], shard.kept[i]
+        form = tuple(
+            frozenset((name, shard.vectors[at].shape) for name, at in message.items()) for message in messages
+        )
+        groups.setdefault(form, []).append(i)
+    return list(groups.values())
 
 
 def _warn_of_fallback(method: str, error: Exception) -> None:
@@ -193,7 +204,7 @@ def _solve_one(
             continue
         if finite:
             return Solved([k], update.map(lambda t: t[None]))
-        reason = "its update holds NaN or infinite values"
+        return k, "its update holds NaN or infinite values"
     return k, reason
 
 

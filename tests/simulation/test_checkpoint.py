@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -5,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from support import images, prepare_run, quadratics, run
+from support import images, prepare_run, quadratics, run, with_cohorts
 
 from fedflow.data import Dataset
 from fedflow.errors import FedflowError
@@ -17,7 +18,8 @@ from fedflow.simulation.rounds import RunSettings, Simulation
 
 
 def test_a_checkpoint_comes_back_as_it_was_saved(tmp_path: Path) -> None:
-    tensors = {"server/w": torch.rand(3), "ids": torch.arange(2)}
+    odd = {"none": torch.zeros(0), "one": torch.zeros(1).expand(1), "bool": torch.tensor(True)}
+    tensors = {"server/w": torch.rand(3), "ids": torch.arange(2), **odd}
     save_checkpoint(tmp_path / "new" / "folder", tensors, {"round": 3, "loss": 1 / 3})
     loaded = load_checkpoint(tmp_path / "new" / "folder")
     assert loaded is not None
@@ -85,6 +87,56 @@ def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> Non
     (tmp_path / "file").touch()
     with pytest.raises(FedflowError, match="cannot write the checkpoint"):
         save_checkpoint(tmp_path / "file", {}, {})
+
+
+def flip(path: Path, at: int) -> None:
+    """Change one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def flip_tensor(name: str) -> Any:
+    """Change one bit of the tensor ``name`` of a safetensors file."""
+
+    def spoil(path: Path) -> None:
+        content = path.read_bytes()
+        start = 8 + int.from_bytes(content[:8], "little")
+        flip(path, start + json.loads(content[8:start])[name]["data_offsets"][0])
+
+    return spoil
+
+
+def halve(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+DAMAGES: dict[str, tuple[str, Any]] = {
+    "a server tensor": (FILE, flip_tensor("server/model")),
+    "participations": (FILE, flip_tensor("participations")),
+    "a row": ("clients-c.bin", lambda path: flip(path, 1)),
+    "half of the rows": ("clients-c.bin", halve),
+    "all rows": ("clients-c.bin", Path.unlink),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_run_is_not_resumed_from_damaged_files(tmp_path: Path, damage: str) -> None:
+    """Client 0 takes part in round 1, client 1 in round 2: its row is settled again, that of client 0 read."""
+    settings: dict[str, Any] = {"rounds": 3, "checkpoint_every": 1, "checkpoints": tmp_path}
+    simulation = prepare_run(with_cohorts(build_method("scaffold"), [[0], [1]]), quadratics(), **settings)
+    rounds = simulation.rounds()
+    for _ in range(2):
+        next(rounds)
+    assert simulation.folder is not None
+    name, spoil = DAMAGES[damage]
+    file = simulation.folder / name
+    spoil(file)
+    with pytest.raises(FedflowError) as error:
+        run(with_cohorts(build_method("scaffold"), [[0]]), quadratics(), **settings)
+    assert str(file) in str(error.value)
+    assert str(error.value).endswith("delete its folder to start over")
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

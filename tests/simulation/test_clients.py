@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedflow.errors import FedflowError
 from fedflow.simulation.clients import ClientStore
 
 FIRST = {"model": torch.arange(3.0), "c": torch.zeros(2, dtype=torch.float64)}
@@ -79,6 +80,23 @@ def test_a_store_killed_before_its_rows_reached_the_files_redoes_them(tmp_path: 
     assert torch.equal(again.get(1)["model"], row(2))
     assert torch.equal(again.get(2)["model"], row(3))
     assert again.get(3)["model"] is FIRST["model"]
+
+
+def test_rows_of_an_earlier_process_are_compared_with_their_digests(tmp_path: Path) -> None:
+    store = ClientStore(FIRST, 10, tmp_path)
+    for k in (1, 2):
+        store.put(k, {"model": row(k)})
+    store.settle()
+    checkpoint = store.changes()
+    store._file("model")[2, 1] += 1
+    again = ClientStore(FIRST, 10, tmp_path)
+    again.restore(checkpoint)
+    assert torch.equal(again.get(1)["model"], row(1))
+    with pytest.raises(FedflowError, match=r"clients-model.bin is damaged .*client 2 .* start over$"):
+        again.get(2)
+    again.put(2, {"model": row(5)})
+    again.settle()
+    assert torch.equal(again.get(2)["model"], row(5))
 
 
 def test_rows_after_the_last_checkpoint_are_forgotten(store: ClientStore) -> None:

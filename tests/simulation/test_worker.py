@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from support import SIZES, images, run
+from support import SIZES, forbid_fallback, images, run
+from torch import Tensor
 
 from fedflow.data import Dataset
 from fedflow.errors import FedflowError
@@ -73,6 +74,49 @@ def test_a_method_that_vmap_cannot_run_is_named_with_the_reason(
     monkeypatch.setattr(worker, "TOLD", set())
     with pytest.warns(UserWarning, match=r"vmap failed \(RuntimeError: .*data-dependent control flow"):
         run(Branching(), federation, cohort="vmap", rounds=1)
+
+
+class Uneven(FedAvg):
+    """FedAvg that shifts the models of some clients, which alone receive the shift, and keep some more."""
+
+    def client_state(self, model: Any, initial: Tensor) -> dict[str, Tensor]:
+        return {"seen": initial[:2]}
+
+    def broadcast(self, server: Any, client: int) -> dict[str, Tensor]:
+        w, shifts = server["model"], {0: torch.ones(1), 3: torch.full((2,), 0.5), 4: torch.full((2,), 0.25)}
+        return {"model": w} | ({"shift": shifts[client]} if client in shifts else {})
+
+    def local(self, client: Any) -> Any:
+        shift = client.received.get("shift", torch.zeros(1)).mean()
+        w = client.fit(start=client.received["model"] + shift)
+        return client.update(model=w, weight=1.0, keep={"seen": w[:2]} if "shift" in client.received else {})
+
+
+def test_clients_that_receive_other_names_or_shapes_train_in_other_calls(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = run(Uneven(), federation, cohort="loop", rounds=2)
+    spy = Spy(room=8)
+    monkeypatch.setattr(worker, "together", spy)
+    forbid_fallback(monkeypatch)
+    vmapped = run(Uneven(), federation, cohort="vmap", rounds=2)
+    assert sorted(spy.asked) == sorted([1, 2, 5] * 2)
+    for name, w in loop.state().items():
+        torch.testing.assert_close(vmapped.state()[name], w, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_only_a_client_that_raises_is_tried_again(federation: Federation, value: float) -> None:
+    tried: list[int] = []
+
+    class Diverging(FedAvg):
+        def local(self, client: Any) -> Any:
+            tried.append(int(client.samples))
+            return client.update(model=client.received["model"] * (value if len(tried) == 1 else 1))
+
+    ran = run(Diverging(), federation, rounds=1)
+    assert ran.rounds[0].failed == {0: "its update holds NaN or infinite values"}
+    assert tried == [*SIZES]
 
 
 @pytest.mark.parametrize("cohort", ["loop", "vmap"])
