@@ -15,6 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedflow.errors import BadInput, FedflowError
 
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-console = Console()
+console = Console(markup=False, emoji=False)  # names, reasons and references may hold square brackets
 
 Root = Annotated[
     Path, typer.Option(help="The project's folder: params.yaml, data, results and mlruns lie there.")
@@ -77,9 +78,8 @@ def main() -> None:
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(
-        f"fedflow: {' '.join(message.split())}", markup=False
-    )
+    stderr = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
+    stderr.print(f"fedflow: {' '.join(message.split())}")
     sys.exit(code)
 
 
@@ -135,7 +135,7 @@ def sweep(
     params = load_params(root / "params.yaml", settings or [])
     cells = list(product(params.grid.partitions, params.grid.methods, params.grid.seeds))
     for cell in cells:
-        Experiment(params, *cell, root=root).check()
+        Experiment(params, *cell, root=root, sweep=name).check()
     if params.engine.executor == "inline":
         from fedflow.inline import federate
 
@@ -241,7 +241,7 @@ def methods(
     if name not in METHODS:
         raise unknown_name("method.name", name, METHODS)
     page = describe(METHODS[name])
-    console.print(f"[bold]{page.label}[/bold]  ({name})\n")
+    console.print(Text.assemble((page.label, "bold"), f"  ({name})\n"))
     _print_text(page.text)
     _print_options(page.options)
     console.print(
@@ -250,7 +250,7 @@ def methods(
         highlight=False,
     )
     if page.published:
-        console.print(f"Published results: {'; '.join(page.published)}", markup=False, highlight=False)
+        console.print(f"Published results: {'; '.join(page.published)}", highlight=False)
 
 
 @app.command()
@@ -286,7 +286,7 @@ def schemes(
     page = describe(SCHEMES[name])
     _print_text(page.text)
     _print_options(page.options)
-    console.print(f"In params.yaml, under partitions:  mine: {page.example}", markup=False, highlight=False)
+    console.print(f"In params.yaml, under partitions:  mine: {page.example}", highlight=False)
 
 
 @partitions_app.callback()
@@ -329,7 +329,7 @@ def compare(
     entries = {name: params.partition(name) for name in names}  # all names first: nothing is made in vain
     comparisons = []
     for name, entry in entries.items():
-        with console.status(f"{name}: comparing clients ..."):
+        with console.status(Text(f"{name}: comparing clients ...")):
             dataset = load_prepared(prepare_dataset(params, entry.dataset, root))
             partition = load_partition(prepare_partition(params, name, root))
             comparisons.append(compare(partition, dataset, name=name))
@@ -409,10 +409,10 @@ def doctor(root: Root = Path()) -> None:
     from fedflow.doctor import examine
 
     findings = examine(root)
-    signs = {"ok": "[green]ok[/green]", "note": "[yellow]note[/yellow]", "bad": "[red]bad[/red]"}
+    colours = {"ok": "green", "note": "yellow", "bad": "red"}
     table = Table(show_header=False, box=None, pad_edge=False)
     for finding in findings:
-        table.add_row(signs[finding.status], finding.what, finding.detail)
+        table.add_row(Text(finding.status, colours[finding.status]), finding.what, finding.detail)
     console.print(table)
     if any(finding.status == "bad" for finding in findings):
         raise typer.Exit(2)
@@ -476,7 +476,7 @@ def _print_text(text: str) -> None:
         if not paragraph.startswith(">>>"):
             items = re.split(r"\n(?=\*|[A-Z][\w ]{2,20}: )", paragraph)
             paragraph = "\n".join(textwrap.fill(" ".join(i.split()), console.width) for i in items)
-        console.print(paragraph, markup=False, highlight=False, soft_wrap=True)
+        console.print(paragraph, highlight=False, soft_wrap=True)
         console.print()
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -116,6 +117,10 @@ class Experiment:
 
     def check(self) -> None:
         """Raise `BadInput` for any name or value that this experiment cannot run with."""
+        if self.sweep is not None and not re.fullmatch(r"[\w-][\w.-]*", self.sweep, re.ASCII):
+            raise BadInput(
+                "sweep", self.sweep, "a name of letters, digits, '-', '_' and '.', not first a '.'"
+            )
         self.params.method(self.method, self.partition)
         self.params.model(self.dataset)
         for name in self.datasets:

@@ -1,4 +1,7 @@
-"""Progress in the terminal: a bar over the rounds, or plain lines where the output is no terminal."""
+"""Progress in the terminal: a bar over the rounds, or plain lines where the output is no terminal.
+
+Text comes from anywhere (reasons of failures, names): square brackets and colons in it mean nothing to rich.
+"""
 
 from typing import Self
 
@@ -8,19 +11,24 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedflow.simulation.outcome import Round
 
 
+def plain() -> Console:
+    """A console that prints text as it is."""
+    return Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
 def say(line: str) -> None:
     """One plain line, also beside a bar and from within a flow."""
-    Console(highlight=False, soft_wrap=True).print(line, markup=False)
+    plain().print(line)
 
 
 class RoundBar:
     """Shows a run's rounds, its accuracy when measured, and every client that is left out."""
 
     def __init__(self, title: str) -> None:
-        self.title, self.console = title, Console(highlight=False, soft_wrap=True)
+        self.title, self.console = title, plain()
         self.bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"), TimeRemainingColumn(),
+            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}", markup=False), TimeRemainingColumn(),
             console=self.console, disable=not self.console.is_terminal,
         )  # fmt: skip
         self.task = self.bar.add_task(title, total=None, note="")

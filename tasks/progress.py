@@ -1,5 +1,7 @@
 """Progress and results as Prefect artifacts, so that a run can be followed in the Prefect UI."""
 
+import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -14,18 +16,35 @@ from fedflow.experiment import Experiment
 from fedflow.simulation.outcome import Round
 
 
+def artifact_key(*parts: object) -> str:
+    """A key that Prefect accepts: lower case, digits and dashes, with a digest of names that hold others.
+
+    >>> artifact_key("mnist5k-dir", "lg_fedavg", 0)
+    'mnist5k-dir-lg-fedavg-0'
+    >>> artifact_key("my.part", "rounds")
+    'my-part-rounds-aee7c5'
+    """
+    text = "-".join(map(str, parts))
+    key = re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")
+    if not re.fullmatch("[A-Za-z0-9_-]+", text):  # what was replaced may be all that tells two names apart
+        key = f"{key}-{hashlib.blake2b(text.encode(), digest_size=3).hexdigest()}".strip("-")
+    return key
+
+
 class PrefectProgress:
     """A progress bar over the rounds, a table of evaluations, and a summary at the end."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
-        self.key = f"{experiment.partition}-{experiment.method}-{experiment.seed}".lower().replace("_", "-")
         self.rows: list[dict[str, Any]] = []
         self.done = 0.0
 
+    def _key(self, what: str) -> str:
+        return artifact_key(self.experiment.partition, self.experiment.method, self.experiment.seed, what)
+
     def __enter__(self) -> Self:
         self.artifact = create_progress_artifact(
-            0.0, key=f"{self.key}-rounds", description=self.experiment.title
+            0.0, key=self._key("rounds"), description=self.experiment.title
         )
         return self
 
@@ -48,10 +67,10 @@ class PrefectProgress:
 
     def finish(self, metrics: dict[str, Any]) -> None:
         """Leave the table of evaluations and a summary."""
-        create_table_artifact(table=self.rows, key=f"{self.key}-accuracy", description="Accuracy by round")
+        create_table_artifact(table=self.rows, key=self._key("accuracy"), description="Accuracy by round")
         lines = [f"| {name} | {value} |" for name, value in metrics.items() if value is not None]
         create_markdown_artifact(
-            "\n".join(["| metric | value |", "|---|---|", *lines]), key=f"{self.key}-summary"
+            "\n".join(["| metric | value |", "|---|---|", *lines]), key=self._key("summary")
         )
 
 
@@ -67,4 +86,6 @@ def comparison(name: str, results: Sequence[dict[str, Any]]) -> None:
         "bytes_up",
     )
     table = [{column: result[column] for column in columns} for result in results]
-    create_table_artifact(table=table, key=f"{name}-comparison".lower(), description="Every run of the sweep")
+    create_table_artifact(
+        table=table, key=artifact_key(name, "comparison"), description="Every run of the sweep"
+    )

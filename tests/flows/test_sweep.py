@@ -1,5 +1,7 @@
 """Flows over many runs."""
 
+import re
+
 
 def test_a_sweep_lists_its_runs_under_one_parent(api, root, mlflow_runs, seen):
     from flows.sweep import sweep
@@ -13,6 +15,19 @@ def test_a_sweep_lists_its_runs_under_one_parent(api, root, mlflow_runs, seen):
     assert sorted(run.data.tags["method"] for run in children) == ["ditto", "fedavg"]
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
     assert [(a.key, a.type) for a in seen("sweep").artifacts] == [("both-comparison", "table")]
+
+
+def test_names_with_dots_and_capitals_have_pages_too(api, root, seen):
+    from flows.sweep import sweep
+
+    file = root / "params.yaml"
+    file.write_text(file.read_text().replace("digits-6", "My.part_6"))
+    sweep(root=str(root), name="three_seeds.v2", settings=["run.rounds=1", "grid.methods=[fedavg]"])
+    (comparison,) = seen("sweep").artifacts
+    assert re.fullmatch("three-seeds-v2-comparison-[0-9a-f]{6}", comparison.key)
+    keys = sorted(artifact.key for artifact in seen("federate").artifacts)
+    for key, what in zip(keys, ("accuracy", "rounds", "summary"), strict=True):
+        assert re.fullmatch(f"my-part-6-fedavg-0-{what}-[0-9a-f]{{6}}", key)
 
 
 def test_the_pipeline_ends_with_the_report(api, root, seen):

@@ -1,0 +1,52 @@
+"""What is printed holds text of others as it is: square brackets are no markup."""
+
+import pytest
+from command import PARAMS, fedflow
+
+from fedflow.simulation.outcome import Round
+from fedflow.terminal import RoundBar
+
+REASONS = [
+    "RuntimeError: [/pytorch/third_party/gloo/pair.cc:525] Connection closed by peer",
+    "ValueError: expected [n, c], got [n]",
+    "RuntimeError: [enforce fail at alloc_cpu.cpp:118] . :warning: not enough memory",
+]
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_the_reason_of_a_failed_client_is_printed_in_full(capsys, reason):
+    with RoundBar("part[a] · fedavg") as bar:
+        bar.round(Round(1, [0, 1], 1.0, 10, 10, failed={1: reason}, local_accuracy=0.5), 2)
+    assert capsys.readouterr().out.splitlines() == [
+        f"part[a] · fedavg: round 1: client 1 left out: {reason}",
+        "part[a] · fedavg: round 1/2, local accuracy 0.500",
+    ]
+
+
+def test_a_bar_shows_its_title_in_full(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+    with RoundBar("part[a] · [/b]") as bar:
+        bar.round(Round(1, [0, 1], 1.0, 10, 10), 2)
+    assert "part[a] · [/b]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", ["[/b]", "[bold]"])
+def test_tables_and_errors_show_values_in_full(capsys, tmp_path, value):
+    (tmp_path / "params.yaml").write_text(PARAMS.replace("fraction: 0.5", f"fraction: '{value}'"))
+    assert f"{value!r} is not accepted" in fedflow(capsys, "doctor", "--root", tmp_path).out
+    assert f"{value!r} is not accepted" in fedflow(capsys, "partition", "skewed", "--root", tmp_path).err
+
+
+def test_references_of_options_are_shown(capsys):
+    from fedflow.methods import METHODS
+    from fedflow.methods.catalogue import describe
+
+    name, source = next(
+        (name, option["source"])
+        for name in sorted(METHODS)
+        for option in describe(METHODS[name]).options
+        if option["source"] and option["source"][0].islower()
+    )
+    words = f"[{source.split()[0]}"
+    assert words in fedflow(capsys, "methods", name).out
