@@ -1,11 +1,12 @@
 """Dirichlet with exact sizes: every client draws its samples one by one from its own label prior.
 
-Order of sampling: sizes are fixed (equal, or lognormal with ``sigma``, see `draw_sizes`) and client k
+Order of sampling: sizes are fixed (equal, or as in `iid` with ``sigma``, ``power``, ``sizes``) and client k
 draws p_k ~ Dir(alpha, .., alpha) [K]. Then, until all are full: a client that is not full is picked
 uniformly and takes a sample of a label drawn from p_k; a label that is exhausted is drawn again (which
 is a draw from p_k over the labels that are left; uniform where p_k has no mass there). Picking is done
 by clocks that tick after Exp(1) times, at which their clients draw until full: the next tick is anyone's
-with equal probability. Every sample is used once. Smaller alpha is more skewed.
+with equal probability. Every sample is used once, unless given sizes sum to less. Smaller alpha is more
+skewed.
 Source: FedDyn (Acar et al., ICLR 2021), alpha 0.6 and 0.3.
 
 >>> import numpy as np
@@ -17,25 +18,22 @@ Source: FedDyn (Acar et al., ICLR 2021), alpha 0.6 and 0.3.
 
 import numpy as np
 
-from fedflow.partition.base import Samples, Scheme, Split, by_counts, num_classes, register
-from fedflow.partition.sizes import draw_sizes
+from fedflow.partition.base import Samples, Split, by_counts, num_classes, register
+from fedflow.partition.sizes import Sized
 from fedflow.settings import option
 
 BLOCK = 1 << 16  # draws at a time, which bounds memory
 
 
 @register("dirichlet_exact")
-class DirichletExact(Scheme):
+class DirichletExact(Sized):
     alpha: float = option(
         0.3, "concentration of a client's label prior; smaller is more skewed", gt=0, grid=(0.6, 0.3)
-    )
-    sigma: float = option(
-        0.0, "sd of the log of a client's size; 0 = equal sizes", ge=0, source="FedDyn: 0.3"
     )
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
         labels, classes = samples.labels, num_classes(samples.labels)
-        sizes = draw_sizes(len(labels), clients, self.sigma, rng)
+        sizes = self.draw(len(labels), clients, rng)
         prior = rng.dirichlet(np.full(classes, self.alpha), clients)
         client = _picked(sizes, rng)
         label = _drawn(prior, client, np.bincount(labels), rng)

@@ -1,11 +1,13 @@
 """IID: every client gets an equal random share of all samples.
 
 Order of sampling: one permutation of all positions, cut into N runs; with n = q N + r the first r
-clients get q + 1 samples, the others q. ``sigma`` > 0 draws lognormal sizes first (see `draw_sizes`);
-larger is more unequal. ``stratified`` sorts the permutation by label (stable) and lets clients take
-turns instead, so that all hold the same number of each label where that divides, and nearly so where
-not. Every sample is used once.
-Source: "homo" of NIID-Bench; unequal sizes and exact class balance of FedDyn (Acar et al., ICLR 2021).
+clients get q + 1 samples, the others q. Sizes may be unequal: lognormal with ``sigma`` (drawn first, see
+`draw_sizes`), in proportion to k^``power`` for client k, or given one by one (``sizes``). ``stratified``
+sorts the permutation by label (stable) and lets clients take turns instead, so that all hold the same
+number of each label where that divides, and nearly so where not. Every sample is used once, unless given
+sizes sum to less.
+Source: "homo" of NIID-Bench; unequal sizes and exact class balance of FedDyn (Acar et al., ICLR 2021);
+``power`` 1 and 2 are the linear and square partitioners of Flower.
 
 >>> import numpy as np
 >>> parts = IID().split(Samples(np.zeros(10, dtype=int)), 4, np.random.default_rng(0)).train
@@ -15,26 +17,25 @@ Source: "homo" of NIID-Bench; unequal sizes and exact class balance of FedDyn (A
 
 import numpy as np
 
-from fedflow.partition.base import Samples, Scheme, Split, gather, register
-from fedflow.partition.sizes import draw_sizes, turns
+from fedflow.partition.base import Samples, Split, gather, register
+from fedflow.partition.sizes import Sized, turns
 from fedflow.settings import option
 
 
 @register("iid")
-class IID(Scheme):
-    sigma: float = option(
-        0.0, "sd of the log of a client's size; 0 = equal sizes", ge=0, source="FedDyn: 0.3"
-    )
+class IID(Sized):
     stratified: bool = option(
         False, "the same number of each label for all", source="FedDyn: true on CIFAR-100"
     )
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
         labels = samples.labels
-        sizes = draw_sizes(len(labels), clients, self.sigma, rng)
-        order, owner = rng.permutation(len(labels)), np.empty(len(labels), np.int64)
+        sizes = self.draw(len(labels), clients, rng)
+        order, rest = rng.permutation(len(labels)), len(labels) - sizes.sum()
+        owner = np.full(len(labels), -1)
         if self.stratified:
-            owner[order[np.argsort(labels[order], kind="stable")]] = turns(sizes)
+            turn = turns(np.append(sizes, rest))  # the last one is nobody's
+            owner[order[np.argsort(labels[order], kind="stable")]] = np.where(turn < clients, turn, -1)
         else:
-            owner[order] = np.repeat(np.arange(clients), sizes)
+            owner[order[: sizes.sum()]] = np.repeat(np.arange(clients), sizes)
         return Split(gather(owner, clients))

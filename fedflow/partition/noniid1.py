@@ -1,6 +1,7 @@
 """Noniid1: label skew in which most clients resemble the first, and the others hold little of its labels.
 
-Order of sampling: m = max(1, round(fraction K)) labels are drawn, the base set H, which client 0 holds.
+Order of sampling: m = max(1, round(fraction K)) labels (halves to the even number) are drawn, the base set
+H, which client 0 holds.
 For every client u is uniform in {0, 1, 2}, x in [ceil(K / 2), K - 1] and y in [0, floor(K / 4)]; it holds
 s random labels of H and m - s others, s = ceil(x m / K) for u = 0 and 1, less ceil(0.05 m) where that is
 all of H and u = 0, and s = ceil(y m / K) for u = 2. Then each label is divided as in label skew; a label

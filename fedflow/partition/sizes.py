@@ -2,6 +2,49 @@
 
 import numpy as np
 
+from fedflow.errors import BadInput
+from fedflow.partition.base import Samples, Scheme
+from fedflow.partition.dirichlet import portions
+from fedflow.settings import option
+
+
+class Sized(Scheme):
+    """Base of schemes that fix sizes beforehand: equal, lognormal, by a power law, or one by one."""
+
+    sigma: float = option(
+        0.0, "sd of the log of a client's size; 0 = equal sizes", ge=0, le=10, source="FedDyn: 0.3"
+    )
+    power: float = option(
+        0.0, "sizes in proportion to k^power, client k = 1..N; 0 = equal sizes", ge=-10, le=10,
+        source="Flower: linear 1, square 2; Zipf's law -1",
+    )  # fmt: skip
+    sizes: list[int] | None = option(
+        None, "size of each client; other samples stay unused; null = all are used", ge=1
+    )
+
+    def validate(self) -> None:
+        given = [name for name in ("sizes", "sigma", "power") if getattr(self, name) not in (None, 0)]
+        if len(given) > 1:
+            raise BadInput(
+                f"partition.{given[1]}", getattr(self, given[1]), f"0, because {given[0]} is given"
+            )
+
+    def count(self, samples: Samples) -> int:
+        return super().count(samples) if self.sizes is None else len(self.sizes)
+
+    def draw(self, total: int, clients: int, rng: np.random.Generator) -> np.ndarray:
+        """Sizes [N] that sum to ``total``, or to less where they are given."""
+        if self.sizes is None:
+            return (
+                by_power(total, clients, self.power)
+                if self.power
+                else draw_sizes(total, clients, self.sigma, rng)
+            )
+        if len(self.sizes) != clients or sum(self.sizes) > total:
+            accepted = f"{clients} whole numbers, one per client, that sum to at most {total}"
+            raise BadInput("partition.sizes", self.sizes, accepted)
+        return np.array(self.sizes)
+
 
 def draw_sizes(total: int, clients: int, sigma: float, rng: np.random.Generator) -> np.ndarray:
     """Sizes [N] that sum to ``total``: equal (the first get one more), or lognormal where ``sigma`` > 0.
@@ -16,6 +59,16 @@ def draw_sizes(total: int, clients: int, sigma: float, rng: np.random.Generator)
     sizes = np.floor(drawn / drawn.sum() * total).astype(np.int64)
     sizes[0] += total - sizes.sum()
     return sizes
+
+
+def by_power(total: int, clients: int, power: float) -> np.ndarray:
+    """Sizes [N] in proportion to k^power, k = 1..N, that sum to ``total``; cut as labels are by `portions`.
+
+    >>> by_power(1000, 4, 1).tolist(), by_power(1000, 4, -1).tolist()
+    ([100, 200, 300, 400], [480, 240, 160, 120])
+    """
+    weights = np.arange(1, clients + 1) ** float(power)
+    return portions(total, weights / weights.sum())
 
 
 def turns(sizes: np.ndarray) -> np.ndarray:

@@ -28,11 +28,10 @@ from fedflow.errors import BadInput
 from fedflow.heterogeneity.classes import class_super_clusters
 from fedflow.partition.base import Indices, Samples, Scheme, Split, num_classes, register
 from fedflow.partition.dirichlet import Dirichlet
-from fedflow.partition.label_skew import divide, draw_labels
+from fedflow.partition.label_skew import TRIES, divide, draw_cover
 from fedflow.partition.shards import Shards
 from fedflow.settings import option
 
-TRIES = 1000
 SMALL = ((0, 83, 53, 82), (1, 54, 43, 51, 70, 92, 62), (23, 69, 30, 95, 67, 73), (47, 96, 59, 52))
 PUBLISHED: dict[str, tuple[tuple[int, ...], ...]] = {  # Table 5.7; that of FMNIST is in the code
     "cifar10": ((0, 1, 8, 9), (2, 3, 4, 5, 6, 7)),  # vehicles, animals
@@ -154,10 +153,9 @@ class SuperClusters(Scheme):
     def _owned(self, ids: np.ndarray, size: int, clients: int, rng: np.random.Generator) -> np.ndarray:
         """Which of the classes of a super cluster its clients hold, bool [a_z, s_z]."""
         held = self._held(size)
-        for _ in range(TRIES):
-            owned = draw_labels(ids % size, size, held, rng)
-            if owned.any(0).all():
-                return owned
+        owned = draw_cover(ids % size, size, held, rng)
+        if owned is not None:
+            return owned
         raise BadInput(
             "partition.clients",
             clients,

@@ -57,5 +57,5 @@ def test_a_minimum_is_reached_or_refused():
     samples = Samples(np.repeat(np.arange(2), 50))
     with pytest.raises(BadInput, match=r"partition.min_size: 10 .* at most 9 for 11 clients"):
         DirichletClients().split(samples, 11, np.random.default_rng(0))
-    with pytest.raises(BadInput, match=rf"partition.min_size: 33 .* less .* \(none of {TRIES} draws"):
+    with pytest.raises(BadInput, match=rf"partition.min_size: 33 .* less .* in each of {TRIES} draws"):
         DirichletClients(alpha=1e-6, min_size=33).split(samples, 3, np.random.default_rng(0))

@@ -32,7 +32,7 @@ def test_clients_hold_equal_disjoint_parts_of_at_least_two_classes(clients, alph
 
 @pytest.mark.parametrize(("clients", "stock", "seeds"), [(10, 60, 60), (100, 300, 2)])
 def test_at_alpha_0_01_as_many_labels_are_held_as_by_the_specification(clients, stock, seeds):
-    """Shares of clients with 1, 2, .. labels; with most of q rounded to 0 a third of ten clients held 3 to 10."""
+    """Shares of clients with 1, 2, .. labels; with q rounded to 0 a third of ten clients held 3 to 10."""
     labels = np.repeat(np.arange(10), stock)
     expected = [one_by_one([stock] * 10, clients, 0.01, np.random.default_rng(seed)) for seed in range(seeds)]
     found = [

@@ -13,7 +13,8 @@ from fedflow.data import Column
 from fedflow.errors import BadInput
 from fedflow.partition import SCHEMES, PartitionParams, Samples, make_partition
 from fedflow.partition.base import runs
-from fedflow.partition.dirichlet import TRIES, Dirichlet, portions
+from fedflow.partition.dirichlet import LOOK, TRIES, Dirichlet, portions
+from fedflow.partition.dirichlet_clients import DirichletClients
 from fedflow.partition.iid import IID
 from fedflow.partition.label_groups import LabelGroups
 from fedflow.partition.label_skew import LabelSkew
@@ -159,6 +160,7 @@ def cases(draw: st.DrawFn) -> tuple[np.ndarray, int]:
     return np.random.default_rng(draw(st.integers(0, 99))).permutation(labels), clients
 
 
+@pytest.mark.filterwarnings("ignore:label_skew")
 @pytest.mark.parametrize("name", sorted(SCHEMES))
 @given(case=cases(), seed=st.integers(0, 2**32))
 def test_parts_are_disjoint_sorted_and_complete_and_follow_the_seed(name, case, seed):
@@ -235,5 +237,65 @@ def test_a_partition_that_cannot_be_made_names_the_field_and_what_works(scheme, 
 
 def test_dirichlet_gives_up_after_a_bounded_number_of_draws():
     labels = np.repeat(np.arange(2), 50)
-    with pytest.raises(BadInput, match=rf"alpha 0.001 \(none of {TRIES} draws reached it\), or a larger"):
+    with pytest.raises(
+        BadInput,
+        match=rf"alpha 0.001, or a larger alpha: in each of {TRIES} draws \d clients or more had fewer",
+    ):
         Dirichlet(alpha=0.001, min_size=9).split(Samples(labels), 10, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    "scheme", [Dirichlet(alpha=0.001), DirichletClients(alpha=1e-4, min_size=18)], ids=lambda s: s.name
+)
+def test_a_request_that_is_far_out_of_reach_is_refused_after_a_few_draws(scheme):
+    labels = np.arange(2000) % 10
+    with pytest.raises(BadInput, match=rf"in each of {LOOK} draws [2-9]\d clients or more had fewer samples"):
+        scheme.split(Samples(labels), 100, np.random.default_rng(0))
+
+
+def test_what_is_reached_by_a_late_draw_is_what_it_was():
+    """The hash is that of the code which dealt every draw before it looked at the sizes; this is draw 68."""
+    entry = {"dataset": "d", "scheme": "dirichlet", "alpha": 0.1, "min_size": 30, "clients": 20, "seed": 1}
+    made = make_partition(PartitionParams.parse(entry), Samples(np.arange(2000) % 10))
+    assert made.hash == "ac5df75de8679a1a"
+
+
+# Labels without an owner
+
+
+def test_label_skew_says_which_share_of_the_samples_nobody_holds():
+    with pytest.warns(
+        UserWarning, match="6 of 10 labels without owner among 3 clients: 30000 samples .* cover"
+    ):
+        parts = LabelSkew(fraction=0.2).split(Samples(CIFAR10), 3, np.random.default_rng(0)).train
+    assert sizes(parts).sum() == 20_000
+
+
+@pytest.mark.parametrize("clients", [5, 7, 100])
+def test_label_skew_with_cover_gives_every_label_an_owner(clients):
+    for seed in SEEDS:
+        scheme, rng = LabelSkew(fraction=0.2, cover=True), np.random.default_rng(seed)
+        parts = scheme.split(Samples(CIFAR10), clients, rng).train
+        held = labels_held(CIFAR10, parts)
+        assert held.any(0).all() and (held.sum(1) == 2).all() and sizes(parts).sum() == 50_000
+
+
+def test_cover_changes_nothing_where_the_first_draw_covers_all_labels():
+    one, other = (
+        LabelSkew(fraction=0.2, cover=cover).split(Samples(CIFAR10), 20, np.random.default_rng(0)).train
+        for cover in (False, True)
+    )
+    assert all(np.array_equal(a, b) for a, b in zip(one, other))
+
+
+def test_cover_that_cannot_be_is_refused():
+    with pytest.raises(
+        BadInput, match=r"partition.cover: True .* 2 labels for each of 4 clients gives all 10"
+    ):
+        LabelSkew(fraction=0.2, cover=True).split(Samples(CIFAR10), 4, np.random.default_rng(0))
+
+
+def test_halves_of_a_label_go_to_the_even_number():
+    for fraction, labels in ((0.25, 2), (0.35, 4)):
+        parts = LabelSkew(fraction=fraction).split(Samples(CIFAR10), 20, np.random.default_rng(0)).train
+        assert (labels_held(CIFAR10, parts).sum(1) == labels).all()
