@@ -20,6 +20,7 @@ from fedflow.local.client import Client, Update
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.simulation import worker
 from fedflow.simulation.clients import ClientStore
+from fedflow.simulation.evaluation import Scores, evaluate_shard
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import IntroductionShard
 
@@ -124,6 +125,29 @@ def power_cut(store: ClientStore) -> None:
         for k in list(rows)[::2]:
             store._file(row)[k] = 99
     raise KeyboardInterrupt
+
+
+def test_scores_of_a_round_do_not_depend_on_the_rounds_to_come(
+    name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a learning rate that decays: losses tell where accuracies are too coarse."""
+
+    def losses(count: int) -> list[list[float]]:
+        found: list[list[float]] = []
+
+        def spy(job: Any, shard: Any) -> Scores:
+            scores = evaluate_shard(job, shard)
+            found.append(scores.local_loss.tolist())
+            return scores
+
+        monkeypatch.setattr("fedflow.simulation.rounds.evaluate_shard", spy)
+        training = SGD | {"lr_decay": 0.5}
+        ran = run(name, federation, **HALF | {"rounds": count, "training": training, "evaluate_every": 1})
+        assert len(found) == len(ran.rounds)
+        return found
+
+    short, long = losses(2), losses(4)
+    assert long[:2] == short
 
 
 # Clients that fail
