@@ -43,6 +43,18 @@ class Moving(NamedTuple):
     velocity: Tensor | None
 
 
+class Step(NamedTuple):
+    """What `Client.gradient` finds on one batch.
+
+    ``gradient`` [D], zero on buffers; ``loss``, the training loss that is recorded, scalar; ``buffers`` [Q]
+    after this batch, None where they stay as they are.
+    """
+
+    gradient: Tensor
+    loss: Tensor
+    buffers: Tensor | None
+
+
 State = TypeVar("State", bound=tuple)  # of tensors, None, and tuples of them such as `Moving`
 
 
@@ -106,24 +118,23 @@ class Client:
         self.trained: Tensor | None = None
         self.times: Tensor  # the engine knows them
         self.train_loss = torch.zeros((), dtype=model.dtype, device=index.device)
-        self._seen: tuple[Tensor, Tensor | None] | None = None
+        self._heard: list[tuple[Tensor, Tensor | None]] | None = None  # while an objective is evaluated
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
         """Mean loss F_k of ``w`` [D] on one batch, scalar, in training mode."""
         if w.requires_grad and (compiled := self._compiled_for(batch)):
-            value = compiled.loss(w, batch.x, batch.y)
-            self._seen = value.detach(), None
-            return value
-        half = self.training.precision == "bf16"
-        with torch.autocast(self._index.device.type, torch.bfloat16, enabled=half):
+            return self._note(compiled.loss(w, batch.x, batch.y), None)
+        if self.training.precision == "bf16":
+            with torch.autocast(self._index.device.type, torch.bfloat16):
+                outputs, stats = self.model.train_outputs(w, batch.x)
+            outputs = outputs.to(self.model.dtype)
+        else:
             outputs, stats = self.model.train_outputs(w, batch.x)
-        outputs = outputs.to(self.model.dtype) if half else outputs
         if batch.mask is None:
             value = self.model.loss(outputs, batch.y)
         else:
             value = _mean(self.model.losses(outputs, batch.y), batch.mask)
-        self._seen = value.detach(), stats
-        return value
+        return self._note(value, stats)
 
     def data(self, raw: bool = False) -> tuple[Tensor, Tensor]:
         """All inputs [n_k, ...] and targets [n_k] of this client; ``raw``: pixels 0..255 as they are stored.
@@ -185,24 +196,28 @@ class Client:
         momentum buffer. Buffers follow the network's own rule.
         """
 
-        def step(now: Moving, batch: Batch) -> Moving:
-            g = self.gradient(now.w, batch, loss)
-            return self.descend(now, g, lr=lr, correction=correction)
+        def step(now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
+            found = self.gradient(now.w, batch, loss)
+            return self.descend(now, found, lr=lr, correction=correction), found.loss
 
         self.trained = self.walk(step, self.moving(start), (stream,)).w
         return self.trained
 
-    def walk(self, step: Callable[..., State], start: State, streams: Sequence[str] = ("batches",)) -> State:
+    def walk(
+        self,
+        step: Callable[..., tuple[State, Tensor]],
+        start: State,
+        streams: Sequence[str] = ("batches",),
+    ) -> State:
         """What `fit` does, for methods with steps of their own: the state after all local steps.
 
-        ``step(state, batch)`` returns the next state; with several ``streams``, which must have equally
-        many epochs, it gets a batch of each. Steps that a padded client does not have change nothing.
+        ``step(state, batch)`` returns the next state and its training loss, scalar, of which the mean over
+        the steps is recorded; with several ``streams``, which must have equally many epochs, it gets a batch
+        of each. Steps that a padded client does not have change nothing.
         """
         now, losses = start, torch.zeros_like(self.train_loss)
         for *batches, active in zip(*map(self._batches, streams), self._active(streams[0]), strict=True):
-            later = step(now, *batches)
-            assert self._seen is not None
-            value = self._seen[0]
+            later, value = step(now, *batches)
             if active is not None:
                 later, value = _where(active, later, now), value * active
             now, losses = later, losses + value
@@ -213,28 +228,34 @@ class Client:
         """``w`` [D] at the start of its training."""
         return Moving(w, torch.zeros_like(w) if self.training.momentum else None)
 
-    def gradient(self, w: Tensor, batch: Batch, loss: Loss | None = None) -> Tensor:
-        """Gradient [D] of ``loss`` (of `Client.loss`) at ``w`` on one batch (zero on buffers)."""
-        g, value, stats = self._gradient(loss or self.loss, w, batch)
-        self._seen = value, stats
-        return g
+    def gradient(self, w: Tensor, batch: Batch, objective: Loss | None = None) -> Step:
+        """One gradient of ``objective`` (default: `Client.loss`) at ``w`` [D] on one batch.
+
+        The loss recorded is the data loss where the objective calls `Client.loss` once, so that penalties
+        do not count; where it does so never, or several times, the value of the objective. Buffers become
+        those after the first of these calls, and stay as they are without one.
+        """
+        objective = objective or self.loss
+        if objective == self.loss and (compiled := self._compiled_for(batch)):
+            return Step(*compiled(w, batch.x, batch.y), None)
+        before, self._heard = self._heard, []
+        try:
+            return self._gradient(objective, w, batch, self._heard)
+        finally:
+            self._heard = before
 
     def descend(
-        self, now: Moving, g: Tensor, *, lr: float | None = None, correction: Tensor | None = None
+        self, now: Moving, step: Step, *, lr: float | None = None, correction: Tensor | None = None
     ) -> Moving:
-        """One step of SGD along ``g`` [D], with clipping, weight decay and momentum, as `fit` takes it.
-
-        Buffers become those after the last `gradient`.
-        """
+        """One step of SGD along the gradient, with clipping, weight decay and momentum, as `fit` takes it."""
         w, velocity = now
-        g = self._shaped(g, w)
+        g = self._shaped(step.gradient, w)
         if velocity is not None:
             g = velocity = self.training.momentum * velocity + g
         if correction is not None:
             g = g + correction
         w = _along(w, g, self.lr if lr is None else lr)
-        stats = None if self._seen is None else self._seen[1]
-        return Moving(w if stats is None else torch.cat([w[: self.model.parameters], stats]), velocity)
+        return Moving(self._with(w, step.buffers), velocity)
 
     def update(
         self,
@@ -302,10 +323,9 @@ class Client:
             positions = torch.arange(start, min(start + EVALUATION_BATCH, len(self._index)), device=w.device)
             mask = None if self._real is None else self._real[positions]
             count = len(positions) if mask is None else mask.sum()
-            g, loss, stats = self._gradient(self.loss, after, self._batch(positions, mask))
+            g, loss, stats = self.gradient(after, self._batch(positions, mask))
             total, value = total + count * g, value + count * loss
-            if stats is not None:
-                after = torch.cat([w[: self.model.parameters], stats])
+            after = self._with(after, stats)
         return total / self.samples, value / self.samples, after
 
     def _shaped(self, g: Tensor, w: Tensor) -> Tensor:
@@ -318,24 +338,35 @@ class Client:
     def _compiled_for(self, batch: Batch) -> Gradient | None:
         return self._compiled if self._compiled and self._compiled.takes(batch.x, batch.y) else None
 
-    def _gradient(self, loss: Loss, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Gradient [D] of ``loss``, the data loss of the batch, and the buffers after it."""
-        if loss == self.loss and (compiled := self._compiled_for(batch)):
-            return *compiled(w, batch.x, batch.y), None
+    def _note(self, value: Tensor, buffers: Tensor | None) -> Tensor:
+        """``value``, a data loss, of which the objective that is evaluated, if any, takes note."""
+        if self._heard is not None:
+            self._heard.append((value.detach(), buffers))
+        return value
+
+    def _with(self, w: Tensor, buffers: Tensor | None) -> Tensor:
+        """``w`` [D] with these ``buffers`` [Q], if any."""
+        return w if buffers is None else torch.cat([w[: self.model.parameters], buffers])
+
+    def _gradient(self, objective: Loss, w: Tensor, batch: Batch, heard: list) -> Step:
+        def told(value: Tensor) -> tuple[Tensor, Tensor | None]:
+            """The loss to record, and the buffers."""
+            data, buffers = heard[0] if heard else (value, None)
+            return (data if len(heard) == 1 else value).detach(), buffers
+
         if not self._vmapped:
             leaf = w.detach().requires_grad_()
-            (g,) = torch.autograd.grad(loss(leaf, batch), leaf)
-            assert self._seen is not None
-            return self.model.trainable(g), *self._seen
+            value = objective(leaf, batch)
+            (g,) = torch.autograd.grad(value, leaf)
+            return Step(self.model.trainable(g), *told(value))
 
         def with_aux(w: Tensor) -> tuple[Tensor, tuple]:
-            value = loss(w, batch)
-            assert self._seen is not None
-            value_seen, stats = self._seen
-            return value, (value_seen, () if stats is None else stats)
+            value = objective(w, batch)
+            loss, buffers = told(value)
+            return value, (loss, () if buffers is None else buffers)
 
-        g, (value, stats) = torch.func.grad(with_aux, has_aux=True)(w)
-        return self.model.trainable(g), value, stats if isinstance(stats, Tensor) else None
+        g, (loss, buffers) = torch.func.grad(with_aux, has_aux=True)(w)
+        return Step(self.model.trainable(g), loss, buffers if isinstance(buffers, Tensor) else None)
 
 
 def _along(w: Tensor, g: Tensor, lr: Tensor | float) -> Tensor:

@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedflow.local.client import Batch, Client, Moving, Update
+from fedflow.local.client import Batch, Client, Moving, Step, Update
 from fedflow.methods.base import register
 from fedflow.methods.fedavg import FedAvg
 from fedflow.models.flat import FlatModel
@@ -45,12 +45,13 @@ class APFL(FedAvg):
         return {"personal": initial, "alpha": initial.new_full((1,), self.alpha)}
 
     def local(self, client: Client) -> Update:
-        def step(now: State, batch: Batch) -> State:
+        def step(now: State, batch: Batch) -> tuple[State, Tensor]:
             w, v, alpha, lr = now
             w_next = client.descend(w, client.gradient(w.w, batch))
-            g = client.gradient(mixture(alpha, v.w, w.w), batch)
-            v_next = client.descend(v, alpha * g)
-            return w_next, v_next, (alpha - lr * ((v.w - w.w) @ g)).clamp(0, 1), torch.zeros_like(lr)
+            g, loss, buffers = client.gradient(mixture(alpha, v.w, w.w), batch)
+            v_next = client.descend(v, Step(alpha * g, loss, buffers))
+            alpha_next = (alpha - lr * ((v.w - w.w) @ g)).clamp(0, 1)
+            return (w_next, v_next, alpha_next, torch.zeros_like(lr)), loss
 
         start, alpha = client.received["model"], client.kept["alpha"]
         lr = torch.zeros_like(alpha) + (client.lr if self.adaptive else 0)

@@ -13,7 +13,7 @@ the x_k, and tosses the coin until it has shown its 1s, and then its 0s: geometr
 *Newcomer*: xbar.
 *Differs from the paper in*: stochastic gradients; those who take part stand for all, and a client that was
 away makes up for the last 1s alone; no more 0s than E epochs have batches, so choose E to have 1/p and more;
-1/p zeros in the first round.
+1/p zeros in the first round. The training loss is that of the steps taken.
 """
 
 from collections.abc import Callable, Mapping
@@ -58,13 +58,16 @@ class L2GD(Method):
         return dict(server)
 
     def local(self, client: Client) -> Update:
-        def step(now: tuple[Moving, Tensor], batch: Batch) -> tuple[Moving, Tensor]:
+        def step(now: tuple[Moving, Tensor], batch: Batch) -> tuple[tuple[Moving, Tensor], Tensor]:
             x, zeros = now
-            moved = client.descend(x, client.gradient(x.w, batch))
-            return Moving(torch.where(zeros > 0, moved.w, x.w), moved.velocity), zeros - 1
+            found = client.gradient(x.w, batch)
+            moved = client.descend(x, found)
+            x = Moving(torch.where(zeros > 0, moved.w, x.w), moved.velocity)
+            return (x, zeros - 1), found.loss * (zeros > 0)
 
-        start = client.moving(self.model_for(client)), client.received["zeros"]
-        x = client.trained = client.walk(step, start)[0].w
+        zeros, steps = client.received["zeros"], client.steps()
+        x = client.trained = client.walk(step, (client.moving(self.model_for(client)), zeros))[0].w
+        client.train_loss = client.train_loss * steps / torch.minimum(steps, zeros).clamp(min=1)
         return client.update(model=x, weight=1.0, keep={"model": x})
 
     def aggregate(self, server: Server, cohort: Cohort) -> Server:
@@ -74,6 +77,7 @@ class L2GD(Method):
 
     def model_for(self, client: Client) -> Tensor:
         """x_k after the ones of the round."""
-        theta = min(1.0, client.lr * self.lam * (1 - self.p) / self.p)
-        pull = 1 - (1 - theta) ** client.received["ones"]
+        ones = client.received["ones"]
+        theta = torch.ones_like(ones, dtype=torch.float64) * (client.lr * self.lam * (1 - self.p) / self.p)
+        pull = 1 - (1 - theta.clamp(max=1)).to(ones) ** ones
         return torch.lerp(client.kept["model"], client.received["mean"], pull)

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedflow.local.client import Batch, Client, Moving, Update
+from fedflow.local.client import Batch, Client, Moving, Step, Update
 from fedflow.local.training import LocalTraining
 from fedflow.methods.base import register
 from fedflow.methods.fedavg import FedAvg
@@ -55,13 +55,15 @@ class PerFedAvg(FedAvg):
         return ("batches", "inner", "hessian") if self.order == "hessian_free" else ("batches", "inner")
 
     def local(self, client: Client) -> Update:
-        def step(now: Moving, outer: Batch, inner: Batch, *hessian: Batch) -> Moving:
+        def step(now: Moving, outer: Batch, inner: Batch, *hessian: Batch) -> tuple[Moving, Tensor]:
             w = now.w
-            v = client.gradient(w - self.alpha * client.gradient(w, inner), outer)
+            v, loss, buffers = client.gradient(w - self.alpha * client.gradient(w, inner).gradient, outer)
             for batch in hessian:
-                ahead, behind = (client.gradient(w + d * v, batch) for d in (self.delta, -self.delta))
-                v = v - self.alpha * (ahead - behind) / (2 * self.delta)
-            return client.descend(now, v, lr=self.beta)
+                ahead, (behind, loss, buffers) = (
+                    client.gradient(w + d * v, batch) for d in (self.delta, -self.delta)
+                )
+                v = v - self.alpha * (ahead.gradient - behind) / (2 * self.delta)
+            return client.descend(now, Step(v, loss, buffers), lr=self.beta), loss
 
         start = client.moving(client.received["model"])
         client.trained = client.walk(step, start, self.batches()).w

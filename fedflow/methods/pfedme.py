@@ -53,16 +53,17 @@ class PFedMe(FedAvg):
         return {"personal": initial}
 
     def local(self, client: Client) -> Update:
-        def step(now: tuple[Tensor, Tensor], batch: Batch) -> tuple[Tensor, Tensor]:
+        def step(now: tuple[Tensor, Tensor], batch: Batch) -> tuple[tuple[Tensor, Tensor], Tensor]:
             w, theta = now
 
             def envelope(theta: Tensor, batch: Batch) -> Tensor:
                 return client.loss(theta, batch) + self.lam / 2 * (theta - w).square().sum()
 
             for _ in range(self.inner_steps):
-                g = client.gradient(theta, batch, envelope)
-                theta = client.descend(Moving(theta, None), g, lr=self.personal_lr).w
-            return client.model.with_buffers(w - client.lr * self.lam * (w - theta), theta), theta
+                found = client.gradient(theta, batch, envelope)
+                theta = client.descend(Moving(theta, None), found, lr=self.personal_lr).w
+            w_next = client.model.with_buffers(w - client.lr * self.lam * (w - theta), theta)
+            return (w_next, theta), found.loss
 
         start = client.received["model"]
         w_k, client.trained = client.walk(step, (start, start))

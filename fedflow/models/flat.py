@@ -12,6 +12,7 @@ import fnmatch
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -176,7 +177,7 @@ class FlatModel:
         """The upper layers that LG-FedAvg shares, where the architecture declares more than its head."""
         return getattr(self._template, "shared_patterns", self.head_patterns)
 
-    @property
+    @cached_property
     def draws_noise(self) -> bool:
         """Whether the network draws random numbers in training (dropout)."""
         return any(isinstance(m, nn.Dropout) and m.p > 0 for m in self._template.modules())

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedflow.data import Examples
 from fedflow.local.client import Client, Update
 from fedflow.partition import Partition
+from fedflow.random import torch_seed
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job, Shard
 from fedflow.simulation.worker import Solved, client_of, solve
@@ -69,6 +70,7 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
     places: dict[object, int] = {}
     model, cluster = (np.zeros(asked, dtype=np.int64) for _ in range(2))
     for i in range(asked):
+        federation.model.seed_noise(torch_seed(job.seed, "served noise", shard.round, shard.clients[i]))
         served = job.method.model_for(client_of(job, federation, shard, i, {}))
         w, number = served if isinstance(served, tuple) else (served, torch.zeros(()))
         if number is None:

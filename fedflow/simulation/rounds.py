@@ -125,7 +125,7 @@ class Simulation:
         """Final scores of every client, on its own and the complete test set, and the models behind them."""
         settings = self.settings
         what = {"full": True, "tune": settings.fine_tune, "trained": settings.keep_trained, "models": True}
-        scores = self._scores("final evaluation", self.scored, **what)
+        scores = self._scores("final evaluation", settings.rounds, self.scored, **what)
         compared = self._compared()
         newcomers = self._welcome()
         last = self.state.history[-1]
@@ -382,7 +382,8 @@ class Simulation:
 
     def _evaluate(self, report: Round) -> None:
         personal = self.job.method.serves == "personal"  # N models on the complete test set: only at the end
-        scores = self._scores(f"round {report.round} · evaluate", self.scored, full=not personal)
+        title = f"round {report.round} · evaluate"
+        scores = self._scores(title, report.round, self.scored, full=not personal)
         local = _known(summarise(scores.local_accuracy))
         report.local_accuracy, report.local_std, report.local_worst10 = (
             local["mean"],
@@ -434,10 +435,11 @@ class Simulation:
         if not late:
             return None
         self._introduce(late)
-        return self._scores("newcomers", late, tune=True)
+        return self._scores("newcomers", self.settings.rounds, late, tune=True)
 
-    def _scores(self, title: str, clients: Sequence[int], **what: Any) -> Scores:
-        number, method, names = self.settings.rounds + 1, self.job.method, self._served_with()
+    def _scores(self, title: str, after: int, clients: Sequence[int], **what: Any) -> Scores:
+        """What clients score ``after`` so many rounds: at the learning rate of the next one."""
+        method, names = self.job.method, self._served_with()
         names += ["trained"] if what.get("trained") else []
         # Where all are served one model, one of them is asked for it.
         asked = None if names or method.serves != "global" else 1
@@ -450,7 +452,7 @@ class Simulation:
             what["models"] = what.get("models", False) and (not own or start < self._recorded)
             shares = [wave[i::workers] for i in range(min(workers, len(wave)))]
             sent = [self._messages(share[:asked], method.deliver, method.newcomer, names) for share in shares]
-            shards = [EvaluationShard(number, *to, **what) for to in zip(shares, *zip(*sent))]
+            shards = [EvaluationShard(after + 1, *to, **what) for to in zip(shares, *zip(*sent))]
             parts += self.executor.map(evaluate_shard, self.job, shards, title)
         return merged(parts)
 

@@ -45,8 +45,9 @@ def test_sgd_step_by_step_is_fit(federation: Federation) -> None:
     one, other = (client(federation, 0) for _ in range(2))
     w = federation.model.init(0)
 
-    def step(now: Moving, batch: Batch) -> Moving:
-        return one.descend(now, one.gradient(now.w, batch))
+    def step(now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
+        found = one.gradient(now.w, batch)
+        return one.descend(now, found), found.loss
 
     assert torch.equal(one.walk(step, one.moving(w)).w, other.fit(start=w))
     assert torch.equal(one.train_loss, other.train_loss)
@@ -56,9 +57,9 @@ def test_a_walk_gets_a_batch_of_every_stream(federation: Federation) -> None:
     seen = []
     ours = client(federation, 0, ("batches", "others"))
 
-    def step(now: tuple[Tensor], one: Batch, other: Batch) -> tuple[Tensor]:
+    def step(now: tuple[Tensor], one: Batch, other: Batch) -> tuple[tuple[Tensor], Tensor]:
         seen.append((one.y, other.y))
-        return (now[0] + ours.gradient(ours.model.init(0), one).abs().sum(),)
+        return now, torch.zeros(())
 
     ours.walk(step, (torch.zeros(()),), ("batches", "others"))
     assert [(len(one), len(other)) for one, other in seen] == [(5, 5), (5, 5), (2, 2)] * 2
@@ -70,9 +71,9 @@ def test_steps_that_a_padded_client_has_not_change_nothing(federation: Federatio
     w = federation.model.init(0)
 
     def walked(ours: Client) -> tuple[Moving, Tensor]:
-        def step(now: tuple[Moving, Tensor], batch: Batch) -> tuple[Moving, Tensor]:
-            moved = ours.descend(now[0], ours.gradient(now[0].w, batch))
-            return moved, now[1] + 1
+        def step(now: tuple[Moving, Tensor], batch: Batch) -> tuple[tuple[Moving, Tensor], Tensor]:
+            found = ours.gradient(now[0].w, batch)
+            return (ours.descend(now[0], found), now[1] + 1), found.loss
 
         return ours.walk(step, (ours.moving(w), torch.zeros(())))
 

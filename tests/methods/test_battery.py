@@ -1,5 +1,6 @@
 """What must hold for every registered method; a new one is covered the day it registers."""
 
+import copy
 import dataclasses
 import itertools
 import re
@@ -18,9 +19,13 @@ from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
 from fedflow.local.client import Client, Update
 from fedflow.methods import METHODS, Method, build_method
+from fedflow.models.flat import FlatModel, Part
 from fedflow.simulation import worker
 from fedflow.simulation.clients import ClientStore
+from fedflow.simulation.cohort import cohort_call
+from fedflow.simulation.evaluation import Scores, evaluate_shard
 from fedflow.simulation.federation import Federation
+from fedflow.simulation.graphs import Call
 from fedflow.simulation.job import IntroductionShard
 
 pytestmark = pytest.mark.parametrize("name", METHODS)
@@ -65,6 +70,40 @@ def test_loop_agrees_with_vmap(name: str, federation: Federation, monkeypatch: p
     forbid_fallback(monkeypatch)
     vmapped = run(name, federation, cohort="vmap", **HALF)
     close(vmapped.state(), loop.state(), 1e-5)
+
+
+class OnMeta(FlatModel):
+    """A network whose tensors have shapes and no values: what a CUDA graph cannot hold fails on them."""
+
+    def __init__(self, model: FlatModel) -> None:
+        super().__init__(model.factory, device="meta", dtype=model.dtype)
+        self._with_values = model
+
+    def part(self, *patterns: str) -> Part:
+        part = copy.copy(self._with_values.part(*patterns))
+        vars(part).update({name: tensor.to("meta") for name, tensor in vars(part).items()})
+        return part
+
+
+def test_local_steps_never_look_at_values(
+    name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a learning rate that is a tensor, in the second round, on tensors without values."""
+    calls: list[tuple] = []
+
+    def spy(*about: Any, **more: Any) -> Call:
+        calls.append(about)
+        return cohort_call(*about, **more)
+
+    monkeypatch.setattr("fedflow.simulation.cohort.cohort_call", spy)
+    run(name, federation, cohort="vmap", **HALF | {"training": SGD | {"lr_decay": 0.5}})
+    job, _, shard, places, step, streams = calls[-1]
+    shard = dataclasses.replace(shard, vectors=[w.to("meta") for w in shard.vectors])
+    nowhere = dataclasses.replace(
+        federation, model=OnMeta(federation.model), train=federation.train.to(torch.device("meta"))
+    )
+    outputs = cohort_call(job, nowhere, shard, places, step, streams, round_shapes=True)()
+    assert {tensor.device.type for tensor in outputs.values()} == {"meta"}
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -124,6 +163,29 @@ def power_cut(store: ClientStore) -> None:
         for k in list(rows)[::2]:
             store._file(row)[k] = 99
     raise KeyboardInterrupt
+
+
+def test_scores_of_a_round_do_not_depend_on_the_rounds_to_come(
+    name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a learning rate that decays: losses tell where accuracies are too coarse."""
+
+    def losses(count: int) -> list[list[float]]:
+        found: list[list[float]] = []
+
+        def spy(job: Any, shard: Any) -> Scores:
+            scores = evaluate_shard(job, shard)
+            found.append(scores.local_loss.tolist())
+            return scores
+
+        monkeypatch.setattr("fedflow.simulation.rounds.evaluate_shard", spy)
+        training = SGD | {"lr_decay": 0.5}
+        ran = run(name, federation, **HALF | {"rounds": count, "training": training, "evaluate_every": 1})
+        assert len(found) == len(ran.rounds)
+        return found
+
+    short, long = losses(2), losses(4)
+    assert long[:2] == short
 
 
 # Clients that fail

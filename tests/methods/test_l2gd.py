@@ -89,6 +89,14 @@ def test_two_given_clients(cohort: str) -> None:
     assert after([1, 3], 0, 1, **given) == near([1.1, 2.9])
 
 
+def test_the_training_loss_is_of_the_steps_taken(cohort: str) -> None:
+    """Of F(w) = w^2 / 2 from w = 1: one step of two, then both, the second from 0.9."""
+    federation = quadratics(((1, 0),) * 2, start=1)
+    for zeros, loss in ((1, 0.5), (2, (0.5 + 0.405) / 2), (9, (0.5 + 0.405) / 2)):
+        ran = periods([(1, zeros)], {"lam": 0}, federation, cohort=cohort)
+        assert ran.rounds[0].train_loss == near(loss)
+
+
 OPTIMUM = [0.4285714286, -0.7142857143]  # of T1: a_k (x_k - b_k) + lambda (x_k - mean) = 0
 
 

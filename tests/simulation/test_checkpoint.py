@@ -122,7 +122,7 @@ DAMAGES: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_run_is_not_resumed_from_damaged_files(tmp_path: Path, damage: str) -> None:
-    """Client 0 takes part in round 1, client 1 in round 2: its row is settled again, that of client 0 read."""
+    """Client 0 takes part in round 1, client 1 in round 2, whose row is settled again."""
     settings: dict[str, Any] = {"rounds": 3, "checkpoint_every": 1, "checkpoints": tmp_path}
     simulation = prepare_run(with_cohorts(build_method("scaffold"), [[0], [1]]), quadratics(), **settings)
     rounds = simulation.rounds()

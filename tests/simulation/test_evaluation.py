@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support import Ran, images, run
+from support import Ran, Workers, images, run
 from torch import nn
 
 from fedflow.data import Dataset
@@ -44,6 +44,14 @@ def test_scores_are_those_of_evaluating_every_client_alone(federation: Federatio
         assert scores.global_accuracy[k] == float((everything.argmax(-1) == test.y).double().mean())
         assert scores.local_loss[k] == pytest.approx(loss, abs=1e-5)
         assert scores.test_samples[k] == len(rows)
+
+
+def test_noise_of_a_step_before_clients_are_served_is_keyed_by_client(digits: Dataset) -> None:
+    """Per-FedAvg serves the global model after one step, in training mode."""
+    federation = images(digits, dropout=0.5)
+    one, two = (run("perfedavg", federation, {"alpha": 1}, executor=Workers(n), rounds=1) for n in (1, 2))
+    losses = [ran.outcome().scores.local_loss.tolist() for ran in (one, two, one)]
+    assert losses[0] == losses[1] == losses[2]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedper", "local"])

@@ -1,0 +1,95 @@
+"""What a gradient tells of its objective: the loss that is recorded, and the statistics of BatchNorm."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from support import images, one_client, run
+from torch import Tensor, nn
+
+from fedflow.data import Dataset
+from fedflow.local.client import Batch, Client, Loss
+from fedflow.methods.fedavg import FedAvg
+from fedflow.models.flat import FlatModel
+from fedflow.random import torch_seed
+from fedflow.simulation.federation import Federation
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+
+
+@pytest.fixture(scope="module")
+def federation(digits: Dataset) -> Federation:
+    return images(digits, (12, 7, 9), dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def normed(federation: Federation) -> Federation:
+    return replace(federation, model=FlatModel(network, dtype=torch.float64))
+
+
+def plain(client: Client) -> Loss:
+    return client.loss
+
+
+def penalised(client: Client) -> Loss:
+    return lambda w, batch: client.loss(w, batch) + 3 + 0 * w.sum()
+
+
+def doubtful(client: Client) -> Loss:
+    """The data loss, and another one far away that does not count."""
+    return lambda w, batch: client.loss(w, batch) + 0 * client.loss(w * 0 + 100, batch)
+
+
+def mixed(client: Client) -> Loss:
+    return lambda w, batch: 0.25 * client.loss(w, batch) + 0.75 * client.loss(w, batch)
+
+
+def without_data(client: Client) -> Loss:
+    return lambda w, batch: w[: client.model.parameters].square().sum()
+
+
+def with_objective(make: Callable[[Client], Loss]) -> FedAvg:
+    class Own(FedAvg):
+        def local(self, client: Client) -> Any:
+            return client.update(model=client.fit(make(client), start=client.received["model"]))
+
+    return Own()
+
+
+@pytest.mark.parametrize("make", [penalised, doubtful, mixed])
+def test_the_recorded_loss_is_that_of_the_data(federation: Federation, make: Any, cohort: str) -> None:
+    """Penalties do not count; of several data losses the value of the objective does."""
+    ours, theirs = (run(with_objective(each), federation, cohort=cohort) for each in (make, plain))
+    losses = [[report.train_loss for report in ran.rounds] for ran in (ours, theirs)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-12)
+    torch.testing.assert_close(ours.servers[-1]["model"], theirs.servers[-1]["model"], rtol=0, atol=1e-12)
+
+
+def test_an_objective_may_do_without_the_data_loss(federation: Federation, cohort: str) -> None:
+    ran = run(with_objective(without_data), federation, cohort=cohort, rounds=1)
+    w = federation.model.init(torch_seed(0, "initial model", 0))
+    assert ran.rounds[0].train_loss == pytest.approx(float(w.square().sum()) * (1 + 0.8**2) / 2)
+    torch.testing.assert_close(ran.servers[0]["model"], 0.64 * w)
+
+
+@pytest.mark.parametrize(("make", "moves"), [(doubtful, True), (penalised, True), (without_data, False)])
+def test_statistics_are_those_after_the_first_data_loss(normed: Federation, make: Any, moves: bool) -> None:
+    client, w = one_client(normed), normed.model.init(0)
+    _, expected = normed.model.train_outputs(w, client.data()[0])
+    trained = client.fit(make(client), start=w)[normed.model.parameters :]
+    assert torch.equal(trained, expected if moves else w[normed.model.parameters :])
+
+
+def test_an_objective_within_an_objective_keeps_its_losses_to_itself(federation: Federation) -> None:
+    client, w = one_client(federation), federation.model.init(0)
+    batch = Batch(*client.data())
+
+    def adapted(w: Tensor, batch: Batch) -> Tensor:
+        return client.loss(w - 0.1 * client.gradient(w, batch).gradient, batch)
+
+    found = client.gradient(w, batch, adapted)
+    assert found.loss == client.loss(w - 0.1 * client.full_gradient(w), batch)
