@@ -96,6 +96,9 @@ class Method(Settings):
     clustered: ClassVar[bool] = False
     lasting: ClassVar[bool] = True
 
+    def check(self, rounds: int) -> None:
+        """Raise `BadInput` where a run of ``rounds`` rounds is too short for a phase of the method."""
+
     def streams(self, training: LocalTraining) -> dict[str, int]:
         """The batch streams that `local` uses, with their local epochs."""
         return {"batches": training.epochs}

@@ -14,7 +14,8 @@ With shared layers one body and k heads down, a head up, and the body too unless
 participants by default (the paper's m; equal under full participation).
 *Ambiguous*: clients are tested with the model that their training data choose; so does the authors' code for
 FEMNIST, but for MNIST and CIFAR it asks the test data, which flatters. Several starts follow each other in
-one run; they are compared by the losses of the participants in the last round of each, before these train.
+one run; they are compared by the losses of the participants in the last round of each, before these train. With partial
+participation these are other clients for every start: compare starts with all clients, or with large cohorts.
 """
 
 import torch

@@ -60,6 +60,15 @@ class Several(Method):
         if self.pretraining and self.shared == "none" and not self.parted:
             raise BadInput("method.pretraining", self.pretraining, "0, or shared layers, or parted >= 1")
 
+    def check(self, rounds: int) -> None:
+        if self.restarts > 1 and self.restarts * self.trial > rounds:
+            each = f"at most {max(1, rounds // self.trial)}: {rounds} rounds, {self.trial} for each start (trial)"
+            raise BadInput("method.restarts", self.restarts, each)
+        if self.pretraining + self.parted >= rounds:
+            name = "pretraining" if self.pretraining >= self.parted else "parted"
+            reason = f"fewer: clients choose only after pretraining and parted, and the run has {rounds} rounds"
+            raise BadInput(f"method.{name}", getattr(self, name), reason)
+
     def head(self, model: FlatModel) -> Part:
         """What clusters have of their own where they share the rest."""
         return model.part(*(model.head_patterns if self.own is None else self.own))

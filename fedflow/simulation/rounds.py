@@ -76,6 +76,7 @@ class Simulation:
     ) -> None:
         self.job = replace(job, keep_trained=settings.keep_trained, timing=settings.timing)
         self.settings = settings
+        job.method.check(settings.rounds)
         self.executor: Executor = executor or Inline()
         self.federation = job.federation.open()
         partition = self.federation.partition
