@@ -24,14 +24,14 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Batch, Client, Moving, Update
-from fedflow.methods.base import Cohort, Method, Server, register
+from fedflow.methods.base import Cohort, Server, register
+from fedflow.methods.common import Personal
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
 @register("l2gd", "L2GD")
-class L2GD(Method):
-    serves: ClassVar[str] = "personal"
+class L2GD(Personal):
     newcomer: ClassVar[Mapping[str, str]] = {"model": "mean"}
 
     lam: float = option(
@@ -63,7 +63,7 @@ class L2GD(Method):
             moved = client.descend(x, client.gradient(x.w, batch))
             return Moving(torch.where(zeros > 0, moved.w, x.w), moved.velocity), zeros - 1
 
-        start = client.moving(self.model_for(client)), client.received["zeros"]
+        start = client.moving(self.pulled(client)), client.received["zeros"]
         x = client.trained = client.walk(step, start)[0].w
         return client.update(model=x, weight=1.0, keep={"model": x})
 
@@ -73,6 +73,9 @@ class L2GD(Method):
         return {"mean": mean, "ones": mean.new_tensor(ones), "zeros": mean.new_tensor(zeros)}
 
     def model_for(self, client: Client) -> Tensor:
+        return client.received["mean"] if self.served == "global" else self.pulled(client)
+
+    def pulled(self, client: Client) -> Tensor:
         """x_k after the ones of the round."""
         theta = min(1.0, client.lr * self.lam * (1 - self.p) / self.p)
         pull = 1 - (1 - theta) ** client.received["ones"]
