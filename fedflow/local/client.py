@@ -163,6 +163,11 @@ class Client:
         """Gradient [D] of the mean loss over all local training samples (zero on buffers)."""
         return self._full_gradient(w)[0]
 
+    def full_pass(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """The same gradient [D], and ``w`` [D] with the buffers after these samples."""
+        g, self.train_loss, after = self._full_gradient(w)
+        return g, after
+
     def full_step(self, w: Tensor) -> Tensor:
         """``w`` [D] after one step of gradient descent on all local samples, chunk by chunk.
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflow.errors import BadInput
 from fedflow.random import generator
 from fedflow.settings import Settings, option
 
@@ -28,11 +29,32 @@ class LocalTraining(Settings):
         "of the products in the network: tf32 rounds their factors on GPUs that can, bf16 everywhere",
         choices=("float32", "tf32", "bf16"),
     )
-    lr_decay: float = option(1.0, "factor on the learning rate after every round", gt=0, le=1)
+    lr_decay: float = option(
+        1.0, "factor on lr after every round; rates that a method has beside lr stay as they are", gt=0, le=1
+    )
+    stragglers: float = option(
+        0.0, "share of a cohort, rounded down, whose epochs are random in a round, from least_epochs to E",
+        ge=0, le=1, grid=(0, 0.5, 0.9), source="FedProx, section 5.2; FedNova: 1",
+    )  # fmt: skip
+    least_epochs: int = option(1, "fewest epochs of a straggler", ge=1, source="FedProx: 1; FedNova: 2 of 5")
+    drop_stragglers: bool = option(False, "stragglers take no part", source="FedAvg as compared with FedProx")
+
+    def validate(self) -> None:
+        if self.stragglers == 1 and self.drop_stragglers:
+            raise BadInput("training.stragglers", self.stragglers, "less than 1 with drop_stragglers")
+        if self.stragglers and not self.drop_stragglers and self.least_epochs >= self.epochs:
+            raise BadInput("training.least_epochs", self.least_epochs, f"less than epochs, {self.epochs}")
+
+    def late(self, cohort: np.ndarray, rng: np.random.Generator) -> dict[int, int]:
+        """The stragglers of a cohort [m], and the epochs that each has time for."""
+        count = int(self.stragglers * len(cohort) + 1e-9)
+        who = rng.choice(np.sort(cohort), size=count, replace=False)
+        epochs = rng.integers(self.least_epochs, max(self.least_epochs, self.epochs), count, endpoint=True)
+        return dict(zip(who.tolist(), epochs.tolist()))
 
     def lr_in(self, round: int) -> float:
-        """The learning rate of a round (rounds count from 1)."""
-        return self.lr * self.lr_decay ** (round - 1)
+        """The learning rate of a round; rounds count from 1, and introductions have that of the first."""
+        return self.lr * self.lr_decay ** max(0, round - 1)
 
     def steps(self, samples: int, epochs: int | None = None) -> int:
         """Local steps tau of a client with so many samples: ``epochs * ceil(n / B)``."""

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedflow.local.client import Batch, Client, Moving, Step, Update
 from fedflow.methods.base import register
+from fedflow.methods.common import Personal
 from fedflow.methods.fedavg import FedAvg
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -27,8 +28,7 @@ State = tuple[Moving, Moving, Tensor, Tensor]  # w, v, alpha [1], learning rate 
 
 
 @register("apfl", "APFL")
-class APFL(FedAvg):
-    serves: ClassVar[str] = "personal"
+class APFL(Personal, FedAvg):
     newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
 
     weighting: str = option(
@@ -62,6 +62,8 @@ class APFL(FedAvg):
         return client.update(model=w.w, weight=self.weight(client), keep={"personal": v.w, "alpha": alpha})
 
     def model_for(self, client: Client) -> Tensor:
+        if self.served == "global":
+            return client.received["model"]
         return mixture(client.kept["alpha"], client.kept["personal"], client.received["model"])
 
 

@@ -96,6 +96,9 @@ class Method(Settings):
     clustered: ClassVar[bool] = False
     lasting: ClassVar[bool] = True
 
+    def check(self, rounds: int) -> None:
+        """Raise `BadInput` where a run of ``rounds`` rounds is too short for a phase of the method."""
+
     def streams(self, training: LocalTraining) -> dict[str, int]:
         """The batch streams that `local` uses, with their local epochs."""
         return {"batches": training.epochs}
@@ -140,12 +143,12 @@ class Method(Settings):
         """
         return 0
 
-    def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
-        """The cohort: ``size`` distinct clients out of len(sizes), uniformly.
+    def plan(self, rng: np.random.Generator, chances: np.ndarray, size: int, server: Server) -> np.ndarray:
+        """The cohort: ``size`` distinct clients, each in proportion to its chance [N] (`run.sampling`).
 
         What is drawn here and needed later may be put into ``server``.
         """
-        return rng.choice(len(sizes), size=size, replace=False)
+        return draw(rng, chances, size)
 
     def epochs(self, rng: np.random.Generator, server: Server, client: int) -> int | None:
         """Local epochs of one client, in all its streams; nothing: those of `streams`."""
@@ -179,6 +182,12 @@ class Method(Settings):
         the client's own test data, as some published numbers do: the least loss there.
         """
         return client.received["model"]
+
+
+def draw(rng: np.random.Generator, chances: np.ndarray, size: int) -> np.ndarray:
+    """``size`` distinct places, each in proportion to its chance [n], which are not normalised."""
+    equal = (chances == chances[0]).all()
+    return rng.choice(len(chances), size=size, replace=False, p=None if equal else chances / chances.sum())
 
 
 METHODS: dict[str, type[Method]] = {}

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from fedflow.errors import BadInput
 from fedflow.heterogeneity.hierarchy import cut_into, merge
 from fedflow.local.client import Client
 from fedflow.methods.assigned import Assigned
@@ -49,7 +50,7 @@ class CFL(Assigned):
         "single", "how updates are parted: single linkage, which is optimal, or complete",
         choices=("single", "complete"), source="Algorithm 1; authors' code: complete",
     )  # fmt: skip
-    warm_up: int = option(20, "rounds before the first split", ge=0, source="authors' code")
+    warm_up: int = option(0, "rounds before the first split", ge=0, source="authors' code: 20")
     min_size: int = option(3, "participants of a cluster that can be parted", ge=2, source="authors' code")
     weighting: str = option(
         "uniform", "weights within a cluster: n_k, or the same for all", symbol="p_k",
@@ -59,6 +60,10 @@ class CFL(Assigned):
         "omit", "clients that do not take part: left out, or with the last update that they sent",
         choices=("omit", "stale"), source="stale: public code",
     )  # fmt: skip
+
+    def check(self, rounds: int) -> None:
+        if self.warm_up >= rounds:
+            raise BadInput("method.warm_up", self.warm_up, f"less than {rounds}, the rounds of the run")
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
         """A tree of numbered nodes, 0 the root; ``children`` is the first of a node's parts, 0 of a leaf."""

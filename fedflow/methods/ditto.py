@@ -7,6 +7,8 @@ Client: w_k as FedAvg; personal v_k <- s steps of v - eta_p (grad F_k(v) + lambd
 Server: as FedAvg.
 *Reduces to* FedAvg in its global part; its personal part is Local when lambda = 0.
 *State*: server w; client v_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: v = w_t.
+*Rates*: without a number eta_p is the client learning rate of the round, with its decay; one that is given is
+the same in every round.
 *Differs from the paper in*: uniform sampling and n_k weights, as FedAvg here (the authors do the reverse).
 """
 
@@ -18,14 +20,14 @@ from torch import Tensor
 from fedflow.local.client import Batch, Client, Update
 from fedflow.local.training import LocalTraining
 from fedflow.methods.base import register
+from fedflow.methods.common import Personal
 from fedflow.methods.fedavg import FedAvg
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
 @register("ditto", "Ditto")
-class Ditto(FedAvg):
-    serves: ClassVar[str] = "personal"
+class Ditto(Personal, FedAvg):
     newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
 
     lam: float = option(
@@ -33,10 +35,13 @@ class Ditto(FedAvg):
         grid=(0.05, 0.1, 0.5, 1, 2), source="section 4",
     )  # fmt: skip
     personal_epochs: int | None = option(
-        None, "local epochs of the personal model; nothing = as the global one", ge=1
+        None, "local epochs of the personal model; null = as the global one", ge=1
     )
     personal_lr: float | None = option(
-        None, "learning rate of the personal model; nothing = as the global one", symbol="eta_p", gt=0
+        None,
+        "learning rate of the personal model; null = as the global one, with its decay",
+        symbol="eta_p",
+        gt=0,
     )
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
@@ -56,4 +61,4 @@ class Ditto(FedAvg):
         return client.update(model=w_k, weight=self.weight(client), keep={"personal": v_k})
 
     def model_for(self, client: Client) -> Tensor:
-        return client.kept["personal"]
+        return client.received["model"] if self.served == "global" else client.kept["personal"]

@@ -23,6 +23,7 @@ first; a split is that of 2-means on projections. The pull to centroids lowers G
 where clusters are right: in 30 rounds on digits from 0.1 to 0.01 with mu = 0.1, to 0.001 with mu = 1.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
@@ -79,6 +80,11 @@ class FedAC(Method):
             raise BadInput(
                 "method.merge_below", self.merge_below, f"less than split_above, {self.split_above}"
             )
+
+    def check(self, rounds: int) -> None:
+        if rounds < self.tune_every:
+            what = f"clusters are neither merged nor split in {rounds} rounds"
+            warnings.warn(f"fedac: {what}, as tune_every is {self.tune_every}", stacklevel=2)
 
     def decides(self, model: FlatModel) -> Part:
         """h, whose rest is the embedding phi."""

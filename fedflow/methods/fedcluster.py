@@ -23,7 +23,7 @@ from fedflow.errors import BadInput
 from fedflow.heterogeneity.hierarchy import cut_into, merge
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import label_shares
-from fedflow.methods.base import Cohort, Server, register
+from fedflow.methods.base import Cohort, Server, draw, register
 from fedflow.methods.fedprox import FedProx
 from fedflow.settings import option
 
@@ -79,14 +79,14 @@ class FedCluster(FedProx):
     def cycles(self, server: Server) -> int:
         return self.clusters
 
-    def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
+    def plan(self, rng: np.random.Generator, chances: np.ndarray, size: int, server: Server) -> np.ndarray:
         """This cycle's sample; the clusters and sigma, once drawn, are noted on the server."""
-        self.note(rng, len(sizes), server)
+        self.note(rng, len(chances), server)
         if not len(server.get("order", ())):
             order = rng.permutation(self.clusters) if self.order == "reshuffle" else np.arange(self.clusters)
             server["order"] = torch.from_numpy(order)
         now, server["order"] = server["order"][0], server["order"][1:]
-        return self.sample(rng, server["assignment"], size, int(now))
+        return self.sample(rng, chances, server["assignment"], size, int(now))
 
     def note(self, rng: np.random.Generator, clients: int, server: Server) -> None:
         """Cluster clients as given, or at random into parts whose sizes differ by at most one; once."""
@@ -100,10 +100,13 @@ class FedCluster(FedProx):
                     rng.permutation(equal) if self.clusters > 1 else equal
                 )
 
-    def sample(self, rng: np.random.Generator, assignment: Tensor, size: int, cluster: int) -> np.ndarray:
+    def sample(
+        self, rng: np.random.Generator, chances: np.ndarray, assignment: Tensor, size: int, cluster: int
+    ) -> np.ndarray:
         """The cluster's share of a cohort of ``size`` clients."""
         members = (assignment == cluster).nonzero()[:, 0].numpy()
-        return rng.choice(members, size=shares(assignment.bincount().numpy(), size)[cluster], replace=False)
+        share = shares(assignment.bincount().numpy(), size)[cluster]
+        return members[draw(rng, chances[members], share)]
 
     def need(self, clients: int) -> None:
         """Raise `BadInput` unless so many clients can be clustered."""

@@ -76,13 +76,13 @@ class FedEff(FedAvg):
         times = np.stack([cohort.scalars(name) for name in ("beta", "sigma", "delta")], 1)
         return {"model": self.average(cohort), "times": torch.from_numpy(times), "round": torch.tensor(1)}
 
-    def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
+    def plan(self, rng: np.random.Generator, chances: np.ndarray, size: int, server: Server) -> np.ndarray:
         if self.slow == "clamp" or self.policy not in BY_CLIENT:
-            return super().plan(rng, sizes, size, server)
+            return super().plan(rng, chances, size, server)
         fast = np.flatnonzero(self.fitted(server))
         if not len(fast):
             raise BadInput("method.tau", self.tau, "more: no client is done with an epoch in time")
-        return fast[super().plan(rng, sizes[fast], min(size, len(fast)), server)]
+        return fast[super().plan(rng, chances[fast], min(size, len(fast)), server)]
 
     def epochs(self, rng: np.random.Generator, server: Server, client: int) -> int:
         if self.policy == "random":

@@ -4,7 +4,7 @@ Source: Arivazhagan, Aggarwal, Singh, Choudhary, "Federated Learning with Person
 2019, arXiv 1912.00818, Algorithms 1 and 2.
 
 Client: SGD on body and head together, from the received body and its own head; sends the body.
-Server: averages bodies with weights n_k.
+Server: averages bodies with weights p_k, n_k or uniform.
 *Reduces to* FedAvg with an empty head, to Local with an empty body.
 *State*: server body; client head. *Traffic*: P_body down, P_body up. *Newcomer*: the body and the first head.
 *Differs from the paper in*: the average is weighted by n_k (the paper weights so too when sizes differ).
@@ -16,18 +16,19 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Method, Server, register
+from fedflow.methods.base import Cohort, Server, register
+from fedflow.methods.common import Averaging
 from fedflow.models.flat import FlatModel, Part
 from fedflow.settings import option
 
 
 @register("fedper", "FedPer")
-class FedPer(Method):
+class FedPer(Averaging):
     serves: ClassVar[str] = "personal"
 
     private: list[str] | None = option(
         None,
-        "name patterns of the private parameters; nothing = the architecture's classifier",
+        "name patterns of the private parameters; null = the architecture's classifier",
         source="K_P of the paper",
     )
 
@@ -46,7 +47,7 @@ class FedPer(Method):
     def local(self, client: Client) -> Update:
         head = self.head(client.model)
         w = client.fit(start=self.model_for(client))
-        return client.update(body=head.outside(w), keep={"head": head.of(w)})
+        return client.update(body=head.outside(w), weight=self.weight(client), keep={"head": head.of(w)})
 
     def aggregate(self, server: Server, cohort: Cohort) -> Server:
         return {"body": cohort.mean("body")}

@@ -4,7 +4,7 @@ Source: Collins, Hassani, Mokhtari, Shakkottai, "Exploiting Shared Representatio
 Federated Learning", ICML 2021, arXiv 2102.07078, Algorithm 1.
 
 Client: tau_h epochs of SGD on its head, the received body fixed; then tau_b epochs on the body, the new head
-fixed; sends the body. Server: averages bodies with weights n_k.
+fixed; sends the body. Server: averages bodies as FedPer.
 *Reduces to* FedAvg on the body, under one fixed head, when tau_h = 0; FedPer trains both parts at once.
 *State*: server body; client head. *Traffic*: P_body down, P_body up. *Newcomer*: the body and the first head.
 *Ambiguous*: the share of the local epochs: here all E for the head and one more for the body (the authors'
@@ -25,7 +25,7 @@ from fedflow.settings import option
 @register("fedrep", "FedRep")
 class FedRep(FedPer):
     head_epochs: int | None = option(
-        None, "local epochs of the head; nothing = as everywhere", symbol="tau_h", ge=0, source="section 5"
+        None, "local epochs of the head; null = as everywhere", symbol="tau_h", ge=0, source="section 5"
     )
     body_epochs: int = option(
         1, "local epochs of the body, after those of the head", symbol="tau_b", ge=1, source="authors' code"
@@ -49,4 +49,4 @@ class FedRep(FedPer):
         if self.head_epochs != 0:
             w = train(head.mask, "head")
         w = client.trained = train(~head.mask, "batches")
-        return client.update(body=head.outside(w), keep={"head": head.of(w)})
+        return client.update(body=head.outside(w), weight=self.weight(client), keep={"head": head.of(w)})

@@ -64,9 +64,9 @@ class FedSC(FedCluster):
     def cycles(self, server: Server) -> int:
         return self.clusters if self.mode == "cycle" else 1
 
-    def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
+    def plan(self, rng: np.random.Generator, chances: np.ndarray, size: int, server: Server) -> np.ndarray:
         if self.mode == "cycle":
-            return super().plan(rng, sizes, size, server)
-        self.note(rng, len(sizes), server)
-        parts = [self.sample(rng, server["assignment"], size, z) for z in range(self.clusters)]
+            return super().plan(rng, chances, size, server)
+        self.note(rng, len(chances), server)
+        parts = [self.sample(rng, chances, server["assignment"], size, z) for z in range(self.clusters)]
         return np.concatenate(parts)

@@ -5,7 +5,8 @@ NeurIPS 2020, arXiv 2006.04088, Algorithm 1; code github.com/jichan3751/ifca.
 
 Client: j = argmin_j F_k(theta_j) on its training data (lowest index on ties); option II trains theta_j,
 option I sends the gradient at theta_j. Server: option II averages the models of each cluster (an empty
-cluster keeps its model); option I: theta_j <- theta_j - gamma / D * sum of the members' gradients.
+cluster keeps its model); option I: theta_j <- theta_j - gamma / D * sum of the members' gradients, and the
+mean of their buffers.
 With shared layers theta_j is a body and a head: heads as above, the body with all participants, or never.
 *Reduces to* uniform FedAvg (option II) or FedSGD (option I) when k = 1.
 *State*: server theta_1..theta_k; clients none. *Traffic*: k P down, 1 P and the cluster number up.
@@ -15,6 +16,7 @@ participants by default (the paper's m; equal under full participation).
 *Ambiguous*: clients are tested with the model that their training data choose; so does the authors' code for
 FEMNIST, but for MNIST and CIFAR it asks the test data, which flatters. Several starts follow each other in
 one run; they are compared by the losses of the participants in the last round of each, before these train.
+With partial participation these are other clients for every start: all clients make it fair.
 """
 
 import torch
@@ -33,11 +35,9 @@ class IFCA(Several):
         choices=("model", "gradient"), source="Algorithm 1",
     )  # fmt: skip
     weighting: str = option(
-        "uniform",
-        "weights within a cluster",
-        choices=("uniform", "samples"),
-        source="authors' code: uniform; n_k on FEMNIST",
-    )
+        "uniform", "weights p_k within a cluster: the same for all, or n_k", symbol="p_k",
+        choices=("uniform", "samples"), source="authors' code: uniform; n_k on FEMNIST",
+    )  # fmt: skip
     denominator: str = option(
         "participants", "D of gradient averaging: all clients, the participants, or the cluster's members",
         symbol="D", choices=("all", "participants", "cluster"), source="Algorithm 1: all machines m",
@@ -55,7 +55,7 @@ class IFCA(Several):
         return self.losses(client, client.received["models"]).argmin()
 
     def local(self, client: Client) -> Update:
-        weight, received = client.samples if self.weighting == "samples" else 1.0, client.received
+        weight, received = self.weight(client), client.received
         if "pretrained" in received:
             return client.update(model=client.fit(start=received["pretrained"]), weight=weight)
         losses = self.losses(client, received["models"])
@@ -66,7 +66,8 @@ class IFCA(Several):
             return client.loss(torch.where(head.mask, w, theta), batch)
 
         if self.averaging == "gradient":
-            sent = client.full_gradient(theta)
+            g, after = client.full_pass(theta)
+            sent = client.model.with_buffers(g, theta - after)
         elif self.shared == "frozen":
             w = client.fit(with_frozen_body, start=theta)
             sent = client.trained = torch.where(head.mask, w, theta)
@@ -87,17 +88,23 @@ class IFCA(Several):
         models = server["models"].clone()
         sizes = {"all": cohort.clients, "participants": len(cohort.ids)}
 
-        def moved(old: Tensor, mean: Tensor, members: int) -> Tensor:
+        head, buffers = self.head(cohort.model), torch.arange(cohort.model.size) >= cohort.model.parameters
+        buffers = buffers.to(models.device)
+
+        def moved(old: Tensor, mean: Tensor, members: int, buffers: Tensor) -> Tensor:
             """What becomes of ``old`` by the ``mean`` of its members' models, or gradients."""
             if self.averaging == "model":
                 return mean
-            return old - self.server_lr * members / sizes.get(self.denominator, members) * mean
+            rate = self.server_lr * members / sizes.get(self.denominator, members)
+            return old - torch.where(buffers, mean, rate * mean)
 
+        own = buffers if self.shared == "none" else head.of(buffers)
         for j in sorted(set(cohort.groups)):
-            models[j] = moved(models[j], cohort.mean("model", group=j), cohort.groups.count(j))
+            models[j] = moved(models[j], cohort.mean("model", group=j), cohort.groups.count(j), own)
         after["models"] = models
         if self.shared == "averaged":
-            after["body"] = moved(server["body"], cohort.mean("body"), len(cohort.ids))
+            mean = cohort.mean("body")
+            after["body"] = moved(server["body"], mean, len(cohort.ids), head.outside(buffers))
         return self.proceed(after, cohort)
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor | None]:

@@ -24,14 +24,14 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Batch, Client, Moving, Update
-from fedflow.methods.base import Cohort, Method, Server, register
+from fedflow.methods.base import Cohort, Server, register
+from fedflow.methods.common import Personal
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
 @register("l2gd", "L2GD")
-class L2GD(Method):
-    serves: ClassVar[str] = "personal"
+class L2GD(Personal):
     newcomer: ClassVar[Mapping[str, str]] = {"model": "mean"}
 
     lam: float = option(
@@ -66,7 +66,7 @@ class L2GD(Method):
             return (x, zeros - 1), found.loss * (zeros > 0)
 
         zeros, steps = client.received["zeros"], client.steps()
-        x = client.trained = client.walk(step, (client.moving(self.model_for(client)), zeros))[0].w
+        x = client.trained = client.walk(step, (client.moving(self.pulled(client)), zeros))[0].w
         client.train_loss = client.train_loss * steps / torch.minimum(steps, zeros).clamp(min=1)
         return client.update(model=x, weight=1.0, keep={"model": x})
 
@@ -76,6 +76,9 @@ class L2GD(Method):
         return {"mean": mean, "ones": mean.new_tensor(ones), "zeros": mean.new_tensor(zeros)}
 
     def model_for(self, client: Client) -> Tensor:
+        return client.received["mean"] if self.served == "global" else self.pulled(client)
+
+    def pulled(self, client: Client) -> Tensor:
         """x_k after the ones of the round."""
         ones = client.received["ones"]
         theta = torch.ones_like(ones, dtype=torch.float64) * (client.lr * self.lam * (1 - self.p) / self.p)

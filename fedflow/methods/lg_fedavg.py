@@ -4,12 +4,12 @@ Source: Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency, "Thin
 Federated Learning with Local and Global Representations", 2020, arXiv 2001.01523, Algorithm 1.
 
 Client: SGD on its own body and the received head together, sends the head. Server: averages heads with
-weights n_k. P_head are the layers shared: as the authors' code has it the last two where the architecture
+weights p_k. P_head are the layers shared: as the authors' code has it the last two where the architecture
 tells them apart (LeNet-5: fc2 and fc3, 11,014 parameters), else its classifier.
 *Reduces to* FedAvg when all is shared, to Local when nothing is; FedPer shares the other part.
 *State*: server head; client body. *Traffic*: P_head down, P_head up. *Newcomer*: the head and the first body.
 *Differs from the paper in*: it starts from the initial model (the authors start from one that FedAvg
-trained), weights by n_k (their code averages uniformly), and keeps no best model by its test accuracy.
+trained), weights by n_k (their code: weighting: uniform), and keeps no best model by its test accuracy.
 """
 
 from collections.abc import Callable
@@ -18,18 +18,19 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Method, Server, register
+from fedflow.methods.base import Cohort, Server, register
+from fedflow.methods.common import Averaging
 from fedflow.models.flat import FlatModel, Part
 from fedflow.settings import option
 
 
 @register("lg_fedavg", "LG-FedAvg")
-class LGFedAvg(Method):
+class LGFedAvg(Averaging):
     serves: ClassVar[str] = "personal"
 
     shared: list[str] | None = option(
         None,
-        "name patterns of the shared parameters; nothing = the architecture's upper layers",
+        "name patterns of the shared parameters; null = the architecture's upper layers",
         source="authors' code: the last num_layers_keep",
     )
 
@@ -48,7 +49,7 @@ class LGFedAvg(Method):
     def local(self, client: Client) -> Update:
         head = self.head(client.model)
         w = client.fit(start=self.model_for(client))
-        return client.update(head=head.of(w), keep={"body": head.outside(w)})
+        return client.update(head=head.of(w), weight=self.weight(client), keep={"body": head.outside(w)})
 
     def aggregate(self, server: Server, cohort: Cohort) -> Server:
         return {"head": cohort.mean("head")}

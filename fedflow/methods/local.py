@@ -33,8 +33,8 @@ class LocalOnly(Method):
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
         return {}
 
-    def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
-        return np.arange(len(sizes)) if self.everyone else super().plan(rng, sizes, size, server)
+    def plan(self, rng: np.random.Generator, chances: np.ndarray, size: int, server: Server) -> np.ndarray:
+        return np.arange(len(chances)) if self.everyone else super().plan(rng, chances, size, server)
 
     def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
         return {}

@@ -19,18 +19,23 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedflow.local.client import Batch, Client, Update
-from fedflow.methods.base import Cohort, Method, Server, register
+from fedflow.methods.base import Cohort, Server, register
+from fedflow.methods.common import Averaging
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
 @register("mtl", "MTL")
-class MTL(Method):
+class MTL(Averaging):
     serves: ClassVar[str] = "personal"
     newcomer: ClassVar[Mapping[str, str]] = {"model": "mean"}
 
+    weighting: str = option(
+        "uniform", "weights p_k of the mean: the same for all, or n_k", symbol="p_k",
+        choices=("uniform", "samples"), source="Omega",
+    )  # fmt: skip
     lam: float | None = option(
-        None, "weight of both penalties; nothing = 10^-f, 1e-6 for LeNet-5", symbol="lambda", ge=0,
+        None, "weight of both penalties; null = 10^-f, 1e-6 for LeNet-5", symbol="lambda", ge=0,
         source="code of LG-FedAvg and of Sub-FedAvg",
     )  # fmt: skip
 
@@ -43,18 +48,18 @@ class MTL(Method):
     def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
         return {"mean": server["mean"]}
 
-    def weight(self, model: FlatModel) -> float:
+    def penalty(self, model: FlatModel) -> float:
         """lambda"""
         return 10.0 ** -(len(str(model.parameters)) + 1) if self.lam is None else self.lam
 
     def local(self, client: Client) -> Update:
-        mean, lam = client.received["mean"], self.weight(client.model)
+        mean, lam = client.received["mean"], self.penalty(client.model)
 
         def loss(w: Tensor, batch: Batch) -> Tensor:
             return client.loss(w, batch) + lam * (w.square().sum() + (w - mean).square().sum())
 
         w = client.fit(loss, start=client.kept["model"])
-        return client.update(model=w, weight=1.0, keep={"model": w})
+        return client.update(model=w, weight=self.weight(client), keep={"model": w})
 
     def aggregate(self, server: Server, cohort: Cohort) -> Server:
         return {"mean": cohort.mean("model")}

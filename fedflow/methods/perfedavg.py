@@ -10,6 +10,8 @@ w <- w - beta (v - alpha (grad F(w + delta v; D'') - grad F(w - delta v; D'')) /
 Server: as uniform FedAvg. A client is served the global model after a step of size alpha on all its data.
 *Reduces to* uniform FedAvg with learning rate beta when alpha = 0.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model after a step on its own data.
+*Rates*: without a number beta is the client learning rate of the round, with its decay; a beta that is given,
+and alpha, which belongs to the objective, are the same in every round.
 *Ambiguous*: the three batches come from orders of their own, so that a round has as many steps as with
 FedAvg (other code takes consecutive batches, for half as many); momentum is that of the meta-gradient.
 """
@@ -35,8 +37,8 @@ class PerFedAvg(FedAvg):
     )  # fmt: skip
     alpha: float = option(0.01, "step size of the adaptation", symbol="alpha", ge=0, source="section 5")
     beta: float | None = option(
-        0.001, "step size of the meta-gradient; nothing = the client learning rate", symbol="beta", gt=0,
-        source="section 5",
+        None, "step size of the meta-gradient; null = the client learning rate", symbol="beta", gt=0,
+        source="section 5: 0.001",
     )  # fmt: skip
     order: str = option(
         "first", "meta-gradient without second derivatives, or with them from differences of gradients",

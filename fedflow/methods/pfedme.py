@@ -11,6 +11,7 @@ Server: w_{t+1} = (1 - beta) w_t + beta sum_k p_k w_k. Served is theta_k.
 *Differs from the paper in*: E epochs of batches (the authors take R = 20 batches). As in Algorithm 1 only the
 cohort trains; the authors' code trains everybody and averages the cohort. Its decay of 0.001 theta is
 `training.weight_decay`, which reaches the inner steps alone; momentum has no part in either step.
+*Rates*: eta decays with `training.lr_decay`; an eta_p that is given is the same in every round.
 """
 
 from collections.abc import Mapping
@@ -20,14 +21,14 @@ from torch import Tensor
 
 from fedflow.local.client import Batch, Client, Moving, Update
 from fedflow.methods.base import register
+from fedflow.methods.common import Personal
 from fedflow.methods.fedavg import FedAvg
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
 @register("pfedme", "pFedMe")
-class PFedMe(FedAvg):
-    serves: ClassVar[str] = "personal"
+class PFedMe(Personal, FedAvg):
     newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
 
     lam: float = option(
@@ -37,9 +38,10 @@ class PFedMe(FedAvg):
     inner_steps: int = option(
         5, "steps of the personal model on every batch", symbol="K", ge=1, grid=(1, 3, 5, 7)
     )
-    personal_lr: float = option(
-        0.09, "learning rate of the personal model", symbol="eta_p", gt=0, source="authors' code: 0.09 to 0.1"
-    )
+    personal_lr: float | None = option(
+        0.09, "learning rate of the personal model; null = as the global one", symbol="eta_p", gt=0,
+        source="authors' code: 0.09 to 0.1",
+    )  # fmt: skip
     server_lr: float = option(
         1.0,
         "weight of the mean in the next global model",
@@ -70,4 +72,4 @@ class PFedMe(FedAvg):
         return client.update(model=w_k, weight=self.weight(client), keep={"personal": client.trained})
 
     def model_for(self, client: Client) -> Tensor:
-        return client.kept["personal"]
+        return client.received["model"] if self.served == "global" else client.kept["personal"]

@@ -9,7 +9,7 @@ Server: w_{t+1} = w_t - sum_k D_k / sum_k h_k.
 *Reduces to* uniform FedAvg when q = 0; tends to min-max fairness (AFL) as q grows.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P and one scalar up. *Newcomer*: the global model.
 *Differs from the paper in*: uniform sampling, so that all methods meet the same cohorts (the paper draws
-clients in proportion to n_k and sums uniformly: sampling: proportional). With weighting: samples D_k and
+clients in proportion to n_k and sums uniformly: `run.sampling`). With weighting: samples D_k and
 h_k are weighted by n_k. As in the authors' code 1e-10 is added to F_k.
 """
 

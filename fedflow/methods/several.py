@@ -19,12 +19,13 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Method, Server
+from fedflow.methods.base import Cohort, Server
+from fedflow.methods.common import Averaging
 from fedflow.models.flat import FlatModel, Part
 from fedflow.settings import option
 
 
-class Several(Method):
+class Several(Averaging):
     """Base of these methods: they say, in `local` and `aggregate`, how clients choose and models move."""
 
     serves: ClassVar[str] = "cluster"
@@ -59,6 +60,15 @@ class Several(Method):
             raise BadInput("method.restarts", self.restarts, "1 with shared, pretraining or parted")
         if self.pretraining and self.shared == "none" and not self.parted:
             raise BadInput("method.pretraining", self.pretraining, "0, or shared layers, or parted >= 1")
+
+    def check(self, rounds: int) -> None:
+        if self.restarts > 1 and self.restarts * self.trial > rounds:
+            most = f"at most {max(1, rounds // self.trial)}: {rounds} rounds, {self.trial} for each start"
+            raise BadInput("method.restarts", self.restarts, most)
+        if self.pretraining + self.parted >= rounds:
+            name = "pretraining" if self.pretraining >= self.parted else "parted"
+            less = f"less: clients choose after pretraining and parted, and the run has {rounds} rounds"
+            raise BadInput(f"method.{name}", getattr(self, name), less)
 
     def head(self, model: FlatModel) -> Part:
         """What clusters have of their own where they share the rest."""
@@ -101,12 +111,12 @@ class Several(Method):
         after = {name: value for name, value in server.items() if name != "starts"} | {"models": models}
         return after | ({"starts": torch.stack(others)} if others else {})
 
-    def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
+    def plan(self, rng: np.random.Generator, chances: np.ndarray, size: int, server: Server) -> np.ndarray:
         """Also draw the parts, when it is time to; or see to it that models differ."""
-        cohort = super().plan(rng, sizes, size, server)
+        cohort = super().plan(rng, chances, size, server)
         if int(server["round"]) == self.pretraining:
             if self.parted:
-                server["part"] = torch.from_numpy(rng.permutation(np.arange(len(sizes)) % self.clusters))
+                server["part"] = torch.from_numpy(rng.permutation(np.arange(len(chances)) % self.clusters))
             elif len(server["models"].unique(dim=0)) < self.clusters:
                 reason = "1, as this network always starts from the same values, and equal models stay so"
                 raise BadInput("method.clusters", self.clusters, reason)

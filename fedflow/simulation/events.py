@@ -16,6 +16,7 @@ class Work:
     ends: float
     epochs: int | None  # of its own, where the method says how many
     received: dict[str, Tensor]
+    most: int | None = None  # epochs at most, of a straggler
 
 
 def first_done(

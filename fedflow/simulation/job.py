@@ -36,10 +36,12 @@ class Shard:
     received: list[dict[str, int]]  # per client: name -> place in vectors
     kept: list[dict[str, int]]
     epochs: list[int | None] | None = None  # per client, where its method says how many
+    most: list[int | None] | None = None  # per client, where it is a straggler
 
     def epochs_of(self, i: int, usual: int) -> int:
-        """Local epochs of the i-th client: its own where the method says how many."""
-        return (self.epochs[i] if self.epochs else None) or usual
+        """Local epochs of the i-th client: its own where the method says how many, fewer of a straggler."""
+        own = (self.epochs[i] if self.epochs else None) or usual
+        return min(own, (self.most[i] if self.most else None) or own)
 
 
 @dataclass

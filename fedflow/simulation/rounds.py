@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedflow.code import code_digest
-from fedflow.errors import FedflowError, RoundFailed
+from fedflow.errors import BadInput, FedflowError, RoundFailed
 from fedflow.methods.base import Dissimilarity, Method, Server
 from fedflow.metrics.clustering import agreement
 from fedflow.metrics.distribution import summarise
@@ -45,6 +46,10 @@ class RunSettings(Settings):
     participation: float = option(
         0.1, "share of the clients in a round; m = max(1, floor(R N))", symbol="R", gt=0, le=1
     )
+    sampling: str = option(
+        "uniform", "how cohorts are drawn: uniformly, or in proportion to n_k, as goes with uniform weights",
+        choices=("uniform", "proportional"),
+    )  # fmt: skip
     min_cohort: int = option(1, "stop with an error when fewer clients of a round succeed", ge=1)
     evaluate_every: int = option(5, "rounds between evaluations; the last round is always evaluated", ge=1)
     evaluate_clients: int | None = option(
@@ -76,6 +81,7 @@ class Simulation:
     ) -> None:
         self.job = replace(job, keep_trained=settings.keep_trained, timing=settings.timing)
         self.settings = settings
+        job.method.check(settings.rounds)
         self.executor: Executor = executor or Inline()
         self.federation = job.federation.open()
         partition = self.federation.partition
@@ -84,6 +90,8 @@ class Simulation:
         self.sizes = partition.sizes[: self.clients]
         self.groups = None if partition.groups is None else partition.groups[: self.clients]
         self.cohort_size = max(1, int(settings.participation * self.clients + 1e-9))
+        self._check_cohorts()
+        self.chances = self.sizes if settings.sampling == "proportional" else np.ones(self.clients)
         self.folder = checkpoints / self.fingerprint if checkpoints else None
         self._times: dict[int, np.ndarray] = {}  # of a download, an epoch and an upload, by client
 
@@ -200,6 +208,20 @@ class Simulation:
             json.dumps(about, sort_keys=True, default=str).encode(), digest_size=12
         ).hexdigest()
 
+    def _check_cohorts(self) -> None:
+        """Raise `BadInput` unless the method can have the cohorts that are asked for; warn of odd ones."""
+        settings, method, training = self.settings, self.job.method, self.job.training
+        if method.busy(self.cohort_size):
+            accepted = f"with {method.name}, whose clients come when they are done"
+            if settings.sampling != "uniform":
+                raise BadInput("run.sampling", settings.sampling, f"uniform {accepted}")
+            if training.stragglers:
+                raise BadInput("training.stragglers", training.stragglers, f"0 {accepted}")
+        twice = settings.sampling == "proportional" and getattr(method, "weighting", "") == "samples"
+        if twice and self.cohort_size < self.clients:
+            asked = "run.sampling: proportional and weighting: samples"
+            warnings.warn(f"{method.name}: {asked} both count a client's samples", stacklevel=3)
+
     def _start(self) -> State:
         model, method, seed = self.federation.model, self.job.method, self.job.seed
 
@@ -281,7 +303,7 @@ class Simulation:
         shards = [
             Shard(
                 number, clients, *self._messages(clients, lambda _, k: works[k].received),
-                epochs=[works[k].epochs for k in clients],
+                epochs=[works[k].epochs for k in clients], most=[works[k].most for k in clients],
             )
             for clients in balanced(cohort, self.sizes, self.executor.workers)
         ]  # fmt: skip
@@ -312,26 +334,36 @@ class Simulation:
         if slots:
             done, state.busy = first_done(state.busy, report.clock, size, slots, self.clients, rng, begin)
         else:
-            done = [begin(int(k), report.clock) for k in method.plan(rng, self.sizes, size, state.server)]
+            cohort = method.plan(rng, self.chances, size, state.server)
+            late = self._stragglers(cohort, number, cycle)
+            dropped = late if self.job.training.drop_stragglers else {}
+            done = [begin(int(k), report.clock, late.get(k)) for k in cohort if k not in dropped]
         report.clock = max(work.ends for work in done)
         if not slots:
             report.idle += float(np.mean([report.clock - work.ends for work in done]))
         report.delay = float(np.mean([number - work.begun for work in done]))
         return {work.client: work for work in done}
 
-    def _begin(self, number: int, k: int, now: float) -> Work:
-        """What client ``k`` receives and does from ``now`` on."""
+    def _stragglers(self, cohort: np.ndarray, number: int, cycle: int) -> dict[int, int]:
+        """The stragglers of a cohort, and the epochs that each has time for."""
+        if not self.job.training.stragglers:
+            return {}
+        return self.job.training.late(cohort, generator(self.job.seed, "stragglers", number, cycle))
+
+    def _begin(self, number: int, k: int, now: float, most: int | None = None) -> Work:
+        """What client ``k`` receives and does from ``now`` on; a straggler trains ``most`` epochs at most."""
         server, method, job = self.state.server, self.job.method, self.job
         epochs = None
         if type(method).epochs is not Method.epochs:  # a generator costs more than all else here
             epochs = method.epochs(generator(job.seed, "epochs", number, k), server, k)
-        work = sum(method.streams(job.training).values()) if epochs is None else epochs
+        usual = [epochs] if epochs else list(method.streams(job.training).values())
+        work = sum(usual if most is None else [min(own, most) for own in usual])
         if k not in self._times or not job.timing.steady:
             steps = job.training.steps(int(self.sizes[k]), 1)
             self._times[k] = job.timing.times(job.seed, k, steps, number)
         down, epoch, up = self._times[k]
         ends = now + float(down + work * epoch + up)
-        return Work(k, number, ends, epochs, method.broadcast(server, k))
+        return Work(k, number, ends, epochs, method.broadcast(server, k), most)
 
     def _gathered(self, results: list[Trained], rng: np.random.Generator) -> Gathered:
         return Gathered(results, self.federation.model, self.sizes, rng, self.federation.public)

@@ -7,6 +7,7 @@ import re
 import sys
 import types
 import typing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from support import SIZES, Ran, Workers, follow, forbid_fallback, images, prepare_run, run, same, with_cohorts
 from torch import Tensor
 
+from fedflow.config import load_params
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
 from fedflow.local.client import Client, Update
@@ -31,6 +33,8 @@ from fedflow.simulation.job import IntroductionShard
 pytestmark = pytest.mark.parametrize("name", METHODS)
 
 SGD = {"epochs": 1, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
+ROOT = Path(__file__).parents[2]
+SHIPPED = {folder: load_params(folder / "params.yaml") for folder in (ROOT, *ROOT.glob("studies/*/"))}
 HALF: dict[str, Any] = {"training": SGD, "participation": 0.5, "rounds": 2}
 LARGEST = SIZES.index(max(SIZES))
 
@@ -186,6 +190,20 @@ def test_scores_of_a_round_do_not_depend_on_the_rounds_to_come(
 
     short, long = losses(2), losses(4)
     assert long[:2] == short
+
+
+# Local training
+
+
+def test_the_learning_rate_makes_a_difference(name: str, federation: Federation) -> None:
+    one, other = (run(name, federation, **HALF | {"training": SGD | {"lr": lr}}) for lr in (0.1, 0.03))
+    assert not same(one.state(), other.state())
+
+
+def test_the_runs_that_are_shipped_are_long_enough(name: str) -> None:
+    for folder, params in SHIPPED.items():
+        if folder == ROOT or name in params.grid.methods:
+            params.method(name)[0].check(params.run.rounds)
 
 
 # Clients that fail

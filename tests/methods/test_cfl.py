@@ -16,6 +16,7 @@ from support import Ran, images, quadratics, run, with_cohorts
 from torch import nn
 
 from fedflow.data import Dataset
+from fedflow.errors import BadInput
 from fedflow.methods import build_method
 from fedflow.methods.cfl import bipartition
 from fedflow.models.flat import FlatModel
@@ -23,7 +24,6 @@ from fedflow.simulation.federation import Federation
 
 ANGLES = [(2 * np.cos(a), 2 * np.sin(a)) for a in np.radians([0, 40, 80, 120, 175])]
 OPPOSED = [(2, 0.2), (1.8, -0.1), (-1.9, 0.1), (-2.1, -0.2)]
-AT_ONCE = {"warm_up": 0}
 
 
 def cfl(
@@ -34,7 +34,7 @@ def cfl(
     **more: Any,
 ) -> Ran:
     """From (1, 1), clients with these updates w_k - w_t."""
-    method = build_method("cfl", AT_ONCE | hyper)
+    method = build_method("cfl", hyper)
     if cohorts:
         method, more = with_cohorts(method, cohorts), more | {"rounds": len(cohorts)}
     clients = lines([0.0] * len(dw), [tuple(-x for x in update) for update in dw], sizes)
@@ -91,7 +91,7 @@ def test_updates_that_disagree_part_a_cluster(cohort: str) -> None:
 )  # fmt: skip
 def test_a_cluster_is_parted_only_under_all_conditions(hyper: dict, parted: bool, cohort: str) -> None:
     """Norm of the mean 0.05, largest norm 2.1095, four members."""
-    ran = cfl(OPPOSED, hyper, cohort=cohort)
+    ran = cfl(OPPOSED, hyper, cohort=cohort, rounds=2)
     assert (ran.server("assignment")[0] == [1, 1, 2, 2]) is parted
     if not parted:
         assert ran.server("assignment")[0] == [0] * 4
@@ -174,10 +174,21 @@ def test_the_last_updates_of_the_absent_count_when_asked(cohort: str) -> None:
     assert omitted.servers[-1]["models"][0].tolist() == pytest.approx(alone)
 
 
+# Short runs
+
+
+def test_a_warm_up_as_long_as_the_run_is_refused() -> None:
+    message = r"^method.warm_up: 3 is not accepted; expected less than 3, the rounds of the run"
+    with pytest.raises(BadInput, match=message):
+        cfl(OPPOSED, {"warm_up": 3}, rounds=3)
+    ran = cfl(OPPOSED, {"warm_up": 2}, rounds=3)
+    assert ran.server("assignment") == [[0] * 4, [0] * 4, [1, 1, 2, 2]]
+
+
 # Reductions
 
 
-@pytest.mark.parametrize("hyper", [{}, {"warm_up": 0, "eps1": 0}], ids=["warming up", "eps1 = 0"])
+@pytest.mark.parametrize("hyper", [{"warm_up": 2}, {"eps1": 0}], ids=["warming up", "eps1 = 0"])
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 def test_before_the_first_split_it_is_fedavg(
     federation: Federation, hyper: dict, weighting: str, cohort: str

@@ -1,6 +1,7 @@
 """FedAC: its local step, LrCos, clusters and their number on given models, and what it reduces to."""
 
 import functools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -292,3 +293,12 @@ def test_with_one_cluster_models_are_pulled_to_their_mean(cohort: str) -> None:
 def test_bounds_must_be_in_order() -> None:
     with pytest.raises(BadInput, match=r"^method.merge_below: 2.0 .* less than split_above, 1.0"):
         build_method("fedac", {"merge_below": 2})
+
+
+def test_a_run_too_short_to_change_the_number_of_clusters_says_so(federation: Federation) -> None:
+    with pytest.warns(UserWarning, match="neither merged nor split in 9 rounds, as tune_every is 10"):
+        prepare_run("fedac", federation, {"tune_every": 10}, rounds=9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for every in (0, 9):
+            prepare_run("fedac", federation, {"tune_every": every}, rounds=9)

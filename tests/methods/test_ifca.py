@@ -129,7 +129,7 @@ def test_pretraining_is_fedavg_and_each_part_trains_a_model_from_there(
 
 def test_heads_are_those_drawn_where_no_part_trains_them(federation: Federation) -> None:
     hyper = {"shared": "frozen", "pretraining": 1}
-    ran = run("ifca", federation, hyper, rounds=1, **HALF)
+    ran = run("ifca", federation, hyper, rounds=2, **HALF)
     drawn = prepare_run("ifca", federation, {"shared": "frozen"}, **HALF).state.server
     assert torch.equal(ran.servers[0]["models"], drawn["models"])
     assert not torch.equal(ran.servers[0]["body"], drawn["body"])
@@ -186,6 +186,27 @@ def test_the_best_of_several_starts_goes_on(cohort: str) -> None:
     assert best in (1, 3) and models[7] == pytest.approx(alone[best][1])
     assert ran.servers[7].keys() == ran.servers[8].keys() == {"models", "round"}
     assert models[8] == pytest.approx(follow(from_start(STARTS[best], rounds=3)).server("models")[2])
+
+
+@pytest.mark.parametrize(
+    ("hyper", "message"),
+    [
+        ({"restarts": 3, "trial": 3}, r"restarts: 3 .* at most 2: 8 rounds, 3 for each start"),
+        ({"restarts": 2, "trial": 10}, r"restarts: 2 .* at most 1: 8 rounds, 10 for each start"),
+        ({"shared": "frozen", "pretraining": 8}, "pretraining: 8 .* the run has 8 rounds"),
+        ({"pretraining": 2, "parted": 6}, "parted: 6 .* the run has 8 rounds"),
+    ],
+)
+def test_a_run_too_short_for_its_starts_is_refused(hyper: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=f"^method.{message}"):
+        prepare_run("ifca", quadratics(FOUR, (10,) * 4), hyper, rounds=8)
+
+
+def test_a_run_may_end_with_its_last_start() -> None:
+    """It serves the best of all, here the second of three."""
+    ran = started({"restarts": 3, "trial": 2}, rounds=6)
+    best = follow(from_start(STARTS[1], rounds=2)).server("models")[-1]
+    assert ran.server("models")[-1] == pytest.approx(best)
 
 
 def from_start(start: Tensor, rounds: int) -> Simulation:
