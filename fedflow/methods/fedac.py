@@ -19,10 +19,15 @@ LrCos; so is served who did not take part yet.
 were m times too long. The first clusters are those of k-means on the participants' projections. A client that
 never took part has no model to compare; it starts from the common first one, pulled to the mean of all Omega.
 At most one cluster is merged or split at a time, the one with the smallest or the largest G; a merge goes
-first; a split is that of 2-means on projections. The pull to centroids lowers G from round to round, also
-where clusters are right: in 30 rounds on digits from 0.1 to 0.01 with mu = 0.1, to 0.001 with mu = 1.
+first; a split is that of 2-means on projections. The paper has no values for a and b, and no two numbers suit
+all runs: the pull to centroids lowers G from round to round, also where clusters are right (in 30 rounds on
+digits from 0.05 to 0.01 with mu = 0.1, to 0.003 with mu = 1), and clusters of an IID federation have a G of
+0.08 to 5, larger than those of two or three groups (0.1 to 0.5). So by default neither is a number: only a cluster
+whose G is 0, a single client, joins the nearest, and one is split if its G is below 1 and its halves are
+farther apart than chance puts them (`fedflow.heterogeneity.number.apart`).
 """
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from typing import ClassVar
@@ -67,16 +72,19 @@ class FedAC(Method):
     center: bool = option(False, "also subtract the participants' mean model before models are projected")
     refresh_every: int = option(5, "rounds between refreshes of M", ge=1, source="Algorithm 2: sparsely")
     tune_every: int = option(10, "rounds between merges or splits; 0 = never", ge=0, source="Algorithm 3")
-    merge_below: float = option(
-        0.001, "a cluster is merged when its G is below; 0 = never", symbol="a", ge=0,
-        grid=(0, 0.001, 0.01, 0.1), source="measured, see above",
+    merge_below: float | None = option(
+        None, "a cluster is merged when its G is below; 0 = never, null = when it is 0, as of one client",
+        symbol="a", ge=0, grid=(0, 0.001, 0.01, 0.1), source="measured, see above",
     )  # fmt: skip
-    split_above: float = option(1.0, "a cluster is split when its G is above", symbol="b", gt=0)
+    split_above: float | None = option(
+        None, "a cluster is split when its G is above; null = when its halves are apart",
+        symbol="b", gt=0, grid=(0.01, 0.1, 1), source="measured, see above",
+    )  # fmt: skip
     protect_singletons: bool = option(False, "clusters of one client, whose G is 0, are not merged")
     allow_split_from_one: bool = option(False, "a cluster of everybody, which has no G, may be split")
 
     def validate(self) -> None:
-        if self.merge_below >= self.split_above:
+        if None not in (self.merge_below, self.split_above) and self.merge_below >= self.split_above:
             raise BadInput(
                 "method.merge_below", self.merge_below, f"less than split_above, {self.split_above}"
             )
@@ -168,8 +176,9 @@ class FedAC(Method):
         if len(models) == 1:
             g[0] = torch.inf if self.allow_split_from_one else torch.nan
         tight = g.where((r.bincount() > 1) | (not self.protect_singletons), torch.nan)
-        after = merged(r, tight, models, self.merge_below)
-        after = split(r, g, z, self.split_above, rng) if after is None else after
+        below = math.ulp(0) if self.merge_below is None else self.merge_below
+        after = merged(r, tight, models, below)
+        after = split(r, g, w, z, self.split_above, rng) if after is None else after
         return r if after is None else after
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor]:

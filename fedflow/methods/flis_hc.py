@@ -91,7 +91,7 @@ class FLISHC(FLIS, Hierarchical):
     def means(self, server: Server, cohort: Cohort) -> Tensor:
         """Mean of the last models of each set of neighbours, [Z, D]; the first model without any."""
         sizes = cohort.sizes if self.weighting == "samples" else np.ones(cohort.clients)
-        shares = server["neighbours"].cpu() * torch.from_numpy(sizes)
+        shares = server["neighbours"].cpu() * torch.from_numpy(sizes).double()
         some = shares.any(1)
         shares = shares / shares.sum(1, keepdim=True).clamp(min=1)
         latest = server["latest"]

@@ -8,13 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import adjusted_rand_score, calinski_harabasz_score
 from support import by_hand, one_client, prepare_run, quadratics, run, same, with_cohorts
 from torch import Tensor, nn
 
+from fedflow.data import Dataset
 from fedflow.errors import BadInput
-from fedflow.heterogeneity.number import centroids, spread
+from fedflow.heterogeneity.number import APART, apart, centroids, spread
 from fedflow.methods import build_method
 from fedflow.methods.fedac import FedAC, cosines, projected
+from fedflow.models import build
+from fedflow.models.flat import FlatModel
+from fedflow.partition import PartitionParams, Samples, make_partition
 from fedflow.simulation.federation import Federation
 
 SGD: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
@@ -179,10 +184,51 @@ def test_the_tightest_cluster_joins_the_nearest() -> None:
 def test_the_widest_cluster_is_split() -> None:
     """{0, 1 | 10, 11} has intra 25.25, its centroid 5.5 is 0.5 from 6; {5.9, 6.1} has 0.01."""
     w, r = rows([0], [1], [10], [11], [5.9], [6.1]), torch.tensor([0, 0, 0, 0, 1, 1])
-    halves = tune(w, r, merge_below=0)
+    halves = tune(w, r, merge_below=0, split_above=1)
     assert halves in ([0, 0, 2, 2, 1, 1], [2, 2, 0, 0, 1, 1])
     assert tune(w, r, merge_below=0, split_above=102) == r.tolist()
     assert tune(w, r) == [0] * 6  # 0.01 / 0.25 of the other: a merge goes first
+
+
+def test_variance_between_halves_over_that_within() -> None:
+    """{0, 1 | 10, 11}: (10.5 - 0.5)^2 * 2 * 2 / 4 over (0.5 + 0.5) / 2, as scikit-learn has it."""
+    w, halves = rows([0], [1], [10], [11]), torch.tensor([0, 0, 1, 1])
+    assert apart(w, halves) == pytest.approx(200)
+    assert apart(CNT, torch.tensor([0, 0, 1, 1, 1])) == pytest.approx(
+        calinski_harabasz_score(CNT.numpy(), [0, 0, 1, 1, 1])
+    )
+
+
+def test_many_points_do_not_make_a_small_difference_count() -> None:
+    w = torch.randn(400, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    w[200:, 0] += 3
+    halves = torch.arange(400) // 200
+    assert calinski_harabasz_score(w.numpy(), halves) > APART > apart(w, halves)
+
+
+def test_by_default_halves_must_be_apart_and_of_two_clients_or_more() -> None:
+    """Clusters far from each other, one of a cross (F = 2), of one far point, or of two pairs."""
+    far, r = rows([90, 0], [90, 1]), torch.tensor([0, 0, 0, 0, 1, 1])
+    for whole, *points in (
+        (True, [1, 0], [-1, 0], [0, 1], [0, -1]), (True, [0, 0], [1, 0], [0, 1], [9, 0]),
+        (False, [0, 0], [0, 1], [9, 0], [9, 1]),
+    ):  # fmt: skip
+        w = torch.cat([rows(*points), far])
+        assert (tune(w, r, merge_below=0) == r.tolist()) is whole
+        assert tune(w, r, merge_below=0, split_above=1e-6) != r.tolist()
+
+
+def test_by_default_clusters_as_near_as_their_members_are_not_split() -> None:
+    w, r = rows([0], [1], [10], [11], [5.9], [6.1]), torch.tensor([0, 0, 0, 0, 1, 1])
+    assert tune(w, r, merge_below=0) == r.tolist()  # G is 101
+    assert tune(w + 90 * r[:, None], r, merge_below=0) != r.tolist()
+
+
+def test_by_default_only_single_clients_are_merged() -> None:
+    """The first two of three clusters have G of about 1e-8 and 1e-2."""
+    assert tune(CNT, THREE, merge_below=None) == [0, 0, 1, 1, 1]
+    w, r = rows([0], [0.002], [10], [12], [20], [22]), torch.tensor([0, 0, 1, 1, 2, 2])
+    assert tune(w, r, merge_below=None) == r.tolist() != tune(w, r, merge_below=0.001)
 
 
 def test_equal_models_are_not_split() -> None:
@@ -194,7 +240,10 @@ def test_equal_models_are_not_split() -> None:
 def test_one_cluster_is_split_only_where_this_is_allowed() -> None:
     w, one = rows([0], [1], [10]), torch.zeros(3, dtype=torch.int64)
     assert tune(w, one) == [0, 0, 0]
-    assert tune(w, one, allow_split_from_one=True) in ([0, 0, 1], [1, 1, 0])
+    assert tune(w, one, allow_split_from_one=True, split_above=1) in ([0, 0, 1], [1, 1, 0])
+    four = rows([0], [1], [10], [11])
+    halves = tune(four, torch.zeros(4, dtype=torch.int64), allow_split_from_one=True)
+    assert halves in ([0, 0, 1, 1], [1, 1, 0, 0])
 
 
 def test_clusters_without_members_are_dropped_and_means_weigh_equally() -> None:
@@ -269,6 +318,45 @@ def test_clusters_are_merged_in_the_rounds_that_say_so() -> None:
     assert [len(server["models"]) for server in ran.servers] == [3, 2, 2, 1]
 
 
+def digits_of(digits: Dataset, **partition: Any) -> Federation:
+    """20 clients of digits, and a small dense network."""
+    params = PartitionParams.parse({"dataset": "digits", "clients": 20, **partition})
+    made = make_partition(params, Samples.of(digits), digits.hash)
+    return Federation(
+        FlatModel(functools.partial(build, "mlp", digits.input_shape, 10, hidden=(32,))),
+        digits.train, digits.test, made,
+    )  # fmt: skip
+
+
+LOCAL = {"epochs": 5, "batch_size": 10, "lr": 0.05}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("pull", [0.1, 1])
+def test_planted_groups_are_found_from_too_few_clusters(digits: Dataset, seed: int, pull: float) -> None:
+    """Five groups of labels on a ring, 30 images a client; started at three, no group is split."""
+    federation = digits_of(
+        digits, scheme="label_groups", groups=5, labels_per_group=3, overlap=1, sampler="independent",
+        samples_per_label=10,
+    )  # fmt: skip
+    hyper = {"clusters": 3, "mu": pull}
+    ran = run(
+        "fedac", federation, hyper, training=LOCAL, rounds=40, participation=0.5, seed=seed, cohort="vmap"
+    )
+    last = ran.servers[-1]
+    assert len(last["models"]) == 5
+    assert adjusted_rand_score(federation.partition.groups, last["assignment"]) == 1
+    assert all(len(server["models"]) <= 5 for server in ran.servers)
+
+
+@pytest.mark.parametrize("participation", [0.2, 0.5])
+def test_an_iid_federation_is_not_split(digits: Dataset, participation: float) -> None:
+    """Where few take part models differ by how often they did: after 10 rounds halves are apart (8.4)."""
+    federation = digits_of(digits, scheme="iid")
+    ran = run("fedac", federation, training=LOCAL, rounds=20, participation=participation, cohort="vmap")
+    assert all(len(server["models"]) <= 2 for server in ran.servers)
+
+
 # Reductions
 
 
@@ -292,7 +380,7 @@ def test_with_one_cluster_models_are_pulled_to_their_mean(cohort: str) -> None:
 
 def test_bounds_must_be_in_order() -> None:
     with pytest.raises(BadInput, match=r"^method.merge_below: 2.0 .* less than split_above, 1.0"):
-        build_method("fedac", {"merge_below": 2})
+        build_method("fedac", {"merge_below": 2, "split_above": 1})
 
 
 def test_a_run_too_short_to_change_the_number_of_clusters_says_so(federation: Federation) -> None:

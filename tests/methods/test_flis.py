@@ -372,6 +372,13 @@ def test_neighbours_start_from_the_mean_of_their_last_models(weighting: str, coh
     assert compared is not None and compared.height is None  # no tree is cut
 
 
+def test_weights_of_neighbours_are_in_double_precision() -> None:
+    """A third of 9 and two thirds of 0.1, where a third in single precision is off by 1e-8."""
+    hyper = {"beta": 0, "variant": "neighbourhood"}
+    ran = flis("flis_hc", hyper, thresholds((9, 0.1), (1, 2)))
+    assert ran.server("models")[0] == pytest.approx((9 + 2 * 0.1) / 3, rel=1e-15, abs=0)
+
+
 def test_neighbours_of_everybody_under_full_participation_are_fedavg(
     federation: Federation, cohort: str
 ) -> None:
