@@ -1,6 +1,14 @@
-"""The files of a finished run: what DVC tracks, the report reads and MLflow keeps. Deterministic bytes."""
+"""The files of a finished run: what DVC tracks, the report reads and MLflow keeps. Deterministic bytes.
+
+``metrics.json`` marks a complete set: it is removed before any other file changes and comes back last, so
+that files of two runs, or half of one, never count as a run.
+"""
 
 import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +19,10 @@ from fedflow.errors import FedflowError
 from fedflow.methods.base import Dissimilarity
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.outcome import Outcome, Round
+
+MARKER = "metrics.json"
+PARTIAL = ".partial"  # folder of files that are being written
+Write = Callable[[Path], object]
 
 ROUND_COLUMNS = (
     "round", "train_loss", "global_accuracy", "local_accuracy", "local_std", "local_worst10",
@@ -27,16 +39,17 @@ def write_results(
     samples: np.ndarray,
     groups: np.ndarray | None,
 ) -> None:
-    """Write the six files of a run into ``folder``.
+    """Write the six files of a run into ``folder``, in place of those of an earlier run.
 
     ``metrics.json`` has the final numbers, ``rounds.csv`` those by round, ``clients.parquet`` those by
     client. ``clusters.json`` tells who was in which cluster, and how the server compared clients;
     ``proximity.parquet`` is the matrix of that, with a row and a column for every client it compared.
 
-    ``facts`` says which run this is (partition, method, seed, hashes); ``params``, its settings, are
-    ``params.json``; ``samples`` [N] are training sizes,
-    ``groups`` [N] planted groups, both with the newcomers last, as in the table of clients. Clusters and
-    groups in JSON are of those who took part. Raises `FedflowError` when the folder cannot be written.
+    ``facts`` says which run this is (partition, method, seed, hashes); ``params``, its settings, become
+    ``params.json``. ``samples`` [N] are training sizes, ``groups`` [N] planted groups, both with the newcomers
+    last, as in the table of clients. Clusters and groups in JSON are of those who took part. Raises
+    `FedflowError` when the folder cannot be written; a full disk leaves the files of the earlier run as
+    they were.
     """
     table = pd.DataFrame(
         [{name: getattr(r, name) for name in ROUND_COLUMNS} | {"failed": len(r.failed)} for r in rounds]
@@ -55,20 +68,54 @@ def write_results(
         "proximity": _about(outcome.dissimilarity),
     }
     failures = {r.round: r.failed for r in rounds if r.failed}
+    files: dict[str, Write | None] = {
+        "params.json": partial(_write_json, value=params),
+        "clusters.json": partial(_write_json, value=clusters),
+        "rounds.csv": partial(table.to_csv, index=False, float_format="%.9g"),
+        "clients.parquet": partial(clients.to_parquet, index=False),
+        "proximity.parquet": _matrix(outcome.dissimilarity).to_parquet,
+        "failures.json": partial(_write_json, value=failures) if failures else None,
+        MARKER: partial(_write_json, value=facts | outcome.metrics),
+    }
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _write_json(folder / "params.json", params)
-        _write_json(folder / "metrics.json", facts | outcome.metrics)
-        _write_json(folder / "clusters.json", clusters)
-        table.to_csv(folder / "rounds.csv", index=False, float_format="%.9g")
-        clients.to_parquet(folder / "clients.parquet", index=False)
-        _matrix(outcome.dissimilarity).to_parquet(folder / "proximity.parquet")
-        if failures:
-            _write_json(folder / "failures.json", failures)
-        else:
-            (folder / "failures.json").unlink(missing_ok=True)  # of an earlier run
+        _replace(folder, files)
     except OSError as error:
         raise FedflowError(f"cannot write results to {folder}: {error.strerror or error}") from error
+
+
+def _replace(folder: Path, files: Mapping[str, Write | None]) -> None:
+    """Put a complete set in place of an older one; None stands for a file that the new set has not.
+
+    Moved files are new ones: links to those of before, DVC's cache say, keep their content.
+    """
+    made = folder / PARTIAL
+    shutil.rmtree(made, ignore_errors=True)  # of a killed process
+    try:
+        made.mkdir(parents=True)
+        written = {name: write for name, write in files.items() if write is not None}
+        for name, write in written.items():
+            write(made / name)
+            _sync(made / name)
+        (folder / MARKER).unlink(missing_ok=True)
+        _sync(folder)
+        for name in files.keys() - {MARKER}:
+            if name in written:
+                (made / name).replace(folder / name)
+            else:
+                (folder / name).unlink(missing_ok=True)
+        _sync(folder)
+        (made / MARKER).replace(folder / MARKER)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file or the entries of a folder are on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def _clients(scores: Scores, samples: np.ndarray, groups: np.ndarray | None) -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """Whatever a user can get wrong ends in one line on stderr and exit code 2, before anything is recorded."""
 
+import errno
 import io
 import json
 import pickle
@@ -379,11 +380,12 @@ def test_a_full_disk_while_a_checkpoint_is_written(capsys, root, shared):
 def test_a_full_disk_while_results_are_written(capsys, root, shared):
     @contextmanager
     def full() -> Iterator[None]:
-        file = root / "results/skewed/fedavg/22/metrics.json"
-        file.parent.mkdir(parents=True)
-        file.symlink_to("/dev/full")
-        yield
-        file.unlink()
+        def fails(path: Path) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fedflow.results._sync", fails)
+            yield
 
     line = fails_and_goes_on(capsys, shared, (*RUN, "--seed", "22"), full())
     assert_matches(line, "cannot write results to results/skewed/fedavg/22: No space left on device")

@@ -1,6 +1,13 @@
 """The files of a finished run."""
 
+import io
 import json
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -125,7 +132,74 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         write(tmp_path / "file" / "run")
 
 
-def test_a_full_disk_is_one_line(tmp_path):
-    (tmp_path / "metrics.json").symlink_to("/dev/full")
-    with pytest.raises(FedflowError, match=r"cannot write results to .*: No space left on device"):
-        write(tmp_path)
+@contextmanager
+def space(size: int) -> Iterator[None]:
+    """No file may grow beyond ``size`` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_a_full_disk_is_one_line_and_leaves_the_earlier_files(tmp_path):
+    write(tmp_path, failed={1: "ValueError: no"})
+    before = contents(tmp_path)
+    with space(1000), pytest.raises(FedflowError, match=r"^cannot write results to .*: .*File too large$"):
+        write(tmp_path, np.array([0, 0, 1]))
+    assert contents(tmp_path) == before
+
+
+def test_files_that_are_linked_elsewhere_keep_their_content_there(tmp_path):
+    """As DVC links outputs to its cache."""
+    write(tmp_path / "run")
+    cached = tmp_path / "cached"
+    cached.hardlink_to(tmp_path / "run" / "clusters.json")
+    before = cached.read_bytes()
+    write(tmp_path / "run", np.array([0, 0, 1]))
+    assert cached.read_bytes() == before != (tmp_path / "run" / "clusters.json").read_bytes()
+
+
+def test_a_kill_leaves_the_earlier_set_the_new_one_or_none(tmp_path, monkeypatch):
+    """Killed before any operation on files; a set counts when ``metrics.json`` is there."""
+    changes = ("open", "fsync", "replace", "rename", "unlink", "rmdir", "remove")
+    write(tmp_path / "older", failed={1: "ValueError: no"})
+    write(tmp_path / "newer", np.array([0, 0, 1]))
+    whole = [contents(tmp_path / name) for name in ("older", "newer")]
+    ends = []
+    for allowed in count():
+        folder = tmp_path / str(allowed)
+        write(folder, failed={1: "ValueError: no"})
+        with monkeypatch.context() as patch:
+            left = iter(range(allowed))
+
+            def operation(real, left=left):
+                def counted(*arguments, **options):
+                    if next(left, None) is None:
+                        raise KeyboardInterrupt
+                    return real(*arguments, **options)
+
+                return counted
+
+            for name in changes:
+                patch.setattr(os, name, operation(getattr(os, name)))
+            patch.setattr("builtins.open", operation(open))
+            patch.setattr("io.open", operation(io.open))
+            try:
+                write(folder, np.array([0, 0, 1]))
+                ended = True
+            except KeyboardInterrupt:
+                ended = False
+        shutil.rmtree(folder / ".partial", ignore_errors=True)  # as the next run does
+        now = contents(folder)
+        ends.append(whole.index(now) if "metrics.json" in now else None)
+        if ended:
+            break
+        write(folder, np.array([0, 0, 1]))
+        assert contents(folder) == whole[1]
+    assert set(ends) == {0, 1, None} and ends[-1] == 1

@@ -11,6 +11,7 @@ import pandas as pd
 
 from fedflow.errors import FedflowError
 from fedflow.methods.base import Dissimilarity
+from fedflow.results import MARKER
 
 TEXT = ("partition", "method", "method_label", "dataset", "model", "data_hash", "partition_hash")
 WHOLE = ("seed", "rounds", "clients", "bytes_down", "bytes_up", "clusters", "failed_clients", "parameters")
@@ -100,12 +101,17 @@ def collect_partitions(partitions_dir: Path, names: list[str]) -> dict[str, Part
 
 
 def _read_run(folder: Path) -> Run:
-    metrics = _json(folder / "metrics.json")
+    if not (folder / MARKER).exists():
+        raise FedflowError(
+            f"the results in {folder} are incomplete: no {MARKER}, which is written last; "
+            "run this experiment again"
+        )
+    metrics = _json(folder / MARKER)
     metrics = dict.fromkeys(LATER + NEWCOMERS) | metrics
-    _check_metrics(folder / "metrics.json", metrics)
+    _check_metrics(folder / MARKER, metrics)
     named = (metrics["partition"], metrics["method"], str(metrics["seed"]))
     if named != folder.parts[-3:]:
-        _reject(folder / "metrics.json", f"it says it is {'/'.join(named)}")
+        _reject(folder / MARKER, f"it says it is {'/'.join(named)}")
     rounds = _table(folder / "rounds.csv", pd.read_csv, ROUNDS)
     clients = _table(folder / "clients.parquet", pd.read_parquet, CLIENTS)
     if "newcomer" in clients:

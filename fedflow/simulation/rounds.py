@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedflow.code import code_digest
@@ -28,6 +27,7 @@ from fedflow.simulation.evaluation import EvaluationShard, Scores, evaluate_shar
 from fedflow.simulation.events import Work, first_done
 from fedflow.simulation.executors import Executor, Inline, balanced
 from fedflow.simulation.gathered import Gathered
+from fedflow.simulation.history import History
 from fedflow.simulation.job import IntroductionShard, Job, Shard, Trained
 from fedflow.simulation.outcome import PERSONAL_BYTES, PERSONAL_CLIENTS, Outcome, Round
 from fedflow.simulation.state import State
@@ -236,6 +236,7 @@ class Simulation:
             store=ClientStore(first, self.clients, self.folder),
             participations=np.zeros(self.clients, dtype=np.int64),
             assignment=np.full(self.clients, -1),
+            history=History(self.folder),
         )
         saved = load_checkpoint(self.folder) if self.folder else None
         if saved is None or saved[1]["fingerprint"] != self.fingerprint:
@@ -430,7 +431,6 @@ class Simulation:
             if not np.array_equal(scores.cluster, self.state.assignment[scores.clients]):
                 self.state.assignment[scores.clients] = scores.cluster
                 report.assignment = self.state.assignment.tolist()
-                self.state.assignments[report.round] = torch.tensor(report.assignment, dtype=torch.int32)
         self.state.assignment[scores.clients] = scores.cluster
 
     def _agreement(self, scores: Scores) -> dict[str, float | None]:

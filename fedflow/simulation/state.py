@@ -11,7 +11,7 @@ from torch import Tensor
 from fedflow.methods.base import Server
 from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.events import Work
-from fedflow.simulation.outcome import Round
+from fedflow.simulation.history import History
 
 
 @dataclass
@@ -22,22 +22,23 @@ class State:
     store: ClientStore
     participations: np.ndarray  # [N]
     assignment: np.ndarray  # last known cluster of every client [N], -1 before the first
-    assignments: dict[int, Tensor] = field(default_factory=dict)  # the same, by round where it changed
     introduced: dict[str, int] | None = None  # bytes that the introductions took, down and up
     busy: list[Work] = field(default_factory=list)  # what clients do while the server takes its steps
-    history: list[Round] = field(default_factory=list)
+    history: History = field(default_factory=History)
 
     def packed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and plain facts, to be saved: of what clients keep only what is not in its files yet."""
+        """Tensors and plain facts, to be saved: only what is not in the files of clients and rounds yet.
+
+        New rounds are in the file of the history when this returns.
+        """
         # Copies, because a server may know one tensor by two names.
         tensors = {f"server/{name}": t.clone() for name, t in self.server.items()}
         tensors |= {f"busy/{w.client}/{n}": t.clone() for w in self.busy for n, t in w.received.items()}
         tensors |= self.store.changes()
         tensors["participations"] = torch.from_numpy(self.participations)
         tensors["assignment"] = torch.from_numpy(self.assignment)
-        tensors |= {f"assignments/{number}": t for number, t in self.assignments.items()}
         facts = {
-            "history": [vars(r) | {"assignment": None} for r in self.history],
+            "history": self.history.save(),
             "introduced": self.introduced,
             "busy": [{k: v for k, v in vars(work).items() if k != "received"} for work in self.busy],
         }
@@ -53,12 +54,7 @@ class State:
         self.store.restore(tensors)
         self.participations = tensors["participations"].numpy()
         self.assignment = tensors["assignment"].numpy()
-        self.assignments = {int(number): t for number, t in under("assignments/").items()}
-        for past in facts["history"]:
-            past["failed"] = {int(k): reason for k, reason in past["failed"].items()}
-            if past["round"] in self.assignments:
-                past["assignment"] = self.assignments[past["round"]].tolist()
-            self.history.append(Round(**past))
+        self.history.restore(facts["history"])
         self.introduced = facts["introduced"]
         for work in facts["busy"]:
             received = {name: t.to(device) for name, t in under(f"busy/{work['client']}/").items()}

@@ -25,11 +25,22 @@ def test_cut_off_file_is_named(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["metrics.json", "rounds.csv", "clients.parquet", "clusters.json"])
+@pytest.mark.parametrize("name", ["rounds.csv", "clients.parquet", "clusters.json"])
 def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
     (write_run(tmp_path, "p", "ifca", 0) / name).unlink()
     with pytest.raises(FedflowError, match=f"{name}: No such file"):
         collect_runs(tmp_path)
+
+
+def test_a_set_that_is_not_complete_is_named(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "p", "ifca", 0)
+    (folder / "metrics.json").unlink()
+    with pytest.raises(FedflowError) as error:
+        collect_runs(tmp_path)
+    assert str(error.value) == (
+        f"the results in {folder} are incomplete: no metrics.json, which is written last; "
+        "run this experiment again"
+    )
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,8 @@ def test_a_checkpoint_of_another_experiment_is_not_taken_up(tmp_path: Path, chan
 
 def test_a_finished_run_can_forget_its_checkpoint(tmp_path: Path) -> None:
     ran = run("local", quadratics(), checkpoints=tmp_path)
-    assert {p.name for p in (tmp_path / ran.simulation.fingerprint).iterdir()} == {FILE, "clients-model.bin"}
+    names = {p.name for p in (tmp_path / ran.simulation.fingerprint).iterdir()}
+    assert names == {FILE, "history.jsonl", "clients-model.bin"}
     ran.simulation.forget()
     assert list(tmp_path.iterdir()) == []
 

@@ -16,7 +16,6 @@ from fedflow.data import Dataset
 from fedflow.metrics.clustering import clustering_error
 from fedflow.partition import Partition
 from fedflow.results import write_results
-from fedflow.simulation.checkpoint import load_checkpoint
 from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
@@ -157,21 +156,6 @@ def test_results_of_a_sample_have_a_row_for_every_client(federation: Federation,
     table = pandas.read_parquet(tmp_path / "clients.parquet")
     assert table["client"].tolist() == list(range(8))
     assert np.flatnonzero(table["local_accuracy"].notna()).tolist() == list(ran.simulation.scored)
-
-
-def test_checkpoints_keep_assignments_as_arrays_and_tell_them_again(
-    federation: Federation, tmp_path: Path
-) -> None:
-    settings: dict[str, Any] = {"rounds": 3, "evaluate_every": 1, "checkpoint_every": 1, "training": SGD}
-    stopped = prepare_run("ifca", federation, checkpoints=tmp_path, **settings)
-    told = stopped.rounds()
-    before = [next(told).assignment for _ in range(2)]
-    assert stopped.folder is not None
-    tensors, facts = load_checkpoint(stopped.folder) or ({}, {})
-    assert [past["assignment"] for past in facts["history"]] == [None, None]
-    assert {name for name in tensors if name.startswith("assignments/")} >= {"assignments/1"}
-    again = list(prepare_run("ifca", federation, checkpoints=tmp_path, **settings).rounds())
-    assert [r.assignment for r in again[:2]] == before and before[0] is not None
 
 
 def test_rows_in_files_are_resident_only_while_they_are_used(tmp_path: Path) -> None:

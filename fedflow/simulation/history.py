@@ -1,0 +1,69 @@
+"""The rounds of a run so far: in memory, and one JSON line each in a file beside the checkpoint.
+
+The file only grows. A checkpoint says how much of it belongs to it, so saving costs what the new rounds cost,
+and what a killed run appended for a checkpoint that never came is cut off.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedflow.errors import FedflowError
+from fedflow.simulation.outcome import Round
+
+FILE = "history.jsonl"
+
+
+class History(list[Round]):
+    """A list of rounds, in order. With a ``folder`` it can be saved there; finished rounds do not change."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        super().__init__()
+        self.folder = folder
+        self._rounds, self._bytes = 0, 0  # of the file, that are saved
+        self._digest = hashlib.blake2b(digest_size=16)  # of these bytes
+
+    def save(self) -> dict[str, Any]:
+        """Append what the file lacks, and wait until it is on the disk.
+
+        Returns the size and digest of the file, for the checkpoint that is written next.
+        Raises `FedflowError` when the file cannot be written.
+        """
+        assert self.folder is not None
+        path = self.folder / FILE
+        lines = "".join(f"{json.dumps(vars(report))}\n" for report in self[self._rounds :]).encode()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with path.open("ab") as file:
+                file.truncate(self._bytes)
+                file.write(lines)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise FedflowError(f"cannot write the checkpoint {path}: {error.strerror or error}") from error
+        self._rounds, self._bytes = len(self), self._bytes + len(lines)
+        self._digest.update(lines)
+        return {"bytes": self._bytes, "digest": self._digest.hexdigest()}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take up the rounds of a checkpoint that holds ``saved``; `FedflowError` unless they are intact."""
+        assert self.folder is not None
+        path = self.folder / FILE
+        try:
+            with path.open("rb") as file:
+                lines = file.read(saved["bytes"])
+        except OSError as error:
+            raise FedflowError(
+                f"{path} cannot be read ({error.strerror or error}); delete its folder to start over"
+            ) from error
+        self._digest.update(lines)
+        if self._digest.hexdigest() != saved["digest"]:
+            raise FedflowError(f"{path} is damaged; delete its folder to start over")
+        for line in lines.splitlines():
+            past = json.loads(line)
+            past["failed"] = {int(k): reason for k, reason in past["failed"].items()}
+            self.append(Round(**past))
+        self._rounds, self._bytes = len(self), len(lines)
