@@ -46,7 +46,7 @@ def write_results(
     ``proximity.parquet`` is the matrix of that, with a row and a column for every client it compared.
 
     ``facts`` says which run this is (partition, method, seed, hashes); ``params``, its settings, become
-    ``params.json``. ``samples`` [N] are training sizes, ``groups`` [N] planted groups, both with the newcomers
+    ``params.json``. ``samples`` [N] are training sizes, ``groups`` [N] planted groups, both with newcomers
     last, as in the table of clients. Clusters and groups in JSON are of those who took part. Raises
     `FedflowError` when the folder cannot be written; a full disk leaves the files of the earlier run as
     they were.

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 from command import fedflow, make_project, recorded
 
@@ -58,6 +59,31 @@ def test_experiments_run_and_are_reported(call, project):
     assert not list((project / ".fedflow" / "checkpoints").iterdir())
     assert call("report").strip().endswith("index.html")
     assert "IFCA" in (project / "report" / "index.html").read_text()
+
+
+def test_a_changed_run_leaves_the_grid_alone_and_is_a_row_of_its_own(capsys, tmp_path):
+    """What the README shows: `fedflow run ... --set method.clusters=4`, then `fedflow report`."""
+    root = make_project(tmp_path)
+    arguments = ("run", "--root", root, "--partition", "grouped", "--method", "ifca")
+    assert fedflow(capsys, *arguments).code == 0
+    plain = root / "results" / "grouped" / "ifca" / "0"
+    kept = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in plain.iterdir()}
+    done = fedflow(capsys, *arguments, "--set", "method.clusters=4", "--set", "training.lr=0.01")
+    (changed,) = set(plain.parent.iterdir()) - {plain}
+    assert (done.code, done.err) == (0, "") and str(changed) in done.out
+    assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in plain.iterdir()} == kept
+    assert fedflow(capsys, "report", "--root", root).code == 0
+    table = (
+        pd.read_csv(root / "report" / "accuracy.csv").query("metric == 'local_accuracy'").set_index("label")
+    )
+    numbers = [json.loads((f / "metrics.json").read_text())["local_accuracy"] for f in (plain, changed)]
+    assert numbers[0] != numbers[1]
+    assert table["mean"].to_dict() == pytest.approx(
+        dict(zip(("IFCA", "IFCA · clusters 4, lr 0.01"), numbers))
+    )
+    page = (root / "report" / "index.html").read_text()
+    for number in numbers:
+        assert f">{100 * number:.1f}" in page
 
 
 def test_results_go_where_out_says(call, project, tmp_path):

@@ -7,7 +7,8 @@ from fedflow.report.collect import Run
 from fedflow.report.published import Published
 from fedflow.report.tables import LOWER_IS_BETTER, Stat, best, stat, yardstick
 
-Methods = dict[str, list[Run]]
+Methods = dict[str, list[Run]]  # by variant
+SPREAD = "± sample std"  # over seeds
 
 
 @dataclass(frozen=True)
@@ -23,14 +24,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    method: str
+    variant: str
     label: str
     cells: list[Cell]
 
 
 @dataclass(frozen=True)
 class Table:
-    columns: list[tuple[str, str]]  # heading, its explanation
+    columns: list[tuple[str, str, str]]  # heading, what follows the mean in its cells, its explanation
     rows: list[Row]
 
 
@@ -60,9 +61,13 @@ ACCURACY = (
 )
 LOSS = (Column("loss", "Loss", "mean over clients, each on its own test set", factor=1, digits=4),)
 FAIRNESS = (
+    Column("local_weighted", "By samples, %", "local accuracy, clients weighted by their test samples"),
     Column("local_worst10", "Worst tenth, %", "mean local accuracy of the worst tenth of the clients"),
     Column("local_best10", "Best tenth, %", "mean local accuracy of the best tenth of the clients"),
+    Column("local_lowest", "Lowest, %", "local accuracy of the client with the lowest one"),
+    Column("local_highest", "Highest, %", "local accuracy of the client with the highest one"),
     Column("local_std", "Std over clients, points", "population std of local accuracy over clients"),
+    Column("local_variance", "Variance, points²", "the square of that", factor=1e4),
     Column("local_gini", "Gini", "0 = all clients are served alike", factor=1, digits=3),
 )
 TRAFFIC = (
@@ -86,7 +91,7 @@ CLUSTERS = (
 
 
 def metric_table(methods: Methods, columns: Sequence[Column]) -> Table:
-    """Mean ± std over seeds of every column, a row per method; columns that no run has are left out."""
+    """Mean ± sample std over seeds of every column, a row per variant, without columns that no run has."""
     columns = [
         c for c in columns if any(stat(runs, c.metric) for runs in methods.values()) or "target" in c.metric
     ]
@@ -95,7 +100,8 @@ def metric_table(methods: Methods, columns: Sequence[Column]) -> Table:
         Row(name, label(runs), [_cell(runs, column, name in winners[column.metric]) for column in columns])
         for name, runs in methods.items()
     ]
-    return Table([(column.title, column.hint) for column in columns], rows)
+    spreads = [SPREAD if any(row.cells[i].spread for row in rows) else "" for i in range(len(columns))]
+    return Table([(c.title, spread, c.hint) for c, spread in zip(columns, spreads, strict=True)], rows)
 
 
 def accuracy_table(methods: Methods, published: Published | None) -> Table:
@@ -105,18 +111,18 @@ def accuracy_table(methods: Methods, published: Published | None) -> Table:
         return table
     rows = []
     for row in table.rows:
-        known = published.values.get(row.method)
+        known = published.values.get(methods[row.variant][0].method)
         cell = Cell("–")
         if known:
             mean, std, metric, theirs = known
             cell = Cell(f"{mean:g}", f"±\u2009{std:g}", f"{theirs}, {metric}", mean)
-        rows.append(Row(row.method, row.label, [*row.cells, cell]))
-    return Table([*table.columns, ("Published, %", published.label)], rows)
+        rows.append(Row(row.variant, row.label, [*row.cells, cell]))
+    return Table([*table.columns, ("Published, %", "", published.label)], rows)
 
 
 def label(runs: Sequence[Run]) -> str:
-    """The method's name as its paper writes it."""
-    return runs[0].metrics["method_label"]
+    """The method's name as its paper writes it, and what sets this variant apart from the plain one."""
+    return runs[0].label
 
 
 def write(value: Stat, factor: float = 100.0, digits: int = 1) -> tuple[str, str]:

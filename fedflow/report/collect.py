@@ -11,19 +11,21 @@ import pandas as pd
 
 from fedflow.errors import FedflowError
 from fedflow.methods.base import Dissimilarity
+from fedflow.report.variants import named
 from fedflow.results import MARKER
 
-TEXT = ("partition", "method", "method_label", "dataset", "model", "data_hash", "partition_hash")
+TEXT = ("partition", "method", "method_label", "dataset", "model", "settings", "data_hash", "partition_hash")
 WHOLE = ("seed", "rounds", "clients", "bytes_down", "bytes_up", "clusters", "failed_clients", "parameters")
 NUMBER = ("participation",)
 OPTIONAL = (  # a regression has no accuracy
-    "global_accuracy", "local_accuracy", "local_std", "local_worst10", "local_best10", "local_gini",
+    "global_accuracy", "local_accuracy", "local_weighted", "local_variance", "local_std", "local_lowest",
+    "local_highest", "local_worst10", "local_best10", "local_gini",
     "tuned_accuracy", "local_final_accuracy", "loss",
-    "rounds_to_target", "bytes_to_target", "target_accuracy", "ari", "nmi",
+    "rounds_to_target", "bytes_to_target", "target_accuracy", "ari", "nmi", "clustering_error",
 )  # fmt: skip
 NEWCOMERS = ("newcomer_accuracy", "newcomer_tuned_accuracy")  # only where some joined after the last round
-LATER = ("clustering_error",)  # not in the files of earlier versions
-METRICS = TEXT + WHOLE + NUMBER + OPTIONAL + LATER
+METRICS = TEXT + WHOLE + NUMBER + OPTIONAL
+SECTIONS = ("method", "training", "run", "model", "data", "partition")  # of params.json
 
 ROUNDS = ("round", "global_accuracy", "local_accuracy", "bytes_down", "bytes_up", "ari")
 CLIENTS = ("client", "samples", "local_accuracy", "cluster")
@@ -31,16 +33,20 @@ CLIENTS = ("client", "samples", "local_accuracy", "cluster")
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run: ``metrics.json``, ``rounds.csv``, the tables of clients and ``clusters.json``."""
+    """One finished run: its settings, ``metrics.json``, ``rounds.csv``, its clients and ``clusters.json``."""
 
     folder: Path
     metrics: dict[str, Any]
+    params: dict[str, Any]  # `SECTIONS` of settings
     rounds: pd.DataFrame  # a row per round; bytes are cumulative, accuracies empty where not evaluated
     clients: pd.DataFrame  # a row per client that took part
     groups: list[int] | None  # planted group of every client
     history: list[dict[str, Any]]  # round and assignment [N], where the assignment changed; -1 = none yet
     dissimilarity: Dissimilarity | None = None  # where the server compares clients
     lasting: bool = True  # whether a cluster has the same number in all of history
+    variant: str = ""  # runs of the same method and variant are averaged
+    label: str = ""  # what a reader calls it
+    repeated: str = ""  # another folder with the same settings, data and seed, which is not shown
 
     @property
     def partition(self) -> str:
@@ -53,6 +59,11 @@ class Run:
     @property
     def seed(self) -> int:
         return self.metrics["seed"]
+
+    @property
+    def settings(self) -> str:
+        """The digest of `params`."""
+        return self.metrics["settings"]
 
 
 @dataclass(frozen=True)
@@ -79,13 +90,15 @@ class PartitionFacts:
 def collect_runs(results_dir: Path) -> list[Run]:
     """Every run under ``results_dir/<partition>/<method>/<seed>``, ordered by partition, method and seed.
 
+    Behind the seed there is the digest of its settings where params.yaml did not give them.
+
     Raises `FedflowError` when there is none, or naming the file that is missing, cut off or not as expected.
     """
     folders = [f for f in Path(results_dir).glob("*/*/*") if f.is_dir() and any(f.iterdir())]
     if not folders:
         raise FedflowError(f"no results found in {results_dir}; make them with `make repro`")
     runs = [_read_run(folder) for folder in sorted(folders)]
-    return sorted(runs, key=lambda run: (run.partition, run.method, run.seed))
+    return named(sorted(runs, key=lambda run: (run.partition, run.method, run.seed)))
 
 
 def collect_partitions(partitions_dir: Path, names: list[str]) -> dict[str, PartitionFacts]:
@@ -106,12 +119,21 @@ def _read_run(folder: Path) -> Run:
             f"the results in {folder} are incomplete: no {MARKER}, which is written last; "
             "run this experiment again"
         )
-    metrics = _json(folder / MARKER)
-    metrics = dict.fromkeys(LATER + NEWCOMERS) | metrics
+    metrics: dict[str, Any] = dict.fromkeys(NEWCOMERS) | _json(folder / MARKER)
+    if not (folder / "params.json").exists():
+        _reject(
+            folder / "params.json", "No such file, so their settings are unknown: run it again or delete it"
+        )
     _check_metrics(folder / MARKER, metrics)
-    named = (metrics["partition"], metrics["method"], str(metrics["seed"]))
-    if named != folder.parts[-3:]:
-        _reject(folder / MARKER, f"it says it is {'/'.join(named)}")
+    params = _json(folder / "params.json")
+    if absent := [name for name in SECTIONS if not isinstance(params.get(name), dict)]:
+        _reject(folder / "params.json", f"no {', '.join(absent)}")
+    if params.get("settings") != metrics["settings"]:
+        _reject(folder / "params.json", "its settings are not those of metrics.json")
+    place, seed = (metrics["partition"], metrics["method"]), str(metrics["seed"])
+    names = [(*place, seed), (*place, f"{seed}-{metrics['settings'][:8]}")]
+    if folder.parts[-3:] not in names:
+        _reject(folder / MARKER, f"it says it is {'/'.join(names[0])}")
     rounds = _table(folder / "rounds.csv", pd.read_csv, ROUNDS)
     clients = _table(folder / "clients.parquet", pd.read_parquet, CLIENTS)
     if "newcomer" in clients:
@@ -131,7 +153,9 @@ def _read_run(folder: Path) -> Run:
     if groups is not None and not _is_assignment(groups, metrics["clients"]):
         _reject(folder / "clusters.json", f"groups needs {metrics['clients']} whole numbers, or null")
     compared = _dissimilarity(folder, clusters.get("proximity"), len(clients))
-    return Run(folder, metrics, rounds, clients, groups, history, compared, clusters.get("lasting", True))
+    settings = {name: params[name] for name in SECTIONS}
+    lasting = clusters.get("lasting", True)
+    return Run(folder, metrics, settings, rounds, clients, groups, history, compared, lasting)
 
 
 def _dissimilarity(folder: Path, about: Any, clients: int) -> Dissimilarity | None:
@@ -155,7 +179,7 @@ def _check_metrics(path: Path, metrics: dict[str, Any]) -> None:
         _reject(path, f"no {', '.join(missing)}")
     accepted: list[tuple[tuple[str, ...], tuple[type, ...]]] = [
         (TEXT, (str,)), (WHOLE, (int,)), (NUMBER, (int, float)),
-        (OPTIONAL + LATER + NEWCOMERS, (int, float, type(None))),
+        (OPTIONAL + NEWCOMERS, (int, float, type(None))),
     ]  # fmt: skip
     for names, kinds in accepted:
         for name in names:

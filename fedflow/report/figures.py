@@ -63,7 +63,7 @@ def curve(
             table, style = _over_seeds(runs, column, factor), look(places[method])
             if table.empty:
                 continue
-            label, last = runs[0].metrics["method_label"], table.iloc[-1]
+            label, last = runs[0].label, table.iloc[-1]
             floors.append(table["low"].iloc[len(table) // 4])
             if x == "traffic" and last["traffic"] == 0:
                 axes.axhline(last["mean"], lw=1.2, color=style["color"], linestyle=(0, (1, 2)))
@@ -158,12 +158,12 @@ def spread(methods: Methods, places: dict[str, int], name: str) -> Markup:
 
 
 def _room(methods: Methods) -> float:
-    """Inches for the longest name of a method, with some air."""
-    return 0.16 + 0.066 * min(24, max(len(runs[0].metrics["method_label"]) for runs in methods.values()))
+    """Inches for the longest name of a variant, with some air."""
+    return 0.16 + 0.066 * min(34, max(len(runs[0].label) for runs in methods.values()))
 
 
 def _rows(axes: Axes, methods: Methods) -> None:
-    axes.set_yticks(range(len(methods)), [runs[0].metrics["method_label"] for runs in methods.values()])
+    axes.set_yticks(range(len(methods)), [runs[0].label for runs in methods.values()])
     axes.tick_params(axis="y", labelcolor=INK, labelsize=9)
     axes.set_ylim(len(methods) - 0.5, -0.6)
     axes.grid(False, axis="y")

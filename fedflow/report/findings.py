@@ -1,12 +1,13 @@
 """The findings that head the page, worded no more strongly than the seeds allow."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedflow.report.cells import label, write
 from fedflow.report.collect import Run
-from fedflow.report.tables import best, by_method, verdict, yardstick
+from fedflow.report.tables import Stat, best, by_method, verdict, yardstick
 
-Methods = dict[str, list[Run]]
+Methods = dict[str, list[Run]]  # by variant
 QUESTIONS = {
     "local_accuracy": "Best for the clients",
     "global_accuracy": "Best on the complete test set",
@@ -40,16 +41,22 @@ def findings(methods: Methods) -> list[Finding]:
         if not ranked or (metric == "loss") != loss:
             continue
         first, value = ranked[0]
-        detail = "The only method here."
-        if len(ranked) > 1:
-            detail = verdict(value, ranked[1][1], label(methods[ranked[1][0]]), metric)
+        same = [name for name, other in ranked if _printed(other, metric) == _printed(value, metric)]
+        answer, detail = _names(methods, same), "The only method here."
+        if len(same) > 1:
+            level = len(same) == len(ranked)
+            answer = "All level" if level else answer
+            detail = f"{'All' if level else f'{len(same)} of {len(ranked)}'} methods have this mean."
+        elif len(ranked) > 1:
+            rival = ranked[1][0] if len(_level(ranked, metric)) == 1 else _level(ranked, metric)[1]
+            detail = verdict(value, dict(ranked)[rival], label(methods[rival]), metric)
         words, unit = (write(value, 1, 4), "") if loss else (write(value), "%")
-        found.append(Finding(question, first, label(methods[first]), *words, unit, detail))
+        found.append(Finding(question, first, answer, *words, unit, detail))
     return [*found, *_cheapest(methods)]
 
 
 def summary(groups: dict[str, list[Run]]) -> list[str]:
-    """The opening sentences: who leads where, over all partitions."""
+    """The opening sentences: who leads where, and where the seeds set no method apart."""
     sentences = []
     for metric, words in (
         ("local_accuracy", "On the clients' own test sets"),
@@ -58,33 +65,61 @@ def summary(groups: dict[str, list[Run]]) -> list[str]:
         leaders: dict[str, list[str]] = {}
         for partition, runs in groups.items():
             methods = by_method(runs)
-            for first, _ in best(methods, metric)[:1]:
-                leaders.setdefault(label(methods[first]), []).append(partition)
-        if not leaders:
-            continue
+            ranked = best(methods, metric)
+            if len(ranked) > 1:
+                level = _level(ranked, metric)
+                says = f"{_names(methods, level)} {'leads' if len(level) == 1 else 'are level'}"
+                leaders.setdefault(says, []).append(partition)
         if list(map(len, leaders.values())) == [len(groups)] and len(groups) > 1:
-            sentences.append(f"{words}, {next(iter(leaders))} has the highest mean on every partition.")
-        else:
-            parts = [f"{name} on {', '.join(where)}" for name, where in leaders.items()]
-            sentences.append(f"{words}, the highest mean is that of {'; '.join(parts)}.")
+            sentences.append(f"{words}, {next(iter(leaders))} on every partition.")
+        elif leaders:
+            parts = [f"{says} on {' and '.join(where)}" for says, where in leaders.items()]
+            sentences.append(f"{words}, {'; '.join(parts)}.")
     return sentences
 
 
+def _level(ranked: Sequence[tuple[str, Stat]], metric: str) -> list[str]:
+    """Of ``ranked``, the best first, it and all that are not set apart from it.
+
+    Those are equal as printed, or overlap with it in their ranges over seeds, where both have several.
+    """
+    first = ranked[0][1]
+
+    def level(value: Stat) -> bool:
+        several = min(len(value.values), len(first.values)) > 1
+        overlap = value.low <= first.high and first.low <= value.high
+        return _printed(value, metric) == _printed(first, metric) or (several and overlap)
+
+    return [name for name, value in ranked if level(value)]
+
+
+def _printed(value: Stat, metric: str) -> str:
+    """The mean as the page has it."""
+    return write(value, 1, 4)[0] if metric == "loss" else write(value)[0]
+
+
+def _names(methods: Methods, names: Sequence[str]) -> str:
+    """The labels in words: "Ditto, IFCA and 3 others"."""
+    labels = [label(methods[name]) for name in names]
+    if len(labels) > 3:
+        labels = [*labels[:2], f"{len(labels) - 2} others"]
+    return " and ".join(filter(None, [", ".join(labels[:-1]), labels[-1]]))
+
+
 def _cheapest(methods: Methods) -> list[Finding]:
-    question, targets = (
-        "Least traffic to the target",
-        {r.metrics["target_accuracy"] for g in methods.values() for r in g},
-    )
-    if len(targets) > 1 or None in targets:
+    """The least traffic to the target, of those methods that send anything."""
+    question = "Least traffic to the target"
+    targets = {r.metrics["target_accuracy"] for g in methods.values() for r in g}
+    methods = {m: g for m, g in methods.items() if any(r.metrics["bytes_up"] for r in g)}
+    if len(targets) > 1 or None in targets or not methods:
         return []
     target = f"{100 * targets.pop():g} % local accuracy"
     reached = [(m, v) for m, v in best(methods, "bytes_to_target") if len(v.values) == len(methods[m])]
     if not reached:
         return [Finding(question, "", "No method", "", "", "", f"None reached {target} with every seed.")]
     name, value = reached[0]
-    detail = f"To {target}; {len(reached)} of {len(methods)} methods get there with every seed."
-    if value.mean == 0 and len(reached) > 1:
-        other, needed = reached[1]
-        least = f"{label(methods[other])} needs least: {' '.join(write(needed, 1e-6))} MB"
-        detail += f" It moves nothing; of those that do, {least}."
-    return [Finding(question, name, label(methods[name]), *write(value, 1e-6), "MB", detail)]
+    same = [m for m, v in reached if write(v, 1e-6)[0] == write(value, 1e-6)[0]]
+    detail = (
+        f"To {target}; {len(reached)} of {len(methods)} methods that send anything get there with every seed."
+    )
+    return [Finding(question, name, _names(methods, same), *write(value, 1e-6), "MB", detail)]

@@ -17,8 +17,10 @@ from fedflow.report.groups import Grouping, pictures_of
 from fedflow.report.published import published_for
 from fedflow.report.svg import DASHES, SERIES
 from fedflow.report.tables import best, by_method, by_partition, write_tables, yardstick
+from fedflow.report.variants import HASHES, flat, settings_table, spoken, text
 
 TITLE = "Federated methods compared"
+COMMON = ("run", "model", "partition")  # settings that rows of one partition should share
 CURVES = (
     ("Local accuracy by round", "local_accuracy", "round"),
     ("Global accuracy by round", "global_accuracy", "round"),
@@ -30,20 +32,23 @@ CURVES = (
 def build_report(results_dir: Path, partitions_dir: Path, out_dir: Path, title: str = TITLE) -> Path:
     """Write ``index.html`` and the CSV tables over all runs below ``results_dir``; returns the page's path.
 
-    The tables are ``accuracy``, ``fairness``, ``traffic`` and ``clusters`` (mean and population std over
-    seeds), ``runs`` (a row per run) and ``accuracy_curves`` (for ``dvc plots``). Equal inputs give equal
-    bytes. Raises `FedflowError` when there
-    are no results, a file of a run cannot be read, or ``out_dir`` cannot be written.
+    A row is a method with one set of settings: runs of other settings or data are never averaged. The
+    tables are ``accuracy``, ``fairness``, ``traffic`` and ``clusters`` (mean and sample std over seeds),
+    ``runs`` (a row per run) and ``accuracy_curves`` (for ``dvc plots``). Equal inputs give equal bytes.
+    Raises `FedflowError` when there are no results, a file of a run cannot be read, or ``out_dir`` cannot be
+    written.
     """
     runs = collect_runs(results_dir)
     groups = by_partition(runs)
     facts = collect_partitions(partitions_dir, list(groups))
-    places = {method: place for place, method in enumerate(_most_used(groups))}
+    places = {variant: place for place, variant in enumerate(_most_used(groups))}
+    methods = {run.method: run.metrics["method_label"] for run in runs}
     context = {
         "title": title,
         "summary": summary(groups),
         "runs": len(runs),
-        "methods": [{"name": m, "label": _label(runs, m), "place": p} for m, p in places.items()],
+        "methods": methods,
+        "variants": len(places),
         "places": places,
         "seeds": sorted({run.seed for run in runs}),
         "partitions": [_partition(name, group, facts.get(name), places) for name, group in groups.items()],
@@ -70,7 +75,7 @@ def _partition(
     key = f"p{'-'.join(str(ord(letter)) if not letter.isalnum() else letter for letter in name)}"
     published = published_for(runs, facts)
     clustered = {m: r for m, r in methods.items() if any(run.history for run in r)}
-    pictures = [_groupings(runs, f"{key}-{method}") for method, runs in clustered.items()]
+    pictures = [_groupings(runs, f"{key}-c{place}") for place, runs in enumerate(clustered.values())]
     return {
         "name": name,
         "key": key,
@@ -99,6 +104,7 @@ def _partition(
         "clusters": cells.metric_table(clustered, cells.CLUSTERS) if clustered else None,
         "agreement": _agreement(clustered, places, f"{key}-ari"),
         "groupings": [card for cards in sorted(pictures, key=len, reverse=True) for card in cards],
+        "settings": settings_table(run for group in methods.values() for run in group),
         "picture": b64encode(facts.picture).decode() if facts and facts.picture else None,
     }
 
@@ -160,15 +166,20 @@ def _groupings(runs: Sequence[Run], name: str) -> list[tuple[str, Markup]]:
 
 
 def _warnings(runs: Sequence[Run], methods: dict[str, list[Run]]) -> list[str]:
-    """What makes the runs of one partition not fully comparable."""
-    words = {
-        "data_hash": "data", "partition_hash": "partition", "model": "network", "rounds": "number of rounds",
-        "participation": "participation rate", "target_accuracy": "target accuracy",
-    }  # fmt: skip
-    found = [
-        f"The runs differ in their {word}."
-        for name, word in words.items()
-        if len({str(r.metrics[name]) for r in runs}) > 1
+    """What makes the rows of one partition not fully comparable."""
+    shared = {variant: _shared(repeats[0]) for variant, repeats in methods.items()}
+    found = []
+    for name in dict.fromkeys(name for values in shared.values() for name in values):
+        rows: dict[str, list[str]] = {}
+        for variant, values in shared.items():
+            rows.setdefault(text(values.get(name)), []).append(cells.label(methods[variant]))
+        usual, *others = sorted(rows, key=lambda value: -len(rows[value]))
+        differ = "; ".join(f"{value} for {', '.join(rows[value])}" for value in others)
+        found += [f"Not all rows have the same {spoken(name)}: {usual}, but {differ}."] if others else []
+    found += [
+        f"{run.label}, seed {run.seed} is there twice: {run.repeated} is not shown."
+        for run in runs
+        if run.repeated
     ]
     seeds = {run.seed for run in runs}
     for repeats in methods.values():
@@ -179,8 +190,15 @@ def _warnings(runs: Sequence[Run], methods: dict[str, list[Run]]) -> list[str]:
     return found
 
 
+def _shared(run: Run) -> dict[str, Any]:
+    """Settings that methods are compared under, and what their data are; not those of the method itself."""
+    params = {name: run.params[name] for name in COMMON}
+    params["data"] = {run.metrics["dataset"]: run.params["data"].get(run.metrics["dataset"], {})}
+    return flat(params) | {name: run.metrics[name][:8] for name in HASHES}
+
+
 def _most_used(groups: dict[str, list[Run]]) -> list[str]:
-    """Methods by the number of partitions they ran on, then by name: the first get colours of their own."""
+    """Variants by the number of partitions they ran on, then by name: the first get colours of their own."""
     used = Counter(method for runs in groups.values() for method in by_method(runs))
     return sorted(used, key=lambda method: (-used[method], method))
 
@@ -191,10 +209,6 @@ def _unmeasured(methods: dict[str, list[Run]], column: str) -> str:
         cells.label(runs) for runs in methods.values() if all(run.rounds[column].isna().all() for run in runs)
     ]
     return f"Measured at the end only: {', '.join(names)}." if names else ""
-
-
-def _label(runs: Sequence[Run], method: str) -> str:
-    return next(cells.label([run]) for run in runs if run.method == method)
 
 
 def _environment() -> jinja2.Environment:

@@ -58,6 +58,8 @@ def _notes(book: dict, table: dict, dataset: str, runs: list[Run]) -> list[str]:
         ("rounds", ours["rounds"], theirs["rounds"]),
         ("network", ours["model"], model),
         ("seeds", len({run.seed for run in runs}), 3),
+        ("local epochs", _values_of(runs, "epochs"), theirs["epochs"]),
+        ("batch size", _values_of(runs, "batch_size"), theirs["batch_size"]),
     ]
     differ = [f"{name} {a} here, {b} there" for name, a, b in pairs if _plain(str(a)) != _plain(str(b))]
     settings = (
@@ -70,12 +72,17 @@ def _notes(book: dict, table: dict, dataset: str, runs: list[Run]) -> list[str]:
         settings,
         f"What differs: {'; '.join(differ)}."
         if differ
-        else "Clients, participation, rounds, network, seeds agree.",
-        "Local epochs, batch size and client lr of our runs are in params.yaml; results do not carry them.",
+        else "Clients, participation, rounds, network, seeds, local epochs and batch size agree.",
+        f"Our learning rates: {_values_of(runs, 'lr')}.",
         f"Global = {book['metrics']['global']}. Local, last trained = {book['metrics']['local_final']}. "
         "So compare a published number only with our column of the same name.",
         *([f"Beware: {caveat}."] if caveat else []),
     ]
+
+
+def _values_of(runs: list[Run], name: str) -> str:
+    """Every value that a setting of local training has in these runs."""
+    return " or ".join(f"{value:g}" for value in sorted({run.params["training"][name] for run in runs}))
 
 
 def _same_scheme(table: dict[str, Any], partition: PartitionFacts) -> bool:

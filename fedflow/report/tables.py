@@ -9,16 +9,19 @@ import pandas as pd
 from fedflow.report.collect import METRICS, NEWCOMERS, Run
 
 ACCURACY = ("global_accuracy", "local_accuracy", "tuned_accuracy", "local_final_accuracy", *NEWCOMERS, "loss")
-FAIRNESS = ("local_worst10", "local_best10", "local_std", "local_gini")
+FAIRNESS = (
+    "local_weighted", "local_worst10", "local_best10", "local_lowest", "local_highest", "local_std",
+    "local_variance", "local_gini",
+)  # fmt: skip
 TRAFFIC = ("bytes_down", "bytes_up", "rounds_to_target", "bytes_to_target")
 CLUSTERS = ("clusters", "ari", "nmi", "clustering_error")
 TABLES = {"accuracy": ACCURACY, "fairness": FAIRNESS, "traffic": TRAFFIC, "clusters": CLUSTERS}
-LOWER_IS_BETTER = {"loss", "local_std", "local_gini", "clustering_error", *TRAFFIC}
+LOWER_IS_BETTER = {"loss", "local_std", "local_variance", "local_gini", "clustering_error", *TRAFFIC}
 
 
 @dataclass(frozen=True)
 class Stat:
-    """One metric of one method on one partition: its value by seed, leaving out seeds without one."""
+    """One metric of one variant on one partition: its value by seed, leaving out seeds without one."""
 
     values: dict[int, float]
 
@@ -28,8 +31,9 @@ class Stat:
 
     @property
     def std(self) -> float:
-        """Population std over seeds (ddof 0)."""
-        return (sum((v - self.mean) ** 2 for v in self.values.values()) / len(self.values)) ** 0.5
+        """Sample std over seeds (ddof 1), 0 with one seed."""
+        squares = sum((v - self.mean) ** 2 for v in self.values.values())
+        return (squares / max(1, len(self.values) - 1)) ** 0.5
 
     @property
     def low(self) -> float:
@@ -41,7 +45,7 @@ class Stat:
 
 
 def stat(runs: Iterable[Run], metric: str) -> Stat | None:
-    """The metric over the seeds of ``runs`` (one partition, one method); nothing when no seed has it."""
+    """The metric over the seeds of ``runs`` (one partition, one variant); nothing when no seed has it."""
     values = {run.seed: float(run.metrics[metric]) for run in runs if run.metrics[metric] is not None}
     return Stat(values) if values else None
 
@@ -52,10 +56,10 @@ def measured(runs: Iterable[Run], metric: str) -> Stat:
 
 
 def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """``runs`` grouped by method, in their order."""
+    """``runs`` grouped by method and settings, in their order: the rows of the page."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(run.method, []).append(run)
+        groups.setdefault(run.variant, []).append(run)
     return groups
 
 
@@ -98,19 +102,21 @@ def verdict(first: Stat, second: Stat, name: str, metric: str = "local_accuracy"
 
 
 def long_table(runs: Sequence[Run], metrics: Sequence[str]) -> pd.DataFrame:
-    """A row per partition, method and metric: seeds that have it, mean, population std, min, max."""
+    """A row per partition, variant and metric: seeds that have it, mean, sample std, min, max."""
     rows = []
     for partition, group in by_partition(runs).items():
-        for method, repeats in by_method(group).items():
+        for repeats in by_method(group).values():
             for metric in metrics:
                 value = stat(repeats, metric)
                 numbers = (len(value.values), value.mean, value.std, value.low, value.high) if value else (0,)
-                names = (partition, method, repeats[0].metrics["method_label"], metric)
+                names = (partition, repeats[0].method, repeats[0].label, repeats[0].settings, metric)
                 rows.append(dict(zip(LONG_COLUMNS, names + numbers, strict=False)))
     return pd.DataFrame(rows, columns=list(LONG_COLUMNS))
 
 
-LONG_COLUMNS = ("partition", "method", "method_label", "metric", "seeds", "mean", "std", "min", "max")
+LONG_COLUMNS = (
+    "partition", "method", "label", "settings", "metric", "seeds", "mean", "std", "min", "max",
+)  # fmt: skip
 
 
 def run_table(runs: Sequence[Run]) -> pd.DataFrame:
@@ -120,13 +126,14 @@ def run_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def curve_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """A row per run and evaluated round: partition, method, seed, round, local and global accuracy."""
+    """A row per run and evaluated round: partition, variant as method, seed, round, the two accuracies."""
     parts = []
     for run in runs:
         rows = run.rounds[["round", "local_accuracy", "global_accuracy"]]
         rows = rows.dropna(subset=["local_accuracy", "global_accuracy"], how="all").copy()
-        for place, name in enumerate(("partition", "method", "seed")):
-            rows.insert(place, name, run.metrics[name])
+        names: dict[str, str | int] = {"partition": run.partition, "method": run.variant, "seed": run.seed}
+        for place, (name, value) in enumerate(names.items()):
+            rows.insert(place, name, value)
         parts.append(rows)
     return pd.concat(parts, ignore_index=True)
 

@@ -1,5 +1,6 @@
 """Synthetic result folders in the shape of real ones, made from a seed."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -34,14 +35,28 @@ def write_run(
     label: str | None = None,
     newcomers: int = 0,
     time: float | None = None,
+    plain: bool = True,
+    **settings: object,
 ) -> Path:
     """One run under ``root/<partition>/<method>/<seed>``; returns its folder. Only pacfl compares clients.
 
-    ``time`` is what a round takes; without it, there is no column of the clock, as in results of old.
+    ``settings`` are of the method; a run that is not ``plain`` has the digest of its settings in the name of
+    its folder. ``time`` is what a round takes; without it, there is no column of the clock.
     """
-    rng = np.random.default_rng([seed, *method.encode(), *partition.encode()])
-    folder = root / partition / method / str(seed)
+    rng = np.random.default_rng([seed, *method.encode(), *partition.encode(), *repr(settings).encode()])
+    params = {
+        "method": {"name": method, **settings}, "training": {"epochs": 2, "batch_size": 10, "lr": 0.03},
+        "run": {"rounds": rounds, "participation": 0.3, "target_accuracy": 0.9},
+        "model": {"name": "lenet5", "options": {}},
+        "data": {dataset: {"source": dataset, "parameters": {}}},
+        "partition": {
+            "dataset": dataset, "scheme": "dirichlet", "clients": clients, "parameters": {"alpha": 0.1},
+        },
+    }  # fmt: skip
+    digest = hashlib.blake2b(json.dumps(params).encode(), digest_size=6).hexdigest()
+    folder = root / partition / method / (str(seed) if plain else f"{seed}-{digest[:8]}")
     folder.mkdir(parents=True)
+    (folder / "params.json").write_text(json.dumps({"settings": digest, "seed": seed, **params}))
     local, whole = LEVELS.get(method, (0.9, 0.8))
     planted = np.arange(clients) % 2 if groups else None
     moved = 0 if method == "local" else int(clients * 0.3) * PARAMETERS * 4
@@ -83,13 +98,13 @@ def write_run(
         "seed": seed, "rounds": rounds, "clients": clients, "participation": 0.3,
         "global_accuracy": float(table["global_accuracy"].iloc[-1]), "local_accuracy": spread["mean"],
         "tuned_accuracy": min(1.0, spread["mean"] + 0.02), "local_final_accuracy": spread["mean"] + 0.004,
-        "local_std": spread["std"], "local_worst10": spread["worst10"], "local_best10": spread["best10"],
-        "local_gini": spread["gini"], "loss": 0.31, "bytes_down": int(table["bytes_down"].iloc[-1]),
+        **{f"local_{name}": value for name, value in spread.items() if name != "mean"},
+        "loss": 0.31, "bytes_down": int(table["bytes_down"].iloc[-1]),
         "bytes_up": int(table["bytes_up"].iloc[-1]), "target_accuracy": 0.9,
         "rounds_to_target": None if reached.empty else int(reached["round"].iloc[0]),
         "bytes_to_target": None if reached.empty else int(total[reached.index[0]]),
         "clusters": len(set(found)), **agreement(np.array(found), planted), "failed_clients": 0,
-        "data_hash": "5f2c9e01aa47d3b2", "partition_hash": partition.encode().hex()[:12],
+        "data_hash": "5f2c9e01aa47d3b2", "settings": digest, "partition_hash": partition.encode().hex()[:12],
         "parameters": PARAMETERS,
     } | ({"newcomers": newcomers, "newcomer_accuracy": 0.71, "newcomer_tuned_accuracy": 0.84}
          if newcomers else {})))  # fmt: skip

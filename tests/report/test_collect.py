@@ -15,7 +15,10 @@ def test_no_results_says_where_and_how_to_make_them(tmp_path: Path) -> None:
         collect_runs(tmp_path / "results")
 
 
-@pytest.mark.parametrize("name", ["metrics.json", "rounds.csv", "clients.parquet", "clusters.json"])
+FILES = ["metrics.json", "params.json", "rounds.csv", "clients.parquet", "clusters.json"]
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_cut_off_file_is_named(tmp_path: Path, name: str) -> None:
     path = write_run(tmp_path, "p", "ifca", 0) / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -25,7 +28,7 @@ def test_cut_off_file_is_named(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["rounds.csv", "clients.parquet", "clusters.json"])
+@pytest.mark.parametrize("name", FILES[1:])
 def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
     (write_run(tmp_path, "p", "ifca", 0) / name).unlink()
     with pytest.raises(FedflowError, match=f"{name}: No such file"):
@@ -65,6 +68,25 @@ def test_absent_metric_is_told(tmp_path: Path) -> None:
     path = write_run(tmp_path, "p", "fedavg", 0) / "metrics.json"
     path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "loss"}))
     with pytest.raises(FedflowError, match=r"metrics\.json: no loss"):
+        collect_runs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"settings": "other"}, "its settings are not those of metrics.json"), ({"run": None}, "no run")],
+)
+def test_settings_of_another_run_are_told(tmp_path: Path, change: dict, words: str) -> None:
+    path = write_run(tmp_path, "p", "fedavg", 0) / "params.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(FedflowError, match=rf"p/fedavg/0/params\.json: {words}"):
+        collect_runs(tmp_path)
+
+
+def test_a_folder_that_is_named_after_other_settings_is_told(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "p", "fedavg", 0, plain=False)
+    collect_runs(tmp_path)
+    folder.rename(folder.with_name("0-12345678"))
+    with pytest.raises(FedflowError, match="it says it is p/fedavg/0"):
         collect_runs(tmp_path)
 
 

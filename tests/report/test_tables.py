@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import numpy as np
@@ -5,18 +6,19 @@ import pytest
 from result_folders import write_partition, write_run
 
 from fedflow.report.collect import collect_partitions, collect_runs
-from fedflow.report.findings import findings
+from fedflow.report.findings import findings, summary
 from fedflow.report.published import published_for
-from fedflow.report.tables import Stat, by_method, verdict
+from fedflow.report.tables import Stat, by_method, by_partition, verdict
 
 SKEW20, SKEW30 = ({"scheme": "label_skew", "fraction": fraction} for fraction in (0.2, 0.3))
 DIRICHLET = {"scheme": "dirichlet", "alpha": 0.1}
 
 
-def test_std_is_that_of_the_population() -> None:
+def test_std_is_that_of_a_sample() -> None:
     values = [0.9, 0.8, 0.97]
     found = Stat(dict(enumerate(values)))
-    assert (found.mean, found.std) == pytest.approx((np.mean(values), np.std(values)), abs=1e-15)
+    assert (found.mean, found.std) == pytest.approx((np.mean(values), np.std(values, ddof=1)), abs=1e-15)
+    assert Stat({3: 0.9}).std == 0
 
 
 def test_verdict_goes_no_further_than_the_seeds() -> None:
@@ -45,6 +47,57 @@ def test_findings_name_the_cheapest_method_whose_every_seed_arrives(tmp_path: Pa
     found = {finding.question: finding for finding in findings(methods)}
     assert found["Least traffic to the target"].method == min(arrived, key=lambda name: arrived[name])
     assert found["Best for the clients"].method == "ditto"
+
+
+def change(folder: Path, **metrics: object) -> None:
+    """Put other numbers into ``metrics.json``."""
+    file = folder / "metrics.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | metrics))
+
+
+def test_the_least_traffic_is_that_of_a_method_that_sends_something(tmp_path: Path) -> None:
+    for method in ("local", "fedavg", "ditto", "scaffold"):
+        moved = 0 if method == "local" else 9_000_000
+        change(write_run(tmp_path, "p", method, 0), bytes_to_target=moved, rounds_to_target=5)
+    change(tmp_path / "p" / "scaffold" / "0", bytes_to_target=10_000_000)
+    found = {finding.question: finding for finding in findings(by_method(collect_runs(tmp_path)))}
+    cheapest = found["Least traffic to the target"]
+    assert (cheapest.label, cheapest.value) == ("Ditto and FedAvg", "9.0")
+    assert "3 of 3 methods that send anything" in cheapest.detail
+
+
+def test_no_traffic_finding_where_no_method_sends_anything(tmp_path: Path) -> None:
+    change(write_run(tmp_path, "p", "local", 0), bytes_to_target=0, rounds_to_target=5)
+    questions = {finding.question for finding in findings(by_method(collect_runs(tmp_path)))}
+    assert "Least traffic to the target" not in questions and "Best for the clients" in questions
+
+
+def test_equal_means_have_no_winner(tmp_path: Path) -> None:
+    for method, worst in (("fedavg", 0.0), ("ditto", 0.0), ("ifca", 0.0)):
+        change(write_run(tmp_path, "p", method, 0), local_worst10=worst, global_accuracy=worst or 0.5)
+    change(tmp_path / "p" / "ifca" / "0", global_accuracy=0.4)
+    found = {finding.question: finding for finding in findings(by_method(collect_runs(tmp_path)))}
+    level = found["Best for the worst-served 10 %"]
+    assert (level.label, level.value, level.detail) == ("All level", "0.0", "All methods have this mean.")
+    two = found["Best on the complete test set"]
+    assert (two.label, two.detail) == ("Ditto and FedAvg", "2 of 3 methods have this mean.")
+
+
+def test_the_headline_claims_no_more_than_the_seeds_bear_out(tmp_path: Path) -> None:
+    """Ditto is ahead on average on both partitions, and beyond the seeds on one."""
+    accuracies = {
+        "near": {"ditto": (0.90, 0.94), "fedavg": (0.91, 0.92), "ifca": (0.70, 0.71)},
+        "far": {"ditto": (0.90, 0.94), "fedavg": (0.80, 0.82), "ifca": (0.70, 0.71)},
+    }
+    for partition, methods in accuracies.items():
+        for method, values in methods.items():
+            for seed, value in enumerate(values):
+                change(write_run(tmp_path, partition, method, seed), local_accuracy=value)
+    sentences = summary(by_partition(collect_runs(tmp_path)))
+    expected = "On the clients' own test sets, Ditto leads on far; Ditto and FedAvg are level on near."
+    assert sentences[0] == expected
+    (finding, *_) = findings(by_method([run for run in collect_runs(tmp_path) if run.partition == "near"]))
+    assert finding.label == "Ditto" and "no clear winner" in finding.detail
 
 
 @pytest.mark.parametrize(
