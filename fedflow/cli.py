@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib.metadata import entry_points
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console
@@ -211,6 +211,23 @@ def partition(name: str, settings: Set = None, root: Root = Path()) -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+@app.command()
+def fingerprint(
+    what: Annotated[Literal["files", "inputs"], typer.Argument(help="Files of data, or inputs of runs.")],
+    root: Root = Path(),
+) -> None:
+    """Write what stages of dvc.yaml are made from to data/fingerprints: DVC then reruns what changed.
+
+    `dvc repro` calls `fedflow fingerprint files` (the files that data sets are read from) every time, and
+    `fedflow fingerprint inputs` (parameters, data and code of partitions and runs) when anything changed.
+    """
+    from fedflow.config import load_params
+    from fedflow.fingerprints import fingerprint_files, fingerprint_inputs
+
+    write = fingerprint_files if what == "files" else fingerprint_inputs
+    write(load_params(root / "params.yaml"), root)
 
 
 @app.command()

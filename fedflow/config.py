@@ -156,6 +156,10 @@ class Params(Settings):
             method = METHODS[name].parse(own, section=section)
         return method, training
 
+    def public(self, method: str, partition: str) -> str | None:
+        """The data set that the server of this method holds, if the method names one."""
+        return getattr(self.method(method, partition)[0], "public", None)
+
     def validate(self) -> None:
         for name in self.data:
             self.dataset(name)
@@ -176,11 +180,11 @@ class Params(Settings):
         for name in self.grid.datasets:
             _entry("data", self.data, name)
         for name in self.grid.partitions:
-            dataset = self.partition(name).dataset
-            if dataset not in self.grid.datasets:
-                raise BadInput(
-                    "grid.datasets", self.grid.datasets, f"a list with {dataset!r}, which {name} divides"
-                )
+            used = {self.partition(name).dataset: f"{name} divides"}
+            used |= {public: f"{m} lets the server hold" for m in self.grid.methods if (public := self.public(m, name))}
+            for dataset, use in used.items():
+                if dataset not in self.grid.datasets:
+                    raise BadInput("grid.datasets", self.grid.datasets, f"a list with {dataset!r}, which {use}")
 
 
 def load_params(path: Path = PARAMS, overrides: Sequence[str] = ()) -> Params:

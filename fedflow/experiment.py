@@ -63,7 +63,7 @@ class Experiment:
     @property
     def datasets(self) -> list[str]:
         """The data set that is divided, and the one that the method lets the server hold, if it names one."""
-        public = getattr(self.params.method(self.method, self.partition)[0], "public", None)
+        public = self.params.public(self.method, self.partition)
         return [self.dataset, *([public] if public else [])]
 
     @property

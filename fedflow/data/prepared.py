@@ -125,7 +125,7 @@ def prepare(params: DatasetParams, out_dir: Path | str, root: Path | str | None 
                 meta["class_counts"][split] = counts.tolist()
                 meta["shapes"][split] = list(tensors["x"].shape)
                 meta["types"] = {name: _type(tensor) for name, tensor in tensors.items()}
-                meta["files"][_file(split)] = {"bytes": file.stat().st_size, "sha256": _sha256(file)}
+                meta["files"][_file(split)] = {"bytes": file.stat().st_size, "sha256": file_sum(file)}
             meta["hash"] = _content_hash(meta)
             temporary[META].write_text(json.dumps(meta, indent=1) + "\n")
             (out / META).unlink(missing_ok=True)  # never an old meta.json beside new images
@@ -194,10 +194,10 @@ def origin_sums(params: DatasetParams, root: Path | str | None = None) -> dict[s
         with reading(path):
             if path.is_dir():
                 inside = sorted(file for file in path.rglob("*") if file.is_file())
-                listed = [[file.relative_to(path).as_posix(), _sha256(file)] for file in inside]
+                listed = [[file.relative_to(path).as_posix(), file_sum(file)] for file in inside]
                 sums[name] = hashlib.sha256(json.dumps(listed).encode()).hexdigest()
             else:
-                sums[name] = _sha256(path)
+                sums[name] = file_sum(path)
     return sums
 
 
@@ -225,7 +225,7 @@ def _load_split(
             raise FedflowError(f"{file}: missing")
         if (size := file.stat().st_size) != record["bytes"]:
             raise FedflowError(f"{file}: has {size} bytes, not {record['bytes']}")
-        if verify and _sha256(file) != record["sha256"]:
+        if verify and file_sum(file) != record["sha256"]:
             raise FedflowError(f"{file}: wrong checksum")
         tensors = load_file(file)
         if {name: (_type(tensor), list(tensor.shape)) for name, tensor in tensors.items()} != layout:
@@ -256,14 +256,14 @@ def _file(split: str) -> str:
     return f"{split}.safetensors"
 
 
-def _sha256(file: Path) -> str:
+def file_sum(file: Path) -> str:
+    """The SHA-256 of a file, read once per version of it."""
     about = file.stat()
     return _sum_of(file, about.st_ino, about.st_size, about.st_mtime_ns)
 
 
 @functools.lru_cache
 def _sum_of(file: Path, *version: int) -> str:
-    """Its SHA-256, read once per version of the file."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

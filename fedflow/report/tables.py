@@ -1,5 +1,6 @@
 """Means and stds over seeds, the CSV tables, and the findings that head the page."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,12 +139,24 @@ def curve_table(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def headline(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, float]]]:
+    """Mean local and global accuracy over seeds, by metric, partition and method: what ``dvc exp show`` shows."""
+    values: dict[str, dict[str, dict[str, float]]] = {}
+    for metric in ("local_accuracy", "global_accuracy"):
+        for partition, group in by_partition(runs).items():
+            found = {name: stat(repeats, metric) for name, repeats in by_method(group).items()}
+            means = {name: round(value.mean, 4) for name, value in found.items() if value is not None}
+            values.setdefault(metric.removesuffix("_accuracy"), {})[partition] = means
+    return values
+
+
 def write_tables(runs: Sequence[Run], out_dir: Path) -> None:
-    """Write a table for each of `TABLES`, ``runs.csv`` and ``accuracy_curves.csv``."""
+    """Write a table for each of `TABLES`, ``runs.csv``, ``accuracy_curves.csv`` and ``metrics.json``."""
     for name, metrics in TABLES.items():
         write_csv(long_table(runs, metrics), out_dir / f"{name}.csv")
     write_csv(run_table(runs), out_dir / "runs.csv")
     write_csv(curve_table(runs), out_dir / "accuracy_curves.csv")
+    (out_dir / "metrics.json").write_text(json.dumps(headline(runs), indent=1) + "\n")
 
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:
