@@ -6,16 +6,19 @@ Nothing is unpickled and nothing is unpacked to disk. Whatever is wrong with a f
 
 import csv
 import io
+import re
 import tarfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 import numpy as np
 
+from fedflow.data.images import squared
 from fedflow.errors import FedflowError
 from fedflow.settings import Settings, option
 
@@ -68,12 +71,14 @@ class RawData:
 
 
 class FolderOptions(Settings):
-    """What is known of the images beside their class."""
+    """What is known of the images beside their class, and how those of several sizes are made equal."""
 
     section = "data"
     table: str | None = option(
         None, "a CSV file: column `file` (train/<class>/<image>); every other one is a fact per image"
     )
+    resize: int | None = option(None, "height and width, needed for images of several sizes", ge=1)
+    crop: bool = option(False, "cut out the square in the middle before images are resized")
 
 
 def reason(error: BaseException) -> str:
@@ -121,24 +126,29 @@ def read_npz(path: Path) -> RawData:
 
 def read_images(path: Path, options: FolderOptions) -> RawData:
     """The images of a tree or of a tar of one, and the columns of the table that goes with them."""
-    return (read_folder if path.is_dir() else read_tar)(path, options.table)
+    return (read_folder if path.is_dir() else read_tar)(path, options)
 
 
-def read_folder(path: Path, table: str | None = None) -> RawData:
-    """The images of a tree ``train/<class>/*``, ``test/<class>/*``; classes in alphabetical order."""
+def read_folder(path: Path, options: FolderOptions | None = None) -> RawData:
+    """The images of a tree ``train/<class>/*``, ``test/<class>/*``.
+
+    Classes are numbered in alphabetical order, or by number where the names of all are whole numbers. Names
+    that start with a dot are left out; images deeper in the tree or without a class are refused.
+    """
 
     def images() -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
         for split in SPLITS:
-            for file in (path / split).glob("*/*"):
+            top = path / split
+            for file in chain.from_iterable(map(top.glob, ("*", "*/*", "*/*/**/*"))):
                 if file.is_file():
                     with file.open("rb") as stream:
                         yield PurePosixPath(file.relative_to(path).as_posix()), stream
 
     with reading(path):
-        return _stacked(path, images(), table)
+        return _stacked(path, images(), options or FolderOptions())
 
 
-def read_tar(path: Path, table: str | None = None) -> RawData:
+def read_tar(path: Path, options: FolderOptions | None = None) -> RawData:
     """The images of a tar (plain or compressed) of such a tree, read in memory.
 
     Links, devices, absolute paths and paths that climb out with ``..`` are refused.
@@ -158,43 +168,78 @@ def read_tar(path: Path, table: str | None = None) -> RawData:
         if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
             raise FedflowError(f"{path}: the tar is damaged or cut short")
 
-    with reading(path), tarfile.open(path) as archive:
-        return _stacked(path, images(archive), table)
+    with reading(path):
+        try:
+            archive = tarfile.open(path)  # noqa: SIM115
+        except tarfile.ReadError:  # its text lists what every decompressor says
+            raise FedflowError(f"{path}: not a tar, or damaged") from None
+        with archive:
+            return _stacked(path, images(archive), options or FolderOptions())
 
 
-def _stacked(path: Path, images: Iterable[tuple[PurePosixPath, IO[bytes]]], table: str | None) -> RawData:
-    """Decode ``.../<split>/<class>/<image>`` streams; order by class, then by name."""
-    found: dict[str, dict[tuple[str, str], np.ndarray]] = {split: {} for split in SPLITS}
-    trees, size = set(), None
-    for name, stream in images:
-        *tree, split, label, file = ("", "", *name.parts)
-        if split not in SPLITS or label.startswith(".") or file.startswith("."):
-            continue
-        trees.add(tuple(tree))
-        with reading(f"{path}: {name}"):
-            image = _decode(stream)
-        size = size or image.shape[:2]
-        if image.shape[:2] != size:
-            raise FedflowError(f"{path}: {name} is {image.shape[:2]} pixels, the others are {size}")
-        found[split][label, file] = image
-    if len(trees) > 1:
-        raise FedflowError(f"{path}: holds several image trees; needs one train/ and one test/ folder")
+def _stacked(
+    path: Path, images: Iterable[tuple[PurePosixPath, IO[bytes]]], options: FolderOptions
+) -> RawData:
+    """Arrays of decoded ``.../<split>/<class>/<image>`` streams, in order of class, then of name."""
+    found = _decoded(path, images, options)
     for split in SPLITS:
         if not found[split]:
             raise FedflowError(f"{path}: holds no image {split}/<class>/<image>")
-    classes = sorted({label for label, _ in found["train"]})
+    classes = _in_order({label for label, _ in found["train"]})
     if unknown := sorted({label for label, _ in found["test"]} - set(classes)):
         raise FedflowError(f"{path}: class {unknown[0]!r} is in test/ but not in train/")
     colour = any(image.ndim == 3 for split in SPLITS for image in found[split].values())
+    number = {label: i for i, label in enumerate(classes)}
+    keys = {split: sorted(found[split], key=lambda key: (number[key[0]], key[1])) for split in SPLITS}
 
-    def arrays(images: dict[tuple[str, str], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        keys = sorted(images)
-        x = np.stack([_coloured(images[key], colour) for key in keys])
-        return x, np.array([classes.index(label) for label, _ in keys], np.int64)
+    def arrays(split: str) -> tuple[np.ndarray, np.ndarray]:
+        x = np.stack([_coloured(found[split][key], colour) for key in keys[split]])
+        return x, np.array([number[label] for label, _ in keys[split]], np.int64)
 
-    files = {split: ["/".join((split, *key)) for key in sorted(found[split])] for split in SPLITS}
-    columns = {} if table is None else _columns(Path(table), files)
-    return RawData(*arrays(found["train"]), *arrays(found["test"]), tuple(classes), columns)
+    files = {split: ["/".join((split, *key)) for key in keys[split]] for split in SPLITS}
+    columns = {} if options.table is None else _columns(Path(options.table), files)
+    return RawData(*arrays("train"), *arrays("test"), tuple(classes), columns)
+
+
+def _decoded(
+    path: Path, images: Iterable[tuple[PurePosixPath, IO[bytes]]], options: FolderOptions
+) -> dict[str, dict[tuple[str, str], np.ndarray]]:
+    """Each split's images by class and name, of one size: resized as soon as a second size is met."""
+    from PIL import Image
+
+    found: dict[str, dict[tuple[str, str], np.ndarray]] = {split: {} for split in SPLITS}
+    root, size, several = None, None, False
+    for name, stream in images:
+        at = next((i for i, part in enumerate(name.parts) if part in SPLITS), len(name.parts))
+        tree, (split, *inside) = name.parts[:at], name.parts[at:] or ("",)
+        if not split or any(part.startswith(".") for part in inside):
+            continue
+        if len(inside) != 2:
+            if name.suffix.lower() in Image.registered_extensions():
+                raise FedflowError(
+                    f"{path}: {name} is not {split}/<class>/<image>, without folders in between"
+                )
+            continue
+        root = tree if root is None else root
+        if tree != root:
+            raise FedflowError(f"{path}: holds several image trees; needs one train/ and one test/ folder")
+        label, file = inside
+        if (label, file) in found[split]:
+            raise FedflowError(f"{path}: holds {name} twice")
+        with reading(f"{path}: {name}"):
+            image = _decode(stream)
+        size = size or image.shape[:2]
+        if image.shape[:2] != size and not several:
+            if options.resize is None:
+                pixels = f"{image.shape[:2]} pixels, the others are {size}"
+                raise FedflowError(f"{path}: {name} is {pixels}; data.resize makes them equal")
+            several = True
+            for earlier in found.values():
+                earlier |= {key: squared(x, options.resize, options.crop) for key, x in earlier.items()}
+        if several and options.resize is not None:
+            image = squared(image, options.resize, options.crop)
+        found[split][label, file] = image
+    return found
 
 
 def _columns(table: Path, files: dict[str, list[str]]) -> dict[str, Column]:
@@ -205,7 +250,12 @@ def _columns(table: Path, files: dict[str, list[str]]) -> dict[str, Column]:
             names = list(rows.fieldnames or [])
             if "file" not in names:
                 raise ValueError("has no column 'file'")
-            facts = {row["file"]: row for row in rows}
+            if twice := _first_repeated(names):
+                raise ValueError(f"has two columns {twice!r}")
+            facts: dict[str, dict[str, str]] = {}
+            for row in rows:
+                if facts.setdefault(row["file"], row) != row:
+                    raise ValueError(f"has two different rows for {row['file']}")
         for file in (*files["train"], *files["test"]):
             if file not in facts:
                 raise ValueError(f"has no row for the image {file}")
@@ -231,13 +281,33 @@ def _codes(texts: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:
         return codes.astype(np.int64), tuple(map(str, values))
 
 
-def _decode(stream: IO[bytes]) -> np.ndarray:
-    """One image as uint8, [h, w] if it is grey, else [h, w, 3]."""
-    from PIL import Image
+def _in_order(names: set[str]) -> list[str]:
+    """By number where all are whole numbers, 2 before 10; else in order of the alphabet."""
+    numbers = all(name.isascii() and name.isdecimal() for name in names)
+    return sorted(names, key=lambda name: (int(name) if numbers else 0, name))
 
-    with Image.open(stream) as image:
-        if image.mode.startswith(("I", "F")):
-            raise ValueError(f"has pixels of mode {image.mode}; only 8-bit images are accepted")
+
+def _first_repeated(names: list[str]) -> str | None:
+    return next((name for i, name in enumerate(names) if name in names[:i]), None)
+
+
+def _decode(stream: IO[bytes]) -> np.ndarray:
+    """One image as uint8, upright as its EXIF data say, [h, w] if it is grey, else [h, w, 3]."""
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        opened = Image.open(stream)
+    except UnidentifiedImageError:  # its text names an object in memory
+        raise ValueError("not an image of a known format") from None
+    with opened as image:
+        # Pillow reads 16 bits of a colour image as 8, of which only its decoders' arguments tell.
+        deep = any(
+            re.search(";16[BLN]", str(how)) or name == "SGI16" or (name == "ppm" and how[-1] > 255)
+            for name, _, _, how in image.tile
+        )
+        if deep or image.mode.startswith(("I", "F")):
+            raise ValueError(f"more than 8 bits a channel ({image.mode}); only 8-bit images are accepted")
+        ImageOps.exif_transpose(image, in_place=True)
         return np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
 
 

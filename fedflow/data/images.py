@@ -1,18 +1,30 @@
 """What can be done to uint8 images, [n, h, w] (grey) or [n, h, w, 3], before they are stored."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from fedflow.data.files import Constants
+if TYPE_CHECKING:  # files are read with this module
+    from fedflow.data.files import Constants
 
 
-def resized(x: np.ndarray, side: int) -> np.ndarray:
-    """Square images of ``side`` pixels: bilinear, antialiased where they shrink, rounded to whole levels."""
+def resized(x: np.ndarray, side: int, crop: bool = False) -> np.ndarray:
+    """Square images of ``side`` pixels, as `squared` makes them."""
+    return x if x.shape[1:3] == (side, side) else np.stack([squared(image, side, crop) for image in x])
+
+
+def squared(image: np.ndarray, side: int, crop: bool = False) -> np.ndarray:
+    """One image [h, w] or [h, w, 3] as ``side`` x ``side`` pixels, rounded to whole levels.
+
+    Bilinear, antialiased where it shrinks. An oblong image is squeezed into the square; with ``crop`` only
+    the largest square in its middle is kept.
+    """
     from PIL import Image
 
-    def resize(image: np.ndarray) -> np.ndarray:
-        return np.asarray(Image.fromarray(image).resize((side, side), Image.Resampling.BILINEAR))
-
-    return x if x.shape[1:3] == (side, side) else np.stack([resize(image) for image in x])
+    height, width = image.shape[:2]
+    left, top = (np.array([width, height]) - min(height, width)) / 2 if crop else (0, 0)
+    box = (left, top, width - left, height - top)
+    return np.asarray(Image.fromarray(image).resize((side, side), Image.Resampling.BILINEAR, box))
 
 
 def padded(x: np.ndarray, pad: int) -> np.ndarray:
@@ -46,7 +58,7 @@ def mean_and_std(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(round(float(m), 6) for m in mean), tuple(round(float(s), 6) or 1.0 for s in std)
 
 
-def repeated(constants: Constants) -> Constants:
+def repeated(constants: "Constants") -> "Constants":
     """Constants of grey images for three equal channels, of every domain if there are several."""
     several = tuple(c * 3 for c in constants if isinstance(c, tuple))
     return several or constants * 3

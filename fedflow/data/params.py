@@ -10,14 +10,15 @@ from fedflow.data.sources import SOURCES
 from fedflow.errors import BadInput, unknown_name
 from fedflow.settings import Settings, option
 
-FOR_IMAGES = ("resize", "pad", "channels", "rotations")
+FOR_IMAGES = ("resize", "crop", "pad", "channels", "rotations")
 
 
 class DatasetParams(Settings):
     """One entry of ``data``: the shared fields, and beside them the parameters of the source.
 
     What is done to the samples happens in this order: ``keep_labels``, ``train_limit`` and ``test_limit``,
-    ``resize``, ``pad``, ``channels``, ``rotations``.
+    ``resize`` and ``crop`` (in a folder with images of several sizes while these are read), ``pad``,
+    ``channels``, ``rotations``.
     """
 
     section = "data"
@@ -32,6 +33,7 @@ class DatasetParams(Settings):
     resize: int | None = option(
         None, "height and width of the images, bilinear, antialiased where they shrink", ge=1
     )
+    crop: bool = option(False, "resize the square in the middle of an oblong image, not all of it squeezed")
     pad: int = option(0, "zeros added on each side, before normalisation", ge=0)
     channels: int | None = option(None, "3 repeats grey images into three channels", choices=(1, 3))
     rotations: list[int] = option(
@@ -56,6 +58,8 @@ class DatasetParams(Settings):
         if takes_path != bool(self.path):
             accepted = f"a file or folder, for source {self.source!r}" if takes_path else "nothing"
             raise BadInput("data.path", self.path, accepted)
+        if self.crop and self.resize is None:
+            raise BadInput("data.crop", True, "false, without resize")
         for name in ("keep_labels", "rotations"):
             values = getattr(self, name)
             if len(set(values)) < len(values):

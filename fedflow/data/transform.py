@@ -115,7 +115,7 @@ def _drawn(raw: RawData, params: DatasetParams) -> RawData:
 
     colour = raw.x_train.ndim == 4
     if (side := params.resize) is not None:
-        raw = each(lambda x: images.resized(x, side))
+        raw = each(lambda x: images.resized(x, side, params.crop))
     raw = each(lambda x: images.padded(x, params.pad))
     if params.channels == 1 and colour:
         raise BadInput("data.channels", 1, f"3 or nothing; the images of {params.title} are in colour")

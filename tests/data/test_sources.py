@@ -1,15 +1,18 @@
 import bz2
 import dataclasses
 import gzip
+import io
 import re
 import struct
 import tarfile
 import urllib.error
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedflow.data import SOURCES, DatasetParams, Source, data_root, prepare, source
 from fedflow.data import torchvision_sources as tv
@@ -338,17 +341,111 @@ def test_trees_that_are_incomplete_or_mixed_are_refused(tree: dict, png: Callabl
         (without(tree, "train/dog"), "class 'dog' is in test/ but not in train/"),
         (
             tree | {"train/cat/big.png": png(1, 5)},
-            "train/cat/big.png is (5, 5) pixels, the others are (4, 4)",
+            "train/cat/big.png is (5, 5) pixels, the others are (4, 4); data.resize makes them equal",
         ),
         (tree | {"train/cat/deep.png": png(1, 4, "I;16")}, "only 8-bit images are accepted"),
-        (tree | {"train/cat/0.png": b"no image"}, "train/cat/0.png: cannot be read: cannot identify image"),
+        (
+            tree | {"train/cat/0.png": b"no image"},
+            "train/cat/0.png: cannot be read: not an image of a known format",
+        ),
         (tree | {"train/cat/0.png": png(1)[:50]}, "train/cat/0.png: cannot be read"),
+        (tree | {"train/cat/tabby/0.png": png(1)}, "train/cat/tabby/0.png is not train/<class>/<image>"),
+        (tree | {"test/0.JPG": png(1)}, "test/0.JPG is not test/<class>/<image>"),
         (tree | {f"two/{name}": content for name, content in tree.items()}, "holds several image trees"),
     ]
     for files, message in cases:
         path = tar(files)
         fails(message, "folder", path=path)
         fails(str(path), "folder", path=path)
+
+
+def test_images_deeper_in_a_folder_are_refused_too(tree: dict, png: Callable, folder: Callable) -> None:
+    hidden = {"train/.cache/a/0.png": png(1), "train/cat/.thumbs/0.png": png(1)}
+    assert len(source("folder").load(path=folder(tree | hidden)).x_train) == 6
+    path = folder({"train/cat/tabby/young/0.png": png(1)})
+    fails("train/cat/tabby/young/0.png is not train/<class>/<image>", "folder", path=path)
+
+
+def test_a_member_that_a_tar_holds_twice_is_refused(tree: dict, png: Callable, tar: Callable) -> None:
+    again = {"./train/cat/0.png": png(99)}  # an update by `tar -r` looks like this
+    fails("images.tar: holds train/cat/0.png twice", "folder", path=tar(tree | again))
+
+
+def test_an_empty_tar_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty.tar").touch()
+    fails("empty.tar: not a tar, or damaged", "folder", path=tmp_path / "empty.tar")
+
+
+def deep(kind: str) -> bytes:
+    """Two by two colour pixels of 16 bits, which Pillow reads but does not write."""
+    pixels = np.full((2, 2, 3), 513, ">u2")
+    if kind == "ppm":
+        return b"P6 2 2 1023\n" + pixels.tobytes()
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        checksum = zlib.crc32(name + content).to_bytes(4)
+        return len(content).to_bytes(4) + name + content + checksum
+
+    header = (2).to_bytes(4) * 2 + bytes([16, 2, 0, 0, 0])
+    rows = zlib.compress(b"".join(b"\0" + row.tobytes() for row in pixels))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("kind", ["png", "ppm"])
+def test_colour_images_of_more_than_8_bits_are_refused(tree: dict, tar: Callable, kind: str) -> None:
+    message = f"train/cat/deep.{kind}: cannot be read: more than 8 bits a channel (RGB); only 8-bit images"
+    fails(message, "folder", path=tar({f"train/cat/deep.{kind}": deep(kind)} | tree))
+
+
+def test_photographs_are_turned_as_their_camera_was_held(tree: dict, tar: Callable) -> None:
+    sensor = np.zeros((4, 4, 3), np.uint8)
+    sensor[0, :2] = 255  # top left in the file, top right once it is turned clockwise
+    exif, stream = Image.Exif(), io.BytesIO()
+    exif[0x0112] = 6  # orientation: turn by 90 degrees clockwise
+    Image.fromarray(sensor).save(stream, "png", exif=exif)
+    raw = source("folder").load(path=tar(tree | {"train/cat/0.png": stream.getvalue()}))
+    assert np.array_equal(raw.x_train[0], np.rot90(sensor, -1))
+
+
+def test_class_folders_that_are_numbers_are_in_their_order(png: Callable, folder: Callable) -> None:
+    files = {f"{s}/{c}/0.png": png(c) for s in ("train", "test") for c in range(12)}
+    raw = source("folder").load(path=folder(files))
+    assert raw.classes == tuple(map(str, range(12))) and levels(raw.x_train) == list(range(12))
+    mixed = source("folder").load(path=folder({f"{s}/ten/0.png": png(99) for s in ("train", "test")}))
+    assert mixed.classes[:4] == ("0", "1", "10", "11")  # names, of which some are numbers
+
+
+def test_images_of_several_sizes_are_resized_as_they_are_read(
+    png: Callable, folder: Callable, tar: Callable, tmp_path: Path
+) -> None:
+    rng, files = np.random.default_rng(0), {}
+    for i, (height, width) in enumerate([(6, 6), (6, 6), (9, 12), (5, 3)]):
+        stream = io.BytesIO()
+        Image.fromarray(rng.integers(0, 256, (height, width, 3), np.uint8)).save(stream, "png")
+        files |= {f"{split}/cat/{i}.png": stream.getvalue() for split in ("train", "test")}
+    for path in (folder(files), tar(files)):
+        data = prepare(DatasetParams(source="folder", path=str(path), resize=4), tmp_path / path.stem)
+        assert data.x_train.shape == (4, 3, 4, 4)
+        for i, x in enumerate(data.x_train):
+            with Image.open(io.BytesIO(files[f"train/cat/{i}.png"])) as image:
+                expected = np.asarray(image.resize((4, 4), Image.Resampling.BILINEAR))
+            assert np.array_equal(x.permute(1, 2, 0), expected)
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 4), (4, 8)])
+def test_crop_keeps_the_square_in_the_middle(npz: Callable, tmp_path: Path, height: int, width: int) -> None:
+    x = np.zeros((3, height, width), np.uint8)
+    top, left = (height - 4) // 2, (width - 4) // 2
+    x[:, top : top + 4, left : left + 4] = 200
+    path = npz(classes=3, x_train=x, y_train=np.arange(3), x_test=x, y_test=np.arange(3))
+
+    def prepared(crop: bool) -> np.ndarray:
+        entry = DatasetParams(source="npz", path=str(path), resize=4, crop=crop)
+        return prepare(entry, tmp_path / "out").x_train.numpy()
+
+    assert (prepared(True) == 200).all() and not (prepared(False) == 200).all()
+    with pytest.raises(BadInput, match=r"data.crop: True .* false, without resize"):
+        DatasetParams(source="npz", path=str(path), crop=True)
 
 
 def test_unsafe_tar_members_are_refused(tree: dict, tar: Callable, tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ def test_what_is_reached_by_a_late_draw_is_what_it_was():
 
 def test_label_skew_says_which_share_of_the_samples_nobody_holds():
     with pytest.warns(
-        UserWarning, match="6 of 10 labels without owner among 3 clients: 30000 samples .* cover"
+        UserWarning, match="6 of 10 labels without owner among 3 clients: 30000 samples .*cover"
     ):
         parts = LabelSkew(fraction=0.2).split(Samples(CIFAR10), 3, np.random.default_rng(0)).train
     assert sizes(parts).sum() == 20_000
