@@ -1,12 +1,15 @@
 """What must hold for every registered method; a new one is covered the day it registers."""
 
 import copy
+import contextlib
 import dataclasses
 import itertools
 import re
 import sys
 import types
 import typing
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +17,15 @@ import numpy as np
 import pytest
 import torch
 from support import SIZES, Ran, Workers, follow, forbid_fallback, images, prepare_run, run, same, with_cohorts
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedflow.config import load_params
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
 from fedflow.local.client import Client, Update
+from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method, build_method
+from fedflow.methods.base import Server
 from fedflow.models.flat import FlatModel, Part
 from fedflow.simulation import worker
 from fedflow.simulation.clients import ClientStore
@@ -29,6 +34,7 @@ from fedflow.simulation.evaluation import Scores, evaluate_shard
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import Call
 from fedflow.simulation.job import IntroductionShard
+from fedflow.simulation.rounds import Simulation
 
 pytestmark = pytest.mark.parametrize("name", METHODS)
 
@@ -200,10 +206,156 @@ def test_the_learning_rate_makes_a_difference(name: str, federation: Federation)
     assert not same(one.state(), other.state())
 
 
+def test_the_learning_rate_decays_everywhere(name: str, federation: Federation, cohort: str) -> None:
+    """The second round is that of a run whose learning rate is half as large from there on."""
+    halved, swapped = (
+        prepare_run(name, federation, cohort=cohort, **HALF | {"training": SGD | {"lr_decay": decay}})
+        for decay in (0.5, 1)
+    )
+    next(rounds := swapped.rounds())
+    smaller = LocalTraining.parse(SGD | {"lr": SGD["lr"] / 2})
+    swapped.job = dataclasses.replace(swapped.job, training=smaller)
+    list(rounds)
+    close(state_of(swapped), follow(halved).state(), 1e-6)
+
+
+def state_of(simulation: Simulation) -> dict[str, Tensor]:
+    store = simulation.state.store
+    rows = [store.get(k) for k in range(simulation.clients)]
+    kept = {f"clients/{name}": torch.stack([row[name] for row in rows]) for name in store.first}
+    return {f"server/{name}": w for name, w in simulation.state.server.items()} | kept
+
+
+def test_introductions_have_the_learning_rate_of_the_first_round(name: str, federation: Federation) -> None:
+    if METHODS[name]().introductions():
+        first, decayed = (
+            run(name, federation, **HALF | {"rounds": 1, "training": SGD | {"lr_decay": decay}})
+            for decay in (1, 0.5)
+        )
+        assert same(first.state(), decayed.state())
+
+
+def test_cohorts_in_proportion_to_samples_are_the_same_for_all(name: str, federation: Federation) -> None:
+    sampled: dict[str, Any] = {"sampling": "proportional", "participation": 0.25, "rounds": 4}
+    if name.startswith("cc_"):
+        with pytest.raises(BadInput, match=r"^run.sampling: .* whose clients come when they are done"):
+            run(name, federation, **sampled)
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ours, plain = (run(each, federation, BY_NUMBER.get(each), **sampled) for each in (name, "fedavg"))
+    if METHODS[name]().cycles({}) == 1:
+        assert [r.cohort for r in ours.rounds] == [r.cohort for r in plain.rounds]
+    assert all(len(r.cohort) == 2 for r in ours.rounds)
+
+
 def test_the_runs_that_are_shipped_are_long_enough(name: str) -> None:
     for folder, params in SHIPPED.items():
         if folder == ROOT or name in params.grid.methods:
             params.method(name)[0].check(params.run.rounds)
+
+
+# Running statistics of BatchNorm (docs/decisions/0001)
+
+
+class Normed(nn.Sequential):
+    head_patterns = ("4.*",)
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+
+
+@pytest.fixture(scope="module")
+def normed(digits: Dataset) -> Federation:
+    return dataclasses.replace(images(digits, (23, 7, 40, 20)), model=FlatModel(Normed, dtype=torch.float64))
+
+
+# One cluster in a round, and weights that are those sent.
+PLAIN: dict[str, dict[str, Any]] = {
+    "afl": {"lambda_lr": 0, "prior": "samples"}, "fedcluster": {"clusters": 1}, "fedsc": {"clusters": 1},
+    "term": {"t": 0},
+}  # fmt: skip
+
+
+def variants(name: str) -> Iterator[Method]:
+    """The method as it is, with each of its choices, and with a long step of the server."""
+    hypers: list[dict[str, Any]] = [{}]
+    for field in dataclasses.fields(METHODS[name]):  # type: ignore[arg-type]
+        hypers += [{field.name: choice} for choice in field.metadata["choices"] if choice != field.default]
+        hypers += [{field.name: not field.default}] if isinstance(field.default, bool) else []
+        hypers += [{field.name: 3.0}] if field.name == "server_lr" else []
+    for hyper in hypers:
+        with contextlib.suppress(BadInput):  # where one goes with others alone
+            yield build_method(name, PLAIN.get(name, {}) | hyper)
+
+
+OVERLAPPING = {"flis_dc", "flis_hc", "flt"}  # clients count in several clusters
+
+
+@dataclasses.dataclass
+class Sent:
+    """What one client sent: weight and cluster, the model that is averaged, and the model it held."""
+
+    weight: float
+    cluster: int
+    model: Tensor
+    held: Tensor
+
+
+def spied(method: Method) -> tuple[Method, list[Sent]]:
+    """The same method, and what its clients will have sent."""
+    all_sent: list[Sent] = []
+
+    class Spied(type(method)):  # type: ignore[misc]
+        def local(self, client: Client) -> Update:
+            update = super().local(client)
+            cluster, held, model = int(update.group), client.trained, update.vectors.get("model")
+            if held is None:  # a gradient was sent
+                model = held = client.full_step(self.whole(client, client.received["models"])[cluster])
+            if model is None or len(model) < len(held):
+                model = held
+            all_sent.append(Sent(float(update.weight), cluster, model, held))
+            return update
+
+    return Spied(**method.as_dict()), all_sent
+
+
+def averaged(method: Method, server: Server, model: FlatModel) -> Iterator[tuple[int | None, Tensor]]:
+    """The models [D] that the server has averaged, of which clusters (None: of all clients)."""
+    yield from ((None, server[kind]) for kind in ("model", "mean") if kind in server)
+    if method.serves == "cluster" and method.name not in OVERLAPPING:
+        shared = getattr(method, "shared", "none")
+        for cluster, w in enumerate(server["models"]):
+            if shared == "none":
+                yield cluster, w
+            elif shared == "averaged":
+                yield None, model.head().join(w, server["body"])
+
+
+def test_running_statistics_are_averaged_and_never_beyond(name: str, normed: Federation) -> None:
+    """Of what all clients sent, the mean with their weights, by cluster; nothing beyond in models served."""
+    model = normed.model
+    first = model.init(0)[model.parameters :]
+    for method in variants(name):
+        about = str(method.as_dict())
+        spy, all_sent = spied(method)
+        ran = run(spy, normed, training={"batch_size": 8, "lr": 0.05}, rounds=2)
+        for server, sent in zip(ran.servers, (all_sent[:4], all_sent[4:])):
+            for cluster, w in averaged(method, server, model):
+                numbers = server.get("assignment", [s.cluster for s in sent])
+                members = [s for s, number in zip(sent, numbers) if cluster in (None, int(number))]
+                if members:
+                    weights = torch.tensor([s.weight for s in members], dtype=torch.float64)
+                    mean = weights @ torch.stack([s.model for s in members]) / weights.sum()
+                    found, expected = w[model.parameters :], mean[model.parameters :]
+                    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12, msg=about)
+                    assert not torch.equal(found, first), about
+        known = torch.stack([first, *(w[model.parameters :] for s in all_sent for w in (s.model, s.held))])
+        for w in ran.outcome().models.values():
+            buffers = w[model.parameters :]
+            assert (buffers >= known.amin(0) - 1e-12).all(), about
+            assert (buffers <= known.amax(0) + 1e-12).all(), about
+            assert method.serves != "personal" or not torch.equal(buffers, first), about
 
 
 # Clients that fail

@@ -186,7 +186,19 @@ def test_scaffold_ends_at_the_unweighted_optimum(variate: str, cohort: str) -> N
     assert ran.server("model")[-1] == near(-1 / 3)
 
 
+def test_scaffold_with_weights_ends_at_the_weighted_optimum(cohort: str) -> None:
+    ran = run("scaffold", quadratics(), {"weighting": "samples"}, rounds=120, cohort=cohort)
+    assert ran.server("model")[0] == near(0.11875)  # FedAvg's
+    assert ran.server("model")[-1] == near(-5 / 7)
+
+
 PARTIAL = [[0], [1], [0, 1]]
+
+
+def test_weighted_server_variate_is_the_weighted_mean_of_the_clients(cohort: str) -> None:
+    method = with_cohorts(build_method("scaffold", {"weighting": "samples"}), PARTIAL)
+    ran = run(method, quadratics(), cohort=cohort)
+    assert ran.server("c") == near([0.25 * own[0] + 0.75 * own[1] for own in ran.kept("c")])
 
 
 def test_scaffold_with_partial_participation(cohort: str) -> None:

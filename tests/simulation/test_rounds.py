@@ -54,7 +54,7 @@ def test_a_cohort_has_its_share_of_distinct_clients(rate: float, size: int) -> N
 
 
 def test_proportional_sampling_favours_large_clients() -> None:
-    ran = run("fedavg", TEN, {"sampling": "proportional"}, rounds=200, participation=0.1)
+    ran = run("fedavg", TEN, {"weighting": "uniform"}, rounds=200, participation=0.1, sampling="proportional")
     counts = np.bincount([k for cohort in cohorts(ran) for k in cohort], minlength=10)
     expected = 200 * TEN.partition.sizes / TEN.partition.sizes.sum()
     assert np.abs(counts - expected).max() < 4 * np.sqrt(expected.max())
