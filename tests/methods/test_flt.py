@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.decomposition import PCA
+from sklearn.metrics import adjusted_rand_score
 from support import Ran, images, quadratics, run, with_cohorts
 
 from fedflow.data import Dataset, Examples
@@ -21,7 +22,7 @@ from fedflow.methods import build_method
 from fedflow.methods.pca_km_hc import components
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
-from fedflow.partition import Partition
+from fedflow.partition import Partition, PartitionParams, Samples, make_partition
 from fedflow.random import generator
 from fedflow.simulation.federation import Federation
 
@@ -311,6 +312,30 @@ def test_own_components_hide_where_data_lie_but_shared_ones_do_not() -> None:
     )
     assert shared.server("assignment") == [[0, 0, 1, 1]]
     assert shared.outcome().metrics["introduction_bytes_down"] == 4 * (2 + 1) * 2 * 4
+
+
+@pytest.mark.parametrize("scale", [0.01, 1, 100])
+def test_without_gamma_the_scale_of_the_inputs_does_not_matter(scale: float) -> None:
+    """1.2, the authors' gamma, relates all at 0.01 and nobody at 100."""
+    blocks = points([scale * b for b in (1, 2, 20, 21, 3)])
+    blocks = dataclasses.replace(blocks, public=blocks.train)
+    ran = run("pca_km_hc", blocks, {"p": 2, "basis": "shared"}, training=JUMP, rounds=1)
+    assert ran.server("assignment") == [[0, 0, 1, 1, 0]]
+
+
+def test_groups_are_found_on_small_images(digits: Dataset) -> None:
+    """Images of 8 x 8 pixels, labels on a ring."""
+    params = PartitionParams.parse(
+        {"dataset": "digits", "scheme": "label_groups", "groups": 5, "labels_per_group": 3, "overlap": 1,
+         "clients": 20, "public": 100}
+    )  # fmt: skip
+    made = make_partition(params, Samples.of(digits), digits.hash)
+    federation = Federation(
+        FlatModel(partial(build, "mlp", digits.input_shape, 10, hidden=(8,))),
+        digits.train, digits.test, made, digits.train.only(torch.as_tensor(made.public)),
+    )  # fmt: skip
+    ran = run("pca_km_hc", federation, {"basis": "shared"}, rounds=1, training=SGD)
+    assert adjusted_rand_score(made.groups, ran.servers[0]["assignment"]) > 0.8
 
 
 def test_a_shared_basis_needs_data_of_the_server(federation: Federation) -> None:
