@@ -213,7 +213,7 @@ def test_the_first_parts_may_be_random(cohort: str) -> None:
 
 
 def test_all_models_are_clustered_and_weighted_by_samples() -> None:
-    """In the plane, from the means (0, 0) and (4, 4); clients 0 and 3 are absent, with the models of before."""
+    """In the plane, from the means (0, 0) and (4, 4); clients 0 and 3 are absent."""
     w = torch.tensor([[0.2, 0.0], [4, 4], [0.1, 0.3]])
     sent = [Sent(k, 0, 1.0, {}, {}, {"model": row}, 0, 0.0) for k, row in zip((1, 2, 4), w)]
     sizes = np.array([10, 30, 20, 20, 40])
@@ -241,7 +241,7 @@ def test_the_absent_start_with_the_common_model(cohort: str) -> None:
 
 
 def test_with_one_centre_of_all_clients_it_is_damped_fedavg(federation: Federation, cohort: str) -> None:
-    """w + sum over the cohort of p_k (w_k - w), p_k = n_k over the samples of all clients."""
+    """w + sum over the cohort of p_k (w_k - w), p_k = n_k over all clients' samples."""
     more: dict[str, Any] = {
         "participation": 0.5,
         "training": {"batch_size": 8},

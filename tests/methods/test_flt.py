@@ -4,8 +4,10 @@ Signatures of equal samples are the sample itself, (1, b_k), so that clients are
 """
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, PartitionParams, Samples, make_partition
 from fedflow.random import generator
+from fedflow.results import write_results
 from fedflow.simulation.federation import Federation
 
 JUMP = {"epochs": 1, "lr": 1}
@@ -88,6 +91,19 @@ def test_ward_cuts_the_graph_into_so_many_clusters() -> None:
     three, two = (flt({"gamma": 1.5, "case": "clusters", "clusters": c}, blocks) for c in (3, 2))
     assert three.server("assignment") == [[0, 1, 0, 2, 0, 1, 2]]
     assert two.outcome().metrics["clusters"] == 2
+
+
+def test_the_share_of_relatives_in_other_clusters_is_recorded(tmp_path: Path) -> None:
+    """(1, 2 | 9, 10), where nothing is cut; the chain 1 - 2 - 3 - 4, whose cut severs 2 of 10 relations."""
+    for centres, error in (((1, 2, 9, 10), 0), ((1, 2, 3, 4), 0.2)):
+        federation = points(centres)
+        ran = flt({"gamma": 1.5, "case": "clusters", "clusters": 2}, federation)
+        outcome = ran.outcome()
+        write_results(tmp_path, {}, ran.rounds, outcome, federation.partition.sizes, None)
+        about = json.loads((tmp_path / "clusters.json").read_text())["proximity"]
+        assert about["decomposition_error"] == pytest.approx(error)
+    compared = flt({"gamma": 1.5}, points(CHAIN)).outcome().dissimilarity
+    assert compared is not None and compared.decomposition_error is None
 
 
 @pytest.mark.parametrize("case", ["graph", "clusters"])
