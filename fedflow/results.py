@@ -136,7 +136,10 @@ def _clients(scores: Scores, samples: np.ndarray, groups: np.ndarray | None) -> 
 
 def _about(found: Dissimilarity | None) -> dict[str, Any] | None:
     """All of it but the matrix."""
-    return found if found is None else {"unit": found.unit, "linkage": found.linkage, "height": found.height}
+    if found is None:
+        return None
+    names = ("unit", "linkage", "height", "decomposition_error")
+    return {name: getattr(found, name) for name in names}
 
 
 def _matrix(found: Dissimilarity | None) -> pd.DataFrame:

@@ -6,16 +6,24 @@ from torch import Tensor
 
 
 def k_means(
-    points: Tensor, number: int, rng: np.random.Generator, restarts: int = 10
+    points: Tensor,
+    number: int,
+    rng: np.random.Generator,
+    restarts: int = 10,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Clusters [N] of ``points`` [N, F] and their means [number, F]: the best of several k-means++ starts.
 
     The means are sorted by their first coordinates, so that clusters have the same numbers however the
-    points are numbered.
+    points are numbered; or they come from ``start`` [number, F], and keep its numbers.
     """
     from sklearn.cluster import KMeans  # takes seconds to import
 
     seed = int(rng.integers(2**31))
+    if start is not None:
+        solved = KMeans(number, init=start.double().cpu().numpy(), n_init=1, random_state=seed)
+        solved.fit(points.double().cpu().numpy())
+        return torch.from_numpy(solved.labels_).long(), torch.from_numpy(solved.cluster_centers_).to(points)
     solved = KMeans(number, n_init=restarts, random_state=seed).fit(points.double().cpu().numpy())
     order = np.lexsort(solved.cluster_centers_.T[::-1])
     means = torch.from_numpy(solved.cluster_centers_[order]).to(points)

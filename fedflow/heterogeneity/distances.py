@@ -1,7 +1,8 @@
 """Distances between distributions of labels, of inputs, of Gaussians fitted to them, and between gradients.
 
 Functions of two histograms or two Gaussians broadcast over leading axes, so ``p[:, None], p[None]`` gives
-all pairs; those of samples take one array [n_k, F] per client and return all pairs [N, N] at once.
+all pairs; those of samples take one array [n_k, F] per client and return all pairs [N, N] at once. Those of
+gradients and models, `gaussian_kl` and `linear_cka` are for notebooks: `fedflow partitions compare` has no models.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,11 +19,6 @@ from fedflow.errors import BadInput
 def total_variation(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """Half the summed difference, in [0, 1]: the earth mover's distance when all labels are equally far."""
     return 0.5 * np.abs(p - q).sum(-1)
-
-
-def ordered_wasserstein(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Earth mover's distance W1, in [0, K - 1], when labels are numbers and neighbours are 1 apart."""
-    return np.abs(np.cumsum(p - q, -1)).sum(-1)
 
 
 def kl(p: np.ndarray, q: np.ndarray) -> np.ndarray:

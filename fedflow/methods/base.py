@@ -65,7 +65,8 @@ class Dissimilarity:
     """How far apart clients are to the server: ``matrix`` [n, n] in ``unit``, symmetric, of ``clients`` [n].
 
     ``linkage`` is how clusters of them are compared (`fedflow.heterogeneity.LINKAGES`), and ``height`` up to
-    where clusters were merged, if a tree was cut.
+    where clusters were merged, if a tree was cut. ``decomposition_error`` is the share of related pairs that
+    are in different clusters, if a graph was cut into these.
     """
 
     matrix: np.ndarray
@@ -73,6 +74,7 @@ class Dissimilarity:
     unit: str
     linkage: str = "upgma"
     height: float | None = None
+    decomposition_error: float | None = None
 
 
 class Method(Settings):

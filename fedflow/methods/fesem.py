@@ -14,6 +14,10 @@ served before that, it chooses with one step on all its data.
 *Ambiguous*: partial participation, which the paper has not. Here a centre is the mean of the participants
 that are assigned to it; the others stay assigned. The authors' code starts with random assignments, and makes
 others every 150 rounds: never in its 60 rounds. Then who is new to a centre is assigned all the same.
+cluster_over: all is FedSEM as the authors of FLT ran it (github.com/hjraad/FLT, with weighting: samples): the
+absent count with the model that they last had, at first the common one. k-means clusters the models of all N
+clients, in the first round the best of 20 k-means++ starts, later from the means that it found before; each
+centre is the mean of all its members' models, so that it moves by about the participants' share of a step.
 """
 
 from collections.abc import Callable
@@ -22,6 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflow.errors import BadInput
+from fedflow.heterogeneity.centres import k_means
 from fedflow.local.client import Client
 from fedflow.methods.assigned import Assigned
 from fedflow.methods.base import Cohort, Server, register
@@ -35,6 +41,10 @@ class FeSEM(Assigned):
     weighting: str = option(
         "uniform", "weights within a centre: n_k, or the same for all",
         choices=("samples", "uniform"), source="equation 6: uniform",
+    )  # fmt: skip
+    cluster_over: str = option(
+        "cohort", "whose models are assigned and averaged: the participants', or all clients' by k-means",
+        choices=("cohort", "all"), source="all: FLT's code",
     )  # fmt: skip
     compared: list[str] | None = option(
         None, "name patterns of the parameters whose distances count; nothing = all",
@@ -55,6 +65,14 @@ class FeSEM(Assigned):
         choices=("farthest", "keep"),
     )  # fmt: skip
 
+    def validate(self) -> None:
+        if self.cluster_over == "all":
+            for name in ("server_lr", "recluster_every", "first", "first_iterations", "empty"):
+                default = type(self).__dataclass_fields__[name].default  # type: ignore[attr-defined]
+                if getattr(self, name) != default:
+                    accepted = f"{default} where cluster_over is all"
+                    raise BadInput(f"method.{name}", getattr(self, name), accepted)
+
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
         """``models`` [M + 1, D]: the centres, and their mean for those who have none yet."""
         return {"models": initial(0).repeat(self.centres + 1, 1), "round": torch.tensor(0)}
@@ -70,11 +88,31 @@ class FeSEM(Assigned):
         return {"models": server["models"]}
 
     def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        after = super().aggregate(self.assign(server, cohort), cohort)
+        if self.cluster_over == "all":
+            after = self.cluster_all(server, cohort)
+        else:
+            after = super().aggregate(self.assign(server, cohort), cohort)
         centres = after["models"][:-1].double()
         members = torch.bincount(after["assignment"], minlength=self.centres + 1)[:-1].to(centres)
         after["models"][-1] = members @ centres / members.sum()
         return after
+
+    def cluster_all(self, server: Server, cohort: Cohort) -> Server:
+        """k-means of all clients' models, whose own ``means`` [M, F] are kept, and each cluster's centre."""
+        if self.centres > cohort.clients:
+            raise BadInput("method.centres", self.centres, f"at most {cohort.clients}, the clients")
+        nobody = torch.full((cohort.clients,), self.centres)
+        models = server["models"].clone()
+        w = models[server.get("assignment", nobody).cpu()]  # [N, D]
+        w[cohort.ids] = cohort.stack("model")
+        points = w[:, self.counted(cohort.model, w)]
+        r, means = k_means(points, self.centres, cohort.rng, restarts=20, start=server.get("means"))
+        sizes = cohort.sizes if self.weighting == "samples" else np.ones(cohort.clients)
+        p = torch.from_numpy(sizes).double()
+        for z in r.unique().tolist():
+            share = torch.where(r == z, p, 0)
+            models[z] = ((share / share.sum()).to(w.device) @ w.double()).to(w)
+        return server | {"models": models, "means": means, "assignment": r, "round": server["round"] + 1}
 
     def assign(self, server: Server, cohort: Cohort) -> Server:
         """The participants' r_k, by centres that have moved if some were empty, or if they are the first."""
@@ -119,7 +157,10 @@ class FeSEM(Assigned):
 
     def distances(self, w: Tensor, centres: Tensor, model: FlatModel) -> Tensor:
         """Squared distances [m, c] of models [m, D] to ``centres`` [c, D] by what counts, never buffers."""
-        mask = torch.arange(model.size, device=w.device) < model.parameters
-        if self.compared is not None:
-            mask = mask & model.part(*self.compared).mask
+        mask = self.counted(model, w)
         return torch.stack([((w - centre) * mask).square().sum(1) for centre in centres], 1)
+
+    def counted(self, model: FlatModel, w: Tensor) -> Tensor:
+        """Which entries [D] of models ``w`` are compared, bool: never buffers."""
+        mask = torch.arange(model.size, device=w.device) < model.parameters
+        return mask if self.compared is None else mask & model.part(*self.compared).mask

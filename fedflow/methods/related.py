@@ -18,6 +18,7 @@ from fedflow.heterogeneity.relatedness import (
     DISTANCES,
     REDUCERS,
     alike,
+    decomposition_error,
     disjoint,
     distances,
     gap,
@@ -129,7 +130,11 @@ class Related(Assigned):
         matrix = server["apart"].cpu().numpy()
         gamma = self.threshold(matrix)
         height = gamma if np.isfinite(gamma) else None
-        return Dissimilarity(matrix, range(len(matrix)), "distance of signatures", "single", height)
+        error = None
+        if self.case == "clusters":
+            clusters = server["assignment"][: len(matrix)].cpu().numpy()
+            error = decomposition_error(graph(matrix, gamma), clusters)
+        return Dissimilarity(matrix, range(len(matrix)), "distance of signatures", "single", height, error)
 
     def join(self, server: Server, newcomers: list[Tensor], cohort: Cohort) -> Server:
         """Numbers and models of newcomers; those of all clients where they are related anew."""

@@ -14,8 +14,10 @@ from sklearn.cluster import KMeans
 from support import Ran, follow, prepare_run, products, quadratics, run, with_cohorts
 from torch import Tensor
 
+from fedflow.errors import BadInput
 from fedflow.methods import build_method
 from fedflow.methods.fesem import FeSEM
+from fedflow.random import torch_seed
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.gathered import Gathered
 from fedflow.simulation.job import Sent, Trained
@@ -205,3 +207,59 @@ def test_the_first_parts_may_be_random(cohort: str) -> None:
     assert sorted(one) == [0, 0, 1, 1] and one == two and three in ([0, 0, 1, 1], [1, 1, 0, 0])
     w, r = numbers(0, 1, 4, 6), torch.tensor(one)
     assert ran.server("models")[0][:2] == [float(w[r == j].mean()) for j in (0, 1)]
+
+
+# FedSEM as FLT ran it
+
+
+def test_all_models_are_clustered_and_weighted_by_samples() -> None:
+    """In the plane, from the means (0, 0) and (4, 4); clients 0 and 3 are absent."""
+    w = torch.tensor([[0.2, 0.0], [4, 4], [0.1, 0.3]])
+    sent = [Sent(k, 0, 1.0, {}, {}, {"model": row}, 0, 0.0) for k, row in zip((1, 2, 4), w)]
+    sizes = np.array([10, 30, 20, 20, 40])
+    cohort = Gathered([Trained(sent, [])], products().model, sizes, np.random.default_rng(0))
+    server = {
+        "models": torch.tensor([[0.0, 0], [4.2, 4.2], [1, 1]]), "assignment": torch.tensor([0, 1, 0, 1, 1]),
+        "means": torch.tensor([[0.0, 0], [4, 4]]), "round": torch.tensor(3),
+    }  # fmt: skip
+    for weighting, first in (("uniform", [0.1, 0.1]), ("samples", [0.125, 0.15])):
+        method = build_method("fesem", {"cluster_over": "all", "weighting": weighting})
+        after = method.aggregate(dict(server), cohort)
+        assert after["assignment"].tolist() == [0, 0, 1, 1, 0]
+        torch.testing.assert_close(after["models"][:2], torch.tensor([first, [4.1, 4.1]]))
+        torch.testing.assert_close(after["means"], torch.tensor([[0.1, 0.1], [4.1, 4.1]]))
+
+
+def test_the_absent_start_with_the_common_model(cohort: str) -> None:
+    """From 0, clients 0 and 1 go to 9 and 8: client 2, who is absent, is alone with the first model."""
+    method = with_cohorts(build_method("fesem", {"cluster_over": "all"}), [[0, 1], [2]])
+    ran = run(method, points([9, 8, 7]), rounds=2, training=JUMP, cohort=cohort)
+    assert ran.server("assignment")[0] == [1, 1, 0]
+    assert ran.server("models")[0] == pytest.approx([0, 8.5, 17 / 3])
+    assert ran.server("assignment")[1] == [1, 1, 0]  # of 8.5, 8.5, 7
+    assert ran.server("models")[1] == pytest.approx([7, 8.5, 8])
+
+
+def test_with_one_centre_of_all_clients_it_is_damped_fedavg(federation: Federation, cohort: str) -> None:
+    """w + sum over the cohort of p_k (w_k - w), p_k = n_k over all clients' samples."""
+    more: dict[str, Any] = {
+        "participation": 0.5,
+        "training": {"batch_size": 8},
+        "rounds": 1,
+        "cohort": cohort,
+    }
+    hyper = {"centres": 1, "cluster_over": "all", "weighting": "samples"}
+    one = run("fesem", federation, hyper, **more)
+    plain = run("fedavg", federation, **more)
+    sizes = federation.partition.sizes
+    share = sizes[one.rounds[0].cohort].sum() / sizes.sum()
+    first = federation.model.init(torch_seed(0, "initial model", 0))
+    expected = first + share * (plain.servers[0]["model"] - first)
+    torch.testing.assert_close(one.servers[0]["models"][0], expected, rtol=0, atol=1e-6)
+
+
+def test_options_of_the_cohort_are_refused_where_all_are_clustered() -> None:
+    with pytest.raises(BadInput, match=r"method.first: 'random' .* farthest where cluster_over is all"):
+        build_method("fesem", {"cluster_over": "all", "first": "random"})
+    with pytest.raises(BadInput, match=r"method.centres: 3 .* at most 2, the clients"):
+        run("fesem", points([1, 2]), {"cluster_over": "all", "centres": 3}, training=JUMP)

@@ -4,14 +4,17 @@ Signatures of equal samples are the sample itself, (1, b_k), so that clients are
 """
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from sklearn.decomposition import PCA
+from sklearn.metrics import adjusted_rand_score
 from support import Ran, images, quadratics, run, with_cohorts
 
 from fedflow.data import Dataset, Examples
@@ -21,8 +24,9 @@ from fedflow.methods import build_method
 from fedflow.methods.pca_km_hc import components
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
-from fedflow.partition import Partition
+from fedflow.partition import Partition, PartitionParams, Samples, make_partition
 from fedflow.random import generator
+from fedflow.results import write_results
 from fedflow.simulation.federation import Federation
 
 JUMP = {"epochs": 1, "lr": 1}
@@ -87,6 +91,19 @@ def test_ward_cuts_the_graph_into_so_many_clusters() -> None:
     three, two = (flt({"gamma": 1.5, "case": "clusters", "clusters": c}, blocks) for c in (3, 2))
     assert three.server("assignment") == [[0, 1, 0, 2, 0, 1, 2]]
     assert two.outcome().metrics["clusters"] == 2
+
+
+def test_the_share_of_relatives_in_other_clusters_is_recorded(tmp_path: Path) -> None:
+    """(1, 2 | 9, 10), where nothing is cut; the chain 1 - 2 - 3 - 4, whose cut severs 2 of 10 relations."""
+    for centres, error in (((1, 2, 9, 10), 0), ((1, 2, 3, 4), 0.2)):
+        federation = points(centres)
+        ran = flt({"gamma": 1.5, "case": "clusters", "clusters": 2}, federation)
+        outcome = ran.outcome()
+        write_results(tmp_path, {}, ran.rounds, outcome, federation.partition.sizes, None)
+        about = json.loads((tmp_path / "clusters.json").read_text())["proximity"]
+        assert about["decomposition_error"] == pytest.approx(error)
+    compared = flt({"gamma": 1.5}, points(CHAIN)).outcome().dissimilarity
+    assert compared is not None and compared.decomposition_error is None
 
 
 @pytest.mark.parametrize("case", ["graph", "clusters"])
@@ -311,6 +328,30 @@ def test_own_components_hide_where_data_lie_but_shared_ones_do_not() -> None:
     )
     assert shared.server("assignment") == [[0, 0, 1, 1]]
     assert shared.outcome().metrics["introduction_bytes_down"] == 4 * (2 + 1) * 2 * 4
+
+
+@pytest.mark.parametrize("scale", [0.01, 1, 100])
+def test_without_gamma_the_scale_of_the_inputs_does_not_matter(scale: float) -> None:
+    """1.2, the authors' gamma, relates all at 0.01 and nobody at 100."""
+    blocks = points([scale * b for b in (1, 2, 20, 21, 3)])
+    blocks = dataclasses.replace(blocks, public=blocks.train)
+    ran = run("pca_km_hc", blocks, {"p": 2, "basis": "shared"}, training=JUMP, rounds=1)
+    assert ran.server("assignment") == [[0, 0, 1, 1, 0]]
+
+
+def test_groups_are_found_on_small_images(digits: Dataset) -> None:
+    """Images of 8 x 8 pixels, labels on a ring."""
+    params = PartitionParams.parse(
+        {"dataset": "digits", "scheme": "label_groups", "groups": 5, "labels_per_group": 3, "overlap": 1,
+         "clients": 20, "public": 100}
+    )  # fmt: skip
+    made = make_partition(params, Samples.of(digits), digits.hash)
+    federation = Federation(
+        FlatModel(partial(build, "mlp", digits.input_shape, 10, hidden=(8,))),
+        digits.train, digits.test, made, digits.train.only(torch.as_tensor(made.public)),
+    )  # fmt: skip
+    ran = run("pca_km_hc", federation, {"basis": "shared"}, rounds=1, training=SGD)
+    assert adjusted_rand_score(made.groups, ran.servers[0]["assignment"]) > 0.8
 
 
 def test_a_shared_basis_needs_data_of_the_server(federation: Federation) -> None:
