@@ -28,8 +28,8 @@ repro: $(SETUP) ## run the pipeline: prepare, partition, federate, report
 test: $(SETUP) ## run the tests
 	python -m pytest
 
-lint: $(SETUP) ## check style and types
-	ruff check . && ruff format --check . && mypy
+lint: $(SETUP) ## check style, types, and the packages for known vulnerabilities
+	ruff check . && ruff format --check . && mypy && .ci/audit
 
 ui: $(SETUP) ## open the record of all runs (MLflow) on localhost
 	fedflow ui

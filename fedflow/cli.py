@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -413,8 +412,10 @@ def ui(
     """
     from fedflow.tracking import ui_command
 
+    command = ui_command(root, port)
     console.print(f"MLflow UI: http://127.0.0.1:{port}  (Ctrl-C stops it)", highlight=False)
-    raise typer.Exit(subprocess.call(ui_command(root, port)))
+    sys.stdout.flush()
+    os.execv(command[0], command)  # so that signals reach MLflow, which ends its own processes
 
 
 @app.command()

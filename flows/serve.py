@@ -1,12 +1,16 @@
 """What ``make serve`` runs: a server with its UI, the deployments of prefect.yaml, and a worker for them."""
 
 import argparse
+import os
+import signal
 import subprocess
 import sys
 from contextlib import suppress
 
+import psutil
+
 from fedflow.errors import FedflowError
-from flows.server import home, prefect_api, stop, users
+from flows.server import STOP_TIMEOUT, home, password_file, prefect_api, stop, used
 
 POOL = "fedflow"  # the work pool that prefect.yaml names
 
@@ -39,17 +43,40 @@ def prefect(*arguments: str) -> list[str]:
 
 
 def serve(port: int) -> None:
-    """Serve until Ctrl-C."""
+    """Serve until Ctrl-C or SIGTERM."""
+    own = "PREFECT_API_URL" not in os.environ
     with prefect_api(port) as url:
         deploy()
         print(f"Prefect UI: {url.removesuffix('/api')}  (Ctrl-C stops server and worker)", flush=True)
-        subprocess.run(prefect("worker", "start", "--pool", POOL, "--type", "process"), check=False)
+        if own:
+            print(f"It asks for a password once: the line in {password_file(home())}", flush=True)
+        worker = subprocess.Popen(prefect("worker", "start", "--pool", POOL, "--type", "process"))
+        try:
+            worker.wait()
+        finally:
+            _end(worker)
+
+
+def _end(worker: subprocess.Popen) -> None:
+    """End a worker and the flow runs that it has started: alone it would wait for them."""
+    try:
+        first = psutil.Process(worker.pid)
+        processes = [first, *first.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    for process in psutil.wait_procs(processes, STOP_TIMEOUT)[1]:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def main() -> None:
     """``python -m flows.serve --port 4200``."""
     parser = argparse.ArgumentParser(prog="python -m flows.serve", description=__doc__)
     parser.add_argument("--port", type=int, default=4200, help="port of API and UI on localhost (4200)")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         serve(parser.parse_args().port)
     except FedflowError as error:
@@ -57,7 +84,7 @@ def main() -> None:
     except KeyboardInterrupt:
         pass
     finally:
-        if not users(home()):  # a `fedflow run` elsewhere may still need the server
+        if not used(home()):  # a `fedflow run` elsewhere may still need the server
             stop()
 
 

@@ -1,13 +1,15 @@
 """A Prefect API server that all runs of a checkout share, so that its start is paid once.
 
 The first run starts it in the background on a free local port; later runs find it; it stops by
-itself when nobody has used it for a while, or with ``python -m flows.server --stop``. A
-`PREFECT_API_URL` of your own always wins.
+itself when nobody has used it for a while, or with ``python -m flows.server --stop``. It answers
+only who knows its password (docs/security.md). A `PREFECT_API_URL` of your own always wins.
 """
 
 import argparse
+import fcntl
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -22,14 +24,16 @@ from typing import Any
 
 import certifi
 import psutil
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from fedflow.errors import BadInput, FedflowError
 
 START_TIMEOUT = 180.0  # seconds; a first start also makes the database
 STOP_TIMEOUT = 15.0  # seconds between the polite and the hard stop
-SAME_PROCESS = 5.0  # seconds by which a start time may differ, because the clock is adjusted
 CERTIFICATES = "PREFECT_API_SSL_CERT_FILE"
+PASSWORD = "PREFECT_API_AUTH_STRING"
+ALIVE, USERS = "alive.lock", "users.lock"  # what the server, and every process that uses it, holds
+HOSTS = ("127.0.0.1", "localhost")  # names of the server: what a page elsewhere calls it by is refused
 IDLE = 180.0  # seconds without a user after which the server stops
 
 
@@ -50,20 +54,24 @@ def prefect_api(port: int = 0) -> Iterator[str]:
         yield url
         return
     folder = home()
-    mark = folder / "users" / str(os.getpid())
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    mark.touch()
-    before = {name: os.environ.get(name) for name in ("PREFECT_API_URL", CERTIFICATES)}
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)  # it may be older, and wider
+    before = {name: os.environ.get(name) for name in ("PREFECT_API_URL", CERTIFICATES, PASSWORD)}
     try:
-        url = running(folder) or _start(folder, port)
-        os.environ |= private(folder) | {"PREFECT_API_URL": url, CERTIFICATES: str(_few_certificates(folder))}
-        yield os.environ["PREFECT_API_URL"]
+        with (folder / USERS).open("a+") as user:
+            fcntl.flock(user, fcntl.LOCK_SH)
+            url = running(folder) or _start(folder, port)
+            os.environ |= private(folder) | {
+                "PREFECT_API_URL": url,
+                CERTIFICATES: str(_few_certificates(folder)),
+                PASSWORD: password_file(folder).read_text(),
+            }
+            yield url
     finally:
         for name, value in before.items():
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-        mark.unlink(missing_ok=True)
 
 
 def private(folder: Path) -> dict[str, str]:
@@ -81,9 +89,14 @@ def running(folder: Path) -> str | None:
     return state["url"] if state and _healthy(state["url"]) else None
 
 
-def users(folder: Path) -> list[int]:
-    """The processes that use the server of this checkout."""
-    return [int(mark.name) for mark in (folder / "users").glob("*") if _alive(mark)]
+def used(folder: Path) -> bool:
+    """Whether a process uses the server of this checkout."""
+    return _locked(folder / USERS, fcntl.LOCK_EX)
+
+
+def password_file(folder: Path) -> Path:
+    """The file with what the API asks for, ``user:password``; only its owner can read it."""
+    return folder / "password"
 
 
 def stop() -> bool:
@@ -106,20 +119,34 @@ def _few_certificates(folder: Path) -> Path:
     few = folder / "certificates.pem"
     if not few.exists():
         end = "-----END CERTIFICATE-----\n"
-        partial = few.with_suffix(f".{os.getpid()}")
-        partial.write_text(Path(certifi.where()).read_text().partition(end)[0] + end)
-        partial.replace(few)
+        _write(few, Path(certifi.where()).read_text().partition(end)[0] + end)
     return few
 
 
+def _write(file: Path, text: str) -> None:
+    """Write it as a whole, or not at all."""
+    partial = file.with_suffix(f".{os.getpid()}")
+    partial.write_text(text)
+    partial.replace(file)
+
+
 def _state(folder: Path) -> dict[str, Any] | None:
-    """Where the server is, None when its process is gone: one that was killed leaves its file behind."""
+    """Where the server is, None when there is none: one that was killed leaves its file, but no lock."""
     try:
         state = json.loads((folder / "server.json").read_text())
-        age = abs(psutil.Process(state["pid"]).create_time() - state["born"])
-        return state if age < SAME_PROCESS else None
-    except (OSError, ValueError, KeyError, psutil.Error):
+        return state if _locked(folder / ALIVE, fcntl.LOCK_SH) else None
+    except (OSError, ValueError):
         return None
+
+
+def _locked(file: Path, kind: int) -> bool:
+    """Whether a living process holds a lock on this file that excludes one of this kind."""
+    with file.open("a+") as probe:
+        try:
+            fcntl.flock(probe, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _healthy(url: str) -> bool:
@@ -141,12 +168,13 @@ def _start(folder: Path, port: int) -> str:
                 return url
             if server is None and _state(folder) is None:
                 print("starting the Prefect API server (once; later runs share it) ...", flush=True)
+                log.touch(mode=0o600)
                 with log.open("wb") as out:
                     server = subprocess.Popen(
                         [sys.executable, "-m", "flows.server", "--serve", str(folder), "--port", str(port)],
                         stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True,
                     )  # fmt: skip
-            if server is not None and server.poll() is not None:
+            if server is not None and server.poll() is not None and _state(folder) is None:
                 reason = (log.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
                 raise FedflowError(f"the Prefect API server did not start: {reason} (see {log})")
             time.sleep(0.3)
@@ -155,6 +183,12 @@ def _start(folder: Path, port: int) -> str:
 
 def _serve(folder: Path, port: int) -> None:
     """Be the server, until no run has used it for `IDLE` seconds."""
+    os.umask(0o077)  # nobody else reads what it writes
+    alive = FileLock(folder / ALIVE, timeout=STOP_TIMEOUT)  # ends with this process, whatever the clock says
+    try:
+        alive.acquire()
+    except Timeout as error:
+        raise FedflowError("another server of this folder runs") from error
     listener = socket.socket()  # bound before Prefect starts, so that nobody can take the port meanwhile
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -163,27 +197,32 @@ def _serve(folder: Path, port: int) -> None:
         raise BadInput("--port", port, f"a free port ({error.strerror})") from error
     port = listener.getsockname()[1]
     url = f"http://127.0.0.1:{port}/api"
-    state = folder / "server.json"
-    partial = state.with_suffix(".partial")
-    partial.write_text(json.dumps({"url": url, "pid": os.getpid(), "born": psutil.Process().create_time()}))
-    partial.replace(state)
+    password, state = password_file(folder), folder / "server.json"
+    if not password.exists():
+        _write(password, f"fedflow:{secrets.token_urlsafe(32)}")
+    _write(state, json.dumps({"url": url, "pid": os.getpid()}))
     os.environ |= private(folder) | {
         "PREFECT_SERVER_API_HOST": "127.0.0.1",
         "PREFECT_SERVER_API_PORT": str(port),
         "PREFECT_UI_API_URL": url,
+        "PREFECT_SERVER_API_AUTH_STRING": password.read_text(),
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{host}:{port}" for host in HOSTS),
         # Slots that a killed run holds expire also when the server is killed and started anew.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     }
     import uvicorn
     from prefect.server.api.server import create_app
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    config = uvicorn.Config(create_app(final=True), log_level="warning", timeout_graceful_shutdown=5)
+    app = create_app(final=True)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
 
     def end_when_idle() -> None:
         last_use = time.monotonic()
         while time.monotonic() - last_use < IDLE:
-            if users(folder):
+            if used(folder):
                 last_use = time.monotonic()
             time.sleep(1)
         server.should_exit = True
@@ -195,13 +234,6 @@ def _serve(folder: Path, port: int) -> None:
         server.run(sockets=[listener])
     finally:
         state.unlink(missing_ok=True)
-
-
-def _alive(mark: Path) -> bool:
-    if psutil.pid_exists(int(mark.name)):
-        return True
-    mark.unlink(missing_ok=True)
-    return False
 
 
 def main() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
+from multiprocessing import parent_process
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
@@ -58,6 +60,16 @@ def run_shard(
     torch.set_num_threads(1)
     with concurrency(GPU_LIMIT, occupy=1, lease_duration=LEASE) if in_turn else nullcontext():
         return work(job, shard)
+
+
+def end_with_parent() -> None:
+    """Let this worker process end when the one that started it does, however that ends.
+
+    A pool tells its workers to stop; a driver that the kernel kills, because memory is short, tells nobody.
+    """
+    parent = parent_process()
+    if parent is not None:
+        Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 def on_gpu(job: Job) -> bool:
@@ -193,7 +205,7 @@ class PrefectExecutor:
         if self.kind == "threads":
             return ThreadPoolTaskRunner(max_workers=self.workers)
         if self.kind == "processes":
-            return ProcessPoolTaskRunner(max_workers=self.workers)
+            return ProcessPoolTaskRunner(max_workers=self.workers, initializer=end_with_parent)
         try:
             if self.kind == "dask":
                 from prefect_dask import DaskTaskRunner

@@ -34,6 +34,7 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("DO_NOT_TRACK", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # for jobs that runs here never have
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,9 @@ def ui_command(root: Path | str = ".", port: int = 5000) -> list[str]:
         raise FedflowError(f"the runs are recorded by a server; open {store.uri} in a browser")
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--workers", "1", "--backend-store-uri", store.uri]
+    # MLflow's own list also takes names that begin like private addresses, such as 10.evil.example.
+    command += ["--allowed-hosts", f"127.0.0.1:{port},localhost:{port}"]
+    command += ["--cors-allowed-origins", f"http://127.0.0.1:{port}"]
     return [*command, "--default-artifact-root", (store.folder / "artifacts").as_uri()]
 
 

@@ -3,10 +3,10 @@
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 from lossy import Lossy
+from services import family, living, started, wait_for
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_killed_run_goes_on_when_the_command_is_given_again(command, expected,
     arguments = [*program, "run", "--partition", "digits-6", "--method", "fedavg", "--root", str(root)]
     arguments += [word for change in rounds for word in ("--set", change)]
     first = subprocess.Popen(arguments, env=environment, start_new_session=True)
-    _wait_for(lambda: list((root / ".fedflow" / "checkpoints").glob("*/checkpoint.safetensors")), first)
+    wait_for(lambda: list((root / ".fedflow" / "checkpoints").glob("*/checkpoint.safetensors")), first)
     os.killpg(first.pid, signal.SIGKILL)
     assert first.wait() == -signal.SIGKILL
     assert not list(root.glob("results/**/metrics.json"))
@@ -63,6 +63,19 @@ def test_a_killed_run_goes_on_when_the_command_is_given_again(command, expected,
     assert again.stderr == ""
     assert results(root) == expected("fedavg", settings=rounds)
     assert [run.info.status for run in mlflow_runs(root)] == ["FINISHED"]
+
+
+def test_worker_processes_end_with_a_driver_that_is_killed(command, root):
+    program, environment = command
+    arguments = ["--partition", "digits-6", "--method", "fedavg", "--root", str(root)]
+    arguments += ["--executor", "processes", "--set", "run.rounds=10000", "--set", "run.evaluate_every=10000"]
+    with started(*program, "run", *arguments, environment=environment) as run:
+        wait_for(lambda: list((root / ".fedflow" / "checkpoints").glob("*/checkpoint.safetensors")), run)
+        processes = family(run)
+        assert len(processes) >= 3
+        run.kill()  # the driver alone, as the kernel does when memory is short
+        run.wait()
+        wait_for(lambda: not living(processes))
 
 
 def test_prefect_shows_one_task_per_worker_and_round(federate, seen):
@@ -78,11 +91,3 @@ def test_prefect_shows_one_task_per_worker_and_round(federate, seen):
         ("digits-6-fedavg-0-summary", "markdown"),
     }
     assert [a.data for a in run.artifacts if a.type == "progress"] == [100.0]
-
-
-def _wait_for(condition, process: subprocess.Popen, seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, "the run ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -5,11 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
-import psutil
 import pytest
+from filelock import FileLock
+from services import answers, family, free_port, living, started, wait_for
 
 from flows import server
 
@@ -23,21 +25,54 @@ def test_later_runs_share_the_server_and_its_page(api, folder, monkeypatch):
     monkeypatch.delenv("PREFECT_API_URL")
     with server.prefect_api() as url:
         assert url == api == os.environ["PREFECT_API_URL"]
-        assert os.getpid() in server.users(folder)
+        assert server.used(folder)
         assert Path(os.environ[server.CERTIFICATES]).read_text().count("BEGIN CERTIFICATE") == 1
     with urllib.request.urlopen(api.removesuffix("/api")) as page:
         assert b"<html" in page.read().lower()
 
 
-def test_the_server_of_another_process_is_not_ours(folder, tmp_path):
-    state = json.loads((folder / "server.json").read_text())
-    (tmp_path / "server.json").write_text(json.dumps(state))
-    assert server.running(tmp_path) == state["url"]
-    (tmp_path / "server.json").write_text(json.dumps(state | {"born": 1.0}))  # its number was given anew
+def test_a_step_of_the_clock_starts_no_second_server(api, folder):
+    file = folder / "server.json"
+    state = json.loads(file.read_text())
+    moved = state | {"born": state.get("born", time.time()) - 3600}  # boot time, on a clock that was set
+    try:
+        file.write_text(json.dumps(moved))
+        assert server.running(folder) == api
+    finally:
+        file.write_text(json.dumps(state))
+
+
+def test_a_server_that_was_killed_is_not_trusted(folder, tmp_path):
+    """Its file stays, also where its number and its port belong to another process now."""
+    (tmp_path / "server.json").write_text((folder / "server.json").read_text())
     assert server.running(tmp_path) is None
-    gone = max(psutil.pids()) + 100_000
-    (tmp_path / "server.json").write_text(json.dumps(state | {"pid": gone}))  # killed
-    assert server.running(tmp_path) is None
+    with FileLock(tmp_path / server.ALIVE):
+        assert server.running(tmp_path) is not None
+
+
+USE = """
+from flows.server import prefect_api
+with prefect_api() as url:
+    print(url, flush=True)
+    input()
+"""
+
+
+def test_a_run_that_was_killed_does_not_keep_the_server(api, folder, tmp_path):
+    for name in ("server.json", "password"):
+        (tmp_path / name).write_text((folder / name).read_text())
+    environment = {k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}
+    environment |= {"PREFECT_HOME": str(tmp_path)}
+    with FileLock(tmp_path / server.ALIVE):
+        run = subprocess.Popen(
+            [sys.executable, "-c", USE],
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert run.stdout.readline().strip() == api
+        assert server.used(tmp_path)
+        run.kill()
+        run.communicate()
+    assert not server.used(tmp_path)
 
 
 def test_a_taken_port_is_one_line(folder, tmp_path, monkeypatch):
@@ -83,3 +118,21 @@ def test_the_gpu_of_a_killed_run_is_free_again_also_after_the_server_was_killed(
         assert "held" in done.stdout, done.stderr
         assert done.returncode == (-signal.SIGKILL if killed else 0)
     subprocess.run([sys.executable, "-m", "flows.server", "--stop"], env=environment, check=True)
+
+
+@pytest.mark.slow  # a server, a command line and a worker, each of which imports Prefect
+def test_sigterm_ends_what_make_serve_runs(tmp_path):
+    environment = {k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}
+    environment |= {"PREFECT_HOME": str(tmp_path / "home")}
+    port = free_port()
+    with started(sys.executable, "-m", "flows.serve", "--port", str(port), environment=environment) as serve:
+
+        def workers() -> list:
+            return [p for p in living(family(serve)) if "worker" in p.cmdline()]
+
+        wait_for(workers, serve)
+        assert answers(f"http://127.0.0.1:{port}/api/health")
+        processes = family(serve)  # the server is one of them
+        serve.terminate()
+        wait_for(lambda: not living(processes))
+    assert not answers(f"http://127.0.0.1:{port}/api/health")

@@ -1,0 +1,71 @@
+"""Servers as their commands start them, each in a process of its own."""
+
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+PATIENCE = 240.0  # seconds for what takes a few on a machine that is not busy
+
+
+def wait_for(condition: Callable[[], object], process: subprocess.Popen | None = None) -> None:
+    """Wait until the condition holds; ``process`` must live until then."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert process is None or process.poll() is None, "it ended early"
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as reply:
+            return reply.status == 200
+    except OSError:
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def family(process: subprocess.Popen) -> list[psutil.Process]:
+    """The process and all that it has started."""
+    first = psutil.Process(process.pid)
+    return [first, *first.children(recursive=True)]
+
+
+def living(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+@contextmanager
+def started(*command: str, environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen]:
+    """A program of which nothing is left afterwards."""
+    process = subprocess.Popen(command, env=environment)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            for left in reversed(family(process)):
+                left.kill()
+            process.wait()
+
+
+@contextmanager
+def fedflow_ui(root: Path) -> Iterator[tuple[subprocess.Popen, str]]:
+    """``fedflow ui``, when it answers, and its address."""
+    port = free_port()
+    with started(
+        sys.executable, "-m", "fedflow.cli", "ui", "--port", str(port), "--root", str(root)
+    ) as process:
+        wait_for(lambda: answers(f"http://127.0.0.1:{port}/health"), process)
+        yield process, f"http://127.0.0.1:{port}"

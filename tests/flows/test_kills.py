@@ -1,0 +1,210 @@
+"""Random kills of whole runs under Prefect, and of ``dvc repro``: what is left is that of an undisturbed run.
+
+``FEDFLOW_KILLS=10 pytest -m slow tests/flows/test_kills.py`` kills ten runs of every method (one by default).
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from services import wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(36_000)]
+KILLS = int(os.environ.get("FEDFLOW_KILLS", "1"))  # per method
+CHECKOUT = Path(__file__).parents[2]
+EXECUTORS = ("threads", "processes")  # in turn
+FILES = ("metrics.json", "rounds.csv", "clients.parquet", "clusters.json")
+PARAMS = {
+    "data": {"digits": {"source": "digits"}},
+    "models": {"digits": {"name": "mlp", "options": {"hidden": [16]}}},
+    "partitions": {"digits-6": {"dataset": "digits", "scheme": "label_groups", "groups": 2, "clients": 6}},
+    "training": {"epochs": 1, "batch_size": 32, "lr": 0.1},
+    "run": {"rounds": 12, "participation": 0.5, "evaluate_every": 2, "checkpoint_every": 1},
+    "methods": {
+        "fedavg": {},
+        "scaffold": {},
+        "ditto": {},
+        "ifca": {"clusters": 2},
+        "pacfl": {"clusters": 2},
+    },
+    "grid": {"datasets": ["digits"], "partitions": ["digits-6"], "methods": ["fedavg", "ifca"], "seeds": [0]},
+    "engine": {"executor": "threads", "workers": 2, "device": "cpu"},
+}
+
+
+def project(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "params.yaml").write_text(yaml.safe_dump(PARAMS, sort_keys=False))
+    return folder
+
+
+def record(root: Path) -> dict[str, Any]:
+    """What the MLflow store of a project tells, without times, numbers of runs and the machine's load."""
+    from fedflow.tracking.store import open_store
+
+    client = open_store(root).client()
+    experiments = [e.experiment_id for e in client.search_experiments()]
+    told: dict[str, Any] = {"runs": {}, "models": [], "registered": {}}
+    runs = client.search_runs(experiments)
+    for run in runs:
+        number = run.info.run_id
+        names = [name for name in run.data.metrics if not name.startswith("system/")]
+        history = {n: [(m.step, m.value) for m in client.get_metric_history(number, n)] for n in names}
+        told["runs"].setdefault(run.info.run_name, []).append(
+            {
+                "status": run.info.status,
+                "parameters": run.data.params,
+                "metrics": {name: sorted(history[name]) for name in sorted(names)},
+                "artifacts": sorted(files(client, number)),
+                "models": len(run.outputs.model_outputs) if run.outputs else 0,
+            }
+        )
+    for model in client.search_logged_models(experiments):
+        told["models"].append((model.name, str(model.status)))
+    told["models"].sort()
+    numbers = {run.info.run_id for run in runs}
+    for model in client.search_registered_models():
+        versions = client.search_model_versions(f"name = '{model.name}'")
+        told["registered"][model.name] = (
+            sorted((int(v.version), v.status, v.run_id in numbers) for v in versions),
+            {alias: int(version) for alias, version in model.aliases.items()},
+        )
+    return told
+
+
+def files(client: Any, run: str, folder: str | None = None) -> list[str]:
+    """The paths of all artifacts of a run."""
+    found = []
+    for entry in client.list_artifacts(run, folder):
+        found += files(client, run, entry.path) if entry.is_dir else [entry.path]
+    return found
+
+
+def results(root: Path, method: str) -> dict[str, bytes]:
+    folder = root / "results" / "digits-6" / method / "0"
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+def ended(root: Path) -> bool:
+    """Whether a run is over, but for the end of its process: it has its results, and no checkpoint."""
+    checkpoints = root.glob(".fedflow/checkpoints/*/checkpoint*")
+    return any(root.glob("results/*/*/*/metrics.json")) and not any(checkpoints)
+
+
+def start(command: list[str], environment: dict[str, str], folder: Path) -> subprocess.Popen:
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            command, env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def kill(process: subprocess.Popen) -> None:
+    """Kill a command and all that it has started."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def finish(process: subprocess.Popen, folder: Path) -> None:
+    assert process.wait() == 0, (folder / "log").read_text(errors="replace")[-3000:]
+
+
+@pytest.mark.parametrize("method", PARAMS["methods"])
+def test_killed_runs_end_as_an_undisturbed_one(method: str, command, tmp_path: Path):
+    program, environment = command
+    chance = random.Random(method)
+
+    def begin(root: Path, executor: str) -> subprocess.Popen:
+        names = ["--partition", "digits-6", "--method", method, "--executor", executor, "--root", str(root)]
+        return start([*program, "run", *names], environment, root)
+
+    whole = project(tmp_path / "whole")
+    began = time.monotonic()
+    finish(begin(whole, "threads"), whole)
+    duration = time.monotonic() - began
+
+    kills = trial = 0
+    while kills < KILLS:
+        root = project(tmp_path / str(trial))
+        executor = EXECUTORS[(trial + len(method)) % len(EXECUTORS)]
+        moments = []
+        while not ended(root):
+            run = begin(root, executor)
+            moments.append(chance.uniform(0, duration) if kills < KILLS else None)
+            try:
+                run.wait(moments[-1])
+            except subprocess.TimeoutExpired:
+                kill(run)
+                kills += 1
+            else:
+                finish(run, root)
+        print(f"{method}, {executor}: killed after {moments[:-1]} s")
+        assert results(root, method) == results(whole, method)
+        told, expected = record(root), record(whole)
+        for one in told["runs"][f"{method} seed 0"] + expected["runs"][f"{method} seed 0"]:
+            for name in ("engine.executor", "params_hash"):
+                one["parameters"].pop(name)
+        assert told == expected
+        trial += 1
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, command) -> tuple[Path, Callable[[], subprocess.Popen]]:
+    """A copy of the repository with a small grid, and what starts ``dvc repro`` in it."""
+    copy = tmp_path / "copy"
+    subprocess.run(["git", "clone", "-q", str(CHECKOUT), str(copy)], check=True)
+    params = yaml.safe_load((copy / "params.yaml").read_text())
+    grid = {name: params[name] | PARAMS[name] for name in ("data", "models", "partitions", "grid")}
+    (copy / "params.yaml").write_text(yaml.safe_dump(params | grid | {"run": PARAMS["run"]}, sort_keys=False))
+    environment = command[1] | {
+        "PYTHONPATH": str(copy),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    return copy, lambda: start([sys.executable, "-m", "dvc", "repro"], environment, copy)
+
+
+def reproduced(copy: Path) -> dict[str, bytes]:
+    """All result files of the pipeline, the page aside; every stage is recorded as done."""
+    lock = yaml.safe_load((copy / "dvc.lock").read_text())["stages"]
+    assert {stage.split("@")[0] for stage in lock} == {"prepare", "partition", "federate", "report"}
+    assert (copy / "report" / "index.html").stat().st_size
+    return {f"{m}/{name}": content for m in ("fedavg", "ifca") for name, content in results(copy, m).items()}
+
+
+def test_dvc_repro_killed_and_started_twice(pipeline, tmp_path: Path, command):
+    """One pipeline: killed, then two at once, of which DVC's lock may refuse one."""
+    copy, repro = pipeline
+    program, environment = command
+    chance = random.Random("dvc")
+    for _ in range(KILLS):
+        run = repro()
+        wait_for(lambda: any(copy.glob(".fedflow/checkpoints/*/checkpoint.safetensors")), run)
+        time.sleep(chance.uniform(0, 2))
+        kill(run)
+    first, second = repro(), repro()
+    codes = {first.wait(), second.wait()}
+    said = (copy / "log").read_text(errors="replace")
+    assert 0 in codes, said[-3000:]
+    if codes != {0}:  # they met
+        assert "Unable to acquire lock" in said or "is busy" in said, said[-3000:]
+    finish(repro(), copy)
+
+    whole = project(tmp_path / "whole")
+    (whole / "params.yaml").write_text((copy / "params.yaml").read_text())
+    for method in ("fedavg", "ifca"):
+        names = ["--partition", "digits-6", "--method", method, "--sweep", "repro", "--root", str(whole)]
+        finish(start([*program, "run", *names], environment, whole), whole)
+    assert reproduced(copy) == {
+        f"{m}/{n}": content for m in ("fedavg", "ifca") for n, content in results(whole, m).items()
+    }
+    told, expected = record(copy), record(whole)
+    for one in (told, expected):
+        one["runs"].pop("repro")
+    assert told == expected
