@@ -181,10 +181,16 @@ class Params(Settings):
             _entry("data", self.data, name)
         for name in self.grid.partitions:
             used = {self.partition(name).dataset: f"{name} divides"}
-            used |= {public: f"{m} lets the server hold" for m in self.grid.methods if (public := self.public(m, name))}
+            used |= {
+                public: f"{m} lets the server hold"
+                for m in self.grid.methods
+                if (public := self.public(m, name))
+            }
             for dataset, use in used.items():
                 if dataset not in self.grid.datasets:
-                    raise BadInput("grid.datasets", self.grid.datasets, f"a list with {dataset!r}, which {use}")
+                    raise BadInput(
+                        "grid.datasets", self.grid.datasets, f"a list with {dataset!r}, which {use}"
+                    )
 
 
 def load_params(path: Path = PARAMS, overrides: Sequence[str] = ()) -> Params:

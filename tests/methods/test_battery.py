@@ -1,7 +1,7 @@
 """What must hold for every registered method; a new one is covered the day it registers."""
 
-import copy
 import contextlib
+import copy
 import dataclasses
 import itertools
 import re
