@@ -68,8 +68,13 @@ def end_with_parent() -> None:
     A pool tells its workers to stop; a driver that the kernel kills, because memory is short, tells nobody.
     """
     parent = parent_process()
-    if parent is not None:
-        Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=wait, daemon=True).start()
 
 
 def on_gpu(job: Job) -> bool:
