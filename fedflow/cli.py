@@ -41,6 +41,9 @@ Set = Annotated[
 partitions_app = typer.Typer(invoke_without_command=True)
 app.add_typer(partitions_app, name="partitions")
 
+store_app = typer.Typer()
+app.add_typer(store_app, name="store", help="Look after the record: `fedflow store move`.")
+
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # of click, or of the copy inside typer
 
 # Nothing is sent to anybody, and the terminal shows progress instead of a line per task.
@@ -416,6 +419,18 @@ def ui(
     console.print(f"MLflow UI: http://127.0.0.1:{port}  (Ctrl-C stops it)", highlight=False)
     sys.stdout.flush()
     os.execv(command[0], command)  # so that signals reach MLflow, which ends its own processes
+
+
+@store_app.command()
+def move(root: Root = Path()) -> None:
+    """Let the record of a moved or copied project use the artifacts beside it, not those of the old place.
+
+    For example `fedflow store move --root copy`, after `mv` or `cp -r`.
+    """
+    from fedflow.tracking import move_store
+
+    changed, folder = move_store(root)
+    console.print(f"{changed} addresses changed; artifacts: {folder}", highlight=False, soft_wrap=True)
 
 
 @app.command()

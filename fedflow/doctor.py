@@ -14,6 +14,7 @@ import torch
 from fedflow.config import load_params
 from fedflow.data import SOURCES, data_root
 from fedflow.errors import FedflowError
+from fedflow.tracking import check_store
 
 NEEDED = ("torch", "torchvision", "numpy", "scikit-learn", "safetensors", "prefect", "mlflow", "dvc")
 OPTIONAL = {
@@ -87,6 +88,10 @@ def _params(root: Path) -> Finding:
 
 
 def _store(root: Path) -> Finding:
+    try:
+        check_store(root)
+    except FedflowError as error:
+        return Finding("bad", "record", str(error))
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     if uri:
         return Finding("ok", "record", f"MLFLOW_TRACKING_URI = {uri}")

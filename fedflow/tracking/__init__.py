@@ -2,6 +2,15 @@
 
 from fedflow.tracking.models import ModelCard, load_model
 from fedflow.tracking.record import RunRecord, open_run
-from fedflow.tracking.store import initialise, ui_command
+from fedflow.tracking.store import check_store, initialise, move_store, ui_command
 
-__all__ = ["ModelCard", "RunRecord", "initialise", "load_model", "open_run", "ui_command"]
+__all__ = [
+    "ModelCard",
+    "RunRecord",
+    "check_store",
+    "initialise",
+    "load_model",
+    "move_store",
+    "open_run",
+    "ui_command",
+]

@@ -2,10 +2,18 @@
 
 MLflow takes seconds to import, so it is imported inside functions; its telemetry is switched off
 before that. The environment variable ``MLFLOW_TRACKING_URI`` chooses another store.
+
+The database holds the absolute addresses of artifacts, so a copied or renamed project would write into the
+folder of the original. MLflow has no address that would move along: it resolves a relative one against the
+working directory, and ``mlflow-artifacts:`` needs a running server, which `fedflow run` and
+``mlflow.pyfunc.load_model`` do without. So `open_store` refuses a store that names another place, and
+`move_store` rewrites the addresses.
 """
 
+import contextlib
 import logging
 import os
+import sqlite3
 import sys
 import urllib.error
 import urllib.request
@@ -14,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from filelock import FileLock, Timeout
@@ -24,7 +33,13 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 LOCK_TIMEOUT = 120.0  # seconds; making the schema takes a few
+BUSY_TIMEOUT = 20.0  # seconds for another process to finish its transaction, as in MLflow
 REACH_TIMEOUT = 10.0  # seconds for a tracking server to answer
+
+ADDRESSES = (  # all columns of MLflow's tables that say where artifacts are
+    ("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"),
+    ("model_versions", "source"), ("model_versions", "storage_location"),
+)  # fmt: skip
 
 CHATTY = ("mlflow.pyfunc", "alembic")  # loggers
 # They write tracebacks of errors that are raised as well; and a store that fails the monitor fails the run.
@@ -51,12 +66,17 @@ class Store:
         _quiet()
         return MlflowClient(self.uri, registry_uri=self.uri)
 
+    @property
+    def artifact_folder(self) -> Path:
+        """Where a SQLite store keeps its artifacts."""
+        return self.folder / "artifacts"
+
     def artifacts(self, experiment: str) -> str | None:
         """Where a new experiment keeps its artifacts; None = where the server wants them."""
         if database(self.uri) is None:
             return None
         name = "".join(c if c.isalnum() or c in "-_." else "_" for c in experiment)
-        return (self.folder / "artifacts" / name).as_uri()
+        return (self.artifact_folder / name).as_uri()
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
@@ -86,11 +106,11 @@ def database(uri: str) -> Path | None:
 def open_store(root: Path | str = ".") -> Store:
     """The store of a checkout, with its schema; made if need be, by one process even if many ask.
 
-    Raises `FedflowError` when it cannot be made or reached; then nothing half-made is left.
+    Raises `FedflowError` when it cannot be made or reached, and then nothing half-made is left; also when
+    its artifacts are elsewhere, because it was moved or copied (`move_store`).
     """
-    uri = tracking_uri(root)
-    file = database(uri)
-    store = Store(uri, file.parent if file else Path(root).resolve() / "mlruns")
+    store = _locate(root)
+    uri, file = store.uri, database(store.uri)
     with reporting(uri):
         if uri.startswith(("http://", "https://")):
             _reach(uri)
@@ -100,7 +120,42 @@ def open_store(root: Path | str = ".") -> Store:
                     store.client().search_experiments(max_results=1)
                 elif not file.exists():
                     _create(file, store)
+        else:
+            _sweep(file, store)
+            _check_place(store)
     return store
+
+
+def check_store(root: Path | str = ".") -> None:
+    """Raise `FedflowError` for a SQLite store that cannot be read or was moved; makes nothing."""
+    store = _locate(root)
+    with reporting(store.uri):
+        _check_place(store)
+
+
+def move_store(root: Path | str = ".") -> tuple[int, Path]:
+    """Let a moved or copied store name the artifacts beside it, in one transaction.
+
+    Returns how many addresses changed, and the folder that they name now. Raises `FedflowError` when there is
+    no SQLite store, or when its artifacts were left behind.
+    """
+    store = _locate(root)
+    file, here, changed = database(store.uri), store.artifact_folder.as_uri(), 0
+    if file is None or not file.exists():
+        raise FedflowError(f"MLflow store {store.uri}: no SQLite database is there to be moved")
+    with reporting(store.uri), store.lock("experiments"), store.lock("registry"):
+        elsewhere = _elsewhere(store)
+        left = [folder for folder in elsewhere.values() if folder.is_dir()]
+        if left and not store.artifact_folder.is_dir():
+            raise FedflowError(f"the artifacts are still in {left[0]}; copy them to {store.artifact_folder}")
+        with contextlib.closing(sqlite3.connect(file, BUSY_TIMEOUT)) as connection, connection:
+            connection.execute("BEGIN IMMEDIATE")
+            for uri in elsewhere:
+                for table, column in ADDRESSES:
+                    beside = f"? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?"
+                    values = (here, len(uri) + 1, len(uri) + 1, f"{uri}/")
+                    changed += connection.execute(f"UPDATE {table} SET {column} = {beside}", values).rowcount
+    return changed, store.artifact_folder
 
 
 def initialise(root: Path | str = ".") -> str:
@@ -121,7 +176,7 @@ def ui_command(root: Path | str = ".", port: int = 5000) -> list[str]:
     # MLflow's own list also takes names that begin like private addresses, such as 10.evil.example.
     command += ["--allowed-hosts", f"127.0.0.1:{port},localhost:{port}"]
     command += ["--cors-allowed-origins", f"http://127.0.0.1:{port}"]
-    return [*command, "--default-artifact-root", (store.folder / "artifacts").as_uri()]
+    return [*command, "--default-artifact-root", store.artifact_folder.as_uri()]
 
 
 @contextmanager
@@ -131,7 +186,7 @@ def reporting(uri: str) -> Iterator[None]:
         yield
     except FedflowError:
         raise
-    except (OSError, Timeout) as error:
+    except (OSError, Timeout, sqlite3.Error) as error:
         raise FedflowError(f"MLflow store {uri}: {getattr(error, 'strerror', None) or error}") from error
     except Exception as error:
         if not _of_the_store(error):
@@ -159,6 +214,61 @@ def _reason(error: Exception, file: Path | None) -> str:
     return next(iter(text.splitlines()), type(error).__name__)
 
 
+def _locate(root: Path | str) -> Store:
+    uri = tracking_uri(root)
+    file = database(uri)
+    return Store(uri, file.parent if file else Path(root).resolve() / "mlruns")
+
+
+def _check_place(store: Store) -> None:
+    """Raise `FedflowError` when the database names artifacts of another place."""
+    for folder in _elsewhere(store).values():
+        raise FedflowError(
+            f"MLflow store {store.uri} was moved or copied: its artifacts are recorded in {folder}; "
+            "run `fedflow store move` to use those beside it"
+        )
+
+
+def _elsewhere(store: Store) -> dict[str, Path]:
+    """Artifact folders of stores elsewhere that experiments of this database name: address and path.
+
+    They are told by how this module and MLflow's server name the places of experiments below them; what
+    somebody put elsewhere on purpose has other names.
+    """
+    file = database(store.uri)
+    if file is None or not file.exists():
+        return {}
+    # Not read-only: SQLite may have to undo what a killed process left half written.
+    with contextlib.closing(
+        sqlite3.connect(f"{file.as_uri()}?mode=rw", BUSY_TIMEOUT, uri=True)
+    ) as connection:
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone():
+            return {}  # MLflow fills an empty file
+        rows = connection.execute("SELECT experiment_id, name, artifact_location FROM experiments").fetchall()
+    found = {}
+    for number, name, location in rows:
+        uri, _, last = str(location).rpartition("/")
+        if uri.startswith("file:///") and uri.endswith("/artifacts"):
+            folder = Path(unquote(urlsplit(uri).path))
+            ours = last in (str(number), str(store.artifacts(name)).rpartition("/")[2])
+            if ours and folder.resolve() != store.artifact_folder.resolve():
+                found[uri] = folder
+    return found
+
+
+def _drafts(file: Path) -> list[Path]:
+    """What `_create` has made so far, and what killed processes left of it."""
+    return list(file.parent.glob(f".{file.name}.*.draft*"))
+
+
+def _sweep(file: Path, store: Store) -> None:
+    """Delete the drafts of killed processes; one that is alive holds the lock."""
+    if _drafts(file):
+        with contextlib.suppress(OSError, Timeout), store.file_lock("schema", timeout=0):
+            for leftover in _drafts(file):
+                leftover.unlink(missing_ok=True)
+
+
 def _create(file: Path, store: Store) -> None:
     """Make the database beside its final place and move it there when it is complete."""
     # A name of its own for every attempt, because MLflow keeps connections to a database that failed.
@@ -168,11 +278,11 @@ def _create(file: Path, store: Store) -> None:
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
         _quiet()
-        made = SqlAlchemyStore(f"sqlite:///{draft}", (store.folder / "artifacts").as_uri())
+        made = SqlAlchemyStore(f"sqlite:///{draft}", store.artifact_folder.as_uri())
         made.engine.dispose()
         draft.replace(file)
     finally:
-        for leftover in file.parent.glob(f".{file.name}.*.draft*"):  # of a killed process too
+        for leftover in _drafts(file):  # of killed processes too
             leftover.unlink(missing_ok=True)
 
 

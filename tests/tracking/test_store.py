@@ -1,16 +1,19 @@
 import os
+import re
 import resource
 import shutil
+import sqlite3
 import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from command import fedflow
 
 from fedflow.errors import FedflowError
-from fedflow.tracking import initialise, open_run, ui_command
-from fedflow.tracking.store import tracking_uri
+from fedflow.tracking import check_store, initialise, load_model, move_store, open_run, ui_command
+from fedflow.tracking.store import open_store, tracking_uri
 
 
 def test_two_processes_make_one_store(other_process, root):
@@ -62,8 +65,9 @@ def test_a_read_only_folder_is_one_line_and_leaves_nothing():
 def test_an_existing_store_that_is_read_only_is_one_line(root):
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        (Path(folder) / "mlruns").mkdir()
+        (Path(folder) / "mlruns" / "artifacts").mkdir(parents=True)
         shutil.copy(root / "mlruns" / "mlflow.db", Path(folder) / "mlruns")
+        move_store(folder)
         (Path(folder) / "mlruns").chmod(0o555)
         with without_rights(), pytest.raises(FedflowError, match=r"Permission denied$"):
             open_run(folder, experiment="e", name="n", key="k", params={})
@@ -80,6 +84,123 @@ def test_a_full_disk_is_one_line_and_leaves_no_half_made_store(tmp_path):
     assert "\n" not in str(error.value)
     assert [p.name for p in (tmp_path / "mlruns").iterdir()] == ["locks"]
     assert initialise(tmp_path).startswith("sqlite:///")  # and with space again it is made
+
+
+@pytest.mark.parametrize("suffix", ["", "-journal"])
+def test_drafts_of_killed_processes_are_swept_from_an_existing_store_too(root, suffix):
+    draft = root / "mlruns" / f".mlflow.db.0123.draft{suffix}"
+    store = open_store(root)
+    draft.touch()
+    with store.file_lock("schema"):  # as a process holds it that is making a store
+        initialise(root)
+        assert draft.exists()
+    initialise(root)
+    assert not draft.exists()
+
+
+# Moved and copied projects
+
+
+RUN = {"experiment": "digits/é", "name": "n", "key": "k", "params": {}, "system_metrics": False}
+
+
+@pytest.fixture
+def recorded(root, tmp_path, outcome, card, rounds) -> Path:
+    """A project with a recorded run and model, in a folder with a name that addresses must quote."""
+    project = tmp_path / "the original é"
+    (project / "mlruns" / "artifacts").mkdir(parents=True)
+    shutil.copy(root / "mlruns" / "mlflow.db", project / "mlruns")  # faster than a new one
+    move_store(project)
+    with open_run(project, **RUN) as record:
+        record.round(rounds[4])
+        record.finish(outcome("global"), card=card("global", "p"))
+    (project / "run").write_text(record.run_id)
+    return project
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_copied_project_is_refused_until_its_store_is_moved(recorded, tmp_path, outcome, card, capsys):
+    import mlflow
+
+    copy = tmp_path / "copy"
+    shutil.copytree(recorded, copy)
+    before = files(recorded / "mlruns" / "artifacts")
+    line = (
+        f"MLflow store sqlite:///{copy}/mlruns/mlflow.db was moved or copied: its artifacts are recorded in "
+        f"{recorded}/mlruns/artifacts; run `fedflow store move` to use those beside it"
+    )
+    for use in (initialise, ui_command, check_store, lambda root: open_run(root, **RUN)):
+        with pytest.raises(FedflowError) as error:
+            use(copy)
+        assert str(error.value) == line
+    done = fedflow(capsys, "doctor", "--root", copy)
+    assert done.code == 2 and "was moved or copied" in " ".join(done.out.split())
+
+    done = fedflow(capsys, "store", "move", "--root", copy)
+    assert re.fullmatch(rf"\d+ addresses changed; artifacts: {copy}/mlruns/artifacts\n", done.out)
+    assert fedflow(capsys, "store", "move", "--root", copy).out.startswith("0 addresses changed")
+    with sqlite3.connect(copy / "mlruns" / "mlflow.db") as database:
+        assert not [line for line in database.iterdump() if "original" in line]
+    with open_run(copy, **RUN | {"key": "other"}) as record:
+        record.finish(outcome("global"), card=card("global", "p"))
+    assert files(recorded / "mlruns" / "artifacts") == before
+    shutil.rmtree(recorded)
+    first = (copy / "run").read_text()
+    for run_id, version in ((first, "1"), (record.run_id, "2")):
+        assert load_model(run_id, root=copy) is not None
+        found = open_store(copy).client().get_model_version("p.fedavg", version)
+        assert mlflow.pyfunc.load_model(found.source).metadata.run_id == run_id
+    assert open_store(copy).client().list_artifacts(first)
+
+
+def test_a_renamed_project_resumes_after_its_store_is_moved(recorded, tmp_path, rounds):
+    with pytest.raises(KeyboardInterrupt), open_run(recorded, **RUN | {"key": "cut"}) as record:
+        raise KeyboardInterrupt
+    renamed = recorded.rename(tmp_path / "renamed")
+    assert move_store(renamed)[1] == renamed / "mlruns" / "artifacts"
+    with open_run(renamed, **RUN | {"key": "cut"}) as again:
+        again.round(rounds[4])
+        again.fail("enough")
+    assert again.run_id == record.run_id and not recorded.exists()
+
+
+def test_artifacts_that_were_left_behind_are_named(recorded, tmp_path):
+    copy = tmp_path / "copy" / "mlruns"
+    copy.mkdir(parents=True)
+    shutil.copy(recorded / "mlruns" / "mlflow.db", copy)
+    with pytest.raises(FedflowError, match=r"still in .*original.*/artifacts; copy them to .*copy/mlruns"):
+        move_store(tmp_path / "copy")
+
+
+def test_a_link_from_the_old_place_to_the_new_one_will_do(recorded, tmp_path):
+    recorded.rename(tmp_path / "renamed")
+    recorded.symlink_to(tmp_path / "renamed")
+    check_store(tmp_path / "renamed")
+
+
+def test_artifacts_that_somebody_put_elsewhere_are_no_move(recorded, tmp_path):
+    api = open_store(recorded).client()
+    for name, place in (("bucket", "s3://bucket/artifacts/x"), ("shared", (tmp_path / "shared").as_uri())):
+        api.create_experiment(name, place)
+    check_store(recorded)
+
+
+def test_without_a_database_there_is_nothing_to_move(tmp_path, monkeypatch):
+    with pytest.raises(FedflowError, match="no SQLite database is there to be moved"):
+        move_store(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with pytest.raises(FedflowError, match="no SQLite database is there to be moved"):
+        move_store(tmp_path)
+
+
+def test_a_file_that_is_no_database_is_one_line(tmp_path):
+    (tmp_path / "mlruns").mkdir()
+    (tmp_path / "mlruns" / "mlflow.db").write_bytes(b"\xff" * 5000)
+    with pytest.raises(FedflowError, match=r"^MLflow store .*: file is not a database$"):
+        initialise(tmp_path)
 
 
 def test_the_ui_opens_this_store_on_localhost(root, monkeypatch):
