@@ -165,6 +165,7 @@ def tune(
     same small grid and the same rule; test data play no part. `fedflow run` then uses what was chosen.
     """
     from fedflow.config import load_params
+    from fedflow.tuning import scores
 
     params = load_params(root / "params.yaml", settings or [])
     params.partition(partition)
@@ -179,8 +180,14 @@ def tune(
     else:
         with _flow("server")():
             chosen = _flow("tune")(partition, method, settings=settings, root=str(root), write=write)
-    rows = [(name, ", ".join(f"{k} {v}" for k, v in values.items())) for name, values in chosen.items()]
-    _print_table(f"chosen on held-out training data of {partition}", ("method", "settings"), rows)
+    rows = [
+        (name, ", ".join(f"{key} {tried[key]}" for key in values), *_score(tried), "*" * tried["chosen"])
+        for name, values in chosen.items()
+        for tried in scores(root, partition, name).to_dict("records")
+    ]
+    measure = params.tuning.measure
+    console.print(f"{measure} accuracy on training samples of {partition} that clients held out, %:")
+    _print_table("", ("method", "settings", "mean", "std over clients", "chosen"), rows)
 
 
 @app.command()
@@ -476,6 +483,14 @@ def _flow(name: str) -> Callable[..., Any]:
             "engine.executor", "a Prefect executor", "inline, because the flows are not installed here"
         )
     return next(iter(found)).load()
+
+
+def _score(tried: dict[Any, Any]) -> tuple[str, str]:
+    """Mean and spread of a candidate of tuning in per cent; the loss where there is no accuracy."""
+    known = {name: value for name, value in tried.items() if value == value}
+    if "accuracy" in known:
+        return f"{100 * known['accuracy']:.2f}", f"{100 * known['spread']:.2f}"
+    return (f"loss {known['loss']:.4g}" if "loss" in known else "diverged"), ""
 
 
 def _print_metrics(metrics: dict[str, Any], folder: Path) -> None:

@@ -1,25 +1,35 @@
 """Tuning: each method's grid of settings is tried with a part of the training data held out.
 
 The rule is the same for every method. A share ``tuning.validation`` of every client's training samples is
-held out; every combination of the grid is run on the rest; the one whose served models have the
-highest mean accuracy over clients on the held-out samples is chosen, the first of equals. Test data
-play no part. What is chosen stands in ``params.yaml`` under ``tuned``, by partition and method.
+held out, and stands in for the test set: a client is judged on what all clients hold out of its labels, as
+the report judges it on all test images of its labels. Every combination of the grid is run on the rest; the
+highest mean over clients is chosen, the first of equals. While that is at an edge of the grid, the grid is
+widened. Neither test data nor newcomers play a part. What is chosen stands in ``params.yaml`` under
+``tuned``, by partition and method; all scores stand in ``tuning/<partition>/<method>.csv``.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import yaml
 from filelock import FileLock
 
 from fedflow.errors import BadInput, FedflowError, RoundFailed
 from fedflow.settings import Settings, option
+from fedflow.terminal import say
 
 if TYPE_CHECKING:  # it holds the settings below
+    import pandas as pd
+
     from fedflow.config import Params
+    from fedflow.experiment import Experiment
+
+MEASURES = {"local": "local_accuracy", "global": "global_accuracy", "tuned": "tuned_accuracy"}
+Federate = Callable[..., dict[str, Any]]  # the flow, or `fedflow.inline.federate`
 
 
 class Tuning(Settings):
@@ -27,31 +37,48 @@ class Tuning(Settings):
 
     section = "tuning"
     validation: float = option(0.2, "share of a client's training samples that is held out", gt=0, lt=1)
-    rounds: int | None = option(None, "rounds of each try; nothing = run.rounds", ge=1)
+    measure: str = option(
+        "local",
+        "the column of the report that is tuned for; tuned = after fine-tuning",
+        choices=tuple(MEASURES),
+    )
+    rounds: int | None = option(None, "rounds of each try; null: run.rounds", ge=1)
     seed: int = option(1000, "seed of the tries: not one of those that are reported", ge=0)
     grid: dict = option(
         factory=lambda: {"training.lr": [0.003, 0.01, 0.03, 0.1]},
         doc="setting of a method -> values to try, the same for all methods",
     )
     methods: dict = option(factory=dict, doc="method -> further settings with values, or others than in grid")
+    widen: int = option(3, "steps by which a grid is widened while its best value is at an edge", ge=0)
 
     def validate(self) -> None:
         for name, grid in {"grid": self.grid, **{f"methods.{m}": g for m, g in self.methods.items()}}.items():
             lists = isinstance(grid, Mapping) and all(isinstance(v, list) and v for v in grid.values())
-            if not lists:
-                raise BadInput(f"tuning.{name}", grid, "a mapping of settings to lists of values")
+            if not lists or not grid:
+                raise BadInput(
+                    f"tuning.{name}", grid, "a mapping of at least one setting to a list of values"
+                )
+
+    def grid_of(self, method: str) -> dict[str, list]:
+        """The values to try of every setting of the method, numbers as numbers."""
+        grid = self.grid | self.methods.get(method, {})
+        return {name: [_number(value) for value in values] for name, values in grid.items()}
 
     def tries(self, method: str) -> Iterator[dict[str, Any]]:
         """Every combination of settings of the method, such as ``{"training.lr": 0.1, "mu": 1}``."""
-        grid = self.grid | self.methods.get(method, {})
-        for values in product(*grid.values()):
-            yield dict(zip(grid, values))
+        return combinations(self.grid_of(method))
+
+
+def combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Every combination of one value of each setting."""
+    for values in product(*grid.values()):
+        yield dict(zip(grid, values))
 
 
 def tune(
     params: "Params",
     partition: str,
-    federate: Callable[..., dict[str, Any]],
+    federate: Federate,
     methods: Sequence[str],
     settings: Sequence[str],
     root: Path,
@@ -59,66 +86,230 @@ def tune(
 ) -> dict[str, dict[str, Any]]:
     """Try the grid of every method by ``federate`` (the flow, or `fedflow.inline`); returns what is chosen.
 
-    Every try is a recorded run of the partition ``<name>-validation``; its scores are listed in
-    ``tuning/<partition>.csv``. ``write`` puts what is chosen under ``tuned`` in ``params.yaml``.
+    Every try is a recorded run of the partition ``<name>-validation``. ``write`` puts what is chosen under
+    ``tuned`` in ``params.yaml``. Raises `FedflowError` before the first run where a grid cannot be tried or
+    its values give the same settings, and after the first runs where they give the same results.
     """
-    tuning, home = params.tuning, root / "tuning"
-    scored: list[dict[str, Any]] = []
-    chosen: dict[str, dict[str, Any]] = {}
-    for method in methods:
-        tries, scores = list(tuning.tries(method)), []
-        for tried in tries:
-            entry = params.partitions[partition]
-            changes = [*settings, *overrides(entry, partition, method, tuning, tried)]
-            name = ",".join(f"{field}={value}" for field, value in tried.items())
-            try:
-                metrics = federate(
-                    f"{partition}-validation", method, tuning.seed, settings=changes, root=str(root),
-                    out=str(home / partition / method / name), sweep="tune",
-                )  # fmt: skip
-                scores.append(metrics["local_accuracy"])
-            except RoundFailed as error:  # it diverged
-                print(f"{method}, {name}: {error}")
-                scores.append(None)
-            scored.append({"method": method, **tried, "validation_accuracy": scores[-1]})
-        chosen[method] = choose(tries, scores)
+    params.partition(partition)
+    searches = [Search(params, partition, method, settings, root) for method in methods]
+    for search in searches:
+        search.check()
+    chosen = {}
+    for search in searches:
+        chosen[search.method] = search.run(federate)
         if write:
-            write_choice(root / "params.yaml", partition, method, chosen[method])
-        _write_scores(home / f"{partition}.csv", method, scored)
+            write_choice(root / "params.yaml", partition, search.method, chosen[search.method])
     return chosen
 
 
-def _write_scores(path: Path, method: str, scored: list[dict[str, Any]]) -> None:
-    """Put the scores of a method in place of its older ones."""
+@dataclass(frozen=True)
+class Score:
+    """How one combination of settings did."""
+
+    tried: dict[str, Any]
+    settings: str  # digest of the run's settings, the end of the name of its folder
+    metrics: dict[str, Any] | None = None  # None where it diverged
+    spread: float | None = None  # population std over clients
+
+    def value(self, measure: str) -> float | None:
+        """The higher the better: mean accuracy over clients, or minus the loss where there is no accuracy."""
+        if self.metrics is None:
+            return None
+        accuracy, loss = self.metrics[MEASURES[measure]], self.metrics["loss"]
+        return accuracy if accuracy is not None else None if loss is None else -loss
+
+
+@dataclass
+class Search:
+    """The grid of one method, what was tried of it, and how it did."""
+
+    params: "Params"
+    partition: str
+    method: str
+    changes: Sequence[str]  # to params.yaml, for every try
+    root: Path
+    grid: dict[str, list] = field(init=False)
+    scores: list[Score] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.grid = self.params.tuning.grid_of(self.method)
+
+    def check(self) -> None:
+        """Raise `BadInput` where a combination cannot be run, or where all of them are the same settings."""
+        digests = [self._experiment(tried).settings for tried in combinations(self.grid)]
+        if len(digests) > 1 and len(set(digests)) == 1:
+            raise BadInput("tuning.grid", self.grid, f"values that change a setting of {self.method}")
+
+    def run(self, federate: Federate) -> dict[str, Any]:
+        """Try the grid, widen it while the best value is at an edge, keep the scores; returns the best."""
+        self._try(federate, combinations(self.grid))
+        self.best()
+        self._refuse_idle()
+        for _ in range(self.params.tuning.widen):
+            if not self._widen(federate):
+                break
+        best = self.best().tried
+        for name, value in best.items():
+            if beyond(self.grid[name], value) is not None:
+                tried = ", ".join(map(str, self.grid[name]))
+                say(f"{self.method}: the best {name}, {value}, is at the edge of what was tried: {tried}")
+        return best
+
+    def best(self) -> Score:
+        """The highest score, the first of equals. Raises `FedflowError` where every try diverged."""
+        found = self._best()
+        if found is None:
+            raise FedflowError(f"tuning: every try of {self.method} diverged; try smaller values")
+        return found
+
+    def _best(self) -> Score | None:
+        values = [(score.value(self.params.tuning.measure), score) for score in self.scores]
+        finite = [(value, score) for value, score in values if value is not None]
+        return max(finite, key=lambda pair: pair[0])[1] if finite else None
+
+    def _try(self, federate: Federate, tries: Iterator[dict[str, Any]]) -> None:
+        for tried in tries:
+            self.scores.append(self._score(federate, tried))
+            self._save()
+
+    def _score(self, federate: Federate, tried: dict[str, Any]) -> Score:
+        import pandas as pd
+
+        tuning, experiment = self.params.tuning, self._experiment(tried)
+        out = self.root / "tuning" / self.partition / self.method / experiment.results_folder.name
+        try:
+            metrics = federate(
+                experiment.partition, self.method, tuning.seed, settings=self._overrides(tried),
+                root=str(self.root), out=str(out), sweep="tune",
+            )  # fmt: skip
+        except RoundFailed as error:  # it diverged
+            say(f"{self.method}, {_words(tried)}: {error}")
+            return Score(tried, experiment.settings)
+        clients = pd.read_parquet(out / "clients.parquet").query("not newcomer")
+        spread = float(clients[MEASURES[tuning.measure]].std(ddof=0))
+        return Score(tried, experiment.settings, metrics, spread)
+
+    def _widen(self, federate: Federate) -> bool:
+        """Try a further value of every setting whose best one is at an edge; False where there is none."""
+        more = False
+        for name, value in self.best().tried.items():
+            further = beyond(self.grid[name], value)
+            wider = self.grid | {name: [further]}
+            if further is None or not self._accepts(wider):
+                continue
+            self._try(federate, combinations(wider))
+            self.grid[name] = sorted([*self.grid[name], further])
+            more = True
+        return more
+
+    def _accepts(self, grid: Mapping[str, Sequence[Any]]) -> bool:
+        """Whether all of a grid can be run: a setting may have bounds."""
+        with contextlib.suppress(BadInput):
+            return all(self._experiment(tried) for tried in combinations(grid))
+        return False
+
+    def _refuse_idle(self) -> None:
+        """Raise `FedflowError` where no value changes a result; say so of a single setting."""
+        varied = [name for name, values in self.grid.items() if len(values) > 1]
+        idle = [name for name in varied if self._is_idle(name)]
+        if varied and idle == varied:
+            raise FedflowError(
+                f"tuning: no value of {', '.join(idle)} changes any result of {self.method}; "
+                f"tune a setting that it uses (`fedflow methods {self.method}`)"
+            )
+        for name in idle:
+            say(f"{self.method}: no value of {name} changes any result")
+
+    def _is_idle(self, name: str) -> bool:
+        """Whether runs that differ in this setting alone have the same results, to the last bit."""
+        results: dict[str, list] = {}
+        for score in self.scores:
+            others = {n: v for n, v in score.tried.items() if n != name}
+            numbers = score.metrics and {n: v for n, v in score.metrics.items() if n != "settings"}
+            results.setdefault(_words(others), []).append(numbers)
+        return all(number == numbers[0] for numbers in results.values() for number in numbers)
+
+    def _experiment(self, tried: dict[str, Any]) -> "Experiment":
+        from fedflow.config import load_params
+        from fedflow.experiment import Experiment
+
+        params = load_params(self.root / "params.yaml", self._overrides(tried))
+        experiment = Experiment(
+            params, f"{self.partition}-validation", self.method, params.tuning.seed, self.root, "tune"
+        )
+        experiment.check()
+        return experiment
+
+    def _overrides(self, tried: dict[str, Any]) -> list[str]:
+        entry = self.params.partitions[self.partition]
+        return [*self.changes, *overrides(entry, self.partition, self.method, self.params.tuning, tried)]
+
+    def _save(self) -> None:
+        """Write all scores so far, small enough to be kept with a study."""
+        import pandas as pd
+
+        measure = self.params.tuning.measure
+        best = self._best()
+        rows = [
+            score.tried | {
+                "accuracy": score.metrics and score.metrics[MEASURES[measure]],
+                "spread": score.spread,
+                "loss": score.metrics and score.metrics["loss"],
+                "chosen": score is best,
+                "settings": score.settings,
+            }
+            for score in self.scores
+        ]  # fmt: skip
+        path = scores_file(self.root, self.partition, self.method)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(rows).to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+
+
+def scores_file(root: Path, partition: str, method: str) -> Path:
+    """Where the scores of a method's candidates are kept."""
+    return root / "tuning" / partition / f"{method}.csv"
+
+
+def scores(root: Path, partition: str, method: str) -> "pd.DataFrame":
+    """A row per candidate: its settings, accuracy (mean over clients), spread (std), loss, chosen."""
     import pandas as pd
 
-    table = pd.DataFrame([row for row in scored if row["method"] == method])
-    if path.exists():
-        older = pd.read_csv(path)
-        table = pd.concat([older[older.method != method], table], ignore_index=True)
-    table.to_csv(path, index=False)
+    return pd.read_csv(scores_file(root, partition, method))
+
+
+def beyond(values: Sequence[Any], best: Any) -> float | None:
+    """The next value of a grid whose ``best`` is its smallest or largest; None elsewhere.
+
+    By the mean ratio of the grid's values, to two digits. None too where they are not two or more positive
+    numbers.
+
+    >>> beyond([0.01, 0.03, 0.1], 0.1), beyond([2, 4, 8], 2), beyond([0.01, 0.03, 0.1], 0.03)
+    (0.32, 1, None)
+    """
+    if len(values) < 2 or not all(type(value) in (int, float) and value > 0 for value in values):
+        return None
+    low, high = min(values), max(values)
+    if best not in (low, high) or low == high:
+        return None
+    ratio = (high / low) ** (1 / (len(set(values)) - 1))
+    further = best * ratio if best == high else best / ratio
+    further = round(further) if all(type(value) is int for value in values) else float(f"{further:.2g}")
+    return further if further > 0 and further not in values else None
 
 
 def overrides(
     entry: Mapping[str, Any], partition: str, method: str, tuning: Tuning, tried: dict
 ) -> list[str]:
     """The changes to params.yaml that make one try: the partition ``<name>-validation``, and the settings."""
-    held = dict(entry) | {"validation": tuning.validation, "newcomers": 0.0}
+    held = dict(entry) | {"validation": tuning.validation}
     changes = [f"partitions.{partition}-validation={yaml.safe_dump(held, default_flow_style=True)}"]
     changes += [f"run.rounds={tuning.rounds}"] if tuning.rounds else []
+    changes += [f"run.fine_tune={str(tuning.measure == 'tuned').lower()}"]
     return changes + [f"methods.{method}.{name}={value}" for name, value in tried.items()]
 
 
-def choose(tries: Sequence[dict[str, Any]], scores: Sequence[float | None]) -> dict[str, Any]:
-    """The settings with the highest score; those that diverged (None, NaN) do not count."""
-    values = np.array([np.nan if score is None else score for score in scores], dtype=float)
-    if np.isnan(values).all():
-        raise FedflowError("tuning: every try diverged; try smaller values of training.lr")
-    return tries[int(np.nanargmax(values))]
-
-
 def write_choice(params: Path, partition: str, method: str, chosen: Mapping[str, Any]) -> None:
-    """Put ``chosen`` under ``tuned`` in params.yaml; comments and order stay."""
+    """Put ``chosen`` under ``tuned`` in params.yaml, in place of what was; comments and order stay."""
     from ruamel.yaml import YAML
 
     editor = YAML()
@@ -129,11 +320,23 @@ def write_choice(params: Path, partition: str, method: str, chosen: Mapping[str,
         _edit(params, editor, partition, method, chosen)
 
 
+def _number(value: Any) -> Any:
+    """YAML reads 1e-3 as text."""
+    with contextlib.suppress(ValueError):
+        return float(value) if isinstance(value, str) else value
+    return value
+
+
+def _words(tried: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in tried.items())
+
+
 def _edit(params: Path, editor: Any, partition: str, method: str, chosen: Mapping[str, Any]) -> None:
     document = editor.load(params.read_text())
     if document.get("tuned") is None:
         document["tuned"] = {}
-    section = document["tuned"].setdefault(partition, {}).setdefault(method, {})
+    section: dict[str, Any] = {}
+    document["tuned"].setdefault(partition, {})[method] = section
     for name, value in chosen.items():
         *parents, last = name.split(".")
         place = section

@@ -1,14 +1,16 @@
 """Which settings are tried, which are chosen, and how they get back into params.yaml."""
 
 import math
+from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
 from fedflow.config import load_params
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import BadInput, FedflowError, RoundFailed
 from fedflow.inline import federate
-from fedflow.tuning import Tuning, choose, overrides, tune, write_choice
+from fedflow.tuning import Tuning, beyond, overrides, scores, tune, write_choice
 
 FILE = """\
 data: {digits: {source: digits}}
@@ -41,24 +43,189 @@ def test_a_method_may_replace_the_common_grid():
     assert len(list(tuning.tries("fedavg"))) > 1
 
 
-@pytest.mark.parametrize("grid", [{"training.lr": 0.1}, {"training.lr": []}])
+@pytest.mark.parametrize("grid", [{"training.lr": 0.1}, {"training.lr": []}, {}])
 def test_a_grid_of_something_else_is_refused(grid):
-    with pytest.raises(BadInput, match=r"tuning.grid: .*lists of values"):
+    with pytest.raises(BadInput, match=r"tuning.grid: .*a mapping of at least one setting to a list"):
         Tuning.parse({"grid": grid})
 
 
+def test_numbers_that_yaml_reads_as_text_are_numbers():
+    assert Tuning.parse({"grid": {"training.lr": ["1e-3", 0.1]}}).grid_of("fedavg") == {
+        "training.lr": [1e-3, 0.1]
+    }
+
+
 @pytest.mark.parametrize(
-    ("scores", "chosen"),
-    [([0.2, 0.5, 0.4], 1), ([0.5, 0.5, 0.1], 0), ([None, 0.1, math.nan], 1)],
+    ("values", "best", "further"),
+    [
+        ([0.01, 0.03, 0.1], 0.1, 0.32),
+        ([0.01, 0.03, 0.1], 0.01, 0.0032),
+        ([0.01, 0.03, 0.1], 0.03, None),
+        ([0.1, 0.01], 0.1, 1.0),
+        ([2, 4, 8], 8, 16),
+        ([1, 2], 1, None),  # half a cluster
+        ([0.03], 0.03, None),
+        ([0, 1], 1, None),
+        ([True, False], True, None),
+        (["single", "average"], "single", None),
+    ],
 )
-def test_the_best_is_chosen_the_first_of_equals_and_none_that_diverged(scores, chosen):
-    tries = [{"training.lr": lr} for lr in (0.01, 0.1, 1)]
-    assert choose(tries, scores) is tries[chosen]
+def test_a_grid_goes_on_by_its_own_ratio(values, best, further):
+    found = beyond(values, best)
+    assert found == further and type(found) is type(further)
 
 
-def test_when_all_diverge_it_says_so():
-    with pytest.raises(FedflowError, match="every try diverged"):
-        choose([{"training.lr": 1}], [None])
+class Runs:
+    """Stands for the flow: local accuracy is a function of the settings, and the runs are listed."""
+
+    def __init__(self, accuracy):
+        self.accuracy, self.tried = accuracy, []
+
+    def __call__(self, partition, method, seed, settings, root, out, sweep):
+        params = load_params(Path(root) / "params.yaml", settings)
+        own, training = params.method(method, partition)
+        self.tried.append((training.lr, getattr(own, "server_lr", None)))
+        value = self.accuracy(*self.tried[-1])
+        if value is None:
+            raise RoundFailed("it diverged")
+        Path(out).mkdir(parents=True, exist_ok=True)
+        clients = {"local_accuracy": [value - 0.1, value + 0.1, 0.5], "newcomer": [False, False, True]}
+        pd.DataFrame(clients).to_parquet(Path(out) / "clients.parquet")
+        return {"local_accuracy": value, "loss": 1.0, "settings": Path(out).name}
+
+
+def search(file, accuracy, method="fedavg", **tuning):
+    """What is chosen, and all that was tried."""
+    runs, changes = Runs(accuracy), [f"tuning={tuning}"]
+    chosen = tune(load_params(file, changes), "iid", runs, [method], changes, file.parent, write=False)
+    return chosen[method], runs.tried
+
+
+LR = {"training.lr": [0.01, 0.1]}
+
+
+def test_the_best_is_chosen_and_the_first_of_equals(file):
+    assert search(file, lambda lr, _: -abs(lr - 0.1), grid={"training.lr": [0.01, 0.1, 1]})[0] == {
+        "training.lr": 0.1
+    }
+    equal = search(file, lambda lr, _: float(lr < 1), grid={"training.lr": [0.1, 0.01, 0.001, 1]}, widen=0)
+    assert equal[0] == {"training.lr": 0.1}
+
+
+def test_a_grid_is_widened_while_the_best_value_is_at_its_edge(file, capsys):
+    best, tried = search(file, lambda lr, _: -abs(math.log10(lr) - 1), grid=LR)
+    assert best == {"training.lr": 10} and [lr for lr, _ in tried] == [0.01, 0.1, 1, 10, 100]
+    assert "at the edge" not in capsys.readouterr().out
+    best, tried = search(file, lambda lr, _: lr, grid=LR, widen=2)
+    assert best == {"training.lr": 10} and len(tried) == 4
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "fedavg: the best training.lr, 10.0, is at the edge of what was tried: 0.01, 0.1, 1.0, 10.0" in said
+    )
+    assert search(file, lambda lr, _: lr, grid=LR, widen=0)[1] == [(0.01, 1), (0.1, 1)]
+
+
+def test_widening_ends_where_a_run_diverges_and_at_the_bounds_of_a_setting(file, capsys):
+    best, tried = search(file, lambda lr, _: lr if lr < 1 else None, grid=LR)
+    assert best == {"training.lr": 0.1} and [lr for lr, _ in tried] == [0.01, 0.1, 1]
+    grid = {"training.lr": [0.1], "training.momentum": [0.5, 0.9]}  # at most below 1
+    runs = []
+    best, _ = search(file, lambda *_: runs.append(0) or len(runs), grid=grid)
+    assert best == {"training.lr": 0.1, "training.momentum": 0.9} and len(runs) == 2
+    assert "the best training.momentum, 0.9, is at the edge" in " ".join(capsys.readouterr().out.split())
+
+
+def test_two_settings_are_tuned_together(file):
+    best, tried = search(
+        file,
+        lambda lr, server: -abs(lr - 0.1) - abs(server - 10),
+        grid=LR,
+        methods={"fedavg": {"server_lr": [1, 10]}},
+    )
+    assert best == {"training.lr": 0.1, "server_lr": 10}
+    assert len(tried) == len(set(tried)) and {(1.0, 1), (1.0, 10), (0.01, 100), (0.1, 100)} < set(tried)
+
+
+def test_scores_of_all_candidates_are_kept(file):
+    search(file, lambda lr, _: None if lr == 1 else lr / 2, grid=LR | {"training.epochs": [1]})
+    table = scores(file.parent, "iid", "fedavg")
+    assert table["training.lr"].tolist() == [0.01, 0.1, 1] and table["chosen"].tolist() == [
+        False,
+        True,
+        False,
+    ]
+    assert table["accuracy"].tolist()[:2] == [0.005, 0.05] and math.isnan(table["accuracy"][2])
+    assert table["spread"][0] == pytest.approx(0.1)  # the newcomer does not count
+    folders = {folder.name for folder in (file.parent / "tuning" / "iid" / "fedavg").iterdir()}
+    assert folders == {f"1000-{digest[:8]}" for digest in table["settings"][:2]}
+
+
+def test_tuning_again_takes_the_place_of_what_was_tuned(file):
+    write_choice(file, "iid", "fedavg", {"training.lr": 0.5, "server_lr": 3.0})
+    write_choice(file, "iid", "fedavg", {"training.lr": 0.1})
+    assert yaml.safe_load(file.read_text())["tuned"] == {"iid": {"fedavg": {"training": {"lr": 0.1}}}}
+
+
+def test_when_all_diverge_it_says_so(file):
+    with pytest.raises(FedflowError, match="every try of fedavg diverged"):
+        search(file, lambda *_: None, grid=LR)
+    assert scores(file.parent, "iid", "fedavg")["accuracy"].isna().all()
+
+
+def test_a_grid_that_gives_the_same_settings_is_refused_before_anything_runs(file):
+    with pytest.raises(BadInput, match=r"tuning.grid: .*values that change a setting of fedavg"):
+        search(file, pytest.fail, grid={"training.lr": [0.1, 1e-1]})
+
+
+def test_a_setting_that_the_method_does_not_have_is_refused_before_anything_runs(file):
+    with pytest.raises(BadInput, match=r"methods.fedavg.lam: 'lam'"):
+        search(file, pytest.fail, grid={"lam": [0.1, 1]})
+
+
+def test_a_grid_that_changes_no_result_is_refused(file):
+    """Per-FedAvg's own rate is beta."""
+    changes = ["tuning={grid: {training.lr: [0.01, 0.1]}, rounds: 1}", "methods.perfedavg.beta=0.05"]
+    with pytest.raises(
+        FedflowError, match=r"no value of training\.lr changes any result of perfedavg"
+    ) as error:
+        tune(load_params(file, changes), "iid", federate, ["perfedavg"], changes, file.parent)
+    assert "\n" not in str(error.value) and "tuned" not in file.read_text()
+
+
+def test_a_single_setting_that_changes_nothing_is_said(file, capsys):
+    grid = LR | {"server_lr": [1, 2]}
+    search(file, lambda lr, _: -abs(lr - 0.1), grid=grid, widen=0)
+    assert "fedavg: no value of server_lr changes any result" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("measure", ["local", "global", "tuned"])
+def test_test_data_play_no_part(file, measure):
+    """With another test set, tuning gives the same numbers to the last digit."""
+    tables = []
+    for limit in ("null", "50"):
+        changes = [
+            f"tuning={{grid: {{training.lr: [0.05, 0.1]}}, rounds: 1, measure: {measure}, widen: 0}}",
+            f"data.digits.test_limit={limit}",
+            "run.participation=1",
+            "engine={executor: inline, device: cpu}",
+        ]
+        chosen = tune(
+            load_params(file, changes), "iid", federate, ["ditto"], changes, file.parent, write=False
+        )
+        tables.append(scores(file.parent, "iid", "ditto").drop(columns="settings"))
+        assert len(chosen) == 1
+    pd.testing.assert_frame_equal(*tables)
+    assert tables[0]["accuracy"].notna().all()
+
+
+def test_newcomers_play_no_part(file):
+    """They stay newcomers; what they hold is no part of what others are scored on (`test_after.py`)."""
+    entry = "{dataset: digits, scheme: dirichlet, alpha: 0.5, clients: 8, newcomers: 0.25}"
+    tuning = Tuning.parse({"validation": 0.25})
+    changes = [f"partitions.iid={entry}"]
+    held = overrides(load_params(file, changes).partitions["iid"], "iid", "ditto", tuning, {})
+    params = load_params(file, [*changes, *held])
+    assert params.partition("iid-validation").newcomers == 0.25
 
 
 def test_a_try_is_a_partition_of_its_own_with_the_settings_in_place(file):

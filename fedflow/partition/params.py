@@ -43,7 +43,7 @@ class PartitionParams(Settings):
     )
     holdout_stratified: bool = option(True, "hold out of every label its share, not of all samples at random")
     validation: float = option(
-        0.0, "share of a client's training samples that it is scored on instead, for tuning", ge=0, lt=1
+        0.0, "share of each client's training samples that stand in for the test set, for tuning", ge=0, lt=1
     )
     label_noise: LabelNoise | None = option(None, "wrong training labels")
     newcomers: float = option(0.0, "share of the clients that join after the last round", ge=0, lt=1)

@@ -172,7 +172,8 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     """Divide a data set by ``params``. Raises `BadInput` when it cannot be made.
 
     A client is tested on all test samples of the labels it trains on (on all of them where targets are
-    real), unless the scheme or ``holdout`` says otherwise.
+    real), unless the scheme or ``holdout`` says otherwise. With ``validation``, samples that clients hold
+    out stand in for the test set, and the test set plays no part.
     """
     scheme, count = params.build(), len(samples.labels)
     clients = scheme.count(samples) if params.clients is None else params.clients
@@ -202,10 +203,15 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     train, groups = [train[k] for k in chosen], None if groups is None else groups[chosen]
     before = np.concatenate(train)
     pools, own = _test_pools(split, samples, train, chosen)
-    for purpose, stratified in (("holdout", params.holdout_stratified), ("validation", True)):
-        if share := getattr(params, purpose):
-            train, pools = hold_out(train, labels, share, rng(purpose), stratified, f"partition.{purpose}")
-            own = list(np.arange(clients)[:, None])
+    by_label = split.own is None and not params.holdout and labels.dtype.kind != "f"
+    if params.holdout:
+        stratified = params.holdout_stratified
+        train, pools = hold_out(train, labels, params.holdout, rng("holdout"), stratified)
+        own = list(np.arange(clients)[:, None])
+    if params.validation:
+        share, field = params.validation, "partition.validation"
+        train, held = hold_out(train, labels, share, rng("validation"), field=field)
+        pools, own = _validation_pools(held[: clients - newcomers], own, labels if by_label else None)
     smallest = min(map(len, train))
     if smallest < params.min_train:
         accepted = f"fewer: a client got {smallest} samples, min_train is {params.min_train}"
@@ -265,6 +271,23 @@ def _test_pools(
         return [np.arange(len(test_labels))], [np.zeros(1, np.int64)] * len(train)
     pools = [np.flatnonzero(test_labels == c) for c in range(num_classes(labels))]
     return pools, [np.unique(labels[rows]) for rows in train]
+
+
+def _validation_pools(held: Indices, own: Indices, labels: np.ndarray | None) -> tuple[Indices, Indices]:
+    """Test pools of the samples that participants held out, made as `_test_pools` makes them of the test set.
+
+    One per label where clients are tested by label (``labels`` [n]). Where the scheme or ``holdout`` makes
+    the pools, which held-out sample belongs to which is not known: clients with the same pools share theirs.
+    """
+    if labels is not None:
+        everybody = np.sort(np.concatenate(held))
+        return [everybody[labels[everybody] == c] for c in range(num_classes(labels))], own
+    alike: dict[bytes, int] = {}
+    places = [alike.setdefault(np.sort(pools).tobytes(), len(alike)) for pools in own]
+    shared: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in alike]
+    for place, rows in zip(places, held):
+        shared[place].append(rows)
+    return [np.sort(np.concatenate(rows)) for rows in shared], [np.array([place]) for place in places]
 
 
 def _refuse_shared(train: Indices, params: PartitionParams) -> None:

@@ -156,7 +156,8 @@ def _score(
 
     Each distinct model sees each test sample once; its clients are scored from the counts per pool.
     """
-    partition, shared = federation.partition, not federation.partition.held_out
+    partition, (complete, rows) = federation.partition, federation.complete
+    shared = complete is federation.own_test
     local, everywhere, losses = (np.full(len(clients), np.nan) for _ in range(3))
     ids, by_model = np.asarray(clients), np.argsort(model, kind="stable")
     ends = np.searchsorted(model[by_model], np.arange(len(vectors)), side="right")
@@ -167,16 +168,15 @@ def _score(
         needed = np.zeros(len(federation.own_test), dtype=bool)
         needed[samples] = True
         if full and shared:
-            needed[:] = True
+            needed[rows] = True
         hits, loss = _predict(federation, w, federation.own_test, np.flatnonzero(needed))
         counts = (np.bincount(pool, each[samples], len(pools)) for each in (hits, loss, np.ones_like(hits)))
         right, lost, size = (np.bincount(owner, count[own], len(members)) for count in counts)
         tested = members[size > 0]  # a client without test samples stays nan
         local[tested], losses[tested] = (sums[size > 0] / size[size > 0] for sums in (right, lost))
         if full:
-            complete = federation.test
-            over_all = hits if shared else _predict(federation, w, complete, np.arange(len(complete)))[0]
-            everywhere[members] = over_all.mean()
+            over_all = hits if shared else _predict(federation, w, complete, rows)[0]
+            everywhere[members] = over_all[rows].mean()
     return local, everywhere, losses
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import numpy as np
 import torch
 
 from fedflow.data import Dataset, Examples, load_prepared
@@ -36,6 +37,13 @@ class Federation:
     def own_test(self) -> Examples:
         """The examples that test pools point into: the training split where clients hold some of it out."""
         return self.train if self.partition.held_out else self.test
+
+    @functools.cached_property
+    def complete(self) -> tuple[Examples, np.ndarray]:
+        """The examples and rows of the complete test set: all that clients held out while tuning."""
+        if self.partition.params.get("validation"):
+            return self.train, np.unique(self.partition.pool_indices)
+        return self.test, np.arange(len(self.test))
 
     @property
     def mean_samples(self) -> float:

@@ -8,11 +8,11 @@ def test_the_learning_rate_that_learns_is_chosen_and_used(api, root, mlflow_runs
     from flows.federate import federate
     from flows.tune import tune
 
-    grid = "tuning={grid: {training.lr: [1.0e-06, 0.1]}, rounds: 2}"
+    grid = "tuning={grid: {training.lr: [1.0e-06, 0.1]}, rounds: 2, widen: 0}"
     assert tune("digits-6", ["fedavg"], settings=[grid], root=str(root)) == {"fedavg": {"training.lr": 0.1}}
-    scores = pd.read_csv(root / "tuning" / "digits-6.csv")
+    scores = pd.read_csv(root / "tuning" / "digits-6" / "fedavg.csv")
     assert scores["training.lr"].tolist() == [1e-6, 0.1]
-    assert scores.validation_accuracy.idxmax() == 1
+    assert scores.accuracy.idxmax() == 1 and scores.chosen.tolist() == [False, True]
     assert yaml.safe_load((root / "params.yaml").read_text())["tuned"]["digits-6"] == {
         "fedavg": {"training": {"lr": 0.1}}
     }

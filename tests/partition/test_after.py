@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedflow.data import Column
 from fedflow.errors import BadInput, FedflowError
 from fedflow.partition import Partition, PartitionParams, Samples, make_partition
 from fedflow.partition.after.difficulty import by_difficulty
@@ -145,20 +146,55 @@ def test_a_client_always_keeps_one_sample_and_is_tested_on_one():
         assert [len(rows) for rows in (*train, *test)] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("holdout", [0, 0.2])
-def test_validation_samples_come_from_what_is_trained_on(holdout):
-    plain = make(scheme="dirichlet", alpha=0.5, holdout=holdout)
-    tuned = make(scheme="dirichlet", alpha=0.5, holdout=holdout, validation=0.25)
-    assert tuned.held_out
+def held_by(plain, tuned, k: int) -> set[int]:
+    """What client k trains on without validation, and not with it."""
+    return set(plain.train(k).tolist()) - set(tuned.train(k).tolist())
+
+
+@pytest.mark.parametrize("late", [0, 0.2])
+def test_the_validation_pools_are_those_of_the_test_set_made_of_what_participants_hold_out(late):
+    """So a try is judged by what the table reports: all samples of the labels that a client has."""
+    entry = {"scheme": "dirichlet", "alpha": 0.5, "newcomers": late}
+    plain, tuned = make(**entry), make(validation=0.25, **entry)
+    assert tuned.held_out and tuned.newcomers == plain.newcomers
+    held = [held_by(plain, tuned, k) for k in range(100)]
+    assert [len(own) for own in held] == [max(1, round(0.25 * n)) for n in plain.sizes]
+    everybody = np.array(sorted(set().union(*held[: plain.participants])))
+    for k in range(plain.participants):
+        assert set(tuned.train(k).tolist()) < set(plain.train(k).tolist())
+        labels = np.unique(CIFAR.labels[plain.train(k)])
+        assert tuned.test(k).tolist() == everybody[np.isin(CIFAR.labels[everybody], labels)].tolist()
+    for k in range(plain.participants, 100):  # newcomers have no part in tuning
+        assert not set(tuned.pool_indices.tolist()) & held[k]
+
+
+@pytest.mark.parametrize(
+    "entry", [{"scheme": "dirichlet", "alpha": 0.5, "holdout": 0.2}, {"scheme": "acid", "anonymous": True}]
+)
+def test_where_clients_have_test_sets_of_their_own_they_are_validated_on_their_own(entry):
+    plain, tuned = make(**entry), make(validation=0.25, **entry)
     for k in range(100):
-        train, validation = set(tuned.train(k).tolist()), set(tuned.test(k).tolist())
-        assert not train & validation
-        assert train | validation == set(plain.train(k).tolist())
-        assert len(validation) == max(1, round(0.25 * plain.sizes[k]))
-        if holdout:
-            assert not set(plain.test(k).tolist()) & (train | validation)
-    if not holdout:  # positions of training samples; the test split plays no part
-        assert max(tuned.pool_indices) >= len(CIFAR.test_labels)
+        assert set(tuned.test(k).tolist()) == held_by(plain, tuned, k)
+        if "holdout" in entry:
+            assert not set(plain.test(k).tolist()) & set(plain.train(k).tolist())
+
+
+def test_clients_of_one_test_pool_share_what_they_hold_out():
+    domains = np.arange(600) % 3
+    samples = Samples(np.arange(600) % 2, np.arange(60) % 2, {"site": Column(domains, domains[:60])})
+    entry = {"scheme": "domains", "column": "site", "clients": 6}
+    plain, tuned = make(samples, **entry), make(samples, validation=0.2, **entry)
+    for k in range(6):
+        alike = [j for j in range(6) if np.array_equal(plain.test(j), plain.test(k))]
+        assert len(alike) == 2
+        assert set(tuned.test(k).tolist()) == set().union(*(held_by(plain, tuned, j) for j in alike))
+
+
+def test_real_targets_are_validated_on_all_that_is_held_out():
+    samples = Samples(np.linspace(0, 1, 300), np.linspace(0, 1, 30))
+    plain, tuned = (make(samples, scheme="iid", clients=5, **v) for v in ({}, {"validation": 0.2}))
+    everybody = set().union(*(held_by(plain, tuned, k) for k in range(5)))
+    assert all(set(tuned.test(k).tolist()) == everybody for k in range(5))
 
 
 @pytest.mark.parametrize("purpose", ["holdout", "validation"])
