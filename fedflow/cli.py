@@ -96,7 +96,7 @@ def run(
         typer.Option(help="inline (no server), threads, processes, dask or ray; default from params.yaml."),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Shards per round; default from params.yaml.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the result files.")] = None,
+    out: Annotated[str | None, typer.Option(help="Folder of the result files.")] = None,
     sweep: Annotated[str | None, typer.Option(help="MLflow parent run to list this run under.")] = None,
     root: Root = Path(),
 ) -> None:
@@ -104,21 +104,22 @@ def run(
 
     A run that was cut off goes on from its last checkpoint when the same command is given again.
     """
+    from fedflow.arguments import check_arguments
     from fedflow.config import load_params
     from fedflow.experiment import Experiment
 
     changes = [_full_name(change, method) for change in settings or []]
-    changes += [f"engine.executor={executor}"] if executor else []
+    changes += [f"engine.executor={executor}"] if executor is not None else []
     changes += [f"engine.workers={workers}"] if workers is not None else []
+    check_arguments(out=out, sweep=sweep)
     params = load_params(root / "params.yaml", changes)
     experiment = Experiment(params, partition, method, seed, root, sweep)
     experiment.check()
     with _federating(params.engine.executor) as federate:
         metrics = federate(
-            partition, method, seed, settings=changes, root=str(root), sweep=sweep,
-            out=str(out) if out else None,
+            partition, method, seed, settings=changes, root=str(root), out=out, sweep=sweep
         )  # fmt: skip
-    _print_metrics(metrics, out or experiment.results_folder)
+    _print_metrics(metrics, Path(out) if out else experiment.results_folder)
 
 
 @app.command()
@@ -131,9 +132,11 @@ def sweep(
 
     For example `fedflow sweep --set grid.seeds=[0,1,2] --name three-seeds`.
     """
+    from fedflow.arguments import check_arguments
     from fedflow.config import load_params
     from fedflow.experiment import Experiment
 
+    check_arguments(name=name)
     params = load_params(root / "params.yaml", settings or [])
     cells = list(product(params.grid.partitions, params.grid.methods, params.grid.seeds))
     for cell in cells:
@@ -337,7 +340,7 @@ def partitions(context: typer.Context, root: Root = Path()) -> None:
 @partitions_app.command()
 def compare(
     names: Annotated[list[str], typer.Argument(help="Names under `partitions` in params.yaml.")],
-    out: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("report/heterogeneity.png"),
+    out: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("heterogeneity.png"),
     settings: Set = None,
     root: Root = Path(),
 ) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 import yaml
 
+from fedflow.arguments import check_name
 from fedflow.data import DatasetParams
 from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.local.training import LocalTraining
@@ -23,6 +25,9 @@ from fedflow.tuning import Tuning
 PARAMS = Path("params.yaml")
 CLUSTERS = ("dask", "ray")
 EXECUTORS = ("inline", "threads", "processes", *CLUSTERS)
+
+WORD = r'"[^"]+"|[^".]+'
+SETTING = re.compile(rf"({WORD})(\.({WORD}))*")
 
 
 class EngineSettings(Settings):
@@ -71,6 +76,9 @@ class ModelParams(Settings):
         for name in self.options:
             if name not in known_options(self.name):
                 raise unknown_name(f"models.options.{name}", name, known_options(self.name))
+        for name, value in self.options.items():
+            if isinstance(value, list) and any(isinstance(width, int) and width < 1 for width in value):
+                raise BadInput(f"models.options.{name}", value, "a list, each item a whole number >= 1")
 
 
 class Grid(Settings):
@@ -161,6 +169,9 @@ class Params(Settings):
         return getattr(self.method(method, partition)[0], "public", None)
 
     def validate(self) -> None:
+        for section in ("data", "partitions"):
+            for name in getattr(self, section):
+                check_name(section, name)
         for name in self.data:
             self.dataset(name)
         for name in self.models:
@@ -175,22 +186,19 @@ class Params(Settings):
         for name, entry in self.tuned.items():
             if name not in self.partitions:
                 raise unknown_name(f"tuned.{name}", name, self.partitions)
+            if not isinstance(entry, dict | None):
+                raise BadInput(f"tuned.{name}", entry, "a mapping of methods to their settings")
             for method in entry or {}:
                 self.method(method, name)
         for name in self.grid.datasets:
             _entry("data", self.data, name)
         for name in self.grid.partitions:
-            used = {self.partition(name).dataset: f"{name} divides"}
-            used |= {
-                public: f"{m} lets the server hold"
-                for m in self.grid.methods
-                if (public := self.public(m, name))
-            }
-            for dataset, use in used.items():
-                if dataset not in self.grid.datasets:
-                    raise BadInput(
-                        "grid.datasets", self.grid.datasets, f"a list with {dataset!r}, which {use}"
-                    )
+            uses = [(self.partition(name).dataset, f"{name} divides")]
+            uses += [(self.public(method, name), f"{method} reads") for method in self.grid.methods]
+            for dataset, use in uses:
+                if dataset is not None and dataset not in self.grid.datasets:
+                    accepted = f"a list with {dataset!r}, which {use}"
+                    raise BadInput("grid.datasets", self.grid.datasets, accepted)
 
 
 def load_params(path: Path = PARAMS, overrides: Sequence[str] = ()) -> Params:
@@ -199,8 +207,10 @@ def load_params(path: Path = PARAMS, overrides: Sequence[str] = ()) -> Params:
     What the file gives without them stays known as ``plain``.
     Raises `FedflowError` (no such file, not YAML) or `BadInput` (a field that is not accepted).
     """
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise FedflowError(f"cannot read {path}: not a regular file")
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml.load(path.read_text(), UniqueKeys)
     except OSError as error:
         raise FedflowError(
             f"cannot read {path}: {error.strerror}; run in the project's folder or name it with --root"
@@ -216,21 +226,45 @@ def load_params(path: Path = PARAMS, overrides: Sequence[str] = ()) -> Params:
     return Params.parse(values)._remember(unchanged)
 
 
+class UniqueKeys(yaml.SafeLoader):
+    """YAML in which a key that comes twice in a mapping is an error: the first value would be lost."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            name = key.tag, str(key.value)
+            if name in seen:
+                raise yaml.composer.ComposerError(
+                    problem=f"found the key {key.value!r} twice", problem_mark=key.start_mark
+                )
+            seen.add(name)
+        return node
+
+
 def set_value(values: dict, override: str) -> None:
-    """Apply one ``a.b.c=value`` (value in YAML) to nested mappings, in place."""
+    """Apply one ``a.b.c=value`` (value in YAML) to nested mappings, in place.
+
+    Names that are there are found with their dots, as in ``partitions.my.part.alpha=1``; new ones with dots
+    need quotes: ``partitions."my.part"={...}``.
+    """
     name, sign, text = override.partition("=")
-    if not sign or not all(name.split(".")):
+    if not sign or not SETTING.fullmatch(name):
         raise BadInput("--set", override, "section.field=value, for example run.rounds=5")
     try:
-        value = yaml.safe_load(text)
+        value = yaml.load(text, UniqueKeys)
     except yaml.YAMLError:
         raise BadInput("--set", override, "a value in YAML after the = sign") from None
-    *parents, last = name.split(".")
-    for parent in parents:
-        if not isinstance(values.get(parent), dict):
-            values[parent] = {}
-        values = values[parent]
-    values[last] = value
+    words = [word.strip('"') for word in re.findall(WORD, name)]
+    while words:
+        longest = range(len(words), 0, -1)
+        known = next((n for n in longest if ".".join(words[:n]) in values), 1)
+        key, words = ".".join(words[:known]), words[known:]
+        if not words:
+            values[key] = value
+        elif not isinstance(values.get(key), dict):
+            values[key] = {}
+        values = values[key]
 
 
 def _untune(values: dict, override: str) -> None:
@@ -238,11 +272,12 @@ def _untune(values: dict, override: str) -> None:
     section, *path = override.partition("=")[0].split(".")
     if section != "methods" or len(path) < 2:
         return
-    for tuned in (values.get("tuned") or {}).values():
-        place = tuned or {}
+    tuned = values.get("tuned")
+    for place in tuned.values() if isinstance(tuned, dict) else ():
         for parent in path[:-1]:
-            place = place.get(parent) or {}
-        place.pop(path[-1], None)
+            place = place.get(parent) if isinstance(place, dict) else None
+        if isinstance(place, dict):
+            place.pop(path[-1], None)
 
 
 def digest(value: Mapping[str, Any]) -> str:

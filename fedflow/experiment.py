@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
+from fedflow.arguments import argument
 from fedflow.code import code_digest
 from fedflow.config import Params, digest
 from fedflow.data import Dataset, is_current, load_prepared, prepare, within
@@ -55,6 +56,10 @@ class Experiment:
     seed: int
     root: Path = Path()
     sweep: str | None = None  # the MLflow parent run that this run belongs to
+
+    def __post_init__(self) -> None:
+        for name in ("partition", "method", "seed", "sweep"):
+            object.__setattr__(self, name, argument(name, getattr(self, name)))
 
     @property
     def dataset(self) -> str:

@@ -1,13 +1,14 @@
-"""What the stages of ``dvc.yaml`` are made from, as small files: a stage runs again when its own file changes.
+"""What the stages of ``dvc.yaml`` are made from, as small files: a stage runs again when its own changes.
 
-DVC sees neither files outside the project nor which data set, network, public data or tuned values a partition or
-a run uses. ``fedflow fingerprint`` writes it down below ``data/fingerprints``:
+DVC sees neither files outside the project nor which data set, network, public data or tuned values a
+partition or a run uses. ``fedflow fingerprint`` writes it down below ``data/fingerprints``:
 
-* ``files/datasets/<dataset>.json``: how the data set is prepared, and the SHA-256 of all files it is read from;
+* ``files/datasets/<dataset>.json``: how the data set is prepared, and the SHA-256 of all files it is read
+  from;
 * ``files/losses/<partition>.json``: the SHA-256 of the partition's ``difficulty.losses``;
 * ``inputs/partitions/<partition>.json``: the partition's parameters and the content of its data set;
-* ``inputs/runs/<partition>/<method>.json``: method, training, run, network and data of the runs with any seed, and
-  a hash of the code that only this method uses.
+* ``inputs/runs/<partition>/<method>.json``: method, training, run, network and data of the runs with any
+  seed, and a hash of the code that the method imports from `fedflow.methods`.
 
 Parameters are written as they are used: with defaults, and with what was tuned.
 """
@@ -28,8 +29,8 @@ FOLDER = Path("data") / "fingerprints"
 def fingerprint_files(params: Params, root: Path = Path()) -> None:
     """Write ``files/`` for the data sets and partitions of the grid.
 
-    A file that is gone keeps the sum of its last fingerprint: a clone of the project that pulls prepared data can
-    do without the files they were read from.
+    A file that is gone keeps the sum of its last fingerprint: a clone of the project that pulls prepared
+    data can do without the files they were read from.
     """
     folder = root / FOLDER / "files"
     files: dict[Path, Any] = {}

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from fedflow.arguments import check_arguments
 from fedflow.config import load_params
 from fedflow.experiment import Experiment, perform, prepare_dataset, prepare_partition
 from fedflow.simulation.executors import Inline
@@ -22,6 +23,7 @@ def federate(
 
     Arguments as of the flow of the same name (`flows.federate`).
     """
+    check_arguments(settings=settings, root=root, out=out)
     params = load_params(Path(root) / "params.yaml", settings or [])
     experiment = Experiment(params, partition, method, seed, Path(root), sweep)
     experiment.check()

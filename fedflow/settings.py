@@ -14,6 +14,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self, dataclass_transform
 
+import numpy as np
+
 from fedflow.errors import BadInput, unknown_name
 
 
@@ -100,7 +102,8 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def check(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
-    """``value`` converted to ``hint`` and within its bounds, or `BadInput`."""
+    """``value`` converted to ``hint``, NumPy's numbers to Python's, and within its bounds; or `BadInput`."""
+    value = _plain(value)
     accepted = describe(hint, metadata)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
@@ -127,7 +130,7 @@ def check(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
     if hint is float and type(value) in (int, str):
         try:
             value = float(value)  # YAML reads 1e-3 as text
-        except ValueError:
+        except (ValueError, OverflowError):
             raise BadInput(name, value, accepted) from None
     if hint in (int, float, str, bool) and (
         type(value) is not hint or (hint is float and not math.isfinite(value))
@@ -143,6 +146,17 @@ def check(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
     }
     if not all(tests[op](bound) for op, bound in metadata.get("bounds", {}).items()):
         raise BadInput(name, value, accepted)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """The value with Python's numbers in place of NumPy's, within lists and mappings too."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    if type(value) is dict:
+        return {key: _plain(item) for key, item in value.items()}
     return value
 
 

@@ -302,7 +302,7 @@ def overrides(
 ) -> list[str]:
     """The changes to params.yaml that make one try: the partition ``<name>-validation``, and the settings."""
     held = dict(entry) | {"validation": tuning.validation}
-    changes = [f"partitions.{partition}-validation={yaml.safe_dump(held, default_flow_style=True)}"]
+    changes = [f'partitions."{partition}-validation"={yaml.safe_dump(held, default_flow_style=True)}']
     changes += [f"run.rounds={tuning.rounds}"] if tuning.rounds else []
     changes += [f"run.fine_tune={str(tuning.measure == 'tuned').lower()}"]
     return changes + [f"methods.{method}.{name}={value}" for name, value in tried.items()]

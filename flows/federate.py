@@ -5,6 +5,7 @@ from typing import Any
 
 from prefect import flow
 
+from fedflow.arguments import check_arguments
 from fedflow.config import load_params
 from fedflow.experiment import Experiment, perform
 from fedflow.terminal import RoundBar
@@ -39,8 +40,10 @@ def federate(
         out: where the result files go (default results/<partition>/<method>/<seed>)
         sweep: name of the MLflow parent run
     """
+    check_arguments(settings=settings, root=root, out=out)
     params = load_params(Path(root) / "params.yaml", settings or [])
     experiment = Experiment(params, partition, method, seed, Path(root), sweep)
+    experiment.check()
     for name in experiment.datasets:
         prepare_data(params, name, root)
     make_partition(params, partition, root)

@@ -4,15 +4,17 @@ from pathlib import Path
 
 from prefect import flow
 
+from fedflow.arguments import check_arguments
 from fedflow.config import load_params
 from flows.sweep import sweep
 from tasks.inputs import make_partition, prepare_data
 from tasks.report import make_report
 
 
-@flow(name="pipeline", log_prints=True)
+@flow(name="pipeline", log_prints=True, validate_parameters=False)
 def pipeline(settings: list[str] | None = None, root: str = ".") -> str:
     """Make every dataset and partition of the grid, run the grid, write the report; returns its path."""
+    check_arguments(settings=settings, root=root)
     params = load_params(Path(root) / "params.yaml", settings or [])
     for dataset in sorted({params.partition(name).dataset for name in params.grid.partitions}):
         prepare_data(params, dataset, root)

@@ -5,12 +5,13 @@ from typing import Any
 
 from prefect import flow
 
+from fedflow.arguments import check_arguments
 from fedflow.config import load_params
 from fedflow.tuning import tune as choose_settings
 from flows.federate import federate
 
 
-@flow(name="tune", log_prints=True)
+@flow(name="tune", log_prints=True, validate_parameters=False)
 def tune(
     partition: str,
     methods: list[str] | None = None,
@@ -27,6 +28,7 @@ def tune(
         root: the project's folder
         write: put what is chosen under ``tuned`` in params.yaml
     """
+    check_arguments(partition=partition, methods=methods, settings=settings, root=root, write=write)
     params = load_params(Path(root) / "params.yaml", settings or [])
     names = methods or params.grid.methods
     return choose_settings(params, partition, federate, names, settings or [], Path(root), write)

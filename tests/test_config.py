@@ -1,5 +1,6 @@
 """``params.yaml``: its defaults, changes from the command line, and errors that name the field."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -184,3 +185,80 @@ def test_every_method_can_be_named_in_the_grid():
     for name in METHODS:  # dvc.yaml depends on both
         assert name in load().methods
         assert (ROOT / "fedflow" / "methods" / f"{name}.py").is_file()
+
+
+@pytest.mark.parametrize("section", ["data", "partitions"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../p", "/p", "a/b", "a b", "a\0b", ".hidden", "größe", "a:b"]
+)
+def test_names_that_cannot_be_folders_are_refused(tmp_path, section, name):
+    values = yaml.safe_load(SHIPPED.read_text())
+    values[section][name] = dict(next(iter(values[section].values())))
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
+    with pytest.raises(BadInput, match=rf"^{section}: .*a name of letters, digits and - _ \.") as error:
+        load_params(tmp_path / "params.yaml")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["my.part", "my_part-2", "_", "3"])
+def test_names_with_dots_can_be_changed_like_others(tmp_path, name):
+    values = yaml.safe_load(SHIPPED.read_text())
+    values["partitions"] |= {
+        name: values["partitions"]["mnist5k-dir"] | {"label_noise": {"kind": "symmetric", "ratio": 0.1}}
+    }
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
+    changes = [f"partitions.{name}.alpha=7", f"partitions.{name}.label_noise.ratio=0.2"]
+    entry = load_params(tmp_path / "params.yaml", changes).partition(name)
+    assert entry.parameters["alpha"] == 7 and entry.label_noise.ratio == 0.2
+
+
+def test_quotes_make_a_new_name_with_dots():
+    params = load(
+        'partitions."my.part"={dataset: digits, scheme: iid, clients: 2}', "grid.datasets=[digits, mnist5k]"
+    )
+    assert params.partition("my.part").clients == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["tuned.mnist5k-dir=[fedavg]"], r"^tuned.mnist5k-dir: \['fedavg'\] .*a mapping of methods"),
+        (["tuned.mnist5k-dir=5"], r"^tuned.mnist5k-dir: 5 .*a mapping of methods"),
+        (["tuned.mnist5k-dir=5", "methods.ditto.lam=1"], r"^tuned.mnist5k-dir: 5 .*a mapping of methods"),
+        (["tuned=5", "methods.ditto.lam=1"], r"^tuned: 5 .*a mapping"),
+        ([f"training.batch_size={10**30}"], r"^training.batch_size: 10+ .*a whole number >= 0 and <= "),
+        ([f"training.lr={10**400}"], r"^training.lr: 10+ .*a number > 0"),
+        (["models.digits.options.hidden=[0]"], r"^models.digits.options.hidden: \[0\] .*>= 1"),
+        (["run={rounds: 5, rounds: 6}"], r"^--set: .*a value in YAML"),
+        (["methods.flt.public=fmnist", "grid.methods=[flt]"], r"^grid.datasets: .*'fmnist', which flt"),
+    ],
+)  # fmt: skip
+def test_values_that_used_to_crash_or_pass_are_refused(changes, message):
+    with pytest.raises(BadInput, match=message) as error:
+        load(*changes)
+    assert "\n" not in str(error.value)
+
+
+def test_a_key_that_comes_twice_is_refused(tmp_path):
+    """The first one would be lost without a word."""
+    text = SHIPPED.read_text().replace("  ditto: {lam: 1.0}\n", "  ditto: {lam: 1.0}\n  ditto: {lam: 2.0}\n")
+    (tmp_path / "params.yaml").write_text(text)
+    with pytest.raises(
+        FedflowError, match=r"not valid YAML: found the key 'ditto' twice .*line \d+"
+    ) as error:
+        load_params(tmp_path / "params.yaml")
+    assert "\n" not in str(error.value)
+
+
+def test_a_merged_key_may_be_set_again(tmp_path):
+    entries = "\n  base: &base {dataset: mnist5k, scheme: iid, clients: 2}\n  more: {<<: *base, clients: 3}\n"
+    (tmp_path / "params.yaml").write_text(
+        SHIPPED.read_text().replace("\npartitions:\n", f"\npartitions:{entries}")
+    )
+    assert load_params(tmp_path / "params.yaml").partition("more").clients == 3
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "params.yaml")
+    with pytest.raises(FedflowError, match=r"params.yaml: not a regular file$"):
+        load_params(tmp_path / "params.yaml")

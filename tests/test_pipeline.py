@@ -196,11 +196,12 @@ def test_a_replaced_file_of_the_data_root_is_read_again(project):
 
 
 def test_old_data_never_come_back_from_the_cache(project):
+    before = prepared("mnist")
     write_images(2)
     assert call(["prepare", "mnist"]) == 0
     new = prepared("mnist")
     repro()
-    assert prepared("mnist") == new
+    assert prepared("mnist") == new != before
 
 
 def test_without_the_files_prepared_data_are_enough(project, monkeypatch):

@@ -2,6 +2,7 @@ import pickle
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedflow.errors import BadInput, unknown_name
@@ -56,6 +57,13 @@ def test_defaults_are_values_of_their_types() -> None:
         ("layers", (1, 2), [1, 2]),
         ("pair", [1, 2.5], (1.0, 2.5)),
         ("more", {"a": [1]}, {"a": [1]}),
+        ("rate", np.float64(0.05), 0.05),
+        ("rate", np.int64(1), 1.0),
+        ("count", np.int64(3), 3),
+        ("flag", np.bool_(True), True),
+        ("layers", [np.int32(8), 4], [8, 4]),
+        ("pair", (np.float32(0.5),), (0.5,)),
+        ("more", {"a": [np.int64(1)], "b": {"c": np.float64(2)}}, {"a": [1], "b": {"c": 2.0}}),
         ("inner", {"depth": 3}, Inner(depth=3)),
         ("inner", Inner(depth=3), Inner(depth=3)),
     ],
@@ -76,6 +84,9 @@ def test_plain_values_become_those_of_the_field(field: str, given: Any, value: A
         ("rate", "fast", "a number > 0 and <= 1"),
         ("rate", True, "a number > 0 and <= 1"),
         ("rate", None, "a number > 0 and <= 1"),
+        ("rate", np.float64("nan"), "a number > 0 and <= 1"),
+        ("rate", np.bool_(True), "a number > 0 and <= 1"),
+        ("count", np.float64(2), "a whole number >= 1 and < 10"),
         ("count", 2.0, "a whole number >= 1 and < 10"),
         ("count", True, "a whole number >= 1 and < 10"),
         ("count", 10, "a whole number >= 1 and < 10"),

@@ -18,7 +18,7 @@ class LocalTraining(Settings):
     section = "training"
     epochs: int = option(1, "local epochs", symbol="E", ge=1)
     batch_size: int = option(
-        10, "samples per batch; the last one may be smaller; 0 = full gradient", symbol="B", ge=0
+        10, "samples per batch; the last one may be smaller; 0 = full gradient", symbol="B", ge=0, le=10**9
     )
     lr: float = option(0.05, "client learning rate", symbol="eta", gt=0)
     momentum: float = option(0.0, "SGD momentum", symbol="rho", ge=0, lt=1)

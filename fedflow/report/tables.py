@@ -140,7 +140,7 @@ def curve_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def headline(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, float]]]:
-    """Mean local and global accuracy over seeds, by metric, partition and method: what ``dvc exp show`` shows."""
+    """Mean accuracy over seeds, by metric (local, global), partition and method: for ``dvc exp show``."""
     values: dict[str, dict[str, dict[str, float]]] = {}
     for metric in ("local_accuracy", "global_accuracy"):
         for partition, group in by_partition(runs).items():

@@ -200,10 +200,9 @@ def test_a_file_of_the_data_root_is_watched(
 ) -> None:
     """Replacing a subset by the full set, or another layout of it, must not keep training on the subset."""
     root, out, source = tmp_path / "root", tmp_path / "out", {"source": "cifar100_mini"}
-    images = {
-        f"x_{split}": np.zeros((n, 32, 32, 3), np.uint8) for split, n in (("train", 200), ("test", 100))
-    }
-    labels = {f"y_{split}": np.arange(n) % 100 for split, n in (("train", 200), ("test", 100))}
+    sizes = {"train": 200, "test": 100}
+    images = {f"x_{split}": np.zeros((n, 32, 32, 3), np.uint8) for split, n in sizes.items()}
+    labels = {f"y_{split}": np.arange(n) % 100 for split, n in sizes.items()}
     root.mkdir()
     file = npz(**images, **labels).rename(root / "cifar100_mini.npz")
     monkeypatch.setenv("FEDFLOW_DATA", str(root))

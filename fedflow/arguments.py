@@ -1,0 +1,49 @@
+"""What experiments and flows are asked for, checked as strictly as the options of the command line."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from fedflow.errors import BadInput
+from fedflow.settings import check
+
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+WHOLE = {"bounds": {"ge": 0}}
+
+ARGUMENTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "partition": (str, {}),
+    "method": (str, {}),
+    "seed": (int, WHOLE),
+    "partitions": (list[str] | None, {}),
+    "methods": (list[str] | None, {}),
+    "seeds": (list[int] | None, WHOLE),
+    "settings": (list[str] | None, {}),
+    "root": (str, {}),
+    "out": (str | None, {}),
+    "sweep": (str | None, {}),
+    "name": (str, {}),
+    "write": (bool, {}),
+}
+NAMES = ("sweep", "name")  # they become parts of paths, and keys of other tools
+
+
+def argument(name: str, value: Any) -> Any:
+    """The value of a parameter of `ARGUMENTS`, NumPy numbers and paths as plain ones; raises `BadInput`."""
+    hint, bounds = ARGUMENTS[name]
+    value = check(name, str(value) if isinstance(value, Path) else value, hint, bounds)
+    if value == "":
+        raise BadInput(name, value, "text that is not empty")
+    return value if value is None or name not in NAMES else check_name(name, value)
+
+
+def check_arguments(**given: Any) -> None:
+    """Raise `BadInput` for the first parameter with a value that is not accepted."""
+    for name, value in given.items():
+        argument(name, value)
+
+
+def check_name(field: str, value: Any) -> str:
+    """``value`` if it can name a data set, partition or sweep: such names become folders. Else `BadInput`."""
+    if not isinstance(value, str) or not NAME.fullmatch(value):
+        raise BadInput(field, value, "a name of letters, digits and - _ . that does not start with a dot")
+    return value

@@ -1,0 +1,94 @@
+"""Parameters of experiments and flows: refused in one line, before anything is made."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import make_project
+
+from fedflow import inline
+from fedflow.config import load_params
+from fedflow.errors import BadInput
+from fedflow.experiment import Experiment
+from flows.federate import federate
+from flows.pipeline import pipeline
+from flows.sweep import sweep
+from flows.tune import tune
+
+RUN = {"partition": "skewed", "method": "fedavg"}
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project in the current folder that nothing may be added to."""
+    monkeypatch.chdir(make_project(tmp_path))
+    yield tmp_path
+    assert [file.name for file in tmp_path.iterdir()] == ["params.yaml"]
+
+
+@pytest.mark.parametrize("flow", [federate.fn, inline.federate], ids=["flow", "inline"])
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"seed": "x"}, "seed: 'x' .*a whole number >= 0"),
+        ({"seed": "0"}, "seed: '0' "),
+        ({"seed": -1}, "seed: -1 "),
+        ({"seed": 1.5}, "seed: 1.5 "),
+        ({"seed": None}, "seed: None "),
+        ({"seed": True}, "seed: True "),
+        ({"partition": ["skewed"]}, r"partition: \['skewed'\] .*expected text"),
+        ({"method": {"name": "fedavg"}}, "method: .*expected text"),
+        ({"settings": "run.rounds=5"}, "settings: 'run.rounds=5' .*a list, each item text"),
+        ({"settings": [5]}, "settings: 5 .*a list, each item text"),
+        ({"root": None}, "root: None .*expected text"),
+        ({"root": 5}, "root: 5 .*expected text"),
+        ({"root": ""}, "root: '' .*text that is not empty"),
+        ({"out": 5}, "out: 5 .*expected text"),
+        ({"out": ""}, "out: '' .*text that is not empty"),
+        ({"sweep": 5}, "sweep: 5 .*expected text"),
+        ({"sweep": ""}, "sweep: '' .*text that is not empty"),
+        ({"sweep": "a/b"}, "sweep: 'a/b' .*a name of letters"),
+        ({"sweep": ".a"}, "sweep: '.a' .*does not start with a dot"),
+    ],
+    ids=str,
+)
+def test_a_run_with_a_bad_parameter_is_refused(flow, given, says):
+    with pytest.raises(BadInput, match=f"^{says}") as error:
+        flow(**RUN | given)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("flow", "given", "says"),
+    [
+        (sweep.fn, {"partitions": "skewed"}, "partitions: 'skewed' .*a list"),
+        (sweep.fn, {"seeds": [0, -1]}, "seeds: -1 .*each item a whole number >= 0"),
+        (sweep.fn, {"methods": [5]}, "methods: 5 .*a list, each item text"),
+        (sweep.fn, {"methods": ["fedavg", "nope"]}, "method.name: 'nope'"),
+        (sweep.fn, {"name": "a b"}, "name: 'a b' .*a name of letters"),
+        (sweep.fn, {"settings": "run.rounds=5"}, "settings: .*a list"),
+        (sweep.fn, {"root": 5}, "root: 5 "),
+        (pipeline.fn, {"settings": [5]}, "settings: 5 .*a list, each item text"),
+        (pipeline.fn, {"root": None}, "root: None "),
+        (tune.fn, {"partition": 5}, "partition: 5 "),
+        (tune.fn, {"partition": "skewed", "methods": "fedavg"}, "methods: 'fedavg' .*a list"),
+        (tune.fn, {"partition": "skewed", "write": "no"}, "write: 'no' .*true or false"),
+    ],
+    ids=str,
+)
+def test_other_flows_check_their_parameters_too(flow, given, says):
+    with pytest.raises(BadInput, match=f"^{says}"):
+        flow(**given)
+
+
+def test_the_parameters_are_checked_here_and_not_by_prefect():
+    """Prefect turns "0" into 0, and its own refusal is no line that a user can act on."""
+    assert not any(flow.should_validate_parameters for flow in (federate, sweep, pipeline, tune))
+
+
+def test_an_experiment_takes_numpy_seeds_and_no_other_kind():
+    params = load_params()
+    assert type(Experiment(params, "skewed", "fedavg", np.int64(3)).seed) is int
+    for seed in ("0", -1, 1.5, None, True, np.float64(1)):
+        with pytest.raises(BadInput, match=r"^seed: "):
+            Experiment(params, "skewed", "fedavg", seed)
