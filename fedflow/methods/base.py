@@ -60,6 +60,17 @@ class Cohort(Protocol):
         """Every client's weight [m], float64, not normalised."""
 
 
+@dataclass(frozen=True)
+class ServerData:
+    """Inputs that a method gives the server, in place of those that the partition sets aside, if any.
+
+    ``dataset`` names one under `data`; ``noise`` is a number of uniform random inputs.
+    """
+
+    dataset: str | None = None
+    noise: int = 0
+
+
 class Passes(NamedTuple):
     """Local work in one round: how often a client goes through all its samples, by what it computes."""
 
@@ -118,6 +129,10 @@ class Method(Settings):
     def introductions(self) -> int:
         """How many times every client is asked before it takes part."""
         return 0
+
+    def server_data(self) -> ServerData | None:
+        """Inputs of the server by the method's own settings; None: those that the partition sets aside."""
+        return None
 
     def learn(self, public: Examples, seed: int) -> Server:
         """What the server gets out of public data before it meets anybody, added to its first state."""
