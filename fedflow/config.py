@@ -166,7 +166,8 @@ class Params(Settings):
 
     def public(self, method: str, partition: str) -> str | None:
         """The data set that the server of this method holds, if the method names one."""
-        return getattr(self.method(method, partition)[0], "public", None)
+        held = self.method(method, partition)[0].server_data()
+        return held.dataset if held else None
 
     def validate(self) -> None:
         for section in ("data", "partitions"):

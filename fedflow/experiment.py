@@ -24,6 +24,7 @@ from fedflow.data.files import reading
 from fedflow.errors import BadInput, FedflowError
 from fedflow.local.expert import expert_losses
 from fedflow.local.training import LocalTraining
+from fedflow.methods.base import ServerData
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import PartitionParams, Samples, load_partition, make_partition
@@ -70,6 +71,10 @@ class Experiment:
         """The data set that is divided, and the one that the method lets the server hold, if it names one."""
         public = self.params.public(self.method, self.partition)
         return [self.dataset, *([public] if public else [])]
+
+    @property
+    def _server_data(self) -> ServerData:
+        return self.params.method(self.method, self.partition)[0].server_data() or ServerData()
 
     @property
     def title(self) -> str:
@@ -146,7 +151,7 @@ class Experiment:
             device=pick_device(engine.device),
             convolution=engine.convolution,
             public=_stored(public[0], "meta.json") if public else None,
-            noise=getattr(method, "noise", 0),
+            noise=self._server_data.noise,
         )
         return Job(files, method, training, self.seed, cohort=engine.cohort, width=engine.width)
 

@@ -17,9 +17,12 @@ from fedflow.errors import FedflowError
 from fedflow.experiment import Experiment, perform, prepare_dataset, prepare_partition
 from fedflow.local.expert import expert_losses
 from fedflow.local.training import LocalTraining
+from fedflow.methods.base import METHODS
+from fedflow.methods.fedavg import FedAvg
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import load_partition
+from fedflow.settings import option
 from fedflow.simulation.executors import Inline
 from fedflow.simulation.rounds import Simulation
 from fedflow.tracking import load_model
@@ -45,6 +48,21 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     prepare_dataset(params, "digits", tmp_path)
     prepare_partition(params, "digits-4", tmp_path)
     return tmp_path
+
+
+class Private(FedAvg):
+    """Settings of a method of one's own, whose names other methods use for the server's data."""
+
+    noise: float = option(1.5, "noise multiplier")
+    public: bool = option(True, "whether the noise is known")
+
+
+def test_only_what_a_method_says_is_data_of_the_server(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "private", Private)
+    experiment = Experiment(load_params(root / "params.yaml"), "digits-4", "private", 0, root)
+    experiment.check()
+    assert experiment.datasets == ["digits"]
+    assert experiment.job.federation.open().public is None
 
 
 @pytest.fixture

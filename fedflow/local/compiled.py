@@ -2,9 +2,10 @@
 
 The network's mean loss and its gradient, one pure function ``(w [D], x [B, ...], y [B]) -> (g [D], F)``, is
 traced once and compiled by TorchInductor for full batches. Every method gains: what it adds to the data loss
-stays as it is written, and smaller last batches are computed as before. Compiled and plain gradients agree
-to the rounding of single precision, so which of them a run uses is decided once, from what it will compute
-and never from a clock, and it belongs to the run's fingerprint.
+stays as it is written, and smaller last batches are computed as before. Dropout's random numbers are an
+input, drawn as in a plain step. Compiled and plain gradients agree to the rounding of single precision, so
+which of them a run uses is decided once, from what it will compute and never from a clock, and it belongs to
+the run's fingerprint.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ import platform
 import shutil
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,10 @@ _LOCK = threading.Lock()  # one compilation at a time: the tracer and the enviro
 class Gradient:
     """``(w, x, y) -> (gradient [D], loss)`` for batches of one shape."""
 
-    def __init__(self, run: Callable[..., Any], x: Tensor, y: Tensor) -> None:
-        self._run, self._kind = run, _kind(x, y)
+    def __init__(
+        self, run: Callable[..., Any], x: Tensor, y: Tensor, draw: Callable[[], Sequence[Tensor]] = tuple
+    ) -> None:
+        self._run, self._kind, self._draw = run, _kind(x, y), draw
 
     def takes(self, x: Tensor, y: Tensor) -> bool:
         """Whether it was compiled for such a batch."""
@@ -51,7 +54,7 @@ class Gradient:
 
     def __call__(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            g, loss = self._run(w.detach().contiguous(), x, y)
+            g, loss = self._run(w.detach().contiguous(), x, y, *self._draw())
         return g, loss
 
     def loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -82,8 +85,6 @@ def why_not(model: FlatModel, training: LocalTraining) -> str | None:
     """Why no gradient of this network can be compiled; None where one can."""
     if model.device.type != "cpu":
         return "only steps on a CPU are compiled"
-    if model.draws_noise:
-        return "the network draws dropout noise"
     if model.buffers:
         return "the network has BatchNorm"
     if training.precision == "bf16":
@@ -132,7 +133,9 @@ def compiled_gradient(
 def _compiled(model: FlatModel, examples: Examples, batch_size: int, folder: str) -> Gradient | None:
     try:
         w, x, y = _example(model, examples, batch_size)
-        gradient = Gradient(_compile(_differentiate(model), Path(folder), w, x, y), x, y)
+        noise = model.drawn_noise(w, x)
+        run = _compile(_differentiate(model), Path(folder), w, x, y, *noise)
+        gradient = Gradient(run, x, y, functools.partial(model.draw_noise, noise))
     except Exception as error:  # whatever the compiler dislikes: there is another way to compute it
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         warnings.warn(f"local steps are not compiled, because that failed ({reason})", stacklevel=3)
@@ -159,9 +162,10 @@ def _compile(function: Callable[..., Any], folder: Path, *inputs: Tensor) -> Cal
     return compiled
 
 
-def _differentiate(model: FlatModel) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
-    def loss(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        return model.loss(model.train_outputs(w, x)[0], y)
+def _differentiate(model: FlatModel) -> Callable[..., tuple[Tensor, Tensor]]:
+    def loss(w: Tensor, x: Tensor, y: Tensor, *noise: Tensor) -> Tensor:
+        with model.given_noise(noise):
+            return model.loss(model.train_outputs(w, x)[0], y)
 
     return torch.func.grad_and_value(loss)
 
@@ -170,6 +174,7 @@ def _example(model: FlatModel, examples: Examples, batch_size: int) -> tuple[Ten
     """A vector and a full batch of the shapes that training has."""
     rows, w = torch.arange(batch_size) % len(examples), model.init(0)
     x, y = examples.inputs(rows, model.dtype), examples.targets(rows)
+    model.seed_noise(0)
     model.train_outputs(w, x)  # builds this thread's modules, which no transform can
     return w, x, y
 

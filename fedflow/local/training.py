@@ -13,7 +13,11 @@ from fedflow.settings import Settings, option
 
 
 class LocalTraining(Settings):
-    """Local SGD of one client in one round. The optimiser state is fresh in every round."""
+    """Local SGD of one client in one round. The optimiser state is fresh in every round.
+
+    A batch of one sample that BatchNorm cannot normalise by itself, because it has one value per channel
+    there, takes its step in evaluation mode: by the running statistics, which stay, and without dropout.
+    """
 
     section = "training"
     epochs: int = option(1, "local epochs", symbol="E", ge=1)

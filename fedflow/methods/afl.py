@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Method, Server, register
+from fedflow.methods.base import Cohort, Method, Passes, Server, register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
@@ -56,6 +56,9 @@ class AFL(Method):
 
     def deliver(self, server: Server, client: int) -> dict[str, Tensor]:
         return {"model": server["average" if self.served == "average" else "model"]}
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        return Passes(epochs, losses=1)
 
     def local(self, client: Client) -> Update:
         w = client.received["model"]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Batch, Client, Moving, Step, Update
-from fedflow.methods.base import register
+from fedflow.methods.base import Passes, Server, register
 from fedflow.methods.common import Personal
 from fedflow.methods.fedavg import FedAvg
 from fedflow.models.flat import FlatModel
@@ -43,6 +43,9 @@ class APFL(Personal, FedAvg):
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"personal": initial, "alpha": initial.new_full((1,), self.alpha)}
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        return Passes(2 * epochs)
 
     def local(self, client: Client) -> Update:
         def step(now: State, batch: Batch) -> tuple[State, Tensor]:

@@ -11,7 +11,7 @@ asked after the last round, before they are served.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -58,6 +58,24 @@ class Cohort(Protocol):
     @property
     def weights(self) -> np.ndarray:
         """Every client's weight [m], float64, not normalised."""
+
+
+@dataclass(frozen=True)
+class ServerData:
+    """Inputs that a method gives the server, in place of those that the partition sets aside, if any.
+
+    ``dataset`` names one under `data`; ``noise`` is a number of uniform random inputs.
+    """
+
+    dataset: str | None = None
+    noise: int = 0
+
+
+class Passes(NamedTuple):
+    """Local work in one round: how often a client goes through all its samples, by what it computes."""
+
+    gradients: float
+    losses: float = 0.0  # alone, without their gradients
 
 
 @dataclass(frozen=True)
@@ -117,6 +135,10 @@ class Method(Settings):
         """How many times every client is asked before it takes part."""
         return 0
 
+    def server_data(self) -> ServerData | None:
+        """Inputs of the server by the method's own settings; None: those that the partition sets aside."""
+        return None
+
     def learn(self, public: Examples, seed: int) -> Server:
         """What the server gets out of public data before it meets anybody, added to its first state."""
         return {}
@@ -155,6 +177,13 @@ class Method(Settings):
     def epochs(self, rng: np.random.Generator, server: Server, client: int) -> int | None:
         """Local epochs of one client, in all its streams; nothing: those of `streams`."""
         return None
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        """What `local` computes, for simulated time: one gradient per step, unless a method says otherwise.
+
+        ``epochs`` are those of all its streams together, ``steps`` the local steps of one epoch.
+        """
+        return Passes(epochs)
 
     def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
         """What one client receives; traffic down is counted from it."""

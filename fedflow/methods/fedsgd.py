@@ -12,11 +12,14 @@ rate follows the client's schedule, and running statistics of BatchNorm are aver
 """
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import register
+from fedflow.methods.base import Passes, Server, register
 from fedflow.methods.fedavg import FedAvg
 
 
 @register("fedsgd", "FedSGD")
 class FedSGD(FedAvg):
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        return Passes(gradients=1)
+
     def local(self, client: Client) -> Update:
         return client.update(model=client.full_step(client.received["model"]), weight=self.weight(client))

@@ -6,7 +6,7 @@ from torch import Tensor
 from fedflow.data import Examples
 from fedflow.errors import BadInput
 from fedflow.local.client import EVALUATION_BATCH
-from fedflow.methods.base import Cohort, Method, Server
+from fedflow.methods.base import Cohort, Method, Server, ServerData
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
@@ -29,6 +29,9 @@ class FLIS(Method):
     def validate(self) -> None:
         if self.noise and self.public is not None:
             raise BadInput("method.noise", self.noise, "0 where public names a data set")
+
+    def server_data(self) -> ServerData:
+        return ServerData(self.public, self.noise)
 
     def learn(self, public: Examples, seed: int) -> Server:
         """``auxiliary``, the number of the server's inputs: a run without any ends before it trains."""

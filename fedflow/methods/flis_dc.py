@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Dissimilarity, Server, register
+from fedflow.methods.base import Cohort, Dissimilarity, Passes, Server, register
 from fedflow.methods.flis import FLIS, similarity
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -59,6 +59,9 @@ class FLISDC(FLIS):
     def choose(self, client: Client) -> Tensor:
         """The model with the lowest training loss, scalar int64."""
         return torch.stack([client.full_loss(w) for w in client.received["models"]]).argmin()
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        return Passes(epochs, losses=len(server["models"]))
 
     def local(self, client: Client) -> Update:
         w = client.fit(start=client.received["models"][self.choose(client)])

@@ -33,7 +33,7 @@ from fedflow.errors import BadInput
 from fedflow.heterogeneity.encoder import ENCODERS, autoencoder, embed, fine_tune, pixels, pretrain
 from fedflow.local.client import Client
 from fedflow.local.labels import label_shares
-from fedflow.methods.base import Server, register
+from fedflow.methods.base import Server, ServerData, register
 from fedflow.methods.related import Related
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -57,6 +57,9 @@ class FLT(Related):
         None, "the server's images: a data set under `data`; nothing = those that the partition sets aside",
         source="EMNIST, Fashion-MNIST, CIFAR-100",
     )  # fmt: skip
+
+    def server_data(self) -> ServerData:
+        return ServerData(self.public)
 
     def learn(self, public: Examples, seed: int) -> Server:
         """``encoder`` [W]: what clients get of the auto-encoder that was trained on the public images."""

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Batch, Client, Update
-from fedflow.methods.base import Cohort, Server, register
+from fedflow.methods.base import Cohort, Passes, Server, register
 from fedflow.methods.several import Several
 from fedflow.settings import option
 
@@ -53,6 +53,12 @@ class IFCA(Several):
     def choose(self, client: Client) -> Tensor:
         """The cluster whose model has the lowest training loss, scalar int64."""
         return self.losses(client, client.received["models"]).argmin()
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        if "pretrained" in server:
+            return Passes(epochs)
+        tried = 1 if "part" in server else len(server["models"])
+        return Passes(1 if self.averaging == "gradient" else epochs, losses=tried)
 
     def local(self, client: Client) -> Update:
         weight, received = self.weight(client), client.received

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Batch, Client, Moving, Update
-from fedflow.methods.base import Cohort, Server, register
+from fedflow.methods.base import Cohort, Passes, Server, register
 from fedflow.methods.common import Personal
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -56,6 +56,9 @@ class L2GD(Personal):
 
     def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
         return dict(server)
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        return Passes(min(epochs, float(server["zeros"]) / steps))
 
     def local(self, client: Client) -> Update:
         def step(now: tuple[Moving, Tensor], batch: Batch) -> tuple[tuple[Moving, Tensor], Tensor]:

@@ -31,7 +31,7 @@ from fedflow.errors import BadInput
 from fedflow.heterogeneity import signature
 from fedflow.heterogeneity.encoder import pixels
 from fedflow.local.client import Client
-from fedflow.methods.base import Server, register
+from fedflow.methods.base import Server, ServerData, register
 from fedflow.methods.related import Related
 from fedflow.settings import option
 
@@ -51,6 +51,9 @@ class PCAKMHC(Related):
         None, "the server's images, for basis: shared: a data set under `data`; nothing = those that the "
         "partition sets aside",
     )  # fmt: skip
+
+    def server_data(self) -> ServerData:
+        return ServerData(self.public)
 
     def learn(self, public: Examples, seed: int) -> Server:
         """``basis`` [p + 1, F]: components of the public images, and behind them their mean."""

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedflow.local.client import Batch, Client, Moving, Step, Update
 from fedflow.local.training import LocalTraining
-from fedflow.methods.base import register
+from fedflow.methods.base import Passes, Server, register
 from fedflow.methods.fedavg import FedAvg
 from fedflow.settings import option
 
@@ -55,6 +55,10 @@ class PerFedAvg(FedAvg):
     def batches(self) -> tuple[str, ...]:
         """The streams of D', D and, where it is used, D''."""
         return ("batches", "inner", "hessian") if self.order == "hessian_free" else ("batches", "inner")
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        """One of every stream, two of the last one of hessian_free."""
+        return Passes(epochs * 4 / 3 if self.order == "hessian_free" else epochs)
 
     def local(self, client: Client) -> Update:
         def step(now: Moving, outer: Batch, inner: Batch, *hessian: Batch) -> tuple[Moving, Tensor]:

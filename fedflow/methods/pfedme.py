@@ -20,7 +20,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedflow.local.client import Batch, Client, Moving, Update
-from fedflow.methods.base import register
+from fedflow.methods.base import Passes, Server, register
 from fedflow.methods.common import Personal
 from fedflow.methods.fedavg import FedAvg
 from fedflow.models.flat import FlatModel
@@ -53,6 +53,9 @@ class PFedMe(Personal, FedAvg):
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"personal": initial}
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        return Passes(self.inner_steps * epochs)
 
     def local(self, client: Client) -> Update:
         def step(now: tuple[Tensor, Tensor], batch: Batch) -> tuple[tuple[Tensor, Tensor], Tensor]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Batch, Client, Update
-from fedflow.methods.base import register
+from fedflow.methods.base import Passes, Server, register
 from fedflow.methods.fedavg import FedAvg
 from fedflow.settings import option
 
@@ -44,6 +44,9 @@ class PropFair(FedAvg):
     def validate(self) -> None:
         if self.eps >= self.baseline:
             raise BadInput("method.eps", self.eps, f"a number below method.baseline = {self.baseline:g}")
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        return Passes(epochs, losses=self.applied == "weights")
 
     def local(self, client: Client) -> Update:
         w, weight = client.received["model"], self.weight(client)

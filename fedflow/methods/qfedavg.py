@@ -16,7 +16,7 @@ h_k are weighted by n_k. As in the authors' code 1e-10 is added to F_k.
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Server, register
+from fedflow.methods.base import Cohort, Passes, Server, register
 from fedflow.methods.fedavg import FedAvg
 from fedflow.settings import option
 
@@ -33,6 +33,9 @@ class QFedAvg(FedAvg):
 
     def train(self, client: Client) -> Tensor:
         return client.fit(start=client.received["model"])
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        return super().work(server, epochs, steps)._replace(losses=1)
 
     def local(self, client: Client) -> Update:
         w, lipschitz = client.received["model"], 1 / client.lr

@@ -13,11 +13,14 @@ D_k = F_k^q g_k and h_k = q F_k^(q-1) ||g_k||^2 + L F_k^q. Server: w_{t+1} = w_t
 from torch import Tensor
 
 from fedflow.local.client import Client
-from fedflow.methods.base import register
+from fedflow.methods.base import Passes, Server, register
 from fedflow.methods.qfedavg import QFedAvg
 
 
 @register("qfedsgd", "q-FedSGD")
 class QFedSGD(QFedAvg):
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        return Passes(gradients=1, losses=1)
+
     def train(self, client: Client) -> Tensor:
         return client.full_step(client.received["model"])

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Server, register
+from fedflow.methods.base import Cohort, Passes, Server, register
 from fedflow.methods.common import Averaging
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -50,6 +50,9 @@ class Scaffold(Averaging):
 
     def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
         return {"model": server["model"], "c": server["c"]}
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        return Passes(epochs + (self.variate == "I"))
 
     def local(self, client: Client) -> Update:
         x, c, c_k = client.received["model"], client.received["c"], client.kept["c"]

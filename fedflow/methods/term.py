@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, register
+from fedflow.methods.base import Cohort, Passes, Server, register
 from fedflow.methods.fedavg import FedAvg
 from fedflow.settings import option
 
@@ -27,6 +27,9 @@ class TERM(FedAvg):
     gathers: ClassVar[bool] = True  # the weights are known only when all losses are in
 
     t: float = option(0.1, "tilt", symbol="t", grid=(0.1, 1, 10), source="grid of AAggFF")
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        return Passes(epochs, losses=1)
 
     def local(self, client: Client) -> Update:
         update = super().local(client)

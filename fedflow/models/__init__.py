@@ -54,8 +54,12 @@ ARCHITECTURES: dict[str, Architecture] = {
         CNN, "the same with BatchNorm", {"filters": (10, 20), "hidden": (50,), "batch_norm": True}, MNIST
     ),
     "simple_cnn": Architecture(
-        CNN, "conv 32, 64 of 3x3, one pool, dense 128; the speed benchmark of pfl-research on CIFAR-10",
+        CNN, "conv 32, 64 of 3x3, one pool, dense 128; the speed benchmark of pfl-research, without dropout",
         {"kernel": 3, "one_pool": True, "hidden": (128,)},
+    ),
+    "cnn_pfl": Architecture(
+        CNN, "the same with dropout 0.25 and 0.5, as in the speed benchmark of pfl-research on CIFAR-10",
+        {"kernel": 3, "one_pool": True, "hidden": (128,), "feature_dropout": 0.25, "dropout": 0.5},
     ),
     "twocnn": Architecture(
         CNN,

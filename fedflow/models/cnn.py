@@ -10,8 +10,9 @@ class CNN(nn.Module):
     """Square convolutions ``filters``, each with ReLU and 2x2 max pooling, then dense layers ``hidden``.
 
     ``kernel`` is the side of the convolutions, ``padding`` theirs, ``pool_padding`` that of the pools, of
-    which ``one_pool`` leaves the last. ``batch_norm`` normalises after every convolution. The classifier
-    (head) is the last dense layer.
+    which ``one_pool`` leaves the last. ``batch_norm`` normalises after every convolution;
+    ``feature_dropout`` follows the last pool, ``dropout`` every layer of ``hidden``. The classifier (head)
+    is the last dense layer.
     """
 
     head_patterns = ("classifier.*",)
@@ -28,6 +29,8 @@ class CNN(nn.Module):
         one_pool: bool = False,
         bias: bool = True,
         batch_norm: bool = False,
+        feature_dropout: float = 0.0,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         channels, height, width = input_shape
@@ -44,14 +47,19 @@ class CNN(nn.Module):
             channels = outside
         if min(height, width) < 1:
             raise ValueError("nothing is left of the images after its convolutions")
+        if feature_dropout:
+            self.features.append(nn.Dropout(feature_dropout))
         widths = [channels * height * width, *hidden]
         self.dense = nn.Sequential(nn.Flatten())
         for inside, outside in pairwise(widths):
             self.dense.append(nn.Linear(inside, outside, bias))
             self.dense.append(nn.ReLU())
+            if dropout:
+                self.dense.append(nn.Dropout(dropout))
         self.classifier = nn.Linear(widths[-1], num_classes, bias)
         if hidden:
-            self.shared_patterns = (f"dense.{len(self.dense) - 2}.*", *self.head_patterns)
+            last = len(self.dense) - (3 if dropout else 2)
+            self.shared_patterns = (f"dense.{last}.*", *self.head_patterns)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.dense(self.features(x)))

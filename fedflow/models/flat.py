@@ -79,6 +79,7 @@ class FlatModel:
         self.slices = {name: slice(end - n, end) for name, n, end in zip(self.names, self.sizes, ends)}
         self._parts: dict[tuple[str, ...], Part] = {}
         self._per_thread = threading.local()  # a call swaps tensors in place: one module per thread
+        self._noise = _Noise()
 
     def init(self, seed: int) -> Tensor:
         """Fresh initial vector [D] by the network's own initialisation."""
@@ -111,13 +112,22 @@ class FlatModel:
         return self._call(False, self._pieces(w), x)
 
     def train_outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Outputs [B, K] in training mode, and the buffers [Q] after this batch (None without buffers)."""
+        """Outputs [B, K] in training mode, and the buffers [Q] after this batch (None if they stay).
+
+        A single sample that BatchNorm cannot normalise by itself is run in evaluation mode, by the buffers.
+        """
         pieces = self._pieces(w)
         if not self.buffers:
             return self._call(True, pieces, x), None
         trained = sum(slice.start < self.parameters for slice in self.slices.values())
-        stats = [piece.detach().clone() for piece in pieces[trained:]]
-        outputs = self._call(True, pieces[:trained] + stats, x)  # BatchNorm updates stats in place
+        buffers = [piece.detach() for piece in pieces[trained:]]
+        stats = [buffer.clone() for buffer in buffers]
+        try:
+            outputs = self._call(True, pieces[:trained] + stats, x)  # BatchNorm updates stats in place
+        except ValueError:  # one value per channel has no variance
+            if len(x) > 1:
+                raise
+            return self._call(False, pieces[:trained] + buffers, x), None
         return outputs, torch.cat([s.reshape(-1) for s in stats])
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -185,7 +195,29 @@ class FlatModel:
     def seed_noise(self, seed: int) -> None:
         """Start this thread's dropout noise at an address of its own."""
         if self.draws_noise:
-            self._per_thread.noise = torch.Generator(self.device).manual_seed(seed)
+            self._noise.generator = torch.Generator(self.device).manual_seed(seed)
+
+    def drawn_noise(self, w: Tensor, x: Tensor) -> list[Tensor]:
+        """The uniform numbers that dropout draws in the next training call, one tensor for each layer."""
+        self._noise.drawn = []
+        try:
+            self.train_outputs(w, x)
+            return self._noise.drawn
+        finally:
+            self._noise.drawn = None
+
+    def draw_noise(self, like: Sequence[Tensor]) -> list[Tensor]:
+        """The next ones, of the shapes that `drawn_noise` found, without that call."""
+        return [self._noise.draw(layer) for layer in like]
+
+    @contextmanager
+    def given_noise(self, noise: Sequence[Tensor]) -> Iterator[None]:
+        """In this thread, until it ends: dropout draws nothing, and takes these numbers in turn."""
+        self._noise.given = iter(noise)
+        try:
+            yield
+        finally:
+            self._noise.given = None
 
     def with_buffers(self, w: Tensor, source: Tensor) -> Tensor:
         """``w`` [D] with the buffers of ``source`` [D], for steps that extrapolate: buffers must not."""
@@ -233,7 +265,7 @@ class FlatModel:
                 module = copy.deepcopy(self._template).to(self.device, self.dtype).train(mode)
                 for name, layer in list(module.named_modules()):
                     if isinstance(layer, nn.Dropout):
-                        module.set_submodule(name, _KeyedDropout(layer.p, self._per_thread).train(mode))
+                        module.set_submodule(name, _KeyedDropout(layer.p, self._noise).train(mode))
                 if kind == "cohort_modules" and self.convolution == "matmul":
                     use_matmul(module)
                 modules[mode] = module, [_slot(module, name) for name in self.names]
@@ -253,18 +285,34 @@ def _slot(module: nn.Module, name: str) -> tuple[dict, str]:
     return (layer._parameters if key in layer._parameters else layer._buffers), key
 
 
+class _Noise(threading.local):
+    """Where this thread's dropout has its uniform numbers from: a keyed generator, or a list."""
+
+    generator: torch.Generator
+    given: Iterator[Tensor] | None = None
+    drawn: list[Tensor] | None = None  # takes note of what is drawn
+
+    def draw(self, x: Tensor) -> Tensor:
+        """Uniform numbers of the shape and type of ``x``."""
+        if self.given is not None:
+            return next(self.given)
+        numbers = torch.rand(x.shape, generator=self.generator, device=x.device, dtype=x.dtype)
+        if self.drawn is not None:
+            self.drawn.append(numbers)
+        return numbers
+
+
 class _KeyedDropout(nn.Module):
     """Dropout that draws from this thread's keyed generator instead of the process-wide one."""
 
-    def __init__(self, p: float, per_thread: threading.local) -> None:
+    def __init__(self, p: float, noise: _Noise) -> None:
         super().__init__()
-        self.p, self.per_thread = p, per_thread
+        self.p, self.noise = p, noise
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        noise = torch.rand(x.shape, generator=self.per_thread.noise, device=x.device, dtype=x.dtype)
-        return x * (noise >= self.p) / (1 - self.p)
+        return x * (self.noise.draw(x) >= self.p) / (1 - self.p)
 
 
 def _rebuild(

@@ -31,7 +31,7 @@ from fedflow.simulation.history import History
 from fedflow.simulation.job import IntroductionShard, Job, Shard, Trained
 from fedflow.simulation.outcome import PERSONAL_BYTES, PERSONAL_CLIENTS, Outcome, Round
 from fedflow.simulation.state import State
-from fedflow.simulation.timing import Timing
+from fedflow.simulation.timing import LOSS, Timing
 from fedflow.simulation.worker import introduce_shard, train_shard
 
 CODE = ("random.py", "data/examples.py", "models", "heterogeneity", "local", "methods", "simulation")
@@ -357,13 +357,14 @@ class Simulation:
         epochs = None
         if type(method).epochs is not Method.epochs:  # a generator costs more than all else here
             epochs = method.epochs(generator(job.seed, "epochs", number, k), server, k)
-        usual = [epochs] if epochs else list(method.streams(job.training).values())
-        work = sum(usual if most is None else [min(own, most) for own in usual])
+        streams, steps = method.streams(job.training), job.training.steps(int(self.sizes[k]), 1)
+        usual = [usual if epochs is None else epochs for usual in streams.values()]
+        total = sum(usual if most is None else [min(own, most) for own in usual])
         if k not in self._times or not job.timing.steady:
-            steps = job.training.steps(int(self.sizes[k]), 1)
             self._times[k] = job.timing.times(job.seed, k, steps, number)
         down, epoch, up = self._times[k]
-        ends = now + float(down + work * epoch + up)
+        passes = method.work(server, total, steps)
+        ends = now + float(down + (passes.gradients + LOSS * passes.losses) * epoch + up)
         return Work(k, number, ends, epochs, method.broadcast(server, k), most)
 
     def _gathered(self, results: list[Trained], rng: np.random.Generator) -> Gathered:

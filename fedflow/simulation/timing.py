@@ -1,7 +1,10 @@
 """How long clients would take: simulated time, by which runs can be compared and clients come late.
 
-A client k that trains E epochs is done after down_k + E sigma_k + up_k. One epoch takes it
-sigma_k = ceil(n_k / B) * (seconds per local step), which depends on how fast the client is.
+A client k that goes G times through its samples for gradients and L times for losses alone is done after
+down_k + (G + L / 3) sigma_k + up_k: a gradient is a pass forwards and one backwards, of twice the products.
+G is E epochs for most methods; `Method.work` has those of each. One epoch, or one gradient of all samples at
+once, takes sigma_k = ceil(n_k / B) * (seconds per local step), which depends on how fast the client is. What
+clients compute in introductions, and to be served, takes no time.
 
 Sources: FedEff (down_k, sigma_k and up_k are its beta_i, sigma_i and delta_i); Wang, Wang, Cui, Chen, "FADAS:
 Towards Federated Adaptive Asynchronous Optimization", ICML 2024, whose code has the three classes of speed.
@@ -12,6 +15,8 @@ import numpy as np
 from fedflow.errors import BadInput
 from fedflow.random import generator
 from fedflow.settings import Settings, option
+
+LOSS = 1 / 3  # of the time of a gradient
 
 
 class Timing(Settings):

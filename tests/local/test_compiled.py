@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from filelock import FileLock, Timeout
-from support import images
+from support import Workers, images
 from torch import Tensor
 from torch._dynamo.utils import counters
 
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def federation(digits: Dataset) -> Federation:
-    return images(digits, SIZES, "cnn", filters=(4,), hidden=(16,))
+    return images(digits, SIZES, "cnn", filters=(4,), hidden=(16,), feature_dropout=0.25, dropout=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +51,7 @@ def client(federation: Federation, gradient: Gradient | None, k: int = 0, **trai
     own = LocalTraining.parse(TRAINING.as_dict() | training)
     index = torch.as_tensor(federation.partition.train(k))
     schedule = {"batches": [*torch.arange(len(index)).split(own.batch_size)] * own.epochs}
+    federation.model.seed_noise(0)
     return Client(
         federation.model, federation.train, own, own.lr, index, None, schedule, {}, {}, compiled=gradient
     )
@@ -59,6 +60,34 @@ def client(federation: Federation, gradient: Gradient | None, k: int = 0, **trai
 def differ(one: Tensor, other: Tensor, start: Tensor) -> float:
     """How far two ends are apart, relative to the way from the start."""
     return float((one - other).norm() / (other - start).norm())
+
+
+def test_compiled_steps_have_the_noise_of_plain_ones(federation: Federation, gradient: Gradient) -> None:
+    """Two dropouts in two epochs of two full batches and a smaller one."""
+    start, ends = federation.model.init(0), []
+    for made, seed in ((gradient, 1), (gradient, 1), (None, 1), (gradient, 2)):
+        one = client(federation, made)
+        federation.model.seed_noise(seed)
+        ends.append(one.fit(start=start))
+    assert torch.equal(ends[0], ends[1])
+    assert differ(ends[0], ends[2], start) < 1e-4
+    assert differ(ends[3], ends[2], start) > 1e-2
+
+
+def test_compiled_noise_is_that_of_the_client(
+    federation: Federation, gradient: Gradient, folder: Path, tmp_path: Path
+) -> None:
+    """Whoever trains it, and after a resume."""
+    job = Job(federation, build_method("scaffold"), TRAINING, seed=0)
+    settings = RunSettings(rounds=3, participation=1.0, fine_tune=False, checkpoint_every=1)
+    compiled, why = with_compiled(job, settings, "always", folder)
+    assert why == "yes: engine.compile is always"
+    runs = [Simulation(compiled, settings, Workers(n)) for n in (1, 2, 4)]
+    interrupted, resumed = (Simulation(compiled, settings, checkpoints=tmp_path) for _ in range(2))
+    next(interrupted.rounds())
+    for each in (*runs, resumed):
+        assert [report.replayed for report in each.rounds()] == [each is resumed, False, False]
+        assert torch.equal(each.state.server["model"], runs[0].state.server["model"])
 
 
 @pytest.mark.parametrize("k", range(3))
@@ -102,7 +131,7 @@ def test_full_batches_are_compiled_and_smaller_ones_are_plain(
 ) -> None:
     seen: list[int] = []
     run = gradient._run
-    monkeypatch.setattr(gradient, "_run", lambda w, x, y: seen.append(len(x)) or run(w, x, y))
+    monkeypatch.setattr(gradient, "_run", lambda w, x, y, *noise: seen.append(len(x)) or run(w, x, y, *noise))
     client(federation, gradient).fit(start=federation.model.init(0))
     assert seen == [8, 8] * TRAINING.epochs  # of 8, 8 and 7 samples
     one, other = (
@@ -114,6 +143,7 @@ def test_full_batches_are_compiled_and_smaller_ones_are_plain(
 def test_a_loss_is_differentiated_once_only(federation: Federation, gradient: Gradient) -> None:
     x, y = federation.train.inputs(torch.arange(8)), federation.train.targets(torch.arange(8))
     w = federation.model.init(0).requires_grad_()
+    federation.model.seed_noise(0)
     (g,) = torch.autograd.grad(gradient.loss(w, x, y).square(), w, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         g.sum().backward()
@@ -122,13 +152,17 @@ def test_a_loss_is_differentiated_once_only(federation: Federation, gradient: Gr
 def test_the_code_is_found_again(federation: Federation, gradient: Gradient, folder: Path) -> None:
     """As another process would: it computes the same bits, and nothing was compiled."""
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*.so")}
+    hits = counters["aot_autograd"]["autograd_cache_hit"]
     again = compiling._compiled.__wrapped__(federation.model, federation.train, 8, str(folder))
     assert before and before == {file: file.stat().st_mtime_ns for file in folder.rglob("*.so")}
-    assert counters["aot_autograd"]["autograd_cache_hit"] == 1
+    assert counters["aot_autograd"]["autograd_cache_hit"] == hits + 1
     x, y = federation.train.inputs(torch.arange(8)), federation.train.targets(torch.arange(8))
     w = federation.model.init(3)
-    for one, other in zip(gradient(w, x, y), again(w, x, y)):
-        assert torch.equal(one, other)
+    found = []
+    for each in (gradient, again):
+        federation.model.seed_noise(0)
+        found.append(each(w, x, y))
+    assert all(map(torch.equal, *found))
     assert all(place.stat().st_mode & 0o077 == 0 for place in folder.iterdir() if place.is_dir())
 
 

@@ -31,6 +31,7 @@ from fedflow.simulation import worker
 from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.cohort import cohort_call
 from fedflow.simulation.evaluation import Scores, evaluate_shard
+from fedflow.simulation.events import Work
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import Call
 from fedflow.simulation.job import IntroductionShard
@@ -488,6 +489,70 @@ def renumbered(state: dict[str, Tensor], order: list[int]) -> dict[str, Tensor]:
     n = len(order)
     rows = {name: w[order] if w.shape[:1] == (n,) else w for name, w in state.items()}
     return {name: w[:, order] if w.shape == (n, n) else w for name, w in rows.items()}
+
+
+# What clients compute
+
+WORK: dict[str, list[dict[str, Any]]] = {  # other settings in which a method computes something else
+    "ifca": [{}, {"averaging": "gradient"}, {"shared": "averaged", "pretraining": 1}, {"parted": 1}],
+    "l2gd": [{"p": 0.01}],  # so many zeros that no step is computed in vain, as vmap has to
+    "perfedavg": [{}, {"order": "hessian_free"}],
+    "propfair": [{}, {"applied": "weights"}],
+    "scaffold": [{}, {"variate": "I"}],
+}
+
+
+def test_simulated_time_counts_the_work_that_is_done(
+    name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass over all samples takes 1 with gradients, and 1/3 without."""
+    for hyper in WORK.get(name, [{}]):
+        told: dict[int, list[float]] = {k: [] for k in range(len(SIZES))}
+        done: dict[int, list[float]] = {k: [] for k in range(len(SIZES))}
+        with monkeypatch.context() as patch:
+            count_work(patch, told, done)
+            given = [[0, 1, 0]] * len(SIZES)
+            run(name, federation, hyper, timing={"given": given}, **HALF | {"training": SGD | {"epochs": 2}})
+        assert sum(map(len, done.values())) >= 4
+        for k, own in done.items():
+            assert own == pytest.approx(told[k][: len(own)], abs=1e-9)  # some are at work in the end
+
+
+def count_work(patch: pytest.MonkeyPatch, told: dict[int, list[float]], done: dict[int, list[float]]) -> None:
+    """Note for every client how long it was ``told`` to work, and what it has ``done``, in order."""
+    begin, client_of = Simulation._begin, worker.client_of
+    gradient, full_loss = Client._gradient, Client.full_loss
+    at_work: list[float] = []
+
+    def begun(self: Simulation, number: int, k: int, now: float) -> Work:
+        work = begin(self, number, k, now)
+        told[k].append(work.ends - now)
+        return work
+
+    def started(job: Any, federation: Any, shard: Any, i: int, *rest: Any) -> Client:
+        nonlocal at_work
+        at_work = [] if isinstance(shard, IntroductionShard) else done[shard.clients[i]]
+        at_work.append(0)
+        return client_of(job, federation, shard, i, *rest)
+
+    def served(*about: Any) -> Client:
+        nonlocal at_work
+        at_work = [0]
+        return client_of(*about)
+
+    def counted(self: Client, objective: Any, w: Tensor, batch: Any, *rest: Any) -> Any:
+        at_work[-1] += len(batch.y) / int(self.samples)
+        return gradient(self, objective, w, batch, *rest)
+
+    def counted_loss(self: Client, w: Tensor) -> Tensor:
+        at_work[-1] += 1 / 3
+        return full_loss(self, w)
+
+    patch.setattr(Simulation, "_begin", begun)
+    patch.setattr(worker, "client_of", started)
+    patch.setattr("fedflow.simulation.evaluation.client_of", served)
+    patch.setattr(Client, "_gradient", counted)
+    patch.setattr(Client, "full_loss", counted_loss)
 
 
 # What the method's page says

@@ -97,6 +97,12 @@ def test_the_training_loss_is_of_the_steps_taken(cohort: str) -> None:
         assert ran.rounds[0].train_loss == near(loss)
 
 
+def test_simulated_time_is_that_of_the_steps_taken() -> None:
+    """One, two and nine zeros, of two steps that take 4 each."""
+    ran = periods([(1, 1), (1, 2), (1, 9)], T1, quadratics(), timing={"given": [[0, 4, 0]] * 2})
+    assert [r.clock for r in ran.rounds] == near([4.0, 12.0, 20.0])
+
+
 OPTIMUM = [0.4285714286, -0.7142857143]  # of T1: a_k (x_k - b_k) + lambda (x_k - mean) = 0
 
 

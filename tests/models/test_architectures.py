@@ -12,6 +12,7 @@ from fedflow.models import ARCHITECTURES, build, describe, known_options
 from fedflow.models.flat import CONVOLUTIONS, FlatModel
 from fedflow.models.matmul import MatmulConv2d, use_matmul
 
+NOISY = [name for name, entry in ARCHITECTURES.items() if entry.options.get("dropout")]
 NORMED = [name for name, entry in ARCHITECTURES.items() if entry.options.get("batch_norm")]
 CLIENTS, BATCH = 2, 3
 
@@ -39,7 +40,7 @@ def samples(network: str, *sizes: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # LSTMs are run one by one in a cohort
-@pytest.mark.parametrize("network", [name for name in ARCHITECTURES if name not in NORMED])
+@pytest.mark.parametrize("network", [name for name in ARCHITECTURES if name not in NORMED + NOISY])
 @pytest.mark.parametrize("convolution", CONVOLUTIONS)
 def test_one_step_of_a_cohort_under_vmap_is_the_step_of_each_client(network: str, convolution: str) -> None:
     model, (x, y) = (

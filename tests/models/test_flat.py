@@ -1,6 +1,7 @@
 import copy
 import pickle
 import threading
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -20,7 +21,7 @@ PUBLISHED = {  # parameters, on the inputs that the papers counted them on
     "lenet5": 62_006, "lenet5_bn": 62_050, "resnet9": 6_621_540, "logistic": 7_850, "mlp": 159_010,
     "mlp_feddyn": 199_210, "twonn": 238_800, "cnn": 582_026, "cnn_mcmahan": 1_663_370, "cnn_leaf": 6_603_710,
     "cnn_feddyn": 797_962, "cnn_mnist": 21_840, "cnn_mnist_bn": 21_900, "simple_cnn": 1_626_442,
-    "twocnn": 722_800,
+    "cnn_pfl": 1_626_442, "twocnn": 722_800,
     "char_lstm": 815_744, "char_lstm_feddyn": 133_520, "stacked_lstm": 5_565_328, "linear": 1_001,
 }  # fmt: skip
 
@@ -223,6 +224,31 @@ def test_evaluation_uses_the_buffers_it_is_given(normed: Federation) -> None:
     assert not torch.equal(model.outputs(w, x), model.outputs(other, x))
     alone = torch.cat([model.outputs(w, image) for image in x.split(1)])  # not those of the batch
     torch.testing.assert_close(model.outputs(w, x), alone, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("sizes", "batch"), [((9, 12), 4), ((1, 12), 4), ((513, 12), 0)])
+def test_a_batch_of_one_sample_is_no_obstacle(digits: Dataset, sizes: tuple, batch: int) -> None:
+    """The last of nine in batches of four, an only sample, the last of a gradient in chunks of 512."""
+
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+
+    federation = replace(images(digits, sizes), model=FlatModel(network))
+    method, training = ("fedavg" if batch else "fedsgd"), {"batch_size": batch, "epochs": 1}
+    ran = run(method, federation, training=training, rounds=2)
+    assert [report.failed for report in ran.rounds] == [{}, {}]
+
+
+def test_a_single_sample_is_normalised_by_the_buffers_where_it_must_be(normed: Federation) -> None:
+    dense = FlatModel(
+        lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(784), nn.Dropout(0.5), nn.Linear(784, 10))
+    )
+    w, x = dense.init(0), normed.train.x[:1]
+    dense.seed_noise(0)
+    outputs, stats = dense.train_outputs(w, x)
+    assert torch.equal(outputs, dense.outputs(w, x)) and stats is None
+    model, w = normed.model, normed.model.init(0)  # whose maps have many values per channel
+    assert not torch.equal(model.train_outputs(w, x)[0], model.outputs(w, x))
 
 
 # Random networks
