@@ -1,6 +1,6 @@
 """The interface of a federated method: what is sent, the client step, the server step, the model served.
 
-A method is a `Settings` class (its hyper-parameters) plus up to seven hooks, in this order: `setup`,
+A method is a `Settings` class (its hyper-parameters) plus up to eight hooks, in this order: `check`, `setup`,
 `plan`, `broadcast`, `deliver`, `local`, `aggregate`, `model_for`. It never loops over batches, knows no
 device, and writes no file; the engine does.
 

@@ -9,7 +9,8 @@ Server: as FedAvg.
 *State*: server w; client v_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: v = w_t.
 *Rates*: without a number eta_p is the client learning rate of the round, with its decay; one that is given is
 the same in every round.
-*Differs from the paper in*: uniform sampling and n_k weights, as FedAvg here (the authors do the reverse).
+*Differs from the paper in*: uniform sampling and n_k weights, as FedAvg here; the authors do the reverse
+(`run.sampling: proportional` and weighting: uniform).
 """
 
 from collections.abc import Mapping

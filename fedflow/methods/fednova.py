@@ -11,6 +11,7 @@ sum_k p_k tau_k with a proximal term, as in the authors' code. (The paper's eta 
 *Reduces to* FedAvg when all a_k are equal, without proximal term and server momentum.
 *State*: server w, and v when gmf > 0. *Traffic*: 1 P down, 1 P and one scalar up.
 *Newcomer*: the global model.
+The experiments draw E_k from 2 to 5 in every round: `training.stragglers: 1`, least_epochs: 2, epochs: 5.
 *Ambiguous*: a_k of momentum and a proximal term together; the paper has no formula, so it is refused.
 """
 

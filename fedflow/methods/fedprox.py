@@ -6,7 +6,10 @@ Networks", MLSys 2020, arXiv 1812.06127, Algorithm 2.
 Client: minimise F_k(w) + mu/2 ||w - w_t||^2 by SGD from w_t. Server: as FedAvg.
 *Reduces to* FedAvg when mu = 0.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
-*Differs from the paper in*: the cohort is uniform and the average weighted by n_k, as in the authors' code.
+*Stragglers*: the paper gives a share of each cohort fewer epochs, which FedProx keeps (`training.stragglers`)
+and FedAvg drops (`training.drop_stragglers`).
+*Differs from the paper in*: the cohort is uniform and the average weighted by n_k, as in the authors' code
+(the paper: `run.sampling: proportional` and weighting: uniform).
 """
 
 from torch import Tensor
