@@ -2,7 +2,8 @@
 
 Functions of two histograms or two Gaussians broadcast over leading axes, so ``p[:, None], p[None]`` gives
 all pairs; those of samples take one array [n_k, F] per client and return all pairs [N, N] at once. Those of
-gradients and models, `gaussian_kl` and `linear_cka` are for notebooks: `fedflow partitions compare` has no models.
+gradients and models, `gaussian_kl` and `linear_cka` are for notebooks: `fedflow partitions compare` has no
+models.
 """
 
 from collections.abc import Iterable, Sequence

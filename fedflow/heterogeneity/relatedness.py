@@ -8,7 +8,7 @@ vectors; clients are as far apart as their signatures, and related below a thres
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.cluster.hierarchy import linkage
+from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import cdist
@@ -107,15 +107,19 @@ def alike(related: np.ndarray) -> np.ndarray:
     return _numbered(np.unique(related, axis=0, return_inverse=True)[1].reshape(-1))
 
 
-def disjoint(related: np.ndarray, number: int | None = None) -> np.ndarray:
+def disjoint(related: np.ndarray, number: int | None = None, leaf_order: bool = False) -> np.ndarray:
     """Cluster of every client [N] of a graph ``related`` [N, N], numbered by first member.
 
     Ward's clustering of its rows, down to so many clusters; without a number the connected components.
+    ``leaf_order`` repeats a fault of the authors' code: the i-th leaf of the tree gets client i's cluster.
     """
     if number is None:
         return connected_components(related, directed=False)[1].astype(np.int64)
     tree = linkage(related.astype(np.float64), "ward") if len(related) > 1 else np.empty((0, 4))
-    return cut_into(tree, number)
+    found = cut_into(tree, number)
+    if leaf_order and len(tree):
+        found = _numbered(found[leaves_list(tree).argsort()])
+    return found
 
 
 def decomposition_error(related: np.ndarray, assignment: np.ndarray) -> float:

@@ -13,8 +13,9 @@ clients.
 *State*: server the last round's models, and who made them; clients none. *Traffic*: m P down, 1 P up. In the
 first round 1 P down. *Newcomer*: receives the models, takes the one with the lowest loss.
 *Differs from the thesis in*: clients choose by the loss on their training samples, because the test samples
-that thesis and code choose by are not known to them, and newcomers choose likewise, where the thesis has them
-send a model first; A as in FLIS (HC). The server's data are no test samples by default.
+that thesis and code choose by are not known to them (with select_on: test they are served as there, but still
+train from the model that their training samples choose), and newcomers choose likewise, where the thesis has
+them send a model first; A as in FLIS (HC). The server's data are no test samples by default.
 """
 
 from collections.abc import Callable
@@ -44,6 +45,10 @@ class FLISDC(FLIS):
     weighting: str = option(
         "samples", "weights within a cluster: n_k, or the same for all", symbol="p_k",
         choices=("samples", "uniform"), source="Algorithm 4",
+    )  # fmt: skip
+    select_on: str = option(
+        "train", "samples that choose which model a client is served; test: its own, which flatters",
+        choices=("train", "test"), source="test: thesis and code",
     )  # fmt: skip
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
@@ -81,6 +86,8 @@ class FLISDC(FLIS):
         participants = server["members"].any(0).nonzero()[:, 0].tolist()
         return Dissimilarity(server["proximity"].cpu().numpy(), participants, "1 − inference similarity")
 
-    def model_for(self, client: Client) -> tuple[Tensor, Tensor]:
+    def model_for(self, client: Client) -> tuple[Tensor, Tensor | None]:
+        if self.select_on == "test":
+            return client.received["models"], None
         j = self.choose(client)
         return client.received["models"][j], j

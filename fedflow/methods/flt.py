@@ -22,7 +22,10 @@ is far off are taken for one; A_ij pairs means one to one, as the code does (dis
 printed), which wants no more means than a client has labels (k: nothing), else a label's second mean lies
 anywhere; the absent do not count (absent: stale is the paper's, which moves a
 model by the participants' share only). The printed averages do not sum to 1; here, as in the code, they do.
-*Ambiguous*: clients of the code train one auto-encoder in turn, or on pooled data; of the paper each its own.
+Clients are related once: their data do not change, so that to relate them again every tau rounds, or when
+more than lambda of them raise a flag, would change nothing; newcomers join after the last round.
+*Ambiguous*: clients of the code train one auto-encoder in turn, or on pooled data; of the paper each its own,
+as here. The others would let clients wait for each other, or show their images.
 """
 
 import numpy as np

@@ -3,7 +3,8 @@
 Server state: ``models`` [Z, D] and ``assignment`` [N] as `Assigned`, where clients with the same relatives
 have the same model; ``related`` [N, N], who is averaged with whom; ``apart`` [N, N], how far signatures are
 apart; ``signatures`` [N, k, e] of ``means`` [N] vectors each; the common first model ``initial`` [D].
-Newcomers have models and numbers behind, and no part in the rest.
+Newcomers have models and numbers behind, and no part in the rest. With averaging: in_place all clients have a
+model of their own.
 """
 
 from collections.abc import Callable
@@ -66,6 +67,14 @@ class Related(Assigned):
         "omit", "clients that sit a round out: left out, or counted with the model that they last had",
         choices=("omit", "stale"), source="stale: FLT and its code",
     )  # fmt: skip
+    members: str = option(
+        "right", "who is in Ward's clusters; leaf_order repeats a fault of the code, which takes the i-th "
+        "leaf of the tree for client i", choices=("right", "leaf_order"), source="leaf_order: FLT's code",
+    )  # fmt: skip
+    averaging: str = option(
+        "at_once", "in_place repeats a fault of the code: clients are averaged one after the other, over the "
+        "means of those before", choices=("at_once", "in_place"), source="in_place: FLT's code",
+    )  # fmt: skip
     assign: str = option(
         "attach", "newcomers: join those who are there, or all clients are related anew",
         choices=("attach", "anew"), source="anew: FLT, Algorithm 3",
@@ -74,6 +83,12 @@ class Related(Assigned):
     def validate(self) -> None:
         if self.clusters is not None and self.case == "graph":
             raise BadInput("method.clusters", self.clusters, "nothing where case is graph")
+        if self.members == "leaf_order" and self.clusters is None:
+            raise BadInput("method.members", self.members, "right, unless clusters is given")
+        if self.averaging == "in_place" and (self.absent, self.server_lr) != ("stale", 1):
+            raise BadInput(
+                "method.averaging", self.averaging, "at_once, unless absent is stale and server_lr 1"
+            )
 
     def points(self, client: Client) -> Tensor:
         """What the means are of [n_k, e]."""
@@ -94,7 +109,7 @@ class Related(Assigned):
         if cohort.ids[0] >= cohort.clients:
             return self.join(server, sent, cohort)
         apart, related = self.relate(sent, cohort.rng)
-        assignment = alike(related)
+        assignment = alike(related) if self.averaging == "at_once" else np.arange(cohort.clients)
         return server | {
             "signatures": pad_sequence(sent, batch_first=True),
             "means": torch.tensor([len(u) for u in sent]),
@@ -112,7 +127,7 @@ class Related(Assigned):
         apart = distances(np.split(means, ends), self.distance)
         related = graph(apart, self.threshold(apart))
         if self.case == "clusters":
-            cluster = disjoint(related, self.clusters)
+            cluster = disjoint(related, self.clusters, self.members == "leaf_order")
             related = cluster[:, None] == cluster
         return apart, related
 
@@ -132,7 +147,7 @@ class Related(Assigned):
         height = gamma if np.isfinite(gamma) else None
         error = None
         if self.case == "clusters":
-            clusters = server["assignment"][: len(matrix)].cpu().numpy()
+            clusters = alike(server["related"].cpu().numpy())
             error = decomposition_error(graph(matrix, gamma), clusters)
         return Dissimilarity(matrix, range(len(matrix)), "distance of signatures", "single", height, error)
 
@@ -160,6 +175,8 @@ class Related(Assigned):
 
     def aggregate(self, server: Server, cohort: Cohort) -> Server:
         """Means over the related: of those that took part, and of what the absent last had if it is stale."""
+        if self.averaging == "in_place":
+            return self.average_in_place(server, cohort)
         before, old = server["assignment"].cpu().numpy(), server["models"]
         rows = server["related"].cpu().numpy()[np.unique(before, return_index=True)[1]]
         away = np.full(cohort.clients, self.absent == "stale")
@@ -176,6 +193,15 @@ class Related(Assigned):
                 mean = mean + weights.sum() / total * cohort.mean("model", weights=weights)
             step = self.server_lr * (old[z] - mean)
             models[z] = mean if self.server_lr == 1 else cohort.model.with_buffers(old[z] - step, mean)
+        return server | {"models": models}
+
+    def average_in_place(self, server: Server, cohort: Cohort) -> Server:
+        """Every client's mean over its relatives, those before it with their means already."""
+        models = server["models"].clone()  # [N, D]
+        models[cohort.ids] = cohort.stack("model")
+        shares = torch.from_numpy(self.sizes(cohort)) * server["related"].cpu().double()
+        for k, share in enumerate((shares / shares.sum(1, keepdim=True)).to(models.device)):
+            models[k] = (share @ models.double()).to(models)
         return server | {"models": models}
 
     def sizes(self, cohort: Cohort) -> np.ndarray:

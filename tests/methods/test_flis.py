@@ -287,6 +287,18 @@ def test_dc_with_a_bound_above_one_averages_nobody_and_clients_choose_among_mode
     assert onwards.server("models") == [pytest.approx([1.5, 5]), pytest.approx([1.25, 6.1])]
 
 
+def test_a_client_may_be_served_the_model_that_its_test_samples_choose() -> None:
+    """Trained on 0 and 9, tested on 9 and 0: each is served the other's model, but trains from its own."""
+    clients = thresholds((0, 9))
+    swapped = replace(clients, test=Examples(clients.test.x.flip(0), clients.test.y))
+    found = {
+        select_on: flis("flis_dc", {"beta": 1.01, "select_on": select_on}, swapped, cohorts=[[0, 1]] * 2)
+        for select_on in ("train", "test")
+    }
+    assert [ran.outcome().scores.cluster.tolist() for ran in found.values()] == [[0, 1], [1, 0]]
+    assert found["train"].server("models") == found["test"].server("models")
+
+
 def test_the_first_of_equal_models_is_chosen() -> None:
     client = one_client(thresholds((4,)), models=torch.tensor([[9.0], [3], [5], [3]], dtype=torch.float64))
     assert int(FLISDC().choose(client)) == 1

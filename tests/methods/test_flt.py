@@ -134,6 +134,36 @@ def test_relatives_of_nobody_who_took_part_keep_their_model() -> None:
     assert once("stale", (1, 20, 3, 40), gamma=5) == pytest.approx([190 / 70, 0, 190 / 70, 0])
 
 
+# Faults of the authors' code
+
+
+def test_averages_in_place_are_taken_over_those_of_before(cohort: str) -> None:
+    """(10 + 30 * 2 + 60 * 4) / 100 = 3.1, then with 3.1 in place of 1, and with 3.31 in place of 2."""
+    faulty = {"gamma": 10, "absent": "stale", "averaging": "in_place"}
+    ran = flt(faulty, points((1, 2, 4), (10, 30, 60)), cohort=cohort)
+    assert held(ran) == pytest.approx([3.1, 3.31, 3.703])
+    assert ran.outcome().metrics["clusters"] == 3
+    right = flt(faulty | {"averaging": "at_once"}, points((1, 2, 4), (10, 30, 60)), cohort=cohort)
+    assert held(right) == pytest.approx([3.1] * 3)
+
+
+def test_members_may_be_read_in_the_order_of_the_leaves() -> None:
+    """The leaves of (1 | 9 | 2 | 10) are 0, 2, 1, 3: the clusters 0, 1, 0, 1 are taken for theirs."""
+    blocks, hyper = points((1, 9, 2, 10)), {"gamma": 1.5, "case": "clusters", "clusters": 2}
+    assert flt(hyper, blocks).server("assignment") == [[0, 1, 0, 1]]
+    faulty = flt(hyper | {"members": "leaf_order"}, blocks)
+    assert faulty.server("assignment") == [[0, 0, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("hyper", "field"),
+    [({"members": "leaf_order"}, "members"), ({"averaging": "in_place"}, "averaging")],
+)
+def test_faults_are_refused_where_the_code_cannot_have_them(hyper: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadInput, match=f"^method.{field}: "):
+        build_method("flt", hyper)
+
+
 # Limits
 
 
