@@ -91,7 +91,7 @@ def running(folder: Path) -> str | None:
 
 def used(folder: Path) -> bool:
     """Whether a process uses the server of this checkout."""
-    return _locked(folder / USERS, fcntl.LOCK_EX)
+    return folder.is_dir() and _locked(folder / USERS, fcntl.LOCK_EX)
 
 
 def password_file(folder: Path) -> Path:

@@ -87,7 +87,8 @@ def test_a_taken_port_is_one_line(folder, tmp_path, monkeypatch):
 
 
 def test_without_a_server_there_is_nothing_to_stop(tmp_path, monkeypatch):
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "none"))
+    assert not server.used(server.home())
     assert not server.stop()
 
 
