@@ -46,4 +46,4 @@ lock: ## renew requirements.lock from pyproject.toml
 
 clean: ## delete what runs have made (not the downloads in data/raw)
 	-$(BIN)/python -m flows.server --stop
-	rm -rf data/prepared data/partitions data/fingerprints results report mlruns/* .fedflow .prefect dvc.lock
+	rm -rf data/prepared data/partitions data/fingerprints results tuning report mlruns/* .fedflow .prefect dvc.lock

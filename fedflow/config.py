@@ -184,6 +184,9 @@ class Params(Settings):
             self.model(partition.dataset)
         for name in {*self.methods, *self.grid.methods}:
             self.method(name)
+        for name in self.tuning.methods:
+            if name not in METHODS:
+                raise unknown_name(f"tuning.methods.{name}", name, METHODS)
         for name, entry in self.tuned.items():
             if name not in self.partitions:
                 raise unknown_name(f"tuned.{name}", name, self.partitions)

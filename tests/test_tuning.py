@@ -1,6 +1,7 @@
 """Which settings are tried, which are chosen, and how they get back into params.yaml."""
 
 import math
+import subprocess
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +11,7 @@ import yaml
 from fedflow.config import load_params
 from fedflow.errors import BadInput, FedflowError, RoundFailed
 from fedflow.inline import federate
-from fedflow.tuning import Tuning, beyond, overrides, scores, tune, write_choice
+from fedflow.tuning import Search, Tuning, beyond, overrides, scores, tune, write_choice
 
 FILE = """\
 data: {digits: {source: digits}}
@@ -47,6 +48,29 @@ def test_a_method_may_replace_the_common_grid():
 def test_a_grid_of_something_else_is_refused(grid):
     with pytest.raises(BadInput, match=r"tuning.grid: .*a mapping of at least one setting to a list"):
         Tuning.parse({"grid": grid})
+
+
+def test_a_method_that_is_not_there_is_refused(file):
+    with pytest.raises(BadInput, match=r"tuning.methods.dito: .*did you mean 'ditto'"):
+        load_params(file, ["tuning.methods.dito={lam: [1, 2]}"])
+
+
+def test_the_grids_of_the_project_can_be_tried():
+    root = Path(__file__).parents[1]
+    params = load_params(root / "params.yaml")
+    for method in ("fedavg", *params.tuning.methods):
+        Search(params, "mnist5k-dir", method, [], root).check()
+
+
+def test_scores_of_studies_can_be_committed_and_runs_cannot():
+    root = Path(__file__).parents[1]
+    names = {
+        "studies/s/tuning/p/m.csv": 1,
+        "studies/s/tuning/p/m/1000-ab/metrics.json": 0,
+        "tuning/p/m.csv": 0,
+    }
+    for name, code in names.items():
+        assert subprocess.run(["git", "check-ignore", "-q", name], cwd=root, check=False).returncode == code
 
 
 def test_numbers_that_yaml_reads_as_text_are_numbers():

@@ -121,9 +121,7 @@ def _read_run(folder: Path) -> Run:
         )
     metrics: dict[str, Any] = dict.fromkeys(NEWCOMERS) | _json(folder / MARKER)
     if not (folder / "params.json").exists():
-        _reject(
-            folder / "params.json", "No such file, so their settings are unknown: run it again or delete it"
-        )
+        _reject(folder / "params.json", "No such file, so its settings are unknown")
     _check_metrics(folder / MARKER, metrics)
     params = _json(folder / "params.json")
     if absent := [name for name in SECTIONS if not isinstance(params.get(name), dict)]:

@@ -56,8 +56,9 @@ def curve(
     A method that moves nothing is a dotted level line in the picture by traffic.
     """
     words = column.replace("_", " ")
-    height, box = max(2.7, 0.7 + 0.18 * len(methods)), (0.36, 0.4, _room(methods) + 0.1, 0.08)
-    with drawing(name, f"{words} by {x}", height, box, width=3.8) as work:
+    room = _room(methods) + 0.1
+    height, box = max(2.7, 0.7 + 0.18 * len(methods)), (0.36, 0.4, room, 0.08)
+    with drawing(name, f"{words} by {x}", height, box, width=max(3.8, 2.0 + room)) as work:
         axes, ends, floors = work.axes, [], []
         for method, runs in methods.items():
             table, style = _over_seeds(runs, column, factor), look(places[method])
@@ -159,7 +160,7 @@ def spread(methods: Methods, places: dict[str, int], name: str) -> Markup:
 
 def _room(methods: Methods) -> float:
     """Inches for the longest name of a variant, with some air."""
-    return 0.16 + 0.066 * min(34, max(len(runs[0].label) for runs in methods.values()))
+    return 0.16 + 0.066 * min(30, max(len(runs[0].label) for runs in methods.values()))
 
 
 def _rows(axes: Axes, methods: Methods) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # it names the runs that it has read
     from fedflow.report.collect import Run
 
 PLAIN = ("method", "training", "run")  # sections whose fields are known without them
-LENGTH = 24  # letters of the differences in a label
+LENGTH, DIGITS = 20, 4  # letters of the differences in a label, of them those of a digest
 HASHES = ("data_hash", "partition_hash")
 
 
@@ -72,10 +72,10 @@ def _shortened(words: Sequence[str], settings: str) -> str:
         return whole
     kept: list[str] = []
     for word in words:
-        if len(", ".join([*kept, word])) > LENGTH - 10:
+        if len(", ".join([*kept, word])) > LENGTH - DIGITS - 2:
             break
         kept.append(word)
-    return " ".join([", ".join(kept), f"… {settings[:8]}"]).strip()
+    return " ".join([", ".join(kept), f"…{settings[:DIGITS]}"]).strip()
 
 
 def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -75,7 +75,7 @@ def test_many_differences_end_in_the_digest(tmp_path: Path) -> None:
     write_run(tmp_path, "p", "ifca", 0, clusters=2, restarts=1, trial=10)
     write_run(tmp_path, "p", "ifca", 0, clusters=4, restarts=3, trial=50, plain=False)
     _, other = collect_runs(tmp_path)
-    assert other.label == f"IFCA · clusters 4 … {other.settings[:8]}"
+    assert other.label == f"IFCA · clusters 4 …{other.settings[:4]}"
     assert other.variant == "ifca · method.clusters 4, method.restarts 3, method.trial 50"
 
 
