@@ -181,12 +181,6 @@ def test_the_digest_knows_content_and_not_order():
     assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1}) != digest({"a": 1, "b": 3})
 
 
-def test_every_method_can_be_named_in_the_grid():
-    for name in METHODS:  # dvc.yaml depends on both
-        assert name in load().methods
-        assert (ROOT / "fedflow" / "methods" / f"{name}.py").is_file()
-
-
 @pytest.mark.parametrize("section", ["data", "partitions"])
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../p", "/p", "a/b", "a b", "a\0b", ".hidden", "größe", "a:b"]

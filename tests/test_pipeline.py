@@ -230,6 +230,17 @@ def test_the_metrics_of_the_pipeline_are_one_small_table(project):
     assert table["local"]["skewed"]["fedavg"] == pytest.approx(facts["local_accuracy"], abs=1e-4)
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/running.md"])
+def test_the_documented_experiment_changes_a_run_of_the_default_grid(page):
+    text, before = (HOME / page).read_text(), load_params(HOME / "params.yaml")
+    changes = re.findall(r"dvc exp run -S (\S+=[\w.]+)", text)
+    assert changes
+    for override in changes:
+        _, name, _ = override.split(".", 2)
+        after = load_params(HOME / "params.yaml", [override])
+        assert name in before.grid.methods and after.method(name) != before.method(name)
+
+
 @pytest.mark.parametrize("difficulty", ["null", "{expert: mlp, epochs: 1}"], ids=["plain", "expert"])
 def test_the_partition_stage_depends_on_all_code_that_partitions_are_made_by(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, difficulty: str
