@@ -286,7 +286,9 @@ def schemes(
     page = describe(SCHEMES[name])
     _print_text(page.text)
     _print_options(page.options)
-    console.print(f"In params.yaml, under partitions:  mine: {page.example}", markup=False, highlight=False)
+    console.print(
+        f"In params.yaml, under partitions:  mine: {page.pictures[name]}", markup=False, highlight=False
+    )
 
 
 @partitions_app.callback()
