@@ -302,7 +302,8 @@ def partitions(context: typer.Context, root: Root = Path()) -> None:
     rows = []
     for name in params.partitions:
         entry = params.partition(name)
-        own = ", ".join(f"{field} {value}" for field, value in entry.parameters.items())
+        given = {field: str(value) for field, value in entry.parameters.items()}
+        own = ", ".join(f"{k} {v if len(v) <= 60 else f'{v[:57]}...'}" for k, v in given.items())
         made = (root / "data" / "partitions" / name / "summary.json").is_file()
         rows.append(
             (name, entry.dataset, entry.scheme, str(entry.clients or "all"), "yes" if made else "", own)
