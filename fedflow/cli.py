@@ -315,7 +315,7 @@ def schemes(
     page = describe(SCHEMES[name])
     _print_text(page.text)
     _print_options(page.options)
-    console.print(f"In params.yaml, under partitions:  mine: {page.example}", highlight=False)
+    console.print(f"In params.yaml, under partitions:  mine: {page.pictures[name]}", highlight=False)
 
 
 @partitions_app.callback()
@@ -329,7 +329,8 @@ def partitions(context: typer.Context, root: Root = Path()) -> None:
     rows = []
     for name in params.partitions:
         entry = params.partition(name)
-        own = ", ".join(f"{field} {value}" for field, value in entry.parameters.items())
+        given = {field: str(value) for field, value in entry.parameters.items()}
+        own = ", ".join(f"{k} {v if len(v) <= 60 else f'{v[:57]}...'}" for k, v in given.items())
         made = (root / "data" / "partitions" / name / "summary.json").is_file()
         rows.append(
             (name, entry.dataset, entry.scheme, str(entry.clients or "all"), "yes" if made else "", own)

@@ -188,7 +188,9 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
     origin = _origin(wanted, dataset, root)
     if there is not None and (_fact(note, "partition"), _fact(note, "origin")) == (there.hash, origin):
         return folder
-    samples = Samples.of(dataset, losses=lambda difficulty: _losses(difficulty, dataset, wanted.seed, root))
+    samples = Samples.of(
+        dataset, root=root, losses=lambda difficulty: _losses(difficulty, dataset, wanted.seed, root)
+    )
     made = make_partition(wanted, samples, dataset.hash)
     if there is None or (there.hash, there.params) != (made.hash, made.params):
         made.save(folder)
@@ -198,14 +200,14 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
 
 
 def _origin(wanted: PartitionParams, dataset: Dataset, root: Path) -> str:
-    """A hash of all that a partition depends on: parameters, data, code, and a file of losses."""
-    parts, losses = ["random.py", "partition", "heterogeneity"], ""
-    if (difficulty := wanted.difficulty) and difficulty.losses:
+    """A hash of all that a partition depends on: parameters, data, code, and the files that they name."""
+    parts, files = ["random.py", "partition", "heterogeneity"], hashlib.blake2b()
+    for name in wanted.files():
         with contextlib.suppress(OSError):  # whoever reads it says so
-            losses = hashlib.blake2b((root / difficulty.losses).read_bytes()).hexdigest()
-    elif difficulty:
+            files.update((root / name).read_bytes())
+    if wanted.difficulty and not wanted.difficulty.losses:
         parts += ["data/examples.py", "local", "models"]  # the expert's
-    about = wanted.as_dict(), dataset.hash, code_digest(*parts), losses
+    about = wanted.as_dict(), dataset.hash, code_digest(*parts), files.hexdigest()
     return hashlib.blake2b(json.dumps(about).encode(), digest_size=8).hexdigest()
 
 

@@ -131,6 +131,8 @@ def _users(path: Path, split: str) -> Iterator[tuple[str, str, list, list]]:
     for file in files:
         with reading(file):
             content = json.loads(file.read_bytes())
+            if not isinstance(content, dict) or not isinstance(content.get("user_data", {}), dict):
+                raise ValueError("needs an object with `users` and, by user, `user_data`")
             samples = [(user, content["user_data"][user]) for user in content["users"]]
             for user, data in samples:
                 if len(data["x"]) != len(data["y"]):

@@ -1,8 +1,11 @@
 """Several data sets in one: their labels side by side or shared, every part a domain of its own.
 
 The column ``domain`` says which part a sample is from, and images keep the normalisation constants of
-their part. Parts stand one after the other, each in its own order. MIX-4 of PACFL (Vahidian et al.,
-AAAI 2023) is the mix of USPS, CIFAR-10, SVHN and Fashion-MNIST: 32x32 in three channels, labels 0..39.
+their part. A part whose source has none (EMNIST letters) is normalised with those of the training images
+that are found: another copy of its file gives other constants, and another hash. ``normalise`` of a part,
+or of the mix, chooses otherwise. Parts stand one after the other, each in its own order. MIX-4 of PACFL
+(Vahidian et al., AAAI 2023) is the mix of USPS, CIFAR-10, SVHN and Fashion-MNIST: 32x32 in three channels,
+labels 0..39.
 """
 
 from dataclasses import replace

@@ -10,7 +10,16 @@ from fedflow.data.sources import SOURCES
 from fedflow.errors import BadInput, unknown_name
 from fedflow.settings import Settings, option
 
-FOR_IMAGES = ("resize", "crop", "pad", "channels", "rotations")
+NORMALISE = ("source", "train", "none")
+FOR_IMAGES = ("resize", "crop", "pad", "channels", "rotations", "normalise")
+
+
+class Normalisation(Settings):
+    """Constants that the user gives."""
+
+    section = "data.normalise"
+    mean: list[float] = option(doc="mean of pixels scaled to [0, 1], one per channel")
+    std: list[float] = option(doc="their standard deviation, one per channel", gt=0)
 
 
 class DatasetParams(Settings):
@@ -40,6 +49,11 @@ class DatasetParams(Settings):
         factory=list, doc="every image once at each of these angles, in degrees counter-clockwise; the column"
         " `rotation` says which", choices=(0, 90, 180, 270),
     )  # fmt: skip
+    normalise: str | Normalisation = option(
+        "source",
+        "constants of (pixel / 255 - mean) / std: of the source, or of all its training images where it has "
+        "none; train = of the training images that are kept; none = 0 and 1; or {mean: [..], std: [..]}",
+    )
     seed: int = option(0, "seed of the limits' random choice, and of a source that draws", ge=0)
     parameters: dict = option(factory=dict, doc="parameters of the source")
 
@@ -58,6 +72,9 @@ class DatasetParams(Settings):
         if takes_path != bool(self.path):
             accepted = f"a file or folder, for source {self.source!r}" if takes_path else "nothing"
             raise BadInput("data.path", self.path, accepted)
+        if isinstance(self.normalise, str) and self.normalise not in NORMALISE:
+            accepted = f"one of {', '.join(NORMALISE)}, or a mapping of mean and std"
+            raise BadInput("data.normalise", self.normalise, accepted)
         if self.crop and self.resize is None:
             raise BadInput("data.crop", True, "false, without resize")
         for name in ("keep_labels", "rotations"):

@@ -47,14 +47,19 @@ def read_table(path: Path, options: TableOptions) -> RawData:
 
     Features are standardised with mean and standard deviation of the training rows (0 where a column is
     constant there). Rows keep their order. Columns of whole numbers are kept as they are, ``user`` and text
-    are numbered in order. Raises `BadInput` for a column that is missing or has the wrong type,
+    are numbered in order. An empty cell is a missing value; "NA" or "None" is one in a column of numbers, and
+    text in a column of text. Raises `BadInput` for a column that is missing or has the wrong type,
     `FedflowError` for a file that cannot be read and for missing values.
     """
     import pandas as pd
 
     with reading(path):
-        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    table.columns = table.columns.map(str)
+        table = pd.read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
+        table.columns = table.columns.map(str)
+        if twice := table.columns[table.columns.duplicated()].tolist():
+            raise ValueError(f"has two columns {twice[0]!r}")
+        if not len(table):
+            raise ValueError("has no rows")
     features = _features(table, options, path)
     _need_whole(table[list(dict.fromkeys([name for _, name in options.uses()] + features))], path)
 
@@ -72,6 +77,21 @@ def read_table(path: Path, options: TableOptions) -> RawData:
     return RawData(x[~test], y[~test], x[test], y[test], classes, columns)
 
 
+def _read_csv(path: Path) -> "pd.DataFrame":
+    """The table with text as it is written, and every column name as in the first line."""
+    import pandas as pd
+
+    names = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].tolist()
+    if twice := [name for name in names if name and names.count(name) > 1]:  # pandas would number them
+        raise ValueError(f"has two columns {twice[0]!r}")
+    if len(names) == 1 and (mark := next((m for m in ";\t|" if m in names[0]), "")):
+        raise ValueError(f"columns are separated by {mark!r}; needs commas")
+    table, written = pd.read_csv(path), pd.read_csv(path, keep_default_na=False, na_values=[""])
+    for name in table.select_dtypes(exclude="number"):
+        table[name] = written[name]
+    return table
+
+
 def _features(table: "pd.DataFrame", options: TableOptions, path: Path) -> list[str]:
     """The input columns; every column that the options name must be there, and these be numbers."""
     numeric = list(map(str, table.select_dtypes(["number", "bool"])))
@@ -84,8 +104,8 @@ def _features(table: "pd.DataFrame", options: TableOptions, path: Path) -> list[
     features = options.features
     if features is None:
         features = [name for name in numeric if name not in taken]
-    if not features or not len(table):
-        raise FedflowError(f"{path}: has no {'rows' if features else 'numeric column left for features'}")
+    if not features:
+        raise FedflowError(f"{path}: has no numeric column left for features")
     return features
 
 

@@ -17,27 +17,51 @@ from fedflow.random import generator
 def transformed(params: DatasetParams, root: Path | str | None = None) -> RawData:
     """The samples of one entry of ``data``, with everything done to them that it asks for.
 
-    Images have normalisation constants: those of the source, else those of all its training images as they
-    are read, for every domain apart where there is a column ``domain``. Raises `FedflowError` if the source
-    cannot be read, `BadInput` for what cannot be done to its samples.
+    Images have normalisation constants, as ``normalise`` says. "source": those of the source, else those of
+    all its training images as they are read; "train": those of the training images that are kept, before they
+    are resized or padded. Computed ones are of every domain apart where there is a column ``domain``.
+    Raises `FedflowError` if the source cannot be read, `BadInput` for what cannot be done to its samples.
     """
     raw = SOURCES[params.source].load(root, params.path, params.options)
     if raw.kind != "images":
         for name in FOR_IMAGES:
-            if value := getattr(params, name):
+            if (value := getattr(params, name)) and value != "source":
                 raise BadInput(f"data.{name}", value, f"nothing: {params.title} holds {raw.kind}, no images")
-    else:
+        return _limited(_kept(raw, params), params)
+    if params.normalise == "source":
         raw = _with_constants(raw, params)
     raw = _limited(_kept(raw, params), params)
-    return _drawn(raw, params) if raw.kind == "images" else raw
+    if params.normalise != "source":
+        raw = _normalised(raw, params)
+    return _drawn(raw, params)
 
 
 def _with_constants(raw: RawData, params: DatasetParams) -> RawData:
-    origin, domain = SOURCES[params.source], raw.columns.get("domain")
+    """Those of the source, or else of its training images."""
+    origin = SOURCES[params.source]
     if raw.mean:
         return raw
     if origin.mean:
         return replace(raw, mean=origin.mean, std=origin.std)
+    return _computed(raw, params)
+
+
+def _normalised(raw: RawData, params: DatasetParams) -> RawData:
+    """With other constants than the source's."""
+    channels, chosen = 3 if raw.x_train.ndim == 4 else 1, params.normalise
+    if chosen == "train":
+        return _computed(raw, params)
+    if isinstance(chosen, str):
+        return replace(raw, mean=(0.0,) * channels, std=(1.0,) * channels)
+    if {len(chosen.mean), len(chosen.std)} != {channels}:
+        accepted = f"{channels} numbers each in mean and std, one per channel of {params.title}"
+        raise BadInput("data.normalise", chosen.as_dict(), accepted)
+    return replace(raw, mean=tuple(chosen.mean), std=tuple(chosen.std))
+
+
+def _computed(raw: RawData, params: DatasetParams) -> RawData:
+    """Those of its training images, of every domain apart."""
+    domain = raw.columns.get("domain")
     if domain is None:
         mean, std = images.mean_and_std(raw.x_train)
         return replace(raw, mean=mean, std=std)

@@ -75,6 +75,8 @@ def sliced_wasserstein(
 ) -> np.ndarray:
     """W1 (earth mover's distance) [N, N] of samples seen along each of ``directions`` [F, L], averaged.
 
+    It bounds the exact distance in F dimensions from below, which nothing here computes.
+
     The identity as directions averages over single features. Quantile functions are compared at
     ``levels`` midpoints: exact for clients of ``levels`` samples each.
     """

@@ -31,7 +31,9 @@ def signature(points: Tensor, k: int, rng: np.random.Generator) -> Tensor:
 def reduce(points: np.ndarray, reducer: str, dimensions: int, rng: np.random.Generator) -> np.ndarray:
     """``points`` [n, e] in so many dimensions: [n, u]; themselves without a reducer.
 
-    UMAP and t-SNE have their libraries' defaults, but no more neighbours than there are.
+    UMAP and t-SNE have their libraries' defaults, but no more neighbours than there are. UMAP embeds the
+    points as it fits them (``fit_transform``); the code of FLT fits all means too, but then passes each
+    client's through ``transform``, which places them a little differently.
     """
     if reducer == "none":
         return points
@@ -46,7 +48,8 @@ def reduce(points: np.ndarray, reducer: str, dimensions: int, rng: np.random.Gen
                 'none, pca or tsne, unless fedflow is installed as "fedflow[umap]"',
             ) from None
         neighbours = max(2, min(15, len(points) - 1))
-        return UMAP(n_components=dimensions, n_neighbors=neighbours, random_state=seed).fit_transform(points)
+        umap = UMAP(n_components=dimensions, n_neighbors=neighbours, random_state=seed, n_jobs=1)
+        return umap.fit_transform(points)
     if reducer == "tsne":
         from sklearn.manifold import TSNE  # takes seconds to import
 

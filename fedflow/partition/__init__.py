@@ -10,6 +10,7 @@ from fedflow.partition import (  # noqa: F401
     domains,
     iid,
     label_groups,
+    label_shares,
     label_skew,
     natural,
     noniid1,

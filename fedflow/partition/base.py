@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -19,7 +20,8 @@ class Samples:
 
     ``labels`` [n] and ``test_labels`` [t] are 0..K-1 (real targets in regression); ``columns`` are facts
     per sample, such as the user it comes from; ``inputs()`` gives pixels or features [n, ...],
-    ``losses(difficulty)`` an expert's loss per training sample [n].
+    ``losses(difficulty)`` an expert's loss per training sample [n]. ``root`` is where the files are that a
+    scheme names.
     """
 
     labels: np.ndarray
@@ -27,6 +29,7 @@ class Samples:
     columns: Mapping[str, Column] = field(default_factory=dict)
     inputs: Callable[[], np.ndarray] = lambda: np.empty((0, 1, 8, 8), np.uint8)
     losses: Callable[[Any], np.ndarray] = lambda difficulty: np.empty(0)
+    root: Path = field(default_factory=Path)
 
     @classmethod
     def of(cls, dataset: Dataset, **more: Any) -> "Samples":
@@ -80,6 +83,10 @@ class Scheme(Settings):
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
         """Who gets what. Raises `BadInput` where it cannot be."""
         raise NotImplementedError
+
+    def files(self) -> list[str]:
+        """The files that the parameters name, below the project's root."""
+        return []
 
     def count(self, samples: Samples) -> int:
         """The number of clients where ``clients`` is left out: only some schemes know it."""

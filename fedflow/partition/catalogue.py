@@ -28,6 +28,15 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "domains": {},
     "iid": {},
     "label_groups": {"groups": 4},
+    "label_shares": {
+        "clients": 4,
+        "shares": [
+            [6, 2, 2, 0, 0, 0, 0, 0, 0, 0],
+            [0, 0, 0, 4, 4, 2, 0, 0, 0, 0],
+            [0, 0, 0, 0, 0, 0, 0, 1, 1, 8],
+            [1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
+        ],
+    },
     "label_skew": {"fraction": 0.2},
     "natural": {},
     "noniid1": {"fraction": 0.4},
@@ -35,65 +44,83 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "structured": {"labels_per_group": 3},
     "super_clusters": {"clusters": "cifar10"},
 }
+# Further pictures, by file name: of a scheme with other parameters.
+MORE: dict[str, tuple[str, dict[str, Any]]] = {
+    "iid-power": ("iid", {"power": 1.0}),
+    "label_shares-by-label": ("label_shares", {"by": "label", **EXAMPLES["label_shares"]}),
+    "label_skew-newcomers": ("label_skew", {"newcomers": 0.2, **EXAMPLES["label_skew"]}),
+    "natural-grouped": ("natural", {"clients": 5, "values_per_client": 4}),
+    "super_clusters-control": ("super_clusters", {"control": "matched_random", **EXAMPLES["super_clusters"]}),
+    "super_clusters-dirichlet": ("super_clusters", {"within": "dirichlet", **EXAMPLES["super_clusters"]}),
+}
 PICTURES = "images/partitions"  # below docs/
 
 # Set-ups of the literature: what it is, where it is published, entry of data, entry of partitions.
+HALF = "{mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}"
+FEDDYN = "{mean: [0.491, 0.482, 0.447], std: [0.247, 0.243, 0.262]}"
 RECIPES: tuple[tuple[str, str, str, str], ...] = (
-    ("label skew 20 %", "PACFL, FLIS (Tables 3.1, 3.8)", "{source: cifar10}",
+    ("label skew 20 %", "PACFL, FLIS (Tables 3.1, 3.8)", "{source: cifar10, normalise: source}",
      "{scheme: label_skew, fraction: 0.2, clients: 100}"),
-    ("Dir(0.1)", "PACFL (Table 3.9)", "{source: cifar10}",
+    ("Dir(0.1)", "PACFL (Table 3.9)", "{source: cifar10, normalise: source}",
      "{scheme: dirichlet, alpha: 0.1, clients: 100, min_size: 10}"),
-    ("SC-NIID(2)", "Table 5.4", "{source: cifar10}",
+    ("SC-NIID(2)", "Table 5.4", "{source: cifar10, normalise: source}",
      "{scheme: super_clusters, clusters: cifar10, labels_per_client: 2, clients: 100}"),
-    ("C-NIID(2), its control", "Table 5.4", "{source: cifar10}",
+    ("C-NIID(2), its control", "Table 5.4", "{source: cifar10, normalise: source}",
      "{scheme: super_clusters, clusters: cifar10, control: matched_random, clients: 100}"),
-    ("SC-Dir(0.5)", "Table 5.4", "{source: cifar10}",
+    ("SC-Dir(0.5)", "Table 5.4", "{source: cifar10, normalise: source}",
      "{scheme: super_clusters, clusters: cifar10, within: dirichlet, alpha: 0.5, clients: 100}"),
     ("MIX-4", "PACFL (Table 3.10)",
-     "{source: mix, parts: [{source: usps}, {source: cifar10}, {source: svhn}, {source: fmnist}]}",
+     "{source: mix, parts: [{source: usps}, {source: cifar10}, {source: svhn}, {source: fmnist}], "
+     "normalise: source}",
      "{scheme: domains, clients_per_domain: [14, 32, 26, 28], samples_per_client: 500}"),
-    ("newcomers, 80 + 20", "PACFL, FLIS (Tables 3.6, 3.12)", "{source: cifar100}",
+    ("newcomers, 80 + 20", "PACFL, FLIS (Tables 3.6, 3.12)", "{source: cifar100, normalise: source}",
      "{scheme: label_skew, fraction: 0.2, clients: 100, newcomers: 0.2}"),
-    ("attributes of faces", "PACFL (Fig. 3.17)", "{source: leaf_celeba, path: data/raw/celeba}",
+    ("attributes of faces", "PACFL (Fig. 3.17)",
+     "{source: leaf_celeba, path: data/raw/celeba, normalise: source}",
      "{scheme: attributes, columns: [smiling, wavy_hair, wearing_hat], clients: 30}"),
-    ("Scenario 1", "FLT (Table 1)", "{source: mnist}",
+    ("Scenario 1", "FLT (Table 1)", "{source: mnist, normalise: none}",
      "{scheme: label_groups, groups: 5, labels_per_group: 2, sampler: slice, clients: 100}"),
-    ("Scenario 2, ring overlap", "FLT (Table 2)", "{source: cifar10}",
+    ("Scenario 2, ring overlap", "FLT (Table 2)", f"{{source: cifar10, normalise: {HALF}}}",
      "{scheme: label_groups, groups: 5, labels_per_group: 3, overlap: 1, sampler: slice, clients: 100}"),
-    ("Table 5's sampler", "FLT (Table 5)", "{source: cifar10}",
+    ("Table 5's sampler", "FLT (Table 5)", f"{{source: cifar10, normalise: {HALF}}}",
      "{scheme: label_groups, groups: 5, labels_per_group: 3, overlap: 1, sampler: independent, "
      "samples_per_label: 250, clients: 500}"),
-    ("Scenario 3, writers", "FLT (Table 3)", "{source: leaf_femnist, path: data/raw/femnist}",
+    ("Scenario 3, writers", "FLT (Table 3)",
+     "{source: leaf_femnist, path: data/raw/femnist, normalise: none}",
      "{scheme: natural, clients: 200}"),
-    ("Scenario 4", "FLT (Table 4)", "{source: emnist_balanced}", "{scheme: structured, clients: 2400}"),
-    ("Dirichlet, exact sizes", "FedDyn (Table 2.1)", "{source: cifar10}",
+    ("Scenario 4", "FLT (Table 4)", "{source: emnist_balanced, normalise: none}",
+     "{scheme: structured, clients: 2400}"),
+    ("Dirichlet, exact sizes", "FedDyn (Table 2.1)", f"{{source: cifar10, normalise: {FEDDYN}}}",
      "{scheme: dirichlet_exact, alpha: 0.3, clients: 100}"),
-    ("unbalanced IID", "FedDyn (Table 2.3)", "{source: cifar10}",
+    ("unbalanced IID", "FedDyn (Table 2.3)", f"{{source: cifar10, normalise: {FEDDYN}}}",
      "{scheme: iid, sigma: 0.3, clients: 100}"),
+    ("ten letters", "FedDyn (EMNIST-L)",
+     "{source: emnist_letters, keep_labels: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], normalise: train}",
+     "{scheme: dirichlet_exact, alpha: 0.3, clients: 100}"),
     ("synthetic, Type 1", "FedDyn (Table A.4)", "{source: synthetic_convex, heterogeneity: parameters}",
      "{scheme: natural}"),
-    ("ACID", "PFLDyn (Table 3.1)", "{source: cifar10}",
+    ("ACID", "PFLDyn (Table 3.1)", "{source: cifar10, normalise: train}",
      "{scheme: acid, classes_per_client: 5, clients: 100}"),
-    ("ALID", "PFLDyn (Table 3.2)", "{source: cifar10}",
+    ("ALID", "PFLDyn (Table 3.2)", "{source: cifar10, normalise: train}",
      "{scheme: acid, classes_per_client: 5, anonymous: true, clients: 100}"),
-    ("pathological", "SuPerFed (Table 2.3)", "{source: mnist}",
+    ("pathological", "SuPerFed (Table 2.3)", "{source: mnist, normalise: none}",
      "{scheme: shards, shards_per_client: 2, clients: 50, holdout: 0.2}"),
-    ("label noise", "SuPerFed (Table 2.6)", "{source: mnist}",
+    ("label noise", "SuPerFed (Table 2.6)", "{source: mnist, normalise: none}",
      "{scheme: dirichlet, alpha: 100, clients: 100, holdout: 0.2, label_noise: {kind: pair, ratio: 0.4}}"),
     ("roles of plays", "LEAF", "{source: leaf_shakespeare, path: data/raw/shakespeare}", "{scheme: natural}"),
-    ("difficulty", "Curriculum-FL (Fig. 2.8)", "{source: cifar10}",
+    ("difficulty", "Curriculum-FL (Fig. 2.8)", "{source: cifar10, normalise: source}",
      "{scheme: dirichlet_clients, alpha: 0.2, clients: 100, difficulty: {order: 1.0}}"),
-    ("more partitions than clients", "Curriculum-FL (section 2.5)", "{source: cifar10}",
+    ("more partitions than clients", "Curriculum-FL (section 2.5)", "{source: cifar10, normalise: source}",
      "{scheme: iid, clients: 100, pieces: 400}"),
-    ("shards of 250", "Sub-FedAvg (Table 4.1)", "{source: cifar10}",
+    ("shards of 250", "Sub-FedAvg (Table 4.1)", "{source: cifar10, normalise: source}",
      "{scheme: shards, shards_per_client: 2, length: 250, clients: 100}"),
     ("mixed linear regression", "IFCA (section 6.1)", "{source: mixed_regression, clients: 100, groups: 2}",
      "{scheme: natural, groups: group}"),
-    ("rotated MNIST", "IFCA (section 6.2)", "{source: mnist, rotations: [0, 90, 180, 270]}",
+    ("rotated MNIST", "IFCA (section 6.2)", "{source: mnist, rotations: [0, 90, 180, 270], normalise: none}",
      "{scheme: domains, column: rotation, clients: 1200, samples_per_client: 200, draw: random}"),
-    ("rotated CIFAR-10", "IFCA (section 6.2)", "{source: cifar10, rotations: [0, 180]}",
+    ("rotated CIFAR-10", "IFCA (section 6.2)", "{source: cifar10, rotations: [0, 180], normalise: source}",
      "{scheme: domains, column: rotation, clients: 200, samples_per_client: 500, draw: random}"),
-    ("disjoint Dirichlet", "FedEvg (section 7.2)", "{source: mnist, resize: 32}",
+    ("disjoint Dirichlet", "FedEvg (section 7.2)", "{source: mnist, resize: 32, normalise: none}",
      "{scheme: dirichlet_disjoint, alpha: 1.0, clients: 10, holdout: 0.2}"),
 )  # fmt: skip
 AFTER = (difficulty, newcomers, holdout, label_noise)
@@ -101,36 +128,36 @@ AFTER = (difficulty, newcomers, holdout, label_noise)
 
 @dataclass(frozen=True)
 class Page:
-    """One scheme: its module's text, its parameters, and the line of params.yaml that makes its picture."""
+    """One scheme: its module's text, its parameters, and the line of params.yaml behind each picture."""
 
     name: str
     title: str
     idea: str
     text: str
     options: list[dict[str, Any]]
-    example: str
+    pictures: dict[str, str]
 
 
 def describe(scheme: type[Scheme]) -> Page:
     """The page of one scheme."""
     text = (sys.modules[scheme.__module__].__doc__ or "").strip()
     title, _, idea = text.split("\n\n")[0].replace("\n", " ").partition(": ")
-    entry = {"dataset": "mine", "scheme": scheme.name} | example(scheme.name)
-    inner = ", ".join(f"{name}: {_yaml(value)}" for name, value in entry.items())
-    return Page(scheme.name, title, idea, text, explain(scheme), f"{{{inner}}}")
+    own = [name for name, entry in pictures().items() if entry["scheme"] == scheme.name]
+    lines = {name: _yaml({"dataset": "mine"} | pictures()[name]) for name in own}
+    return Page(scheme.name, title, idea, text, explain(scheme), lines)
 
 
-def example(name: str) -> dict[str, Any]:
-    """The parameters behind the picture of a scheme."""
-    return {"clients": 20} | EXAMPLES[name]
+def pictures() -> dict[str, dict[str, Any]]:
+    """By name, the entry of ``partitions`` behind a picture; a scheme's first has the name of the scheme."""
+    every = {name: (name, own) for name, own in EXAMPLES.items()} | MORE
+    return {name: {"scheme": scheme, "clients": 20} | own for name, (scheme, own) in every.items()}
 
 
 def draw(folder: Path) -> None:
-    """Write the picture of every scheme, ``<name>.png``, on ten classes of 500 samples each."""
+    """Write all pictures, ``<name>.png``, on ten classes of 500 samples each."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in sorted(SCHEMES):
-        params = PartitionParams.parse({"dataset": "ten classes", "scheme": name} | example(name))
-        made = make_partition(params, toy_samples())
+    for name, entry in pictures().items():
+        made = make_partition(PartitionParams.parse({"dataset": "ten classes"} | entry), toy_samples())
         draw_labels(made, folder / f"{name}.png")
 
 
@@ -179,6 +206,10 @@ def catalogue() -> str:
         "",
         "## Set-ups of the literature",
         "",
+        "Pixels are normalised as in the papers' code (`normalise: none` leaves them in [0, 1]). Nothing",
+        "augments images: FedDyn and PFLDyn also flip and crop those of CIFAR; IFCA also changes their",
+        "contrast and standardises each by itself, for which the constants here are a stand-in.",
+        "",
         "| what | where | under `data` | under `partitions`, beside `dataset:` |",
         "|---|---|---|---|",
         *(f"| {what} | {where} | `{data}` | `{entry}` |" for what, where, data, entry in RECIPES),
@@ -190,8 +221,12 @@ def _section(page: Page) -> list[str]:
     paragraphs = page.text.split("\n\n")
     text = "\n\n".join(p for p in paragraphs if not p.startswith(">>>"))
     lines = ["", f'<a id="{page.name}"></a>', "", f"## {page.title} (`{page.name}`)", ""]
-    lines += [f"![{page.title}]({PICTURES}/{page.name}.png)", "", text, "", f"`mine: {page.example}`"]
-    return [*lines, "", *markdown(page.options)]
+    shown = [line for name, entry in page.pictures.items() for line in _picture(page, name, entry)]
+    return [*lines, *shown[:2], text, "", *shown[2:], *markdown(page.options)]
+
+
+def _picture(page: Page, name: str, entry: str) -> list[str]:
+    return [f"![{page.title}]({PICTURES}/{name}.png)", "", f"`mine: {entry}`", ""]
 
 
 def _step(module: ModuleType) -> list[str]:

@@ -74,6 +74,11 @@ class PartitionParams(Settings):
         if self.pieces is not None and (self.clients is None or self.pieces < self.clients):
             raise BadInput("partition.pieces", self.pieces, f"at least clients, which is {self.clients}")
 
+    def files(self) -> list[str]:
+        """The files that it is made from beside the data set, below the project's root."""
+        losses = self.difficulty.losses if self.difficulty else None
+        return [*([losses] if losses else []), *self.build().files()]
+
     def build(self) -> Scheme:
         """The scheme with its parameters."""
         return SCHEMES[self.scheme].parse(self.parameters, section="partition")

@@ -75,7 +75,8 @@ def draw_labels(partition: "Partition", path: Path) -> None:
 
 
 def _title(params: dict[str, Any]) -> str:
-    """Data set, scheme and its parameters."""
-    own = ", ".join(f"{k} = {v}" for k, v in params.get("parameters", {}).items() if v is not None)
+    """Data set, scheme and its parameters, long lists cut."""
+    given = {k: str(v) for k, v in params.get("parameters", {}).items() if v is not None}
+    own = ", ".join(f"{k} = {v if len(v) <= 60 else f'{v[:57]}...'}" for k, v in given.items())
     name = f"{params.get('dataset', '')} · {params.get('scheme', '')}"
     return fill(f"{name} ({own})" if own else name, 100)

@@ -134,6 +134,10 @@ def test_what_is_wrong_is_said_in_one_line_with_the_file_and_user(write: Callabl
     )
     (path / "train/all_data_1_train_9.json").write_text('{"users": ["a"], "user_data"')
     assert "all_data_1_train_9.json: cannot be read" in fails(leaf.femnist, path, LeafOptions())
+    for content in ("[1, 2]", '{"users": ["a"], "user_data": []}'):
+        (path / "train/all_data_1_train_9.json").write_text(content)
+        message = fails(leaf.femnist, path, LeafOptions())
+        assert "all_data_1_train_9.json: cannot be read: needs an object with `users`" in message
     (path / "train/all_data_1_train_9.json").write_text('{"users": ["a"], "user_data": {}}')
     assert "all_data_1_train_9.json: cannot be read: has no 'a'" in fails(leaf.femnist, path, LeafOptions())
 

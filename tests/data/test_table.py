@@ -131,6 +131,22 @@ def test_what_does_not_fit_is_said_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["NA", "None", "null", "nan", "NaN", "n/a"])
+def test_classes_and_users_may_be_called_as_missing_values_often_are(read: Callable, name: str) -> None:
+    raw = read({"kind": [name, "flat"] * 25, "town": [name, name, "Rome", "", "Oslo"] * 10}, columns=["part"])
+    assert sorted(raw.classes) == sorted(["flat", name])
+    assert np.bincount(np.concatenate([raw.y_train, raw.y_test])).tolist() == [25, 25]
+    raw = read({"town": [name, "Rome"] * 25}, user="town")
+    assert sorted(raw.columns["user"].names) == sorted(["Rome", name])
+
+
+def test_an_empty_cell_is_a_missing_class_and_na_a_missing_number(read: Callable) -> None:
+    with pytest.raises(FedflowError, match=r"column 'kind' has 25 missing or infinite values, .* row 1$"):
+        read({"kind": ["", "flat"] * 25})
+    with pytest.raises(FedflowError, match=r"column 'age' has 10 missing or infinite values, .* row 5$"):
+        read({"age": [1, 2, 3, 4, "NA"] * 10})
+
+
 def test_missing_values_in_columns_without_use_do_not_matter(read: Callable) -> None:
     assert read({"town": None}, features=["age"]).x_train.shape[1] == 1
 
@@ -140,8 +156,13 @@ def test_a_file_that_is_no_table_is_named(tmp_path: Path) -> None:
         (tmp_path / name).touch()
         with pytest.raises(FedflowError, match=rf"{name}: cannot be read"):
             read_table(tmp_path / name, TableOptions(target="kind"))
-    (tmp_path / "head.csv").write_text("age,kind\n")
-    with pytest.raises(FedflowError, match=r"head.csv: has no "):
-        read_table(tmp_path / "head.csv", TableOptions(target="kind"))
+    for content, message in (
+        ("age,kind\n", "has no rows"),
+        ("age;kind\n1;flat\n", "columns are separated by ';'; needs commas"),
+        ("age,kind,age\n1,flat,2\n", "has two columns 'age'"),
+    ):
+        (tmp_path / "odd.csv").write_text(content)
+        with pytest.raises(FedflowError, match=f"odd.csv: cannot be read: {message}"):
+            read_table(tmp_path / "odd.csv", TableOptions(target="kind"))
     with pytest.raises(BadInput, match=r"data.task: 'ranking'"):
         TableOptions.parse({"target": "kind", "task": "ranking"})

@@ -151,9 +151,9 @@ def test_tokens_and_the_next_ones_are_sequences_over_one_vocabulary(arrays_in: C
     assert one.y_train.shape == (30,) and one.num_classes == 12
 
 
-@pytest.mark.parametrize("field", ["pad", "channels", "resize", "rotations"])
+@pytest.mark.parametrize("field", ["pad", "channels", "resize", "rotations", "normalise"])
 def test_what_is_for_images_is_refused_for_others(arrays_in: Callable, field: str) -> None:
-    value = {"pad": 2, "channels": 3, "resize": 4, "rotations": [90]}[field]
+    value = {"pad": 2, "channels": 3, "resize": 4, "rotations": [90], "normalise": "none"}[field]
     with pytest.raises(BadInput, match=rf"data.{field}: .*nothing: other holds features, no images"):
         arrays_in(features, **{field: value})
 
@@ -190,3 +190,57 @@ def test_other_arrays_must_fit_too(
     path = npz(**changes)
     with pytest.raises(FedflowError, match=message):
         prepare(DatasetParams(source="npz", path=str(path)), tmp_path / "out")
+
+
+# Normalisation
+
+
+@pytest.mark.parametrize("constants", [{"mean": [0.25], "std": [0.5]}, "none"])
+def test_normalisation_can_be_chosen(make: Callable, constants: object) -> None:
+    pixels = make().x_train.double() / 255
+    mean, std = (0.25, 0.5) if isinstance(constants, dict) else (0.0, 1.0)
+    inputs = make("chosen", normalise=constants).train.inputs(torch.arange(30), torch.float64)
+    torch.testing.assert_close(inputs, (pixels - mean) / std, atol=1e-6, rtol=0)
+
+
+def test_the_constants_of_the_source_are_the_default(tmp_path: Path) -> None:
+    default, named = (
+        prepare(DatasetParams.parse({"source": "mnist5k", "train_limit": 20} | more), tmp_path / "out")
+        for more in ({}, {"normalise": "source"})
+    )
+    assert default.mean == (0.1307,) and default.hash == named.hash
+
+
+def test_constants_of_the_kept_images_are_not_those_of_all(make: Callable) -> None:
+    """FedDyn's EMNIST-L: the mean of the ten letters that are kept. Borders and repeats do not count."""
+    every, kept = (make(name, normalise=name, keep_labels=[2], pad=1) for name in ("source", "train"))
+    assert torch.equal(every.x_train, kept.x_train) and every.hash != kept.hash
+    pixels = kept.x_train[:, :, 1:-1, 1:-1].double() / 255
+    assert kept.mean == pytest.approx([pixels.mean().item()], abs=1e-6)
+    assert kept.std == pytest.approx([pixels.std(correction=0).item()], abs=1e-6)
+
+
+def test_parts_of_a_mix_are_normalised_as_they_say_or_all_as_the_mix_says(tmp_path: Path) -> None:
+    parts = [
+        {"source": "digits", "normalise": "none", "resize": 28},
+        {"source": "mnist5k", "train_limit": 20},
+    ]
+    mix = {"source": "mix", "parts": parts}
+    data = prepare(DatasetParams.parse(mix), tmp_path / "parts")
+    assert data.mean == ((0.0,), (0.1307,)) and data.std == ((1.0,), (0.3081,))
+    data = prepare(DatasetParams.parse(mix | {"normalise": "none"}), tmp_path / "all")
+    assert (data.mean, data.std) == ((0.0,), (1.0,)) and not data.by_domain
+
+
+@pytest.mark.parametrize(
+    ("normalise", "message"),
+    [
+        ("mnist", r"data.normalise: 'mnist' .* one of source, train, none, or a mapping of mean and std"),
+        ({"mean": [0.5]}, r"data.normalise.std: None .* a list, each item a number > 0"),
+        ({"mean": [0.5], "std": [0]}, r"data.normalise.std\[0\]: 0.0"),
+        ({"mean": [0.5] * 3, "std": [0.5] * 3}, r"data.normalise: .* 1 numbers each in mean and std"),
+    ],
+)
+def test_constants_that_cannot_be_are_refused(make: Callable, normalise: object, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        make(normalise=normalise)

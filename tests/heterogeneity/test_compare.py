@@ -200,18 +200,23 @@ def test_the_picture_names_what_it_cannot_draw(made, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not (ROOT / "cifar10.tar").is_file(), reason="no cifar10.tar in the data root")
 def test_super_clusters_of_cifar10_are_further_apart_than_random_ones_as_published(tmp_path):
-    """Table 5.3 on 30 of 100 clients, 150 of about 500 samples each; labels cannot tell the two apart."""
+    """Table 5.3 on 30 of 100 clients, 150 of about 500 samples each; labels cannot tell the two apart.
+
+    A control of random classes may by chance be nearly the super clusters: the claim is of their average.
+    """
     data = prepare(DatasetParams(source="cifar10"), tmp_path, ROOT)
-    for seed in range(5):
-        iid, control, clustered = table([
+    iid, control, clustered = (
+        table([
             compare(by_scheme(data, scheme, 100, seed, **own), data, clients=30, samples=150, seed=seed)
-            for scheme, own in (
-                ("iid", {}),
-                ("super_clusters", {"clusters": "cifar10", "control": "matched_random"}),
-                ("super_clusters", {"clusters": "cifar10"}),
-            )
-        ]).to_dict("records")  # fmt: skip
-        for name in ORDERED:
-            sign = -1 if MEASURES[name].alike else 1
-            assert sign * iid[name] < sign * control[name] < sign * clustered[name], (name, seed)
-        assert clustered["label_tv"] == pytest.approx(control["label_tv"], abs=0.08)
+            for seed in range(5)
+        ]).mean()
+        for scheme, own in (
+            ("iid", {}),
+            ("super_clusters", {"clusters": "cifar10", "control": "matched_random"}),
+            ("super_clusters", {"clusters": "cifar10"}),
+        )
+    )  # fmt: skip
+    for name in ORDERED:
+        sign = -1 if MEASURES[name].alike else 1
+        assert sign * iid[name] < sign * control[name] < sign * clustered[name], name
+    assert clustered["label_tv"] == pytest.approx(control["label_tv"], abs=0.04)

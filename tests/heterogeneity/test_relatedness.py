@@ -1,7 +1,6 @@
 """Signatures, their distances, thresholds, graphs and clusters: the worked numbers of FLT."""
 
 import sys
-import types
 from typing import Any
 
 import numpy as np
@@ -208,22 +207,17 @@ def test_t_sne_keeps_groups_together() -> None:
     assert (np.linalg.norm(flat[:6] - centre, axis=1) < np.linalg.norm(flat[:6] - other, axis=1)).all()
 
 
-def test_umap_has_its_defaults_but_no_more_neighbours_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    class UMAP:
-        def __init__(self, **options: Any) -> None:
-            asked.append(options)
-
-        def fit_transform(self, x: np.ndarray) -> np.ndarray:
-            return x[:, :2]
-
-    monkeypatch.setitem(sys.modules, "umap", types.SimpleNamespace(UMAP=UMAP))
-    for points in 8, 40:
-        x = np.ones((points, 5))
-        assert reduce(x, "umap", 2, generator(0, "UMAP")).shape == (points, 2)
-    assert [(o["n_components"], o["n_neighbors"]) for o in asked] == [(2, 7), (2, 15)]
-    assert asked[0]["random_state"] == asked[1]["random_state"]
+@pytest.mark.filterwarnings("error:n_neighbors is larger", "error:n_jobs value")
+def test_umap_finds_the_planted_groups_and_is_repeatable() -> None:
+    """FLT's rule, gamma = 1 in units of UMAP: 40 clients in five groups, each with means of four clusters."""
+    rng = generator(0, "groups")
+    centres = np.repeat(10 * rng.standard_normal((5, 1, 4, 16)), 8, axis=1).reshape(-1, 16)
+    points = centres + 0.1 * rng.standard_normal(centres.shape)
+    flat = reduce(points, "umap", 2, generator(0, "UMAP"))
+    assert np.array_equal(flat, reduce(points, "umap", 2, generator(0, "UMAP")))
+    related = graph(distances(np.split(flat, 40)), 1.0)
+    assert np.array_equal(related, np.kron(np.eye(5, dtype=bool), np.ones((8, 8), bool)))
+    assert reduce(points[:6], "umap", 2, generator(0, "UMAP")).shape == (6, 2)  # fewer than its 15 neighbours
 
 
 def test_umap_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:

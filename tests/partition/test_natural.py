@@ -108,3 +108,42 @@ def test_a_data_set_without_columns_is_refused():
     entry = {"dataset": "d", "scheme": "natural"}
     with pytest.raises(BadInput, match=r"partition.column: 'user' .* of the data set: it has none"):
         make_partition(PartitionParams.parse(entry), Samples(np.zeros(5, int)))
+
+
+# Several values for one client
+
+
+def test_values_are_grouped_at_random_into_clients_of_equally_many():
+    users = np.repeat(np.arange(21), 4)
+    data = Samples(np.zeros(84, int), np.zeros(84, int), {"user": Column(users, users)})
+    scheme = Natural(values_per_client=5)
+    assert scheme.count(data) == 4
+    split, other = (scheme.split(data, 4, np.random.default_rng(seed)) for seed in (0, 1))
+    held = [set(users[rows].tolist()) for rows in split.train]
+    assert [len(own) for own in held] == [5] * 4 and len(set.union(*held)) == 20  # one user stays unused
+    assert all(len(rows) == 20 for rows in split.train) and held[0] != set(range(5))
+    assert [set(users[rows].tolist()) for rows in split.pools] == held
+    assert held != [set(users[rows].tolist()) for rows in other.train]
+
+
+def test_one_value_for_each_client_is_the_default():
+    users = np.arange(40) % 8
+    data = Samples(np.zeros(40, int), columns={"user": Column(users, users)})
+    one, default = (
+        scheme.split(data, 5, np.random.default_rng(0)).train
+        for scheme in (Natural(values_per_client=1), Natural())
+    )
+    assert all(np.array_equal(a, b) for a, b in zip(one, default))
+
+
+def test_groups_that_differ_within_a_client_are_refused():
+    users = np.arange(40) % 8
+    columns = {"user": Column(users, users), "town": Column(users % 2, users % 2)}
+    with pytest.raises(BadInput, match=r"partition.groups: 'town' .* one value per client"):
+        Natural(values_per_client=4, groups="town").split(
+            Samples(np.zeros(40, int), columns=columns), 2, np.random.default_rng(0)
+        )
+    with pytest.raises(BadInput, match=r"partition.clients: 3 .* at most 2, the values of 'user' .* 4 each"):
+        Natural(values_per_client=4).split(
+            Samples(np.zeros(40, int), columns=columns), 3, np.random.default_rng(0)
+        )

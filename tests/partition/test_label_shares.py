@@ -1,0 +1,107 @@
+"""A matrix of label shares: worked numbers, both readings of it, files, and what cannot be."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedflow.errors import BadInput, FedflowError
+from fedflow.partition import PartitionParams, Samples, make_partition
+from fedflow.partition.label_shares import LabelShares
+
+LABELS = np.random.default_rng(0).permutation(np.repeat([0, 1, 2], [100, 200, 300]))
+
+
+def counts(shares: object, labels: np.ndarray = LABELS, **options: object) -> list[list[int]]:
+    scheme = LabelShares.parse({"shares": shares} | options)
+    parts = scheme.split(Samples(labels), scheme.count(Samples(labels)), np.random.default_rng(0)).train
+    assert np.unique(np.concatenate(parts)).size == sum(map(len, parts))
+    return [np.bincount(labels[rows], minlength=labels.max() + 1).tolist() for rows in parts]
+
+
+def test_a_row_is_the_mix_of_a_client_and_sizes_fit_the_scarcest_label():
+    """Equal sizes of 300 want 150 + 120 of label 0, which has 100: both shrink to floor(300 100 / 270)."""
+    assert counts([[1, 0, 1], [2, 3, 0]]) == [[56, 0, 55], [44, 67, 0]]
+
+
+def test_given_sizes_are_kept_and_only_proportions_count():
+    assert counts([[2, 0, 2], [1, 2, 3]], sizes=[40, 60]) == [[20, 0, 20], [10, 20, 30]]
+    assert counts([[0.5, 0, 0.5], [10, 20, 30]], sizes=[40, 60]) == [[20, 0, 20], [10, 20, 30]]
+
+
+def test_sizes_may_be_unequal_by_a_power_law():
+    assert counts([[0, 0, 1]] * 3, power=1) == [[0, 0, 50], [0, 0, 100], [0, 0, 150]]
+
+
+def test_a_column_is_how_a_label_is_divided():
+    assert counts([[1, 0, 0.2], [3, 0, 0.8]], by="label") == [[25, 0, 60], [75, 0, 240]]
+
+
+@given(
+    stock=st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    clients=st.integers(1, 6),
+    by=st.sampled_from(["client", "label"]),
+    seed=st.integers(0, 999),
+)
+def test_any_shares_give_disjoint_parts_near_the_mix_that_is_asked_for(stock, clients, by, seed):
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(len(stock)), stock)
+    matrix = rng.integers(0, 4, (clients, len(stock))) * 1.0
+    matrix[:, 0] += 1
+    found = np.array(counts(matrix.tolist(), labels, by=by))
+    assert (found.sum(0) <= stock).all() and not found[matrix == 0].any()
+    if by == "label":
+        used = matrix.any(0)
+        assert (found.sum(0)[used] == np.array(stock)[used]).all()
+    else:
+        mix = matrix / matrix.sum(1, keepdims=True)
+        assert (np.abs(found - found.sum(1, keepdims=True) * mix) < len(stock)).all()
+
+
+@pytest.mark.parametrize("suffix", ["npy", "csv"])
+def test_shares_come_from_a_file_below_the_project(tmp_path: Path, suffix: str):
+    matrix = np.array([[2.0, 0, 2], [1, 2, 3]])
+    np.save(tmp_path / "mix.npy", matrix)
+    np.savetxt(tmp_path / "mix.csv", matrix, delimiter=",")
+    entry = {"dataset": "d", "scheme": "label_shares", "shares": f"mix.{suffix}", "sizes": [40, 60]}
+    params = PartitionParams.parse(entry)
+    made = make_partition(params, Samples(LABELS, LABELS, root=tmp_path))
+    inline = make_partition(
+        PartitionParams.parse(entry | {"shares": matrix.tolist()}), Samples(LABELS, LABELS)
+    )
+    assert made.hash == inline.hash and params.files() == [f"mix.{suffix}"]
+    assert json.loads(json.dumps(made.summary()))["samples_unused"] == 500
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
+    (tmp_path / "text.csv").write_text("a,b,c\n1,2,3\n")
+    np.save(tmp_path / "objects.npy", np.array([None]), allow_pickle=True)
+    for name in ("none.npy", "text.csv", "objects.npy"):
+        with pytest.raises(FedflowError, match=rf"{name}: cannot be read"):
+            LabelShares(shares=name).count(Samples(LABELS, root=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("shares", "options", "message"),
+    [
+        ([[1, 2]], {}, r"partition.shares: .* rows of 3 numbers >= 0, one per label"),
+        ([[1, 2, 3], [1, 2]], {}, r"partition.shares: .* rows of 3 numbers"),
+        ([[1, 2, -3]], {}, r"partition.shares: .* numbers >= 0"),
+        ([[1, 0, 0], [0, 0, 0]], {}, r"partition.shares: .* not all 0 \(of any client\)"),
+        ([], {}, r"partition.shares: \[\] .* rows of 3 numbers"),
+        ([[1, 0, 0]], {"sizes": [101]}, r"partition.sizes: \[101\] .* label 0 has 100 samples, .* want 101"),
+        ([[1, 0, 0]], {"by": "label", "power": 1}, r"partition.power: 1.0 .* by: label decides sizes"),
+        ([[1, 0, 0]], {"by": "class"}, r"partition.by: 'class' .* one of client, label"),
+    ],
+)
+def test_shares_that_cannot_be_are_refused(shares, options, message):
+    with pytest.raises(BadInput, match=message):
+        counts(shares, **options)
+
+
+def test_one_row_per_client_is_needed():
+    with pytest.raises(BadInput, match=r"partition.clients: 3 .* 2, the rows of shares"):
+        LabelShares(shares=[[1, 1, 1]] * 2).split(Samples(LABELS), 3, np.random.default_rng(0))
