@@ -7,6 +7,7 @@ Client: w_k as FedAvg; personal v_k <- s steps of v - eta_p (grad F_k(v) + lambd
 Server: as FedAvg.
 *Reduces to* FedAvg in its global part; its personal part is Local when lambda = 0.
 *State*: server w; client v_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: v = w_t.
+The training loss is that of the personal model.
 *Rates*: without a number eta_p is the client learning rate of the round, with its decay; one that is given is
 the same in every round.
 *Differs from the paper in*: uniform sampling and n_k weights, as FedAvg here; the authors do the reverse

@@ -5,6 +5,7 @@ Federated Learning", ICML 2021, arXiv 2102.07078, Algorithm 1.
 
 Client: tau_h epochs of SGD on its head, the received body fixed; then tau_b epochs on the body, the new head
 fixed; sends the body. Server: averages bodies as FedPer.
+The training loss is that of the body's epochs.
 *Reduces to* FedAvg on the body, under one fixed head, when tau_h = 0; FedPer trains both parts at once.
 *State*: server body; client head. *Traffic*: P_body down, P_body up. *Newcomer*: the body and the first head.
 *Ambiguous*: the share of the local epochs: here all E for the head and one more for the body (the authors'
