@@ -12,8 +12,8 @@ the x_k, and tosses the coin until it has shown its 1s, and then its 0s: geometr
 *State*: server xbar and both numbers; client x_k. *Traffic*: 1 P and the ones and the zeros down, 1 P up.
 *Newcomer*: xbar.
 *Work*: gradients of all batches of E epochs are computed, of which on average 1/p become steps; the rest, and
-0s beyond the last batch, are lost. With p = 1 / (E n_k / B) a round has about as many local steps as with other
-methods; theta changes with p, so choose lambda with it.
+0s beyond the last batch, are lost. With p = 1 / (E n_k / B) a round has about as many local steps as with
+other methods; theta changes with p, so choose lambda with it.
 *Differs from the paper in*: stochastic gradients; those who take part stand for all, and a client that was
 away makes up for the last 1s alone; 1/p zeros in the first round.
 """
