@@ -13,7 +13,7 @@ import torch
 
 from fedflow.config import load_params
 from fedflow.data import load_prepared
-from fedflow.errors import FedflowError
+from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import Experiment, perform, prepare_dataset, prepare_partition
 from fedflow.local.expert import expert_losses
 from fedflow.local.training import LocalTraining
@@ -231,6 +231,22 @@ def test_clients_with_classes_of_their_own_share_a_network_of_so_many_outputs(ro
         accuracies.append(float((outputs.argmax(-1) == names).double().mean()))
     assert metrics["local_accuracy"] == pytest.approx(np.mean(accuracies))
     assert metrics["local_accuracy"] > 0.7 > metrics["global_accuracy"]
+
+
+def test_a_run_too_short_for_its_method_is_refused_before_it_is_recorded(root: Path) -> None:
+    params = load_params(root / "params.yaml", ["methods.cfl.warm_up=9", "run.rounds=9"])
+    with pytest.raises(BadInput, match=r"^method.warm_up: 9 .*less than 9, the rounds of the run"):
+        perform(Experiment(params, "digits-4", "cfl", 0, root), Inline(), system_metrics=False)
+    assert runs(root) == []
+
+
+def test_a_global_model_that_is_served_is_the_one_recorded(root: Path) -> None:
+    params = load_params(root / "params.yaml", ["methods.ditto.served=global"])
+    perform(Experiment(params, "digits-4", "ditto", 0, root), Inline(), system_metrics=False)
+    plain = Experiment(params, "digits-4", "fedavg", 0, root)
+    perform(plain, Inline(), system_metrics=False)
+    states = [load_model(run.info.run_id, "global", root=root).state_dict() for run in runs(root)]
+    assert len(states) == 2 and all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
 def test_a_run_killed_after_it_was_recorded_is_not_recorded_twice(

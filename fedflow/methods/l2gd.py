@@ -11,9 +11,9 @@ the x_k, and tosses the coin until it has shown its 1s, and then its 0s: geometr
 *Reduces to* Local when lambda = 0, to uniform FedAvg when theta = 1 (a larger one counts as 1).
 *State*: server xbar and both numbers; client x_k. *Traffic*: 1 P and the ones and the zeros down, 1 P up.
 *Newcomer*: xbar.
-*Work*: all batches of E epochs are computed, but only 1/p of them on average are steps; the rest, and 0s beyond
-the last batch, are lost. With p = 1 / (E n_k / B) a round has about the local steps of other methods; theta, and
-so lambda for the same pull, follow from p.
+*Work*: gradients of all batches of E epochs are computed, of which on average 1/p become steps; the rest, and
+0s beyond the last batch, are lost. With p = 1 / (E n_k / B) a round has about as many local steps as with
+other methods; theta changes with p, so choose lambda with it.
 *Differs from the paper in*: stochastic gradients; those who take part stand for all, and a client that was
 away makes up for the last 1s alone; 1/p zeros in the first round. The training loss is that of the steps taken.
 """

@@ -43,6 +43,7 @@ SGD = {"epochs": 1, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
 ROOT = Path(__file__).parents[2]
 SHIPPED = {folder: load_params(folder / "params.yaml") for folder in (ROOT, *ROOT.glob("studies/*/"))}
 HALF: dict[str, Any] = {"training": SGD, "participation": 0.5, "rounds": 2}
+QUICK: dict[str, dict[str, Any]] = {"flt": {"encoder": "pixels"}}  # without an encoder to train
 LARGEST = SIZES.index(max(SIZES))
 
 
@@ -203,14 +204,22 @@ def test_scores_of_a_round_do_not_depend_on_the_rounds_to_come(
 
 
 def test_the_learning_rate_makes_a_difference(name: str, federation: Federation) -> None:
-    one, other = (run(name, federation, **HALF | {"training": SGD | {"lr": lr}}) for lr in (0.1, 0.03))
+    one, other = (
+        run(name, federation, QUICK.get(name), **HALF | {"training": SGD | {"lr": lr}}) for lr in (0.1, 0.03)
+    )
     assert not same(one.state(), other.state())
 
 
 def test_the_learning_rate_decays_everywhere(name: str, federation: Federation, cohort: str) -> None:
     """The second round is that of a run whose learning rate is half as large from there on."""
     halved, swapped = (
-        prepare_run(name, federation, cohort=cohort, **HALF | {"training": SGD | {"lr_decay": decay}})
+        prepare_run(
+            name,
+            federation,
+            QUICK.get(name),
+            cohort=cohort,
+            **HALF | {"training": SGD | {"lr_decay": decay}},
+        )
         for decay in (0.5, 1)
     )
     next(rounds := swapped.rounds())
@@ -230,7 +239,12 @@ def state_of(simulation: Simulation) -> dict[str, Tensor]:
 def test_introductions_have_the_learning_rate_of_the_first_round(name: str, federation: Federation) -> None:
     if METHODS[name]().introductions():
         first, decayed = (
-            run(name, federation, **HALF | {"rounds": 1, "training": SGD | {"lr_decay": decay}})
+            run(
+                name,
+                federation,
+                QUICK.get(name),
+                **HALF | {"rounds": 1, "training": SGD | {"lr_decay": decay}},
+            )
             for decay in (1, 0.5)
         )
         assert same(first.state(), decayed.state())
@@ -244,7 +258,7 @@ def test_cohorts_in_proportion_to_samples_are_the_same_for_all(name: str, federa
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        ours, plain = (run(each, federation, BY_NUMBER.get(each), **sampled) for each in (name, "fedavg"))
+        ours, plain = (run(each, federation, QUICK.get(each), **sampled) for each in (name, "fedavg"))
     if METHODS[name]().cycles({}) == 1:
         assert [r.cohort for r in ours.rounds] == [r.cohort for r in plain.rounds]
     assert all(len(r.cohort) == 2 for r in ours.rounds)
@@ -274,14 +288,15 @@ def normed(digits: Dataset) -> Federation:
 # One cluster in a round, weights that are those sent, and nothing that is slow.
 PLAIN: dict[str, dict[str, Any]] = {
     "afl": {"lambda_lr": 0, "prior": "samples"}, "fedcluster": {"clusters": 1}, "fedsc": {"clusters": 1},
-    "flt": {"encoder": "pixels"}, "term": {"t": 0},
+    **QUICK, "term": {"t": 0},
 }  # fmt: skip
+MORE = {"fednova": [{"gmf": 0.5}, {"mu": 0.1}], "l2gd": [{"lam": 10}]}
 ELSEWHERE = {"encoder", "reducer", "distance"}  # how clients are compared before they train
 
 
 def variants(name: str) -> Iterator[Method]:
     """The method as it is, with each of its choices, and with a long step of the server."""
-    hypers: list[dict[str, Any]] = [{}]
+    hypers: list[dict[str, Any]] = [{}, *MORE.get(name, ())]
     for field in dataclasses.fields(METHODS[name]):  # type: ignore[arg-type]
         choices = () if field.name in ELSEWHERE else field.metadata["choices"]
         hypers += [{field.name: choice} for choice in choices if choice != field.default]
@@ -325,8 +340,9 @@ def spied(method: Method) -> tuple[Method, list[Sent]]:
 
 def averaged(method: Method, server: Server, model: FlatModel) -> Iterator[tuple[int | None, Tensor]]:
     """The models [D] that the server has averaged, of which clusters (None: of all clients)."""
-    yield from ((None, server[kind]) for kind in ("model", "mean") if kind in server)
-    if method.serves == "cluster" and method.name not in OVERLAPPING:
+    kinds = ("model",) if "models" in server else ("model", "mean")
+    yield from ((None, server[kind]) for kind in kinds if kind in server)
+    if "models" in server and method.name not in OVERLAPPING:
         shared = getattr(method, "shared", "none")
         for cluster, w in enumerate(server["models"]):
             if shared == "none":

@@ -5,21 +5,17 @@ With the clients of `lines`, whose one step is given, dw_k is the same in every 
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from lines import ONE_STEP, lines
-from support import Ran, images, quadratics, run, with_cohorts
-from torch import nn
+from support import Ran, quadratics, run, with_cohorts
 
-from fedflow.data import Dataset
 from fedflow.errors import BadInput
 from fedflow.methods import build_method
 from fedflow.methods.cfl import bipartition
-from fedflow.models.flat import FlatModel
 from fedflow.simulation.federation import Federation
 
 ANGLES = [(2 * np.cos(a), 2 * np.sin(a)) for a in np.radians([0, 40, 80, 120, 175])]
@@ -212,18 +208,3 @@ def test_two_worlds_are_told_apart(cohort: str) -> None:
     assert found[:3] == [1] * 3 and found[3:] == [2] * 3
     models = ran.server("models")[-1]
     assert models[1:] == [pytest.approx(1, abs=1e-3), pytest.approx(-1, abs=1e-3)]
-
-
-def test_running_statistics_are_averaged_and_not_extrapolated(digits: Dataset) -> None:
-    """Those of FedAvg, also where a server learning rate of 3 goes beyond the mean of the models."""
-
-    def network() -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
-
-    normed = replace(images(digits, (23, 7, 40)), model=FlatModel(network, dtype=torch.float64))
-    settings: dict[str, Any] = {"rounds": 1, "training": {"epochs": 2, "lr": 0.1}}
-    ran = run("cfl", normed, {"server_lr": 3}, **settings).servers[-1]["models"][0]
-    plain = run("fedavg", normed, {"weighting": "uniform"}, **settings).servers[-1]["model"]
-    buffers = slice(normed.model.parameters, None)
-    torch.testing.assert_close(ran[buffers], plain[buffers], rtol=0, atol=1e-12)
-    assert not torch.equal(ran, plain)

@@ -48,3 +48,13 @@ def test_a_full_step_in_chunks_is_the_same_step(digits: Dataset, monkeypatch: An
     assert torch.equal(client.full_step(w), client.trained)
     torch.testing.assert_close(client.trained, expected[0], rtol=0, atol=1e-12)
     assert float(client.train_loss) == pytest.approx(expected[1], abs=1e-12)
+
+
+def test_a_full_step_carries_the_statistics_along(padded: Dataset) -> None:
+    """One chunk leaves them where one full batch does."""
+    federation = images(padded, (23,), "lenet5_bn", dtype=torch.float64)
+    client = one_client(federation, training=LocalTraining(batch_size=0, epochs=1, lr=0.1))
+    w, trained = federation.model.init(0), federation.model.parameters
+    stepped, expected = client.full_step(w), client.fit(start=w)
+    torch.testing.assert_close(stepped, expected, rtol=0, atol=1e-12)
+    assert not torch.equal(stepped[trained:], w[trained:])

@@ -63,5 +63,5 @@ def test_a_strong_pull_draws_models_together(federation: Federation) -> None:
 def test_the_default_weight_follows_the_size_of_the_network(network: str, shape: tuple, lam: float) -> None:
     """62,006 and 159,010 parameters"""
     model = FlatModel(partial(build, network, shape, 10))
-    assert MTL.parse({}).weight(model) == pytest.approx(lam)
-    assert MTL.parse({"lam": 0.5}).weight(model) == 0.5
+    assert MTL.parse({}).penalty(model) == pytest.approx(lam)
+    assert MTL.parse({"lam": 0.5}).penalty(model) == 0.5

@@ -190,27 +190,6 @@ def test_neither_weight_decay_nor_proximal_terms_touch_buffers(normed: Federatio
     assert not torch.equal(plain, decayed)
 
 
-@pytest.mark.parametrize(
-    ("method", "hyper", "weights"),
-    [("fedavg", {}, (5, 12, 9)), ("fedavg", {"weighting": "uniform"}, (1, 1, 1)),
-     ("fedavg", {"server_lr": 3}, (5, 12, 9)), ("fedprox", {"mu": 1}, (5, 12, 9)),
-     ("fednova", {}, (5, 12, 9)), ("fednova", {"server_lr": 3}, (5, 12, 9)),
-     ("scaffold", {}, (1, 1, 1)), ("scaffold", {"server_lr": 3, "variate": "I"}, (1, 1, 1))],
-)  # fmt: skip
-def test_averaged_buffers_are_the_weighted_mean_and_never_beyond(
-    normed: Federation, method: str, hyper: dict, weights: tuple
-) -> None:
-    """Uneven steps, momentum and a server learning rate of 3 extrapolate parameters, but no variance."""
-    training = {"batch_size": 4, "epochs": 1, "momentum": 0.9}
-    ran = run(method, normed, hyper, training=training, rounds=2, keep_trained=True)
-    model = normed.model
-    trained = torch.stack(ran.clients[-1]["trained"])[:, model.parameters :]
-    share = torch.tensor(weights, dtype=torch.float32) / sum(weights)
-    buffers = ran.servers[-1]["model"][model.parameters :]
-    torch.testing.assert_close(buffers, share @ trained, rtol=1e-5, atol=1e-6)
-    assert (model.views(ran.servers[-1]["model"])["norm1.running_var"] > 0).all()
-
-
 def test_control_variates_have_no_buffers(normed: Federation) -> None:
     ran = run("scaffold", normed, training={"batch_size": 4}, rounds=2)
     for c in (ran.servers[-1]["c"], *ran.clients[-1]["c"]):
