@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedflow.config import load_params
+from fedflow.experiment import Experiment
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -59,3 +62,19 @@ def test_angles_of_the_data_sets_at_hand(monkeypatch, capsys, root):
 def test_one_line_says_what_is_wrong(monkeypatch, root, arguments, message):
     with pytest.raises(SystemExit, match=message):
         run(monkeypatch, "dataset_angles.py", "--data", str(root), *arguments)
+
+
+def test_the_settings_of_all_claims_are_accepted() -> None:
+    study = runpy.run_path(str(EXAMPLES.parent / "studies" / "claims" / "verdicts.py"))
+    for claim in study["CLAIMS"].values():
+        for case in claim.cases:
+            params = load_params(study["PARAMS"], [*claim.settings, *case.settings])
+            Experiment(params, case.partition, case.method, 0).check()
+
+
+def test_a_run_of_a_claim_is_measured(tmp_path: Path) -> None:
+    study = runpy.run_path(str(EXAMPLES.parent / "studies" / "claims" / "verdicts.py"))
+    claim = study["CLAIMS"]["fedac"]
+    (local,) = (case for case in claim.cases if case.method == "local")
+    found = study["run"](local, 0, (claim.settings, ["run.rounds=1"]), claim.measure, tmp_path)
+    assert set(found) == {"accuracy 1", "clusters", "ARI"} and 0 < found["accuracy 1"] < 100
