@@ -98,11 +98,11 @@ def _replace(folder: Path, files: Mapping[str, Write | None]) -> None:
             _sync(made / name)
         (folder / MARKER).unlink(missing_ok=True)
         _sync(folder)
-        for name in files.keys() - {MARKER}:
-            if name in written:
-                (made / name).replace(folder / name)
-            else:
+        for name in files:
+            if name not in written:
                 (folder / name).unlink(missing_ok=True)
+            elif name != MARKER:
+                (made / name).replace(folder / name)
         _sync(folder)
         (made / MARKER).replace(folder / MARKER)
     finally:

@@ -232,8 +232,8 @@ def _check_place(store: Store) -> None:
 def _elsewhere(store: Store) -> dict[str, Path]:
     """Artifact folders of stores elsewhere that experiments of this database name: address and path.
 
-    They are told by how this module and MLflow's server name the places of experiments below them; what
-    somebody put elsewhere on purpose has other names.
+    They are told by how `Store.artifacts` names the places of experiments below them; experiments that
+    somebody else made, and put elsewhere on purpose, have other names.
     """
     file = database(store.uri)
     if file is None or not file.exists():
@@ -244,14 +244,14 @@ def _elsewhere(store: Store) -> dict[str, Path]:
     ) as connection:
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone():
             return {}  # MLflow fills an empty file
-        rows = connection.execute("SELECT experiment_id, name, artifact_location FROM experiments").fetchall()
+        rows = connection.execute("SELECT name, artifact_location FROM experiments").fetchall()
     found = {}
-    for number, name, location in rows:
+    for name, location in rows:
         uri, _, last = str(location).rpartition("/")
-        if uri.startswith("file:///") and uri.endswith("/artifacts"):
+        ours = last == str(store.artifacts(name)).rpartition("/")[2]
+        if ours and uri.startswith("file:///") and uri.endswith("/artifacts"):
             folder = Path(unquote(urlsplit(uri).path))
-            ours = last in (str(number), str(store.artifacts(name)).rpartition("/")[2])
-            if ours and folder.resolve() != store.artifact_folder.resolve():
+            if folder.resolve() != store.artifact_folder.resolve():
                 found[uri] = folder
     return found
 
