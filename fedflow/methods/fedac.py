@@ -84,10 +84,9 @@ class FedAC(Method):
     allow_split_from_one: bool = option(False, "a cluster of everybody, which has no G, may be split")
 
     def validate(self) -> None:
-        if None not in (self.merge_below, self.split_above) and self.merge_below >= self.split_above:
-            raise BadInput(
-                "method.merge_below", self.merge_below, f"less than split_above, {self.split_above}"
-            )
+        a, b = self.merge_below, self.split_above
+        if a is not None and b is not None and a >= b:
+            raise BadInput("method.merge_below", a, f"less than split_above, {b}")
 
     def check(self, rounds: int) -> None:
         if rounds < self.tune_every:

@@ -15,7 +15,7 @@ the x_k, and tosses the coin until it has shown its 1s, and then its 0s: geometr
 0s beyond the last batch, are lost. With p = 1 / (E n_k / B) a round has about as many local steps as with
 other methods; theta changes with p, so choose lambda with it.
 *Differs from the paper in*: stochastic gradients; those who take part stand for all, and a client that was
-away makes up for the last 1s alone; 1/p zeros in the first round. The training loss is that of the steps taken.
+away makes up for the last 1s alone; 1/p zeros in the first round. The training loss is that of steps taken.
 """
 
 from collections.abc import Callable, Mapping
