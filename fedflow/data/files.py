@@ -302,7 +302,9 @@ def _decode(stream: IO[bytes]) -> np.ndarray:
     with opened as image:
         # Pillow reads 16 bits of a colour image as 8, of which only its decoders' arguments tell.
         deep = any(
-            re.search(";16[BLN]", str(how)) or name == "SGI16" or (name == "ppm" and how[-1] > 255)
+            re.search(";16[BLN]", str(how))
+            or name == "SGI16"
+            or (name == "ppm" and isinstance(how, tuple) and how[-1] > 255)
             for name, _, _, how in image.tile
         )
         if deep or image.mode.startswith(("I", "F")):
