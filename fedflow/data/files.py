@@ -172,7 +172,7 @@ def read_tar(path: Path, options: FolderOptions | None = None) -> RawData:
         try:
             archive = tarfile.open(path)  # noqa: SIM115
         except tarfile.ReadError:  # its text lists what every decompressor says
-            raise FedflowError(f"{path}: not a tar, or damaged") from None
+            raise ValueError("not a tar, or damaged") from None
         with archive:
             return _stacked(path, images(archive), options or FolderOptions())
 

@@ -373,7 +373,7 @@ def test_a_member_that_a_tar_holds_twice_is_refused(tree: dict, png: Callable, t
 
 def test_an_empty_tar_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty.tar").touch()
-    fails("empty.tar: not a tar, or damaged", "folder", path=tmp_path / "empty.tar")
+    fails("empty.tar: cannot be read: not a tar, or damaged", "folder", path=tmp_path / "empty.tar")
 
 
 def deep(kind: str) -> bytes:
