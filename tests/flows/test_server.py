@@ -122,7 +122,8 @@ def test_the_gpu_of_a_killed_run_is_free_again_also_after_the_server_was_killed(
 
 
 @pytest.mark.slow  # a server, a command line and a worker, each of which imports Prefect
-def test_sigterm_ends_what_make_serve_runs(tmp_path):
+def test_sigterm_ends_what_make_serve_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2])  # where prefect.yaml is
     environment = {k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}
     environment |= {"PREFECT_HOME": str(tmp_path / "home")}
     port = free_port()
