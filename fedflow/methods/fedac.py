@@ -83,7 +83,7 @@ class FedAC(Method):
     allow_split_from_one: bool = option(False, "a cluster of everybody, which has no G, may be split")
 
     def validate(self) -> None:
-        if None not in (self.merge_below, self.split_above) and self.merge_below >= self.split_above:
+        if self.merge_below and self.split_above and self.merge_below >= self.split_above:
             raise BadInput(
                 "method.merge_below", self.merge_below, f"less than split_above, {self.split_above}"
             )

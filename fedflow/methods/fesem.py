@@ -68,7 +68,7 @@ class FeSEM(Assigned):
     def validate(self) -> None:
         if self.cluster_over == "all":
             for name in ("server_lr", "recluster_every", "first", "first_iterations", "empty"):
-                default = type(self).__dataclass_fields__[name].default  # type: ignore[attr-defined]
+                default = type(self).__dataclass_fields__[name].default
                 if getattr(self, name) != default:
                     accepted = f"{default} where cluster_over is all"
                     raise BadInput(f"method.{name}", getattr(self, name), accepted)
