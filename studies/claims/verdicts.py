@@ -170,6 +170,23 @@ CIFAR = (
 )  # fmt: skip
 
 
+def lateness() -> Claim:
+    """First table, 8: what late updates cost, by the server's step; the slowest third takes 10 to 80 times as long."""
+    steps = [("plain average", "fedbuff", "staleness: none", rate) for rate in (0.3, 1.0)]
+    steps += [("1 / sqrt(1 + delay)", "fedbuff", "staleness: sqrt", rate) for rate in (0.3, 1.0)]
+    steps += [("CC-FedAdam", "cc_fedadam", "beta: 0.9", rate) for rate in (0.003, 0.01, 0.03)]
+    cases = [
+        Case(
+            f"{title}, server lr {rate}, {'late' if late else 'all wait'}", "skew", method,
+            (f"methods.{method}={{{option}, server_lr: {rate}, concurrency: {late}}}",),
+        )
+        for title, method, option, rate in steps
+        for late in (0, 4)
+    ]  # fmt: skip
+    slow = "run.timing.speeds=[[1,2],[3,5],[50,80]]"
+    return Claim(cases, at_the_end, ("run.participation=0.2", "run.rounds=80", "run.evaluate_every=40", slow))
+
+
 def partners() -> Claim:
     """Third table, 14: the client of ship and truck, alone and with a partner."""
     kinds = {"plane and car": "[[8,9],[0,1]]", "cat and dog": "[[8,9],[3,5]]"}
@@ -191,6 +208,7 @@ CLAIMS = {
     "super": super_clusters(),
     "super-cifar10": super_clusters(*CIFAR),
     "partners": partners(),
+    "lateness": lateness(),
 }
 
 
