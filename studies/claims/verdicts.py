@@ -171,7 +171,7 @@ CIFAR = (
 
 
 def lateness() -> Claim:
-    """First table, 8: what late updates cost, by the server's step; the slowest third takes 10 to 80 times as long."""
+    """First table, 8: what late updates cost, by the kind of the server's step; a third is far slower."""
     steps = [("plain average", "fedbuff", "staleness: none", rate) for rate in (0.3, 1.0)]
     steps += [("1 / sqrt(1 + delay)", "fedbuff", "staleness: sqrt", rate) for rate in (0.3, 1.0)]
     steps += [("CC-FedAdam", "cc_fedadam", "beta: 0.9", rate) for rate in (0.003, 0.01, 0.03)]
