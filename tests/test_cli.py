@@ -86,6 +86,19 @@ def test_a_changed_run_leaves_the_grid_alone_and_is_a_row_of_its_own(capsys, tmp
         assert f">{100 * number:.1f}" in page
 
 
+def test_tuning_prints_every_candidate_with_its_spread_and_which_is_chosen(capsys, tmp_path):
+    root = make_project(tmp_path)
+    grid = "tuning={grid: {training.lr: [1.0e-6, 0.1]}, rounds: 1, widen: 0}"
+    done = fedflow(
+        capsys, "tune", "--root", root, "--partition", "skewed", "--method", "fedavg", "--no-write",
+        "--set", grid,
+    )  # fmt: skip
+    assert (done.code, done.err) == (0, "")
+    assert re.search(r"^fedavg +training.lr 1e-06 +\d+\.\d\d +\d+\.\d\d *$", done.out, re.M)
+    assert re.search(r"^fedavg +training.lr 0.1 +\d+\.\d\d +\d+\.\d\d +\* *$", done.out, re.M)
+    assert "is at the edge of what was tried: 1e-06, 0.1" in " ".join(done.out.split())
+
+
 def test_results_go_where_out_says(call, project, tmp_path):
     call(
         "run", "--partition", "skewed", "--method", "local", "--set", "run.rounds=1", "--out", tmp_path / "o"
