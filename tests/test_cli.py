@@ -15,7 +15,7 @@ from fedflow.partition import SCHEMES
 
 COMMANDS = (
     "run", "sweep", "tune", "prepare", "partition", "partitions", "methods", "schemes", "datasets", "models",
-    "report", "ui", "doctor",
+    "report", "ui", "doctor", "fingerprint",
 )  # fmt: skip
 
 
