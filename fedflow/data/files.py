@@ -145,7 +145,7 @@ def read_folder(path: Path, options: FolderOptions | None = None) -> RawData:
                         yield PurePosixPath(file.relative_to(path).as_posix()), stream
 
     with reading(path):
-        return _stacked(path, images(), options or FolderOptions())
+        return _stacked(path, images(), options or FolderOptions.parse({}))
 
 
 def read_tar(path: Path, options: FolderOptions | None = None) -> RawData:
@@ -174,7 +174,7 @@ def read_tar(path: Path, options: FolderOptions | None = None) -> RawData:
         except tarfile.ReadError:  # its text lists what every decompressor says
             raise ValueError("not a tar, or damaged") from None
         with archive:
-            return _stacked(path, images(archive), options or FolderOptions())
+            return _stacked(path, images(archive), options or FolderOptions.parse({}))
 
 
 def _stacked(

@@ -207,6 +207,7 @@ def test_t_sne_keeps_groups_together() -> None:
     assert (np.linalg.norm(flat[:6] - centre, axis=1) < np.linalg.norm(flat[:6] - other, axis=1)).all()
 
 
+@pytest.mark.slow  # it compiles for ten seconds and more
 @pytest.mark.filterwarnings("error:n_neighbors is larger", "error:n_jobs value")
 def test_umap_finds_the_planted_groups_and_is_repeatable() -> None:
     """FLT's rule, gamma = 1 in units of UMAP: 40 clients in five groups, each with means of four clusters."""
