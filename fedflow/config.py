@@ -184,7 +184,7 @@ class Params(Settings):
         for name in self.grid.datasets:
             _entry("data", self.data, name)
         for name in self.grid.partitions:
-            uses = [(self.partition(name).dataset, f"{name} divides")]
+            uses: list[tuple[str | None, str]] = [(self.partition(name).dataset, f"{name} divides")]
             uses += [(self.public(method, name), f"{method} reads") for method in self.grid.methods]
             for dataset, use in uses:
                 if dataset is not None and dataset not in self.grid.datasets:
