@@ -182,7 +182,7 @@ partitions:
   plain: {dataset: digits, scheme: iid, clients: 3}
 methods:
   flis_dc: HYPER
-grid: {datasets: [digits], partitions: [plain], methods: [flis_dc], seeds: [0]}
+grid: {datasets: [digits, other], partitions: [plain], methods: [flis_dc], seeds: [0]}
 """
 
 

@@ -99,7 +99,7 @@ def test_the_share_of_relatives_in_other_clusters_is_recorded(tmp_path: Path) ->
         federation = points(centres)
         ran = flt({"gamma": 1.5, "case": "clusters", "clusters": 2}, federation)
         outcome = ran.outcome()
-        write_results(tmp_path, {}, ran.rounds, outcome, federation.partition.sizes, None)
+        write_results(tmp_path, {}, {}, ran.rounds, outcome, federation.partition.sizes, None)
         about = json.loads((tmp_path / "clusters.json").read_text())["proximity"]
         assert about["decomposition_error"] == pytest.approx(error)
     compared = flt({"gamma": 1.5}, points(CHAIN)).outcome().dissimilarity
