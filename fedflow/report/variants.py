@@ -1,6 +1,6 @@
 """Variants: the runs of a method on a partition that have the same settings and the same data.
 
-Only runs of one variant are averaged, over their seeds. The variant that params.yaml gave (it lies in the
+Only runs of one variant are averaged, over their seeds. The variant that params.yaml gave (it is in the
 folder ``<seed>``) has the name of the method; the others are named after what differs from it.
 """
 

@@ -471,7 +471,7 @@ class Simulation:
         return self._scores("newcomers", self.settings.rounds, late, tune=True)
 
     def _scores(self, title: str, after: int, clients: Sequence[int], **what: Any) -> Scores:
-        """What clients score ``after`` so many rounds: at the learning rate of the next one."""
+        """What clients score after round ``after``: at the learning rate of the next one."""
         method, names = self.job.method, self._served_with()
         names += ["trained"] if what.get("trained") else []
         # Where all are served one model, one of them is asked for it.

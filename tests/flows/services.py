@@ -1,4 +1,4 @@
-"""Servers as their commands start them, each in a process of its own."""
+"""Servers as their commands start them, each in its own process."""
 
 import socket
 import subprocess

@@ -513,7 +513,7 @@ def renumbered(state: dict[str, Tensor], order: list[int]) -> dict[str, Tensor]:
 
 WORK: dict[str, list[dict[str, Any]]] = {  # other settings in which a method computes something else
     "ifca": [{}, {"averaging": "gradient"}, {"shared": "averaged", "pretraining": 1}, {"parted": 1}],
-    "l2gd": [{"p": 0.01}],  # so many zeros that no step is computed in vain, as vmap has to
+    "l2gd": [{"p": 0.01}],  # enough zeros that no step is computed in vain, as vmap has to
     "perfedavg": [{}, {"order": "hessian_free"}],
     "propfair": [{}, {"applied": "weights"}],
     "scaffold": [{}, {"variate": "I"}],
