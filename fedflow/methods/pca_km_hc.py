@@ -18,7 +18,7 @@ for F pixels.
 default it is two thirds of the median distance, which leaves some unrelated in an IID federation too.
 *Ambiguous*: every client has components of its own, so that scores of two clients are in different spaces;
 that is what the authors' code does. Planted groups are found with basis: shared (on digits and MNIST), hardly
-with the clients' own, whatever gamma is. In spite of the name it cuts no tree, except for FEMNIST, where C = 3
+with the clients' own, whatever gamma is. Despite its name it cuts no tree, except for FEMNIST, where C = 3
 (case: clusters, clusters: 3).
 """
 
