@@ -1,8 +1,8 @@
 """Label skew: every client holds a fixed share of the labels and divides each equally with its owners.
 
 Order of sampling: client i holds label i mod K and, of the others, the m - 1 with the smallest of K uniform
-numbers that it draws, m = max(1, round(fraction K)), halves to the even number (25 % of ten labels are 2, 35 %
-are 4); then, for every label in turn, its samples are permuted, cut into as many chunks as it has owners
+numbers that it draws, m = max(1, round(fraction K)), halves to the even number (25 % of ten labels are 2,
+35 % are 4); then, for every label in turn, its samples are permuted, cut into as many chunks as it has owners
 (the first get one sample more) and handed out by increasing client. Samples of a label that nobody owns stay
 unused, with a warning (only possible when N < K); ``cover`` draws the labels of all clients again, at most
 1,000 times, until every label has an owner. Larger fractions are less skewed; 1 splits every class over all
