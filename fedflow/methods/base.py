@@ -144,6 +144,10 @@ class Method(Settings):
         """
         return [clients]
 
+    def selects(self) -> bool:
+        """Whether clients choose by samples that they hold out, so that the partition needs ``selection``."""
+        return False
+
     def server_data(self) -> ServerData | None:
         """Inputs of the server by the method's own settings; None: those that the partition sets aside."""
         return None

@@ -87,6 +87,11 @@ class Simulation:
         partition = self.federation.partition
         self.clients = partition.participants
         settings.timing.need(len(partition.sizes))
+        if job.method.selects() and partition.selection_offsets is None:
+            raise BadInput(
+                "partition.selection", 0, f"a share > 0, by which clients of {job.method.name} choose; "
+                "or set method.select_on to train"
+            )  # fmt: skip
         self.sizes = partition.sizes[: self.clients]
         self.groups = None if partition.groups is None else partition.groups[: self.clients]
         self.cohort_size = max(1, int(settings.participation * self.clients + 1e-9))
