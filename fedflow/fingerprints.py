@@ -5,10 +5,10 @@ partition or a run uses. ``fedflow fingerprint`` writes it down below ``data/fin
 
 * ``files/datasets/<dataset>.json``: how the data set is prepared, and the SHA-256 of all files it is read
   from;
-* ``files/losses/<partition>.json``: the SHA-256 of the partition's ``difficulty.losses``;
-* ``inputs/partitions/<partition>.json``: the partition's parameters and the content of its data set;
-* ``inputs/runs/<partition>/<method>.json``: method, training, run, network and data of the runs with any
-  seed, and a hash of the code that the method imports from `fedflow.methods`.
+* ``files/partitions/<partition>.json``: the SHA-256 of the files that the partition names;
+* ``inputs/partitions/<partition>.json``: the partition's parameters, files, and the content of its data set;
+* ``inputs/runs/<partition>/<method>.json``: the settings of the runs with any seed, the content of their
+  data, and a hash of the code that the method imports from `fedflow.methods`.
 
 Parameters are written as they are used: with defaults, and with what was tuned.
 """
@@ -21,6 +21,7 @@ from fedflow.code import module_digest
 from fedflow.config import Params
 from fedflow.data import load_prepared, origin_sums
 from fedflow.data.prepared import file_sum
+from fedflow.experiment import Experiment
 from fedflow.methods import METHODS
 
 FOLDER = Path("data") / "fingerprints"
@@ -39,11 +40,10 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
         known = {key: value for key, value in _sums(file).items() if key in entry.files()}
         files[file] = {"data": entry.as_dict(), "files": known | origin_sums(entry)}
     for name in params.grid.partitions:
-        difficulty = params.partition(name).difficulty
-        if difficulty and difficulty.losses:
-            file, losses = folder / "losses" / f"{name}.json", root / difficulty.losses
-            known = {key: value for key, value in _sums(file).items() if key == difficulty.losses}
-            found = {difficulty.losses: file_sum(losses)} if losses.is_file() else {}
+        if wanted := params.partition(name).files():
+            file = folder / "partitions" / f"{name}.json"
+            known = {key: value for key, value in _sums(file).items() if key in wanted}
+            found = {key: file_sum(root / key) for key in wanted if (root / key).is_file()}
             files[file] = {"files": known | found}
     _write(folder, files)
 
@@ -58,18 +58,13 @@ def fingerprint_inputs(params: Params, root: Path = Path()) -> None:
         files[folder / "partitions" / f"{partition}.json"] = {
             "partition": entry.as_dict(),
             "data": hashes[entry.dataset],
-            "losses": _sums(root / FOLDER / "files" / "losses" / f"{partition}.json"),
+            "files": _sums(root / FOLDER / "files" / "partitions" / f"{partition}.json"),
         }
         for name in params.grid.methods:
-            method, training = params.method(name, partition)
-            public = params.public(name, partition)
+            experiment = Experiment(params, partition, name, seed=0, root=root)
             files[folder / "runs" / partition / f"{name}.json"] = {
-                "data": hashes[entry.dataset],
-                "public": hashes[public] if public else None,
-                "model": params.model(entry.dataset).as_dict(),
-                "method": method.as_dict(),
-                "training": training.as_dict(),
-                "run": params.run.as_dict(),
+                "settings": experiment.effective,
+                "content": {dataset: hashes[dataset] for dataset in experiment.datasets},
                 "code": module_digest(METHODS[name].__module__, within="fedflow.methods"),
             }
     _write(folder, files)
