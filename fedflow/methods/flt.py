@@ -21,14 +21,14 @@ uses the encoder as it is.
 *Differs from the paper in*: no UMAP unless reducer: umap (extra ``umap``), and without it gamma lies in the
 middle of the largest gap of A, as 1 is in units of UMAP: groups that are close to each other beside one that
 is far off are taken for one; A_ij pairs means one to one, as the code does (distance: min_pair is what is
-printed), which wants no more means than a client has labels (k: nothing), else a label's second mean lies
-anywhere; the absent do not count (absent: stale is the paper's, which moves a
-model by the participants' share only). The printed averages do not sum to 1; here, as in the code, they do.
-UMAP's ``fit_transform`` embeds the means; the code passes each client's through ``transform`` after the fit.
-Clients are related once. Their data do not change, so no flag would be raised; and all are met before the
-first round, so relating them again every tau rounds would change nothing: each would train the auto-encoder
-of the server again, on the same data, and send the same signature. (An encoder that is trained for all would
-get J more epochs, which a larger J gives it from the start.) Newcomers join after the last round.
+printed), which wants no more means than a client has labels (k: null), else a label's second mean lies
+anywhere; the absent do not count (absent: stale is the paper's, which moves a model by the participants'
+share only). The printed averages do not sum to 1; here, as in the code, they do. UMAP's ``fit_transform``
+embeds the means; the code passes each client's through ``transform`` after the fit. Clients are related once.
+Their data do not change, so that more than lambda of them never raise a flag; and all are met before the
+first round, so that relating them again every tau rounds would change nothing: by Algorithm 2 each gets the
+server's auto-encoder again, trains it on the same data, and sends the same signature. (An encoder that is
+trained for all would be trained for J more epochs, as with a larger J.) Newcomers join after the last round.
 *Ambiguous*: in the paper each client trains its own auto-encoder. One version of the code trains a single one
 at the clients in turn, in random order (finetune: sequential, where everybody waits for everybody); a later
 one trains it on all clients' images (finetune: central, which shares data and is for reproduction only).

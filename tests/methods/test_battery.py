@@ -548,8 +548,8 @@ def count_work(patch: pytest.MonkeyPatch, told: dict[int, list[float]], done: di
     gradient, full_loss = Client._gradient, Client.full_loss
     at_work: list[float] = []
 
-    def begun(self: Simulation, number: int, k: int, now: float) -> Work:
-        work = begin(self, number, k, now)
+    def begun(self: Simulation, number: int, k: int, now: float, *rest: Any) -> Work:
+        work = begin(self, number, k, now, *rest)
         told[k].append(work.ends - now)
         return work
 

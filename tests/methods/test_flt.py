@@ -418,7 +418,7 @@ def test_images_of_another_shape_are_refused_by_the_server(federation: Federatio
         run("flt", dataclasses.replace(federation, public=small), SMALL | {"finetune": "central"})
 
 
-@pytest.mark.parametrize("reducer", ["none", "pca"])
+@pytest.mark.parametrize("reducer", ["none", "tsne"])
 def test_relating_clients_again_changes_nothing(federation: Federation, reducer: str) -> None:
     """Neither between two rounds nor after the last, though models changed: why FLT has no such option."""
     hyper = SMALL | {"finetune": "per_client", "reducer": reducer}
