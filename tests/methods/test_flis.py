@@ -29,6 +29,7 @@ from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, PartitionParams, Samples, load_partition, make_partition
 from fedflow.simulation.federation import Federation, random_examples
+from fedflow.simulation.rounds import Simulation
 
 JUMP: dict[str, Any] = {"epochs": 1, "lr": 1}
 HALFWAY: dict[str, Any] = {"epochs": 1, "lr": 0.5}
@@ -329,6 +330,29 @@ def test_choosing_by_held_out_samples_does_not_depend_on_the_workers(digits: Dat
     metrics = one.outcome().metrics
     assert same(one.state(), two.state()) and metrics == two.outcome().metrics
     assert metrics["newcomers"] == 2 and metrics["local_accuracy"] > 0.3
+
+
+@pytest.mark.parametrize("partition", ["held", "choosing"])
+def test_held_out_samples_of_a_stored_partition_reach_the_clients(partition: str, tmp_path: Path) -> None:
+    text = PARAMS.replace("HYPER", "{select_on: heldout, public: other}")
+    text += "run: {rounds: 2, participation: 1, fine_tune: false}\n"
+    (tmp_path / "params.yaml").write_text(
+        text.replace(
+            "  held:", "  choosing: {dataset: digits, scheme: iid, clients: 3, selection: 0.2}\n  held:"
+        )
+    )
+    params = load_params(tmp_path / "params.yaml")
+    experiment = Experiment(params, partition, "flis_dc", 0, tmp_path)
+    for name in experiment.datasets:
+        prepare_dataset(params, name, tmp_path)
+    prepare_partition(params, partition, tmp_path)
+    if partition == "held":
+        with pytest.raises(BadInput, match=r"^partition.selection: 0 "):
+            Simulation(experiment.job, params.run)
+        return
+    simulation = Simulation(experiment.job, params.run)
+    assert simulation.federation.partition.sizes.tolist() == [54, 54, 53]
+    assert len(list(simulation.rounds())) == 2 and simulation.outcome().metrics["local_accuracy"] > 0
 
 
 def test_held_out_samples_to_choose_by_are_asked_for_before_anybody_trains(federation: Federation) -> None:

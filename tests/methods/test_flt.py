@@ -17,8 +17,10 @@ from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
 from support import Ran, Workers, images, prepare_run, quadratics, run, same, with_cohorts
 
+from fedflow.config import load_params
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
+from fedflow.experiment import Experiment, prepare_dataset, prepare_partition
 from fedflow.heterogeneity.encoder import autoencoder, embed, fine_tune, pretrain
 from fedflow.heterogeneity.relatedness import signature
 from fedflow.methods import build_method
@@ -394,6 +396,30 @@ def test_newcomers_use_the_encoder_as_it_is(federation: Federation, finetune: st
     assert torch.equal(server["encoder"], model.part("encoder.*").of(w))
     # Related to all six by gamma, and so served their mean.
     torch.testing.assert_close(server["models"][server["assignment"][6]], server["models"][0])
+
+
+PARAMS = """
+data: {digits: {source: digits, train_limit: 120, test_limit: 60}}
+models: {digits: {name: mlp, options: {hidden: [8]}}}
+partitions: {few: {dataset: digits, scheme: label_groups, clients: 5, public: 20, newcomers: 0.2}}
+methods: {flt: {finetune: HOW, pretraining: 1, finetuning: 1, latent: 4, k: 2}}
+run: {rounds: 2, participation: 0.5}
+grid: {datasets: [digits], partitions: [few], methods: [flt], seeds: [0]}
+"""
+
+
+@pytest.mark.parametrize("finetune", TOGETHER)
+def test_one_encoder_for_all_from_a_file_of_parameters(finetune: str, tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text(PARAMS.replace("HOW", finetune))
+    params = load_params(tmp_path / "params.yaml")
+    prepare_dataset(params, "digits", tmp_path)
+    prepare_partition(params, "few", tmp_path)
+    simulation = Simulation(Experiment(params, "few", "flt", 0, tmp_path).job, params.run)
+    assert len(list(simulation.rounds())) == 2
+    metrics = simulation.outcome().metrics
+    model = autoencoder("conv", (1, 8, 8), 4)
+    up = 4 * 4 * model.size if finetune == "sequential" else 64 * int(simulation.sizes.sum())  # uint8 pixels
+    assert metrics["introduction_bytes_up"] == up + 4 * 4 * 2 * 4 and metrics["newcomers"] == 1
 
 
 def test_without_epochs_nothing_is_trained_for_all(federation: Federation) -> None:
