@@ -99,7 +99,7 @@ def test_the_summary_tells_sizes_labels_and_skew(saved):
     assert summary["clients"] == 12 and summary["samples_used"] == 600 and summary["samples_unused"] == 0
     assert summary["sizes"]["mean"] == 50 and summary["labels_per_client"] == 2
     assert summary["skew"] == pytest.approx(0.8, abs=0.02)  # half the L1 distance to ten equal shares
-    assert summary["params"]["parameters"] == {"fraction": 0.2}
+    assert summary["params"]["parameters"] == {"fraction": 0.2, "cover": False}
 
 
 def test_parameters_left_at_their_defaults_are_recorded(tmp_path):
