@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -127,11 +126,7 @@ class Experiment:
 
     def check(self) -> None:
         """Raise `BadInput` for any name or value that this experiment cannot run with."""
-        if self.sweep is not None and not re.fullmatch(r"[\w-][\w.-]*", self.sweep, re.ASCII):
-            raise BadInput(
-                "sweep", self.sweep, "a name of letters, digits, '-', '_' and '.', not first a '.'"
-            )
-        self.params.method(self.method, self.partition)
+        self.params.method(self.method, self.partition)[0].check(self.params.run.rounds)
         self.params.model(self.dataset)
         for name in self.datasets:
             self.params.dataset(name)

@@ -9,6 +9,7 @@ widened. Neither test data nor newcomers play a part. What is chosen stands in `
 """
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -305,7 +306,7 @@ def overrides(
     changes = [f'partitions."{partition}-validation"={yaml.safe_dump(held, default_flow_style=True)}']
     changes += [f"run.rounds={tuning.rounds}"] if tuning.rounds else []
     changes += [f"run.fine_tune={str(tuning.measure == 'tuned').lower()}"]
-    return changes + [f"methods.{method}.{name}={value}" for name, value in tried.items()]
+    return changes + [f"methods.{method}.{name}={json.dumps(value)}" for name, value in tried.items()]
 
 
 def write_choice(params: Path, partition: str, method: str, chosen: Mapping[str, Any]) -> None:

@@ -83,7 +83,7 @@ def one_line(done: Done) -> str:
         (("partition", "skew"), "partitions: 'skew' .*did you mean 'skewed'"),
         ((*RUN, "--partition", "nope"), "partitions: 'nope' .*one of grouped, mixed, skewed"),
         ((*RUN, "--sweep", 'it\'s "one"'), "sweep: .* is not accepted; expected a name of letters, digits"),
-        (("sweep", "--name", ""), "sweep: '' is not accepted; expected a name of letters, digits"),
+        (("sweep", "--name", ""), "name: '' .*not empty"),
         ((*RUN, "--method", "fedavgg"), "method.name: 'fedavgg' .*did you mean 'fedavg'"),
         ((*RUN, "--executor", "slurm"), "engine.executor: 'slurm' .*one of .*inline"),
         ((*RUN, "--workers", "0"), "engine.workers: 0 .* >= 1"),

@@ -235,8 +235,10 @@ def test_clients_with_classes_of_their_own_share_a_network_of_so_many_outputs(ro
 
 def test_a_run_too_short_for_its_method_is_refused_before_it_is_recorded(root: Path) -> None:
     params = load_params(root / "params.yaml", ["methods.cfl.warm_up=9", "run.rounds=9"])
-    with pytest.raises(BadInput, match=r"^method.warm_up: 9 .*less than 9, the rounds of the run"):
-        perform(Experiment(params, "digits-4", "cfl", 0, root), Inline(), system_metrics=False)
+    experiment = Experiment(params, "digits-4", "cfl", 0, root)
+    for refused in (experiment.check, lambda: perform(experiment, Inline(), system_metrics=False)):
+        with pytest.raises(BadInput, match=r"^method.warm_up: 9 .*less than 9, the rounds of the run"):
+            refused()
     assert runs(root) == []
 
 

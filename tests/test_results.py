@@ -96,7 +96,9 @@ def test_what_the_server_compared_is_a_matrix_by_client(tmp_path):
     table = pd.read_parquet(tmp_path / "proximity.parquet")
     assert table.loc[2, "0"] == table.loc[0, "2"] == 12.5 and table.shape == (2, 2)
     about = json.loads((tmp_path / "clusters.json").read_text())["proximity"]
-    assert about == {"unit": "angle, degrees", "linkage": "wpgma", "height": 8.0}
+    assert about == {
+        "unit": "angle, degrees", "linkage": "wpgma", "height": 8.0, "decomposition_error": None,
+    }  # fmt: skip
 
 
 def test_newcomers_come_behind_those_who_took_part(tmp_path):

@@ -262,6 +262,8 @@ def test_a_try_is_a_partition_of_its_own_with_the_settings_in_place(file):
     assert params.partition("iid").validation == 0
     method, training = params.method("ditto", "iid-validation")
     assert (method.lam, training.lr) == (3.0, 0.5)
+    unset = overrides(entry, "iid", "ditto", tuning, {"personal_lr": None})
+    assert load_params(file, unset).method("ditto", "iid-validation")[0].personal_lr is None
 
 
 def test_what_is_chosen_is_used_for_its_partition_and_keeps_the_comments(file):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ KILLS = int(os.environ.get("FEDFLOW_KILLS", "1"))  # per method
 CHECKOUT = Path(__file__).parents[2]
 EXECUTORS = ("threads", "processes")  # in turn
 MAY_DIFFER = ("engine.executor", "params_hash")  # parameters
-FILES = ("metrics.json", "rounds.csv", "clients.parquet", "clusters.json")
+FILES = ("metrics.json", "params.json", "rounds.csv", "clients.parquet", "clusters.json")
+STAGES = {"fingerprint", "prepare", "inputs", "partition", "federate", "report"}
 PARAMS = {
     "data": {"digits": {"source": "digits"}},
     "models": {"digits": {"name": "mlp", "options": {"hidden": [16]}}},
@@ -101,9 +103,15 @@ def results(root: Path, method: str) -> dict[str, bytes]:
 
 
 def ended(root: Path) -> bool:
-    """Whether a run is over, but for the end of its process: it has its results, and no checkpoint."""
+    """Whether a run is over, except the end of its process: it has its results, and no checkpoint."""
     checkpoints = root.glob(".fedflow/checkpoints/*/checkpoint*")
     return any(root.glob("results/*/*/*/metrics.json")) and not any(checkpoints)
+
+
+def checkpointed(root: Path, since: float) -> bool:
+    """Whether there is a new checkpoint: those of killed runs stay."""
+    files = root.glob(".fedflow/checkpoints/*/checkpoint.safetensors")
+    return any(file.stat().st_mtime > since for file in files)
 
 
 def start(command: list[str], environment: dict[str, str], folder: Path) -> subprocess.Popen:
@@ -177,7 +185,7 @@ def pipeline(tmp_path: Path, command) -> tuple[Path, Callable[[], subprocess.Pop
 def reproduced(copy: Path) -> dict[str, bytes]:
     """All result files of the pipeline, the page aside; every stage is recorded as done."""
     lock = yaml.safe_load((copy / "dvc.lock").read_text())["stages"]
-    assert {stage.split("@")[0] for stage in lock} == {"prepare", "partition", "federate", "report"}
+    assert {stage.split("@")[0] for stage in lock} == STAGES
     assert (copy / "report" / "index.html").stat().st_size
     return {f"{m}/{name}": content for m in ("fedavg", "ifca") for name, content in results(copy, m).items()}
 
@@ -188,8 +196,9 @@ def test_dvc_repro_killed_and_started_twice(pipeline, tmp_path: Path, command):
     program, environment = command
     chance = random.Random("dvc")
     for _ in range(KILLS):
+        started = time.time()
         run = repro()
-        wait_for(lambda: any(copy.glob(".fedflow/checkpoints/*/checkpoint.safetensors")), run)
+        wait_for(partial(checkpointed, copy, started), run)
         time.sleep(chance.uniform(0, 2))
         kill(run)
     first, second = repro(), repro()
