@@ -108,11 +108,12 @@ class Client:
         mean_samples: float | None = None,  # of a client on its own: its samples
         vmapped: bool = False,
         compiled: Gradient | None = None,
+        selection: tuple[Tensor, Tensor | None] | None = None,  # positions, and which of them are real
     ) -> None:
         self.model, self.training, self.lr = model, training, lr
         self.received, self.kept = received, kept
         self._examples, self._index, self._real, self._schedule = examples, index, real, schedule
-        self._vmapped, self._compiled = vmapped, compiled
+        self._vmapped, self._compiled, self._selection = vmapped, compiled, selection
         self.samples = self._scalar(len(index) if real is None else real.sum())
         self.mean_samples = self.samples if mean_samples is None else self._scalar(mean_samples)
         self.trained: Tensor | None = None
@@ -148,16 +149,13 @@ class Client:
 
     def full_loss(self, w: Tensor) -> Tensor:
         """Mean loss of ``w`` [D] over all local training samples, scalar, in evaluation mode."""
-        total = torch.zeros((), dtype=self.model.dtype, device=self._index.device)
-        for start in range(0, len(self._index), EVALUATION_BATCH):
-            chunk = slice(start, start + EVALUATION_BATCH)
-            rows = self._index[chunk]
-            losses = self.model.losses(
-                self.model.outputs(w, self._examples.inputs(rows, self.model.dtype)),
-                self._examples.targets(rows),
-            )
-            total = total + (losses if self._real is None else losses * self._real[chunk]).sum()
-        return total / self.samples
+        return self._total_loss(w, self._index, self._real) / self.samples
+
+    def selection_loss(self, w: Tensor) -> Tensor:
+        """The same over the samples that the client holds out to choose by (`Method.selects`)."""
+        assert self._selection is not None, "Method.selects has the engine see to it"
+        index, real = self._selection
+        return self._total_loss(w, index, real) / self._scalar(len(index) if real is None else real.sum())
 
     def full_gradient(self, w: Tensor) -> Tensor:
         """Gradient [D] of the mean loss over all local training samples (zero on buffers)."""
@@ -279,6 +277,19 @@ class Client:
             scalars=dict(scalars or {}),
             keep=dict(keep or {}),
         )
+
+    def _total_loss(self, w: Tensor, index: Tensor, real: Tensor | None) -> Tensor:
+        """Sum of the losses of ``w`` [D] over the samples at ``index`` [n] that are ``real`` [n], scalar."""
+        total = torch.zeros((), dtype=self.model.dtype, device=index.device)
+        for start in range(0, len(index), EVALUATION_BATCH):
+            chunk = slice(start, start + EVALUATION_BATCH)
+            rows = index[chunk]
+            losses = self.model.losses(
+                self.model.outputs(w, self._examples.inputs(rows, self.model.dtype)),
+                self._examples.targets(rows),
+            )
+            total = total + (losses if real is None else losses * real[chunk]).sum()
+        return total
 
     def _scalar(self, value: Tensor | float, dtype: torch.dtype | None = None) -> Tensor:
         """A scalar tensor on the device, made there: a copy from the host would make the GPU wait."""

@@ -5,8 +5,8 @@ A method is a `Settings` class (its hyper-parameters) plus up to eight hooks, in
 device, and writes no file; the engine does.
 
 Methods that must know clients before these take part have `introductions`: in each of them all clients
-are asked (`invite`, `introduce`) and the server takes note (`meet`). Newcomers, numbered N and up, are
-asked after the last round, before they are served.
+are asked (`invite`, `introduce`) and the server takes note (`meet`), once or in `turns`. Newcomers, numbered
+N and up, are asked after the last round, before they are served.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -132,8 +132,21 @@ class Method(Settings):
         return {"model": initial(0)}
 
     def introductions(self) -> int:
-        """How many times every client is asked before it takes part."""
+        """How many times clients are asked before they take part."""
         return 0
+
+    def turns(
+        self, rng: np.random.Generator, phase: int, server: Server, clients: Sequence[int]
+    ) -> Sequence[Sequence[int]]:
+        """Who is asked in an introduction, of all ``clients`` or all newcomers: by default all at once.
+
+        The server meets the clients of one turn before those of the next are invited.
+        """
+        return [clients]
+
+    def selects(self) -> bool:
+        """Whether clients choose by samples that they hold out, so that the partition needs ``selection``."""
+        return False
 
     def server_data(self) -> ServerData | None:
         """Inputs of the server by the method's own settings; None: those that the partition sets aside."""
@@ -152,7 +165,7 @@ class Method(Settings):
         raise NotImplementedError
 
     def meet(self, phase: int, server: Server, cohort: Cohort) -> Server:
-        """The server's state after the answers of all clients, or of all newcomers (``ids`` from N on)."""
+        """The server's state after the answers of one turn, of clients or newcomers (``ids`` from N on)."""
         return server
 
     def cycles(self, server: Server) -> int:

@@ -13,9 +13,11 @@ clients.
 *State*: server the last round's models, and who made them; clients none. *Traffic*: m P down, 1 P up. In the
 first round 1 P down. *Newcomer*: receives the models, takes the one with the lowest loss.
 *Differs from the thesis in*: clients choose by the loss on their training samples, because the test samples
-that thesis and code choose by are not known to them (with select_on: test they are served as there, but still
-train from the model that their training samples choose), and newcomers choose likewise, where the thesis has
-them send a model first; A as in FLIS (HC). The server's data are no test samples by default.
+that thesis and code choose by are not known to them. With select_on: heldout they choose by samples that they
+neither train nor are tested on (``selection`` of the partition; simulated time leaves out what these few
+cost). With select_on: test they are served as in the thesis, but still train from the model that their
+training samples choose. Newcomers choose likewise, where the thesis has them send a model first. A as in FLIS
+(HC). The server's data are no test samples by default.
 """
 
 from collections.abc import Callable
@@ -47,9 +49,13 @@ class FLISDC(FLIS):
         choices=("samples", "uniform"), source="Algorithm 4",
     )  # fmt: skip
     select_on: str = option(
-        "train", "samples that choose which model a client is served; test: its own, which flatters",
-        choices=("train", "test"), source="test: thesis and code",
+        "train", "samples by which a client chooses its model: those it trains on; those it holds out; or, "
+        "for the model that it is served, its test samples, which flatters",
+        choices=("train", "heldout", "test"), source="test: thesis and code",
     )  # fmt: skip
+
+    def selects(self) -> bool:
+        return self.select_on == "heldout"
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
         return {"models": initial(0)[None]}
@@ -62,11 +68,12 @@ class FLISDC(FLIS):
         return {"models": server["models"]}
 
     def choose(self, client: Client) -> Tensor:
-        """The model with the lowest training loss, scalar int64."""
-        return torch.stack([client.full_loss(w) for w in client.received["models"]]).argmin()
+        """The model with the lowest loss on training or held-out samples, scalar int64."""
+        loss = client.selection_loss if self.selects() else client.full_loss
+        return torch.stack([loss(w) for w in client.received["models"]]).argmin()
 
     def work(self, server: Server, epochs: float, steps: int) -> Passes:
-        return Passes(epochs, losses=len(server["models"]))
+        return Passes(epochs, losses=0 if self.selects() else len(server["models"]))
 
     def local(self, client: Client) -> Update:
         w = client.fit(start=client.received["models"][self.choose(client)])

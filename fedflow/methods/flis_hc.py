@@ -18,6 +18,8 @@ similar to itself; its text and the code have this one. The server's data are no
 *Ambiguous*: the authors' code clusters nobody: variant: neighbourhood. There a client starts from the mean of
 the last models of all those with A_ij >= beta, first models included; clients with the same such neighbours
 count as a cluster. Code takes up models of the same round as clients are simulated one by one; not so here.
+Which average linkage is meant: wpgma here, as in the authors' code of PACFL; linkage: upgma weighs clusters
+by their sizes.
 """
 
 from dataclasses import replace

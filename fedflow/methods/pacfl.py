@@ -15,7 +15,8 @@ Before the first round also F q up.
 model; with assign: rehc everybody is clustered anew, which can move others (the paper says it cannot).
 *Ambiguous*: how beta is found, which the paper has not: left out, it lies in the middle of the largest gap
 between two merges (`fedflow.heterogeneity.sweep` counts the clusters for other values). The authors' code
-has signature: per_class, p: 3, proximity: entry_min, and for mixed data sets whole and normalised.
+has signature: per_class, p: 3, proximity: entry_min, and for mixed data sets whole and normalised. Which
+average linkage is meant: wpgma here, as in that code; linkage: upgma weighs clusters by their sizes.
 """
 
 from typing import ClassVar

@@ -15,7 +15,7 @@ class PartitionParams(Settings):
     """One entry of ``partitions``: the shared fields, and beside them the parameters of the scheme.
 
     What every scheme can be followed by comes in this order: ``public``, ``pieces``, ``difficulty``,
-    ``newcomers``, ``holdout``, ``validation``, ``label_noise``.
+    ``newcomers``, ``holdout``, ``selection``, ``validation``, ``label_noise``.
     """
 
     section: ClassVar[str] = "partition"
@@ -42,6 +42,10 @@ class PartitionParams(Settings):
         lt=1,
     )
     holdout_stratified: bool = option(True, "hold out of every label its share, not of all samples at random")
+    selection: float = option(
+        0.0, "share of each client's training samples that it holds out to choose between models by, for "
+        "methods with select_on: heldout", ge=0, lt=1,
+    )  # fmt: skip
     validation: float = option(
         0.0, "share of each client's training samples that stand in for the test set, for tuning", ge=0, lt=1
     )

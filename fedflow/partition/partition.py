@@ -23,7 +23,7 @@ from fedflow.random import generator
 
 ARRAYS = (
     "offsets", "indices", "pool_offsets", "pool_indices", "own_offsets", "own_pools",
-    "public", "groups", "train_labels", "test_labels",
+    "public", "groups", "train_labels", "test_labels", "selection_offsets", "selection_indices",
 )  # fmt: skip
 FACTS = ("samples_unused", "labels_per_client", "skew")
 FILE, SUMMARY = "partition.safetensors", "summary.json"
@@ -36,6 +36,8 @@ class Partition:
     Client k trains on ``indices[offsets[k]:offsets[k+1]]``. Its test set is the union of disjoint test
     pools (one per label, per domain, or one of its own): ``own_pools[own_offsets[k]:own_offsets[k+1]]``.
     Pools are positions of the test samples, or of the training samples where ``held_out``.
+    With ``selection`` it chooses between models by further training samples, which it neither trains nor is
+    tested on: ``selection_indices[selection_offsets[k]:selection_offsets[k+1]]``.
     ``public`` are training positions that the server holds, and no client. ``groups`` [N] are planted
     groups; the last ``newcomers`` clients join after the last round;
     ``train_labels`` [n] and ``test_labels`` [t] replace the labels of the data set; or None.
@@ -51,6 +53,8 @@ class Partition:
     groups: np.ndarray | None = None
     train_labels: np.ndarray | None = None
     test_labels: np.ndarray | None = None
+    selection_offsets: np.ndarray | None = None
+    selection_indices: np.ndarray | None = None
     held_out: bool = False
     newcomers: int = 0
     params: dict[str, Any] = field(default_factory=dict)
@@ -64,12 +68,18 @@ class Partition:
         train: list[np.ndarray],
         pools: list[np.ndarray],
         own: list[np.ndarray],
+        selection: list[np.ndarray] | None = None,
         **more: Any,
     ) -> "Partition":
-        """From one array of training positions per client, one per test pool, and each client's pools."""
+        """From one array of training positions per client, one per test pool, and each client's pools.
+
+        Also, where clients hold samples out to choose by, the positions of these.
+        """
         (offsets, indices), (pool_offsets, pool_indices), (own_offsets, own_pools) = map(
             _rows, (train, pools, own)
         )
+        if selection is not None:
+            more["selection_offsets"], more["selection_indices"] = _rows(selection)
         return cls(offsets, indices, pool_offsets, pool_indices, own_offsets, own_pools, **more)
 
     @property
@@ -85,6 +95,12 @@ class Partition:
     def train(self, client: int) -> np.ndarray:
         """Training positions of one client, sorted int64 [n_k]."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+    def selection(self, client: int) -> np.ndarray | None:
+        """Training positions that one client holds out to choose by, sorted; None where nobody does."""
+        if self.selection_offsets is None or self.selection_indices is None:
+            return None
+        return self.selection_indices[self.selection_offsets[client] : self.selection_offsets[client + 1]]
 
     def pool(self, pool: int) -> np.ndarray:
         """Test positions of one pool."""
@@ -172,8 +188,9 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     """Divide a data set by ``params``. Raises `BadInput` when it cannot be made.
 
     A client is tested on all test samples of the labels it trains on (on all of them where targets are
-    real), unless the scheme or ``holdout`` says otherwise. With ``validation``, samples that clients hold
-    out stand in for the test set, and the test set plays no part.
+    real), unless the scheme or ``holdout`` says otherwise. With ``selection``, each client holds some of its
+    samples out, of every label its share, to choose between models by. With ``validation``, samples that
+    clients hold out stand in for the test set, and the test set plays no part.
     """
     scheme, count = params.build(), len(samples.labels)
     clients = scheme.count(samples) if params.clients is None else params.clients
@@ -208,6 +225,10 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
         stratified = params.holdout_stratified
         train, pools = hold_out(train, labels, params.holdout, rng("holdout"), stratified)
         own = list(np.arange(clients)[:, None])
+    selection = None
+    if params.selection:
+        share, field = params.selection, "partition.selection"
+        train, selection = hold_out(train, labels, share, rng("selection"), field=field)
     if params.validation:
         share, field = params.validation, "partition.validation"
         train, held = hold_out(train, labels, share, rng("validation"), field=field)
@@ -219,14 +240,15 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     if params.label_noise is not None:
         if num_classes(labels) < 2:
             raise BadInput("partition.label_noise", params.label_noise.as_dict(), "nothing, without classes")
-        spoilt = before if params.label_noise.protocol == "official" else np.concatenate(train)
+        official = params.label_noise.protocol == "official"
+        spoilt = before if official else np.concatenate([*train, *(selection or [])])
         train_labels = spoil(labels, spoilt, num_classes(labels), params.label_noise, rng("label noise"))
     counts = _label_counts(train, labels if train_labels is None else train_labels)
     held_out = bool(params.holdout or params.validation)
     unused = np.ones(count, dtype=bool)
-    unused[np.concatenate([*train, *(pools if held_out else []), public])] = False
+    unused[np.concatenate([*train, *(selection or []), *(pools if held_out else []), public])] = False
     return Partition.from_lists(
-        train, pools, own, public=public, groups=groups,
+        train, pools, own, selection, public=public, groups=groups,
         train_labels=train_labels, test_labels=split.test_labels,
         held_out=held_out, newcomers=newcomers,
         params=params.as_dict(), dataset_hash=dataset_hash, label_counts=counts,
@@ -295,7 +317,7 @@ def _refuse_shared(train: Indices, params: PartitionParams) -> None:
     all_rows = np.concatenate(train)
     if len(all_rows) == len(np.unique(all_rows)):
         return
-    for name in ("difficulty", "holdout", "validation"):
+    for name in ("difficulty", "holdout", "selection", "validation"):
         if value := getattr(params, name):
             nothing = "nothing" if name == "difficulty" else "0"
             shown = value if name != "difficulty" else value.as_dict()

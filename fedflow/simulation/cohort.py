@@ -86,12 +86,11 @@ def cohort_call(
     sizes = [len(index) for index in indices]
     ragged = min(sizes) < max(sizes) or shard.epochs is not None
     shape = rounded if round_shapes and ragged else int
-    index = np.zeros((len(ids), shape(max(sizes))), dtype=np.int64)
-    for row, own in zip(index, indices):
-        row[: len(own)] = own
-    inputs = {"index": torch.from_numpy(index)}
-    if min(sizes) < index.shape[1]:
-        inputs["real"] = torch.arange(index.shape[1]) < torch.tensor(sizes)[:, None]
+    inputs = _padded(("index", "real"), indices, shape(max(sizes)))
+    selection = [own for k in ids if (own := federation.partition.selection(k)) is not None]
+    if selection:
+        longest = max(map(len, selection))
+        inputs |= _padded(("selection", "selection_real"), selection, shape(longest))
     for stream, usual in streams.items():
         epochs = [shard.epochs_of(i, usual) for i in places]
         steps = shape(max(job.training.steps(n, e) for n, e in zip(sizes, epochs)))
@@ -122,6 +121,7 @@ def cohort_call(
                 for stream in streams
             },
             parts.get("received", {}), parts.get("kept", {}), federation.mean_samples, vmapped=True,
+            selection=(inputs["selection"], inputs.get("selection_real")) if selection else None,
         )  # fmt: skip
         update = step(client)
         return {
@@ -130,6 +130,18 @@ def cohort_call(
         }  # fmt: skip
 
     return Call(_about(job, step), one, inputs, frozenset(each))
+
+
+def _padded(names: tuple[str, str], rows: list[np.ndarray], length: int) -> dict[str, Tensor]:
+    """``rows`` as a table [C, length] and, where some are shorter, which of it is real, by ``names``."""
+    table = np.zeros((len(rows), length), dtype=np.int64)
+    for place, own in zip(table, rows):
+        place[: len(own)] = own
+    sizes = [len(own) for own in rows]
+    padded = {names[0]: torch.from_numpy(table)}
+    if min(sizes) < length:
+        padded[names[1]] = torch.arange(length) < torch.tensor(sizes)[:, None]
+    return padded
 
 
 def _parts(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:

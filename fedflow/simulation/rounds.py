@@ -87,6 +87,11 @@ class Simulation:
         partition = self.federation.partition
         self.clients = partition.participants
         settings.timing.need(len(partition.sizes))
+        if job.method.selects() and partition.selection_offsets is None:
+            raise BadInput(
+                "partition.selection", 0, f"a share > 0, by which clients of {job.method.name} choose; "
+                "or set method.select_on to train"
+            )  # fmt: skip
         self.sizes = partition.sizes[: self.clients]
         self.groups = None if partition.groups is None else partition.groups[: self.clients]
         self.cohort_size = max(1, int(settings.participation * self.clients + 1e-9))
@@ -255,26 +260,35 @@ class Simulation:
 
     def _introduce(self, clients: Sequence[int]) -> dict[str, int]:
         """Let the server meet clients before they take part; returns the bytes down and up."""
-        state, method, traffic = self.state, self.job.method, {"down": 0, "up": 0}
+        method, traffic = self.job.method, {"down": 0, "up": 0}
         for phase in range(method.introductions()):
-            invite = partial(method.invite, phase)
-            shards = [
-                IntroductionShard(0, share, *self._messages(share, invite), phase=phase)
-                for share in balanced(list(clients), self.federation.partition.sizes, self.executor.workers)
-            ]
-            title = f"introduction {phase + 1} of {method.introductions()}"
-            answers = self.executor.map(introduce_shard, self.job, shards, title)
-            gathered = self._gathered(answers, generator(self.job.seed, "introduction", phase))
-            if gathered.failures:
-                k, reason = gathered.failures[0]
-                raise FedflowError(f"{title}: client {k} failed: {reason}")
-            state.server = method.meet(phase, state.server, gathered)
-            for sent in gathered.sent:
-                if sent.client < self.clients:
-                    state.store.put(sent.client, sent.keep)
-            traffic["down"] += _down(shards)
-            traffic["up"] += sum(sent.traffic for sent in gathered.sent)
+            rng = generator(self.job.seed, "turns", phase)
+            for turn, asked in enumerate(method.turns(rng, phase, self.state.server, clients)):
+                down, up = self._ask(phase, turn, [int(k) for k in asked])
+                traffic["down"] += down
+                traffic["up"] += up
         return traffic
+
+    def _ask(self, phase: int, turn: int, clients: list[int]) -> tuple[int, int]:
+        """One turn of an introduction; returns the bytes down and up."""
+        state, method = self.state, self.job.method
+        invite = partial(method.invite, phase)
+        shards = [
+            IntroductionShard(0, share, *self._messages(share, invite), phase=phase)
+            for share in balanced(clients, self.federation.partition.sizes, self.executor.workers)
+        ]
+        title = f"introduction {phase + 1} of {method.introductions()}"
+        answers = self.executor.map(introduce_shard, self.job, shards, title)
+        rng = generator(self.job.seed, "introduction", phase, *([turn] if turn else []))
+        gathered = self._gathered(answers, rng)
+        if gathered.failures:
+            k, reason = gathered.failures[0]
+            raise FedflowError(f"{title}: client {k} failed: {reason}")
+        state.server = method.meet(phase, state.server, gathered)
+        for sent in gathered.sent:
+            if sent.client < self.clients:
+                state.store.put(sent.client, sent.keep)
+        return _down(shards), sum(sent.traffic for sent in gathered.sent)
 
     def _introduction_traffic(self) -> dict[str, int]:
         """Bytes that are paid once, and not in every round; nothing where nobody is introduced."""

@@ -231,10 +231,12 @@ def client_of(
     received = {name: shard.vectors[at] for name, at in shard.received[i].items()}
     kept = {name: shard.vectors[at] for name, at in shard.kept[i].items()}
     lr, mean = job.training.lr_in(shard.round), federation.mean_samples
-    model, train = federation.model, federation.train
+    model, train, chosen_by = federation.model, federation.train, federation.partition.selection(k)
+    selection = None if chosen_by is None else (torch.as_tensor(chosen_by, device=device), None)
     client = Client(
-        model, train, job.training, lr, index, None, schedule, received, kept, mean, compiled=compiled
-    )
+        model, train, job.training, lr, index, None, schedule, received, kept, mean, compiled=compiled,
+        selection=selection,
+    )  # fmt: skip
     if isinstance(shard, IntroductionShard):
         client.times = torch.from_numpy(job.timing.times(job.seed, k, job.training.steps(len(index), 1)))
     return client

@@ -282,7 +282,13 @@ class Normed(nn.Sequential):
 
 @pytest.fixture(scope="module")
 def normed(digits: Dataset) -> Federation:
-    return dataclasses.replace(images(digits, (23, 7, 40, 20)), model=FlatModel(Normed, dtype=torch.float64))
+    found = images(digits, (23, 7, 40, 20))
+    chosen_by = {"selection_offsets": np.arange(5), "selection_indices": found.partition.indices[:4]}
+    return dataclasses.replace(
+        found,
+        model=FlatModel(Normed, dtype=torch.float64),
+        partition=dataclasses.replace(found.partition, **chosen_by),
+    )
 
 
 # One cluster in a round, weights that are those sent, and nothing that is slow.

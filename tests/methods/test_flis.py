@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, consecutive, one_client, prepare_run, quadratics, run, with_cohorts
+from support import Ran, Workers, consecutive, one_client, prepare_run, quadratics, run, same, with_cohorts
 from torch import Tensor, nn
 
 from fedflow.config import load_params
@@ -27,8 +27,9 @@ from fedflow.methods.flis_dc import FLISDC
 from fedflow.metrics.clustering import clustering_error
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
-from fedflow.partition import Partition, load_partition
+from fedflow.partition import Partition, PartitionParams, Samples, load_partition, make_partition
 from fedflow.simulation.federation import Federation, random_examples
+from fedflow.simulation.rounds import Simulation
 
 JUMP: dict[str, Any] = {"epochs": 1, "lr": 1}
 HALFWAY: dict[str, Any] = {"epochs": 1, "lr": 0.5}
@@ -285,6 +286,80 @@ def test_dc_with_a_bound_above_one_averages_nobody_and_clients_choose_among_mode
     assert none.server("models") == [pytest.approx(c)]
     onwards = flis("flis_dc", {"beta": 1.01}, thresholds(c), cohorts=[[0, 2], [1, 3]], training=HALFWAY)
     assert onwards.server("models") == [pytest.approx([1.5, 5]), pytest.approx([1.25, 6.1])]
+
+
+def holding_out(federation: Federation, chosen_by: Sequence[float], sizes: Sequence[int]) -> Federation:
+    """The same, but client k chooses by ``sizes[k]`` more samples ``chosen_by[k]``."""
+    train, partition = federation.train, federation.partition
+    more = torch.tensor(chosen_by, dtype=torch.float64).repeat_interleave(torch.tensor(sizes))[:, None]
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    selection = {"selection_offsets": offsets, "selection_indices": len(train) + np.arange(len(more))}
+    examples = Examples(torch.cat([train.x, more]), torch.cat([train.y, torch.zeros(len(more))]))
+    return replace(federation, train=examples, partition=replace(partition, **selection))
+
+
+def test_a_client_may_choose_by_samples_that_it_holds_out(cohort: str) -> None:
+    """Trained on 0, 1 and 9, choosing by 9, 8 and 0, of which clients hold out 1, 3 and 600.
+
+    They end half way between what they choose and what they train on.
+    """
+    clients = holding_out(thresholds((0, 1, 9), (4, 2, 7)), (9, 8, 0), (1, 3, 600))
+    hyper = {"beta": 1.01, "select_on": "heldout"}
+    more: dict[str, Any] = {"training": HALFWAY, "cohort": cohort}
+    ran = flis("flis_dc", hyper, clients, cohorts=[[0, 1, 2], [0, 1, 2], [0, 2]], **more)
+    assert ran.server("models") == [
+        pytest.approx([1.5, 2, 6]), pytest.approx([3, 3.5, 5.25]), pytest.approx([2.625, 6]),
+    ]  # fmt: skip
+    assert ran.outcome().scores.cluster.tolist() == [1, 1, 0]
+    usual = flis("flis_dc", {"beta": 1.01}, clients, cohorts=[[0, 1, 2]] * 2, **more)
+    assert usual.server("models")[-1] == pytest.approx([0.75, 1.25, 7.5])
+
+
+def test_choosing_by_held_out_samples_does_not_depend_on_the_workers(digits: Dataset) -> None:
+    params = PartitionParams.parse(
+        {"dataset": "digits", "scheme": "dirichlet", "alpha": 0.5, "clients": 8, "public": 60,
+         "selection": 0.2, "newcomers": 0.25}
+    )  # fmt: skip
+    made = make_partition(params, Samples.of(digits), digits.hash)
+    network = FlatModel(partial(build, "mlp", digits.input_shape, 10, hidden=(8,)))
+    public = digits.train.only(torch.as_tensor(made.public))
+    clients = Federation(network, digits.train, digits.test, made, public)
+    one, two = (
+        run("flis_dc", clients, {"select_on": "heldout"}, training=SGD, executor=Workers(n)) for n in (1, 2)
+    )
+    metrics = one.outcome().metrics
+    assert same(one.state(), two.state()) and metrics == two.outcome().metrics
+    assert metrics["newcomers"] == 2 and metrics["local_accuracy"] > 0.3
+
+
+@pytest.mark.parametrize("partition", ["held", "choosing"])
+def test_held_out_samples_of_a_stored_partition_reach_the_clients(partition: str, tmp_path: Path) -> None:
+    text = PARAMS.replace("HYPER", "{select_on: heldout, public: other}")
+    text += "run: {rounds: 2, participation: 1, fine_tune: false}\n"
+    (tmp_path / "params.yaml").write_text(
+        text.replace(
+            "  held:", "  choosing: {dataset: digits, scheme: iid, clients: 3, selection: 0.2}\n  held:"
+        )
+    )
+    params = load_params(tmp_path / "params.yaml")
+    experiment = Experiment(params, partition, "flis_dc", 0, tmp_path)
+    for name in experiment.datasets:
+        prepare_dataset(params, name, tmp_path)
+    prepare_partition(params, partition, tmp_path)
+    if partition == "held":
+        with pytest.raises(BadInput, match=r"^partition.selection: 0 "):
+            Simulation(experiment.job, params.run)
+        return
+    simulation = Simulation(experiment.job, params.run)
+    assert simulation.federation.partition.sizes.tolist() == [54, 54, 53]
+    assert len(list(simulation.rounds())) == 2 and simulation.outcome().metrics["local_accuracy"] > 0
+
+
+def test_held_out_samples_to_choose_by_are_asked_for_before_anybody_trains(federation: Federation) -> None:
+    with pytest.raises(
+        BadInput, match=r"^partition.selection: 0 .* a share > 0, .* method.select_on to train$"
+    ):
+        prepare_run("flis_dc", federation, {"select_on": "heldout"})
 
 
 def test_a_client_may_be_served_the_model_that_its_test_samples_choose() -> None:

@@ -15,11 +15,14 @@ import pytest
 import torch
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
-from support import Ran, images, quadratics, run, with_cohorts
+from support import Ran, Workers, images, prepare_run, quadratics, run, same, with_cohorts
 
+from fedflow.config import load_params
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
-from fedflow.heterogeneity.encoder import autoencoder
+from fedflow.experiment import Experiment, prepare_dataset, prepare_partition
+from fedflow.heterogeneity.encoder import autoencoder, embed, fine_tune, pretrain
+from fedflow.heterogeneity.relatedness import signature
 from fedflow.methods import build_method
 from fedflow.methods.pca_km_hc import components
 from fedflow.models import build
@@ -28,6 +31,7 @@ from fedflow.partition import Partition, PartitionParams, Samples, make_partitio
 from fedflow.random import generator
 from fedflow.results import write_results
 from fedflow.simulation.federation import Federation
+from fedflow.simulation.rounds import Simulation
 
 JUMP = {"epochs": 1, "lr": 1}
 SGD = {"epochs": 1, "batch_size": 8, "lr": 0.1}
@@ -294,6 +298,165 @@ def test_the_encoder_is_made_for_the_channels_of_the_images(federation: Federati
         images = Examples(federation.train.x.expand(-1, channels, -1, -1), federation.train.y)
         learnt = method.learn(images, 0)["encoder"]
         assert learnt.shape == (autoencoder(name, (channels, 8, 8), 4).size,)
+
+
+# One encoder for all clients
+
+
+TOGETHER = ("sequential", "central")
+SMALL: dict[str, Any] = {"pretraining": 1, "latent": 4, "finetuning": 2}
+
+
+def own_images(federation: Federation, k: int) -> torch.Tensor:
+    return federation.train.x[torch.as_tensor(federation.partition.train(k))]
+
+
+def trained_by_hand(federation: Federation, finetune: str, clients: int) -> tuple[FlatModel, torch.Tensor]:
+    """Sequential: over the clients in the order that the seed of the run draws; central: on all at once."""
+    assert federation.public is not None
+    model = autoencoder("conv", (1, 8, 8), 4)
+    w = pretrain(model, federation.public.x, 1, seed=0)
+    order = generator(0, "turns", 0).permutation(clients)
+    shares = [own_images(federation, k) for k in (order if finetune == "sequential" else range(clients))]
+    for x in shares if finetune == "sequential" else [torch.cat(shares)]:
+        w = fine_tune(model, w, x, 2)
+    return model, w
+
+
+@pytest.mark.parametrize("finetune", TOGETHER)
+def test_one_encoder_may_be_trained_for_all(federation: Federation, finetune: str) -> None:
+    model, w = trained_by_hand(federation, finetune, 8)
+    ran = run("flt", federation, SMALL | {"finetune": finetune}, rounds=1, training=SGD)
+    server, encoder = ran.servers[-1], model.part("encoder.*")
+    assert torch.equal(server["encoder"], encoder.of(w)) and torch.equal(
+        server["decoder"], encoder.outside(w)
+    )
+    for k in range(8):
+        points = embed(model, w, own_images(federation, k))
+        expected = signature(points, 5, generator(0, "signature"))
+        assert torch.equal(server["signatures"][k, : len(expected)], expected)
+
+
+def test_the_order_of_the_turns_comes_from_the_seed(federation: Federation) -> None:
+    one, other = (
+        run("flt", federation, SMALL | {"finetune": "sequential"}, rounds=1, training=SGD, seed=seed)
+        for seed in (0, 1)
+    )
+    method, clients = one.simulation.job.method, range(8)
+    orders = [method.turns(generator(seed, "turns", 0), 0, {}, clients) for seed in (0, 1)]
+    assert orders[0] != orders[1] and sorted(orders[0]) == [[k] for k in clients]
+    assert not torch.equal(one.servers[0]["encoder"], other.servers[0]["encoder"])
+
+
+def test_traffic_of_one_encoder_for_all(federation: Federation) -> None:
+    """An auto-encoder both ways, or float32 images of 8 x 8 up; then the encoder down, and the means up."""
+    model = autoencoder("conv", (1, 8, 8), 4)
+    encoder, means = len(model.part("encoder.*").index), 4 * (1 + 7 * 5)
+    images = 64 * int(federation.partition.sizes.sum())
+    for finetune, down, up in (("sequential", 8 * model.size, 8 * model.size), ("central", 0, images)):
+        ran = run("flt", federation, SMALL | {"finetune": finetune}, rounds=1, training=SGD)
+        metrics = ran.outcome().metrics
+        assert metrics["introduction_bytes_down"] == 4 * (down + 8 * encoder)
+        assert metrics["introduction_bytes_up"] == 4 * (up + means)
+
+
+@pytest.mark.parametrize("finetune", TOGETHER)
+@pytest.mark.parametrize("workers", [2, 4])
+def test_one_encoder_for_all_does_not_depend_on_the_workers(
+    federation: Federation, finetune: str, workers: int
+) -> None:
+    one, other = (
+        run("flt", federation, SMALL | {"finetune": finetune}, rounds=2, training=SGD, executor=Workers(n))
+        for n in (1, workers)
+    )
+    assert same(one.state(), other.state()) and one.outcome().metrics == other.outcome().metrics
+
+
+@pytest.mark.parametrize("finetune", TOGETHER)
+def test_one_encoder_for_all_survives_a_resume(
+    federation: Federation, finetune: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"rounds": 3, "training": SGD, "checkpoint_every": 1}
+    straight = run("flt", federation, SMALL | {"finetune": finetune}, **settings)
+    settings |= {"checkpoints": tmp_path}
+    next(prepare_run("flt", federation, SMALL | {"finetune": finetune}, **settings).rounds())
+    monkeypatch.delattr(Simulation, "_ask")  # nobody is asked twice
+    again = run("flt", federation, SMALL | {"finetune": finetune}, **settings)
+    assert [r.replayed for r in again.rounds] == [True, False, False]
+    assert same(again.state(), straight.state())
+
+
+@pytest.mark.parametrize("finetune", TOGETHER)
+def test_newcomers_use_the_encoder_as_it_is(federation: Federation, finetune: str) -> None:
+    late = dataclasses.replace(federation, partition=dataclasses.replace(federation.partition, newcomers=2))
+    model, w = trained_by_hand(federation, finetune, 6)
+    ran = run("flt", late, SMALL | {"finetune": finetune, "gamma": 1e9}, rounds=1, training=SGD)
+    assert ran.outcome().newcomers.clients == [6, 7]  # type: ignore[union-attr]
+    server = ran.simulation.state.server
+    assert torch.equal(server["encoder"], model.part("encoder.*").of(w))
+    # Related to all six by gamma, and so served their mean.
+    torch.testing.assert_close(server["models"][server["assignment"][6]], server["models"][0])
+
+
+PARAMS = """
+data: {digits: {source: digits, train_limit: 120, test_limit: 60}}
+models: {digits: {name: mlp, options: {hidden: [8]}}}
+partitions: {few: {dataset: digits, scheme: label_groups, clients: 5, public: 20, newcomers: 0.2}}
+methods: {flt: {finetune: HOW, pretraining: 1, finetuning: 1, latent: 4, k: 2}}
+run: {rounds: 2, participation: 0.5}
+grid: {datasets: [digits], partitions: [few], methods: [flt], seeds: [0]}
+"""
+
+
+@pytest.mark.parametrize("finetune", TOGETHER)
+def test_one_encoder_for_all_from_a_file_of_parameters(finetune: str, tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text(PARAMS.replace("HOW", finetune))
+    params = load_params(tmp_path / "params.yaml")
+    prepare_dataset(params, "digits", tmp_path)
+    prepare_partition(params, "few", tmp_path)
+    simulation = Simulation(Experiment(params, "few", "flt", 0, tmp_path).job, params.run)
+    assert len(list(simulation.rounds())) == 2
+    metrics = simulation.outcome().metrics
+    model = autoencoder("conv", (1, 8, 8), 4)
+    up = 4 * 4 * model.size if finetune == "sequential" else 64 * int(simulation.sizes.sum())  # uint8 pixels
+    assert metrics["introduction_bytes_up"] == up + 4 * 4 * 2 * 4 and metrics["newcomers"] == 1
+
+
+def test_without_epochs_nothing_is_trained_for_all(federation: Federation) -> None:
+    plain, *others = (
+        run("flt", federation, SMALL | {"finetuning": 0, "finetune": finetune}, rounds=1, training=SGD)
+        for finetune in ("per_client", *TOGETHER)
+    )
+    assert all(same(other.state(), plain.state()) for other in others)
+
+
+@pytest.mark.parametrize("encoder", ["pixels", "labels"])
+def test_there_must_be_an_encoder_to_train_for_all(encoder: str) -> None:
+    with pytest.raises(
+        BadInput, match=rf"^method.finetune: 'central' .* per_client where encoder is {encoder}"
+    ):
+        build_method("flt", {"encoder": encoder, "finetune": "central"})
+
+
+def test_images_of_another_shape_are_refused_by_the_server(federation: Federation) -> None:
+    small = Examples(torch.rand(3, 1, 4, 4), torch.zeros(3))
+    with pytest.raises(BadInput, match=r"method.public: None .* images of the clients' shape, \[1, 8, 8\]"):
+        run("flt", dataclasses.replace(federation, public=small), SMALL | {"finetune": "central"})
+
+
+@pytest.mark.parametrize("reducer", ["none", "tsne"])
+def test_relating_clients_again_changes_nothing(federation: Federation, reducer: str) -> None:
+    """Neither between two rounds nor after the last, though models changed: why FLT has no such option."""
+    hyper = SMALL | {"finetune": "per_client", "reducer": reducer}
+    simulation = prepare_run("flt", federation, hyper, rounds=2, training=SGD, participation=0.5)
+    for _ in simulation.rounds():
+        before = dict(simulation.state.server)
+        simulation._introduce(range(8))
+        after = simulation.state.server
+        assert not torch.equal(before["models"], after["models"])  # the first ones again
+        simulation.state.server = before
+        known = ("signatures", "means", "apart", "related", "assignment", "encoder")
+        assert all(torch.equal(before[name], after[name]) for name in known)
 
 
 # Newcomers

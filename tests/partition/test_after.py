@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedflow.data import Column
 from fedflow.errors import BadInput, FedflowError
-from fedflow.partition import Partition, PartitionParams, Samples, make_partition
+from fedflow.partition import Partition, PartitionParams, Samples, load_partition, make_partition
 from fedflow.partition.after.difficulty import by_difficulty
 from fedflow.partition.after.holdout import hold_out
 from fedflow.partition.after.label_noise import LabelNoise, spoil, transition
@@ -197,7 +197,39 @@ def test_real_targets_are_validated_on_all_that_is_held_out():
     assert all(set(tuned.test(k).tolist()) == everybody for k in range(5))
 
 
-@pytest.mark.parametrize("purpose", ["holdout", "validation"])
+@pytest.mark.parametrize(
+    "scheme", [{"scheme": "iid"}, {"scheme": "dirichlet", "alpha": 0.5, "newcomers": 0.2}]
+)
+def test_samples_to_choose_by_are_of_every_client_and_every_label(scheme):
+    """Neither trained on, nor tested on, nor held out for tuning; newcomers have some too."""
+    entry = {"holdout": 0.2, "clients": 20} | scheme
+    plain, made = make(**entry), make(selection=0.25, **entry)
+    for k in range(20):
+        train, chosen_by = made.train(k), made.selection(k)
+        assert sorted([*train, *chosen_by]) == plain.train(k).tolist()
+        assert np.array_equal(made.test(k), plain.test(k))
+        counts, of = (np.bincount(CIFAR.labels[rows], minlength=10) for rows in (chosen_by, plain.train(k)))
+        assert (abs(counts - of / 4) < 1.0001).all()
+    tuned = make(selection=0.25, validation=0.25, **entry)
+    assert np.array_equal(tuned.selection_indices, made.selection_indices)
+    assert not {*tuned.indices, *tuned.pool_indices} & set(tuned.selection_indices)
+
+
+def test_who_chooses_by_what_is_stored_and_part_of_the_hash(tmp_path):
+    made, plain = make(selection=0.25), make()
+    made.save(tmp_path / "made")
+    stored = load_partition(tmp_path / "made")
+    assert stored.hash == made.hash != plain.hash
+    assert np.array_equal(stored.selection(3), made.selection(3))
+    assert plain.selection(3) is None and made.facts["samples_unused"] == 0
+
+
+def test_labels_to_choose_by_are_as_wrong_as_those_to_train_on():
+    made = make(HARD, selection=0.25, label_noise={"ratio": 1.0})
+    assert (made.train_labels != CIFAR.labels)[made.selection_indices].all()
+
+
+@pytest.mark.parametrize("purpose", ["holdout", "selection", "validation"])
 def test_a_client_of_one_sample_cannot_hold_any_out(purpose):
     with pytest.raises(BadInput, match=rf"partition.{purpose}: 0.2 .*0, because client 0 has 1 samples"):
         make(Samples(np.zeros(3, int), np.zeros(3, int)), clients=3, **{purpose: 0.2})
@@ -210,7 +242,7 @@ SHARING = {
 }
 
 
-@pytest.mark.parametrize("after", ["difficulty", "holdout", "validation"])
+@pytest.mark.parametrize("after", ["difficulty", "holdout", "selection", "validation"])
 @pytest.mark.parametrize("scheme", SHARING)
 def test_where_clients_share_samples_nothing_is_held_out_or_dealt_anew(scheme, after):
     labels = np.arange(5000) % 10
