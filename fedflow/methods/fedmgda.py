@@ -69,7 +69,8 @@ def least_norm(gram: np.ndarray, prior: np.ndarray, eps: float) -> np.ndarray:
     target, x = 1.0, prior
     for _ in range(10):
         goal = np.concatenate([np.zeros_like(prior), [heavy * target], light * prior])
-        x = lsq_linear(rows, goal, bounds=(low, high), method="bvls", tol=1e-15).x
+        # SciPy stops after m steps by default, which can be before the optimum.
+        x = lsq_linear(rows, goal, (low, high), method="bvls", tol=1e-15, max_iter=100 * len(prior)).x
         if abs(1 - x.sum()) < 1e-14:
             break
         target += 1 - x.sum()
