@@ -1,4 +1,4 @@
-"""Runs of other settings or data are rows of their own, named after what differs."""
+"""Runs of other settings or data have their own rows, named after what differs."""
 
 import json
 import re
