@@ -16,7 +16,7 @@ by cluster; case I is case II where relatives are the same for all relatives.
 means up; with finetune: sequential also the auto-encoder up and the encoder down, with central the images up
 and only the encoder down.
 *Newcomer*: sends a signature; case I: the mean of its relatives' models; case II: the cluster that is nearest
-before any embedding; with assign: anew all clients are related anew. With finetune: sequential or central it
+before any embedding; with assign: anew all clients are related again. With finetune: sequential or central it
 uses the encoder as it is.
 *Differs from the paper in*: no UMAP unless reducer: umap (extra ``umap``), and without it gamma lies in the
 middle of the largest gap of A, as 1 is in units of UMAP: groups that are close to each other beside one that
@@ -161,7 +161,7 @@ class FLT(Related):
         return autoencoder(self.encoder or ("residual" if shape[0] == 3 else "conv"), shape, self.latent)
 
     def fitting(self, x: Tensor, size: int) -> FlatModel:
-        """The same; `BadInput` unless so many numbers are an auto-encoder of such images, or its encoder."""
+        """The same; `BadInput` unless their number fits an auto-encoder of such images, or its encoder."""
         model = self.autoencoder(x)
         if size not in (model.size, len(model.part("encoder.*").index)):
             raise BadInput("method.public", self.public, f"images of the clients' shape, {list(x.shape[1:])}")

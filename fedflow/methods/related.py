@@ -4,7 +4,7 @@ Server state: ``models`` [Z, D] and ``assignment`` [N] as `Assigned`, where clie
 have the same model; ``related`` [N, N], who is averaged with whom; ``apart`` [N, N], how far signatures are
 apart; ``signatures`` [N, k, e] of ``means`` [N] vectors each; the common first model ``initial`` [D].
 Newcomers have models and numbers behind, and no part in the rest. With averaging: in_place all clients have a
-model of their own.
+their own model.
 """
 
 from collections.abc import Callable
@@ -76,7 +76,7 @@ class Related(Assigned):
         "means of those before", choices=("at_once", "in_place"), source="in_place: FLT's code",
     )  # fmt: skip
     assign: str = option(
-        "attach", "newcomers: join those who are there, or all clients are related anew",
+        "attach", "newcomers: join those who are there, or all clients are related again",
         choices=("attach", "anew"), source="anew: FLT, Algorithm 3",
     )  # fmt: skip
 
@@ -152,7 +152,7 @@ class Related(Assigned):
         return Dissimilarity(matrix, range(len(matrix)), "distance of signatures", "single", height, error)
 
     def join(self, server: Server, newcomers: list[Tensor], cohort: Cohort) -> Server:
-        """Numbers and models of newcomers; those of all clients where they are related anew."""
+        """Numbers and models of newcomers; those of all clients where they are related again."""
         n, before = cohort.clients, server["assignment"][: cohort.clients].cpu().numpy()
         sent = [u[:k] for u, k in zip(server["signatures"].cpu(), server["means"])] + newcomers
         if self.assign == "attach" and self.case == "clusters":

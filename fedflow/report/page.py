@@ -198,7 +198,7 @@ def _shared(run: Run) -> dict[str, Any]:
 
 
 def _most_used(groups: dict[str, list[Run]]) -> list[str]:
-    """Variants by the number of partitions they ran on, then by name: the first get colours of their own."""
+    """Variants by the number of partitions they ran on, then by name: the first get distinct colours."""
     used = Counter(method for runs in groups.values() for method in by_method(runs))
     return sorted(used, key=lambda method: (-used[method], method))
 
