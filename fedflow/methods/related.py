@@ -3,8 +3,8 @@
 Server state: ``models`` [Z, D] and ``assignment`` [N] as `Assigned`, where clients with the same relatives
 have the same model; ``related`` [N, N], who is averaged with whom; ``apart`` [N, N], how far signatures are
 apart; ``signatures`` [N, k, e] of ``means`` [N] vectors each; the common first model ``initial`` [D].
-Newcomers have models and numbers behind, and no part in the rest. With averaging: in_place all clients have a
-their own model.
+Newcomers have models and numbers behind, and no part in the rest. With averaging: in_place every client has
+its own model.
 """
 
 from collections.abc import Callable

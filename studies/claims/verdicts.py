@@ -79,7 +79,7 @@ def first_client(simulation: Simulation) -> dict[str, float]:
 def cycling() -> Claim:
     """First table, 4 and 7: loss per round of FedCluster and FedSC, by clusters, grouping and mode."""
     cases = []
-    for lr in (0.1, 0.3):
+    for lr in (0.1, 0.3, 1.0):
         own = (f"training.lr={lr}",)
         cases.append(Case(f"FedAvg, lr {lr}", "skew", "fedavg", own))
         for mode in ("cycle", "stratified"):
