@@ -23,7 +23,7 @@ from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
-from fedflow.random import generator
+from fedflow.seeding import generator
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
 from fedflow.simulation.rounds import Round, RunSettings, Simulation

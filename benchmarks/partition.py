@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedflow.partition import PartitionParams, Samples, make_partition
-from fedflow.random import generator
+from fedflow.seeding import generator
 
 SAMPLES, CLIENTS, CLASSES = 1_000_000, 100_000, 10
 ENTRIES: tuple[dict[str, Any], ...] = (

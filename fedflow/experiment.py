@@ -16,11 +16,11 @@ import torch
 from filelock import FileLock, Timeout
 
 from fedflow.arguments import argument
-from fedflow.code import code_digest
 from fedflow.config import Params, digest
 from fedflow.data import Dataset, is_current, load_prepared, prepare, within
 from fedflow.data.files import reading
 from fedflow.errors import BadInput, FedflowError
+from fedflow.identity import code_digest
 from fedflow.local.expert import expert_losses
 from fedflow.local.training import LocalTraining
 from fedflow.methods.base import ServerData
@@ -196,7 +196,7 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
 
 def _origin(wanted: PartitionParams, dataset: Dataset, root: Path) -> str:
     """A hash of all that a partition depends on: parameters, data, code, and the files that they name."""
-    parts, files = ["random.py", "partition", "heterogeneity"], hashlib.blake2b()
+    parts, files = ["seeding.py", "partition", "heterogeneity"], hashlib.blake2b()
     for name in wanted.files():
         with contextlib.suppress(OSError):  # whoever reads it says so
             files.update((root / name).read_bytes())

@@ -17,11 +17,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedflow.code import module_digest
 from fedflow.config import Params
 from fedflow.data import load_prepared, origin_sums
 from fedflow.data.prepared import file_sum
 from fedflow.experiment import Experiment
+from fedflow.identity import module_digest
 from fedflow.methods import METHODS
 
 FOLDER = Path("data") / "fingerprints"

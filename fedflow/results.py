@@ -64,7 +64,7 @@ def write_results(
     clusters = {
         "groups": None if groups is None else [int(g) for g in groups],
         "history": history,
-        "lasting": outcome.lasting,
+        "stable_cluster_ids": outcome.stable_cluster_ids,
         "proximity": _about(outcome.dissimilarity),
     }
     failures = {r.round: r.failed for r in rounds if r.failed}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # worker processes import this file, and need no params.yaml
 
 GPU_LIMIT = "fedflow-gpu"  # global concurrency limit: how many shards may use this machine's GPU at once
 LEASE = 60.0  # seconds after which the slot of a killed shard is free again (the least that Prefect takes)
-KNOCK = 10.0  # seconds in which the address of a cluster must answer
+CONNECT_TIMEOUT = 10.0  # seconds in which the address of a cluster must answer
 LOST_WORKERS = 3  # replacements of a broken worker pool in one round
 
 
@@ -122,7 +122,7 @@ class PrefectExecutor:
         if torch.cuda.is_available() and self.address is None:
             ensure_gpu_limit()
         with self._reaching(OSError, ValueError):  # an address may be malformed, too
-            self._knock()
+            self._check_reachable()
             self._runner = self._new_runner().__enter__()
         return self
 
@@ -188,12 +188,12 @@ class PrefectExecutor:
             return WorkerCrashedError, NodeDiedError, ObjectLostError, OutOfMemoryError
         return (BrokenProcessPool,)
 
-    def _knock(self) -> None:
+    def _check_reachable(self) -> None:
         """Raise OSError soon where nobody listens at the address: Ray would try for many minutes."""
         address = self.address or ""
         where = urlsplit(address if "//" in address else f"//{address}")
         if where.port is not None:
-            socket.create_connection((where.hostname, where.port), KNOCK).close()
+            socket.create_connection((where.hostname, where.port), CONNECT_TIMEOUT).close()
 
     @contextmanager
     def _reaching(self, *failures: type[Exception]) -> Iterator[None]:

@@ -131,7 +131,7 @@ def with_cohorts(method: Method, cohorts: Sequence[Sequence[int]]) -> Method:
         def cycles(self, server: Server) -> int:
             return 1
 
-        def busy(self, size: int) -> int:
+        def clients_in_flight(self, size: int) -> int:
             return 0
 
     return Planned(**method.as_dict())
@@ -227,11 +227,11 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 
 def forbid_fallback(patch: pytest.MonkeyPatch) -> None:
     """From here on, a vmapped cohort that falls back to the loop is an error."""
-    solve_one = worker._solve_one
+    solve_one = worker._train_one
 
     def fell_back(job: Job, *rest: Any) -> Any:
         if job.cohort == "loop":  # as all introductions are
             return solve_one(job, *rest)
         raise AssertionError("the vmapped cohort fell back to the loop")
 
-    patch.setattr(worker, "_solve_one", fell_back)
+    patch.setattr(worker, "_train_one", fell_back)

@@ -17,8 +17,8 @@ from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import Experiment, perform, prepare_dataset, prepare_partition
 from fedflow.local.expert import expert_losses
 from fedflow.local.training import LocalTraining
-from fedflow.methods.base import METHODS
-from fedflow.methods.fedavg import FedAvg
+from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.registry import METHODS
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import load_partition

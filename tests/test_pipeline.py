@@ -264,7 +264,7 @@ def test_the_partition_stage_depends_on_all_code_that_partitions_are_made_by(
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_depends_on_all_files_that_its_method_is_made_of(name: str) -> None:
-    from fedflow.code import imported
+    from fedflow.identity import imported
 
     used, found = {METHODS[name].__module__}, set[str]()
     while used:

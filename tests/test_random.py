@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedflow.random import generator, torch_seed
+from fedflow.seeding import generator, torch_seed
 
 ADDRESS = st.tuples(
     st.integers(0, 99), st.sampled_from(["batches/a", "batches/b", "cohort"]), st.integers(0, 99)

@@ -84,7 +84,7 @@ def test_groups_are_missing_where_none_are_planted(tmp_path):
     assert json.loads((tmp_path / "clusters.json").read_text()) == {
         "groups": None,
         "history": [{"round": 2, "assignment": [0, 1, 1]}],
-        "lasting": True,
+        "stable_cluster_ids": True,
         "proximity": None,
     }
     assert pd.read_parquet(tmp_path / "proximity.parquet").empty

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedflow.data.files import RawData
 from fedflow.errors import FedflowError
-from fedflow.random import generator
+from fedflow.seeding import generator
 
 TEST_SHARE = 0.2
 

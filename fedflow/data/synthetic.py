@@ -10,7 +10,7 @@ import numpy as np
 
 from fedflow.data.files import Column, RawData
 from fedflow.errors import BadInput
-from fedflow.random import generator
+from fedflow.seeding import generator
 from fedflow.settings import Settings, option
 
 

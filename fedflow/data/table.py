@@ -7,7 +7,7 @@ import numpy as np
 
 from fedflow.data.files import Column, RawData, reading
 from fedflow.errors import BadInput, FedflowError
-from fedflow.random import generator
+from fedflow.seeding import generator
 from fedflow.settings import Settings, option
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from fedflow.data.files import SPLITS, Column, RawData
 from fedflow.data.params import FOR_IMAGES, DatasetParams
 from fedflow.data.sources import SOURCES
 from fedflow.errors import BadInput, FedflowError
-from fedflow.random import generator
+from fedflow.seeding import generator
 
 
 def transformed(params: DatasetParams, root: Path | str | None = None) -> RawData:

@@ -16,7 +16,7 @@ from fedflow.errors import BadInput, unknown_name
 from fedflow.heterogeneity.distances import total_variation
 from fedflow.heterogeneity.measures import MEASURES, Views, label_counts
 from fedflow.heterogeneity.picture import draw
-from fedflow.random import generator
+from fedflow.seeding import generator
 
 if TYPE_CHECKING:  # partition schemes import this package
     import pandas as pd

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.models.autoencoder import Autoencoder, ConvAE, ResidualAE
 from fedflow.models.flat import FlatModel
-from fedflow.random import generator, torch_seed
+from fedflow.seeding import generator, torch_seed
 
 ENCODERS: dict[str, type[Autoencoder]] = {"conv": ConvAE, "residual": ResidualAE}
 BATCH = 64

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedflow.heterogeneity import distances
 from fedflow.heterogeneity.subspace import proximity, signature
-from fedflow.random import generator
+from fedflow.seeding import generator
 
 POOL = 2000  # inputs of the whole data set that fix projections and the width of the kernel
 COMPONENTS = 50  # leading ones of the pool, on which MMD and CKA are computed

@@ -36,7 +36,7 @@ Loss = Callable[[Tensor, Batch], Tensor]
 MANY = ("vectors", "scalars", "keep")  # what an `Update` has by name
 
 
-class Moving(NamedTuple):
+class SGDState(NamedTuple):
     """A vector in training: its value ``w`` [D] and its momentum ``velocity`` [D] (None without momentum)."""
 
     w: Tensor
@@ -55,7 +55,7 @@ class Step(NamedTuple):
     buffers: Tensor | None
 
 
-State = TypeVar("State", bound=tuple)  # of tensors, None, and tuples of them such as `Moving`
+State = TypeVar("State", bound=tuple)  # of tensors, None, and tuples of them such as `SGDState`
 
 
 @dataclass
@@ -199,14 +199,14 @@ class Client:
         momentum buffer. Buffers follow the network's own rule.
         """
 
-        def step(now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
+        def step(now: SGDState, batch: Batch) -> tuple[SGDState, Tensor]:
             found = self.gradient(now.w, batch, loss)
             return self.descend(now, found, lr=lr, correction=correction), found.loss
 
-        self.trained = self.walk(step, self.moving(start), (stream,)).w
+        self.trained = self.run_steps(step, self.initial_state(start), (stream,)).w
         return self.trained
 
-    def walk(
+    def run_steps(
         self,
         step: Callable[..., tuple[State, Tensor]],
         start: State,
@@ -227,9 +227,9 @@ class Client:
         self.train_loss = losses / self.steps(streams[0])
         return now
 
-    def moving(self, w: Tensor) -> Moving:
+    def initial_state(self, w: Tensor) -> SGDState:
         """``w`` [D] at the start of its training."""
-        return Moving(w, torch.zeros_like(w) if self.training.momentum else None)
+        return SGDState(w, torch.zeros_like(w) if self.training.momentum else None)
 
     def gradient(self, w: Tensor, batch: Batch, objective: Loss | None = None) -> Step:
         """One gradient of ``objective`` (default: `Client.loss`) at ``w`` [D] on one batch.
@@ -248,8 +248,8 @@ class Client:
             self._heard = before
 
     def descend(
-        self, now: Moving, step: Step, *, lr: float | None = None, correction: Tensor | None = None
-    ) -> Moving:
+        self, now: SGDState, step: Step, *, lr: float | None = None, correction: Tensor | None = None
+    ) -> SGDState:
         """One step of SGD along the gradient, with clipping, weight decay and momentum, as `fit` takes it."""
         w, velocity = now
         g = self._shaped(step.gradient, w)
@@ -258,7 +258,7 @@ class Client:
         if correction is not None:
             g = g + correction
         w = _along(w, g, self.lr if lr is None else lr)
-        return Moving(self._with(w, step.buffers), velocity)
+        return SGDState(self._with(w, step.buffers), velocity)
 
     def update(
         self,
@@ -394,7 +394,7 @@ def _where(active: Tensor, new: Any, old: Any) -> Any:
     """``new`` where ``active``, else ``old``: two states of equal form."""
     if isinstance(new, tuple):
         parts = [_where(active, n, o) for n, o in zip(new, old)]
-        return Moving(*parts) if isinstance(new, Moving) else tuple(parts)
+        return SGDState(*parts) if isinstance(new, SGDState) else tuple(parts)
     return None if new is None else torch.where(active, new, old)
 
 

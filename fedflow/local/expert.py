@@ -11,7 +11,7 @@ from fedflow.errors import FedflowError
 from fedflow.local.client import EVALUATION_BATCH, Client
 from fedflow.local.training import LocalTraining, batches
 from fedflow.models.flat import FlatModel
-from fedflow.random import torch_seed
+from fedflow.seeding import torch_seed
 
 
 def expert_losses(model: FlatModel, train: Examples, training: LocalTraining, seed: int) -> np.ndarray:

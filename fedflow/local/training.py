@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedflow.errors import BadInput
-from fedflow.random import generator
+from fedflow.seeding import generator
 from fedflow.settings import Settings, option
 
 

@@ -1,52 +1,7 @@
-"""Federated methods, one file each. Importing this package registers them all."""
+"""Federated methods by family, one file each. Importing this package registers them all."""
 
-from fedflow.methods import (  # noqa: F401
-    afl,
-    apfl,
-    cc_fedadagrad,
-    cc_fedadam,
-    cc_fedams,
-    cfl,
-    ditto,
-    fedac,
-    fedadagrad,
-    fedadam,
-    fedavg,
-    fedavgm,
-    fedbuff,
-    fedcluster,
-    feddyn,
-    fedeff,
-    fedmgda,
-    fednova,
-    fedper,
-    fedprox,
-    fedrep,
-    fedsc,
-    fedsgd,
-    fedsplit,
-    fedyogi,
-    fesem,
-    flis_dc,
-    flis_hc,
-    flt,
-    ifca,
-    l2gd,
-    lcfl,
-    lg_fedavg,
-    local,
-    mtl,
-    one_shot,
-    pacfl,
-    pca_km_hc,
-    perfedavg,
-    pfedme,
-    propfair,
-    qfedavg,
-    qfedsgd,
-    scaffold,
-    term,
-)
-from fedflow.methods.base import METHODS, Method, build_method
+from fedflow.methods import asynchronous, averaging, clustered, fairness, personal  # noqa: F401
+from fedflow.methods.base import Method
+from fedflow.methods.registry import METHODS, build_method
 
 __all__ = ["METHODS", "Method", "build_method"]

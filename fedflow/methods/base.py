@@ -1,23 +1,23 @@
 """The interface of a federated method: what is sent, the client step, the server step, the model served.
 
 A method is a `Settings` class (its hyper-parameters) plus up to eight hooks, in this order: `check`, `setup`,
-`plan`, `broadcast`, `deliver`, `local`, `aggregate`, `model_for`. It never loops over batches, knows no
-device, and writes no file; the engine does.
+`plan`, `broadcast`, `broadcast_for_evaluation`, `local`, `aggregate`, `model_for`. It never loops over
+batches, knows no device, and writes no file; the engine does.
 
-Methods that must know clients before these take part have `introductions`: in each of them all clients
-are asked (`invite`, `introduce`) and the server takes note (`meet`), once or in `turns`. Newcomers, numbered
-N and up, are asked after the last round, before they are served.
+Methods that must know clients before these take part have `onboarding_phases`: in each of them all clients
+are asked (`onboarding_broadcast`, `onboarding_local`) and the server takes note (`onboarding_aggregate`),
+once or in `onboarding_turns`. Newcomers, numbered N and up, are asked after the last round, before they are
+served.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
 
 from fedflow.data import Examples
-from fedflow.errors import unknown_name
 from fedflow.local.client import Client, Update
 from fedflow.local.training import LocalTraining
 from fedflow.models.flat import FlatModel
@@ -103,7 +103,8 @@ class Method(Settings):
     ``newcomer`` names the kept vectors that a client which never took part is served from what it receives.
     ``serves_with`` names the kept vectors that `model_for` reads; unless a method says so, these are all of
     them where models are "personal", and none where they are not. ``clustered`` is true where personal models
-    come with the number of a cluster. ``lasting`` is false where these numbers mean others in every round.
+    come with the number of a cluster. ``stable_cluster_ids`` is false where these numbers mean others in
+    every round.
     """
 
     section = "method"
@@ -114,7 +115,7 @@ class Method(Settings):
     newcomer: ClassVar[Mapping[str, str]] = {}
     serves_with: ClassVar[tuple[str, ...] | None] = None
     clustered: ClassVar[bool] = False
-    lasting: ClassVar[bool] = True
+    stable_cluster_ids: ClassVar[bool] = True
 
     def check(self, rounds: int) -> None:
         """Raise `BadInput` where a run of ``rounds`` rounds is too short for a phase of the method."""
@@ -131,11 +132,11 @@ class Method(Settings):
         """The server's first state. ``initial(i)`` is the i-th first model [D]; 0 is common to all."""
         return {"model": initial(0)}
 
-    def introductions(self) -> int:
+    def onboarding_phases(self) -> int:
         """How many times clients are asked before they take part."""
         return 0
 
-    def turns(
+    def onboarding_turns(
         self, rng: np.random.Generator, phase: int, server: Server, clients: Sequence[int]
     ) -> Sequence[Sequence[int]]:
         """Who is asked in an introduction, of all ``clients`` or all newcomers: by default all at once.
@@ -152,19 +153,19 @@ class Method(Settings):
         """Inputs of the server by the method's own settings; None: those that the partition sets aside."""
         return None
 
-    def learn(self, public: Examples, seed: int) -> Server:
+    def pretrain_server(self, public: Examples, seed: int) -> Server:
         """What the server gets out of public data before it meets anybody, added to its first state."""
         return {}
 
-    def invite(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
+    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
         """What one client receives in an introduction; traffic down is counted from it."""
         return {}
 
-    def introduce(self, phase: int, client: Client) -> Update:
+    def onboarding_local(self, phase: int, client: Client) -> Update:
         """What one client answers, asked on its own and never vmapped; traffic up is counted from it."""
         raise NotImplementedError
 
-    def meet(self, phase: int, server: Server, cohort: Cohort) -> Server:
+    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
         """The server's state after the answers of one turn, of clients or newcomers (``ids`` from N on)."""
         return server
 
@@ -172,7 +173,7 @@ class Method(Settings):
         """How often `plan` to `aggregate` are repeated within one round."""
         return 1
 
-    def busy(self, size: int) -> int:
+    def clients_in_flight(self, size: int) -> int:
         """How many clients are at work at any time, where the server takes a step with ``size`` updates.
 
         0: a cohort starts from the same server, which waits for all of it. Otherwise clients come when they
@@ -202,7 +203,7 @@ class Method(Settings):
         """What one client receives; traffic down is counted from it."""
         return {"model": server["model"]}
 
-    def deliver(self, server: Server, client: int) -> dict[str, Tensor]:
+    def broadcast_for_evaluation(self, server: Server, client: int) -> dict[str, Tensor]:
         """What one client receives to be served and scored with `model_for`: by default as to train."""
         return self.broadcast(server, client)
 
@@ -219,7 +220,7 @@ class Method(Settings):
         return None
 
     def model_for(self, client: Client) -> Tensor | tuple[Tensor, Tensor | None]:
-        """The vector [D] that a client is served and evaluated with, from what `deliver` sent.
+        """The vector [D] that a client is served and evaluated with, from what it received.
 
         Clustered methods return (vector, cluster number). Clients that share a model should return
         the same memory (no copies), so that it is evaluated once. (vectors [k, D], None) leaves the choice to
@@ -232,26 +233,3 @@ def draw(rng: np.random.Generator, chances: np.ndarray, size: int) -> np.ndarray
     """``size`` distinct places, each in proportion to its chance [n], which are not normalised."""
     equal = (chances == chances[0]).all()
     return rng.choice(len(chances), size=size, replace=False, p=None if equal else chances / chances.sum())
-
-
-METHODS: dict[str, type[Method]] = {}
-
-M = TypeVar("M", bound=type[Method])
-
-
-def register(name: str, label: str) -> Callable[[M], M]:
-    """Class decorator: make a method known by ``name``, shown as ``label``."""
-
-    def add(cls: M) -> M:
-        cls.name, cls.label = name, label
-        METHODS[name] = cls
-        return cls
-
-    return add
-
-
-def build_method(name: str, hyper_parameters: Mapping[str, object] | None = None) -> Method:
-    """The named method with its hyper-parameters; `BadInput` for unknown names or values."""
-    if name not in METHODS:
-        raise unknown_name("method.name", name, METHODS)
-    return METHODS[name].parse(hyper_parameters or {})

@@ -9,7 +9,8 @@ import torch
 from fedflow.data.examples import Examples
 from fedflow.local.client import Client
 from fedflow.local.training import LocalTraining
-from fedflow.methods.base import METHODS, Method
+from fedflow.methods.base import Method
+from fedflow.methods.registry import METHODS
 from fedflow.methods.tables import published_in
 from fedflow.models import build
 from fedflow.models.flat import FlatModel

@@ -19,7 +19,7 @@ from fedflow.partition.after.label_noise import spoil
 from fedflow.partition.after.newcomers import order_of_joining
 from fedflow.partition.base import Indices, Samples, Scheme, Split, num_classes, spread
 from fedflow.partition.params import PartitionParams
-from fedflow.random import generator
+from fedflow.seeding import generator
 
 ARRAYS = (
     "offsets", "indices", "pool_offsets", "pool_indices", "own_offsets", "own_pools",

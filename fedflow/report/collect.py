@@ -43,7 +43,7 @@ class Run:
     groups: list[int] | None  # planted group of every client
     history: list[dict[str, Any]]  # round and assignment [N], where the assignment changed; -1 = none yet
     dissimilarity: Dissimilarity | None = None  # where the server compares clients
-    lasting: bool = True  # whether a cluster has the same number in all of history
+    stable_cluster_ids: bool = True  # whether a cluster has the same number in all of history
     variant: str = ""  # runs of the same method and variant are averaged
     label: str = ""  # what a reader calls it
     repeated: str = ""  # another folder with the same settings, data and seed, which is not shown
@@ -152,8 +152,8 @@ def _read_run(folder: Path) -> Run:
         _reject(folder / "clusters.json", f"groups needs {metrics['clients']} whole numbers, or null")
     compared = _dissimilarity(folder, clusters.get("proximity"), len(clients))
     settings = {name: params[name] for name in SECTIONS}
-    lasting = clusters.get("lasting", True)
-    return Run(folder, metrics, settings, rounds, clients, groups, history, compared, lasting)
+    stable_cluster_ids = clusters.get("stable_cluster_ids", True)
+    return Run(folder, metrics, settings, rounds, clients, groups, history, compared, stable_cluster_ids)
 
 
 def _dissimilarity(folder: Path, about: Any, clients: int) -> Dissimilarity | None:

@@ -48,13 +48,13 @@ class Grouping:
     rounds: int
     groups: Sequence[int] | None = None
     compared: Dissimilarity | None = None
-    lasting: bool = True
+    stable_cluster_ids: bool = True
 
     @cached_property
     def steps(self) -> dict[int, np.ndarray]:
         """`history` in order, with numbers that last."""
         steps = {step: np.array(self.history[step]) for step in sorted(self.history)}
-        for earlier, later in [] if self.lasting else reversed(list(pairwise(steps))):
+        for earlier, later in [] if self.stable_cluster_ids else reversed(list(pairwise(steps))):
             steps[earlier] = renamed(steps[earlier], steps[later])
         return steps
 

@@ -157,7 +157,7 @@ def _groupings(runs: Sequence[Run], name: str) -> list[tuple[str, Markup]]:
     """The pictures of the first seed that has clusters, with their headings."""
     run = next(run for run in runs if run.history)
     history = {step["round"]: step["assignment"] for step in run.history}
-    grouping = Grouping(history, run.metrics["rounds"], run.groups, run.dissimilarity, run.lasting)
+    grouping = Grouping(history, run.metrics["rounds"], run.groups, run.dissimilarity, run.stable_cluster_ids)
     title = f"{cells.label(runs)}, seed {run.seed}"
     return [
         (f"{title}: {heading}", draw(grouping, f"{name}-{what}").svg)

@@ -26,17 +26,17 @@ def width(job: Job, federation: Federation, step: Step) -> int:
     return federation.cohorts.widths.get(_about(job, step), job.width or FIRST_WIDTH)
 
 
-def narrow(job: Job, federation: Federation, step: Step, clients: int) -> None:
+def limit_width(job: Job, federation: Federation, step: Step, clients: int) -> None:
     """Let later calls train so many clients at most: memory ran out."""
     federation.cohorts.widths[_about(job, step)] = clients
 
 
-def fitting(free: int, each: int) -> int:
+def max_width_for_memory(free: int, each: int) -> int:
     """How many clients of so many bytes ``each`` a call may train: a power of two, so that shapes are few."""
     return 1 << min(WIDEST, max(1, int(MEMORY * free / max(1, each)))).bit_length() - 1
 
 
-def together(
+def train_cohort(
     job: Job,
     federation: Federation,
     shard: Shard,
@@ -58,7 +58,7 @@ def together(
             taken = torch.cuda.max_memory_allocated(model.device) - before
             unused = torch.cuda.memory_reserved(model.device) - torch.cuda.memory_allocated(model.device)
             free = torch.cuda.mem_get_info(model.device)[0] + unused
-            narrow(job, federation, step, fitting(free, taken // len(places)))
+            limit_width(job, federation, step, max_width_for_memory(free, taken // len(places)))
         return unpacked(outputs)
 
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from fedflow.data import Examples
 from fedflow.local.client import Client, Update
 from fedflow.partition import Partition
-from fedflow.random import torch_seed
+from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job, Shard
-from fedflow.simulation.worker import Solved, client_of, solve
+from fedflow.simulation.worker import TrainedClients, client_of, train_clients
 
 AT_ONCE = {
     "cpu": 128,
@@ -141,8 +141,8 @@ def _tuned(
         return client.update(model=client.fit(start=client.received["model"], stream="tune"))
 
     accuracy = dict.fromkeys(shard.clients, np.nan)
-    for solved in solve(job, start, step, {"tune": job.training.epochs}):
-        if isinstance(solved, Solved):
+    for solved in train_clients(job, start, step, {"tune": job.training.epochs}):
+        if isinstance(solved, TrainedClients):
             for k, w in zip(solved.clients, solved.update.vectors["model"]):
                 scores, _, _ = _score(federation, [w], np.zeros(1, dtype=np.int64), [k], False)
                 accuracy[k] = scores[0]

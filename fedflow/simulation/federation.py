@@ -18,7 +18,7 @@ from fedflow.errors import BadInput, FedflowError
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, load_partition
-from fedflow.random import generator
+from fedflow.seeding import generator
 from fedflow.simulation.graphs import Cohorts
 
 

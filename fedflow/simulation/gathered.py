@@ -7,7 +7,7 @@ from torch import Tensor
 from fedflow.data import Examples
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.exact import ExactSum
-from fedflow.simulation.job import Sent, Trained
+from fedflow.simulation.job import ClientResult, Trained
 
 
 class Gathered:
@@ -22,7 +22,7 @@ class Gathered:
         public: Examples | None = None,
     ) -> None:
         self.model, self.sizes, self.rng, self.public = model, sizes, rng, public
-        self.sent: list[Sent] = sorted((s for r in results for s in r.sent), key=lambda s: s.client)
+        self.sent: list[ClientResult] = sorted((s for r in results for s in r.sent), key=lambda s: s.client)
         self.failures = sorted(failure for r in results for failure in r.failures)
         self.ids = [s.client for s in self.sent]
         self.groups = [s.group for s in self.sent]

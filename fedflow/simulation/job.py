@@ -45,7 +45,7 @@ class Shard:
 
 
 @dataclass
-class Sent:
+class ClientResult:
     """What came of one client."""
 
     client: int
@@ -62,7 +62,7 @@ class Sent:
 class Trained:
     """One worker's results of a round."""
 
-    sent: list[Sent]
+    sent: list[ClientResult]
     failures: list[tuple[int, str]]
     sums: dict[tuple[str, int], ExactSum] = field(default_factory=dict)
 

@@ -52,4 +52,4 @@ class Outcome:
     models: dict[int, Tensor]  # the served vectors: by cluster number, or by client; {0: w} if global
     newcomers: Scores | None = None  # of those that join now
     dissimilarity: Dissimilarity | None = None  # of clients that took part, where the server compares them
-    lasting: bool = True  # whether a cluster had the same number in all rounds
+    stable_cluster_ids: bool = True  # whether a cluster had the same number in all rounds

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedflow.code import code_digest
 from fedflow.errors import BadInput, FedflowError, RoundFailed
+from fedflow.identity import code_digest
 from fedflow.methods.base import Dissimilarity, Method, Server
 from fedflow.metrics.clustering import agreement
 from fedflow.metrics.distribution import summarise
-from fedflow.random import generator, torch_seed
+from fedflow.seeding import generator, torch_seed
 from fedflow.settings import Settings, option
 from fedflow.simulation.checkpoint import FILE, load_checkpoint, save_checkpoint
 from fedflow.simulation.clients import ClientStore
@@ -34,8 +34,8 @@ from fedflow.simulation.state import State
 from fedflow.simulation.timing import LOSS, Timing
 from fedflow.simulation.worker import introduce_shard, train_shard
 
-CODE = ("random.py", "data/examples.py", "models", "heterogeneity", "local", "methods", "simulation")
-WAVE = 1 << 26  # values of models that clients have to themselves, scored at a time: 256 MiB
+CODE = ("seeding.py", "data/examples.py", "models", "heterogeneity", "local", "methods", "simulation")
+PERSONAL_EVAL_CHUNK = 1 << 26  # values of models that clients have to themselves, scored at a time: 256 MiB
 
 
 class RunSettings(Settings):
@@ -119,7 +119,7 @@ class Simulation:
         yield from (replace(past, replayed=True) for past in self.state.history)
         if self.state.introduced is None:
             self.state.introduced = self._introduce(range(self.clients))
-            if self.job.method.introductions():
+            if self.job.method.onboarding_phases():
                 self._checkpoint()
         for number in range(len(self.state.history) + 1, self.settings.rounds + 1):
             started = time.perf_counter()
@@ -186,7 +186,7 @@ class Simulation:
             models = {i: models[i] for i in sorted(models)[: self._recorded]}
         return Outcome(
             scores.among(self.federation.partition, self.clients), self.state.participations, metrics, models,
-            newcomers, compared, self.job.method.lasting,
+            newcomers, compared, self.job.method.stable_cluster_ids,
         )  # fmt: skip
 
     def forget(self) -> None:
@@ -216,7 +216,7 @@ class Simulation:
     def _check_cohorts(self) -> None:
         """Raise `BadInput` unless the method can have the cohorts that are asked for; warn of odd ones."""
         settings, method, training = self.settings, self.job.method, self.job.training
-        if method.busy(self.cohort_size):
+        if method.clients_in_flight(self.cohort_size):
             accepted = f"with {method.name}, whose clients come when they are done"
             if settings.sampling != "uniform":
                 raise BadInput("run.sampling", settings.sampling, f"uniform {accepted}")
@@ -246,7 +246,7 @@ class Simulation:
         saved = load_checkpoint(self.folder) if self.folder else None
         if saved is None or saved[1]["fingerprint"] != self.fingerprint:
             if self.federation.public is not None:
-                state.server |= method.learn(self.federation.public, seed)
+                state.server |= method.pretrain_server(self.federation.public, seed)
             return state
         state.unpack(*saved, model.device)
         return state
@@ -261,9 +261,9 @@ class Simulation:
     def _introduce(self, clients: Sequence[int]) -> dict[str, int]:
         """Let the server meet clients before they take part; returns the bytes down and up."""
         method, traffic = self.job.method, {"down": 0, "up": 0}
-        for phase in range(method.introductions()):
+        for phase in range(method.onboarding_phases()):
             rng = generator(self.job.seed, "turns", phase)
-            for turn, asked in enumerate(method.turns(rng, phase, self.state.server, clients)):
+            for turn, asked in enumerate(method.onboarding_turns(rng, phase, self.state.server, clients)):
                 down, up = self._ask(phase, turn, [int(k) for k in asked])
                 traffic["down"] += down
                 traffic["up"] += up
@@ -272,19 +272,19 @@ class Simulation:
     def _ask(self, phase: int, turn: int, clients: list[int]) -> tuple[int, int]:
         """One turn of an introduction; returns the bytes down and up."""
         state, method = self.state, self.job.method
-        invite = partial(method.invite, phase)
+        invite = partial(method.onboarding_broadcast, phase)
         shards = [
             IntroductionShard(0, share, *self._messages(share, invite), phase=phase)
             for share in balanced(clients, self.federation.partition.sizes, self.executor.workers)
         ]
-        title = f"introduction {phase + 1} of {method.introductions()}"
+        title = f"introduction {phase + 1} of {method.onboarding_phases()}"
         answers = self.executor.map(introduce_shard, self.job, shards, title)
         rng = generator(self.job.seed, "introduction", phase, *([turn] if turn else []))
         gathered = self._gathered(answers, rng)
         if gathered.failures:
             k, reason = gathered.failures[0]
             raise FedflowError(f"{title}: client {k} failed: {reason}")
-        state.server = method.meet(phase, state.server, gathered)
+        state.server = method.onboarding_aggregate(phase, state.server, gathered)
         for sent in gathered.sent:
             if sent.client < self.clients:
                 state.store.put(sent.client, sent.keep)
@@ -292,7 +292,7 @@ class Simulation:
 
     def _introduction_traffic(self) -> dict[str, int]:
         """Bytes that are paid once, and not in every round; nothing where nobody is introduced."""
-        if not self.job.method.introductions() or self.state.introduced is None:
+        if not self.job.method.onboarding_phases() or self.state.introduced is None:
             return {}
         return {f"introduction_bytes_{way}": count for way, count in self.state.introduced.items()}
 
@@ -345,7 +345,7 @@ class Simulation:
         state, method, size = self.state, self.job.method, self.cohort_size
         rng = generator(self.job.seed, "cohort", number, *([cycle] if cycle else []))
         begin = partial(self._begin, number)
-        slots = min(method.busy(size), self.clients)
+        slots = min(method.clients_in_flight(size), self.clients)
         if slots:
             done, state.busy = first_done(state.busy, report.clock, size, slots, self.clients, rng, begin)
         else:
@@ -492,13 +492,16 @@ class Simulation:
         asked = None if names or method.serves != "global" else 1
         # Models of their own need not be in memory all at once.
         own = bool(names) or method.serves == "personal"
-        size = max(1, WAVE // self.federation.model.size) if own else len(clients)
+        size = max(1, PERSONAL_EVAL_CHUNK // self.federation.model.size) if own else len(clients)
         workers, parts = self.executor.workers, list[Scores]()
         for start in range(0, len(clients), size):
             wave = list(clients[start : start + size])
             what["models"] = what.get("models", False) and (not own or start < self._recorded)
             shares = [wave[i::workers] for i in range(min(workers, len(wave)))]
-            sent = [self._messages(share[:asked], method.deliver, method.newcomer, names) for share in shares]
+            sent = [
+                self._messages(share[:asked], method.broadcast_for_evaluation, method.newcomer, names)
+                for share in shares
+            ]
             shards = [EvaluationShard(after + 1, *to, **what) for to in zip(shares, *zip(*sent))]
             parts += self.executor.map(evaluate_shard, self.job, shards, title)
         return merged(parts)

@@ -13,7 +13,7 @@ Towards Federated Adaptive Asynchronous Optimization", ICML 2024, whose code has
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.random import generator
+from fedflow.seeding import generator
 from fedflow.settings import Settings, option
 
 LOSS = 1 / 3  # of the time of a gradient

@@ -20,20 +20,20 @@ from fedflow.errors import FedflowError
 from fedflow.local.client import Client, Update
 from fedflow.local.compiled import Gradient, compiled_gradient
 from fedflow.local.training import batches
-from fedflow.random import torch_seed
-from fedflow.simulation.cohort import narrow, together, width
+from fedflow.seeding import torch_seed
+from fedflow.simulation.cohort import limit_width, train_cohort, width
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.job import IntroductionShard, Job, Sent, Shard, Trained
+from fedflow.simulation.job import ClientResult, IntroductionShard, Job, Shard, Trained
 from fedflow.simulation.memory import keep_pages
 
 RETRIES = 1  # of a client whose training raised: NaN would come again, from the same seed
-TOLD: set[str] = set()  # methods of which this process has warned that they fell back to the loop
-TURN = threading.RLock()  # of the threads of this process that train cohorts
+WARNED_METHODS: set[str] = set()  # methods of which this process has warned that they fell back to the loop
+GPU_LOCK = threading.RLock()  # of the threads of this process that train cohorts
 
 
 @dataclass
-class Solved:
+class TrainedClients:
     """Clients that are done, and their updates: every tensor [C, ...], those of weights, groups and scalars
     on the host. Valid until the next ones are taken."""
 
@@ -45,10 +45,10 @@ def introduce_shard(job: Job, shard: IntroductionShard) -> Trained:
     """Ask every client of the shard; the server gets every answer."""
 
     def step(client: Client) -> Update:
-        return job.method.introduce(shard.phase, client)
+        return job.method.onboarding_local(shard.phase, client)
 
     one_by_one = replace(job, cohort="loop")
-    return _gather(solve(one_by_one, shard, step, job.method.streams(job.training)), fold=False)
+    return _gather(train_clients(one_by_one, shard, step, job.method.streams(job.training)), fold=False)
 
 
 def train_shard(job: Job, shard: Shard) -> Trained:
@@ -61,14 +61,16 @@ def train_shard(job: Job, shard: Shard) -> Trained:
             update.keep["trained"] = client.trained
         return update
 
-    return _gather(solve(job, shard, step, job.method.streams(job.training)), fold=not job.method.gathers)
+    return _gather(
+        train_clients(job, shard, step, job.method.streams(job.training)), fold=not job.method.gathers
+    )
 
 
-def _gather(outcomes: Iterator[Solved | tuple[int, str]], fold: bool) -> Trained:
+def _gather(outcomes: Iterator[TrainedClients | tuple[int, str]], fold: bool) -> Trained:
     """What came of the clients; ``fold`` turns their vectors into sums."""
     trained = Trained([], [])
     for outcome in outcomes:
-        if not isinstance(outcome, Solved):
+        if not isinstance(outcome, TrainedClients):
             trained.failures.append(outcome)
             continue
         update = outcome.update
@@ -82,7 +84,9 @@ def _gather(outcomes: Iterator[Solved | tuple[int, str]], fold: bool) -> Trained
             own = {name: values[c] for name, values in scalars.items()}
             vectors = {} if fold else _row(update.vectors, c)
             keep = _row(update.keep, c)
-            trained.sent.append(Sent(client, groups[c], weights[c], own, keep, vectors, traffic, losses[c]))
+            trained.sent.append(
+                ClientResult(client, groups[c], weights[c], own, keep, vectors, traffic, losses[c])
+            )
     return trained
 
 
@@ -104,9 +108,9 @@ def _row(stacked: dict[str, Tensor], c: int) -> dict[str, Tensor]:
     return {name: t[c].clone() for name, t in stacked.items()}
 
 
-def solve(
+def train_clients(
     job: Job, shard: Shard, step: Callable[[Client], Update], streams: dict[str, int]
-) -> Iterator[Solved | tuple[int, str]]:
+) -> Iterator[TrainedClients | tuple[int, str]]:
     """Run ``step`` for every client; yields their updates, or for one client the reason why it has none."""
     federation = job.federation.open()
     keep_pages()
@@ -117,12 +121,12 @@ def solve(
     # Not dropout, whose noise is keyed by client, nor BatchNorm, which counts padding and batches in place.
     if vmapped and not federation.model.draws_noise and not federation.model.buffers:
         # Until its updates are taken: calls on a GPU write over the outputs of those before.
-        with TURN if federation.model.device.type == "cuda" else nullcontext():
-            yield from _solve_vmapped(job, federation, shard, step, streams)
+        with GPU_LOCK if federation.model.device.type == "cuda" else nullcontext():
+            yield from _train_vmapped(job, federation, shard, step, streams)
     else:
         compiled = _compiled(job, federation) if job.compiled else None
         for i in range(len(shard.clients)):
-            yield _solve_one(job, federation, shard, i, step, streams, compiled)
+            yield _train_one(job, federation, shard, i, step, streams, compiled)
 
 
 def _compiled(job: Job, federation: Federation) -> Gradient:
@@ -134,32 +138,32 @@ def _compiled(job: Job, federation: Federation) -> Gradient:
     return found
 
 
-def _solve_vmapped(
+def _train_vmapped(
     job: Job,
     federation: Federation,
     shard: Shard,
     step: Callable[[Client], Update],
     streams: dict[str, int],
-) -> Iterator[Solved | tuple[int, str]]:
-    """`solve` in calls of at most ``width`` clients, halved wherever the GPU runs out of memory."""
+) -> Iterator[TrainedClients | tuple[int, str]]:
+    """`train_clients` in calls of at most ``width`` clients, halved wherever the GPU runs out of memory."""
     for left in _stackable(shard, federation.partition.sizes):
         while left:
             places = left[: width(job, federation, step)]
             finite, update = [False] * len(places), None
             try:
-                finite, update = together(job, federation, shard, places, step, streams)
+                finite, update = train_cohort(job, federation, shard, places, step, streams)
             except Exception as error:  # one client may be to blame: find it, and save the others
                 if isinstance(error, torch.OutOfMemoryError) and len(places) > 1:
-                    narrow(job, federation, step, (len(places) + 1) // 2)
+                    limit_width(job, federation, step, (len(places) + 1) // 2)
                     continue
                 _warn_of_fallback(job.method.name, error)
             good = [c for c, fine in enumerate(finite) if fine]
             if update is not None and good:
                 whole = update if len(good) == len(places) else update.map(itemgetter(good))
-                yield Solved([shard.clients[places[c]] for c in good], whole)
+                yield TrainedClients([shard.clients[places[c]] for c in good], whole)
             for c, i in enumerate(places):
                 if not finite[c]:
-                    yield _solve_one(job, federation, shard, i, step, streams)
+                    yield _train_one(job, federation, shard, i, step, streams)
             left = left[len(places) :]
 
 
@@ -178,13 +182,13 @@ def _stackable(shard: Shard, sizes: np.ndarray) -> list[list[int]]:
 
 def _warn_of_fallback(method: str, error: Exception) -> None:
     """Once per process and method: a run that is many times slower should say why."""
-    if method not in TOLD:
-        TOLD.add(method)
+    if method not in WARNED_METHODS:
+        WARNED_METHODS.add(method)
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         warnings.warn(f"{method}: clients train one by one, because vmap failed ({reason})", stacklevel=2)
 
 
-def _solve_one(
+def _train_one(
     job: Job,
     federation: Federation,
     shard: Shard,
@@ -192,7 +196,7 @@ def _solve_one(
     step: Callable[[Client], Update],
     streams: dict[str, int],
     compiled: Gradient | None = None,
-) -> Solved | tuple[int, str]:
+) -> TrainedClients | tuple[int, str]:
     k, reason = shard.clients[i], ""
     for _ in range(1 + RETRIES):
         try:
@@ -203,7 +207,7 @@ def _solve_one(
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             continue
         if finite:
-            return Solved([k], update.map(lambda t: t[None]))
+            return TrainedClients([k], update.map(lambda t: t[None]))
         return k, "its update holds NaN or infinite values"
     return k, reason
 

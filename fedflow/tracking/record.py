@@ -298,7 +298,7 @@ class RunRecord:
         assignments, last = dict(self._assignments), outcome.scores.cluster.tolist()
         if assignments[max(assignments)] != last:
             assignments[rounds] = last
-        grouping = Grouping(assignments, rounds, groups, outcome.dissimilarity, outcome.lasting)
+        grouping = Grouping(assignments, rounds, groups, outcome.dissimilarity, outcome.stable_cluster_ids)
         with TemporaryDirectory() as folder:
             draw_groups(Path(folder), grouping)
             self.api.log_artifacts(self.run_id, folder, "clusters")

@@ -21,7 +21,7 @@ from fedflow.heterogeneity.relatedness import (
     reduce,
     signature,
 )
-from fedflow.random import generator
+from fedflow.seeding import generator
 
 Z = [
     np.array(z)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from fedflow.data import Dataset
 from fedflow.local.client import Batch, Client, Loss
-from fedflow.methods.fedavg import FedAvg
+from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.models.flat import FlatModel
-from fedflow.random import torch_seed
+from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
 
 

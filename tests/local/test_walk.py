@@ -1,4 +1,4 @@
-"""`Client.walk`: local steps that a method defines itself."""
+"""`Client.run_steps`: local steps that a method defines itself."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from support import images
 from torch import Tensor
 
 from fedflow.data import Dataset
-from fedflow.local.client import Batch, Client, Moving
+from fedflow.local.client import Batch, Client, SGDState
 from fedflow.local.training import LocalTraining, padded_batches
 from fedflow.simulation.federation import Federation
 
@@ -45,11 +45,11 @@ def test_sgd_step_by_step_is_fit(federation: Federation) -> None:
     one, other = (client(federation, 0) for _ in range(2))
     w = federation.model.init(0)
 
-    def step(now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
+    def step(now: SGDState, batch: Batch) -> tuple[SGDState, Tensor]:
         found = one.gradient(now.w, batch)
         return one.descend(now, found), found.loss
 
-    assert torch.equal(one.walk(step, one.moving(w)).w, other.fit(start=w))
+    assert torch.equal(one.run_steps(step, one.initial_state(w)).w, other.fit(start=w))
     assert torch.equal(one.train_loss, other.train_loss)
 
 
@@ -61,7 +61,7 @@ def test_a_walk_gets_a_batch_of_every_stream(federation: Federation) -> None:
         seen.append((one.y, other.y))
         return now, torch.zeros(())
 
-    ours.walk(step, (torch.zeros(()),), ("batches", "others"))
+    ours.run_steps(step, (torch.zeros(()),), ("batches", "others"))
     assert [(len(one), len(other)) for one, other in seen] == [(5, 5), (5, 5), (2, 2)] * 2
     assert any(one.tolist() != other.tolist() for one, other in seen)  # drawn on their own
 
@@ -70,12 +70,12 @@ def test_steps_that_a_padded_client_has_not_change_nothing(federation: Federatio
     """Seven samples make four steps, of eight that a neighbour with twenty needs: state may be nested."""
     w = federation.model.init(0)
 
-    def walked(ours: Client) -> tuple[Moving, Tensor]:
-        def step(now: tuple[Moving, Tensor], batch: Batch) -> tuple[tuple[Moving, Tensor], Tensor]:
+    def walked(ours: Client) -> tuple[SGDState, Tensor]:
+        def step(now: tuple[SGDState, Tensor], batch: Batch) -> tuple[tuple[SGDState, Tensor], Tensor]:
             found = ours.gradient(now[0].w, batch)
             return (ours.descend(now[0], found), now[1] + 1), found.loss
 
-        return ours.walk(step, (ours.moving(w), torch.zeros(())))
+        return ours.run_steps(step, (ours.initial_state(w), torch.zeros(())))
 
     (alone, steps), (among, counted) = (walked(client(federation, 1, padded=n)) for n in (0, 20))
     assert (int(steps), int(counted)) == (4, 4)

@@ -237,7 +237,7 @@ def state_of(simulation: Simulation) -> dict[str, Tensor]:
 
 
 def test_introductions_have_the_learning_rate_of_the_first_round(name: str, federation: Federation) -> None:
-    if METHODS[name]().introductions():
+    if METHODS[name]().onboarding_phases():
         first, decayed = (
             run(
                 name,
@@ -252,7 +252,7 @@ def test_introductions_have_the_learning_rate_of_the_first_round(name: str, fede
 
 def test_cohorts_in_proportion_to_samples_are_the_same_for_all(name: str, federation: Federation) -> None:
     sampled: dict[str, Any] = {"sampling": "proportional", "participation": 0.25, "rounds": 4}
-    if METHODS[name]().busy(1):
+    if METHODS[name]().clients_in_flight(1):
         with pytest.raises(BadInput, match=r"^run.sampling: .* whose clients come when they are done"):
             run(name, federation, **sampled)
         return
@@ -317,7 +317,7 @@ OVERLAPPING = {"flis_dc", "flis_hc", "flt"}  # clients count in several clusters
 
 
 @dataclasses.dataclass
-class Sent:
+class Seen:
     """What one client sent: weight and cluster, the model that is averaged, and the model it held."""
 
     weight: float
@@ -326,9 +326,9 @@ class Sent:
     held: Tensor
 
 
-def spied(method: Method) -> tuple[Method, list[Sent]]:
+def spied(method: Method) -> tuple[Method, list[Seen]]:
     """The same method, and what its clients will have sent."""
-    all_sent: list[Sent] = []
+    all_sent: list[Seen] = []
 
     class Spied(type(method)):  # type: ignore[misc]
         def local(self, client: Client) -> Update:
@@ -338,7 +338,7 @@ def spied(method: Method) -> tuple[Method, list[Sent]]:
                 model = held = client.full_step(self.whole(client, client.received["models"])[cluster])
             if model is None or len(model) < len(held):
                 model = held
-            all_sent.append(Sent(float(update.weight), cluster, model, held))
+            all_sent.append(Seen(float(update.weight), cluster, model, held))
             return update
 
     return Spied(**method.as_dict()), all_sent
@@ -404,14 +404,14 @@ def test_a_vmapped_client_that_returns_nan_does_not_spoil_the_others(
     name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the client to blame is tried again on its own."""
-    retried, solve_one = [], worker._solve_one
+    retried, solve_one = [], worker._train_one
 
     def spy(job: Any, federation: Any, shard: Any, i: int, *rest: Any) -> Any:
         if not isinstance(shard, IntroductionShard):
             retried.append(shard.clients[i])
         return solve_one(job, federation, shard, i, *rest)
 
-    monkeypatch.setattr(worker, "_solve_one", spy)
+    monkeypatch.setattr(worker, "_train_one", spy)
     loop, vmapped = (
         run_spoiled(
             with_cohorts(build_method(name), [[0, 2, 3, 5]]), federation, 3, cohort=cohort,

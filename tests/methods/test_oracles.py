@@ -15,7 +15,7 @@ import torch
 from support import Ran, follow, one_client, prepare_run, products, quadratics, run, with_cohorts
 
 from fedflow.methods import build_method
-from fedflow.methods.fednova import work
+from fedflow.methods.averaging.fednova import work
 
 
 def near(value: Any) -> Any:

@@ -10,7 +10,7 @@ from support import Ran, follow, images, prepare_run, run
 from torch import Tensor
 
 from fedflow.data import Dataset
-from fedflow.random import torch_seed
+from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
 
 SGD = {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5}

@@ -116,7 +116,7 @@ def test_stragglers_that_make_no_sense_are_refused(late: dict[str, Any], field: 
         LocalTraining.parse({"epochs": 5} | late)
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method().busy(1)])
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method().clients_in_flight(1)])
 def test_asynchronous_methods_have_no_stragglers(name: str, federation: Federation) -> None:
     with pytest.raises(BadInput, match=r"^training.stragglers: .* whose clients come when they are done"):
         run(name, federation, training=LATE)

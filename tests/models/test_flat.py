@@ -272,7 +272,7 @@ def test_networks_that_cannot_be_vmapped_train_in_the_loop(
     federation = images(padded, (5, 9), network, **options)
     settings = {"training": {"batch_size": 4, "epochs": 1}, "rounds": 2}
     loop = run("fedavg", federation, cohort="loop", **settings)
-    monkeypatch.setattr(worker, "_solve_vmapped", None)
+    monkeypatch.setattr(worker, "_train_vmapped", None)
     assert torch.equal(
         run("fedavg", federation, cohort="vmap", **settings).servers[-1]["model"], loop.servers[-1]["model"]
     )

@@ -106,7 +106,7 @@ def test_the_timeline_of_very_many_clients_has_a_row_for_some_of_each_cluster():
 def test_clusters_that_are_numbered_anew_keep_the_colour_of_most_of_their_clients():
     """Rounds call the same two clusters 0 and 1, then 1 and 4; a third one is new."""
     history = {1: [0, 0, 1, 1, 5], 2: [1, 1, 4, 4, 4]}
-    *known, new = Grouping(history, 2, lasting=False).steps[1].tolist()
+    *known, new = Grouping(history, 2, stable_cluster_ids=False).steps[1].tolist()
     assert known == [1, 1, 4, 4] and new > 4
     assert Grouping(history, 2).steps[1].tolist() == history[1]
 

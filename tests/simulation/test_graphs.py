@@ -121,11 +121,11 @@ def test_rounds_that_are_replayed_are_those_that_are_not(
     cohorts = Cohorts(Recorded)
     monkeypatch.setattr(Recorded, "made", [])
 
-    def solve(*args: Any) -> Any:
+    def train_clients(*args: Any) -> Any:
         called: Callable = partial(cohort.cohort_call, round_shapes=True)
         return cohort.unpacked(cohorts.run(called(*args)))
 
-    monkeypatch.setattr(worker, "together", solve)
+    monkeypatch.setattr(worker, "train_cohort", train_clients)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         replayed = run(name, federation, cohort="vmap", **settings)
@@ -147,12 +147,12 @@ def test_calls_are_as_wide_as_told_until_memory_runs_out(
     federation = images(digits)
     job = Job(federation, build_method("fedavg"), LocalTraining(), seed=0, width=wanted)
     assert cohort.width(job, federation, job.method.local) == clients
-    cohort.narrow(job, federation, job.method.local, 2)
+    cohort.limit_width(job, federation, job.method.local, 2)
     assert cohort.width(job, federation, job.method.local) == 2
 
 
 def test_the_width_that_fits_hardly_depends_on_what_is_free() -> None:
     gib = 1 << 30
     free = {1: 1, 3: 1, 5: 2, 10: 4, 39: 8, 40: 16, 41: 16, 10_000: 256}
-    assert {n: cohort.fitting(n * gib, gib) for n in free} == free
-    assert cohort.fitting(0, gib) == 1 and cohort.fitting(gib, 0) == 256
+    assert {n: cohort.max_width_for_memory(n * gib, gib) for n in free} == free
+    assert cohort.max_width_for_memory(0, gib) == 1 and cohort.max_width_for_memory(gib, 0) == 256

@@ -12,8 +12,8 @@ from torch import Tensor
 from fedflow.data import Dataset
 from fedflow.errors import FedflowError
 from fedflow.local.client import Client, Update
+from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.base import Cohort, Server
-from fedflow.methods.fedavg import FedAvg
 from fedflow.simulation.federation import Federation
 
 
@@ -22,18 +22,18 @@ class Asking(FedAvg):
 
     asked: ClassVar[list] = []
 
-    def introductions(self) -> int:
+    def onboarding_phases(self) -> int:
         return 2
 
-    def invite(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
+    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
         return {"total": server["total"]} if phase else {}
 
-    def introduce(self, phase: int, client: Client) -> Update:
+    def onboarding_local(self, phase: int, client: Client) -> Update:
         x, _ = client.data()
         answer = x.mean().reshape(1) if phase == 0 else client.received["total"] * 2
         return client.update(answer=answer, weight=client.samples)
 
-    def meet(self, phase: int, server: Server, cohort: Cohort) -> Server:
+    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
         self.asked.append((phase, list(cohort.ids)))
         total = torch.tensor([float(cohort.weights.sum())])
         return server | ({"total": total} if phase == 0 else {"doubled": cohort.stack("answer")})
@@ -89,10 +89,10 @@ def test_newcomers_are_asked_when_they_join(federation: Federation):
 
 def test_a_client_that_cannot_answer_is_named(federation: Federation):
     class Failing(Asking):
-        def introduce(self, phase: int, client: Client) -> Update:
+        def onboarding_local(self, phase: int, client: Client) -> Update:
             if float(client.samples) == 12:
                 raise ValueError("no data here")
-            return super().introduce(phase, client)
+            return super().onboarding_local(phase, client)
 
     with pytest.raises(FedflowError, match=r"introduction 1 of 2: client 2 failed: ValueError: no data here"):
         run(Failing(), federation)

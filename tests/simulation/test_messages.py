@@ -7,7 +7,7 @@ import pytest
 from support import images, prepare_run, run
 
 from fedflow.data import Dataset
-from fedflow.methods.scaffold import Scaffold
+from fedflow.methods.averaging.scaffold import Scaffold
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
 

@@ -30,7 +30,9 @@ def test_methods_get_the_same_cohorts_and_the_same_first_model(federation: Feder
     assert len(set(map(tuple, expected))) > 1
     uniform = {Method.plan, METHODS["fedavg"].plan, METHODS["local"].plan}
     sampled = [
-        name for name, method in METHODS.items() if method.plan in uniform and not build_method(name).busy(1)
+        name
+        for name, method in METHODS.items()
+        if method.plan in uniform and not build_method(name).clients_in_flight(1)
     ]
     assert len(sampled) > 20
     for name in sampled:

@@ -94,7 +94,7 @@ def test_personal_models_are_scored_in_parts_as_at_once(
     federation: Federation, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(method, federation, training=SGD, rounds=2, fine_tune=True, executor=Workers(2)).outcome()
-    monkeypatch.setattr("fedflow.simulation.rounds.WAVE", 3 * federation.model.size)
+    monkeypatch.setattr("fedflow.simulation.rounds.PERSONAL_EVAL_CHUNK", 3 * federation.model.size)
     workers = Counting(2)
     parts = run(method, federation, training=SGD, rounds=2, fine_tune=True, executor=workers).outcome()
     assert workers.asked == [2, 1, 2, 1, 1, 1] * 2  # 3, 3 and 2 clients, by two workers
@@ -106,7 +106,7 @@ def test_personal_models_are_scored_in_parts_as_at_once(
 def test_an_outcome_holds_so_many_personal_models_only(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedflow.simulation.rounds.WAVE", 2 * federation.model.size)
+    monkeypatch.setattr("fedflow.simulation.rounds.PERSONAL_EVAL_CHUNK", 2 * federation.model.size)
     monkeypatch.setattr("fedflow.simulation.rounds.PERSONAL_CLIENTS", 3)
     assert set(run("ditto", federation, rounds=1).outcome().models) == {0, 1, 2}
 

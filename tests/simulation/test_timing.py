@@ -9,8 +9,8 @@ from support import Ran, prepare_run, quadratics, run
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
+from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.base import Cohort, Server
-from fedflow.methods.fedavg import FedAvg
 from fedflow.simulation.events import Work, first_done
 from fedflow.simulation.timing import Timing
 
@@ -130,7 +130,7 @@ def test_nobody_works_twice_for_one_step_of_the_server() -> None:
 class Hasty(FedAvg):
     """FedAvg whose server adds the updates of the first clients that are done."""
 
-    def busy(self, size: int) -> int:
+    def clients_in_flight(self, size: int) -> int:
         return 3
 
     def local(self, client: Client) -> Update:

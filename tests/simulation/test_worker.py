@@ -11,7 +11,7 @@ from torch import Tensor
 from fedflow.data import Dataset
 from fedflow.errors import FedflowError
 from fedflow.local.training import LocalTraining
-from fedflow.methods.fedavg import FedAvg
+from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.simulation import worker
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job, Shard
@@ -32,7 +32,7 @@ class Spy:
         self.asked.append(len(places))
         if len(places) > self.room:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-        return self.solve(job, federation, shard, places, *rest)
+        return self.train_clients(job, federation, shard, places, *rest)
 
 
 @pytest.mark.parametrize(("room", "asked"), [(8, [8]), (4, [8, 4, 4]), (3, [8, 4, 2, 2, 2, 2])])
@@ -51,7 +51,7 @@ def test_out_of_memory_halves_the_cohort_and_changes_no_result(
 
 
 def test_a_fallback_to_the_loop_is_told_once(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "TOLD", set())
+    monkeypatch.setattr(worker, "WARNED_METHODS", set())
     monkeypatch.setattr(worker, "together", Spy(room=0))
     with pytest.warns(UserWarning) as told:
         fallen = run("fedavg", federation, cohort="vmap", rounds=2)
@@ -71,7 +71,7 @@ def test_a_method_that_vmap_cannot_run_is_named_with_the_reason(
         def local(self, client: Any) -> Any:
             return super().local(client) if client.samples > 0 else client.update()
 
-    monkeypatch.setattr(worker, "TOLD", set())
+    monkeypatch.setattr(worker, "WARNED_METHODS", set())
     with pytest.warns(UserWarning, match=r"vmap failed \(RuntimeError: .*data-dependent control flow"):
         run(Branching(), federation, cohort="vmap", rounds=1)
 

@@ -1,0 +1,50 @@
+"""What CC-FedAdagrad, CC-FedAdam and CC-FedAMS share: updates by step, and an adaptive step of the server."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedflow.local.client import Client, Update
+from fedflow.methods.asynchronous._asynchronous import Asynchronous
+from fedflow.methods.base import Cohort, Server
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+
+class ClientCentric(Asynchronous):
+    """d = mean (x - x_K) / K; m <- beta m + (1 - beta) d; v <- `second`; x <- x - eta m / (sqrt(v) + eps)."""
+
+    server_lr: float = option(
+        0.01, "server learning rate", symbol="eta", gt=0, grid=(1e-4, 1e-3, 1e-2, 1e-1, 1)
+    )
+    beta: float = option(
+        0.9, "decay of the first moment m", symbol="beta", ge=0, lt=1, source="code of FADAS"
+    )
+    eps: float = option(
+        1e-8, "added to the root of the second moment", symbol="eps", gt=0, grid=(1e-8, 1e-3),
+        source="code of FADAS",
+    )  # fmt: skip
+    normalise: bool = option(True, "updates are divided by the number K of local steps", source="Algorithm 3")
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+        x = initial(0)
+        return {"model": x, "m": torch.zeros_like(x), "v": torch.zeros_like(x)}
+
+    def local(self, client: Client) -> Update:
+        x = client.received["model"]
+        moved = x - client.fit(start=x)
+        steps = client.steps() if self.normalise else 1.0
+        return client.update(d=client.model.with_buffers(moved / steps, moved), weight=self.weight(client))
+
+    def second(self, server: Server, square: Tensor) -> Server:
+        """The next second moment ``v`` [D], by whose root steps are divided, and what else is remembered."""
+        raise NotImplementedError
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        x, mean = server["model"], cohort.mean("d")
+        d = cohort.model.trainable(mean)
+        m = self.beta * server["m"] + (1 - self.beta) * d
+        after = {"m": m} | self.second(server, d.square())
+        stepped = x - self.server_lr * m / (after["v"].sqrt() + self.eps)
+        return {"model": cohort.model.with_buffers(stepped, x - mean)} | after

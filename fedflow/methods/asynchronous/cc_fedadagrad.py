@@ -1,0 +1,25 @@
+"""CC-FedAdagrad: asynchronous clients, and a server whose steps shrink where updates have added up to much.
+
+Source: Sun, Wu, Huang, Zhang, "Client-Centric Federated Adaptive Optimization", 2025, arXiv 2501.09946,
+Algorithms 2 (server) and 3 (client).
+
+Client: fetches x, takes K local steps to x_K, sends d_k = (x - x_K) / K. Server: with every m updates, late
+ones among them, d = mean of d_k; m <- beta m + (1 - beta) d; v <- v + d^2; x <- x - eta m / (sqrt(v) + eps),
+entry by entry, m and v 0 at first.
+*Reduces to* FedAdagrad with the server's v_0 = 0 and eps -> 0 when all clients work at once and take equally
+long and equally many steps: 1 / K cancels.
+*State*: server x, m, v; clients none. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
+*Ambiguous*: who works when; here the next client is a random idle one (`run.timing` says how fast they are).
+"""
+
+from torch import Tensor
+
+from fedflow.methods.asynchronous._client_centric import ClientCentric
+from fedflow.methods.base import Server
+from fedflow.methods.registry import register
+
+
+@register("cc_fedadagrad", "CC-FedAdagrad")
+class CCFedAdagrad(ClientCentric):
+    def second(self, server: Server, square: Tensor) -> Server:
+        return {"v": server["v"] + square}

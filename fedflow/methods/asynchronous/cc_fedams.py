@@ -1,0 +1,32 @@
+"""CC-FedAMS: CC-FedAdam that divides by the largest second moment so far, so that steps do not grow again.
+
+Source: Sun, Wu, Huang, Zhang, "Client-Centric Federated Adaptive Optimization", 2025, arXiv 2501.09946,
+Algorithms 2 (server) and 3 (client).
+
+Client: fetches x, takes K local steps to x_K, sends d_k = (x - x_K) / K. Server: with every m updates, late
+ones among them, d = mean of d_k; m <- beta m + (1 - beta) d; u <- gamma u + (1 - gamma) d^2; v <- max(v, u);
+x <- x - eta m / (sqrt(v) + eps), entry by entry, m, u and v 0 at first.
+*Reduces to* CC-FedAdam as long as u does not shrink.
+*State*: server x, m, u, v; clients none. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
+*Ambiguous*: who works when; here the next client is a random idle one (`run.timing` says how fast they are).
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedflow.methods.asynchronous.cc_fedadam import CCFedAdam
+from fedflow.methods.base import Server
+from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
+
+
+@register("cc_fedams", "CC-FedAMS")
+class CCFedAMS(CCFedAdam):
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+        return super().setup(model, initial) | {"u": torch.zeros_like(initial(0))}
+
+    def second(self, server: Server, square: Tensor) -> Server:
+        u = self.gamma * server["u"] + (1 - self.gamma) * square
+        return {"u": u, "v": torch.maximum(server["v"], u)}

@@ -1,0 +1,118 @@
+"""FedEff: every client trains as many epochs as fit into a round, so that fast clients need not wait.
+
+Source: "FedEff: efficient federated learning with optimal local epochs for heterogeneous clients",
+Algorithm 1.
+
+Round 0: all clients train one epoch from the common first model, and report the times of a download
+(beta_k), of an epoch (sigma_k) and of an upload (delta_k); w_1 = sum_k p_k w_k. Server: with means over all
+clients, a round is expected to last ERT = ceil(mean(beta) + tau E_b mean(sigma) + mean(delta)), and client k
+trains E_k = floor((ERT - beta_k - delta_k) / sigma_k) epochs in every round. Otherwise as FedAvg.
+*Reduces to* FedAvg after round 0 when policy = EC, or when clients are equally fast and nothing is rounded.
+*State*: server w, all times; clients none. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
+*Differs from the paper in*: a client into whose round no epoch fits trains one and makes all wait (slow:
+clamp) or takes no part (skip); the numbers of epochs need not be the same in all rounds (policy). They are
+not counted as traffic, nor is round 0 as time.
+*Ambiguous*: tau E_b stays a fraction. More epochs count no less in the mean, which is biased towards fast
+clients (compare with FedNova).
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflow.errors import BadInput
+from fedflow.local.client import Client, Update
+from fedflow.local.training import LocalTraining
+from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.base import Cohort, Server
+from fedflow.methods.registry import register
+from fedflow.settings import option
+
+BY_CLIENT, BY_ROUND = ("UEC", "UEIC"), ("EIC", "UEIC")  # policies that fit epochs to clients, or change them
+ROUNDING = 1e-9  # of quotients that are whole but for their last bits
+
+
+@register("fedeff", "FedEff")
+class FedEff(FedAvg):
+    policy: str = option(
+        "UEC", "epochs: fitted to clients (UEC), the same for all (EC), both with tau that decays over the "
+        "rounds (UEIC, EIC), or random from 1 to E_b",
+        choices=("UEC", "EC", "UEIC", "EIC", "random"), source="UEC; random is a baseline",
+    )  # fmt: skip
+    tau: float = option(
+        0.5, "epoch deciding factor: which part of E_b the mean client trains", symbol="tau", gt=0, le=1,
+        grid=(0.2, 0.4, 0.8, 1),
+    )  # fmt: skip
+    base_epochs: int = option(5, "epochs of the mean client when tau = 1", symbol="E_b", ge=1)
+    tau_decay: float = option(0.98, "factor on tau after every round, if the policy has one", gt=0, le=1)
+    unit: float = option(1.0, "the estimated round time is rounded up to a multiple of this", gt=0)
+    slow: str = option(
+        "clamp", "clients into whose round no epoch fits train one, or take no part",
+        choices=("clamp", "skip"),
+    )  # fmt: skip
+    most_epochs: int | None = option(None, "more epochs are cut", symbol="E_max", ge=1)
+
+    def streams(self, training: LocalTraining) -> dict[str, int]:
+        """One epoch in round 0; from then on those of `epochs`."""
+        return {"batches": 1}
+
+    def onboarding_phases(self) -> int:
+        return 1
+
+    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
+        return {"model": server["model"]}
+
+    def onboarding_local(self, phase: int, client: Client) -> Update:
+        beta, sigma, delta = client.times
+        w = client.fit(start=client.received["model"])
+        times = {"beta": beta, "sigma": sigma, "delta": delta}
+        return client.update(model=w, scalars=times, weight=self.weight(client))
+
+    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
+        """The model after round 0, and the times [N, 3] of download, epoch and upload."""
+        if cohort.ids[0] >= cohort.clients:
+            return server
+        times = np.stack([cohort.scalars(name) for name in ("beta", "sigma", "delta")], 1)
+        return {"model": self.average(cohort), "times": torch.from_numpy(times), "round": torch.tensor(1)}
+
+    def plan(self, rng: np.random.Generator, chances: np.ndarray, size: int, server: Server) -> np.ndarray:
+        if self.slow == "clamp" or self.policy not in BY_CLIENT:
+            return super().plan(rng, chances, size, server)
+        fast = np.flatnonzero(self.fitted(server))
+        if not len(fast):
+            raise BadInput("method.tau", self.tau, "more: no client is done with an epoch in time")
+        return fast[super().plan(rng, chances[fast], min(size, len(fast)), server)]
+
+    def epochs(self, rng: np.random.Generator, server: Server, client: int) -> int:
+        if self.policy == "random":
+            return int(rng.integers(1, self.base_epochs, endpoint=True))
+        if self.policy in BY_CLIENT:
+            return max(1, int(self.fitted(server)[client]))
+        return max(1, round(self.mean_epochs(server)))
+
+    def mean_epochs(self, server: Server) -> float:
+        """E = tau E_b of this round."""
+        decay = self.tau_decay ** (int(server["round"]) - 1) if self.policy in BY_ROUND else 1.0
+        return self.tau * decay * self.base_epochs
+
+    def fitted(self, server: Server) -> np.ndarray:
+        """E_k [N] of this round, at least 0."""
+        times = server["times"].cpu().numpy()
+        fitted = fitting(times, round_time(times, self.mean_epochs(server), self.unit))
+        return fitted.clip(0, self.most_epochs)
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        return server | super().aggregate(server, cohort) | {"round": server["round"] + 1}
+
+
+def round_time(times: np.ndarray, epochs: float, unit: float = 1.0) -> float:
+    """The estimated round time ERT, from the times [N, 3] of a download, an epoch and an upload."""
+    return math.ceil(float(times.mean(0) @ [1, epochs, 1]) / unit - ROUNDING) * unit
+
+
+def fitting(times: np.ndarray, round_time: float) -> np.ndarray:
+    """How many epochs [N] fit into so much time; below 1 for clients that are too slow."""
+    beta, sigma, delta = times.T
+    return np.floor((round_time - beta - delta) / sigma + ROUNDING).astype(np.int64)

@@ -1,0 +1,48 @@
+"""What FedAdagrad, FedAdam and FedYogi share: an adaptive optimiser on the server, fed with mean updates."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.base import Cohort, Server
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+ALGORITHM = "Algorithm 2"
+
+
+class FedOpt(FedAvg):
+    """m <- beta1 m + (1 - beta1) d; v <- `second`; w <- w + eta_s m / (sqrt(v) + tau)."""
+
+    server_lr: float = option(
+        0.01, "server learning rate", symbol="eta_s", gt=0, grid=(0.001, 0.01, 0.1, 1, 10), source=ALGORITHM
+    )
+    beta1: float = option(
+        0.9, "decay of the first moment m", symbol="beta1", ge=0, lt=1, source="experiments: 0.9"
+    )
+    tau: float = option(
+        1e-3, "added to sqrt(v): how adaptive the steps are", symbol="tau", gt=0,
+        grid=(1e-5, 1e-4, 1e-3, 1e-2, 1e-1), source="experiments: 1e-3",
+    )  # fmt: skip
+    v0: float | None = option(
+        None, "first value of v; nothing = tau^2 (public code: 0)", symbol="v_0", ge=0, source=ALGORITHM
+    )
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+        w = initial(0)
+        v = torch.full_like(w, self.tau**2 if self.v0 is None else self.v0)
+        return {"model": w, "m": torch.zeros_like(w), "v": v}
+
+    def second(self, v: Tensor, square: Tensor) -> Tensor:
+        """The next second moment [D] from the last and from d^2."""
+        raise NotImplementedError
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        w, mean = server["model"], self.average(cohort)
+        d = cohort.model.trainable(mean - w)
+        m = self.beta1 * server["m"] + (1 - self.beta1) * d
+        v = self.second(server["v"], d.square())
+        stepped = w + self.server_lr * m / (v.sqrt() + self.tau)
+        return {"model": cohort.model.with_buffers(stepped, mean), "m": m, "v": v}

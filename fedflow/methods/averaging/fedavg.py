@@ -1,0 +1,37 @@
+"""FedAvg: clients train the global model on their own data, the server averages what comes back.
+
+Source: McMahan, Moore, Ramage, Hampson, Aguera y Arcas, "Communication-Efficient Learning of Deep
+Networks from Decentralized Data", AISTATS 2017, arXiv 1602.05629, Algorithm 1.
+
+Client: w_k <- E epochs of SGD from w_t. Server: w_{t+1} = w_t - eta_s * (w_t - sum_k p_k w_k).
+*Reduces to* FedSGD with one full-gradient step a round, to Local with a single client.
+*State*: server w; clients none. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
+*Differs from the paper in*: the server learning rate eta_s (1 in the paper), and in offering uniform
+weights, which go with cohorts drawn in proportion to n_k (`run.sampling`).
+"""
+
+from torch import Tensor
+
+from fedflow.local.client import Client, Update
+from fedflow.methods.averaging._averaging import Averaging
+from fedflow.methods.base import Cohort, Server
+from fedflow.methods.registry import register
+from fedflow.settings import option
+
+
+@register("fedavg", "FedAvg")
+class FedAvg(Averaging):
+    server_lr: float = option(1.0, "server learning rate", symbol="eta_s", gt=0, source="1 in the paper")
+
+    def local(self, client: Client) -> Update:
+        return client.update(model=client.fit(start=client.received["model"]), weight=self.weight(client))
+
+    def average(self, cohort: Cohort) -> Tensor:
+        """sum_k p_k w_k, [D]"""
+        return cohort.mean("model")
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        w, mean = server["model"], self.average(cohort)
+        if self.server_lr == 1:
+            return {"model": mean}
+        return {"model": cohort.model.with_buffers(w - self.server_lr * (w - mean), mean)}

@@ -1,0 +1,78 @@
+"""FedNova: updates are divided by the client's own amount of work before they are averaged.
+
+Source: Wang, Liu, Liang, Joshi, Poor, "Tackling the Objective Inconsistency Problem in Heterogeneous
+Federated Optimization", NeurIPS 2020, arXiv 2007.07481, equations (8) and (10).
+
+Client: tau_k steps from w_t to w_k; d_k = (w_t - w_k) / a_k. The amount of work a_k is
+tau_k for SGD; [tau_k - rho (1 - rho^tau_k) / (1 - rho)] / (1 - rho) with momentum rho;
+[1 - (1 - eta mu)^tau_k] / (eta mu) with the proximal term mu/2 ||w - w_t||^2 of FedProx.
+Server: v <- gmf v + tau_eff * sum_k p_k d_k; w_{t+1} = w_t - eta_s v. tau_eff = sum_k p_k a_k, but
+sum_k p_k tau_k with a proximal term, as in the authors' code. (The paper's eta cancels.)
+*Reduces to* FedAvg when all a_k are equal, without proximal term and server momentum.
+*State*: server w, and v when gmf > 0. *Traffic*: 1 P down, 1 P and one scalar up.
+*Newcomer*: the global model.
+The experiments draw E_k from 2 to 5 in every round: `training.stragglers: 1`, least_epochs: 2, epochs: 5.
+*Ambiguous*: a_k of momentum and a proximal term together; the paper has no formula, so it is refused.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedflow.errors import BadInput
+from fedflow.local.client import Batch, Client, Update
+from fedflow.local.training import LocalTraining
+from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.base import Cohort, Server
+from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+
+@register("fednova", "FedNova")
+class FedNova(FedAvg):
+    mu: float = option(
+        0.0, "weight of a proximal term in local training", symbol="mu", ge=0, source="that of FedProx"
+    )
+    gmf: float = option(
+        0.0, "momentum of the server (global momentum factor)", symbol="gmf", ge=0, lt=1,
+        source="authors' code",
+    )  # fmt: skip
+
+    def streams(self, training: LocalTraining) -> dict[str, int]:
+        if self.mu and training.momentum:
+            raise BadInput("method.mu", self.mu, "0 where training.momentum is not 0")
+        return super().streams(training)
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+        w = initial(0)
+        return {"model": w, "v": torch.zeros_like(w)} if self.gmf else {"model": w}
+
+    def local(self, client: Client) -> Update:
+        w, tau = client.received["model"], client.steps()
+
+        def loss(v: Tensor, batch: Batch) -> Tensor:
+            return client.loss(v, batch) + self.mu / 2 * (v - w).square().sum()
+
+        drift = w - client.fit(loss if self.mu else None, start=w)
+        a = work(tau, client.training.momentum, client.lr * self.mu if self.mu else None)
+        d = client.model.with_buffers(drift / a, drift)
+        return client.update(d=d, scalars={"tau": tau if self.mu else a}, weight=self.weight(client))
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        w, d = server["model"], cohort.mean("d")
+        weights = cohort.weights / cohort.weights.sum()
+        step = float(weights @ cohort.scalars("tau")) * d
+        state = {}
+        if self.gmf:
+            state["v"] = step = self.gmf * server["v"] + cohort.model.trainable(step)
+        return {"model": cohort.model.with_buffers(w - self.server_lr * step, w - d)} | state
+
+
+def work(tau: Tensor, rho: float, pull: Tensor | float | None = None) -> Tensor:
+    """The normaliser ||a_k||_1 of tau steps of SGD with momentum rho, or with a proximal pull eta mu."""
+    if pull is not None:
+        # float32 would lose all for small pulls
+        return ((1 - (1 - pull) ** tau.double()) / pull).to(tau.dtype)
+    return tau if rho == 0 else (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)

@@ -1,0 +1,68 @@
+"""FedSplit: operator splitting, whose limit is optimal for all even though clients take many local steps.
+
+Source: Pathak, Wainwright, "FedSplit: An algorithmic framework for fast federated optimization", NeurIPS
+2020, arXiv 2005.05238, Algorithm 1. Objective: sum_k f_k(x), convex; f_k = (n_k / mean n) F_k, or F_k.
+
+Client: u <- argmin f_k(u) + 1/(2s) ||u - (2 x - z_k)||^2, approximately, by E epochs of SGD from x;
+z_k <- z_k + 2 gamma (u - x); sends the difference. Server: x <- mean of z_k over all N clients, also those
+that took no part. z_k = x at first, and in the limit x - s grad f_k(x).
+*Reduces to* uniform FedProx with mu = 1/s in its first round, with weighting: uniform and gamma = 1/2.
+*Invariant*: x is the mean of all z_k.
+*State*: server x; client z_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model, z_k = x.
+*Differs from the paper in*: partial participation, and gamma < 1 for losses that are not convex (gamma = 1/2
+is Douglas-Rachford, 1 Peaceman-Rachford). The argmin is exact in the limit of many full gradient steps
+(`batch_size: 0`); if F_k is l-strongly convex and L-smooth, the best step is 2 / (l + L + 2/s) and brings u
+nearer by (L - l) / (L + l + 2/s). With s = 1 / sqrt(l L) every round brings x nearer by
+1 - 2 / (sqrt(L/l) + 1).
+"""
+
+from torch import Tensor
+
+from fedflow.local.client import Batch, Client, Update
+from fedflow.methods.base import Cohort, Method, Server
+from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+
+@register("fedsplit", "FedSplit")
+class FedSplit(Method):
+    s: float = option(
+        10.0, "step size of the proximal operator; 1 / sqrt(l L) if known", symbol="s", gt=0,
+        grid=(0.1, 1, 10, 100), source="public code: 10; Theorem 1: 1 / sqrt(l L)",
+    )  # fmt: skip
+    relax: float = option(
+        1.0, "length of the reflections; 1/2 for networks", symbol="gamma", gt=0, le=1, grid=(0.5, 1),
+        source="1 in the paper",
+    )  # fmt: skip
+    reg: float = option(
+        0.0, "weight of a pull towards the first model, where the losses are merely convex", symbol="lambda",
+        ge=0, source="Theorem 2",
+    )  # fmt: skip
+    weighting: str = option(
+        "samples", "objective: clients count in proportion to n_k, or the same",
+        choices=("samples", "uniform"), source="f_k are sums over samples",
+    )  # fmt: skip
+
+    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
+        return {"z": initial} | ({"first": initial} if self.reg else {})
+
+    def local(self, client: Client) -> Update:
+        x, z = client.received["model"], client.kept["z"]
+        share = client.samples / client.mean_samples if self.weighting == "samples" else 1.0
+        reflected = 2 * x - z
+
+        def loss(u: Tensor, batch: Batch) -> Tensor:
+            f = share * client.loss(u, batch)
+            if self.reg:
+                f = f + self.reg / 2 * (u - client.kept["first"]).square().sum()
+            return f + (u - reflected).square().sum() / (2 * self.s)
+
+        moved = client.fit(loss, start=x) - x
+        dz = client.model.with_buffers(2 * self.relax * moved, moved)
+        return client.update(dz=dz, weight=1.0, keep={"z": z + dz})
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        x, dz = server["model"], cohort.mean("dz")
+        share = len(cohort.ids) / cohort.clients
+        return {"model": cohort.model.with_buffers(x + share * dz, x + dz)}

@@ -1,0 +1,80 @@
+"""SCAFFOLD: control variates cancel the drift of clients towards their own optimum.
+
+Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging for
+Federated Learning", ICML 2020, arXiv 1910.06378, Algorithm 1.
+
+Client: y <- x; tau steps y <- y - eta (g(y) - c_k + c); then option I: c_k+ = gradient of F_k at x,
+option II: c_k+ = c_k - c + (x - y) / (tau eta); sends dy = y - x and dc = c_k+ - c_k.
+Server: x <- x + eta_s mean(dy), c <- c + (m/N) mean(dc). All control variates start at 0. With weighting:
+samples both means have weights n_k, and m/N is the participants' share of all samples.
+*Reduces to* uniform FedAvg while the control variates are 0 (its first round).
+*Invariant*: c is the mean of all c_k, with weights p_k.
+*State*: server x, c; client c_k. *Traffic*: 2 P down, 2 P up. *Newcomer*: the global model, c_k = 0.
+*Differs from the paper in*: with momentum the correction stays outside the momentum buffer (NIID-Bench).
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedflow.local.client import Client, Update
+from fedflow.methods.averaging._averaging import Averaging
+from fedflow.methods.base import Cohort, Passes, Server
+from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+
+@register("scaffold", "SCAFFOLD")
+class Scaffold(Averaging):
+    weighting: str = option(
+        "uniform", "weights p_k of the clients, also of their variates in c: the same for all, or n_k",
+        symbol="p_k", choices=("uniform", "samples"), source="Algorithm 1: uniform",
+    )  # fmt: skip
+    variate: str = option(
+        "II", "new control variate: gradient at the received model (I) or from the local steps (II)",
+        choices=("I", "II"), source="Algorithm 1, line 12",
+    )  # fmt: skip
+    server_lr: float = option(1.0, "server learning rate", symbol="eta_g", gt=0, source="1 in the paper")
+    divide_by: str = option(
+        "all", "c moves by sum(dc) over all N clients, or over the m participants (known to be unstable)",
+        choices=("all", "participants"), source="Algorithm 1, line 17: all",
+    )  # fmt: skip
+
+    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
+        return {"c": torch.zeros_like(initial)}
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+        x = initial(0)
+        return {"model": x, "c": torch.zeros_like(x)}
+
+    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
+        return {"model": server["model"], "c": server["c"]}
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        return Passes(epochs + (self.variate == "I"))
+
+    def local(self, client: Client) -> Update:
+        x, c, c_k = client.received["model"], client.received["c"], client.kept["c"]
+        y = client.fit(start=x, correction=c - c_k)
+        if self.variate == "I":
+            c_new = client.full_gradient(x)
+        else:
+            c_new = c_k - c + client.model.trainable(x - y) / (client.steps() * client.lr)
+        return client.update(dy=y - x, dc=c_new - c_k, weight=self.weight(client), keep={"c": c_new})
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        x, dy = server["model"], cohort.mean("dy")
+        return {
+            "model": cohort.model.with_buffers(x + self.server_lr * dy, x + dy),
+            "c": server["c"] + self.share(cohort) * cohort.mean("dc"),
+        }
+
+    def share(self, cohort: Cohort) -> float:
+        """The share of all clients' weights that the participants have."""
+        if self.divide_by == "participants":
+            return 1.0
+        if self.weighting == "samples":
+            return float(cohort.sizes[cohort.ids].sum() / cohort.sizes.sum())
+        return len(cohort.ids) / cohort.clients

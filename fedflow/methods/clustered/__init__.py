@@ -1,0 +1,17 @@
+"""Groups of clients that share a model, or take turns."""
+
+from fedflow.methods.clustered import (  # noqa: F401
+    cfl,
+    fedac,
+    fedcluster,
+    fedsc,
+    fesem,
+    flis_dc,
+    flis_hc,
+    flt,
+    ifca,
+    lcfl,
+    one_shot,
+    pacfl,
+    pca_km_hc,
+)

@@ -1,0 +1,82 @@
+"""What both forms of FLIS share: a server with data of its own, on which it compares what models say."""
+
+import torch
+from torch import Tensor
+
+from fedflow.data import Examples
+from fedflow.errors import BadInput
+from fedflow.local.client import EVALUATION_BATCH
+from fedflow.methods.base import Cohort, Method, Server, ServerData
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+
+class FLIS(Method):
+    """Base of both: the server's data, and the inferences of models on them."""
+
+    public: str | None = option(
+        None, "the server's inputs: a data set under `data`; nothing = those that the partition sets aside",
+        source="thesis: of the test split, of another data set, or noise",
+    )  # fmt: skip
+    noise: int = option(
+        0, "so many uniform random inputs are the server's instead", ge=0, source="thesis: 2500"
+    )
+    inference: str = option(
+        "one_hot", "what is compared: predicted classes, or soft = probabilities",
+        choices=("one_hot", "soft"), source="authors' code: one_hot",
+    )  # fmt: skip
+
+    def validate(self) -> None:
+        if self.noise and self.public is not None:
+            raise BadInput("method.noise", self.noise, "0 where public names a data set")
+
+    def server_data(self) -> ServerData:
+        return ServerData(self.public, self.noise)
+
+    def pretrain_server(self, public: Examples, seed: int) -> Server:
+        """``auxiliary``, the number of the server's inputs: a run without any ends before it trains."""
+        return {"auxiliary": torch.tensor(len(public))}
+
+    def need_public(self, server: Server) -> None:
+        if "auxiliary" not in server:
+            raise BadInput(
+                "partition.public", 0, f"a number >= 1, as {self.name} needs data of the server; "
+                "or set method.public to a data set, or method.noise to a number"
+            )  # fmt: skip
+
+    def inferences(self, cohort: Cohort) -> Tensor:
+        """What the cohort's models say of the M inputs of the server: classes [m, M] or probabilities [m, F].
+
+        F = M * K; models with an answer at every position count each of them as an input.
+        """
+        assert cohort.public is not None
+        soft = self.inference == "soft"
+        return torch.stack([infer(cohort.model, w, cohort.public, soft) for w in cohort.stack("model")])
+
+
+@torch.no_grad()
+def infer(model: FlatModel, w: Tensor, public: Examples, soft: bool) -> Tensor:
+    """Predicted class of each input [M], or the probabilities of all inputs, flat [M * K]."""
+    rows = torch.arange(len(public), device=public.device).split(EVALUATION_BATCH)
+    try:
+        outputs = torch.cat([model.outputs(w, public.inputs(chunk, model.dtype)) for chunk in rows])
+    except (IndexError, RuntimeError, ValueError) as error:
+        shape = list(public.x.shape[1:])
+        raise BadInput(
+            "method.public", f"inputs {shape}", "inputs that the clients' network can read"
+        ) from error
+    if outputs.ndim < 2 or outputs.shape[-1] < 2:
+        raise BadInput("method.name", "flis", "another method: FLIS compares classes, and there are none")
+    return (outputs.softmax(-1) if soft else outputs.argmax(-1)).flatten().cpu()
+
+
+def similarity(ours: Tensor, theirs: Tensor) -> Tensor:
+    """Cosine of the inferences, [m, n] float64 in [0, 1]: sum(B_i * B_j) / (||B_i|| ||B_j||), B [M, K].
+
+    Of classes [m, M] and [n, M] this is the share of inputs on which two models agree; probabilities are
+    [m, M * K] and [n, M * K].
+    """
+    if not ours.is_floating_point():
+        return torch.stack([(theirs == row).double().mean(1) for row in ours])
+    unit, other = (torch.nn.functional.normalize(b.double()) for b in (ours, theirs))
+    return (unit @ other.T).clamp(0, 1)

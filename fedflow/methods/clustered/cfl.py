@@ -1,0 +1,157 @@
+"""CFL: clients train together until their updates disagree; then the server parts them in two, and so on.
+
+Source: Sattler, Mueller, Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multi-Task
+Optimization under Privacy Constraints", IEEE TNNLS 2020, arXiv 1910.01991, Algorithms 1, 3 and 4.
+
+Client: w_k <- E epochs of SGD from its cluster's model w. Server, in each cluster, with dw_k = w_k - w: as
+FedAvg; but if ||mean dw_k|| < eps_1 and max ||dw_k|| > eps_2, it parts the members so that the largest cosine
+of two updates across the parts is smallest (single linkage), and each part goes on from the mean of its own.
+Where a bound gamma of the updates' relative noise is known: if also gamma < sqrt((1 - that cosine) / 2).
+*Reduces to* uniform FedAvg before the first split, and with eps_1 = 0 for ever.
+*State*: server a tree of models, with the direction of the updates that made each part, and every client's
+node; clients none. *Traffic*: 1 P down, 1 P up.
+*Newcomer*: walks down the tree: trains a node's model and goes to the part whose direction its update is
+nearest to, one node each time it takes part; to be served before, it takes its gradients for updates.
+*Ambiguous*: partial participation, which the paper has not: who is absent when its cluster is parted is a
+newcomer to the parts. With absent: stale the last updates of the absent are used, also in the mean (as public
+code does). A part's direction is the mean of its normalised updates (the paper compares with each of them).
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from fedflow.errors import BadInput
+from fedflow.heterogeneity.hierarchy import cut_into, merge
+from fedflow.local.client import Client
+from fedflow.methods.base import Cohort, Server
+from fedflow.methods.clustered._assigned import Assigned
+from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+
+@register("cfl", "CFL")
+class CFL(Assigned):
+    eps1: float = option(
+        0.4, "a cluster is parted when the norm of its mean update is below", symbol="eps_1", ge=0,
+        source="authors' code; about a tenth of the first mean update's",
+    )  # fmt: skip
+    eps2: float = option(
+        1.6, "and that of its longest update is above", symbol="eps_2", ge=0, source="authors' code"
+    )
+    gamma: float | None = option(
+        None, "bound of the relative noise of updates; nothing = no such test", symbol="gamma_max", ge=0,
+        source="equation 31; not in the authors' code",
+    )  # fmt: skip
+    linkage: str = option(
+        "single", "how updates are parted: single linkage, which is optimal, or complete",
+        choices=("single", "complete"), source="Algorithm 1; authors' code: complete",
+    )  # fmt: skip
+    warm_up: int = option(0, "rounds before the first split", ge=0, source="authors' code: 20")
+    min_size: int = option(3, "participants of a cluster that can be parted", ge=2, source="authors' code")
+    weighting: str = option(
+        "uniform", "weights within a cluster: n_k, or the same for all", symbol="p_k",
+        choices=("samples", "uniform"), source="authors' code: uniform",
+    )  # fmt: skip
+    absent: str = option(
+        "omit", "clients that do not take part: left out, or with the last update that they sent",
+        choices=("omit", "stale"), source="stale: public code",
+    )  # fmt: skip
+
+    def check(self, rounds: int) -> None:
+        if self.warm_up >= rounds:
+            raise BadInput("method.warm_up", self.warm_up, f"less than {rounds}, the rounds of the run")
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+        """A tree of numbered nodes, 0 the root; ``children`` is the first of a node's parts, 0 of a leaf."""
+        models, count = initial(0)[None], torch.zeros(1, dtype=torch.int64)
+        directions = torch.zeros_like(models)[:, : model.parameters]
+        return {"models": models, "directions": directions, "children": count, "round": count[0].clone()}
+
+    def cluster(self, server: Server, client: int) -> int:
+        """The client's node; newcomers stand at the root."""
+        nodes = server.get("assignment", ())
+        return int(nodes[client]) if client < len(nodes) else 0
+
+    def broadcast_for_evaluation(self, server: Server, client: int) -> dict[str, Tensor]:
+        message = super().broadcast_for_evaluation(server, client)
+        below = {name: server[name] for name in ("models", "directions", "children")}
+        return message | (below if server["children"][message["cluster"]] else {})
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        models, directions = list(server["models"]), list(server["directions"])
+        children, after = server["children"].tolist(), {"round": server["round"] + 1}
+        nodes = np.array([self.cluster(server, k) for k in range(cohort.clients)])  # [N]
+        ids, trained = np.array(cohort.ids), cohort.model.parameters
+        updates = cohort.stack("model") - server["models"][nodes[ids]]  # [m, D]
+        late = np.array([children[z] > 0 for z in nodes[ids]])  # absent when their cluster was parted
+        for k, update in zip(ids[late], updates[late]):
+            nodes[k] = nearer(server, nodes[k], update)
+        ids, updates = ids[~late], updates[~late]
+        if self.absent == "stale":
+            last = server.get("updates", updates.new_zeros(cohort.clients, updates.shape[1])).clone()
+            last[ids] = updates
+            after["updates"] = last
+            ids = last.any(1).nonzero().squeeze(1).cpu().numpy()
+            updates = last[ids]
+        sizes = cohort.sizes[ids] if self.weighting == "samples" else np.ones(len(ids))
+        weights = torch.from_numpy(sizes).to(updates)
+
+        def mean(who: np.ndarray) -> Tensor:
+            return weights[who] @ updates[who] / weights[who].sum()
+
+        def moved(w: Tensor, dw: Tensor) -> Tensor:
+            return cohort.model.with_buffers(w + self.server_lr * dw, w + dw)
+
+        for z in np.unique(nodes[ids]):
+            members, w = np.flatnonzero(nodes[ids] == z), models[z]
+            dw, second = mean(members), None
+            if after["round"] > self.warm_up:
+                second = self.second_part(updates[members, :trained], dw[:trained])
+            if second is None:
+                models[z] = moved(w, dw)
+                continue
+            children[z] = len(models)
+            for part in (members[~second], members[second]):
+                nodes[ids[part]] = len(models)
+                models.append(moved(w, mean(part)))
+                directions.append(normalize(normalize(updates[part, :trained]).mean(0), dim=0))
+                children.append(0)
+        return after | {
+            "models": torch.stack(models), "directions": torch.stack(directions),
+            "children": torch.tensor(children), "assignment": torch.from_numpy(nodes),
+        }  # fmt: skip
+
+    def second_part(self, dw: Tensor, mean: Tensor) -> np.ndarray | None:
+        """Which of a cluster's updates ``dw`` [m, P] make a second part, bool [m]; None if it stays whole."""
+        if len(dw) < self.min_size or mean.norm() >= self.eps1 or dw.norm(dim=1).max() <= self.eps2:
+            return None
+        unit = normalize(dw.double())
+        second, across = bipartition((unit @ unit.T).cpu().numpy(), self.linkage)
+        return None if self.gamma is not None and self.gamma >= np.sqrt((1 - across) / 2) else second
+
+    def model_for(self, client: Client) -> tuple[Tensor, Tensor]:
+        """Down the tree by gradients, for those who stand at a node that was parted without them."""
+        z, tree = int(client.received["cluster"]), client.received
+        if "children" not in tree:
+            return super().model_for(client)
+        while tree["children"][z]:
+            z = nearer(tree, z, -client.full_gradient(tree["models"][z]))
+        return tree["models"][z], torch.tensor(z)
+
+
+def bipartition(similarity: np.ndarray, linkage: str) -> tuple[np.ndarray, float]:
+    """The second of two parts by ``similarity`` [m, m], bool [m], and the largest similarity across them."""
+    second = cut_into(merge((1 - similarity).clip(0), linkage), 2) == 1
+    return second, float(similarity[second][:, ~second].max())
+
+
+def nearer(tree: Mapping[str, Tensor], z: int, update: Tensor) -> int:
+    """The part below node ``z`` whose direction has the larger cosine with ``update`` [D]."""
+    first = int(tree["children"][z])
+    directions = tree["directions"][first : first + 2]
+    return first + int((directions @ update[: directions.shape[1]]).argmax())

@@ -1,0 +1,202 @@
+"""FedAC: personal models are pulled towards the centroid of their cluster, their embeddings to that of all.
+
+Source: Zhang, Chen, Lin, Chen, Zhao, "FedAC: An Adaptive Clustered Federated Learning Framework for
+Heterogeneous Data", 2024, arXiv 2403.16460, Eq. 3, Algorithms 1 to 3.
+
+A model omega_k = (phi_k, h_k) is an embedding and a decision (the classifier here). Client: local SGD on
+F_k(omega) + mu/2 ||omega - Omega||^2 + lambda/2 ||phi - Phi||^2 from its own omega_k, with Omega the centroid
+of its cluster. Server: Phi = mean of the participants' phi_k; everybody goes to the centroid with the largest
+LrCos, the cosine of projections on D principal directions M of the participants' models (E-step); Omega_j =
+mean of its members' last omega_k, present or not (M-step). Now and then it merges the tightest cluster into
+the nearest one or splits the widest, by G = intra / inter, the mean squared distance of members to their
+centroid over that of the centroid to the others.
+*Reduces to* Local when mu = lambda = 0, to mean-regularised models when lambda = 0 and K = 1.
+*State*: server all omega_k, Omega_1..Omega_K, Phi, M, who belongs where; client omega_k.
+*Traffic*: 1 P and P_body down, 1 P up.
+*Newcomer*: goes one step on all its data from the mean of all Omega, and gets the centroid with the largest
+LrCos; so is served who did not take part yet.
+*Ambiguous*: Eq. 4 prints argmin over a similarity: read argmax. Algorithm 1 sums the phi_k: read mean, or Phi
+were m times too long. The first clusters are those of k-means on the participants' projections. A client that
+never took part has no model to compare; it starts from the common first one, pulled to the mean of all Omega.
+At most one cluster is merged or split at a time, the one with the smallest or the largest G; a merge goes
+first; a split is that of 2-means on projections. The paper has no values for a and b, and no two numbers suit
+all runs: the pull to centroids lowers G from round to round, also where clusters are right (in 30 rounds on
+digits from 0.05 to 0.01 with mu = 0.1, to 0.003 with mu = 1), and clusters of an IID federation have a G of
+0.08 to 5, those of two or three groups 0.1 to 0.5. So by default neither is a number: only a cluster whose G
+is 0, a single client, joins the nearest, and one is split if its G is below 1 and its halves are farther
+apart than chance puts them (`fedflow.heterogeneity.number.apart`).
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from fedflow.errors import BadInput
+from fedflow.heterogeneity.centres import k_means
+from fedflow.heterogeneity.number import centroids, merged, split, spread
+from fedflow.heterogeneity.subspace import signature
+from fedflow.local.client import Batch, Client, Update
+from fedflow.methods.base import Cohort, Method, Server
+from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel, Part
+from fedflow.settings import option
+
+
+@register("fedac", "FedAC")
+class FedAC(Method):
+    serves: ClassVar[str] = "personal"
+    gathers: ClassVar[bool] = True
+    clustered: ClassVar[bool] = True
+
+    clusters: int = option(2, "number of clusters at first", symbol="K", ge=1, grid=(2, 3, 4))
+    mu: float = option(
+        0.1, "pull of a model towards its centroid", symbol="mu", ge=0, grid=(0, 0.01, 0.1, 1), source="Eq. 3"
+    )
+    lam: float = option(
+        0.1, "pull of an embedding towards the mean of all", symbol="lambda", ge=0, grid=(0, 0.01, 0.1, 1),
+        source="Eq. 3",
+    )  # fmt: skip
+    decision: list[str] | None = option(
+        None, "name patterns of the decision h; nothing = the architecture's classifier",
+        source="the paper: the deep, fully connected part",
+    )  # fmt: skip
+    rank: int = option(
+        2, "principal directions; at most one less than participants", symbol="D", ge=1, grid=(2, 5, 10),
+        source="Algorithm 2",
+    )  # fmt: skip
+    center: bool = option(False, "also subtract the participants' mean model before models are projected")
+    refresh_every: int = option(5, "rounds between refreshes of M", ge=1, source="Algorithm 2: sparsely")
+    tune_every: int = option(10, "rounds between merges or splits; 0 = never", ge=0, source="Algorithm 3")
+    merge_below: float | None = option(
+        None, "a cluster is merged when its G is below; 0 = never, null = when it is 0, as of one client",
+        symbol="a", ge=0, grid=(0, 0.001, 0.01, 0.1), source="measured, see above",
+    )  # fmt: skip
+    split_above: float | None = option(
+        None, "a cluster is split when its G is above; null = when its halves are apart",
+        symbol="b", gt=0, grid=(0.01, 0.1, 1), source="measured, see above",
+    )  # fmt: skip
+    protect_singletons: bool = option(False, "clusters of one client, whose G is 0, are not merged")
+    allow_split_from_one: bool = option(False, "a cluster of everybody, which has no G, may be split")
+
+    def validate(self) -> None:
+        a, b = self.merge_below, self.split_above
+        if a is not None and b is not None and a >= b:
+            raise BadInput("method.merge_below", a, f"less than split_above, {b}")
+
+    def check(self, rounds: int) -> None:
+        if rounds < self.tune_every:
+            what = f"clusters are neither merged nor split in {rounds} rounds"
+            warnings.warn(f"fedac: {what}, as tune_every is {self.tune_every}", stacklevel=2)
+
+    def decides(self, model: FlatModel) -> Part:
+        """h, whose rest is the embedding phi."""
+        return model.part(*(model.head_patterns if self.decision is None else self.decision))
+
+    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
+        return {"model": initial}
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+        """One cluster around the common model, until the first participants are known."""
+        w = initial(0)
+        phi = self.decides(model).outside(w)
+        return {"models": w[None], "mean": w, "embedding": phi, "round": torch.tensor(0)}
+
+    def cluster(self, server: Server, client: int) -> int:
+        """The number of the client's cluster; -1 if it never took part."""
+        assignment = server.get("assignment", ())
+        return int(assignment[client]) if client < len(assignment) else -1
+
+    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
+        number = self.cluster(server, client)
+        centroid = server["mean"] if number < 0 else server["models"][number]
+        return {"centroid": centroid, "embedding": server["embedding"]}
+
+    def broadcast_for_evaluation(self, server: Server, client: int) -> dict[str, Tensor]:
+        """Only its number to who has a model of its own."""
+        number = self.cluster(server, client)
+        if number >= 0:
+            return {"cluster": torch.tensor(number)}
+        names = ("models", "axes", "origin")
+        return {"centroid": server["mean"]} | {name: server[name] for name in names if name in server}
+
+    def local(self, client: Client) -> Update:
+        centroid, phi, h = *client.received.values(), self.decides(client.model)
+
+        def loss(w: Tensor, batch: Batch) -> Tensor:
+            pull = self.mu / 2 * (w - centroid).square().sum()
+            return client.loss(w, batch) + pull + self.lam / 2 * (h.outside(w) - phi).square().sum()
+
+        w = client.fit(loss, start=client.kept["model"])
+        return client.update(model=w, weight=1.0, keep={"model": w})
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        sent, now, trained = cohort.stack("model"), int(server["round"]) + 1, cohort.model.parameters
+        first = "assignment" not in server
+        assignment = torch.full((cohort.clients,), -1) if first else server["assignment"].cpu().clone()
+        omega = sent.new_zeros(cohort.clients, sent.shape[1]) if first else server["omega"].clone()
+        omega[cohort.ids], assignment[cohort.ids] = sent, 0
+        known = (assignment >= 0).nonzero()[:, 0]
+        w = omega[known]  # [n, D]
+        space: Server = {name: server[name] for name in ("axes", "origin") if name in server}
+        if "axes" not in space or now % self.refresh_every == 0:
+            space |= self.space(sent[:, :trained])
+        z = projected(w[:, :trained], space)
+        if first:
+            r, _ = k_means(z, min(self.clusters, len(z.unique(dim=0))), cohort.rng)
+        else:
+            r = cosines(z, projected(server["models"][:, :trained], space)).argmax(1)  # E-step
+        r, models = centroids(w, r)  # M-step
+        if self.tune_every and now % self.tune_every == 0:
+            r, models = centroids(w, self.tune(w[:, :trained], r, models[:, :trained], z, cohort.rng))
+        assignment[known] = r
+        return space | {
+            "models": models, "mean": models.mean(0), "omega": omega, "assignment": assignment,
+            "embedding": self.decides(cohort.model).outside(cohort.mean("model")), "round": torch.tensor(now),
+        }  # fmt: skip
+
+    def space(self, w: Tensor) -> Server:
+        """``axes`` [P, q], q <= D, the principal directions of models ``w`` [m, P]; none if all are equal.
+
+        With ``center`` also their mean ``origin`` [P].
+        """
+        mean = w.double().mean(0)
+        axes = torch.from_numpy(signature((w.double() - mean).cpu().numpy(), self.rank)).to(w)
+        return ({"axes": axes} | ({"origin": mean.to(w)} if self.center else {})) if axes.any() else {}
+
+    def tune(self, w: Tensor, r: Tensor, models: Tensor, z: Tensor, rng: np.random.Generator) -> Tensor:
+        """Clusters [n] of models ``w`` [n, P], projected ``z`` [n, q], after at most one merge or split."""
+        intra, inter = spread(w, r, models)
+        g = intra / inter
+        if len(models) == 1:
+            g[0] = torch.inf if self.allow_split_from_one else torch.nan
+        tight = g.where((r.bincount() > 1) | (not self.protect_singletons), torch.nan)
+        below = math.ulp(0) if self.merge_below is None else self.merge_below
+        after = merged(r, tight, models, below)
+        after = split(r, g, w, z, self.split_above, rng) if after is None else after
+        return r if after is None else after
+
+    def model_for(self, client: Client) -> tuple[Tensor, Tensor]:
+        if "cluster" in client.received:
+            return client.kept["model"], client.received["cluster"]
+        models, trained = client.received["models"], client.model.parameters
+        own = client.full_step(client.received["centroid"])[None]
+        z, centres = (projected(v[:, :trained], client.received) for v in (own, models))
+        number = cosines(z, centres).argmax()
+        return models[int(number)], number
+
+
+def projected(w: Tensor, space: Mapping[str, Tensor]) -> Tensor:
+    """M ``w`` [n, q], float64 on the CPU, of models [n, P]; the models themselves without ``axes``."""
+    w = w - space["origin"] if "origin" in space else w
+    return (w @ space["axes"] if "axes" in space else w).double().cpu()
+
+
+def cosines(z: Tensor, centres: Tensor) -> Tensor:
+    """LrCos [n, K] of projected models [n, q] and centroids [K, q]."""
+    return normalize(z) @ normalize(centres).T

@@ -1,0 +1,144 @@
+"""FedCluster: clusters of clients take turns within a round, each goes on from the model of the one before.
+
+Source: Chen, Chen, Zhou, Kailkhura, "FedCluster: Boosting the Convergence of Federated Learning via
+Cluster-Cycling", IEEE Big Data 2020, arXiv 2009.10748, Algorithm 2.
+
+A round has M cycles. In cycle K the cluster c = sigma(K) samples clients S'. Client: w_k <- E epochs of SGD
+from W. Server: W <- sum over S' of (p_k / q) w_k, q the sum of p_k over S'. The M shares of the cohort are
+in proportion to the clusters' sizes and at least one client each, so that a round costs as much as FedAvg's.
+*Reduces to* FedAvg when M = 1, to training one client after the other when M = N.
+*State*: server W, clusters, the rest of sigma; clients none. *Traffic*: 1 P down, 1 P up.
+*Newcomer*: the global model. *Differs from the paper in*: weights n_k by default; clusters of similar labels.
+*Ambiguous*: the slide divides by the q of the whole cluster, whose weights do not sum to 1 over a sample
+(``divide_by``), and samples cluster K + 1 but averages sigma(K + 1): read as the same.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflow.errors import BadInput
+from fedflow.heterogeneity.hierarchy import cut_into, merge
+from fedflow.local.client import Client, Update
+from fedflow.local.labels import label_shares
+from fedflow.methods.averaging.fedprox import FedProx
+from fedflow.methods.base import Cohort, Server, draw
+from fedflow.methods.registry import register
+from fedflow.settings import option
+
+
+@register("fedcluster", "FedCluster")
+class FedCluster(FedProx):
+    gathers: ClassVar[bool] = False
+
+    mu: float = option(
+        0.0, "weight of a proximal term at the clients, as in FedProx", symbol="mu", ge=0,
+        grid=(0, 0.001, 0.01, 0.1), source="abstract: a variety of local optimizers",
+    )  # fmt: skip
+    clusters: int = option(2, "clusters, and cycles in a round", symbol="M", ge=1, grid=(2, 5, 10))
+    grouping: str = option(
+        "random", "how clients are clustered once: at random into equal parts, or by similar labels",
+        choices=("random", "similar"),
+    )  # fmt: skip
+    given: list[int] | None = option(None, "the cluster 0..M-1 of every client, in place of a grouping")
+    order: str = option(
+        "reshuffle", "sigma: drawn anew in every round, or always 1..M", symbol="sigma",
+        choices=("reshuffle", "fixed"),
+    )  # fmt: skip
+    divide_by: str = option(
+        "sampled", "q: mass of the sampled clients, or of their whole cluster (shrinks the model)",
+        symbol="q", choices=("sampled", "cluster"), source="the paper's sum over the whole cluster",
+    )  # fmt: skip
+
+    def validate(self) -> None:
+        if self.given is not None and set(self.given) != set(range(self.clusters)):
+            raise BadInput("method.given", self.given, f"every cluster from 0 to {self.clusters - 1}")
+
+    def onboarding_phases(self) -> int:
+        return int(self.given is None and self.grouping == "similar")
+
+    def onboarding_local(self, phase: int, client: Client) -> Update:
+        return client.update(features=label_shares(client))
+
+    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
+        """Cluster all clients; newcomers join the cluster whose farthest member is nearest."""
+        features = cohort.stack("features")
+        if cohort.ids[0] < cohort.clients:
+            self.need(cohort.clients)
+            assignment = alike(self.distances(features, features), features, self.clusters)
+            return server | {"features": features, "assignment": assignment}
+        away, assignment = self.distances(features, server["features"]), server["assignment"]
+        farthest = torch.stack([away[:, assignment == z].amax(1) for z in range(self.clusters)], 1)
+        return server | {"assignment": torch.cat([assignment, farthest.argmin(1)])}
+
+    def distances(self, one: Tensor, other: Tensor) -> Tensor:
+        """Distances [m, N] between features [m, F] and [N, F], on the CPU."""
+        return torch.cdist(one.double(), other.double()).cpu()
+
+    def cycles(self, server: Server) -> int:
+        return self.clusters
+
+    def plan(self, rng: np.random.Generator, chances: np.ndarray, size: int, server: Server) -> np.ndarray:
+        """This cycle's sample; the clusters and sigma, once drawn, are noted on the server."""
+        self.note(rng, len(chances), server)
+        if not len(server.get("order", ())):
+            order = rng.permutation(self.clusters) if self.order == "reshuffle" else np.arange(self.clusters)
+            server["order"] = torch.from_numpy(order)
+        now, server["order"] = server["order"][0], server["order"][1:]
+        return self.sample(rng, chances, server["assignment"], size, int(now))
+
+    def note(self, rng: np.random.Generator, clients: int, server: Server) -> None:
+        """Cluster clients as given, or at random into parts whose sizes differ by at most one; once."""
+        if "assignment" not in server:
+            self.need(clients)
+            equal = np.arange(clients) % self.clusters
+            if self.given is not None:
+                server["assignment"] = torch.tensor(self.given)
+            else:
+                server["assignment"] = torch.from_numpy(
+                    rng.permutation(equal) if self.clusters > 1 else equal
+                )
+
+    def sample(
+        self, rng: np.random.Generator, chances: np.ndarray, assignment: Tensor, size: int, cluster: int
+    ) -> np.ndarray:
+        """The cluster's share of a cohort of ``size`` clients."""
+        members = (assignment == cluster).nonzero()[:, 0].numpy()
+        share = shares(assignment.bincount().numpy(), size)[cluster]
+        return members[draw(rng, chances[members], share)]
+
+    def need(self, clients: int) -> None:
+        """Raise `BadInput` unless so many clients can be clustered."""
+        if self.clusters > clients:
+            raise BadInput("method.clusters", self.clusters, f"at most {clients}, the number of clients")
+        if self.given is not None and len(self.given) != clients:
+            raise BadInput("method.given", self.given, f"the clusters of {clients} clients")
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        after = server | super().aggregate(server, cohort)
+        if self.divide_by == "cluster":
+            p = cohort.sizes if self.weighting == "samples" else np.ones(cohort.clients)
+            z = server["assignment"].numpy()
+            after["model"] = after["model"] * (p[cohort.ids].sum() / p[np.isin(z, z[cohort.ids])].sum())
+        return after
+
+
+def alike(distances: Tensor, features: Tensor, number: int) -> Tensor:
+    """Clusters [N] of complete linkage, numbered by their mean ``features`` [N, F] from the largest down.
+
+    So their order, which is the order of training, does not depend on how the clients are numbered.
+    """
+    found = torch.from_numpy(cut_into(merge(distances.numpy(), "complete"), number))
+    means = [features.cpu()[found == z].mean(0).tolist() for z in range(number)]
+    order = sorted(range(number), key=means.__getitem__, reverse=True)
+    return torch.tensor(order).argsort()[found]
+
+
+def shares(members: np.ndarray, size: int) -> np.ndarray:
+    """How many of ``size`` clients each cluster sends [M]: in proportion to its members, at least one."""
+    exact, share = size * members / members.sum(), np.ones(len(members), dtype=np.int64)
+    for _ in range(size - len(members)):
+        share[(exact - share).argmax()] += 1
+    return share

@@ -1,0 +1,73 @@
+"""FedSC: clients with similar labels are clustered, and every round of a global model sees all clusters.
+
+Source: the method named FedSC in a lecture on client-side clustering, whose paper is not cited there;
+Algorithm 1 and section 3.3. Clusters: complete linkage on the distances ||I_i - I_j|| of label shares I_k
+[C], merged down to N.
+
+Client: E epochs of SGD from the received model. Server, ``cycle``: as FedCluster with fixed order, one
+average per cluster after the other; ``stratified``: one average w <- w - eta_s sum_k p_k (w - w_k) over
+clients drawn from every cluster, in proportion to its size.
+*Reduces to* FedAvg when N = 1, in both modes. *State*: server w, label shares, clusters; clients none.
+*Traffic*: 1 P down, 1 P up. *Newcomer*: the global model; joins the cluster whose farthest member is nearest.
+*Ambiguous*: Algorithm 1 is stratified, the text cycles (the default, which it tells in detail); eta_s is
+printed as the local step eta (here 1); one bullet compares updates by their cosine (``feature``, ``metric``).
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflow.local.client import Client, Update
+from fedflow.methods.base import Server
+from fedflow.methods.clustered.fedcluster import FedCluster
+from fedflow.methods.registry import register
+from fedflow.settings import option
+
+
+@register("fedsc", "FedSC")
+class FedSC(FedCluster):
+    clusters: int = option(2, "clusters", symbol="N", ge=1, grid=(2, 4, 8))
+    mode: str = option(
+        "cycle", "clusters train one after the other, or all send a share of one cohort",
+        choices=("cycle", "stratified"), source="section 3.3; Algorithm 1",
+    )  # fmt: skip
+    grouping: str = option(
+        "similar", "how clients are clustered once: by what they are compared by, or at random",
+        choices=("similar", "random"),
+    )  # fmt: skip
+    order: str = option(
+        "fixed", "order of the clusters: always the same, or drawn in every round",
+        choices=("fixed", "reshuffle"), source="section 3.3",
+    )  # fmt: skip
+    feature: str = option(
+        "labels", "what clients are compared by: label shares, or the update of one local training",
+        symbol="I", choices=("labels", "update"), source="Eq. 3.1; a bullet names updates",
+    )  # fmt: skip
+    metric: str = option(
+        "l2", "their distance: Euclidean, or 1 - cosine", choices=("l2", "cosine"), source="Eq. 3.1"
+    )
+
+    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
+        return {"model": server["model"]} if self.feature == "update" else {}
+
+    def onboarding_local(self, phase: int, client: Client) -> Update:
+        if self.feature == "labels":
+            return super().onboarding_local(phase, client)
+        w = client.received["model"]
+        return client.update(features=client.model.trainable(client.fit(start=w) - w))
+
+    def distances(self, one: Tensor, other: Tensor) -> Tensor:
+        if self.metric == "l2":
+            return super().distances(one, other)
+        one, other = (torch.nn.functional.normalize(v.double(), dim=1) for v in (one, other))
+        return (1 - one @ other.T).clamp(min=0).cpu()
+
+    def cycles(self, server: Server) -> int:
+        return self.clusters if self.mode == "cycle" else 1
+
+    def plan(self, rng: np.random.Generator, chances: np.ndarray, size: int, server: Server) -> np.ndarray:
+        if self.mode == "cycle":
+            return super().plan(rng, chances, size, server)
+        self.note(rng, len(chances), server)
+        parts = [self.sample(rng, chances, server["assignment"], size, z) for z in range(self.clusters)]
+        return np.concatenate(parts)

@@ -1,0 +1,167 @@
+"""FeSEM: the server keeps several centres; clients whose models are close to each other share one.
+
+Source: Xie, Long, Shen, Zhou, Wang, Jiang, Zhang, "Multi-Center Federated Learning", 2020, arXiv 2005.01026,
+Algorithm 1. Objective: min over centres C_j and assignments r_k of (1/N) sum_k ||W_k - C_{r_k}||^2.
+
+Client: W_k <- E epochs of SGD from the centre that it received. Server: r_k = argmin_j ||W_k - C_j|| (lowest
+index on ties), then C_j = mean of the W_k with r_k = j; client k receives C_{r_k} next. In the first round,
+when everybody started from the same model, the first centre is the model farthest from the mean, every other
+one the model farthest from those before, and both steps are made ``first_iterations`` times.
+*Reduces to* uniform FedAvg when M = 1.
+*State*: server C_1..C_M, r_k; clients none. *Traffic*: 1 P down, 1 P up.
+*Newcomer*: trains the mean of all clients' centres, and gets the centre nearest to what came of it; to be
+served before that, it chooses with one step on all its data.
+*Ambiguous*: partial participation, which the paper has not. Here a centre is the mean of the participants
+that are assigned to it; the others stay assigned. The authors' code starts with random assignments, and makes
+others every 150 rounds: never in its 60 rounds. Then who is new to a centre is assigned all the same.
+cluster_over: all is FedSEM as the authors of FLT ran it (github.com/hjraad/FLT, with weighting: samples): the
+absent count with the model that they last had, at first the common one. k-means clusters the models of all N
+clients, in the first round the best of 20 k-means++ starts, later from the means that it found before; each
+centre is the mean of all its members' models, so that it moves by about the participants' share of a step.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflow.errors import BadInput
+from fedflow.heterogeneity.centres import k_means
+from fedflow.local.client import Client
+from fedflow.methods.base import Cohort, Server
+from fedflow.methods.clustered._assigned import Assigned
+from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+
+@register("fesem", "FeSEM")
+class FeSEM(Assigned):
+    centres: int = option(2, "number of centres", symbol="M", ge=1, grid=(2, 3, 4), source="section 5")
+    weighting: str = option(
+        "uniform", "weights within a centre: n_k, or the same for all",
+        choices=("samples", "uniform"), source="equation 6: uniform",
+    )  # fmt: skip
+    cluster_over: str = option(
+        "cohort", "whose models are assigned and averaged: the participants', or all clients' by k-means",
+        choices=("cohort", "all"), source="all: FLT's code",
+    )  # fmt: skip
+    compared: list[str] | None = option(
+        None, "name patterns of the parameters whose distances count; nothing = all",
+        source="authors' code: the last dense layer",
+    )  # fmt: skip
+    recluster_every: int = option(
+        1, "rounds between assignments", ge=1, source="Algorithm 1; authors' code: 150 of 60 rounds"
+    )
+    first: str = option(
+        "farthest", "how centres are found in the first round: far apart, or as means of random parts",
+        choices=("farthest", "random"), source="authors' code: random",
+    )  # fmt: skip
+    first_iterations: int = option(
+        5, "assignments and means in the first round; later one of each", ge=1, source="authors' code"
+    )
+    empty: str = option(
+        "farthest", "a centre without clients goes to the model farthest from all others, or stays",
+        choices=("farthest", "keep"),
+    )  # fmt: skip
+
+    def validate(self) -> None:
+        if self.cluster_over == "all":
+            for name in ("server_lr", "recluster_every", "first", "first_iterations", "empty"):
+                default = type(self).__dataclass_fields__[name].default
+                if getattr(self, name) != default:
+                    accepted = f"{default} where cluster_over is all"
+                    raise BadInput(f"method.{name}", getattr(self, name), accepted)
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+        """``models`` [M + 1, D]: the centres, and their mean for those who have none yet."""
+        return {"models": initial(0).repeat(self.centres + 1, 1), "round": torch.tensor(0)}
+
+    def cluster(self, server: Server, client: int) -> int:
+        """r_k; M for a client that never took part."""
+        assignment = server.get("assignment", ())
+        return int(assignment[client]) if client < len(assignment) else self.centres
+
+    def broadcast_for_evaluation(self, server: Server, client: int) -> dict[str, Tensor]:
+        if self.cluster(server, client) < self.centres:
+            return super().broadcast_for_evaluation(server, client)
+        return {"models": server["models"]}
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        if self.cluster_over == "all":
+            after = self.cluster_all(server, cohort)
+        else:
+            after = super().aggregate(self.assign(server, cohort), cohort)
+        centres = after["models"][:-1].double()
+        members = torch.bincount(after["assignment"], minlength=self.centres + 1)[:-1].to(centres)
+        after["models"][-1] = members @ centres / members.sum()
+        return after
+
+    def cluster_all(self, server: Server, cohort: Cohort) -> Server:
+        """k-means of all clients' models, whose own ``means`` [M, F] are kept, and each cluster's centre."""
+        if self.centres > cohort.clients:
+            raise BadInput("method.centres", self.centres, f"at most {cohort.clients}, the clients")
+        nobody = torch.full((cohort.clients,), self.centres)
+        models = server["models"].clone()
+        w = models[server.get("assignment", nobody).cpu()]  # [N, D]
+        w[cohort.ids] = cohort.stack("model")
+        points = w[:, self.counted(cohort.model, w)]
+        r, means = k_means(points, self.centres, cohort.rng, restarts=20, start=server.get("means"))
+        sizes = cohort.sizes if self.weighting == "samples" else np.ones(cohort.clients)
+        p = torch.from_numpy(sizes).double()
+        for z in r.unique().tolist():
+            share = torch.where(r == z, p, 0)
+            models[z] = ((share / share.sum()).to(w.device) @ w.double()).to(w)
+        return server | {"models": models, "means": means, "assignment": r, "round": server["round"] + 1}
+
+    def assign(self, server: Server, cohort: Cohort) -> Server:
+        """The participants' r_k, by centres that have moved if some were empty, or if they are the first."""
+        w, models, now = cohort.stack("model"), server["models"].clone(), server["round"]  # [m, D]
+        first = "assignment" not in server
+        nobody = torch.full((cohort.clients,), self.centres)
+        r = nobody if first else server["assignment"].cpu().clone()
+        ids = np.array(cohort.ids)
+        if first and self.first == "random":
+            r = torch.from_numpy(cohort.rng.permutation(np.arange(cohort.clients) % self.centres))
+        elif now % self.recluster_every == 0:
+            self.fill(models, r, w, cohort.model, first)
+            r[ids] = self.nearest(w, models, cohort.model).cpu()
+        else:
+            new = (r[ids] == self.centres).numpy()
+            r[ids[new]] = self.nearest(w[new], models, cohort.model).cpu()
+        return server | {"models": models, "assignment": r, "round": now + 1}
+
+    def fill(self, models: Tensor, r: Tensor, w: Tensor, model: FlatModel, first: bool) -> None:
+        """Move those of ``models`` [M + 1, D] that no client has in ``r`` [N] to models ``w`` [m, D]."""
+        used = [j for j in range(self.centres) if (r == j).any()]
+        if first or self.empty == "farthest":
+            for j in sorted({*range(self.centres)} - {*used}):
+                others = models[used] if used else w.mean(0, keepdim=True)
+                models[j] = w[self.distances(w, others, model).amin(1).argmax()]
+                used.append(j)
+        for _ in range(self.first_iterations - 1 if first else 0):
+            nearest = self.nearest(w, models, model)
+            for j in nearest.unique().tolist():
+                models[j] = w[nearest == j].mean(0)
+
+    def model_for(self, client: Client) -> tuple[Tensor, Tensor]:
+        if "model" in client.received:
+            return super().model_for(client)
+        models = client.received["models"]
+        (j,) = self.nearest(client.full_step(models[-1])[None], models, client.model)
+        return models[j], j
+
+    def nearest(self, w: Tensor, models: Tensor, model: FlatModel) -> Tensor:
+        """r [m] of models ``w`` [m, D], given the centres and their mean ``models`` [M + 1, D]."""
+        return self.distances(w, models[:-1], model).argmin(1)  # the first of equal ones
+
+    def distances(self, w: Tensor, centres: Tensor, model: FlatModel) -> Tensor:
+        """Squared distances [m, c] of models [m, D] to ``centres`` [c, D] by what counts, never buffers."""
+        mask = self.counted(model, w)
+        return torch.stack([((w - centre) * mask).square().sum(1) for centre in centres], 1)
+
+    def counted(self, model: FlatModel, w: Tensor) -> Tensor:
+        """Which entries [D] of models ``w`` are compared, bool: never buffers."""
+        mask = torch.arange(model.size, device=w.device) < model.parameters
+        return mask if self.compared is None else mask & model.part(*self.compared).mask

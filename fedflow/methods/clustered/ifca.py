@@ -1,0 +1,124 @@
+"""IFCA: the server keeps k models, every client trains the one that fits its data best.
+
+Source: Ghosh, Chung, Yin, Ramchandran, "An Efficient Framework for Clustered Federated Learning",
+NeurIPS 2020, arXiv 2006.04088, Algorithm 1; code github.com/jichan3751/ifca.
+
+Client: j = argmin_j F_k(theta_j) on its training data (lowest index on ties); option II trains theta_j,
+option I sends the gradient at theta_j. Server: option II averages the models of each cluster (an empty
+cluster keeps its model); option I: theta_j <- theta_j - gamma / D * sum of the members' gradients, and the
+mean of their buffers.
+With shared layers theta_j is a body and a head: heads as above, the body with all participants, or never.
+*Reduces to* uniform FedAvg (option II) or FedSGD (option I) when k = 1.
+*State*: server theta_1..theta_k; clients none. *Traffic*: k P down, 1 P and the cluster number up.
+With shared layers one body and k heads down, a head up, and the body too unless it is frozen.
+*Newcomer*: receives the k models, takes the argmin. *Differs from the paper in*: D is the number of
+participants by default (the paper's m; equal under full participation).
+*Ambiguous*: clients are tested with the model that their training data choose; so does the authors' code for
+FEMNIST, but for MNIST and CIFAR it asks the test data, which flatters. Several starts follow each other in
+one run; they are compared by the losses of the participants in the last round of each, before these train.
+With partial participation these are other clients for every start: all clients make it fair.
+"""
+
+import torch
+from torch import Tensor
+
+from fedflow.local.client import Batch, Client, Update
+from fedflow.methods.base import Cohort, Passes, Server
+from fedflow.methods.clustered._multi_model import MultiModel
+from fedflow.methods.registry import register
+from fedflow.settings import option
+
+
+@register("ifca", "IFCA")
+class IFCA(MultiModel):
+    averaging: str = option(
+        "model", "what is averaged: trained models (option II) or gradients (option I)",
+        choices=("model", "gradient"), source="Algorithm 1",
+    )  # fmt: skip
+    weighting: str = option(
+        "uniform", "weights p_k within a cluster: the same for all, or n_k", symbol="p_k",
+        choices=("uniform", "samples"), source="authors' code: uniform; n_k on FEMNIST",
+    )  # fmt: skip
+    denominator: str = option(
+        "participants", "D of gradient averaging: all clients, the participants, or the cluster's members",
+        symbol="D", choices=("all", "participants", "cluster"), source="Algorithm 1: all machines m",
+    )  # fmt: skip
+    server_lr: float = option(
+        0.1, "step size of gradient averaging", symbol="gamma", gt=0, source="MNIST: 0.1"
+    )
+    oracle_test_identity: bool = option(
+        False, "clients are tested with the model that fits their test data best: to compare with the paper",
+        source="authors' code for MNIST and CIFAR",
+    )  # fmt: skip
+
+    def choose(self, client: Client) -> Tensor:
+        """The cluster whose model has the lowest training loss, scalar int64."""
+        return self.losses(client, client.received["models"]).argmin()
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        if "pretrained" in server:
+            return Passes(epochs)
+        tried = 1 if "part" in server else len(server["models"])
+        return Passes(1 if self.averaging == "gradient" else epochs, losses=tried)
+
+    def local(self, client: Client) -> Update:
+        weight, received = self.weight(client), client.received
+        if "pretrained" in received:
+            return client.update(model=client.fit(start=received["pretrained"]), weight=weight)
+        losses = self.losses(client, received["models"])
+        j, head = losses.argmin(), self.head(client.model)
+        theta = torch.stack(self.whole(client, received["models"]))[j]
+
+        def with_frozen_body(w: Tensor, batch: Batch) -> Tensor:
+            return client.loss(torch.where(head.mask, w, theta), batch)
+
+        if self.averaging == "gradient":
+            g, after = client.full_pass(theta)
+            sent = client.model.with_buffers(g, theta - after)
+        elif self.shared == "frozen":
+            w = client.fit(with_frozen_body, start=theta)
+            sent = client.trained = torch.where(head.mask, w, theta)
+        else:
+            sent = client.fit(start=theta)
+        vectors = {"model": sent if self.shared == "none" else head.of(sent)}
+        if self.shared == "averaged":
+            vectors["body"] = head.outside(sent)
+        j = j + received.get("first", 0)
+        scalars = {"cluster": j} | ({"loss": losses.amin()} if self.restarts > 1 else {})
+        return client.update(weight=weight, group=j, scalars=scalars, keep=None, **vectors)
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        after = server | {"round": server["round"] + 1}
+        if "pretrained" in server:
+            after["pretrained"] = cohort.mean("model")
+            return self.begin(after, cohort.model) if after["round"] == self.pretraining else after
+        models = server["models"].clone()
+        sizes = {"all": cohort.clients, "participants": len(cohort.ids)}
+
+        head, buffers = self.head(cohort.model), torch.arange(cohort.model.size) >= cohort.model.parameters
+        buffers = buffers.to(models.device)
+
+        def moved(old: Tensor, mean: Tensor, members: int, buffers: Tensor) -> Tensor:
+            """What becomes of ``old`` by the ``mean`` of its members' models, or gradients."""
+            if self.averaging == "model":
+                return mean
+            rate = self.server_lr * members / sizes.get(self.denominator, members)
+            return old - torch.where(buffers, mean, rate * mean)
+
+        own = buffers if self.shared == "none" else head.of(buffers)
+        for j in sorted(set(cohort.groups)):
+            models[j] = moved(models[j], cohort.mean("model", group=j), cohort.groups.count(j), own)
+        after["models"] = models
+        if self.shared == "averaged":
+            mean = cohort.mean("body")
+            after["body"] = moved(server["body"], mean, len(cohort.ids), head.outside(buffers))
+        return self.proceed(after, cohort)
+
+    def model_for(self, client: Client) -> tuple[Tensor, Tensor | None]:
+        if "pretrained" in client.received:
+            return client.received["pretrained"], torch.tensor(0)
+        models = self.whole(client, client.received["models"])
+        if self.oracle_test_identity:
+            return torch.stack(models), None
+        j = self.choose(client)
+        return models[int(j)], j

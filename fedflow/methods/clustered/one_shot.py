@@ -1,0 +1,97 @@
+"""One-shot clustering: clients train alone, their models are clustered once, and every cluster runs FedAvg.
+
+Source: the baseline of Ghosh, Hong, Yin, Ramchandran, "Robust Federated Learning in a Heterogeneous
+Environment", 2019, arXiv 1906.06629, Algorithm 1, as in Ghosh, Chung, Yin, Ramchandran, "An Efficient
+Framework for Clustered Federated Learning", NeurIPS 2020, arXiv 2006.04088.
+
+Before the first round client k sends its minimiser of F_k, trained from the common first model (otherwise
+hidden units come in any order, and distances mean nothing). Server: k-means of the models, the best of ten
+k-means++ starts. Then as FedAvg within every cluster, from the common first model.
+*Reduces to* FedAvg when k = 1, to Local with all clients when k = N.
+*State*: server the clusters' models, who belongs where, centres; clients none.
+*Traffic*: 1 P down, 1 P up. Before the first round also 1 P down and 1 P up.
+*Newcomer*: trains alone, and joins the cluster with the nearest centre.
+*Ambiguous*: the paper names no clustering. ``features: logistic`` is the authors' code for FEMNIST: logistic
+regressions of one class against the rest on the pixels, whose coefficients [classes, F] are zero where a
+client lacks a class.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflow.errors import BadInput
+from fedflow.heterogeneity.centres import k_means
+from fedflow.local.client import Client, Update
+from fedflow.local.labels import labels
+from fedflow.methods.base import Cohort, Dissimilarity, Server
+from fedflow.methods.clustered._assigned import Assigned
+from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+
+@register("one_shot", "One-shot")
+class OneShot(Assigned):
+    clusters: int = option(2, "number of clusters", symbol="k", ge=1, grid=(2, 3, 4), source="section 6")
+    features: str = option(
+        "model", "what is clustered: trained models, or coefficients of logistic regressions",
+        choices=("model", "logistic"), source="Algorithm 1; authors' code for FEMNIST",
+    )  # fmt: skip
+    trainings: int = option(
+        5, "local trainings, of E epochs each, towards the minimiser of F_k", ge=1, grid=(1, 5, 20)
+    )
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+        first = initial(0)
+        return {"models": first.repeat(self.clusters, 1), "initial": first}
+
+    def onboarding_phases(self) -> int:
+        return 1
+
+    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
+        return {"model": server["initial"]} if self.features == "model" else {}
+
+    def onboarding_local(self, phase: int, client: Client) -> Update:
+        if self.features == "logistic":
+            return client.update(features=logistic(client))
+        w = client.received["model"]
+        for _ in range(self.trainings):
+            w = client.fit(start=w)
+        return client.update(features=w[: client.model.parameters])
+
+    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
+        features = cohort.stack("features")
+        if cohort.ids[0] >= cohort.clients:
+            nearest = torch.cdist(features, server["centres"]).argmin(1).cpu()
+            return server | {"assignment": torch.cat([server["assignment"], nearest])}
+        if self.clusters > cohort.clients:
+            raise BadInput("method.clusters", self.clusters, f"at most {cohort.clients}, the clients")
+        assignment, centres = k_means(features, self.clusters, cohort.rng)
+        proximity = torch.cdist(features, features)
+        return server | {"assignment": assignment, "centres": centres, "proximity": proximity}
+
+    def dissimilarity(self, server: Server) -> Dissimilarity:
+        matrix, what = server["proximity"].cpu().numpy(), "models"
+        if self.features == "logistic":
+            what = "coefficients"
+        return Dissimilarity(matrix, range(len(matrix)), f"distance of {what}")
+
+
+def logistic(client: Client) -> Tensor:
+    """Coefficients [C * F] of one logistic regression per class that the client has, against its others.
+
+    With two classes each has its row, one minus the other; a single class leaves nothing to tell apart.
+    """
+    from sklearn.linear_model import LogisticRegression  # takes seconds to import
+
+    x = client.data(raw=True)[0].flatten(1).cpu().numpy()
+    x = x / np.float32(255) if x.dtype == np.uint8 else x
+    y, classes = labels(client)
+    found = np.zeros((classes, x.shape[1]))
+    present = np.unique(y.cpu().numpy())
+    for label in present if len(present) > 1 else ():
+        found[label] = LogisticRegression().fit(x, y.cpu().numpy() == label).coef_[0]
+    return torch.from_numpy(found.ravel()).to(client.model.dtype)

@@ -1,0 +1,89 @@
+"""AFL: the server plays against the clients, and weighs up those whose loss is high.
+
+Source: Mohri, Sivek, Suresh, "Agnostic Federated Learning", ICML 2019, arXiv 1902.00146, section 4.
+Objective: min over w, max over lambda in the simplex, of sum_k lambda_k F_k(w).
+
+Client: as FedAvg; sends also F_k, its loss at w_t over all its training data.
+Server: lambda <- projection of lambda + eta_l F onto the simplex; w_{t+1} = sum_k lambda_k w_k.
+The paper's own form steps both from (w_t, lambda_t) and outputs the mean of w_1..w_T: lambda_used: old,
+served: average, and training with one full batch. The default is the form that fairness papers compare.
+*Reduces to* FedAvg when eta_l = 0 and prior: samples.
+*State*: server w, its mean over rounds, lambda [N]. *Traffic*: 1 P down, 1 P and one scalar up.
+*Newcomer*: the global model.
+*Ambiguous*: partial participation, which the paper has not. Here the cohort's part of lambda, scaled to
+sum 1, is stepped, projected and used, then scaled back: what is shared with the absent stays the same.
+"""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflow.local.client import Client, Update
+from fedflow.methods.base import Cohort, Method, Passes, Server
+from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+
+@register("afl", "AFL")
+class AFL(Method):
+    gathers: ClassVar[bool] = True  # the weights are known only when all losses are in
+
+    lambda_lr: float = option(
+        0.1, "step size of lambda", symbol="eta_l", ge=0, grid=(0.01, 0.1, 1), source="grid of AAggFF"
+    )
+    prior: str = option(
+        "uniform", "lambda at first: the same for all, or in proportion to n_k",
+        choices=("uniform", "samples"),
+    )  # fmt: skip
+    lambda_used: str = option(
+        "new", "weights of the models: lambda after this round's step, or before it",
+        choices=("new", "old"), source="FairFL, AAggFF: new; the paper: old",
+    )  # fmt: skip
+    served: str = option(
+        "last", "the model served and scored: w, or the mean of w over all rounds so far",
+        choices=("last", "average"), source="the paper: average",
+    )  # fmt: skip
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+        w = initial(0)
+        return {"model": w, "average": w, "rounds": torch.zeros(())}
+
+    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
+        return {"model": server["model"]}
+
+    def broadcast_for_evaluation(self, server: Server, client: int) -> dict[str, Tensor]:
+        return {"model": server["average" if self.served == "average" else "model"]}
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        return Passes(epochs, losses=1)
+
+    def local(self, client: Client) -> Update:
+        w = client.received["model"]
+        return client.update(model=client.fit(start=w), scalars={"loss": client.full_loss(w)})
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        lam = server["lambda"].cpu().numpy().copy() if "lambda" in server else self.first(cohort.sizes)
+        mass = lam[cohort.ids].sum()
+        old = lam[cohort.ids] / mass if mass else np.full(len(cohort.ids), 1 / len(cohort.ids))
+        new = project(old + self.lambda_lr * cohort.scalars("loss"))
+        lam[cohort.ids] = mass * new
+        w = cohort.mean("model", weights=new if self.lambda_used == "new" else old)
+        rounds = server["rounds"] + 1
+        average = server["average"] + (w - server["average"]) / rounds
+        return {"model": w, "average": average, "rounds": rounds, "lambda": torch.from_numpy(lam)}
+
+    def first(self, sizes: np.ndarray) -> np.ndarray:
+        """lambda [N] before the first round."""
+        return sizes / sizes.sum() if self.prior == "samples" else np.full(len(sizes), 1 / len(sizes))
+
+
+def project(v: np.ndarray) -> np.ndarray:
+    """The point [m] of the probability simplex that is nearest to ``v`` [m] (Duchi et al., ICML 2008)."""
+    descending = np.sort(v)[::-1]
+    excess = (np.cumsum(descending) - 1) / np.arange(1, len(v) + 1)
+    threshold = excess[np.flatnonzero(descending > excess)[-1]]
+    return np.maximum(v - threshold, 0)

@@ -1,0 +1,78 @@
+"""FedMGDA+: the server moves along a direction that no client objects to, whatever its update's length.
+
+Source: Hu, Shaloudegi, Zhang, Yu, "Federated Learning Meets Multi-Objective Optimization", IEEE
+Transactions on Network Science and Engineering 2022, arXiv 2006.11489, Algorithm 1.
+
+Client: as FedAvg. Server: u_k = (w_t - w_k) / ||w_t - w_k||; lambda = argmin ||sum_k lambda_k u_k||^2 over
+the simplex with |lambda_k - p_k| <= eps; w_{t+1} = w_t - eta_s sum_k lambda_k u_k.
+With eps = 1, d = sum_k lambda_k u_k is a descent direction for all: <u_k, d> >= ||d||^2.
+*Reduces to* FedAvg when eps = 0 and normalise: false (the mean of unit updates when eps = 0); FedMGDA
+is eps = 1 and normalise: false.
+*State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
+*Ambiguous*: clients whose model did not move are left out. Steps are at most eta_s long, however long the
+updates are, so that eta_s wants tuning. Buffers are averaged with p_k.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from scipy.optimize import lsq_linear
+
+from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.base import Cohort, Server
+from fedflow.methods.registry import register
+from fedflow.settings import option
+
+
+@register("fedmgda", "FedMGDA+")
+class FedMGDA(FedAvg):
+    gathers: ClassVar[bool] = True  # the weights come from inner products of the updates
+
+    weighting: str = option(
+        "uniform", "the weights p_k that lambda stays near: n_k, or the same for all", symbol="p_k",
+        choices=("samples", "uniform"), source="Algorithm 1: uniform",
+    )  # fmt: skip
+    eps: float = option(
+        0.1, "how far a weight may go from p_k", symbol="eps", ge=0, le=1, grid=(0.1, 0.5, 1),
+        source="grid of AAggFF",
+    )  # fmt: skip
+    normalise: bool = option(True, "scale every update to length 1", source="the + of FedMGDA+")
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        w, mean, trained = server["model"], cohort.mean("model"), cohort.model.parameters
+        u = (w - cohort.stack("model"))[:, :trained].double()  # [m, P]
+        norms = u.norm(dim=1)
+        moved = norms > 0
+        if not moved.any():
+            return {"model": cohort.model.with_buffers(w, mean)}
+        u = u[moved] / norms[moved, None] if self.normalise else u[moved]
+        prior = cohort.weights[moved.cpu().numpy()]
+        weights = least_norm((u @ u.T).cpu().numpy(), prior / prior.sum(), self.eps)
+        d = (torch.from_numpy(weights).to(u.device) @ u).to(w.dtype)
+        return {"model": torch.cat([w[:trained] - self.server_lr * d, mean[trained:]])}
+
+
+def least_norm(gram: np.ndarray, prior: np.ndarray, eps: float) -> np.ndarray:
+    """argmin x' gram x over x [m] >= 0 with sum x = 1 and |x - prior| <= eps; nearest to prior if many are.
+
+    A bounded least-squares problem, exact by active sets, in which one heavy row stands for sum x = 1; the
+    row's target is moved (method of multipliers) until the sum is 1 to the last digits.
+    """
+    low, high = np.maximum(prior - eps, 0), np.minimum(prior + eps, 1)
+    if not (low < high).all():
+        return prior
+    values, vectors = np.linalg.eigh(gram)
+    values[values < 1e-13 * values[-1]] = 0  # the rounding errors of a singular matrix
+    scale = np.sqrt(np.trace(gram) / len(prior))
+    root, heavy, light = (vectors * np.sqrt(values)).T, 10 * scale, 1e-5 * scale
+    rows = np.vstack([root, np.full_like(prior, heavy), light * np.eye(len(prior))])
+    target, x = 1.0, prior
+    for _ in range(10):
+        goal = np.concatenate([np.zeros_like(prior), [heavy * target], light * prior])
+        # SciPy stops after m steps by default, which can be before the optimum.
+        x = lsq_linear(rows, goal, (low, high), method="bvls", tol=1e-15, max_iter=100 * len(prior)).x
+        if abs(1 - x.sum()) < 1e-14:
+            break
+        target += 1 - x.sum()
+    return x

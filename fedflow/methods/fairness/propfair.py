@@ -1,0 +1,81 @@
+"""PropFair: clients maximise log(M - loss), so that no one gains at a greater relative cost to others.
+
+Source: Zhang, Kang, Chen, Poupart, "Proportional Fairness in Federated Learning", 2022, arXiv 2202.01666.
+Objective: maximise sum_k p_k log(M - F_k).
+
+Client: SGD from w_t on -log(1 - l/M) in place of the loss l of each batch; where M - l < eps a line takes
+over: plain: of slope 1/M, as in the authors' code; huber: of slope 1/eps, the paper's log_[eps].
+Server: as FedAvg. With applied: weights, clients train as in FedAvg and count n_k / (M - F_k) instead,
+the slope at their loss F_k over all their data at w_t (and 1/M or 1/eps where M - F_k < eps).
+*Reduces to* FedAvg when M -> infinity with eta M fixed (applied: weights: with eta fixed).
+*State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
+*Ambiguous*: the slope beyond M - eps, where paper and code differ; here that of the code. Gradients are
+about M times shorter than FedAvg's, so the learning rate wants tuning.
+"""
+
+import torch
+from torch import Tensor
+
+from fedflow.errors import BadInput
+from fedflow.local.client import Batch, Client, Update
+from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.base import Passes, Server
+from fedflow.methods.registry import register
+from fedflow.settings import option
+
+
+@register("propfair", "PropFair")
+class PropFair(FedAvg):
+    baseline: float = option(
+        5.0, "the loss at which a client's utility is nothing", symbol="M", gt=0, grid=(2, 3, 5),
+        source="experiments",
+    )  # fmt: skip
+    eps: float = option(
+        0.2, "distance to M from which the log is a line", symbol="eps", gt=0, source="experiments"
+    )
+    beyond: str = option(
+        "plain", "the line: of slope 1/M, or of slope 1/eps", choices=("plain", "huber"),
+        source="authors' code: plain by default; the paper: huber",
+    )  # fmt: skip
+    applied: str = option(
+        "loss", "where fairness is applied: in the clients' loss, or in the weights of the average",
+        choices=("loss", "weights"), source="Algorithm 1: loss; AAggFF: weights",
+    )  # fmt: skip
+
+    def validate(self) -> None:
+        if self.eps >= self.baseline:
+            raise BadInput("method.eps", self.eps, f"a number below method.baseline = {self.baseline:g}")
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        return Passes(epochs, losses=self.applied == "weights")
+
+    def local(self, client: Client) -> Update:
+        w, weight = client.received["model"], self.weight(client)
+        if self.applied == "weights":
+            loss = client.full_loss(w)
+            return client.update(
+                model=client.fit(start=w), weight=weight * self.slope(loss), scalars={"loss": loss}
+            )
+
+        def cost(v: Tensor, batch: Batch) -> Tensor:
+            return self.cost(client.loss(v, batch))
+
+        return client.update(model=client.fit(cost, start=w), weight=weight)
+
+    def cost(self, loss: Tensor) -> Tensor:
+        """What takes the place of a batch's loss; its value jumps at M - eps, only its slope matters."""
+        left = (self.baseline - loss).clamp(min=self.eps)
+        return torch.where(self.near(loss), loss * self.line, -(left / self.baseline).log())
+
+    def slope(self, loss: Tensor) -> Tensor:
+        """The derivative of `cost`."""
+        left = (self.baseline - loss).clamp(min=self.eps)
+        return torch.where(self.near(loss), self.line, 1 / left)
+
+    def near(self, loss: Tensor) -> Tensor:
+        """Whether a loss is nearer to M than eps, or beyond."""
+        return self.baseline - loss < self.eps
+
+    @property
+    def line(self) -> float:
+        return 1 / (self.baseline if self.beyond == "plain" else self.eps)

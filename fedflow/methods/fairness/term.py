@@ -1,0 +1,42 @@
+"""TERM: clients count more, exponentially, the higher their loss: a dial from the average to the worst.
+
+Source: Li, Beirami, Sanjabi, Smith, "Tilted Empirical Risk Minimization", ICLR 2021, arXiv 2007.01162.
+Objective: 1/t log sum_k p_k exp(t F_k), which is the mean for t -> 0 and the maximum for t -> infinity.
+
+Client: as FedAvg; sends also F_k, its loss at w_t over all its training data.
+Server: w_{t+1} = sum_k s_k w_k, s_k in proportion to p_k exp(t F_k). t < 0 favours the best clients.
+*Reduces to* FedAvg when t = 0.
+*State*: as FedAvg. *Traffic*: 1 P down, 1 P and one scalar up. *Newcomer*: the global model.
+*Differs from the authors' code in*: s_k sums to 1 (there a running estimate of the normaliser takes its
+place and the sum is divided by m once more), and has p_k (weighting: uniform leaves it out).
+"""
+
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from fedflow.local.client import Client, Update
+from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.base import Cohort, Passes, Server
+from fedflow.methods.registry import register
+from fedflow.settings import option
+
+
+@register("term", "TERM")
+class TERM(FedAvg):
+    gathers: ClassVar[bool] = True  # the weights are known only when all losses are in
+
+    t: float = option(0.1, "tilt", symbol="t", grid=(0.1, 1, 10), source="grid of AAggFF")
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        return Passes(epochs, losses=1)
+
+    def local(self, client: Client) -> Update:
+        update = super().local(client)
+        update.scalars["loss"] = client.full_loss(client.received["model"])
+        return update
+
+    def average(self, cohort: Cohort) -> Tensor:
+        tilted = self.t * cohort.scalars("loss")
+        return cohort.mean("model", weights=cohort.weights * np.exp(tilted - tilted.max()))

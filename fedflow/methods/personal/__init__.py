@@ -1,0 +1,14 @@
+"""A model, or a part of one, for every client."""
+
+from fedflow.methods.personal import (  # noqa: F401
+    apfl,
+    ditto,
+    fedper,
+    fedrep,
+    l2gd,
+    lg_fedavg,
+    local,
+    mtl,
+    perfedavg,
+    pfedme,
+)

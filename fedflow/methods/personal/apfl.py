@@ -1,0 +1,76 @@
+"""APFL: a FedAvg model for all, a model of its own for every client, and their mixture, which is served.
+
+Source: Deng, Kamani, Mahdavi, "Adaptive Personalized Federated Learning", 2020, arXiv 2003.13461,
+Algorithm 1, and its adaptive alpha.
+
+Client, in every local step from the old values, with vbar = alpha_k v_k + (1 - alpha_k) w:
+w <- w - eta grad F_k(w); v_k <- v_k - eta alpha_k grad F_k(vbar); in the first step of a round also
+alpha_k <- clip(alpha_k - eta <v_k - w, grad F_k(vbar)>, 0, 1). Sends w. Server: as uniform FedAvg.
+*Reduces to* FedAvg when alpha = 0, to Local when alpha = 1, both fixed; its global part is always FedAvg.
+*State*: server w; client v_k, alpha_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: v = w_t, so the global model.
+*Ambiguous*: served is the mixture with w as the server has it now, not with the client's own last w.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedflow.local.client import Batch, Client, SGDState, Step, Update
+from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.base import Passes, Server
+from fedflow.methods.personal._personal import Personal
+from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+State = tuple[SGDState, SGDState, Tensor, Tensor]  # w, v, alpha [1], learning rate of alpha
+
+
+@register("apfl", "APFL")
+class APFL(Personal, FedAvg):
+    newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
+
+    weighting: str = option(
+        "uniform", "weights p_k of the average: n_k, or the same for all", symbol="p_k",
+        choices=("samples", "uniform"), source="Algorithm 1: uniform",
+    )  # fmt: skip
+    alpha: float = option(
+        0.5, "share of the client's own model in the mixture, at first", symbol="alpha", ge=0, le=1,
+        grid=(0.25, 0.5, 0.75), source="section 5",
+    )  # fmt: skip
+    adaptive: bool = option(True, "clients move their alpha by gradient descent", source="Algorithm 1: no")
+
+    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
+        return {"personal": initial, "alpha": initial.new_full((1,), self.alpha)}
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        return Passes(2 * epochs)
+
+    def local(self, client: Client) -> Update:
+        def step(now: State, batch: Batch) -> tuple[State, Tensor]:
+            w, v, alpha, lr = now
+            w_next = client.descend(w, client.gradient(w.w, batch))
+            g, loss, buffers = client.gradient(mixture(alpha, v.w, w.w), batch)
+            v_next = client.descend(v, Step(alpha * g, loss, buffers))
+            alpha_next = (alpha - lr * ((v.w - w.w) @ g)).clamp(0, 1)
+            return (w_next, v_next, alpha_next, torch.zeros_like(lr)), loss
+
+        start, alpha = client.received["model"], client.kept["alpha"]
+        lr = torch.zeros_like(alpha) + (client.lr if self.adaptive else 0)
+        w, v, alpha, _ = client.run_steps(
+            step, (client.initial_state(start), client.initial_state(client.kept["personal"]), alpha, lr)
+        )
+        client.trained = mixture(alpha, v.w, w.w)
+        return client.update(model=w.w, weight=self.weight(client), keep={"personal": v.w, "alpha": alpha})
+
+    def model_for(self, client: Client) -> Tensor:
+        if self.served == "global":
+            return client.received["model"]
+        return mixture(client.kept["alpha"], client.kept["personal"], client.received["model"])
+
+
+def mixture(alpha: Tensor, v: Tensor, w: Tensor) -> Tensor:
+    """vbar = alpha v + (1 - alpha) w, [D]"""
+    return alpha * v + (1 - alpha) * w

@@ -1,0 +1,66 @@
+"""Ditto: a FedAvg model for all, and beside it a personal model that is pulled towards it.
+
+Source: Li, Hu, Beirami, Smith, "Ditto: Fair and Robust Federated Learning Through Personalization",
+ICML 2021, arXiv 2012.04221, Algorithm 1.
+
+Client: w_k as FedAvg; personal v_k <- s steps of v - eta_p (grad F_k(v) + lambda (v - w_t)), w_t as received.
+Server: as FedAvg.
+*Reduces to* FedAvg in its global part; its personal part is Local when lambda = 0.
+*State*: server w; client v_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: v = w_t.
+The training loss is that of the personal model.
+*Rates*: without a number eta_p is the client learning rate of the round, with its decay; one that is given is
+the same in every round.
+*Differs from the paper in*: uniform sampling and n_k weights, as FedAvg here; the authors do the reverse
+(`run.sampling: proportional` and weighting: uniform).
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedflow.local.client import Batch, Client, Update
+from fedflow.local.training import LocalTraining
+from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.personal._personal import Personal
+from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+
+@register("ditto", "Ditto")
+class Ditto(Personal, FedAvg):
+    newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
+
+    lam: float = option(
+        1.0, "pull of the personal towards the global model", symbol="lambda", ge=0,
+        grid=(0.05, 0.1, 0.5, 1, 2), source="section 4",
+    )  # fmt: skip
+    personal_epochs: int | None = option(
+        None, "local epochs of the personal model; null = as the global one", ge=1
+    )
+    personal_lr: float | None = option(
+        None,
+        "learning rate of the personal model; null = as the global one, with its decay",
+        symbol="eta_p",
+        gt=0,
+    )
+
+    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
+        return {"personal": initial}
+
+    def streams(self, training: LocalTraining) -> dict[str, int]:
+        return {"batches": training.epochs, "personal": self.personal_epochs or training.epochs}
+
+    def local(self, client: Client) -> Update:
+        w = client.received["model"]
+        w_k = client.fit(start=w)
+
+        def loss(v: Tensor, batch: Batch) -> Tensor:
+            return client.loss(v, batch) + self.lam / 2 * (v - w).square().sum()
+
+        v_k = client.fit(loss, start=client.kept["personal"], stream="personal", lr=self.personal_lr)
+        return client.update(model=w_k, weight=self.weight(client), keep={"personal": v_k})
+
+    def model_for(self, client: Client) -> Tensor:
+        return client.received["model"] if self.served == "global" else client.kept["personal"]

@@ -1,0 +1,57 @@
+"""FedPer: the body of the network is shared, its head stays with the client.
+
+Source: Arivazhagan, Aggarwal, Singh, Choudhary, "Federated Learning with Personalization Layers",
+2019, arXiv 1912.00818, Algorithms 1 and 2.
+
+Client: SGD on body and head together, from the received body and its own head; sends the body.
+Server: averages bodies with weights p_k, n_k or uniform.
+*Reduces to* FedAvg with an empty head, to Local with an empty body.
+*State*: server body; client head. *Traffic*: P_body down, P_body up. *Newcomer*: the body and the first head.
+*Differs from the paper in*: the average is weighted by n_k (the paper weights so too when sizes differ).
+"""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedflow.local.client import Client, Update
+from fedflow.methods.averaging._averaging import Averaging
+from fedflow.methods.base import Cohort, Server
+from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel, Part
+from fedflow.settings import option
+
+
+@register("fedper", "FedPer")
+class FedPer(Averaging):
+    serves: ClassVar[str] = "personal"
+
+    private: list[str] | None = option(
+        None,
+        "name patterns of the private parameters; null = the architecture's classifier",
+        source="K_P of the paper",
+    )
+
+    def head(self, model: FlatModel) -> Part:
+        return model.part(*(model.head_patterns if self.private is None else self.private))
+
+    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
+        return {"head": self.head(model).of(initial)}
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+        return {"body": self.head(model).outside(initial(0))}
+
+    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
+        return {"body": server["body"]}
+
+    def local(self, client: Client) -> Update:
+        head = self.head(client.model)
+        w = client.fit(start=self.model_for(client))
+        return client.update(body=head.outside(w), weight=self.weight(client), keep={"head": head.of(w)})
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        return {"body": cohort.mean("body")}
+
+    def model_for(self, client: Client) -> Tensor:
+        return self.head(client.model).join(client.kept["head"], client.received["body"])

@@ -1,0 +1,92 @@
+"""L2GD: local steps while a coin shows 0, steps towards the mean of all models while it shows 1.
+
+Source: Hanzely, Richtarik, "Federated Learning of a Mixture of Global and Local Models", 2020,
+arXiv 2002.05516, Algorithm 1. Objective: 1/n sum_k F_k(x_k) + lambda/(2n) sum_k ||x_k - xbar||^2.
+
+A coin shows 1 with probability p. 0: x_k <- x_k - eta grad F_k(x_k), with eta = alpha / (n (1 - p));
+1: x_k <- x_k - theta (x_k - xbar), with theta = alpha lambda / (n p) = eta lambda (1 - p) / p.
+Averaging leaves xbar as it is, so only a 1 that follows a 0 needs an exchange. A round is what lies between
+two: client: the last 1s, with the xbar that it receives, then the next 0s; sends x_k. Server: xbar = mean of
+the x_k, and tosses the coin until it has shown its 1s, and then its 0s: geometric numbers of both.
+*Reduces to* Local when lambda = 0, to uniform FedAvg when theta = 1 (a larger one counts as 1).
+*State*: server xbar and both numbers; client x_k. *Traffic*: 1 P and the ones and the zeros down, 1 P up.
+*Newcomer*: xbar.
+*Work*: gradients of all batches of E epochs are computed, of which on average 1/p become steps; the rest, and
+0s beyond the last batch, are lost. With p = 1 / (E n_k / B) a round has about as many local steps as with
+other methods; theta changes with p, so choose lambda with it.
+*Differs from the paper in*: stochastic gradients; those who take part stand for all, and a client that was
+away makes up for the last 1s alone; 1/p zeros in the first round. The training loss is that of steps taken.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflow.local.client import Batch, Client, SGDState, Update
+from fedflow.methods.base import Cohort, Passes, Server
+from fedflow.methods.personal._personal import Personal
+from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+
+@register("l2gd", "L2GD")
+class L2GD(Personal):
+    newcomer: ClassVar[Mapping[str, str]] = {"model": "mean"}
+
+    lam: float = option(
+        0.5, "pull towards the mean", symbol="lambda", ge=0, grid=(0.1, 0.5, 1, 10),
+        source="code of FedRep: 0.5",
+    )  # fmt: skip
+    p: float = option(
+        0.1, "probability of a step towards the mean", symbol="p", gt=0, lt=1, grid=(0.1, 0.4, 0.9),
+        source="code of FedRep: 0.9",
+    )  # fmt: skip
+
+    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
+        return {"model": initial}
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+        x = initial(0)
+        return {"mean": x, "ones": x.new_tensor(0), "zeros": x.new_tensor(round(1 / self.p))}
+
+    def toss(self, rng: np.random.Generator) -> tuple[int, int]:
+        """The ones and the zeros of the next round."""
+        return int(rng.geometric(1 - self.p)), int(rng.geometric(self.p))
+
+    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
+        return dict(server)
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        return Passes(min(epochs, float(server["zeros"]) / steps))
+
+    def local(self, client: Client) -> Update:
+        def step(now: tuple[SGDState, Tensor], batch: Batch) -> tuple[tuple[SGDState, Tensor], Tensor]:
+            x, zeros = now
+            found = client.gradient(x.w, batch)
+            moved = client.descend(x, found)
+            x = SGDState(torch.where(zeros > 0, moved.w, x.w), moved.velocity)
+            return (x, zeros - 1), found.loss * (zeros > 0)
+
+        zeros, steps = client.received["zeros"], client.steps()
+        x = client.trained = client.run_steps(step, (client.initial_state(self.pulled(client)), zeros))[0].w
+        client.train_loss = client.train_loss * steps / torch.minimum(steps, zeros).clamp(min=1)
+        return client.update(model=x, weight=1.0, keep={"model": x})
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        mean = cohort.mean("model")
+        ones, zeros = self.toss(cohort.rng)
+        return {"mean": mean, "ones": mean.new_tensor(ones), "zeros": mean.new_tensor(zeros)}
+
+    def model_for(self, client: Client) -> Tensor:
+        return client.received["mean"] if self.served == "global" else self.pulled(client)
+
+    def pulled(self, client: Client) -> Tensor:
+        """x_k after the ones of the round."""
+        ones = client.received["ones"]
+        theta = torch.ones_like(ones, dtype=torch.float64) * (client.lr * self.lam * (1 - self.p) / self.p)
+        pull = 1 - (1 - theta.clamp(max=1)).to(ones) ** ones
+        return torch.lerp(client.kept["model"], client.received["mean"], pull)

@@ -1,0 +1,59 @@
+"""LG-FedAvg: clients learn representations of their own, and share the upper layers that read them.
+
+Source: Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency, "Think Locally, Act Globally:
+Federated Learning with Local and Global Representations", 2020, arXiv 2001.01523, Algorithm 1.
+
+Client: SGD on its own body and the received head together, sends the head. Server: averages heads with
+weights p_k. P_head are the layers shared: as the authors' code has it the last two where the architecture
+tells them apart (LeNet-5: fc2 and fc3, 11,014 parameters), else its classifier.
+*Reduces to* FedAvg when all is shared, to Local when nothing is; FedPer shares the other part.
+*State*: server head; client body. *Traffic*: P_head down, P_head up. *Newcomer*: the head and the first body.
+*Differs from the paper in*: it starts from the initial model (the authors start from one that FedAvg
+trained), weights by n_k (their code: weighting: uniform), and keeps no best model by its test accuracy.
+"""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedflow.local.client import Client, Update
+from fedflow.methods.averaging._averaging import Averaging
+from fedflow.methods.base import Cohort, Server
+from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel, Part
+from fedflow.settings import option
+
+
+@register("lg_fedavg", "LG-FedAvg")
+class LGFedAvg(Averaging):
+    serves: ClassVar[str] = "personal"
+
+    shared: list[str] | None = option(
+        None,
+        "name patterns of the shared parameters; null = the architecture's upper layers",
+        source="authors' code: the last num_layers_keep",
+    )
+
+    def head(self, model: FlatModel) -> Part:
+        return model.part(*(model.shared_patterns if self.shared is None else self.shared))
+
+    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
+        return {"body": self.head(model).outside(initial)}
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+        return {"head": self.head(model).of(initial(0))}
+
+    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
+        return {"head": server["head"]}
+
+    def local(self, client: Client) -> Update:
+        head = self.head(client.model)
+        w = client.fit(start=self.model_for(client))
+        return client.update(head=head.of(w), weight=self.weight(client), keep={"body": head.outside(w)})
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        return {"head": cohort.mean("head")}
+
+    def model_for(self, client: Client) -> Tensor:
+        return self.head(client.model).join(client.received["head"], client.kept["body"])

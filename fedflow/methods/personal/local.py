@@ -1,0 +1,50 @@
+"""Local (SOLO): every client trains its own copy of the initial model and sends nothing.
+
+The lower bound that every personalised method must beat. Source: folklore; SOLO of the clustered-FL theses.
+
+Client: v_k <- E epochs of SGD from v_k. Server: nothing.
+*Reduces to* SGD on all data when there is a single client.
+*State*: client v_k. *Traffic*: none. *Newcomer*: trains alone from the common initial model.
+*Epoch budget*: a client trains only in rounds whose cohort it belongs to, E epochs each time, so that
+every method of a comparison does the same local work; ``everyone`` trains all clients in every round.
+"""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from fedflow.local.client import Client, Update
+from fedflow.methods.base import Cohort, Method, Server
+from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+
+@register("local", "Local")
+class LocalOnly(Method):
+    serves: ClassVar[str] = "personal"
+
+    everyone: bool = option(False, "train all clients in every round, whatever the participation rate")
+
+    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
+        return {"model": initial}
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+        return {}
+
+    def plan(self, rng: np.random.Generator, chances: np.ndarray, size: int, server: Server) -> np.ndarray:
+        return np.arange(len(chances)) if self.everyone else super().plan(rng, chances, size, server)
+
+    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
+        return {}
+
+    def local(self, client: Client) -> Update:
+        return client.update(keep={"model": client.fit(start=client.kept["model"])})
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        return server
+
+    def model_for(self, client: Client) -> Tensor:
+        return client.kept["model"]

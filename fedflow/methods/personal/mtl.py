@@ -1,0 +1,69 @@
+"""MTL: every client keeps a model of its own, which is pulled towards the mean of all (mean-regularised).
+
+Source: Evgeniou, Pontil, "Regularized Multi-Task Learning", KDD 2004; as a federated method Smith, Chiang,
+Sanjabi, Talwalkar, "Federated Multi-Task Learning" (MOCHA), NeurIPS 2017, arXiv 1705.10467, section 3.1.
+Objective: sum_k F_k(w_k) + lambda (||W||_F^2 + tr(W Omega W^T)) over the clients' models W = [w_1 .. w_m],
+with Omega = I - 11^T/m, which makes the second term sum_k ||w_k - mean||^2.
+
+Client: w_k <- E epochs of SGD on F_k(w) + lambda (||w||^2 + ||w - mean||^2) from its own w_k, the received
+mean held fixed; sends w_k. Server: mean of what came back, which nobody takes over.
+*Reduces to* Local when lambda = 0.
+*State*: server mean; client w_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: the mean.
+*Ambiguous*: the weight, 10^-f with f one more than the digits of P, is that of public code, which however
+takes Omega as a matrix of ones. The mean is that of the last cohort.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedflow.local.client import Batch, Client, Update
+from fedflow.methods.averaging._averaging import Averaging
+from fedflow.methods.base import Cohort, Server
+from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+
+@register("mtl", "MTL")
+class MTL(Averaging):
+    serves: ClassVar[str] = "personal"
+    newcomer: ClassVar[Mapping[str, str]] = {"model": "mean"}
+
+    weighting: str = option(
+        "uniform", "weights p_k of the mean: the same for all, or n_k", symbol="p_k",
+        choices=("uniform", "samples"), source="Omega",
+    )  # fmt: skip
+    lam: float | None = option(
+        None, "weight of both penalties; null = 10^-f, 1e-6 for LeNet-5", symbol="lambda", ge=0,
+        source="code of LG-FedAvg and of Sub-FedAvg",
+    )  # fmt: skip
+
+    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
+        return {"model": initial}
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+        return {"mean": initial(0)}
+
+    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
+        return {"mean": server["mean"]}
+
+    def penalty(self, model: FlatModel) -> float:
+        """lambda"""
+        return 10.0 ** -(len(str(model.parameters)) + 1) if self.lam is None else self.lam
+
+    def local(self, client: Client) -> Update:
+        mean, lam = client.received["mean"], self.penalty(client.model)
+
+        def loss(w: Tensor, batch: Batch) -> Tensor:
+            return client.loss(w, batch) + lam * (w.square().sum() + (w - mean).square().sum())
+
+        w = client.fit(loss, start=client.kept["model"])
+        return client.update(model=w, weight=self.weight(client), keep={"model": w})
+
+    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+        return {"mean": cohort.mean("model")}
+
+    def model_for(self, client: Client) -> Tensor:
+        return client.kept["model"]

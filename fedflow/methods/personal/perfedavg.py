@@ -1,0 +1,83 @@
+"""Per-FedAvg: learns a model from which every client is well served after one gradient step on its own data.
+
+Source: Fallah, Mokhtari, Ozdaglar, "Personalized Federated Learning with Theoretical Guarantees: A
+Model-Agnostic Meta-Learning Approach", NeurIPS 2020, arXiv 2002.07948, Algorithm 1.
+Objective: mean_k F_k(w - alpha grad F_k(w)).
+
+Client, with batches D, D', D'' in every local step: w' = w - alpha grad F(w; D), v = grad F(w'; D');
+first order: w <- w - beta v; Hessian-free:
+w <- w - beta (v - alpha (grad F(w + delta v; D'') - grad F(w - delta v; D'')) / (2 delta)).
+Server: as uniform FedAvg. A client is served the global model after a step of size alpha on all its data.
+*Reduces to* uniform FedAvg with learning rate beta when alpha = 0.
+*State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model after a step on its own data.
+*Rates*: without a number beta is the client learning rate of the round, with its decay; a beta that is given,
+and alpha, which belongs to the objective, are the same in every round.
+*Ambiguous*: the three batches come from orders of their own, so that a round has as many steps as with
+FedAvg (other code takes consecutive batches, for half as many); momentum is that of the meta-gradient.
+"""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedflow.local.client import Batch, Client, SGDState, Step, Update
+from fedflow.local.training import LocalTraining
+from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.base import Passes, Server
+from fedflow.methods.registry import register
+from fedflow.settings import option
+
+
+@register("perfedavg", "Per-FedAvg")
+class PerFedAvg(FedAvg):
+    serves: ClassVar[str] = "personal"
+
+    weighting: str = option(
+        "uniform", "weights p_k of the average: n_k, or the same for all", symbol="p_k",
+        choices=("samples", "uniform"), source="Algorithm 1: uniform",
+    )  # fmt: skip
+    alpha: float = option(0.01, "step size of the adaptation", symbol="alpha", ge=0, source="section 5")
+    beta: float | None = option(
+        None, "step size of the meta-gradient; null = the client learning rate", symbol="beta", gt=0,
+        source="section 5: 0.001",
+    )  # fmt: skip
+    order: str = option(
+        "first", "meta-gradient without second derivatives, or with them from differences of gradients",
+        choices=("first", "hessian_free"), source="section 5: FO and HF",
+    )  # fmt: skip
+    delta: float = option(
+        1e-3, "half the distance of the two gradients of hessian_free", symbol="delta", gt=0
+    )
+    adaptation: int = option(1, "steps on its own data before a client is served", ge=0)
+
+    def streams(self, training: LocalTraining) -> dict[str, int]:
+        return dict.fromkeys(self.batches(), training.epochs)
+
+    def batches(self) -> tuple[str, ...]:
+        """The streams of D', D and, where it is used, D''."""
+        return ("batches", "inner", "hessian") if self.order == "hessian_free" else ("batches", "inner")
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        """One of every stream, two of the last one of hessian_free."""
+        return Passes(epochs * 4 / 3 if self.order == "hessian_free" else epochs)
+
+    def local(self, client: Client) -> Update:
+        def step(now: SGDState, outer: Batch, inner: Batch, *hessian: Batch) -> tuple[SGDState, Tensor]:
+            w = now.w
+            v, loss, buffers = client.gradient(w - self.alpha * client.gradient(w, inner).gradient, outer)
+            for batch in hessian:
+                ahead, (behind, loss, buffers) = (
+                    client.gradient(w + d * v, batch) for d in (self.delta, -self.delta)
+                )
+                v = v - self.alpha * (ahead.gradient - behind) / (2 * self.delta)
+            return client.descend(now, Step(v, loss, buffers), lr=self.beta), loss
+
+        start = client.initial_state(client.received["model"])
+        client.trained = client.run_steps(step, start, self.batches()).w
+        return client.update(model=client.trained, weight=self.weight(client))
+
+    def model_for(self, client: Client) -> Tensor:
+        w = client.received["model"]
+        for _ in range(self.adaptation):
+            w = w - self.alpha * client.full_gradient(w)
+        return w

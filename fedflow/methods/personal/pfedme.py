@@ -1,0 +1,79 @@
+"""pFedMe: each client's model stays near the global one, which moves along gradients of Moreau envelopes.
+
+Source: Dinh, Tran, Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020,
+arXiv 2006.08848, Algorithm 1. Objective: sum_k p_k min_theta (F_k(theta) + lambda/2 ||theta - w||^2).
+
+Client, from w_k = theta_k = w_t, on every batch: theta_k <- K steps of size eta_p on this batch towards
+argmin F_k(theta) + lambda/2 ||theta - w_k||^2; w_k <- w_k - eta lambda (w_k - theta_k). Sends w_k.
+Server: w_{t+1} = (1 - beta) w_t + beta sum_k p_k w_k. Served is theta_k.
+*Reduces to* FedAvg with learning rate eta_p when K = 1 and eta lambda = 1; theta_k = w_k as lambda grows.
+*State*: server w; client theta_k (to be served). *Traffic*: 1 P down, 1 P up. *Newcomer*: theta = w_t.
+*Differs from the paper in*: E epochs of batches (the authors take R = 20 batches). As in Algorithm 1 only the
+cohort trains; the authors' code trains everybody and averages the cohort. Its decay of 0.001 theta is
+`training.weight_decay`, which reaches the inner steps alone; momentum has no part in either step.
+*Rates*: eta decays with `training.lr_decay`; an eta_p that is given is the same in every round.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedflow.local.client import Batch, Client, SGDState, Update
+from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.base import Passes, Server
+from fedflow.methods.personal._personal import Personal
+from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+
+@register("pfedme", "pFedMe")
+class PFedMe(Personal, FedAvg):
+    newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
+
+    lam: float = option(
+        15.0, "pull of the personal towards the global model", symbol="lambda", ge=0,
+        grid=(5, 10, 15, 20, 30), source="section 5",
+    )  # fmt: skip
+    inner_steps: int = option(
+        5, "steps of the personal model on every batch", symbol="K", ge=1, grid=(1, 3, 5, 7)
+    )
+    personal_lr: float | None = option(
+        0.09, "learning rate of the personal model; null = as the global one", symbol="eta_p", gt=0,
+        source="authors' code: 0.09 to 0.1",
+    )  # fmt: skip
+    server_lr: float = option(
+        1.0,
+        "weight of the mean in the next global model",
+        symbol="beta",
+        gt=0,
+        grid=(1, 2),
+        source="section 5",
+    )
+
+    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
+        return {"personal": initial}
+
+    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+        return Passes(self.inner_steps * epochs)
+
+    def local(self, client: Client) -> Update:
+        def step(now: tuple[Tensor, Tensor], batch: Batch) -> tuple[tuple[Tensor, Tensor], Tensor]:
+            w, theta = now
+
+            def envelope(theta: Tensor, batch: Batch) -> Tensor:
+                return client.loss(theta, batch) + self.lam / 2 * (theta - w).square().sum()
+
+            for _ in range(self.inner_steps):
+                found = client.gradient(theta, batch, envelope)
+                theta = client.descend(SGDState(theta, None), found, lr=self.personal_lr).w
+            w_next = client.model.with_buffers(w - client.lr * self.lam * (w - theta), theta)
+            return (w_next, theta), found.loss
+
+        start = client.received["model"]
+        w_k, client.trained = client.run_steps(step, (start, start))
+        return client.update(model=w_k, weight=self.weight(client), keep={"personal": client.trained})
+
+    def model_for(self, client: Client) -> Tensor:
+        return client.received["model"] if self.served == "global" else client.kept["personal"]

@@ -1,0 +1,265 @@
+"""FeSEM: assignments and centres by hand, Lloyd's algorithm, its first round, and FedAvg with one centre.
+
+With curves (1, b), a learning rate of 1 and one step, every client sends W_k = b_k wherever it starts.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+from support import Ran, follow, prepare_run, products, quadratics, run, with_cohorts
+from torch import Tensor
+
+from fedflow.errors import BadInput
+from fedflow.methods import build_method
+from fedflow.methods.clustered.fesem import FeSEM
+from fedflow.seeding import torch_seed
+from fedflow.simulation.federation import Federation
+from fedflow.simulation.gathered import Gathered
+from fedflow.simulation.job import ClientResult, Trained
+
+JUMP = {"epochs": 1, "lr": 1}
+
+
+def numbers(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)[:, None]
+
+
+def points(values: Sequence[float]) -> Federation:
+    """Clients that send these."""
+    return quadratics(tuple((1, b) for b in values), (1,) * len(values), start=0)
+
+
+def fesem(values: list[float], centres: list[float], cohort: str = "loop", **hyper: Any) -> Ran:
+    """One round from given centres, to which the clients are assigned in turn."""
+    method = build_method("fesem", {"centres": len(centres)} | hyper)
+    simulation = prepare_run(method, points(values), rounds=2, training=JUMP, cohort=cohort)
+    simulation.state.server |= {
+        "models": numbers(*centres, 0), "assignment": torch.arange(len(values)) % len(centres)
+    }  # fmt: skip
+    return follow(simulation)
+
+
+def test_assignments_and_centres(cohort: str) -> None:
+    """Stable from the first round on, with the objective 0.625."""
+    ran = fesem([0, 1, 4, 6], [1, 3], cohort)
+    for assignment, models in zip(ran.server("assignment"), ran.server("models")):
+        assert assignment == [0, 0, 1, 1]
+        assert models == [0.5, 5, 2.75]
+    w, centres = numbers(0, 1, 4, 6), numbers(0.5, 5)
+    distances = FeSEM.parse({}).distances(w, centres, points([0]).model)
+    assert float(distances.amin(1).mean()) == 0.625
+    assert ran.outcome().scores.cluster.tolist() == [0, 0, 1, 1]
+    assert {j: float(w) for j, w in ran.outcome().models.items()} == {0: 0.5, 1: 5}
+
+
+def test_squared_distances_of_models() -> None:
+    """In the plane: of the models (0, 0), (1, 0), (4, 4) and (5, 5) to the centres (0, 1) and (3, 3)."""
+    w = torch.tensor([[0, 0], [1, 0], [4, 4], [5, 5]])
+    distances = FeSEM.parse({}).distances(w, torch.tensor([[0, 1], [3, 3]]), products().model)
+    assert distances.tolist() == [[1, 18], [2, 13], [25, 2], [41, 8]]
+
+
+def test_rounds_are_those_of_lloyd(cohort: str) -> None:
+    """Scikit-learn's k-means from the same centres ends where FeSEM does."""
+    values, centres = list(np.random.default_rng(0).normal(size=30) * 3), [-1.0, 0.2, 0.1]
+    method = build_method("fesem", {"centres": 3})
+    simulation = prepare_run(method, points(values), rounds=20, training=JUMP, cohort=cohort)
+    simulation.state.server |= {"models": numbers(*centres, 0), "assignment": torch.arange(30) % 3}
+    ran = follow(simulation)
+    lloyd = KMeans(3, init=np.array(centres)[:, None], n_init=1).fit(np.array(values)[:, None])
+    assert ran.server("models")[-1][:3] == pytest.approx(lloyd.cluster_centers_[:, 0].tolist(), abs=1e-9)
+    w = numbers(*values)
+    objectives = [float(torch.cdist(w, s["models"][:3]).square().amin(1).mean()) for s in ran.servers]
+    assert all(later <= earlier for earlier, later in pairwise(objectives))
+    assert objectives[-1] == pytest.approx(lloyd.inertia_ / 30)
+
+
+def test_the_first_centres_are_far_apart(cohort: str) -> None:
+    """The farthest from the mean 2.75 is 6, the farthest from that 0; one assignment makes 0, 1 | 4, 6."""
+    ran = run("fesem", points([0, 1, 4, 6]), rounds=1, training=JUMP, cohort=cohort)
+    assert ran.server("models") == [[5, 0.5, 2.75]]
+    assert ran.server("assignment") == [[1, 1, 0, 0]]
+
+
+@pytest.mark.parametrize(("iterations", "centres"), [(1, [12, 4]), (2, [11, 8 / 3]), (5, [10.2, 0.5])])
+def test_the_first_round_has_several_iterations(iterations: int, centres: list[float]) -> None:
+    """18, 9, 9, 8, 7 | 1, 0 in the end; so it is after rounds with one each, where clients send the same."""
+    values = [7, 18, 1, 9, 9, 0, 8]
+    one = run("fesem", points(values), {"first_iterations": iterations}, rounds=1, training=JUMP)
+    more = run("fesem", points(values), {"first_iterations": 1}, rounds=iterations, training=JUMP)
+    assert one.server("models")[-1][:2] == pytest.approx(centres)
+    assert one.server("models")[-1] == pytest.approx(more.server("models")[-1])
+
+
+def test_a_centre_without_clients_goes_to_the_farthest_model() -> None:
+    """Three clients share both centres' places: 0.9 is far from 0 and 0.1, and gets the empty one."""
+    values, lost = (
+        [0, 0.1, 0.9],
+        {"models": numbers(0, 50, 0), "assignment": torch.zeros(3, dtype=torch.int64)},
+    )
+    ended = {}
+    for empty in ("farthest", "keep"):
+        simulation = prepare_run("fesem", points(values), {"empty": empty}, rounds=1, training=JUMP)
+        simulation.state.server |= lost
+        ended[empty] = follow(simulation).server("models")[0][:2]
+    assert ended["farthest"] == pytest.approx([0.05, 0.9])
+    assert ended["keep"] == pytest.approx([1 / 3, 50])
+
+
+def test_more_centres_than_participants_fill_up_later() -> None:
+    method = with_cohorts(build_method("fesem"), [[0], [1, 2]])
+    ran = run(method, points([0, 1, 9]), rounds=2, training=JUMP)
+    assert ran.server("assignment") == [[0, 2, 2], [0, 0, 1]]
+    assert ran.server("models")[-1] == pytest.approx([1, 9, 11 / 3])
+
+
+def test_those_who_do_not_take_part_keep_their_centre(cohort: str) -> None:
+    """0, 1 | 4, 6 first; then only 1 and 6 train, and the centres are theirs."""
+    method = with_cohorts(build_method("fesem"), [[0, 1, 2, 3], [1, 3]])
+    ran = run(method, points([0, 1, 4, 6]), rounds=2, training=JUMP, cohort=cohort)
+    assert ran.server("models")[-1] == [6, 1, 3.5]
+    assert ran.server("assignment")[-1] == [1, 1, 0, 0]
+
+
+def test_weights_of_a_centre() -> None:
+    clients = quadratics(((1, 0), (1, 1), (1, 8)), (10, 30, 10), start=0)
+    for weighting, centre in (("samples", 0.75), ("uniform", 0.5)):
+        ran = run("fesem", clients, {"weighting": weighting}, rounds=1, training=JUMP)
+        assert sorted(ran.server("models")[0][:2]) == pytest.approx([centre, 8])
+
+
+def test_a_newcomer_chooses_with_one_step() -> None:
+    """From the mean 2.75 a step of 1 ends at what it would send."""
+    method = with_cohorts(build_method("fesem"), [[0, 1, 2, 3]])
+    ran = run(method, points([0, 1, 4, 6, 4.5, -7]), rounds=1, training=JUMP)
+    assert ran.outcome().scores.cluster.tolist() == [1, 1, 0, 0, 0, 1]
+    assert {j: float(w) for j, w in ran.outcome().models.items()} == {0: 5, 1: 0.5}
+
+
+def test_it_trains_from_the_mean_of_all_centres(cohort: str) -> None:
+    """Client 3 joins in the second round, from (2 * 0.5 + 6) / 3, and goes half its way to 1."""
+    method = with_cohorts(build_method("fesem"), [[0, 1, 2], [3]])
+    half = run(method, points([0, 2, 12, 1]), rounds=2, training={"epochs": 1, "lr": 0.5}, cohort=cohort)
+    assert half.server("models")[0] == pytest.approx([6, 0.5, 7 / 3])
+    assert half.server("models")[1][:2] == pytest.approx([6, 5 / 3])
+    assert half.server("assignment")[1] == [1, 1, 0, 1]
+
+
+def test_only_some_parameters_can_be_compared(federation: Federation) -> None:
+    """Of zeros and ones, whose squared distance is the number of what counts; buffers never do."""
+    model = federation.model
+    w = torch.stack([torch.zeros(model.size), torch.ones(model.size)])
+    for compared, count in ((None, model.size), (["*"], model.size), (["layers.last.*"], 170)):
+        distances = FeSEM.parse({"compared": compared}).distances(w, w[:1], model)
+        assert distances[:, 0].tolist() == [0, count]
+
+
+def test_with_one_centre_it_is_uniform_fedavg(federation: Federation, cohort: str) -> None:
+    half: dict[str, Any] = {"participation": 0.5, "training": {"batch_size": 8}, "cohort": cohort}
+    one = run("fesem", federation, {"centres": 1}, **half)
+    plain = run("fedavg", federation, {"weighting": "uniform"}, **half)
+    centre, w = one.servers[-1]["models"][0], plain.servers[-1]["model"]
+    torch.testing.assert_close(centre, w, rtol=0, atol=1e-6)
+
+
+def test_centres_in_the_plane() -> None:
+    """(0, 0), (1, 0) | (4, 4), (5, 5) from (0, 1) and (3, 3): the objective goes from 3.25 to 0.375."""
+    w = torch.tensor([[0.0, 0], [1, 0], [4, 4], [5, 5]])
+    federation, method = products(), build_method("fesem")
+    sent = [ClientResult(k, 0, 1.0, {}, {}, {"model": row}, 0, 0.0) for k, row in enumerate(w)]
+    cohort = Gathered([Trained(sent, [])], federation.model, np.ones(4), np.random.default_rng(0))
+    models = torch.tensor([[0.0, 1], [3, 3], [0, 0]])
+    server = {"models": models, "assignment": torch.tensor([0, 1, 0, 1]), "round": torch.tensor(3)}
+    after = method.aggregate(server, cohort)
+    assert after["assignment"].tolist() == [0, 0, 1, 1]
+    assert after["models"].tolist() == [[0.5, 0], [4.5, 4.5], [2.5, 2.25]]
+    objectives = [float(torch.cdist(w, c[:2]).square().amin(1).mean()) for c in (models, after["models"])]
+    assert objectives == pytest.approx([3.25, 0.375])
+
+
+def test_assignments_last_until_the_next_ones(cohort: str) -> None:
+    """Clients 2 and 3 change places with those of 0 and 1 in the second round, but not yet their centres."""
+    start = {"models": numbers(0.5, 5, 2.75), "assignment": torch.tensor([0, 1, 0, 1])}
+    ends = []
+    for every in (1, 2):
+        hyper = {"recluster_every": every}
+        simulation = prepare_run("fesem", points([0, 1, 4, 6]), hyper, rounds=2, training=JUMP, cohort=cohort)
+        simulation.state.server |= start | {"round": torch.tensor(1)}
+        ends.append(follow(simulation).server("assignment"))
+    assert ends == [[[0, 0, 1, 1]] * 2, [[0, 1, 0, 1], [0, 0, 1, 1]]]
+
+
+def test_who_is_new_is_assigned_at_any_time() -> None:
+    method = with_cohorts(build_method("fesem", {"recluster_every": 9}), [[0, 2], [0, 1, 3]])
+    ran = run(method, points([0, 1, 4, 6]), rounds=2, training=JUMP)
+    assert ran.server("assignment") == [[0, 2, 1, 2], [0, 0, 1, 1]]
+
+
+def test_the_first_parts_may_be_random(cohort: str) -> None:
+    hyper = {"first": "random", "recluster_every": 2}
+    ran = run("fesem", points([0, 1, 4, 6]), hyper, rounds=3, training=JUMP, cohort=cohort)
+    one, two, three = ran.server("assignment")
+    assert sorted(one) == [0, 0, 1, 1] and one == two and three in ([0, 0, 1, 1], [1, 1, 0, 0])
+    w, r = numbers(0, 1, 4, 6), torch.tensor(one)
+    assert ran.server("models")[0][:2] == [float(w[r == j].mean()) for j in (0, 1)]
+
+
+# FedSEM as FLT ran it
+
+
+def test_all_models_are_clustered_and_weighted_by_samples() -> None:
+    """In the plane, from the means (0, 0) and (4, 4); clients 0 and 3 are absent."""
+    w = torch.tensor([[0.2, 0.0], [4, 4], [0.1, 0.3]])
+    sent = [ClientResult(k, 0, 1.0, {}, {}, {"model": row}, 0, 0.0) for k, row in zip((1, 2, 4), w)]
+    sizes = np.array([10, 30, 20, 20, 40])
+    cohort = Gathered([Trained(sent, [])], products().model, sizes, np.random.default_rng(0))
+    server = {
+        "models": torch.tensor([[0.0, 0], [4.2, 4.2], [1, 1]]), "assignment": torch.tensor([0, 1, 0, 1, 1]),
+        "means": torch.tensor([[0.0, 0], [4, 4]]), "round": torch.tensor(3),
+    }  # fmt: skip
+    for weighting, first in (("uniform", [0.1, 0.1]), ("samples", [0.125, 0.15])):
+        method = build_method("fesem", {"cluster_over": "all", "weighting": weighting})
+        after = method.aggregate(dict(server), cohort)
+        assert after["assignment"].tolist() == [0, 0, 1, 1, 0]
+        torch.testing.assert_close(after["models"][:2], torch.tensor([first, [4.1, 4.1]]))
+        torch.testing.assert_close(after["means"], torch.tensor([[0.1, 0.1], [4.1, 4.1]]))
+
+
+def test_the_absent_start_with_the_common_model(cohort: str) -> None:
+    """From 0, clients 0 and 1 go to 9 and 8: client 2, who is absent, is alone with the first model."""
+    method = with_cohorts(build_method("fesem", {"cluster_over": "all"}), [[0, 1], [2]])
+    ran = run(method, points([9, 8, 7]), rounds=2, training=JUMP, cohort=cohort)
+    assert ran.server("assignment")[0] == [1, 1, 0]
+    assert ran.server("models")[0] == pytest.approx([0, 8.5, 17 / 3])
+    assert ran.server("assignment")[1] == [1, 1, 0]  # of 8.5, 8.5, 7
+    assert ran.server("models")[1] == pytest.approx([7, 8.5, 8])
+
+
+def test_with_one_centre_of_all_clients_it_is_damped_fedavg(federation: Federation, cohort: str) -> None:
+    """w + sum over the cohort of p_k (w_k - w), p_k = n_k over all clients' samples."""
+    more: dict[str, Any] = {
+        "participation": 0.5,
+        "training": {"batch_size": 8},
+        "rounds": 1,
+        "cohort": cohort,
+    }
+    hyper = {"centres": 1, "cluster_over": "all", "weighting": "samples"}
+    one = run("fesem", federation, hyper, **more)
+    plain = run("fedavg", federation, **more)
+    sizes = federation.partition.sizes
+    share = sizes[one.rounds[0].cohort].sum() / sizes.sum()
+    first = federation.model.init(torch_seed(0, "initial model", 0))
+    expected = first + share * (plain.servers[0]["model"] - first)
+    torch.testing.assert_close(one.servers[0]["models"][0], expected, rtol=0, atol=1e-6)
+
+
+def test_options_of_the_cohort_are_refused_where_all_are_clustered() -> None:
+    with pytest.raises(BadInput, match=r"method.first: 'random' .* farthest where cluster_over is all"):
+        build_method("fesem", {"cluster_over": "all", "first": "random"})
+    with pytest.raises(BadInput, match=r"method.centres: 3 .* at most 2, the clients"):
+        run("fesem", points([1, 2]), {"cluster_over": "all", "centres": 3}, training=JUMP)

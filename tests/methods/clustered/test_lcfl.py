@@ -1,0 +1,102 @@
+"""LCFL on F_k(w) = (w - c_k)^2 / 2: a learning rate of 1 makes w_k = c_k, so D_ij = (c_i - c_j)^2."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import Ran, quadratics, run
+
+from fedflow.errors import BadInput
+from fedflow.methods import build_method
+from fedflow.methods.clustered.lcfl import LCFL, between
+from fedflow.simulation.federation import Federation
+
+C = (0, 0.4, 5, 5.6)
+JUMP = {"epochs": 1, "lr": 1}
+SGD = {"epochs": 1, "batch_size": 8, "lr": 0.1}
+
+
+def points(centres: tuple[float, ...] = C, newcomers: int = 0) -> Federation:
+    federation = quadratics(tuple((1, c) for c in centres), (10,) * len(centres))
+    object.__setattr__(federation.partition, "newcomers", newcomers)
+    return federation
+
+
+def lcfl(hyper: dict[str, Any], federation: Federation, **more: Any) -> Ran:
+    return run("lcfl", federation, {"warmup": 1} | hyper, **{"training": JUMP, "rounds": 1} | more)
+
+
+def test_distances_of_losses() -> None:
+    """F_i(w) = (w - c_i)^2 / 2 + 0.1 i: the constants cancel."""
+    c = torch.tensor([0, 0.4, 5], dtype=torch.float64)
+    losses = (c - c[:, None]).square() / 2 + 0.1 * torch.arange(3)[:, None]
+    expected = torch.tensor([[0, 0.16, 25], [0.16, 0, 21.16], [25, 21.16, 0]], dtype=torch.float64)
+    torch.testing.assert_close(between(losses), expected)
+
+
+def test_distances_are_symmetric_and_zero_between_equal_clients() -> None:
+    losses = torch.rand(6, 6, generator=torch.Generator().manual_seed(0))
+    losses[3], losses[:, 3] = losses[2], losses[:, 2].clone()
+    losses[3, 3] = losses[2, 2]
+    d = between(losses)
+    assert torch.equal(d, d.T) and not d.diagonal().any() and (d >= 0).all() and d[2, 3] == 0
+
+
+@pytest.mark.parametrize("distance", ["loss", "model", "update"])
+def test_each_cluster_trains_a_model_of_its_own(distance: str, cohort: str) -> None:
+    """From 2.75, the mean after the warm-up, where both clusters start. Updates from 2 differ in sign."""
+    clients = quadratics(tuple((1, c) for c in C), (10,) * 4, start=2)
+    ran = lcfl({"distance": distance}, clients, cohort=cohort)
+    assignment, models = ran.server("assignment")[0], ran.server("models")[0]
+    assert assignment in ([0, 0, 1, 1], [1, 1, 0, 0])
+    assert [models[z] for z in assignment] == pytest.approx([0.2, 0.2, 5.3, 5.3])
+    assert ran.outcome().scores.cluster.tolist() == assignment
+    half = lcfl({"distance": distance}, clients, training=JUMP | {"lr": 0.5}, cohort=cohort)
+    warm = (2 + 2.75) / 2
+    assert [half.server("models")[0][z] for z in assignment] == pytest.approx(
+        [(warm + c) / 2 for c in (0.2, 0.2, 5.3, 5.3)]
+    )
+
+
+def test_introductions_cost_the_warm_up_and_all_models_to_all(federation: Federation) -> None:
+    ran = run("lcfl", federation, {"warmup": 2}, rounds=1, training=SGD)
+    metrics, p = ran.outcome().metrics, federation.model.size
+    assert metrics["introduction_bytes_down"] == 4 * (2 * 8 * p + 8 * 8 * p)
+    assert metrics["introduction_bytes_up"] == 4 * (2 * 8 * p + 8 * 8)
+
+
+def test_one_cluster_goes_on_as_fedavg(federation: Federation, cohort: str) -> None:
+    """Full batches are the same in every round, so the warm-up is a first round."""
+    whole = {"batch_size": 0, "lr": 0.1}
+    one = run("lcfl", federation, {"clusters": 1, "warmup": 2}, training=whole, rounds=2, cohort=cohort)
+    plain = run("fedavg", federation, training=whole, rounds=4, cohort=cohort)
+    torch.testing.assert_close(one.servers[-1]["models"][0], plain.servers[-1]["model"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("distance", ["loss", "model", "update"])
+def test_newcomers_join_the_nearest_medoid(distance: str) -> None:
+    ran = lcfl({"distance": distance}, points((0, 0.4, 5, 5.6, 4.5, -0.2), newcomers=2))
+    newcomers = ran.outcome().newcomers
+    assert newcomers is not None
+    a, b = ran.servers[0]["assignment"][[0, 2]].tolist()
+    assert a != b and newcomers.cluster.tolist() == [b, a]
+
+
+def test_dbscan_finds_the_number_of_clusters_and_leaves_noise_alone() -> None:
+    """(c_i - c_j)^2 <= 1 within a group."""
+    ran = lcfl({"eps": 1.0}, points((0, 0.4, 5, 5.6, 20, 30)))
+    assert ran.server("assignment") == [[0, 0, 1, 1, 2, 3]]
+    assert ran.server("models")[0] == pytest.approx([0.2, 5.3, 20, 30])
+
+
+def test_medoids_of_dbscan_are_members_in_the_middle() -> None:
+    x = np.array([0, 0.4, 0.9, 5, 20])
+    found, medoids = LCFL.parse({"eps": 0.6}).group(np.abs(x[:, None] - x))
+    assert (found.tolist(), medoids.tolist()) == ([0, 0, 0, 1, 2], [1, 3, 4])
+
+
+def test_more_clusters_than_clients() -> None:
+    assert build_method("lcfl", {"clusters": 5}).onboarding_phases() == 6
+    with pytest.raises(BadInput, match=r"method.clusters: 5 .* at most 4"):
+        lcfl({"clusters": 5}, points())

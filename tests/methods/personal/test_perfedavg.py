@@ -1,0 +1,96 @@
+"""Per-FedAvg on the test-bed T1, and the FedAvg that it is without adaptation."""
+
+from typing import Any
+
+import pytest
+import torch
+from support import Ran, images, one_client, quadratics, run
+from torch import Tensor
+
+from fedflow.data import Dataset
+from fedflow.methods import build_method
+from fedflow.seeding import torch_seed
+from fedflow.simulation.federation import Federation
+
+T1 = {"alpha": 0.1, "beta": 0.2}
+ORDERS = {  # local models, global models of two rounds, personal models after the first
+    "first": ([0.6638, -0.3064], [0.1787, -0.00360562], [0.26083, -0.05704]),
+    "hessian_free": ([0.648878, -0.169696], [0.239591, 0.0760827930], [0.3156319, -0.0083272]),
+}
+
+
+def near(value: Any) -> Any:
+    return pytest.approx(value, rel=0, abs=1e-9)
+
+
+def served(ran: Ran) -> list[float]:
+    return [float(w) for w in ran.outcome().models.values()]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_perfedavg(order: str, cohort: str) -> None:
+    local, models, personal = ORDERS[order]
+    hyper = T1 | {"order": order}
+    ran = run("perfedavg", quadratics(), hyper, rounds=2, keep_trained=True, cohort=cohort)
+    assert ran.kept("trained")[0] == near(local)
+    assert ran.server("model") == near(models)
+    assert served(run("perfedavg", quadratics(), hyper, rounds=1, cohort=cohort)) == near(personal)
+
+
+@pytest.mark.parametrize(("order", "gradients"), [("first", (-0.45, 2.4)), ("hessian_free", (-0.405, 1.92))])
+@pytest.mark.parametrize("delta", [1e-3, 1.0])
+def test_meta_gradients(order: str, gradients: tuple[float, float], delta: float) -> None:
+    """At 1/2: (1 - alpha a) grad F(w'), without and with the first factor; for any delta on quadratics."""
+    for curve, gradient in zip(((1, 1), (2, -1)), gradients):
+        hyper = {"alpha": 0.1, "beta": None, "order": order, "delta": delta}
+        ran = run("perfedavg", quadratics((curve,), (4,)), hyper, training={"epochs": 1, "lr": 1}, rounds=1)
+        assert ran.server("model") == near([0.5 - gradient])
+
+
+def test_each_gradient_has_a_batch_of_its_own() -> None:
+    """From 0, towards 1 on D and towards 2 on D': w' = 0.5, v = -1.5, w = 0.15."""
+    zero = torch.zeros(1, dtype=torch.float64)
+    client = one_client(quadratics(((1, 1), (1, 2)), (1, 1), 0), model=zero)
+    client._index = torch.arange(2)
+    client._schedule = {"inner": [torch.tensor([0])], "batches": [torch.tensor([1])]}
+    update = build_method("perfedavg", {"alpha": 0.5, "beta": 0.1}).local(client)
+    assert float(update.vectors["model"]) == near(0.15)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_without_adaptation_it_is_uniform_fedavg(federation: Federation, order: str, cohort: str) -> None:
+    half = {"training": {"epochs": 2, "batch_size": 8, "momentum": 0.5}, "participation": 0.5}
+    meta = run("perfedavg", federation, {"alpha": 0, "beta": 0.05, "order": order}, cohort=cohort, **half)
+    half["training"] |= {"lr": 0.05}
+    plain = run("fedavg", federation, {"weighting": "uniform"}, cohort=cohort, **half)
+    assert torch.equal(meta.servers[-1]["model"], plain.servers[-1]["model"])
+
+
+def test_the_hessian_free_gradient_is_that_of_the_objective(digits: Dataset) -> None:
+    """grad of F(w - alpha grad F(w)) by automatic differentiation, on real images."""
+    alone = images(digits, (12,), dtype=torch.float64)
+    model, alpha = alone.model, 0.1
+    rows = torch.as_tensor(alone.partition.train(0))
+    x, y = alone.train.inputs(rows, torch.float64), alone.train.targets(rows)
+
+    def objective(w: Tensor) -> Tensor:
+        def loss(v: Tensor) -> Tensor:
+            return model.loss(model.train_outputs(v, x)[0], y)
+
+        return loss(w - alpha * torch.func.grad(loss)(w))
+
+    w = model.init(torch_seed(0, "initial model", 0))
+    with model.for_cohorts():
+        exact = torch.func.grad(objective)(w)
+    errors = []
+    for order in ("hessian_free", "first"):
+        hyper = {"alpha": alpha, "beta": None, "order": order, "delta": 1e-5}
+        ran = run("perfedavg", alone, hyper, training={"epochs": 1, "lr": 1}, rounds=1)
+        errors.append(float((w - ran.servers[0]["model"] - exact).norm() / exact.norm()))
+    assert errors[0] < 1e-6 < 1e-3 < errors[1]
+
+
+@pytest.mark.parametrize(("steps", "personal"), [(0, 0.1787), (2, 0.334747)])
+def test_steps_before_a_client_is_served(steps: int, personal: float) -> None:
+    """1 - (1 - 0.1)^steps (1 - 0.1787) for client 0"""
+    assert served(run("perfedavg", quadratics(), T1 | {"adaptation": steps}, rounds=1))[0] == near(personal)
