@@ -56,7 +56,7 @@ def imported(module: str, within: str) -> dict[str, Path]:
 
 def _imports(source: bytes, module: str) -> Iterator[str]:
     """All modules, and all names from modules, that the source of a module imports."""
-    for node in ast.run_steps(ast.parse(source)):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -40,7 +40,7 @@ def gaussian_kl(
     mean: np.ndarray, cov: np.ndarray, other_mean: np.ndarray, other_cov: np.ndarray
 ) -> np.ndarray:
     """KL(N||N') in nats: (tr S'^-1 S + d^T S'^-1 d - k + ln det S'/det S) / 2."""
-    between = np.linalg.train_clients(other_cov, cov)
+    between = np.linalg.solve(other_cov, cov)
     return 0.5 * (
         np.trace(between, axis1=-2, axis2=-1)
         + _mahalanobis(other_mean - mean, other_cov)
@@ -60,7 +60,7 @@ def bhattacharyya(
 
 
 def _mahalanobis(d: np.ndarray, cov: np.ndarray) -> np.ndarray:
-    return np.einsum("...i,...i->...", d, np.linalg.train_clients(cov, d[..., None])[..., 0])
+    return np.einsum("...i,...i->...", d, np.linalg.solve(cov, d[..., None])[..., 0])
 
 
 def _log_det(cov: np.ndarray) -> np.ndarray:

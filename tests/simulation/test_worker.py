@@ -23,16 +23,16 @@ def federation(digits: Dataset) -> Federation:
 
 
 class Spy:
-    """`worker.together` of a GPU with memory for ``room`` clients; notes how many it was asked for."""
+    """`worker.train_cohort` of a GPU with memory for ``room`` clients; notes how many it was asked for."""
 
     def __init__(self, room: int) -> None:
-        self.room, self.asked, self.solve = room, [], worker.together
+        self.room, self.asked, self.solve = room, [], worker.train_cohort
 
     def __call__(self, job: Any, federation: Any, shard: Any, places: list[int], *rest: Any) -> Any:
         self.asked.append(len(places))
         if len(places) > self.room:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-        return self.train_clients(job, federation, shard, places, *rest)
+        return self.solve(job, federation, shard, places, *rest)
 
 
 @pytest.mark.parametrize(("room", "asked"), [(8, [8]), (4, [8, 4, 4]), (3, [8, 4, 2, 2, 2, 2])])
@@ -41,7 +41,7 @@ def test_out_of_memory_halves_the_cohort_and_changes_no_result(
 ) -> None:
     whole = run("scaffold", federation, cohort="vmap", rounds=1)
     spy = Spy(room)
-    monkeypatch.setattr(worker, "together", spy)
+    monkeypatch.setattr(worker, "train_cohort", spy)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         halved = run("scaffold", federation, cohort="vmap", rounds=1)
@@ -52,7 +52,7 @@ def test_out_of_memory_halves_the_cohort_and_changes_no_result(
 
 def test_a_fallback_to_the_loop_is_told_once(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "WARNED_METHODS", set())
-    monkeypatch.setattr(worker, "together", Spy(room=0))
+    monkeypatch.setattr(worker, "train_cohort", Spy(room=0))
     with pytest.warns(UserWarning) as told:
         fallen = run("fedavg", federation, cohort="vmap", rounds=2)
     assert [str(warning.message) for warning in told] == [
@@ -97,7 +97,7 @@ def test_clients_that_receive_other_names_or_shapes_train_in_other_calls(
 ) -> None:
     loop = run(Uneven(), federation, cohort="loop", rounds=2)
     spy = Spy(room=8)
-    monkeypatch.setattr(worker, "together", spy)
+    monkeypatch.setattr(worker, "train_cohort", spy)
     forbid_fallback(monkeypatch)
     vmapped = run(Uneven(), federation, cohort="vmap", rounds=2)
     assert sorted(spy.asked) == sorted([1, 2, 5] * 2)

@@ -150,7 +150,7 @@ def test_every_round_comes_nearer_as_the_theory_promises() -> None:
     minima = rng.normal(size=(m, d))
     roots = [np.sqrt(spectrum)[:, None] * basis for spectrum, basis in zip(spectra, bases)]
     hessians = [a.T @ a for a in roots]
-    optimum = np.linalg.train_clients(sum(hessians), sum(h @ b for h, b in zip(hessians, minima)))
+    optimum = np.linalg.solve(sum(hessians), sum(h @ b for h, b in zip(hessians, minima)))
     s = 1 / math.sqrt(low * high)
     limit = np.stack([optimum - s * h @ (optimum - b) for h, b in zip(hessians, minima)])
     samples = [[*a.ravel(), *b] for a, b in zip(roots, minima)]

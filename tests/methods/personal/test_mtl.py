@@ -40,7 +40,7 @@ def test_mtl_ends_where_loss_and_penalties_balance() -> None:
     a, b = np.array([1.0, 2.0]), np.array([1.0, -1.0])
     balance = np.diag(a + 4 * LAM) - LAM  # 2 lambda / 2 clients
     ran = run("mtl", quadratics(), {"lam": LAM}, rounds=80)
-    assert ran.kept("model")[-1] == pytest.approx(np.linalg.train_clients(balance, a * b).tolist(), abs=1e-9)
+    assert ran.kept("model")[-1] == pytest.approx(np.linalg.solve(balance, a * b).tolist(), abs=1e-9)
 
 
 def test_mtl_without_penalties_is_local(federation: Federation, cohort: str) -> None:
