@@ -19,7 +19,7 @@ from fedflow.models import ARCHITECTURES, known_options
 from fedflow.models.flat import CONVOLUTIONS
 from fedflow.partition import PartitionParams
 from fedflow.settings import Settings, option
-from fedflow.simulation.rounds import RunSettings
+from fedflow.simulation.run import RunSettings
 from fedflow.tuning import Tuning
 
 PARAMS = Path("params.yaml")

@@ -33,8 +33,8 @@ from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import FederationFiles, Stored
 from fedflow.simulation.job import Job
-from fedflow.simulation.outcome import Round
-from fedflow.simulation.rounds import Simulation
+from fedflow.simulation.loop import Simulation
+from fedflow.simulation.outcome import RoundReport
 from fedflow.terminal import say
 from fedflow.tracking import ModelCard, open_run
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 RUN = ("partition", "method", "seed", "settings")  # tells a run from every other one
 SHORT = 8  # digits of the settings' digest in the name of a folder
 
-Listener = Callable[[Round, int], None]  # told every round, and how many there will be
+Listener = Callable[[RoundReport, int], None]  # told every round, and how many there will be
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ def perform(
             system_metrics=system_metrics,
             resumes=bool(simulation.state.history),  # a finished run too, if it was cut off before forgetting
         )
-        rounds: list[Round] = []
+        rounds: list[RoundReport] = []
         with record:
             for report in simulation.rounds():
                 rounds.append(report)

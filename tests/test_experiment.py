@@ -24,7 +24,7 @@ from fedflow.models.flat import FlatModel
 from fedflow.partition import load_partition
 from fedflow.settings import option
 from fedflow.simulation.executors import Inline
-from fedflow.simulation.rounds import Simulation
+from fedflow.simulation.loop import Simulation
 from fedflow.tracking import load_model
 from fedflow.tracking.store import open_store
 

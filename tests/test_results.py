@@ -19,7 +19,7 @@ from fedflow.errors import FedflowError
 from fedflow.methods.base import Dissimilarity
 from fedflow.results import ROUND_COLUMNS, write_results
 from fedflow.simulation.evaluation import Scores
-from fedflow.simulation.outcome import Outcome, Round
+from fedflow.simulation.outcome import Outcome, RoundReport
 
 FACTS = {"partition": "p", "method": "ifca", "seed": 0}
 PARAMS = {"settings": "1a2b3c", "seed": 0, "method": {"name": "ifca", "clusters": 2}}
@@ -35,8 +35,8 @@ def write(
     """Two rounds of three clients; clusters are known after the second."""
     nothing, scores = np.full(3, np.nan), np.array([0.25, 0.5, 1.0])
     rounds = [
-        Round(1, [0, 1], 2.5, 80, 40, failed=failed or {}),
-        Round(
+        RoundReport(1, [0, 1], 2.5, 80, 40, failed=failed or {}),
+        RoundReport(
             2, [2], 1.0, 120, 60, local_accuracy=0.1 + 0.2, global_accuracy=0.5, clusters=2,
             assignment=[0, 1, 1],
         ),

@@ -33,7 +33,7 @@ class Batch:
 
 
 Loss = Callable[[Tensor, Batch], Tensor]
-MANY = ("vectors", "scalars", "keep")  # what an `Update` has by name
+MANY = ("vectors", "scalars", "keep", "diagnostics")  # what an `Update` has by name
 
 
 class SGDState(NamedTuple):
@@ -63,7 +63,8 @@ class Update:
     """What a client sends up and keeps.
 
     ``vectors`` travel to the server and are averaged with ``weight`` within ``group`` (the cluster);
-    ``scalars`` travel too; ``keep`` becomes the client's own state.
+    ``scalars`` travel too; ``keep`` becomes the client's own state. ``diagnostics`` are scalars that are
+    recorded and not sent.
     """
 
     vectors: dict[str, Tensor]
@@ -71,6 +72,7 @@ class Update:
     group: Tensor
     scalars: dict[str, Tensor] = field(default_factory=dict)
     keep: dict[str, Tensor] = field(default_factory=dict)
+    diagnostics: dict[str, Tensor] = field(default_factory=dict)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Update":
         """The same with every tensor changed."""
@@ -267,6 +269,7 @@ class Client:
         group: Tensor | int = 0,
         scalars: Mapping[str, Tensor] | None = None,
         keep: Mapping[str, Tensor] | None = None,
+        diagnostics: Mapping[str, Tensor] | None = None,
         **vectors: Tensor,
     ) -> Update:
         """What this client sends up; ``weight`` defaults to its number of samples."""
@@ -276,6 +279,7 @@ class Client:
             group=self._scalar(group, torch.int64),
             scalars=dict(scalars or {}),
             keep=dict(keep or {}),
+            diagnostics=dict(diagnostics or {}),
         )
 
     def _total_loss(self, w: Tensor, index: Tensor, real: Tensor | None) -> Tensor:

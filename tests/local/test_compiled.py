@@ -23,7 +23,8 @@ from fedflow.models.flat import FlatModel
 from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
-from fedflow.simulation.rounds import RunSettings, Simulation
+from fedflow.simulation.loop import Simulation
+from fedflow.simulation.run import RunSettings
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, lr=0.05)
 SIZES = (23, 8, 3)  # ragged last batches, and a client with no full batch at all

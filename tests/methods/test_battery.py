@@ -34,8 +34,8 @@ from fedflow.simulation.evaluation import Scores, evaluate_shard
 from fedflow.simulation.events import Work
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import Call
-from fedflow.simulation.job import IntroductionShard
-from fedflow.simulation.rounds import Simulation
+from fedflow.simulation.job import OnboardingShard
+from fedflow.simulation.loop import Simulation
 
 pytestmark = pytest.mark.parametrize("name", METHODS)
 
@@ -407,7 +407,7 @@ def test_a_vmapped_client_that_returns_nan_does_not_spoil_the_others(
     retried, solve_one = [], worker._train_one
 
     def spy(job: Any, federation: Any, shard: Any, i: int, *rest: Any) -> Any:
-        if not isinstance(shard, IntroductionShard):
+        if not isinstance(shard, OnboardingShard):
             retried.append(shard.clients[i])
         return solve_one(job, federation, shard, i, *rest)
 
@@ -555,7 +555,7 @@ def count_work(patch: pytest.MonkeyPatch, told: dict[int, list[float]], done: di
 
     def started(job: Any, federation: Any, shard: Any, i: int, *rest: Any) -> Client:
         nonlocal at_work
-        at_work = [] if isinstance(shard, IntroductionShard) else done[shard.clients[i]]
+        at_work = [] if isinstance(shard, OnboardingShard) else done[shard.clients[i]]
         at_work.append(0)
         return client_of(job, federation, shard, i, *rest)
 

@@ -8,7 +8,7 @@ from support import Ran, Workers, follow, images, prepare_run, quadratics, run, 
 from fedflow.data import Dataset
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.rounds import Simulation
+from fedflow.simulation.loop import Simulation
 
 TEN = quadratics(((1, 1),) * 10, range(1, 11))
 

@@ -15,7 +15,7 @@ from fedflow.methods.base import Dissimilarity
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.evaluation import Scores
-from fedflow.simulation.outcome import Outcome, Round
+from fedflow.simulation.outcome import Outcome, RoundReport
 from fedflow.tracking import ModelCard, initialise
 
 SHAPE, CLASSES = (1, 16, 16), tuple("abc")
@@ -32,7 +32,7 @@ def default_store():
 
 KILLED_RUN = """
 import json, os, signal, sys
-from fedflow.simulation.outcome import Round
+from fedflow.simulation.outcome import RoundReport
 from fedflow.tracking import initialise, open_run
 imported = "mlflow" in sys.modules
 print(json.dumps({"imported": imported, "uri": initialise(sys.argv[1])}), flush=True)
@@ -41,9 +41,9 @@ record = open_run(
     system_metrics=False,
 )
 for t in range(1, 5):
-    record.round(Round(t, [0, 1], 1 / t, 100 * t, 50 * t))
+    record.round(RoundReport(t, [0, 1], 1 / t, 100 * t, 50 * t))
 record.flush()
-record.round(Round(5, [0, 1], 0.2, 500, 250))
+record.round(RoundReport(5, [0, 1], 0.2, 500, 250))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -77,9 +77,9 @@ def model() -> FlatModel:
 
 
 @pytest.fixture
-def rounds() -> list[Round]:
+def rounds() -> list[RoundReport]:
     """Eleven rounds, evaluated in 5, 10 and 11; client 3 fails in round 2; clusters change in 5, 11."""
-    made = [Round(t, [0, 1], 1 / t, 100 * t, 50 * t, seconds=0.1) for t in range(1, 12)]
+    made = [RoundReport(t, [0, 1], 1 / t, 100 * t, 50 * t, seconds=0.1) for t in range(1, 12)]
     made[1].failed = {3: "ValueError: not a number"}
     for t in (5, 10, 11):
         report = made[t - 1]

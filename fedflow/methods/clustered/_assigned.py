@@ -24,28 +24,28 @@ class Assigned(FedAvg):
     serves: ClassVar[str] = "cluster"
     gathers: ClassVar[bool] = True
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         """One cluster of everybody; without an ``assignment`` all belong to it."""
         return {"models": initial(0)[None]}
 
     def cluster(self, server: Server, client: int) -> int:
         """The number of the client's cluster."""
-        return int(server["assignment"][client]) if "assignment" in server else 0
+        return int(server.assignment[client]) if "assignment" in server else 0
 
-    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
-        return {"model": server["models"][self.cluster(server, client)]}
+    def broadcast(self, now: Round, server: State, client: int) -> Message:
+        return {"model": server.models[self.cluster(server, client)]}
 
-    def broadcast_for_evaluation(self, server: Server, client: int) -> dict[str, Tensor]:
+    def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
         number = self.cluster(server, client)
-        return {"model": server["models"][number], "cluster": torch.tensor(number)}
+        return {"model": server.models[number], "cluster": torch.tensor(number)}
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        models = server["models"].clone()
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        models = server.models.clone()
         clusters = np.array([self.cluster(server, k) for k in cohort.ids])
         for z in np.unique(clusters):
             mean = cohort.mean("model", weights=cohort.weights * (clusters == z))
             step = self.server_lr * (models[z] - mean)
-            models[z] = mean if self.server_lr == 1 else cohort.model.with_buffers(models[z] - step, mean)
+            models[z] = mean if self.server_lr == 1 else now.model.with_buffers(models[z] - step, mean)
         return server | {"models": models}
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor]:

@@ -33,7 +33,7 @@ class FLIS(Method):
     def server_data(self) -> ServerData:
         return ServerData(self.public, self.noise)
 
-    def pretrain_server(self, public: Examples, seed: int) -> Server:
+    def pretrain_server(self, server: State, public: Examples, seed: int) -> State:
         """``auxiliary``, the number of the server's inputs: a run without any ends before it trains."""
         return {"auxiliary": torch.tensor(len(public))}
 
@@ -49,9 +49,9 @@ class FLIS(Method):
 
         F = M * K; models with an answer at every position count each of them as an input.
         """
-        assert cohort.public is not None
+        assert now.public is not None
         soft = self.inference == "soft"
-        return torch.stack([infer(cohort.model, w, cohort.public, soft) for w in cohort.stack("model")])
+        return torch.stack([infer(now.model, w, now.public, soft) for w in cohort.stack("model")])
 
 
 @torch.no_grad()

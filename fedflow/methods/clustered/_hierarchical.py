@@ -36,7 +36,7 @@ class Hierarchical(Assigned):
         choices=("attach", "rehc"), source="rehc: PACFL, Algorithm 9",
     )  # fmt: skip
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         return super().setup(model, initial) | {"initial": initial(0)}
 
     def onboarding_phases(self) -> int:
@@ -54,10 +54,10 @@ class Hierarchical(Assigned):
         """Cluster of every client, numbered by first member."""
         return cut(tree, height)
 
-    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
+    def onboarding_aggregate(self, now: Round, phase: int, server: State, cohort: Cohort) -> State:
         known, proximity = self.measure(server, cohort)
-        late = cohort.ids[0] >= cohort.clients
-        assignment, models = (self.join if late else self.form)(server, proximity, cohort.clients)
+        late = cohort.newcomers
+        assignment, models = (self.join if late else self.form)(server, proximity, now.clients)
         return server | known | {
             "proximity": torch.from_numpy(proximity), "assignment": torch.from_numpy(assignment),
             "models": models,
@@ -67,28 +67,28 @@ class Hierarchical(Assigned):
         """Clusters of the clients [N], and their models [Z, D]: all the common first model."""
         tree = merge(proximity, self.linkage)
         assignment = self.cut(tree, self.height(tree))
-        return assignment, server["initial"].repeat(assignment.max() + 1, 1)
+        return assignment, server.initial.repeat(assignment.max() + 1, 1)
 
     def join(self, server: Server, proximity: np.ndarray, clients: int) -> tuple[np.ndarray, Tensor]:
         """Clusters [N + B] of clients and newcomers, whose matrix is ``proximity``, and their models [Z', D].
 
         A cluster of newcomers only starts from the common first model.
         """
-        before = server["assignment"][:clients].cpu().numpy()
+        before = server.assignment[:clients].cpu().numpy()
         tree = merge(proximity[:clients, :clients], self.linkage)
         if self.assign == "attach":
             after = np.concatenate([before, self.attach(proximity, before, tree)])
             overlap = np.zeros((after.max() + 1, before.max() + 1))
         else:
             after, overlap = self.recluster(proximity, before, self.height(tree))
-        models = list(server["models"])
+        models = list(server.models)
         for z in range(len(models), after.max() + 1):
-            origin = models[overlap[z].argmax()] if overlap[z].any() else server["initial"]
+            origin = models[overlap[z].argmax()] if overlap[z].any() else server.initial
             models.append(origin)
         return after, torch.stack(models)
 
     def dissimilarity(self, server: Server) -> Dissimilarity:
-        matrix = server["proximity"].cpu().numpy()
+        matrix = server.proximity.cpu().numpy()
         height = self.height(merge(matrix, self.linkage))
         cut_at = height if np.isfinite(height) else None
         return Dissimilarity(matrix, range(len(matrix)), self.unit, self.linkage, cut_at)

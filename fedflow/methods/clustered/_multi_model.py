@@ -74,14 +74,14 @@ class MultiModel(Averaging):
         """What clusters have of their own where they share the rest."""
         return model.part(*(model.head_patterns if self.own is None else self.own))
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         count = self.restarts + (self.redraws if self.min_init_share else 0)
         drawn = torch.stack([initial(i) for i in range(count * self.clusters)])
         server: Server = {"round": torch.tensor(0)}
         if self.pretraining:
-            server["pretrained"] = initial(0)
+            server.pretrained = initial(0)
         if self.shared != "none":
-            server["body"] = self.head(model).outside(drawn[0])
+            server.body = self.head(model).outside(drawn[0])
             drawn = drawn[:, self.head(model).index]
         models, *others = drawn.split(self.clusters)
         return server | {"models": models} | ({"starts": torch.stack(others)} if others else {})
@@ -89,7 +89,7 @@ class MultiModel(Averaging):
     def onboarding_phases(self) -> int:
         return int(self.min_init_share > 0)
 
-    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
+    def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
         return {name: server[name] for name in ("models", "starts", "body") if name in server}
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
@@ -97,9 +97,9 @@ class MultiModel(Averaging):
         starts = [client.received["models"], *client.received.get("starts", ())]
         return client.update(losses=self.losses(client, torch.cat(starts)))
 
-    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
+    def onboarding_aggregate(self, now: Round, phase: int, server: State, cohort: Cohort) -> State:
         """Keep the first starts in which no model is the best for too few clients; ask no newcomers."""
-        if cohort.ids[0] >= cohort.clients:
+        if cohort.newcomers:
             return server
         best = cohort.stack("losses").unflatten(1, (-1, self.clusters)).argmin(2)  # [N, s]
         shares = torch.stack([(best == j).double().mean(0) for j in range(self.clusters)]).amin(0)
@@ -107,29 +107,29 @@ class MultiModel(Averaging):
         if len(found) < self.restarts:
             most = f"at most {float(shares.sort(descending=True).values[self.restarts - 1]):.3g}"
             raise BadInput("method.min_init_share", self.min_init_share, f"{most}, or more redraws")
-        models, *others = torch.cat([server["models"][None], server["starts"]])[found]
+        models, *others = torch.cat([server.models[None], server.starts])[found]
         after = {name: value for name, value in server.items() if name != "starts"} | {"models": models}
         return after | ({"starts": torch.stack(others)} if others else {})
 
-    def plan(self, rng: np.random.Generator, chances: np.ndarray, size: int, server: Server) -> np.ndarray:
+    def plan(self, now: Round, server: State, chances: np.ndarray, size: int) -> tuple[np.ndarray, State]:
         """Also draw the parts, when it is time to; or see to it that models differ."""
         cohort = super().plan(rng, chances, size, server)
-        if int(server["round"]) == self.pretraining:
+        if int(server.round) == self.pretraining:
             if self.parted:
-                server["part"] = torch.from_numpy(rng.permutation(np.arange(len(chances)) % self.clusters))
-            elif len(server["models"].unique(dim=0)) < self.clusters:
+                server.part = torch.from_numpy(rng.permutation(np.arange(len(chances)) % self.clusters))
+            elif len(server.models.unique(dim=0)) < self.clusters:
                 reason = "1, as this network always starts from the same values, and equal models stay so"
                 raise BadInput("method.clusters", self.clusters, reason)
         return cohort
 
-    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
+    def broadcast(self, now: Round, server: State, client: int) -> Message:
         if "part" not in server:
             return self.broadcast_for_evaluation(server, client)
-        models, j = server["models"], server["part"][client]
+        models, j = server.models, server.part[client]
         sent = self.broadcast_for_evaluation(server, client)
         return sent | {"models": models[j][None], "first": j.to(models.device)}
 
-    def broadcast_for_evaluation(self, server: Server, client: int) -> dict[str, Tensor]:
+    def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
         names = ("pretrained",) if "pretrained" in server else ("models", "body")
         return {name: server[name] for name in names if name in server}
 
@@ -145,7 +145,7 @@ class MultiModel(Averaging):
 
     def begin(self, server: Server, model: FlatModel) -> Server:
         """The models after pretraining: the pretrained one for each part to train, or heads as drawn."""
-        after, w = dict(server), server["pretrained"]
+        after, w = dict(server), server.pretrained
         del after["pretrained"]
         if self.shared != "none":
             after["body"], w = self.head(model).outside(w), self.head(model).of(w)
@@ -153,15 +153,15 @@ class MultiModel(Averaging):
 
     def proceed(self, server: Server, cohort: Cohort) -> Server:
         """After a round: no parts any more, the next start, or after the last one the best of all."""
-        now = int(server["round"])
+        now = int(server.round)
         if now == self.pretraining + self.parted:
             server = {name: value for name, value in server.items() if name != "part"}
         trial, over = divmod(now, self.trial)
         if self.restarts == 1 or over or trial > self.restarts:
             return server
         loss = torch.tensor(cohort.scalars("loss").mean())
-        if trial == 1 or loss < server["lowest"]:
-            server |= {"lowest": loss, "best": server["models"]}
+        if trial == 1 or loss < server.lowest:
+            server |= {"lowest": loss, "best": server.models}
         if trial < self.restarts:
-            return server | {"models": server["starts"][trial - 1]}
-        return {"round": server["round"], "models": server["best"]}
+            return server | {"models": server.starts[trial - 1]}
+        return {"round": server.round, "models": server.best}

@@ -94,7 +94,7 @@ class Related(Assigned):
         """What the means are of [n_k, e]."""
         raise NotImplementedError
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         return super().setup(model, initial) | {"initial": initial(0)}
 
     def onboarding_phases(self) -> int:
@@ -104,18 +104,18 @@ class Related(Assigned):
         k = len(labels(client)[0].unique()) if self.k is None else self.k
         return client.update(signature=signature(self.points(client), k, generator(0, "signature")))
 
-    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
+    def onboarding_aggregate(self, now: Round, phase: int, server: State, cohort: Cohort) -> State:
         sent = [u.cpu() for u in cohort.vectors("signature")]
-        if cohort.ids[0] >= cohort.clients:
+        if cohort.newcomers:
             return self.join(server, sent, cohort)
-        apart, related = self.relate(sent, cohort.rng)
-        assignment = alike(related) if self.averaging == "at_once" else np.arange(cohort.clients)
+        apart, related = self.relate(sent, now.rng)
+        assignment = alike(related) if self.averaging == "at_once" else np.arange(now.clients)
         return server | {
             "signatures": pad_sequence(sent, batch_first=True),
             "means": torch.tensor([len(u) for u in sent]),
             "apart": torch.from_numpy(apart), "related": torch.from_numpy(related),
             "assignment": torch.from_numpy(assignment),
-            "models": server["initial"].repeat(assignment.max() + 1, 1),
+            "models": server.initial.repeat(assignment.max() + 1, 1),
         }  # fmt: skip
 
     def relate(self, signatures: list[Tensor], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -142,44 +142,44 @@ class Related(Assigned):
 
     def dissimilarity(self, server: Server) -> Dissimilarity:
         """Components of the graph are clusters by single linkage, cut at gamma."""
-        matrix = server["apart"].cpu().numpy()
+        matrix = server.apart.cpu().numpy()
         gamma = self.threshold(matrix)
         height = gamma if np.isfinite(gamma) else None
         error = None
         if self.case == "clusters":
-            clusters = alike(server["related"].cpu().numpy())
+            clusters = alike(server.related.cpu().numpy())
             error = decomposition_error(graph(matrix, gamma), clusters)
         return Dissimilarity(matrix, range(len(matrix)), "distance of signatures", "single", height, error)
 
     def join(self, server: Server, newcomers: list[Tensor], cohort: Cohort) -> Server:
         """Numbers and models of newcomers; those of all clients where they are related again."""
-        n, before = cohort.clients, server["assignment"][: cohort.clients].cpu().numpy()
-        sent = [u[:k] for u, k in zip(server["signatures"].cpu(), server["means"])] + newcomers
+        n, before = now.clients, server.assignment[: now.clients].cpu().numpy()
+        sent = [u[:k] for u, k in zip(server.signatures.cpu(), server.means)] + newcomers
         if self.assign == "attach" and self.case == "clusters":
             apart = distances([u.double().numpy() for u in sent], self.distance)[n:, :n]
             member = before == np.arange(before.max() + 1)[:, None]
             nearest = (apart @ member.T / member.sum(1)).argmin(1)
             return server | {"assignment": torch.from_numpy(np.concatenate([before, nearest]))}
-        related = self.relate(sent, cohort.rng)[1]
+        related = self.relate(sent, now.rng)[1]
         if self.assign == "attach":
-            rows, kept = related[n:, :n], server["models"]
+            rows, kept = related[n:, :n], server.models
             assignment = np.concatenate([before, len(kept) + np.arange(len(rows))])
         else:
-            assignment, kept = alike(related), server["models"][:0]
+            assignment, kept = alike(related), server.models[:0]
             rows = related[np.unique(assignment, return_index=True)[1], :n]
         shares = self.shares(rows * self.sizes(cohort), before)
-        means = (shares / shares.sum(1, keepdims=True).clip(1)) @ server["models"].cpu().double().numpy()
-        models = torch.from_numpy(means).to(server["models"])
-        models[torch.from_numpy(~rows.any(1))] = server["initial"]
+        means = (shares / shares.sum(1, keepdims=True).clip(1)) @ server.models.cpu().double().numpy()
+        models = torch.from_numpy(means).to(server.models)
+        models[torch.from_numpy(~rows.any(1))] = server.initial
         return server | {"assignment": torch.from_numpy(assignment), "models": torch.cat([kept, models])}
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
         """Means over the related: of those that took part, and of what the absent last had if it is stale."""
         if self.averaging == "in_place":
             return self.average_in_place(server, cohort)
-        before, old = server["assignment"].cpu().numpy(), server["models"]
-        rows = server["related"].cpu().numpy()[np.unique(before, return_index=True)[1]]
-        away = np.full(cohort.clients, self.absent == "stale")
+        before, old = server.assignment.cpu().numpy(), server.models
+        rows = server.related.cpu().numpy()[np.unique(before, return_index=True)[1]]
+        away = np.full(now.clients, self.absent == "stale")
         away[cohort.ids] = False
         stale = self.shares(rows * away * self.sizes(cohort), before)
         models = old.clone()
@@ -192,21 +192,21 @@ class Related(Assigned):
             if weights.any():
                 mean = mean + weights.sum() / total * cohort.mean("model", weights=weights)
             step = self.server_lr * (old[z] - mean)
-            models[z] = mean if self.server_lr == 1 else cohort.model.with_buffers(old[z] - step, mean)
+            models[z] = mean if self.server_lr == 1 else now.model.with_buffers(old[z] - step, mean)
         return server | {"models": models}
 
     def average_in_place(self, server: Server, cohort: Cohort) -> Server:
         """Every client's mean over its relatives, those before it with their means already."""
-        models = server["models"].clone()  # [N, D]
+        models = server.models.clone()  # [N, D]
         models[cohort.ids] = cohort.stack("model")
-        shares = torch.from_numpy(self.sizes(cohort)) * server["related"].cpu().double()
+        shares = torch.from_numpy(self.sizes(cohort)) * server.related.cpu().double()
         for k, share in enumerate((shares / shares.sum(1, keepdim=True)).to(models.device)):
             models[k] = (share @ models.double()).to(models)
         return server | {"models": models}
 
     def sizes(self, cohort: Cohort) -> np.ndarray:
         """Weights [N] of all clients, taking part or not."""
-        return cohort.sizes if self.weighting == "samples" else np.ones(cohort.clients)
+        return now.sizes if self.weighting == "samples" else np.ones(now.clients)
 
     def shares(self, weights: np.ndarray, assignment: np.ndarray) -> np.ndarray:
         """Weights [R, N] of clients, summed for every model that they have [R, Z]."""

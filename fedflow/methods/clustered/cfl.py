@@ -66,7 +66,7 @@ class CFL(Assigned):
         if self.warm_up >= rounds:
             raise BadInput("method.warm_up", self.warm_up, f"less than {rounds}, the rounds of the run")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         """A tree of numbered nodes, 0 the root; ``children`` is the first of a node's parts, 0 of a leaf."""
         models, count = initial(0)[None], torch.zeros(1, dtype=torch.int64)
         directions = torch.zeros_like(models)[:, : model.parameters]
@@ -77,35 +77,35 @@ class CFL(Assigned):
         nodes = server.get("assignment", ())
         return int(nodes[client]) if client < len(nodes) else 0
 
-    def broadcast_for_evaluation(self, server: Server, client: int) -> dict[str, Tensor]:
+    def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
         message = super().broadcast_for_evaluation(server, client)
         below = {name: server[name] for name in ("models", "directions", "children")}
-        return message | (below if server["children"][message["cluster"]] else {})
+        return message | (below if server.children[message["cluster"]] else {})
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        models, directions = list(server["models"]), list(server["directions"])
-        children, after = server["children"].tolist(), {"round": server["round"] + 1}
-        nodes = np.array([self.cluster(server, k) for k in range(cohort.clients)])  # [N]
-        ids, trained = np.array(cohort.ids), cohort.model.parameters
-        updates = cohort.stack("model") - server["models"][nodes[ids]]  # [m, D]
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        models, directions = list(server.models), list(server.directions)
+        children, after = server.children.tolist(), {"round": server.round + 1}
+        nodes = np.array([self.cluster(server, k) for k in range(now.clients)])  # [N]
+        ids, trained = np.array(cohort.ids), now.model.parameters
+        updates = cohort.stack("model") - server.models[nodes[ids]]  # [m, D]
         late = np.array([children[z] > 0 for z in nodes[ids]])  # absent when their cluster was parted
         for k, update in zip(ids[late], updates[late]):
             nodes[k] = nearer(server, nodes[k], update)
         ids, updates = ids[~late], updates[~late]
         if self.absent == "stale":
-            last = server.get("updates", updates.new_zeros(cohort.clients, updates.shape[1])).clone()
+            last = server.get("updates", updates.new_zeros(now.clients, updates.shape[1])).clone()
             last[ids] = updates
             after["updates"] = last
             ids = last.any(1).nonzero().squeeze(1).cpu().numpy()
             updates = last[ids]
-        sizes = cohort.sizes[ids] if self.weighting == "samples" else np.ones(len(ids))
+        sizes = now.sizes[ids] if self.weighting == "samples" else np.ones(len(ids))
         weights = torch.from_numpy(sizes).to(updates)
 
         def mean(who: np.ndarray) -> Tensor:
             return weights[who] @ updates[who] / weights[who].sum()
 
         def moved(w: Tensor, dw: Tensor) -> Tensor:
-            return cohort.model.with_buffers(w + self.server_lr * dw, w + dw)
+            return now.model.with_buffers(w + self.server_lr * dw, w + dw)
 
         for z in np.unique(nodes[ids]):
             members, w = np.flatnonzero(nodes[ids] == z), models[z]

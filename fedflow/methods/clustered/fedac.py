@@ -101,7 +101,7 @@ class FedAC(Method):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"model": initial}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         """One cluster around the common model, until the first participants are known."""
         w = initial(0)
         phi = self.decides(model).outside(w)
@@ -112,18 +112,18 @@ class FedAC(Method):
         assignment = server.get("assignment", ())
         return int(assignment[client]) if client < len(assignment) else -1
 
-    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
+    def broadcast(self, now: Round, server: State, client: int) -> Message:
         number = self.cluster(server, client)
-        centroid = server["mean"] if number < 0 else server["models"][number]
-        return {"centroid": centroid, "embedding": server["embedding"]}
+        centroid = server.mean if number < 0 else server.models[number]
+        return {"centroid": centroid, "embedding": server.embedding}
 
-    def broadcast_for_evaluation(self, server: Server, client: int) -> dict[str, Tensor]:
+    def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
         """Only its number to who has a model of its own."""
         number = self.cluster(server, client)
         if number >= 0:
             return {"cluster": torch.tensor(number)}
         names = ("models", "axes", "origin")
-        return {"centroid": server["mean"]} | {name: server[name] for name in names if name in server}
+        return {"centroid": server.mean} | {name: server[name] for name in names if name in server}
 
     def local(self, client: Client) -> Update:
         centroid, phi, h = *client.received.values(), self.decides(client.model)
@@ -135,11 +135,11 @@ class FedAC(Method):
         w = client.fit(loss, start=client.kept["model"])
         return client.update(model=w, weight=1.0, keep={"model": w})
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        sent, now, trained = cohort.stack("model"), int(server["round"]) + 1, cohort.model.parameters
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        sent, now, trained = cohort.stack("model"), int(server.round) + 1, now.model.parameters
         first = "assignment" not in server
-        assignment = torch.full((cohort.clients,), -1) if first else server["assignment"].cpu().clone()
-        omega = sent.new_zeros(cohort.clients, sent.shape[1]) if first else server["omega"].clone()
+        assignment = torch.full((now.clients,), -1) if first else server.assignment.cpu().clone()
+        omega = sent.new_zeros(now.clients, sent.shape[1]) if first else server.omega.clone()
         omega[cohort.ids], assignment[cohort.ids] = sent, 0
         known = (assignment >= 0).nonzero()[:, 0]
         w = omega[known]  # [n, D]
@@ -148,16 +148,16 @@ class FedAC(Method):
             space |= self.space(sent[:, :trained])
         z = projected(w[:, :trained], space)
         if first:
-            r, _ = k_means(z, min(self.clusters, len(z.unique(dim=0))), cohort.rng)
+            r, _ = k_means(z, min(self.clusters, len(z.unique(dim=0))), now.rng)
         else:
-            r = cosines(z, projected(server["models"][:, :trained], space)).argmax(1)  # E-step
+            r = cosines(z, projected(server.models[:, :trained], space)).argmax(1)  # E-step
         r, models = centroids(w, r)  # M-step
         if self.tune_every and now % self.tune_every == 0:
-            r, models = centroids(w, self.tune(w[:, :trained], r, models[:, :trained], z, cohort.rng))
+            r, models = centroids(w, self.tune(w[:, :trained], r, models[:, :trained], z, now.rng))
         assignment[known] = r
         return space | {
             "models": models, "mean": models.mean(0), "omega": omega, "assignment": assignment,
-            "embedding": self.decides(cohort.model).outside(cohort.mean("model")), "round": torch.tensor(now),
+            "embedding": self.decides(now.model).outside(cohort.mean("model")), "round": torch.tensor(now),
         }  # fmt: skip
 
     def space(self, w: Tensor) -> Server:

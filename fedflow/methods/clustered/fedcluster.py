@@ -62,14 +62,14 @@ class FedCluster(FedProx):
     def onboarding_local(self, phase: int, client: Client) -> Update:
         return client.update(features=label_shares(client))
 
-    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
+    def onboarding_aggregate(self, now: Round, phase: int, server: State, cohort: Cohort) -> State:
         """Cluster all clients; newcomers join the cluster whose farthest member is nearest."""
         features = cohort.stack("features")
-        if cohort.ids[0] < cohort.clients:
-            self.need(cohort.clients)
+        if not cohort.newcomers:
+            self.need(now.clients)
             assignment = alike(self.distances(features, features), features, self.clusters)
             return server | {"features": features, "assignment": assignment}
-        away, assignment = self.distances(features, server["features"]), server["assignment"]
+        away, assignment = self.distances(features, server.features), server.assignment
         farthest = torch.stack([away[:, assignment == z].amax(1) for z in range(self.clusters)], 1)
         return server | {"assignment": torch.cat([assignment, farthest.argmin(1)])}
 
@@ -77,17 +77,17 @@ class FedCluster(FedProx):
         """Distances [m, N] between features [m, F] and [N, F], on the CPU."""
         return torch.cdist(one.double(), other.double()).cpu()
 
-    def cycles(self, server: Server) -> int:
+    def cycles(self) -> int:
         return self.clusters
 
-    def plan(self, rng: np.random.Generator, chances: np.ndarray, size: int, server: Server) -> np.ndarray:
+    def plan(self, now: Round, server: State, chances: np.ndarray, size: int) -> tuple[np.ndarray, State]:
         """This cycle's sample; the clusters and sigma, once drawn, are noted on the server."""
         self.note(rng, len(chances), server)
         if not len(server.get("order", ())):
             order = rng.permutation(self.clusters) if self.order == "reshuffle" else np.arange(self.clusters)
-            server["order"] = torch.from_numpy(order)
-        now, server["order"] = server["order"][0], server["order"][1:]
-        return self.sample(rng, chances, server["assignment"], size, int(now))
+            server.order = torch.from_numpy(order)
+        now, server.order = server.order[0], server.order[1:]
+        return self.sample(rng, chances, server.assignment, size, int(now))
 
     def note(self, rng: np.random.Generator, clients: int, server: Server) -> None:
         """Cluster clients as given, or at random into parts whose sizes differ by at most one; once."""
@@ -95,11 +95,9 @@ class FedCluster(FedProx):
             self.need(clients)
             equal = np.arange(clients) % self.clusters
             if self.given is not None:
-                server["assignment"] = torch.tensor(self.given)
+                server.assignment = torch.tensor(self.given)
             else:
-                server["assignment"] = torch.from_numpy(
-                    rng.permutation(equal) if self.clusters > 1 else equal
-                )
+                server.assignment = torch.from_numpy(rng.permutation(equal) if self.clusters > 1 else equal)
 
     def sample(
         self, rng: np.random.Generator, chances: np.ndarray, assignment: Tensor, size: int, cluster: int
@@ -116,11 +114,11 @@ class FedCluster(FedProx):
         if self.given is not None and len(self.given) != clients:
             raise BadInput("method.given", self.given, f"the clusters of {clients} clients")
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
         after = server | super().aggregate(server, cohort)
         if self.divide_by == "cluster":
-            p = cohort.sizes if self.weighting == "samples" else np.ones(cohort.clients)
-            z = server["assignment"].numpy()
+            p = now.sizes if self.weighting == "samples" else np.ones(now.clients)
+            z = server.assignment.numpy()
             after["model"] = after["model"] * (p[cohort.ids].sum() / p[np.isin(z, z[cohort.ids])].sum())
         return after
 

@@ -74,7 +74,7 @@ class FeSEM(Assigned):
                     accepted = f"{default} where cluster_over is all"
                     raise BadInput(f"method.{name}", getattr(self, name), accepted)
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         """``models`` [M + 1, D]: the centres, and their mean for those who have none yet."""
         return {"models": initial(0).repeat(self.centres + 1, 1), "round": torch.tensor(0)}
 
@@ -83,12 +83,12 @@ class FeSEM(Assigned):
         assignment = server.get("assignment", ())
         return int(assignment[client]) if client < len(assignment) else self.centres
 
-    def broadcast_for_evaluation(self, server: Server, client: int) -> dict[str, Tensor]:
+    def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
         if self.cluster(server, client) < self.centres:
             return super().broadcast_for_evaluation(server, client)
-        return {"models": server["models"]}
+        return {"models": server.models}
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
         if self.cluster_over == "all":
             after = self.cluster_all(server, cohort)
         else:
@@ -100,36 +100,36 @@ class FeSEM(Assigned):
 
     def cluster_all(self, server: Server, cohort: Cohort) -> Server:
         """k-means of all clients' models, whose own ``means`` [M, F] are kept, and each cluster's centre."""
-        if self.centres > cohort.clients:
-            raise BadInput("method.centres", self.centres, f"at most {cohort.clients}, the clients")
-        nobody = torch.full((cohort.clients,), self.centres)
-        models = server["models"].clone()
+        if self.centres > now.clients:
+            raise BadInput("method.centres", self.centres, f"at most {now.clients}, the clients")
+        nobody = torch.full((now.clients,), self.centres)
+        models = server.models.clone()
         w = models[server.get("assignment", nobody).cpu()]  # [N, D]
         w[cohort.ids] = cohort.stack("model")
-        points = w[:, self.counted(cohort.model, w)]
-        r, means = k_means(points, self.centres, cohort.rng, restarts=20, start=server.get("means"))
-        sizes = cohort.sizes if self.weighting == "samples" else np.ones(cohort.clients)
+        points = w[:, self.counted(now.model, w)]
+        r, means = k_means(points, self.centres, now.rng, restarts=20, start=server.get("means"))
+        sizes = now.sizes if self.weighting == "samples" else np.ones(now.clients)
         p = torch.from_numpy(sizes).double()
         for z in r.unique().tolist():
             share = torch.where(r == z, p, 0)
             models[z] = ((share / share.sum()).to(w.device) @ w.double()).to(w)
-        return server | {"models": models, "means": means, "assignment": r, "round": server["round"] + 1}
+        return server | {"models": models, "means": means, "assignment": r, "round": server.round + 1}
 
     def assign(self, server: Server, cohort: Cohort) -> Server:
         """The participants' r_k, by centres that have moved if some were empty, or if they are the first."""
-        w, models, now = cohort.stack("model"), server["models"].clone(), server["round"]  # [m, D]
+        w, models, now = cohort.stack("model"), server.models.clone(), server.round  # [m, D]
         first = "assignment" not in server
-        nobody = torch.full((cohort.clients,), self.centres)
-        r = nobody if first else server["assignment"].cpu().clone()
+        nobody = torch.full((now.clients,), self.centres)
+        r = nobody if first else server.assignment.cpu().clone()
         ids = np.array(cohort.ids)
         if first and self.first == "random":
-            r = torch.from_numpy(cohort.rng.permutation(np.arange(cohort.clients) % self.centres))
+            r = torch.from_numpy(now.rng.permutation(np.arange(now.clients) % self.centres))
         elif now % self.recluster_every == 0:
-            self.fill(models, r, w, cohort.model, first)
-            r[ids] = self.nearest(w, models, cohort.model).cpu()
+            self.fill(models, r, w, now.model, first)
+            r[ids] = self.nearest(w, models, now.model).cpu()
         else:
             new = (r[ids] == self.centres).numpy()
-            r[ids[new]] = self.nearest(w[new], models, cohort.model).cpu()
+            r[ids[new]] = self.nearest(w[new], models, now.model).cpu()
         return server | {"models": models, "assignment": r, "round": now + 1}
 
     def fill(self, models: Tensor, r: Tensor, w: Tensor, model: FlatModel, first: bool) -> None:

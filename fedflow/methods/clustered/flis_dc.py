@@ -58,41 +58,41 @@ class FLISDC(FLIS):
     def selects(self) -> bool:
         return self.select_on == "heldout"
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         return {"models": initial(0)[None]}
 
-    def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
+    def plan(self, now: Round, server: State, sizes: np.ndarray, size: int) -> tuple[np.ndarray, State]:
         self.need_public(server)
         return super().plan(rng, sizes, size, server)
 
-    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
-        return {"models": server["models"]}
+    def broadcast(self, now: Round, server: State, client: int) -> Message:
+        return {"models": server.models}
 
     def choose(self, client: Client) -> Tensor:
         """The model with the lowest loss on training or held-out samples, scalar int64."""
         loss = client.selection_loss if self.selects() else client.full_loss
         return torch.stack([loss(w) for w in client.received["models"]]).argmin()
 
-    def work(self, server: Server, epochs: float, steps: int) -> Passes:
-        return Passes(epochs, losses=0 if self.selects() else len(server["models"]))
+    def work(self, now: Round, server: State, epochs: float, steps: int) -> Passes:
+        return Passes(epochs, losses=0 if self.selects() else len(server.models))
 
     def local(self, client: Client) -> Update:
         w = client.fit(start=client.received["models"][self.choose(client)])
         return client.update(model=w, weight=client.samples if self.weighting == "samples" else 1.0)
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
         said = self.inferences(cohort)
         alike = similarity(said, said)  # [m, m]
         near = (alike >= self.beta).numpy() | np.eye(len(said), dtype=bool)
-        members = torch.zeros(len(said), cohort.clients, dtype=torch.bool)
+        members = torch.zeros(len(said), now.clients, dtype=torch.bool)
         members[:, cohort.ids] = torch.from_numpy(near)
         models = torch.stack([cohort.mean("model", weights=cohort.weights * row) for row in near])
         return server | {"models": models, "members": members, "proximity": 1 - alike}
 
     def dissimilarity(self, server: Server) -> Dissimilarity:
         """Of those who took part in the last round."""
-        participants = server["members"].any(0).nonzero()[:, 0].tolist()
-        return Dissimilarity(server["proximity"].cpu().numpy(), participants, "1 − inference similarity")
+        participants = server.members.any(0).nonzero()[:, 0].tolist()
+        return Dissimilarity(server.proximity.cpu().numpy(), participants, "1 − inference similarity")
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor | None]:
         if self.select_on == "test":

@@ -56,35 +56,35 @@ class FLISHC(FLIS, Hierarchical):
         if self.variant == "neighbourhood" and self.server_lr != 1:
             raise BadInput("method.server_lr", self.server_lr, "1 where variant is neighbourhood")
 
-    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
+    def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
         self.need_public(server)
-        return {"model": server["initial"]}
+        return {"model": server.initial}
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
         return client.update(model=client.fit(start=client.received["model"]))
 
     def measure(self, server: Server, cohort: Cohort) -> tuple[Server, np.ndarray]:
         own = self.inferences(cohort)
-        if cohort.ids[0] < cohort.clients:
+        if not cohort.newcomers:
             return {"inferences": own}, 1 - similarity(own, own).numpy()
-        known = server["inferences"].cpu()
+        known = server.inferences.cpu()
         cross = similarity(own, known).numpy()
-        before = server["proximity"][: cohort.clients, : cohort.clients].cpu().numpy()
+        before = server.proximity[: now.clients, : now.clients].cpu().numpy()
         return {}, np.block([[before, 1 - cross.T], [1 - cross, 1 - similarity(own, own).numpy()]])
 
     def height(self, tree: np.ndarray) -> float:
         return 1 - self.beta
 
-    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
+    def onboarding_aggregate(self, now: Round, phase: int, server: State, cohort: Cohort) -> State:
         if self.variant == "clusters":
             return super().onboarding_aggregate(phase, server, cohort)
         known, proximity = self.measure(server, cohort)
-        clients = cohort.clients
+        clients = now.clients
         near = (proximity <= 1 - self.beta) | np.eye(len(proximity), dtype=bool)
         _, first, which = np.unique(near[:, :clients], axis=0, return_index=True, return_inverse=True)
         order = np.argsort(first)  # of their first members, so that newcomers change no number
         neighbours, assignment = near[first[order], :clients], np.argsort(order)[which.reshape(-1)]
-        latest = server.get("latest", server["initial"].expand(clients, -1))
+        latest = server.get("latest", server.initial.expand(clients, -1))
         found = server | known | {
             "proximity": torch.from_numpy(proximity), "assignment": torch.from_numpy(assignment),
             "latest": latest, "neighbours": torch.from_numpy(neighbours),
@@ -93,22 +93,22 @@ class FLISHC(FLIS, Hierarchical):
 
     def means(self, server: Server, cohort: Cohort) -> Tensor:
         """Mean of the last models of each set of neighbours, [Z, D]; the first model without any."""
-        sizes = cohort.sizes if self.weighting == "samples" else np.ones(cohort.clients)
-        shares = server["neighbours"].cpu() * torch.from_numpy(sizes).double()
+        sizes = now.sizes if self.weighting == "samples" else np.ones(now.clients)
+        shares = server.neighbours.cpu() * torch.from_numpy(sizes).double()
         some = shares.any(1)
         shares = shares / shares.sum(1, keepdim=True).clamp(min=1)
-        latest = server["latest"]
+        latest = server.latest
         means = shares.to(latest) @ latest
-        return torch.where(some[:, None].to(means.device), means, server["initial"])
+        return torch.where(some[:, None].to(means.device), means, server.initial)
 
     def dissimilarity(self, server: Server) -> Dissimilarity:
         found = super().dissimilarity(server)
         return found if self.variant == "clusters" else replace(found, height=None)
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
         if self.variant == "clusters":
             return super().aggregate(server, cohort)
-        latest = server["latest"].clone()
+        latest = server.latest.clone()
         latest[cohort.ids] = cohort.stack("model")
         server = server | {"latest": latest}
         return server | {"models": self.means(server, cohort)}

@@ -109,7 +109,7 @@ class FLT(Related):
     def server_data(self) -> ServerData:
         return ServerData(self.public)
 
-    def pretrain_server(self, public: Examples, seed: int) -> Server:
+    def pretrain_server(self, server: State, public: Examples, seed: int) -> State:
         """``encoder`` [W]: what clients get of the auto-encoder that was trained on the public images.
 
         Where one is trained for all of them, the rest is the ``decoder``.
@@ -122,7 +122,7 @@ class FLT(Related):
             return split(model, w)
         return {"encoder": w if self.finetuning else model.part("encoder.*").of(w)}
 
-    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
+    def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
         if self.encoder in UNTRAINED:
             return {}
         if "encoder" not in server:
@@ -131,7 +131,7 @@ class FLT(Related):
                 "server; or set method.public to a data set, or method.encoder to pixels"
             )  # fmt: skip
         if self.signing(phase):
-            return {"encoder": server["encoder"]}
+            return {"encoder": server.encoder}
         return {} if self.finetune == "central" else {name: server[name] for name in ("encoder", "decoder")}
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
@@ -143,7 +143,7 @@ class FLT(Related):
         parts = self.tune(client.received, x)
         return client.update(encoder=parts["encoder"], decoder=parts["decoder"])
 
-    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
+    def onboarding_aggregate(self, now: Round, phase: int, server: State, cohort: Cohort) -> State:
         if self.signing(phase):
             return super().onboarding_aggregate(phase, server, cohort)
         if self.finetune == "central":

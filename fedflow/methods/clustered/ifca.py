@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Batch, Client, Update
-from fedflow.methods.base import Cohort, Passes, Server
+from fedflow.methods.base import Cohort, Passes
 from fedflow.methods.clustered._multi_model import MultiModel
 from fedflow.methods.registry import register
 from fedflow.settings import option
@@ -55,10 +55,10 @@ class IFCA(MultiModel):
         """The cluster whose model has the lowest training loss, scalar int64."""
         return self.losses(client, client.received["models"]).argmin()
 
-    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+    def work(self, now: Round, server: State, epochs: float, steps: int) -> Passes:
         if "pretrained" in server:
             return Passes(epochs)
-        tried = 1 if "part" in server else len(server["models"])
+        tried = 1 if "part" in server else len(server.models)
         return Passes(1 if self.averaging == "gradient" else epochs, losses=tried)
 
     def local(self, client: Client) -> Update:
@@ -87,15 +87,15 @@ class IFCA(MultiModel):
         scalars = {"cluster": j} | ({"loss": losses.amin()} if self.restarts > 1 else {})
         return client.update(weight=weight, group=j, scalars=scalars, keep=None, **vectors)
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        after = server | {"round": server["round"] + 1}
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        after = server | {"round": server.round + 1}
         if "pretrained" in server:
             after["pretrained"] = cohort.mean("model")
-            return self.begin(after, cohort.model) if after["round"] == self.pretraining else after
-        models = server["models"].clone()
-        sizes = {"all": cohort.clients, "participants": len(cohort.ids)}
+            return self.begin(after, now.model) if after["round"] == self.pretraining else after
+        models = server.models.clone()
+        sizes = {"all": now.clients, "participants": len(cohort.ids)}
 
-        head, buffers = self.head(cohort.model), torch.arange(cohort.model.size) >= cohort.model.parameters
+        head, buffers = self.head(now.model), torch.arange(now.model.size) >= now.model.parameters
         buffers = buffers.to(models.device)
 
         def moved(old: Tensor, mean: Tensor, members: int, buffers: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ class IFCA(MultiModel):
         after["models"] = models
         if self.shared == "averaged":
             mean = cohort.mean("body")
-            after["body"] = moved(server["body"], mean, len(cohort.ids), head.outside(buffers))
+            after["body"] = moved(server.body, mean, len(cohort.ids), head.outside(buffers))
         return self.proceed(after, cohort)
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor | None]:

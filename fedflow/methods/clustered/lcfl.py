@@ -48,26 +48,26 @@ class LCFL(Assigned):
     def onboarding_phases(self) -> int:
         return self.warmup + (self.distance == "loss")
 
-    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
+    def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
         late = "assignment" in server
         if phase < self.warmup:
-            return {"model": server["start"] if late else server["models"][0]}
+            return {"model": server.start if late else server.models[0]}
         if not late:
-            return {"models": server["trained"]}
-        own = server["trained"][client - len(server["assignment"])]
-        return {"models": torch.cat([server["medoids"], own[None]])}
+            return {"models": server.trained}
+        own = server.trained[client - len(server.assignment)]
+        return {"models": torch.cat([server.medoids, own[None]])}
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
         if phase < self.warmup:
             return super().local(client)
         return client.update(losses=torch.stack([client.full_loss(w) for w in client.received["models"]]))
 
-    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
-        late = cohort.ids[0] >= cohort.clients
+    def onboarding_aggregate(self, now: Round, phase: int, server: State, cohort: Cohort) -> State:
+        late = cohort.newcomers
         if phase < self.warmup:
             server = server | {"trained": cohort.stack("model")}
             if not late:
-                server |= {"start": server["models"][0], "models": cohort.mean("model")[None]}
+                server |= {"start": server.models[0], "models": cohort.mean("model")[None]}
         if phase < self.onboarding_phases() - 1:
             return server
         losses = cohort.stack("losses") if self.distance == "loss" else None
@@ -75,26 +75,26 @@ class LCFL(Assigned):
 
     def form(self, server: Server, losses: Tensor | None) -> Server:
         """The clusters, all with the warmed-up model."""
-        w = server["trained"]
-        d = self.apart(w, w, server["start"]) if losses is None else between(losses)
+        w = server.trained
+        d = self.apart(w, w, server.start) if losses is None else between(losses)
         if self.eps is None and self.clusters > len(d):
             raise BadInput("method.clusters", self.clusters, f"at most {len(d)}, the clients")
         assignment, medoids = map(torch.from_numpy, self.group(d.cpu().numpy()))
         return {
-            "models": server["models"].repeat(len(medoids), 1), "assignment": assignment,
-            "medoids": w[medoids], "start": server["start"], "proximity": d,
+            "models": server.models.repeat(len(medoids), 1), "assignment": assignment,
+            "medoids": w[medoids], "start": server.start, "proximity": d,
         }  # fmt: skip
 
     def join(self, server: Server, losses: Tensor | None) -> Server:
         """Newcomers go to the nearest medoid."""
         if losses is None:
-            d = self.apart(server["trained"], server["medoids"], server["start"])
+            d = self.apart(server.trained, server.medoids, server.start)
         else:
             d = (losses[:, -1:] - losses[:, :-1]).abs()
-        return server | {"assignment": torch.cat([server["assignment"], d.argmin(1).cpu()])}
+        return server | {"assignment": torch.cat([server.assignment, d.argmin(1).cpu()])}
 
     def dissimilarity(self, server: Server) -> Dissimilarity:
-        matrix = server["proximity"].cpu().numpy()
+        matrix = server.proximity.cpu().numpy()
         unit = {"loss": "difference of losses", "model": "distance of models", "update": "1 − cosine"}
         return Dissimilarity(matrix, range(len(matrix)), unit[self.distance])
 

@@ -44,15 +44,15 @@ class OneShot(Assigned):
         5, "local trainings, of E epochs each, towards the minimiser of F_k", ge=1, grid=(1, 5, 20)
     )
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         first = initial(0)
         return {"models": first.repeat(self.clusters, 1), "initial": first}
 
     def onboarding_phases(self) -> int:
         return 1
 
-    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
-        return {"model": server["initial"]} if self.features == "model" else {}
+    def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
+        return {"model": server.initial} if self.features == "model" else {}
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
         if self.features == "logistic":
@@ -62,19 +62,19 @@ class OneShot(Assigned):
             w = client.fit(start=w)
         return client.update(features=w[: client.model.parameters])
 
-    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
+    def onboarding_aggregate(self, now: Round, phase: int, server: State, cohort: Cohort) -> State:
         features = cohort.stack("features")
-        if cohort.ids[0] >= cohort.clients:
-            nearest = torch.cdist(features, server["centres"]).argmin(1).cpu()
-            return server | {"assignment": torch.cat([server["assignment"], nearest])}
-        if self.clusters > cohort.clients:
-            raise BadInput("method.clusters", self.clusters, f"at most {cohort.clients}, the clients")
-        assignment, centres = k_means(features, self.clusters, cohort.rng)
+        if cohort.newcomers:
+            nearest = torch.cdist(features, server.centres).argmin(1).cpu()
+            return server | {"assignment": torch.cat([server.assignment, nearest])}
+        if self.clusters > now.clients:
+            raise BadInput("method.clusters", self.clusters, f"at most {now.clients}, the clients")
+        assignment, centres = k_means(features, self.clusters, now.rng)
         proximity = torch.cdist(features, features)
         return server | {"assignment": assignment, "centres": centres, "proximity": proximity}
 
     def dissimilarity(self, server: Server) -> Dissimilarity:
-        matrix, what = server["proximity"].cpu().numpy(), "models"
+        matrix, what = server.proximity.cpu().numpy(), "models"
         if self.features == "logistic":
             what = "coefficients"
         return Dissimilarity(matrix, range(len(matrix)), f"distance of {what}")

@@ -73,12 +73,12 @@ class PACFL(Hierarchical):
 
     def measure(self, server: Server, cohort: Cohort) -> tuple[Server, np.ndarray]:
         sent = [u.cpu() for u in cohort.vectors("signature")]
-        if cohort.ids[0] < cohort.clients:
+        if not cohort.newcomers:
             columns = torch.tensor([len(u) for u in sent])
             known = {"signatures": pad_sequence(sent, batch_first=True), "columns": columns}
             return known, proximity(transposed(sent), mode=self.proximity)
-        met = [u[:q] for u, q in zip(server["signatures"].cpu(), server["columns"])]
-        before = server["proximity"][: cohort.clients, : cohort.clients].cpu().numpy()
+        met = [u[:q] for u, q in zip(server.signatures.cpu(), server.columns)]
+        before = server.proximity[: now.clients, : now.clients].cpu().numpy()
         return {}, extend(before, transposed(met), transposed(sent), self.proximity)
 
     def height(self, tree: np.ndarray) -> float:

@@ -31,7 +31,7 @@ from fedflow.errors import BadInput
 from fedflow.heterogeneity import signature
 from fedflow.heterogeneity.encoder import pixels
 from fedflow.local.client import Client
-from fedflow.methods.base import Server, ServerData
+from fedflow.methods.base import ServerData
 from fedflow.methods.clustered._related import Related
 from fedflow.methods.registry import register
 from fedflow.settings import option
@@ -56,11 +56,11 @@ class PCAKMHC(Related):
     def server_data(self) -> ServerData:
         return ServerData(self.public)
 
-    def pretrain_server(self, public: Examples, seed: int) -> Server:
+    def pretrain_server(self, server: State, public: Examples, seed: int) -> State:
         """``basis`` [p + 1, F]: components of the public images, and behind them their mean."""
         return {} if self.basis == "per_client" else {"basis": components(public.x, self.p)}
 
-    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
+    def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
         if self.basis == "per_client":
             return {}
         if "basis" not in server:
@@ -68,7 +68,7 @@ class PCAKMHC(Related):
                 "partition.public", 0, "a number >= 1, as the shared basis is of data of the server; "
                 "or set method.public to a data set, or method.basis to per_client"
             )  # fmt: skip
-        return {"basis": server["basis"]}
+        return {"basis": server.basis}
 
     def points(self, client: Client) -> Tensor:
         x, _ = client.data(raw=True)
