@@ -34,14 +34,14 @@ class Assigned(Clustered, FedAvg):
         """One cluster of all clients."""
         return AssignedState(initial(0)[None])
 
-    def cluster(self, server: AssignedState, client: int) -> int:
+    def cluster(self, server: Any, client: int) -> int:
         """The number of the client's cluster."""
         return 0 if server.assignment is None else int(server.assignment[client])
 
-    def broadcast(self, now: Round, server: AssignedState, client: int) -> Message:
+    def broadcast(self, now: Round, server: Any, client: int) -> Message:
         return {"model": server.models[self.cluster(server, client)]}
 
-    def broadcast_for_evaluation(self, now: Round, server: AssignedState, client: int) -> Message:
+    def broadcast_for_evaluation(self, now: Round, server: Any, client: int) -> Message:
         number = self.cluster(server, client)
         return {"model": server.models[number], "cluster": torch.tensor(number)}
 
