@@ -157,13 +157,13 @@ def _train_vmapped(
     """`train_clients` in calls of at most ``width`` clients, halved wherever the GPU runs out of memory."""
     for left in _stackable(shard, federation.partition.sizes):
         while left:
-            places = left[: width(job, federation, step)]
+            places = left[: width(job, federation, shard, step)]
             finite, update = [False] * len(places), None
             try:
                 finite, update = train_cohort(job, federation, shard, places, step, streams)
             except Exception as error:  # one client may be to blame: find it, and save the others
                 if isinstance(error, torch.OutOfMemoryError) and len(places) > 1:
-                    limit_width(job, federation, step, (len(places) + 1) // 2)
+                    limit_width(job, federation, shard, step, (len(places) + 1) // 2)
                     continue
                 _warn_of_fallback(job.method.name, error)
             good = [c for c, fine in enumerate(finite) if fine]
@@ -248,7 +248,7 @@ def client_of(
     selection = None if chosen_by is None else (torch.as_tensor(chosen_by, device=device), None)
     client = Client(
         model, train, job.training, lr, index, None, schedule, received, kept, mean, compiled=compiled,
-        selection=selection,
+        selection=selection, phase=shard.phase,
     )  # fmt: skip
     if isinstance(shard, OnboardingShard):
         client.times = torch.from_numpy(job.timing.times(job.seed, k, job.training.steps(len(index), 1)))
