@@ -1,7 +1,7 @@
 """How different the data of clients are: subspace angles, distances of distributions, comparisons."""
 
 from fedflow.heterogeneity.classes import class_proximity, class_super_clusters
-from fedflow.heterogeneity.compare import MEASURES, Comparison, compare, draw, table
+from fedflow.heterogeneity.compare import MEASURES, Comparison, compare, table
 from fedflow.heterogeneity.hierarchy import LINKAGES, clusters, cut, cut_into, largest_gap, merge, sweep
 from fedflow.heterogeneity.subspace import MODES, extend, principal_angles, proximity, signature
 
@@ -16,7 +16,6 @@ __all__ = [
     "compare",
     "cut",
     "cut_into",
-    "draw",
     "extend",
     "largest_gap",
     "merge",

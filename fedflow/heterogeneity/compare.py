@@ -15,15 +15,12 @@ from fedflow.data import Dataset
 from fedflow.errors import BadInput, unknown_name
 from fedflow.heterogeneity.distances import total_variation
 from fedflow.heterogeneity.measures import MEASURES, Views, label_counts
-from fedflow.heterogeneity.picture import draw
 from fedflow.seeding import generator
 
 if TYPE_CHECKING:  # partition schemes import this package
     import pandas as pd
 
     from fedflow.partition.partition import Partition
-
-__all__ = ["MEASURES", "Comparison", "compare", "draw", "table"]
 
 
 @dataclass(frozen=True, eq=False)

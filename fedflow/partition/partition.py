@@ -145,16 +145,13 @@ class Partition:
         return {name: np.ascontiguousarray(array, np.int64) for name, array in present.items()}
 
     def save(self, folder: Path) -> None:
-        """Write the arrays, ``labels.png`` and ``summary.json`` (last); deterministic bytes."""
-        from fedflow.partition.picture import draw_labels
-
+        """Write the arrays, then ``summary.json``; deterministic bytes. Raises `FedflowError`."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / SUMMARY).unlink(missing_ok=True)  # never an old summary beside new arrays
             partial = folder / f"{FILE}.partial"
             save_file(self._arrays(), partial)
             partial.replace(folder / FILE)
-            draw_labels(self, folder / "labels.png")
             (folder / SUMMARY).write_text(json.dumps(self.summary(), indent=1) + "\n")
         except (OSError, SafetensorError) as error:
             raise FedflowError(
