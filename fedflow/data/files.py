@@ -18,17 +18,14 @@ from typing import IO
 
 import numpy as np
 
-from fedflow.data.images import squared
-from fedflow.errors import FedflowError
+from fedflow.data.images import Constants, squared
+from fedflow.errors import FedflowError, reason
 from fedflow.settings import Settings, option
 
 KINDS = {np.dtype(np.uint8): "images", np.dtype(np.float32): "features", np.dtype(np.int32): "tokens"}
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 SPLITS = ("train", "test")
 MAX_IMAGE_BYTES = 1 << 26  # larger members of a tar are refused before they are read
-
-
-Constants = tuple[float, ...] | tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,13 +76,6 @@ class FolderOptions(Settings):
     )
     resize: int | None = option(None, "height and width, needed for images of several sizes", ge=1)
     crop: bool = option(False, "cut out the square in the middle before images are resized")
-
-
-def reason(error: BaseException) -> str:
-    """The first line of an error's text, or the name of its type."""
-    if isinstance(error, KeyError):
-        return f"has no {error}"
-    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
 
 
 @contextmanager

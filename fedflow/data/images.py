@@ -1,11 +1,8 @@
 """What can be done to uint8 images, [n, h, w] (grey) or [n, h, w, 3], before they are stored."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-if TYPE_CHECKING:  # files are read with this module
-    from fedflow.data.files import Constants
+Constants = tuple[float, ...] | tuple[tuple[float, ...], ...]  # by channel, or by domain and channel
 
 
 def resized(x: np.ndarray, side: int, crop: bool = False) -> np.ndarray:
@@ -58,7 +55,7 @@ def mean_and_std(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(round(float(m), 6) for m in mean), tuple(round(float(s), 6) or 1.0 for s in std)
 
 
-def repeated(constants: "Constants") -> "Constants":
+def repeated(constants: Constants) -> Constants:
     """Constants of grey images for three equal channels, of every domain if there are several."""
     several = tuple(c * 3 for c in constants if isinstance(c, tuple))
     return several or constants * 3

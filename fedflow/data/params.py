@@ -11,6 +11,7 @@ from fedflow.errors import BadInput, unknown_name
 from fedflow.settings import Settings, option
 
 NORMALISE = ("source", "train", "none")
+LEFT_TO_MIX = ("pad", "channels")  # no defaults: the mix chooses them if a part does not
 FOR_IMAGES = ("resize", "crop", "pad", "channels", "rotations", "normalise")
 
 
@@ -89,13 +90,23 @@ class DatasetParams(Settings):
         if origin.options:
             common = {name: getattr(self, name) for name in shared & set(accepts)}  # one seed for all
             complete = origin.options.parse(self.parameters | common, section="data").as_dict()
-            object.__setattr__(self, "parameters", complete)  # defaults too, so that a record says it all
+            object.__setattr__(self, "parameters", complete)  # with defaults, so that the record is complete
+        if self.entries:
+            parts = zip(self.entries, self.parameters["parts"])
+            complete = [{k: v for k, v in e.flat().items() if k not in LEFT_TO_MIX} | p for e, p in parts]
+            self.parameters["parts"] = complete
 
     @property
     def options(self) -> Settings | None:
         """The parameters of the source, None if it has none."""
         options = SOURCES[self.source].options
         return None if options is None else options.parse(self.parameters, section="data")
+
+    @property
+    def entries(self) -> list[Self]:
+        """The parts of a mix, parsed; empty for other sources."""
+        parts = [{k: v for k, v in p.items() if k != "offset"} for p in self.parameters.get("parts", ())]
+        return [type(self).parse(part, section=f"data.parts[{i}]") for i, part in enumerate(parts)]
 
     @property
     def title(self) -> str:

@@ -22,12 +22,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedflow.data.examples import Examples
-from fedflow.data.files import SPLITS, Column, Constants, RawData, reading, reason
-from fedflow.data.images import channels_first
+from fedflow.data.files import SPLITS, Column, RawData, reading
+from fedflow.data.images import Constants, channels_first
 from fedflow.data.params import DatasetParams
 from fedflow.data.sources import source
 from fedflow.data.transform import transformed
-from fedflow.errors import FedflowError
+from fedflow.errors import FedflowError, reason
 
 META = "meta.json"
 

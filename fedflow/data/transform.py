@@ -8,7 +8,7 @@ import numpy as np
 
 from fedflow.data import images
 from fedflow.data.files import SPLITS, Column, RawData
-from fedflow.data.params import FOR_IMAGES, DatasetParams
+from fedflow.data.params import FOR_IMAGES, DatasetParams, within
 from fedflow.data.sources import SOURCES
 from fedflow.errors import BadInput, FedflowError
 from fedflow.seeding import generator
@@ -22,7 +22,7 @@ def transformed(params: DatasetParams, root: Path | str | None = None) -> RawDat
     are resized or padded. Computed ones are of every domain apart where there is a column ``domain``.
     Raises `FedflowError` if the source cannot be read, `BadInput` for what cannot be done to its samples.
     """
-    raw = SOURCES[params.source].load(root, params.path, params.options)
+    raw = SOURCES[params.source].load(root, params.path, params.options, _parts(params, root))
     if raw.kind != "images":
         for name in FOR_IMAGES:
             if (value := getattr(params, name)) and value != "source":
@@ -34,6 +34,15 @@ def transformed(params: DatasetParams, root: Path | str | None = None) -> RawDat
     if params.normalise != "source":
         raw = _normalised(raw, params)
     return _drawn(raw, params)
+
+
+def _parts(params: DatasetParams, root: Path | str | None) -> list[tuple[str, RawData]]:
+    """Title and samples of every part of a mix; empty for other sources."""
+    parts = []
+    for i, entry in enumerate(params.entries):
+        with within(f"data.parts[{i}]"):
+            parts.append((entry.title, transformed(entry, root)))
+    return parts
 
 
 def _with_constants(raw: RawData, params: DatasetParams) -> RawData:

@@ -11,8 +11,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
-from fedflow.data.files import reason
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import BadInput, FedflowError, reason
 from fedflow.partition.after.difficulty import by_difficulty
 from fedflow.partition.after.holdout import hold_out
 from fedflow.partition.after.label_noise import spoil

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from fedflow.data import Dataset, Examples, load_prepared
-from fedflow.data.files import reason
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import BadInput, FedflowError, reason
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, load_partition
