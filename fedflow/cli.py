@@ -354,8 +354,9 @@ def compare(
     from fedflow.config import load_params
     from fedflow.data import load_prepared
     from fedflow.experiment import prepare_dataset, prepare_partition
-    from fedflow.heterogeneity.compare import MEASURES, compare, table
+    from fedflow.heterogeneity.measures import MEASURES
     from fedflow.partition import load_partition
+    from fedflow.partition.compare import compare, table
     from fedflow.pictures.comparison import draw_comparisons
 
     params = load_params(root / "params.yaml", settings or [])

@@ -92,9 +92,10 @@ class DatasetParams(Settings):
             complete = origin.options.parse(self.parameters | common, section="data").as_dict()
             object.__setattr__(self, "parameters", complete)  # with defaults, so that the record is complete
         if self.entries:
-            parts = zip(self.entries, self.parameters["parts"])
-            complete = [{k: v for k, v in e.flat().items() if k not in LEFT_TO_MIX} | p for e, p in parts]
-            self.parameters["parts"] = complete
+            self.parameters["parts"] = [
+                {k: v for k, v in entry.flat().items() if k not in LEFT_TO_MIX} | part
+                for entry, part in zip(self.entries, self.parameters["parts"])
+            ]
 
     @property
     def options(self) -> Settings | None:

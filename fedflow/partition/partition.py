@@ -87,8 +87,8 @@ class Partition:
         return np.diff(self.offsets)
 
     @property
-    def participants(self) -> int:
-        """The number of clients that take part: all but the newcomers."""
+    def training_clients(self) -> int:
+        """The number of clients that train: all except the newcomers."""
         return len(self.offsets) - 1 - self.newcomers
 
     def train(self, client: int) -> np.ndarray:
@@ -292,10 +292,10 @@ def _test_pools(
 
 
 def _validation_pools(held: Indices, own: Indices, labels: np.ndarray | None) -> tuple[Indices, Indices]:
-    """Test pools of the samples that participants held out, made as `_test_pools` makes them of the test set.
+    """Test pools of the samples that training clients held out, in place of those of `_test_pools`.
 
-    One per label where clients are tested by label (``labels`` [n]). Where the scheme or ``holdout`` makes
-    the pools, which held-out sample belongs to which is not known: clients with the same pools share theirs.
+    One per label if clients are tested by label (``labels`` [n]). If the scheme or ``holdout`` makes the
+    pools, held-out samples are not known to belong to one: clients with equal pools share theirs.
     """
     if labels is not None:
         everybody = np.sort(np.concatenate(held))

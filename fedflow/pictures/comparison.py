@@ -9,8 +9,9 @@ from matplotlib.figure import Figure, SubFigure
 from scipy.cluster.hierarchy import leaves_list
 
 from fedflow.errors import BadInput, unknown_name
-from fedflow.heterogeneity.compare import MEASURES, Comparison
 from fedflow.heterogeneity.hierarchy import merge
+from fedflow.heterogeneity.measures import MEASURES
+from fedflow.partition.compare import Comparison
 from fedflow.pictures.drawing import save_png
 
 # Tol's bright palette.

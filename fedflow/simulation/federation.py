@@ -47,8 +47,8 @@ class Federation:
     @property
     def mean_samples(self) -> float:
         """Mean number of training samples of a client that takes part."""
-        participants = self.partition.participants
-        return float(self.partition.offsets[participants]) / participants
+        clients = self.partition.training_clients
+        return float(self.partition.offsets[clients]) / clients
 
     def open(self) -> "Federation":
         return self

@@ -85,7 +85,7 @@ class Simulation:
         self.executor: Executor = executor or Inline()
         self.federation = job.federation.open()
         partition = self.federation.partition
-        self.clients = partition.participants
+        self.clients = partition.training_clients
         settings.timing.need(len(partition.sizes))
         if job.method.selects() and partition.selection_offsets is None:
             raise BadInput(

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.image import imread
 
 from fedflow.errors import BadInput, FedflowError
-from fedflow.heterogeneity import Comparison
+from fedflow.partition.compare import Comparison
 from fedflow.pictures.comparison import draw_comparisons
 
 MATRIX = np.array([[0, 0, 0, 3], [0, 0, 0, 3], [0, 0, 0, 3], [3, 3, 3, 0.0]])

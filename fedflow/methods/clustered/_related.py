@@ -18,12 +18,12 @@ from fedflow.errors import BadInput
 from fedflow.heterogeneity.relatedness import (
     DISTANCES,
     REDUCERS,
-    alike,
     decomposition_error,
     disjoint,
     distances,
-    gap,
+    equal_rows,
     graph,
+    largest_gap,
     reduce,
     signature,
 )
@@ -109,7 +109,7 @@ class Related(Assigned):
         if cohort.ids[0] >= cohort.clients:
             return self.join(server, sent, cohort)
         apart, related = self.relate(sent, cohort.rng)
-        assignment = alike(related) if self.averaging == "at_once" else np.arange(cohort.clients)
+        assignment = equal_rows(related) if self.averaging == "at_once" else np.arange(cohort.clients)
         return server | {
             "signatures": pad_sequence(sent, batch_first=True),
             "means": torch.tensor([len(u) for u in sent]),
@@ -138,7 +138,7 @@ class Related(Assigned):
             return 1.0
         if len(apart) == 2:
             raise BadInput("method.gamma", None, "a number where there are 2 clients: they leave no gap")
-        return gap(apart)
+        return largest_gap(apart)
 
     def dissimilarity(self, server: Server) -> Dissimilarity:
         """Components of the graph are clusters by single linkage, cut at gamma."""
@@ -147,7 +147,7 @@ class Related(Assigned):
         height = gamma if np.isfinite(gamma) else None
         error = None
         if self.case == "clusters":
-            clusters = alike(server["related"].cpu().numpy())
+            clusters = equal_rows(server["related"].cpu().numpy())
             error = decomposition_error(graph(matrix, gamma), clusters)
         return Dissimilarity(matrix, range(len(matrix)), "distance of signatures", "single", height, error)
 
@@ -165,7 +165,7 @@ class Related(Assigned):
             rows, kept = related[n:, :n], server["models"]
             assignment = np.concatenate([before, len(kept) + np.arange(len(rows))])
         else:
-            assignment, kept = alike(related), server["models"][:0]
+            assignment, kept = equal_rows(related), server["models"][:0]
             rows = related[np.unique(assignment, return_index=True)[1], :n]
         shares = self.shares(rows * self.sizes(cohort), before)
         means = (shares / shares.sum(1, keepdims=True).clip(1)) @ server["models"].cpu().double().numpy()

@@ -9,11 +9,11 @@ from test_classes import ROOT
 
 from fedflow.data import Dataset, DatasetParams, prepare
 from fedflow.errors import BadInput
-from fedflow.heterogeneity import MEASURES, compare, table
 from fedflow.heterogeneity.distances import linear_cka
-from fedflow.heterogeneity.measures import Views
+from fedflow.heterogeneity.measures import MEASURES, Views
 from fedflow.partition import Partition, PartitionParams, make_partition
 from fedflow.partition.base import Samples
+from fedflow.partition.compare import compare, table
 
 INPUTS = [name for name in MEASURES if not MEASURES[name].labels]
 ORDERED = ("feature_emd", "angle_min", "angle_entry", "angle_sum", "cka")  # Table 5.3
