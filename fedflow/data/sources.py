@@ -1,7 +1,7 @@
-"""The registry of named data sources: what each one is, and how its samples are found.
+"""The registry of named data sources: what each one is, and where its samples come from.
 
 A data root (`data_root`) is searched first, for ``<name>.npz``, then ``<name>.tar``, then torchvision's
-own files; only then is anything downloaded. Normalisation constants are those usual for each set
+own files; only then is anything downloaded. Normalisation constants are the usual ones of each set
 (USPS and FashionMNIST use MNIST's); a source without constants gets those of its training images.
 """
 
@@ -47,7 +47,7 @@ FASHION = _words("T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,B
 STL10 = _words("airplane bird car cat deer dog horse monkey ship truck")
 LETTERS = string.ascii_uppercase
 BYCLASS = tuple(DIGITS + tuple(string.ascii_letters[26:] + string.ascii_letters[:26]))
-BALANCED = (*DIGITS, *LETTERS, *"abdefghnqrt")  # the other small letters share their capital's class
+BALANCED = (*DIGITS, *LETTERS, *"abdefghnqrt")  # the other small letters share the class of their capital
 
 MNIST_CONSTANTS = (0.1307,), (0.3081,)
 CIFAR100_CONSTANTS = (0.507, 0.487, 0.441), (0.267, 0.256, 0.276)
@@ -125,15 +125,15 @@ class Source:
         return samples
 
     def where(self, root: Path | str | None = None) -> str:
-        """Where the images would come from without a download; empty where they would need one."""
+        """Where the images would come from without a download; empty if they need one."""
         known = {"package": "in a package", "path": "data.path", "made": "made here"}
         file = self.file(root)
         return known.get(self.kind, "") or (file.name if file else "")
 
     def file(self, root: Path | str | None = None) -> Path | None:
-        """The file of the data root that is read, None if there is none, or for sources that read none.
+        """The file of the data root that is read; None if there is none, or if the source reads none.
 
-        torchvision's own layout does not count: those files are the official ones.
+        Files in torchvision's own layout do not count: they are the official ones.
         """
         if self.kind not in ("download", "root"):
             return None
@@ -166,8 +166,8 @@ class Source:
                 return self.fetch(root, *given), f"source {self.name!r} in {root}"
         except FedflowError:
             raise
-        except Exception as error:  # torchvision raises almost anything on a bad network or file
-            last = str(error).strip().rpartition("\n")[2]  # where torchvision tried several mirrors
+        except Exception as error:  # torchvision raises almost anything
+            last = str(error).strip().rpartition("\n")[2]  # the last mirror's
             raise FedflowError(f"{missing}, and the download failed: {last or reason(error)}") from error
 
 
