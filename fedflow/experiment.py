@@ -183,12 +183,15 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
     origin = _origin(wanted, dataset, root)
     if there is not None and (_fact(note, "partition"), _fact(note, "origin")) == (there.hash, origin):
         return folder
+    from fedflow.pictures.labels import draw_labels  # imports matplotlib, which is slow
+
     samples = Samples.of(
         dataset, root=root, losses=lambda difficulty: _losses(difficulty, dataset, wanted.seed, root)
     )
     made = make_partition(wanted, samples, dataset.hash)
     if there is None or (there.hash, there.params) != (made.hash, made.params):
-        made.save(folder)
+        draw_labels(made, folder / "labels.png")
+        made.save(folder)  # last: its summary says that the folder is complete
     _make_writable(note.parent)
     note.write_text(json.dumps({"partition": made.hash, "origin": origin}) + "\n")
     return folder

@@ -10,12 +10,13 @@ import jinja2
 from markupsafe import Markup
 
 from fedflow.errors import FedflowError
-from fedflow.report import cells, figures
+from fedflow.pictures import accuracy
+from fedflow.pictures.clusters import Grouping, pictures_of
+from fedflow.pictures.drawing import DASHES, SERIES
+from fedflow.report import cells
 from fedflow.report.collect import PartitionFacts, Run, collect_partitions, collect_runs
 from fedflow.report.findings import findings, summary
-from fedflow.report.groups import Grouping, pictures_of
 from fedflow.report.published import published_for
-from fedflow.report.svg import DASHES, SERIES
 from fedflow.report.tables import best, by_method, by_partition, write_tables, yardstick
 from fedflow.report.variants import HASHES, flat, settings_table, spoken, text
 
@@ -82,20 +83,20 @@ def _partition(
         "about": _about(runs, facts),
         "warnings": _warnings(runs, methods),
         "findings": findings(methods),
-        "glance": figures.glance(rated, places, f"{key}-glance") if rated else None,
+        "glance": accuracy.glance(rated, places, f"{key}-glance") if rated else None,
         "accuracy": cells.accuracy_table(methods, published),
         "published": published,
         "curves": [
             (
                 heading,
-                figures.curve(methods, places, column, x, f"{key}-{column}-{x}"),
+                accuracy.curve(methods, places, column, x, f"{key}-{column}-{x}"),
                 _unmeasured(methods, column),
             )
             for heading, column, x in CURVES
             if rated and (x != "time" or _differ_in_time(rated))
         ],
         "fairness": cells.metric_table(methods, cells.FAIRNESS),
-        "spread": figures.spread(rated, places, f"{key}-spread") if rated else None,
+        "spread": accuracy.spread(rated, places, f"{key}-spread") if rated else None,
         "traffic": cells.metric_table(methods, cells.TRAFFIC),
         "targets": sorted(
             {f"{100 * t:g} %" for run in runs if (t := run.metrics["target_accuracy"]) is not None}
@@ -140,7 +141,7 @@ def _groups(runs: Sequence[Run]) -> str:
 def _agreement(methods: dict[str, list[Run]], places: dict[str, int], name: str) -> Markup | None:
     """ARI by round, where a round of some method has one."""
     told = any(run.rounds["ari"].notna().any() for runs in methods.values() for run in runs)
-    return figures.curve(methods, places, "ari", "round", name, factor=1, top=1) if told else None
+    return accuracy.curve(methods, places, "ari", "round", name, factor=1, top=1) if told else None
 
 
 def _differ_in_time(methods: dict[str, list[Run]]) -> bool:

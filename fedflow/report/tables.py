@@ -51,11 +51,6 @@ def stat(runs: Iterable[Run], metric: str) -> Stat | None:
     return Stat(values) if values else None
 
 
-def measured(runs: Iterable[Run], metric: str) -> Stat:
-    """`stat` of a metric that no run lacks."""
-    return Stat({run.seed: float(run.metrics[metric]) for run in runs})
-
-
 def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """``runs`` grouped by method and settings, in their order: the rows of the page."""
     groups: dict[str, list[Run]] = {}

@@ -73,7 +73,7 @@ class Run:
         self.executor: Executor = executor or Inline()
         self.federation = job.federation.open()
         partition = self.federation.partition
-        self.clients = partition.participants
+        self.clients = partition.training_clients
         self.sizes = partition.sizes[: self.clients]
         self.groups = None if partition.groups is None else partition.groups[: self.clients]
         self.cohort_size = max(1, int(settings.participation * self.clients + 1e-9))

@@ -27,7 +27,6 @@ from filelock import FileLock, Timeout
 
 from fedflow.errors import FedflowError
 from fedflow.tracking.models import ModelCard, log_models
-from fedflow.tracking.pictures import draw_groups
 from fedflow.tracking.store import Store, open_store, reporting
 
 if TYPE_CHECKING:
@@ -293,14 +292,14 @@ class RunRecord:
         """Pictures of who was in which cluster and why, where clients have clusters."""
         if not self._assignments:
             return
-        from fedflow.report.groups import Grouping  # draws with matplotlib, which takes long to import
+        from fedflow.pictures.clusters import Grouping, draw_clusters  # imports matplotlib, which is slow
 
         assignments, last = dict(self._assignments), outcome.scores.cluster.tolist()
         if assignments[max(assignments)] != last:
             assignments[rounds] = last
         grouping = Grouping(assignments, rounds, groups, outcome.dissimilarity, outcome.stable_cluster_ids)
         with TemporaryDirectory() as folder:
-            draw_groups(Path(folder), grouping)
+            draw_clusters(Path(folder), grouping)
             self.api.log_artifacts(self.run_id, folder, "clusters")
 
     def _log_table(self, parquet: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from result_folders import METHODS, write_partition, write_run
 
 from fedflow.errors import FedflowError
+from fedflow.pictures.clusters import FILLS
 from fedflow.report import build_report
-from fedflow.report.groups import FILLS
 
 
 def build(workplace: Path, out: str = "report") -> str:

@@ -16,12 +16,12 @@ from fedflow.errors import BadInput
 from fedflow.heterogeneity.relatedness import (
     DISTANCES,
     REDUCERS,
-    alike,
     decomposition_error,
     disjoint,
     distances,
-    gap,
+    equal_rows,
     graph,
+    largest_gap,
     reduce,
     signature,
 )
@@ -111,7 +111,7 @@ class Related(Onboarding, Assigned):
         if cohort.newcomers:
             return self.join(now, server, sent)
         apart, related = self.relate(sent, now.rng)
-        assignment = alike(related) if self.averaging == "at_once" else np.arange(now.clients)
+        assignment = equal_rows(related) if self.averaging == "at_once" else np.arange(now.clients)
         return replace(
             server, signatures=pad_sequence(sent, batch_first=True),
             means=torch.tensor([len(u) for u in sent]),
@@ -140,7 +140,7 @@ class Related(Onboarding, Assigned):
             return 1.0
         if len(apart) == 2:
             raise BadInput("method.gamma", None, "a number where there are 2 clients: they leave no gap")
-        return gap(apart)
+        return largest_gap(apart)
 
     def dissimilarity(self, server: RelatedState) -> Dissimilarity:
         """Components of the graph are clusters by single linkage, cut at gamma."""
@@ -150,7 +150,7 @@ class Related(Onboarding, Assigned):
         height = gamma if np.isfinite(gamma) else None
         error = None
         if self.case == "clusters":
-            clusters = alike(server.related.cpu().numpy())
+            clusters = equal_rows(server.related.cpu().numpy())
             error = decomposition_error(graph(matrix, gamma), clusters)
         return Dissimilarity(matrix, range(len(matrix)), "distance of signatures", "single", height, error)
 
@@ -169,7 +169,7 @@ class Related(Onboarding, Assigned):
             rows, kept = related[n:, :n], server.models
             assignment = np.concatenate([before, len(kept) + np.arange(len(rows))])
         else:
-            assignment, kept = alike(related), server.models[:0]
+            assignment, kept = equal_rows(related), server.models[:0]
             rows = related[np.unique(assignment, return_index=True)[1], :n]
         shares = self.shares(rows * self.sizes(now), before)
         means = (shares / shares.sum(1, keepdims=True).clip(1)) @ server.models.cpu().double().numpy()

@@ -24,7 +24,7 @@ all runs: the pull to centroids lowers G from round to round, also where cluster
 digits from 0.05 to 0.01 with mu = 0.1, to 0.003 with mu = 1), and clusters of an IID federation have a G of
 0.08 to 5, those of two or three groups 0.1 to 0.5. So by default neither is a number: only a cluster whose G
 is 0, a single client, joins the nearest, and one is split if its G is below 1 and its halves are farther
-apart than chance puts them (`fedflow.heterogeneity.number.apart`).
+apart than chance puts them (`fedflow.heterogeneity.number.separation`).
 """
 
 import math

@@ -1,7 +1,7 @@
 """What the page draws: accuracy at a glance, curves, the spread over clients, and clusters over rounds."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -9,11 +9,23 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from scipy.optimize import isotonic_regression
 
-from fedflow.report.collect import Run
-from fedflow.report.svg import CARD, INK, MUTED, drawing, look
-from fedflow.report.tables import measured
+from fedflow.pictures.drawing import CARD, INK, MUTED, drawing, look
 
-Methods = dict[str, list[Run]]
+
+class Run(Protocol):
+    """What is drawn of one finished run."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def metrics(self) -> Mapping[str, Any]: ...
+    @property
+    def rounds(self) -> pd.DataFrame: ...
+    @property
+    def clients(self) -> pd.DataFrame: ...
+
+
+Methods = Mapping[str, Sequence[Run]]
 AXES = {"round": "round", "traffic": "MB moved, down + up, all clients", "time": "simulated time"}
 
 
@@ -24,18 +36,19 @@ def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
     with drawing(name, described, height, (_room(methods), 0.42, 0.12, 0.2)) as work:
         axes = work.axes
         for row, (method, runs) in enumerate(methods.items()):
-            ours, whole = measured(runs, "local_accuracy"), measured(runs, "global_accuracy")
+            seeds = [_percent(runs, metric) for metric in ("local_accuracy", "global_accuracy")]
+            ours, whole = map(_mean, seeds)
             colour = look(places[method])["color"]
-            axes.plot([100 * ours.mean, 100 * whole.mean], [row, row], color=colour, lw=1, alpha=0.45)
-            for value in (ours, whole):
-                axes.plot([100 * value.low, 100 * value.high], [row, row], color=colour, lw=4, alpha=0.35)
-            axes.plot(100 * whole.mean, row, "o", ms=7, mfc=CARD, mec=colour, mew=1.3)
-            axes.plot(100 * ours.mean, row, "o", ms=4.2, color=colour)
-            if row == 0:  # says what dot and ring are, once
-                left, right = sorted(((whole.mean, "global"), (ours.mean, "local")))
+            axes.plot([ours, whole], [row, row], color=colour, lw=1, alpha=0.45)
+            for values in seeds:
+                axes.plot([min(values), max(values)], [row, row], color=colour, lw=4, alpha=0.35)
+            axes.plot(whole, row, "o", ms=7, mfc=CARD, mec=colour, mew=1.3)
+            axes.plot(ours, row, "o", ms=4.2, color=colour)
+            if row == 0:  # name the dot and the ring once
+                left, right = sorted(((whole, "global"), (ours, "local")))
                 for (at, word), side in ((left, "right"), (right, "left")):
                     style: dict[str, Any] = {"color": MUTED, "fontsize": 8, "ha": side}
-                    axes.annotate(word, (100 * at, 0), (0, 7), textcoords="offset points", **style)
+                    axes.annotate(word, (at, 0), (0, 7), textcoords="offset points", **style)
         _rows(axes, methods)
         axes.set_xlabel("accuracy, %")
     return work.svg
@@ -147,7 +160,7 @@ def spread(methods: Methods, places: dict[str, int], name: str) -> Markup:
                 row + 0.45 - heights, bins, baseline=row + 0.45, fill=True, color=colour, alpha=0.5, lw=0
             )
             ends = ("local_worst10", "local_accuracy", "local_best10")
-            low, mean, high = (100 * measured(runs, metric).mean for metric in ends)
+            low, mean, high = (_mean(_percent(runs, metric)) for metric in ends)
             axes.plot([low, high], [row + 0.45] * 2, color=INK, lw=0.9)
             axes.vlines([low, high], row + 0.33, row + 0.45, color=INK, lw=1.1)
             axes.plot(mean, row + 0.45, "o", ms=4.2, color=INK)
@@ -156,6 +169,15 @@ def spread(methods: Methods, places: dict[str, int], name: str) -> Markup:
         axes.set_xlim(bins[0], 101)
         axes.set_xlabel("accuracy of a client on its own test set, %")
     return work.svg
+
+
+def _percent(runs: Sequence[Run], metric: str) -> list[float]:
+    """The metric of every seed, in percent."""
+    return [100 * run.metrics[metric] for run in runs]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _room(methods: Methods) -> float:
