@@ -11,23 +11,29 @@ import pandas as pd
 
 from fedflow.errors import FedflowError
 from fedflow.methods.base import Dissimilarity
+from fedflow.metrics.table import METRICS, own
 from fedflow.report.variants import named
 from fedflow.results import MARKER
 
 TEXT = ("partition", "method", "method_label", "dataset", "model", "settings", "data_hash", "partition_hash")
-WHOLE = ("seed", "rounds", "clients", "bytes_down", "bytes_up", "clusters", "failed_clients", "parameters")
-NUMBER = ("participation",)
-OPTIONAL = (  # a regression has no accuracy
-    "global_accuracy", "local_accuracy", "local_weighted", "local_variance", "local_std", "local_lowest",
-    "local_highest", "local_worst10", "local_best10", "local_gini",
-    "tuned_accuracy", "local_final_accuracy", "loss",
-    "rounds_to_target", "bytes_to_target", "target_accuracy", "ari", "nmi", "clustering_error",
-)  # fmt: skip
-NEWCOMERS = ("newcomer_accuracy", "newcomer_tuned_accuracy")  # only where some joined after the last round
-METRICS = TEXT + WHOLE + NUMBER + OPTIONAL
 SECTIONS = ("method", "training", "run", "model", "data", "partition")  # of params.json
 
-ROUNDS = ("round", "global_accuracy", "local_accuracy", "bytes_down", "bytes_up", "ari")
+ROUNDS = (
+    "round",
+    "global_accuracy",
+    "local_accuracy",
+    "bytes_down",
+    "bytes_up",
+    "ari",
+)
+ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
+    **dict.fromkeys(TEXT, (str,)),
+    **dict.fromkeys(("seed", "rounds", "clients"), (int,)),
+    **{metric.name: (int,) for metric in METRICS.values() if metric.required},
+    "parameters": (int,),
+    "participation": (int, float),
+}
+MEASURED = (int, float, type(None))  # its other entries; a regression has no accuracy
 CLIENTS = ("client", "samples", "local_accuracy", "cluster")
 
 
@@ -47,6 +53,11 @@ class Run:
     variant: str = ""  # runs of the same method and variant are averaged
     label: str = ""  # what a reader calls it
     repeated: str = ""  # another folder with the same settings, data and seed, which is not shown
+
+    @property
+    def own(self) -> list[str]:
+        """The method's own numbers: columns of ``rounds`` that no metric of the table describes."""
+        return [name for name in own(self.rounds.columns) if name not in ("round", "failed")]
 
     @property
     def partition(self) -> str:
@@ -119,7 +130,7 @@ def _read_run(folder: Path) -> Run:
             f"the results in {folder} are incomplete: no {MARKER}, which is written last; "
             "run this experiment again"
         )
-    metrics: dict[str, Any] = dict.fromkeys(NEWCOMERS) | _json(folder / MARKER)
+    metrics = _json(folder / MARKER)
     if not (folder / "params.json").exists():
         _reject(folder / "params.json", "No such file, so its settings are unknown")
     _check_metrics(folder / MARKER, metrics)
@@ -172,18 +183,14 @@ def _dissimilarity(folder: Path, about: Any, clients: int) -> Dissimilarity | No
 
 
 def _check_metrics(path: Path, metrics: dict[str, Any]) -> None:
-    missing = [name for name in METRICS if name not in metrics]
-    if missing:
+    """Reject missing entries and those of other types; a metric that is absent or null was not measured."""
+    accepted = ENTRIES | dict.fromkeys(metrics.keys() - ENTRIES.keys(), MEASURED)
+    if missing := [name for name in ENTRIES if name not in metrics]:
         _reject(path, f"no {', '.join(missing)}")
-    accepted: list[tuple[tuple[str, ...], tuple[type, ...]]] = [
-        (TEXT, (str,)), (WHOLE, (int,)), (NUMBER, (int, float)),
-        (OPTIONAL + NEWCOMERS, (int, float, type(None))),
-    ]  # fmt: skip
-    for names, kinds in accepted:
-        for name in names:
-            if type(metrics[name]) not in kinds:
-                words = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
-                _reject(path, f"{name} is {metrics[name]!r}, not {words}")
+    for name, kinds in accepted.items():
+        if type(metrics[name]) not in kinds:
+            words = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
+            _reject(path, f"{name} is {metrics[name]!r}, not {words}")
 
 
 def _is_step(step: Any, clients: int) -> bool:

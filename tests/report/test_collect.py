@@ -8,6 +8,7 @@ from result_folders import write_partition, write_run
 
 from fedflow.errors import FedflowError
 from fedflow.report.collect import collect_partitions, collect_runs
+from fedflow.report.tables import run_table, stat
 
 
 def test_no_results_says_where_and_how_to_make_them(tmp_path: Path) -> None:
@@ -64,10 +65,15 @@ def test_wrong_metric_is_told(tmp_path: Path, change: dict, words: str) -> None:
         collect_runs(tmp_path)
 
 
-def test_absent_metric_is_told(tmp_path: Path) -> None:
+def test_only_a_metric_that_every_run_has_may_not_be_absent(tmp_path: Path) -> None:
+    """Results of before a metric was added to the table stay readable."""
     path = write_run(tmp_path, "p", "fedavg", 0) / "metrics.json"
-    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "loss"}))
-    with pytest.raises(FedflowError, match=r"metrics\.json: no loss"):
+    metrics = json.loads(path.read_text())
+    path.write_text(json.dumps({k: v for k, v in metrics.items() if k != "loss"}))
+    (run,) = collect_runs(tmp_path)
+    assert stat([run], "loss") is None and "loss" not in run_table([run])
+    path.write_text(json.dumps({k: v for k, v in metrics.items() if k != "bytes_up"}))
+    with pytest.raises(FedflowError, match=r"metrics\.json: no bytes_up"):
         collect_runs(tmp_path)
 
 
