@@ -1,18 +1,21 @@
 """The table of metrics: what a run measures, and how it is shown.
 
 Result files, MLflow, the report, the command line and Prefect read it: a new metric is a line here and the
-code that computes it. A method's own numbers (``method/<name>``, ``client/<name>/mean``) need no line: they
+code that computes it. Diagnostics of a method (``method/<name>``, ``client/<name>/mean``) need no line: they
 follow the metrics of the table, sorted by name.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+DIAGNOSTICS = ("method/", "client/")  # prefixes of numbers that only one method reports
 
 
 @dataclass(frozen=True)
 class Unit:
-    """How a number is printed: times ``factor``, with ``digits`` decimals. ``whole`` numbers are stored as int."""
+    """How a number is printed: times ``factor``, with ``digits`` decimals. Those that are ``whole`` are counts."""
 
     sign: str = ""
     factor: float = 1
@@ -42,6 +45,7 @@ class Metric:
     table of the report that has it as a column, sorted by ``rank``. ``missing`` is printed where a run has no
     value. ``question``: what the report's findings call its best method. ``curves``: over what the report
     draws it (round, traffic, time). ``headline``: printed at the end of a run and shown in Prefect.
+    ``measure``: the value of ``tuning.measure`` that tunes for it.
     """
 
     name: str
@@ -59,17 +63,18 @@ class Metric:
     question: str = ""
     curves: tuple[str, ...] = ()
     headline: bool = False
+    measure: str = ""
 
 
 YARDSTICKS = ("local_accuracy", "loss")  # what methods are ordered by: the loss where there is no accuracy
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     Metric(
-        "train_loss", "Training loss", unit=NUMBER, better="lower", rounds=True, final=False, headline=True,
+        "train_loss", "Training loss", unit=NUMBER, better="lower", rounds=True, final=False, headline=True, measure="local",
     ),
     Metric(
         "global_accuracy", "Global, %", "on the complete test set", rounds=True, client="global_accuracy",
-        table="accuracy", question="Best on the complete test set", curves=("round",), headline=True,
+        table="accuracy", question="Best on the complete test set", curves=("round",), headline=True, measure="global",
     ),
     Metric(
         "local_accuracy", "Local, %", "mean over clients, each on its own test set", rounds=True,
@@ -89,11 +94,11 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         "lower", rounds=True, table="fairness", rank=2,
     ),
     Metric(
-        "local_lowest", "Lowest, %", "local accuracy of the client with the lowest one", table="fairness",
+        "local_lowest", "Lowest, %", "lowest local accuracy of any client", table="fairness",
         rank=1,
     ),
     Metric(
-        "local_highest", "Highest, %", "local accuracy of the client with the highest one", table="fairness",
+        "local_highest", "Highest, %", "highest local accuracy of any client", table="fairness",
         rank=1,
     ),
     Metric(
@@ -105,12 +110,12 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         table="fairness",
     ),
     Metric(
-        "local_gini", "Gini", "0 = all clients are served alike", Unit(digits=3), "lower",
+        "local_gini", "Gini", "0 = all clients have the same accuracy", Unit(digits=3), "lower",
         table="fairness", rank=4,
     ),
     Metric(
         "tuned_accuracy", "After fine-tuning, %", "local, after one more local training",
-        client="tuned_accuracy", table="accuracy", headline=True,
+        client="tuned_accuracy", table="accuracy", headline=True, measure="tuned",
     ),
     Metric(
         "local_final_accuracy", "Local, last trained, %",
@@ -133,7 +138,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     Metric("idle", "Idle time of a client in a round", unit=TIME, better="lower", rounds=True, final=False),
     Metric("delay", "Server steps since the download", unit=TIME, better="lower", rounds=True, final=False),
     Metric(
-        "rounds_to_target", "Rounds to target", "first evaluated round at or above the target", COUNT,
+        "rounds_to_target", "Rounds to target", "first evaluated round that reaches the target", COUNT,
         "lower", table="traffic", missing="not reached", headline=True,
     ),
     Metric(
@@ -157,7 +162,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     ),
     Metric(
         "clustering_error", "Clustering error",
-        "wrong companions of a client: of other groups in its cluster, and of its own group elsewhere",
+        "misplaced clients per client: of other groups in its cluster, and of its group in other clusters",
         Unit(digits=2), "lower", rounds=True, table="clusters",
     ),
     Metric(
@@ -176,20 +181,43 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
 
 
 def unit_of(name: str) -> Unit:
-    """The unit of a metric; own numbers of methods have none."""
+    """The unit of a metric; diagnostics have none."""
     return METRICS[name].unit if name in METRICS else NUMBER
 
 
+def heading(name: str) -> str:
+    """What a column of this number is called."""
+    return METRICS[name].label if name in METRICS else name
+
+
+def printed(name: str, value: float | None) -> str:
+    """A value in its unit, with its decimals; empty where it was not measured."""
+    unit = unit_of(name)
+    return "" if value is None else f"{value * unit.factor:.{unit.digits}f}"
+
+
 def yardstick_first(metrics: Iterable[Metric]) -> list[Metric]:
-    """The order of the report's columns, curves and findings: what methods are ordered by comes first."""
-    return sorted(metrics, key=lambda metric: metric.name not in YARDSTICKS)
+    """``metrics`` in the order of the page: what methods are ordered by comes first."""
+    return sorted(metrics, key=lambda metric: metric.name != YARDSTICKS[0])
 
 
-def own(names: Iterable[str]) -> list[str]:
-    """Of the names of a round's values, those that the table does not have: the method's own numbers."""
-    return sorted(set(names) - METRICS.keys())
+def diagnostics(names: Iterable[str]) -> list[str]:
+    """Those of ``names`` that are diagnostics of a method, sorted."""
+    return sorted(name for name in names if name.startswith(DIAGNOSTICS))
 
 
-def final(values: dict[str, float]) -> dict[str, float]:
-    """Of the values of the last round, those that count as results of the run."""
-    return {name: value for name, value in values.items() if name not in METRICS or METRICS[name].final}
+def headlines(names: Iterable[str]) -> list[str]:
+    """Those of ``names`` that are printed: the headline metrics, then the diagnostics."""
+    marked = [metric.name for metric in yardstick_first(METRICS.values()) if metric.headline]
+    present = set(names)
+    return [name for name in marked if name in present] + diagnostics(present)
+
+
+def completed(metrics: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
+    """The final ``metrics`` of a run, and those of the last round's ``values`` that are final and absent there.
+
+    Numbers that are not finite become None, as JSON has no other word for them.
+    """
+    absent = [n for n in values if n not in metrics and (n not in METRICS or METRICS[n].final)]
+    rest = {name: values[name] if math.isfinite(values[name]) else None for name in sorted(absent)}
+    return {**metrics, **rest}

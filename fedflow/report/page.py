@@ -10,14 +10,14 @@ import jinja2
 from markupsafe import Markup
 
 from fedflow.errors import FedflowError
-from fedflow.metrics.table import METRICS, yardstick_first
+from fedflow.metrics.table import METRICS, unit_of, yardstick_first
 from fedflow.report import cells, figures
 from fedflow.report.collect import PartitionFacts, Run, collect_partitions, collect_runs
 from fedflow.report.findings import findings, summary
 from fedflow.report.groups import Grouping, pictures_of
 from fedflow.report.published import published_for
 from fedflow.report.svg import DASHES, SERIES
-from fedflow.report.tables import best, by_method, by_partition, columns, write_tables, yardstick
+from fedflow.report.tables import best, by_method, by_partition, columns, stat, write_tables, yardstick
 from fedflow.report.variants import HASHES, flat, settings_table, spoken, text
 
 TITLE = "Federated methods compared"
@@ -81,6 +81,7 @@ def _partition(
         "accuracy": cells.accuracy_table(methods, published),
         "published": published,
         "curves": _curves(methods, places, key) if rated else [],
+        "diagnostics": _diagnostics(methods, places, key),
         "fairness": cells.metric_table(methods, columns("fairness")),
         "spread": figures.spread(rated, places, f"{key}-spread") if rated else None,
         "traffic": cells.metric_table(methods, columns("traffic")),
@@ -108,6 +109,25 @@ def _curves(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> 
         for metric in yardstick_first(METRICS.values())
         if x in metric.curves and (x != "time" or _differ_in_time(methods))
     ]
+
+
+def _diagnostics(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> list[tuple[str, list]]:
+    """By label of a method: name, picture and last value of its diagnostics; of clients, the mean."""
+    found = []
+    for place, (variant, runs) in enumerate(methods.items()):
+        names = sorted(
+            {name for run in runs for name in run.diagnostics if not name.endswith(("/min", "/max"))}
+        )
+        curves = [
+            (
+                name,
+                figures.curve({variant: runs}, places, name, "round", f"{key}-d{place}-{number}"),
+                " ".join(cells.write(last, unit_of(name))) if (last := stat(runs, name)) else "–",
+            )
+            for number, name in enumerate(names)
+        ]
+        found += [(cells.label(runs), curves)] if curves else []
+    return found
 
 
 def _about(runs: Sequence[Run], facts: PartitionFacts | None) -> dict[str, Any]:

@@ -119,10 +119,10 @@ LONG_COLUMNS = (
 
 
 def run_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """A row per run with every entry of its ``metrics.json``, the methods' own numbers last."""
+    """A row per run with every entry of its ``metrics.json``, diagnostics last."""
     present = {name for run in runs for name in run.metrics}
     listed = [name for name in METRICS if name in present and name not in ENTRIES]
-    own = sorted({name for run in runs for name in run.own if name in run.metrics})
+    own = sorted({name for run in runs for name in run.diagnostics if name in run.metrics})
     names = [*ENTRIES, *listed, *own]
     return pd.DataFrame([{name: run.metrics.get(name) for name in names} for run in runs], dtype=object)
 
