@@ -15,7 +15,7 @@ DIAGNOSTICS = ("method/", "client/")  # prefixes of numbers that only one method
 
 @dataclass(frozen=True)
 class Unit:
-    """How a number is printed: times ``factor``, with ``digits`` decimals. Those that are ``whole`` are counts."""
+    """How a number is printed: times ``factor``, with ``digits`` decimals. A ``whole`` one is an integer."""
 
     sign: str = ""
     factor: float = 1
@@ -70,16 +70,17 @@ YARDSTICKS = ("local_accuracy", "loss")  # what methods are ordered by: the loss
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     Metric(
-        "train_loss", "Training loss", unit=NUMBER, better="lower", rounds=True, final=False, headline=True, measure="local",
+        "train_loss", "Training loss", unit=NUMBER, better="lower", rounds=True, final=False, headline=True,
     ),
     Metric(
         "global_accuracy", "Global, %", "on the complete test set", rounds=True, client="global_accuracy",
-        table="accuracy", question="Best on the complete test set", curves=("round",), headline=True, measure="global",
+        table="accuracy", question="Best on the complete test set", curves=("round",), headline=True,
+        measure="global",
     ),
     Metric(
         "local_accuracy", "Local, %", "mean over clients, each on its own test set", rounds=True,
         client="local_accuracy", table="accuracy", question="Best for the clients",
-        curves=("round", "traffic", "time"), headline=True,
+        curves=("round", "traffic", "time"), headline=True, measure="local",
     ),
     Metric(
         "local_weighted", "By samples, %", "local accuracy, clients weighted by their test samples",
@@ -214,9 +215,9 @@ def headlines(names: Iterable[str]) -> list[str]:
 
 
 def completed(metrics: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
-    """The final ``metrics`` of a run, and those of the last round's ``values`` that are final and absent there.
+    """The final ``metrics`` of a run, and the final ones among the last round's ``values`` that they lack.
 
-    Numbers that are not finite become None, as JSON has no other word for them.
+    Numbers that are not finite become None: JSON has no word for them.
     """
     absent = [n for n in values if n not in metrics and (n not in METRICS or METRICS[n].final)]
     rest = {name: values[name] if math.isfinite(values[name]) else None for name in sorted(absent)}
