@@ -211,7 +211,7 @@ def follow(simulation: Simulation) -> Ran:
 
 def a_round(federation: Federation, t: int = 1, rounds: int = 3, seed: int = 0) -> Round:
     """Round t of a run, as hooks get it."""
-    sizes = federation.partition.sizes[: federation.partition.participants]
+    sizes = federation.partition.sizes[: federation.partition.training_clients]
     return Round(t, rounds, 0.1, sizes, federation.model, federation.public, partial(generator, seed, "test"))
 
 

@@ -84,7 +84,10 @@ class Simulation(Run):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def onboard(self, clients: Sequence[int], t: int) -> dict[str, int]:
-        """Let the server meet clients before they take part; returns the bytes down and up ({}: no phases)."""
+        """Let the server meet clients before they take part; returns the bytes down and up.
+
+        Nothing ({}) if the method has no phases of onboarding.
+        """
         method, traffic = self.job.method, {"down": 0, "up": 0}
         if not isinstance(method, Onboarding) or not method.onboarding_phases():
             return {}
