@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedflow.errors import BadInput, FedflowError, RoundFailed
@@ -34,7 +35,6 @@ from fedflow.simulation.state import State
 from fedflow.simulation.timing import LOSS, Timing
 from fedflow.simulation.worker import introduce_shard, train_shard
 
-CODE = ("seeding.py", "data/examples.py", "models", "heterogeneity", "local", "methods", "simulation")
 PERSONAL_EVAL_CHUNK = 1 << 26  # values of models that clients have to themselves, scored at a time: 256 MiB
 
 
@@ -206,7 +206,8 @@ class Simulation:
             "partition": self.federation.partition.hash,
             "public": None if self.federation.public is None else self.federation.public.digest,
             "model": self.federation.model.architecture,
-            "code": code_digest(*CODE),
+            "code": code_digest(__name__, type(self.job.method).__module__, *self.federation.model.modules),
+            "torch": torch.__version__,
             "compiled": bool(self.job.compiled),  # other machine code, other last bits
         }
         return hashlib.blake2b(
