@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedflow.errors import BadInput
@@ -25,7 +26,7 @@ from fedflow.simulation.messages import Messages, pack
 from fedflow.simulation.state import State
 from fedflow.simulation.timing import Timing
 
-CODE = ("seeding.py", "data/examples.py", "models", "heterogeneity", "local", "methods", "simulation")
+ENGINE = "fedflow.simulation.loop"  # with all that it imports
 
 
 class RunSettings(Settings):
@@ -97,7 +98,8 @@ class Run:
             "partition": self.federation.partition.hash,
             "public": None if self.federation.public is None else self.federation.public.digest,
             "model": self.federation.model.architecture,
-            "code": code_digest(*CODE),
+            "code": code_digest(ENGINE, type(self.job.method).__module__, *self.federation.model.modules),
+            "torch": torch.__version__,
             "compiled": bool(self.job.compiled),  # other machine code, other last bits
         }
         return hashlib.blake2b(
