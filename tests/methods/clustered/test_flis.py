@@ -1,7 +1,7 @@
-"""Both forms of FLIS: models that are one threshold, so that who says the same is known; and real images.
+"""Both forms of FLIS: models that are one threshold, so that it is known who agrees; and real images.
 
 A client with samples c moves its threshold to c in one step of 1. The server's inputs are 0.5, 1.5, ..., 9.5:
-models of thresholds c_i and c_j say the same of all but |c_i - c_j| of ten.
+models of thresholds c_i and c_j agree on all except |c_i - c_j| of ten.
 """
 
 from collections.abc import Sequence
@@ -65,10 +65,9 @@ def thresholds(c: Sequence[float], sizes: Sequence[int] | None = None, newcomers
 
 def flis(name: str, hyper: dict[str, Any], federation: Federation, **more: Any) -> Ran:
     cohorts = more.pop("cohorts", None)
-    method = (
-        build_method(name, hyper) if cohorts is None else with_cohorts(build_method(name, hyper), cohorts)
-    )
-    rounds = 1 if cohorts is None else len(cohorts)
+    method, rounds = build_method(name, hyper), 1
+    if cohorts is not None:
+        method, rounds = with_cohorts(method, cohorts), len(cohorts)
     return run(method, federation, **{"training": JUMP, "rounds": rounds} | more)
 
 
@@ -258,8 +257,10 @@ def test_later_rounds_start_from_the_model_with_the_lowest_loss_of_the_last(coho
         assert server["models"].squeeze(1).tolist() == pytest.approx(models.tolist())
     chosen = np.abs(models - c[:, None]).argmin(1)
     assert ran.outcome().scores.cluster.tolist() == chosen.tolist()
-    assert [r.bytes_down for r in ran.rounds] == [8 * d for d in (3, 3 + 2 * 3, 9 + 2 * 2, 13 + 2 * 2)]
-    assert [r.bytes_up for r in ran.rounds] == [8 * d for d in (3, 5, 7, 9)]
+    down, up = ([report.values[f"bytes_{way}"] for report in ran.rounds] for way in ("down", "up"))
+    assert down == [8 * d for d in (3, 3 + 2 * 3, 9 + 2 * 2, 13 + 2 * 2)] and up == [
+        8 * d for d in (3, 5, 7, 9)
+    ]
 
 
 def test_models_of_all_are_of_the_last_round_only() -> None:
@@ -491,8 +492,8 @@ def test_a_newcomer_joins_the_most_similar_cluster_or_opens_one(assign: str) -> 
     ran = flis("flis_hc", {"beta": 0.7, "assign": assign}, clients)
     newcomers = ran.outcome().newcomers
     assert newcomers is not None and newcomers.cluster.tolist() == [1, 0, 2, 2]
-    assert ran.simulation.state.server["models"].tolist() == [[0.5], [9.5], [3]]
-    matrix = ran.simulation.state.server["proximity"].numpy()
+    assert ran.simulation.state.server.models.tolist() == [[0.5], [9.5], [3]]
+    matrix = ran.simulation.state.server.proximity.numpy()
     np.testing.assert_allclose(matrix, np.abs(c[:, None] - c) / 10, atol=1e-12)
 
 
@@ -501,7 +502,7 @@ def test_newcomers_extend_the_matrix_to_that_of_everybody(federation: Federation
     hyper = {"inference": inference}
     whole, some = (run("flis_hc", f, hyper, rounds=1) for f in (federation, late(federation, 3)))
     some.outcome()
-    found, expected = some.simulation.state.server["proximity"], whole.servers[0]["proximity"]
+    found, expected = some.simulation.state.server.proximity, whole.servers[0]["proximity"]
     assert expected.max() > 0.01 and torch.equal(expected, expected.T)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
@@ -513,9 +514,9 @@ def test_a_newcomer_starts_from_the_mean_of_its_neighbours() -> None:
     assert ran.server("assignment") == [[0, 1, 1, 0]]
     newcomers, server = ran.outcome().newcomers, ran.simulation.state.server
     assert newcomers is not None
-    assert server["assignment"].tolist() == [0, 1, 1, 0, 2, 3, 0]
+    assert server.assignment.tolist() == [0, 1, 1, 0, 2, 3, 0]
     assert newcomers.cluster.tolist() == [2, 3, 0]
-    assert server["models"].squeeze(1).tolist() == pytest.approx([25 / 3, 0.6, 1, 3])
+    assert server.models.squeeze(1).tolist() == pytest.approx([25 / 3, 0.6, 1, 3])
 
 
 # Traffic, in Mb = 10^6 bits
@@ -534,5 +535,5 @@ def test_published_traffic_of_lenet() -> None:
     megabits = (metrics["bytes_down"] + metrics["bytes_up"]) * 8 / 1e6 / 10 / 2
     assert [19 * megabits, 26 * megabits, 22 * megabits] == pytest.approx([7.53, 10.31, 8.73], rel=2e-3)
     dc = run("flis_dc", ten, {}, participation=0.3, **settings)
-    transfers = [(r.bytes_down + r.bytes_up) / 4 / lenet.size / 3 for r in dc.rounds]
+    transfers = [(r.values["bytes_down"] + r.values["bytes_up"]) / 4 / lenet.size / 3 for r in dc.rounds]
     assert transfers == [2, 2 + 3 + 1] and "introduction_bytes_up" not in dc.outcome().metrics

@@ -15,7 +15,7 @@ import pytest
 import torch
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
-from support import Ran, Workers, images, prepare_run, quadratics, run, same, with_cohorts
+from support import Ran, Workers, follow, images, prepare_run, quadratics, run, same, with_cohorts
 
 from fedflow.config import load_params
 from fedflow.data import Dataset, Examples
@@ -293,10 +293,10 @@ def test_residual_encoders_are_made_for_colour(digits: Dataset) -> None:
 
 
 def test_the_encoder_is_made_for_the_channels_of_the_images(federation: Federation) -> None:
-    method = build_method("flt", {"pretraining": 1, "latent": 4})
+    method, model = build_method("flt", {"pretraining": 1, "latent": 4}), federation.model
     for channels, name in ((1, "conv"), (3, "residual")):
         images = Examples(federation.train.x.expand(-1, channels, -1, -1), federation.train.y)
-        learnt = method.pretrain_server(images, 0)["encoder"]
+        learnt = method.pretrain_server(method.setup(model, model.init), images, 0).encoder
         assert learnt.shape == (autoencoder(name, (channels, 8, 8), 4).size,)
 
 
@@ -338,14 +338,15 @@ def test_one_encoder_may_be_trained_for_all(federation: Federation, finetune: st
 
 
 def test_the_order_of_the_turns_comes_from_the_seed(federation: Federation) -> None:
-    one, other = (
-        run("flt", federation, SMALL | {"finetune": "sequential"}, rounds=1, training=SGD, seed=seed)
-        for seed in (0, 1)
-    )
-    method, clients = one.simulation.job.method, range(8)
-    orders = [method.onboarding_turns(generator(seed, "turns", 0), 0, {}, clients) for seed in (0, 1)]
-    assert orders[0] != orders[1] and sorted(orders[0]) == [[k] for k in clients]
-    assert not torch.equal(one.servers[0]["encoder"], other.servers[0]["encoder"])
+    orders, encoders = [], []
+    for seed in (0, 1):
+        hyper = SMALL | {"finetune": "sequential"}
+        simulation = prepare_run("flt", federation, hyper, rounds=1, training=SGD, seed=seed)
+        now, server = simulation.round(0, "turns", 0), simulation.state.server
+        orders.append(simulation.job.method.onboarding_turns(now, 0, server, range(8)))
+        encoders.append(follow(simulation).servers[0]["encoder"])
+    assert orders[0] != orders[1] and sorted(orders[0]) == [[k] for k in range(8)]
+    assert not torch.equal(*encoders)
 
 
 def test_traffic_of_one_encoder_for_all(federation: Federation) -> None:
@@ -380,7 +381,7 @@ def test_one_encoder_for_all_survives_a_resume(
     straight = run("flt", federation, SMALL | {"finetune": finetune}, **settings)
     settings |= {"checkpoints": tmp_path}
     next(prepare_run("flt", federation, SMALL | {"finetune": finetune}, **settings).rounds())
-    monkeypatch.delattr(Simulation, "_ask")  # nobody is asked twice
+    monkeypatch.delattr(Simulation, "onboard")  # clients are asked once
     again = run("flt", federation, SMALL | {"finetune": finetune}, **settings)
     assert [r.replayed for r in again.rounds] == [True, False, False]
     assert same(again.state(), straight.state())
@@ -393,9 +394,9 @@ def test_newcomers_use_the_encoder_as_it_is(federation: Federation, finetune: st
     ran = run("flt", late, SMALL | {"finetune": finetune, "gamma": 1e9}, rounds=1, training=SGD)
     assert ran.outcome().newcomers.clients == [6, 7]  # type: ignore[union-attr]
     server = ran.simulation.state.server
-    assert torch.equal(server["encoder"], model.part("encoder.*").of(w))
+    assert torch.equal(server.encoder, model.part("encoder.*").of(w))
     # Related to all six by gamma, and so served their mean.
-    torch.testing.assert_close(server["models"][server["assignment"][6]], server["models"][0])
+    torch.testing.assert_close(server.models[server.assignment[6]], server.models[0])
 
 
 PARAMS = """
@@ -450,13 +451,11 @@ def test_relating_clients_again_changes_nothing(federation: Federation, reducer:
     hyper = SMALL | {"finetune": "per_client", "reducer": reducer}
     simulation = prepare_run("flt", federation, hyper, rounds=2, training=SGD, participation=0.5)
     for _ in simulation.rounds():
-        before = dict(simulation.state.server)
-        simulation._introduce(range(8))
-        after = simulation.state.server
-        assert not torch.equal(before["models"], after["models"])  # the first ones again
-        simulation.state.server = before
-        known = ("signatures", "means", "apart", "related", "assignment", "encoder")
-        assert all(torch.equal(before[name], after[name]) for name in known)
+        before = simulation.state.server
+        simulation.onboard(range(8), 0)
+        after, simulation.state.server = simulation.state.server, before
+        assert not torch.equal(before.models, after.models)  # the first ones again
+        assert same(before.tensors() | {"models": after.models}, after.tensors())
 
 
 # Newcomers
@@ -467,7 +466,7 @@ def test_newcomers_of_a_graph_get_the_mean_of_their_relatives() -> None:
     ran = flt({"gamma": 1.5}, points((*CHAIN, 1.2, 50), (10, 30, 60, 10, 10), newcomers=2))
     assert ran.outcome().newcomers.cluster.tolist() == [3, 4]  # type: ignore[union-attr]
     server = ran.simulation.state.server
-    assert server["models"].squeeze(1).tolist() == pytest.approx([1.75, 2.5, 8 / 3, (17.5 + 75) / 40, 0])
+    assert server.models.squeeze(1).tolist() == pytest.approx([1.75, 2.5, 8 / 3, (17.5 + 75) / 40, 0])
 
 
 def test_newcomers_of_clusters_join_the_nearest() -> None:
@@ -486,9 +485,9 @@ def test_with_newcomers_all_may_be_related_anew(case: str) -> None:
     ran = flt({"gamma": 1.6, "case": case, "assign": "anew"}, late)
     assert held(ran) == pytest.approx([1.5, 1.5, 5.5, 5.5])
     cluster = ran.outcome().newcomers.cluster.tolist()  # type: ignore[union-attr]
-    models = ran.simulation.state.server["models"].squeeze(1)
+    models = ran.simulation.state.server.models.squeeze(1)
     assert models[cluster].tolist() == pytest.approx([3.5, 0.5])
-    assignment = ran.simulation.state.server["assignment"].tolist()
+    assignment = ran.simulation.state.server.assignment.tolist()
     assert len(set(assignment)) == (2 if case == "clusters" else 6)
 
 
@@ -561,7 +560,7 @@ def test_a_shared_basis_needs_data_of_the_server(federation: Federation) -> None
 def test_values_that_do_not_fit_the_clients() -> None:
     with pytest.raises(BadInput, match=r"method.clusters: 4 .* at most 3"):
         flt({"gamma": 1, "case": "clusters", "clusters": 4}, points(CHAIN))
-    with pytest.raises(BadInput, match=r"method.clusters: 2 .* nothing where case is graph"):
+    with pytest.raises(BadInput, match=r"method.clusters: 2 .* null where case is graph"):
         flt({"clusters": 2}, points(CHAIN))
     with pytest.raises(BadInput, match=r"method.gamma: None .* a number where there are 2 clients"):
         flt({}, points((1, 2)))
