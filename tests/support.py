@@ -19,12 +19,13 @@ from fedflow.methods.base import Round
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
+from fedflow.seeding import generator
 from fedflow.simulation import worker
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
-from fedflow.simulation.outcome import Outcome, RoundReport
 from fedflow.simulation.loop import Simulation
+from fedflow.simulation.outcome import Outcome, RoundReport
 from fedflow.simulation.run import RunSettings
 
 EVERYONE = {"participation": 1.0, "fine_tune": False, "evaluate_every": 1000}
@@ -126,9 +127,7 @@ def with_cohorts(method: Method, cohorts: Sequence[Sequence[int]]) -> Method:
     plans = iter(cohorts)
 
     class Planned(type(method)):  # type: ignore[misc]
-        def plan(
-            self, now: Round, server: Any, chances: np.ndarray, size: int
-        ) -> tuple[np.ndarray, Any]:
+        def plan(self, now: Round, server: Any, chances: np.ndarray, size: int) -> tuple[np.ndarray, Any]:
             return np.array(next(plans)), server
 
         def cycles(self) -> int:
@@ -162,6 +161,10 @@ class Ran:
     def server(self, name: str) -> list[Any]:
         """Numbers of one server vector, after every round."""
         return [server[name].squeeze().tolist() for server in self.servers]
+
+    def values(self, name: str) -> list[Any]:
+        """One metric of every round; None where it was not measured."""
+        return [report.values.get(name) for report in self.rounds]
 
     def kept(self, name: str) -> list[Any]:
         """Numbers of one client vector for all clients, after every round."""
@@ -204,6 +207,12 @@ def follow(simulation: Simulation) -> Ran:
         rows = [store.get(k) for k in range(simulation.clients)]
         ran.clients.append({name: [row[name] for row in rows] for name in store.first})
     return ran
+
+
+def a_round(federation: Federation, t: int = 1, rounds: int = 3, seed: int = 0) -> Round:
+    """Round t of a run, as hooks get it."""
+    sizes = federation.partition.sizes[: federation.partition.participants]
+    return Round(t, rounds, 0.1, sizes, federation.model, federation.public, partial(generator, seed, "test"))
 
 
 def run(method: str | Method, federation: Federation, *args: Any, **kwargs: Any) -> Ran:

@@ -90,7 +90,7 @@ class Client:
 
     Attributes: ``received`` and ``kept`` (name -> vector), ``samples`` (n_k, scalar tensor),
     ``mean_samples`` (mean of n_k over all N clients), ``lr`` (this round's client learning rate; a scalar
-    tensor in a cohort where rounds differ in it),
+    tensor in a cohort where rounds differ in it), ``phase`` (`Method.phase` of this round),
     ``times`` (in introductions: how long its download, epoch and upload take, tensor [3]),
     ``trained`` (the model that it holds after training: of the last `fit` or `full_step`, unless the
     method says which).
@@ -111,9 +111,10 @@ class Client:
         vmapped: bool = False,
         compiled: Gradient | None = None,
         selection: tuple[Tensor, Tensor | None] | None = None,  # positions, and which of them are real
+        phase: str = "",
     ) -> None:
         self.model, self.training, self.lr = model, training, lr
-        self.received, self.kept = received, kept
+        self.received, self.kept, self.phase = received, kept, phase
         self._examples, self._index, self._real, self._schedule = examples, index, real, schedule
         self._vmapped, self._compiled, self._selection = vmapped, compiled, selection
         self.samples = self._scalar(len(index) if real is None else real.sum())

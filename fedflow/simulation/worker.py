@@ -21,7 +21,7 @@ from fedflow.local.client import Client, Update
 from fedflow.local.compiled import Gradient, compiled_gradient
 from fedflow.local.training import batches
 from fedflow.local.wire import message_bytes
-from fedflow.methods.base import Method
+from fedflow.methods.base import Method, Onboarding
 from fedflow.seeding import torch_seed
 from fedflow.simulation.cohort import limit_width, train_cohort, width
 from fedflow.simulation.exact import ExactSum
@@ -46,8 +46,11 @@ class TrainedClients:
 def onboard_shard(job: Job, shard: OnboardingShard) -> Trained:
     """Ask every client of the shard; the server gets every answer."""
 
+    method = job.method
+    assert isinstance(method, Onboarding)
+
     def step(client: Client) -> Update:
-        return job.method.onboarding_local(shard.step, client)
+        return method.onboarding_local(shard.step, client)
 
     one_by_one = replace(job, cohort="loop")
     return _gather(
@@ -154,13 +157,13 @@ def _train_vmapped(
     """`train_clients` in calls of at most ``width`` clients, halved wherever the GPU runs out of memory."""
     for left in _stackable(shard, federation.partition.sizes):
         while left:
-            places = left[: width(job, federation, step)]
+            places = left[: width(job, federation, shard, step)]
             finite, update = [False] * len(places), None
             try:
                 finite, update = train_cohort(job, federation, shard, places, step, streams)
             except Exception as error:  # one client may be to blame: find it, and save the others
                 if isinstance(error, torch.OutOfMemoryError) and len(places) > 1:
-                    limit_width(job, federation, step, (len(places) + 1) // 2)
+                    limit_width(job, federation, shard, step, (len(places) + 1) // 2)
                     continue
                 _warn_of_fallback(job.method.name, error)
             good = [c for c, fine in enumerate(finite) if fine]
@@ -245,7 +248,7 @@ def client_of(
     selection = None if chosen_by is None else (torch.as_tensor(chosen_by, device=device), None)
     client = Client(
         model, train, job.training, lr, index, None, schedule, received, kept, mean, compiled=compiled,
-        selection=selection,
+        selection=selection, phase=shard.phase,
     )  # fmt: skip
     if isinstance(shard, OnboardingShard):
         client.times = torch.from_numpy(job.timing.times(job.seed, k, job.training.steps(len(index), 1)))

@@ -13,12 +13,15 @@ clients drawn from every cluster, in proportion to its size.
 printed as the local step eta (here 1); one bullet compares updates by their cosine (``feature``, ``metric``).
 """
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.clustered.fedcluster import FedCluster
+from fedflow.methods.base import Message, Round
+from fedflow.methods.clustered.fedcluster import FedCluster, State
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
@@ -66,7 +69,7 @@ class FedSC(FedCluster):
 
     def plan(self, now: Round, server: State, chances: np.ndarray, size: int) -> tuple[np.ndarray, State]:
         if self.mode == "cycle":
-            return super().plan(rng, chances, size, server)
-        self.note(rng, len(chances), server)
-        parts = [self.sample(rng, chances, server.assignment, size, z) for z in range(self.clusters)]
-        return np.concatenate(parts)
+            return super().plan(now, server, chances, size)
+        assignment = self.assigned(now, server)
+        parts = [self.sample(now, chances, assignment, size, z) for z in range(self.clusters)]
+        return np.concatenate(parts), replace(server, assignment=assignment)
