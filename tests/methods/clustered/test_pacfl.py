@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, consecutive, images, one_client, quadratics, run
+from support import Ran, consecutive, images, late, one_client, quadratics, run
 
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
@@ -35,12 +35,8 @@ SOURCES = np.array([
 def rays(degrees: Sequence[float], newcomers: int = 0, sizes: Sequence[int] | None = None) -> Federation:
     """Clients whose samples all point to one angle: F_k(w) = cos / 2 (w - sin)^2."""
     radians = np.radians(degrees)
-    federation = quadratics([*zip(np.cos(radians), np.sin(radians))], sizes or [3] * len(degrees))
-    return late(federation, newcomers)
-
-
-def late(federation: Federation, newcomers: int) -> Federation:
-    return replace(federation, partition=replace(federation.partition, newcomers=newcomers))
+    curves = [*zip(np.cos(radians), np.sin(radians))]
+    return late(quadratics(curves, sizes or [3] * len(degrees)), newcomers)
 
 
 def clouds(samples: Sequence[np.ndarray]) -> Federation:
@@ -56,7 +52,7 @@ def pacfl(hyper: dict[str, Any], federation: Federation, **more: Any) -> Ran:
 
 
 def joined(ran: Ran) -> list[int]:
-    """Everybody's cluster, once the newcomers were met."""
+    """The cluster of every client and newcomer."""
     ran.outcome()
     return ran.simulation.state.server.assignment.tolist()
 
@@ -155,7 +151,7 @@ def test_one_cluster_is_fedavg(federation: Federation, cohort: str) -> None:
 
 
 @pytest.mark.parametrize("hyper", [{"beta": 0}, {"clusters": 8}], ids=str)
-def test_a_cluster_for_every_client_is_local_training_of_who_takes_part(
+def test_a_cluster_for_every_client_is_local_training_of_participants(
     federation: Federation, hyper: dict[str, Any], cohort: str
 ) -> None:
     settings: dict[str, Any] = {"training": SGD, "participation": 0.5, "cohort": cohort}
@@ -212,12 +208,13 @@ def test_every_angle_between_clients_that_is_worked_out(mode: str, other: str) -
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["whole", "per_class"])
-def test_newcomers_extend_the_matrix_to_that_of_everybody(digits: Dataset, mode: str, kind: str) -> None:
+def test_newcomers_extend_the_matrix_to_that_of_all(digits: Dataset, mode: str, kind: str) -> None:
     """Also where the signatures have different numbers of columns: one client has a single sample."""
-    everybody, hyper = images(digits), {"signature": kind, "proximity": mode, "clusters": 2}
-    some = run("pacfl", late(everybody, 3), hyper, rounds=1, training={"epochs": 1})
+    clients, hyper = images(digits), {"signature": kind, "proximity": mode, "clusters": 2}
+    some, whole = (
+        run("pacfl", f, hyper, rounds=1, training={"epochs": 1}) for f in (late(clients, 3), clients)
+    )
     some.outcome()
-    whole = run("pacfl", everybody, hyper, rounds=1, training={"epochs": 1})
     found, expected = some.simulation.state.server.proximity, whole.servers[0]["proximity"]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
     assert torch.equal(expected, expected.T) and not expected.diagonal().any()
@@ -252,7 +249,7 @@ def test_newcomers_that_are_close_to_each_other_open_one_cluster_from_the_first_
 
 
 @pytest.mark.parametrize(
-    ("points", "beta", "linkage", "attached", "anew"),
+    ("points", "beta", "linkage", "attached", "again"),
     [((0, 1, 2, 10, 11, 6), 5, "single", [0, 0, 0, 1, 1, 0], [0] * 6),
      ((0, 1, 2, 10, 11, 6), 5, "complete", [0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1]),
      ((0, 1, 2, 10, 11, 6), 5, "upgma", [0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1]),
@@ -261,8 +258,8 @@ def test_newcomers_that_are_close_to_each_other_open_one_cluster_from_the_first_
      ((0, 10, 5), 6, "complete", [0, 1, 0], [0, 1, 0]),
      ((0, 10, 5), 6, "upgma", [0, 1, 0], [0, 1, 0])],
 )  # fmt: skip
-def test_clustering_anew_can_move_others_and_attaching_cannot(
-    points: tuple[int, ...], beta: float, linkage: str, attached: list[int], anew: list[int]
+def test_clustering_again_can_move_others_and_attaching_cannot(
+    points: tuple[int, ...], beta: float, linkage: str, attached: list[int], again: list[int]
 ) -> None:
     """The last point is new. A warning counts moved clients; clusters that merge leave a model unused."""
     matrix, clients = apart(points), len(points) - 1
@@ -270,7 +267,7 @@ def test_clustering_anew_can_move_others_and_attaching_cannot(
     models = torch.tensor([[3.0], [4.0]])
     server = measured(matrix, assignment=torch.from_numpy(before), models=models)
     assert before.tolist() == attached[:clients]
-    for assign, expected in (("attach", attached), ("rehc", anew)):
+    for assign, expected in (("attach", attached), ("rehc", again)):
         method = PACFL(beta=beta, linkage=linkage, assign=assign)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -347,7 +344,7 @@ def test_a_signature_of_colour_images_is_paid_once(
     assert sent.numel() * sent.element_size() * 8 / 1e6 == pytest.approx(megabits, abs=5e-3)
 
 
-def test_introductions_cost_a_signature_and_rounds_a_model_each_way(federation: Federation) -> None:
+def test_onboarding_costs_a_signature_and_rounds_a_model_each_way(federation: Federation) -> None:
     """Client 0 has one sample, and so one direction; the others three."""
     metrics = run("pacfl", federation, {"clusters": 2}, rounds=2, participation=0.5).outcome().metrics
     assert metrics["introduction_bytes_down"] == 0
@@ -386,7 +383,7 @@ def test_a_single_client_is_a_cluster() -> None:
 
 
 def test_pairs_agree_with_the_matrix(federation: Federation) -> None:
-    """What the server keeps of the signatures gives the matrix again."""
+    """The matrix follows from the signatures that the server keeps."""
     server = run("pacfl", federation, {"signature": "per_class"}, rounds=1).servers[0]
     kept = [u[:q].numpy().T for u, q in zip(server["signatures"], server["columns"])]
     np.testing.assert_allclose(proximity(kept), server["proximity"].numpy(), atol=1e-9)
