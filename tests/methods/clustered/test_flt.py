@@ -158,11 +158,14 @@ def test_members_may_be_read_in_the_order_of_the_leaves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hyper", "field"),
-    [({"members": "leaf_order"}, "members"), ({"averaging": "in_place"}, "averaging")],
-)
-def test_faults_are_refused_where_the_code_cannot_have_them(hyper: dict[str, Any], field: str) -> None:
-    with pytest.raises(BadInput, match=f"^method.{field}: "):
+    ("hyper", "message"),
+    [({"members": "leaf_order"}, "members: "), ({"averaging": "in_place"}, "averaging: "),
+     *(({"encoder": e, "finetune": "central"}, f"finetune: 'central' .* per_client where encoder is {e}")
+       for e in ("pixels", "labels"))],
+)  # fmt: skip
+def test_options_that_do_not_go_together_are_refused(hyper: dict[str, Any], message: str) -> None:
+    """Such as faults where the code cannot have them, and an encoder for all where there is none to train."""
+    with pytest.raises(BadInput, match=f"^method.{message}"):
         build_method("flt", hyper)
 
 
@@ -276,8 +279,12 @@ def test_an_encoder_needs_images_of_the_server(federation: Federation) -> None:
         data = points(CHAIN)
         run("flt", dataclasses.replace(data, public=data.train))
     small = Examples(torch.rand(3, 1, 4, 4), torch.zeros(3))
-    with pytest.raises(FedflowError, match=r"method.public: None .* images of the clients' shape"):
-        run("flt", dataclasses.replace(federation, public=small), {"pretraining": 1})
+    for finetune, error in (
+        ("per_client", FedflowError),
+        ("central", BadInput),
+    ):  # by a client; by the server
+        with pytest.raises(error, match=r"method.public: None .* images of the clients' shape, \[1, 8, 8\]"):
+            run("flt", dataclasses.replace(federation, public=small), SMALL | {"finetune": finetune})
 
 
 def test_residual_encoders_are_made_for_colour(digits: Dataset) -> None:
@@ -425,20 +432,6 @@ def test_without_epochs_nothing_is_trained_for_all(federation: Federation) -> No
         for finetune in ("per_client", *TOGETHER)
     )
     assert all(same(other.state(), plain.state()) for other in others)
-
-
-@pytest.mark.parametrize("encoder", ["pixels", "labels"])
-def test_there_must_be_an_encoder_to_train_for_all(encoder: str) -> None:
-    with pytest.raises(
-        BadInput, match=rf"^method.finetune: 'central' .* per_client where encoder is {encoder}"
-    ):
-        build_method("flt", {"encoder": encoder, "finetune": "central"})
-
-
-def test_images_of_another_shape_are_refused_by_the_server(federation: Federation) -> None:
-    small = Examples(torch.rand(3, 1, 4, 4), torch.zeros(3))
-    with pytest.raises(BadInput, match=r"method.public: None .* images of the clients' shape, \[1, 8, 8\]"):
-        run("flt", dataclasses.replace(federation, public=small), SMALL | {"finetune": "central"})
 
 
 @pytest.mark.parametrize("reducer", ["none", "tsne"])
