@@ -1,7 +1,7 @@
 """What tests of methods and engine share: federations that can be computed by hand, and a tiny real one."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -120,6 +120,11 @@ def images(
         Partition.from_lists(train, pools, [np.unique(labels[rows]) for rows in train]),
         Examples(dataset.test.inputs(everything[1][:60]), dataset.y_test[:60]),
     )
+
+
+def late(federation: Federation, newcomers: int) -> Federation:
+    """The same, whose last ``newcomers`` clients join after the last round."""
+    return replace(federation, partition=replace(federation.partition, newcomers=newcomers))
 
 
 def with_cohorts(method: Method, cohorts: Sequence[Sequence[int]]) -> Method:
