@@ -23,8 +23,8 @@ from fedflow.simulation import worker
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
-from fedflow.simulation.outcome import Outcome, RoundReport
 from fedflow.simulation.loop import Simulation
+from fedflow.simulation.outcome import Outcome, RoundReport
 from fedflow.simulation.run import RunSettings
 
 EVERYONE = {"participation": 1.0, "fine_tune": False, "evaluate_every": 1000}
@@ -126,9 +126,7 @@ def with_cohorts(method: Method, cohorts: Sequence[Sequence[int]]) -> Method:
     plans = iter(cohorts)
 
     class Planned(type(method)):  # type: ignore[misc]
-        def plan(
-            self, now: Round, server: Any, chances: np.ndarray, size: int
-        ) -> tuple[np.ndarray, Any]:
+        def plan(self, now: Round, server: Any, chances: np.ndarray, size: int) -> tuple[np.ndarray, Any]:
             return np.array(next(plans)), server
 
         def cycles(self) -> int:
@@ -221,6 +219,13 @@ def one_client(
     return Client(
         federation.model, federation.train, training, training.lr, index, None, schedule, received, {}
     )
+
+
+def a_round(federation: Federation, t: int = 1, rounds: int = 3, seed: int = 0) -> Round:
+    """Round ``t`` as hooks see it, at a learning rate of 0.1."""
+    partition = federation.partition
+    sizes, draw = partition.sizes[: partition.participants], partial(np.random.default_rng, seed)
+    return Round(t, rounds, 0.1, sizes, federation.model, federation.public, draw)
 
 
 def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

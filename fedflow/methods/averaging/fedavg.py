@@ -10,6 +10,8 @@ Client: w_k <- E epochs of SGD from w_t. Server: w_{t+1} = w_t - eta_s * (w_t - 
 weights, which go with cohorts drawn in proportion to n_k (`run.sampling`).
 """
 
+from typing import Any
+
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
@@ -30,7 +32,7 @@ class FedAvg(Averaging):
         """sum_k p_k w_k, [D]"""
         return cohort.mean("model")
 
-    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
+    def aggregate(self, now: Round, server: Any, cohort: Cohort) -> tuple[Any, Diagnostics]:
         w, mean = server.model, self.average(cohort)
         if self.server_lr == 1:
             return GlobalModel(mean), {}

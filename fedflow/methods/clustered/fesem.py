@@ -99,17 +99,17 @@ class FeSEM(Assigned):
         return {"models": server.models}
 
     def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
-        before = self.assignment(now, server)
         if self.cluster_over == "all":
             models, r, means = self.cluster_all(now, server, cohort)
-            after, more = State(models, r, means), dict[str, float]()
+            after = State(models, r, means)
         else:
             models, r = self.assign(now, server, cohort)
-            after, more = super().aggregate(now, State(models, r), cohort)
+            after, _ = super().aggregate(now, State(models, r), cohort)
         centres = after.models[:-1].double()
         members = torch.bincount(r, minlength=self.centres + 1)[:-1].to(centres)
         after.models[-1] = members @ centres / members.sum()
-        return after, {**more, "reassigned": int((r != before).sum())}
+        moved, used = (r != self.assignment(now, server)).sum(), (members > 0).sum()
+        return after, {"reassigned": int(moved), "empty_clusters": self.centres - int(used)}
 
     def assignment(self, now: Round, server: State) -> Tensor:
         """r [N] on the CPU."""
