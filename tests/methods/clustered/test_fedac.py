@@ -308,7 +308,9 @@ def test_clusters_are_recorded_though_models_are_personal(federation: Federation
     ran = run("fedac", federation, rounds=2, training=SGD, evaluate_every=1)
     outcome, assignment = ran.outcome(), ran.servers[-1]["assignment"].tolist()
     assert ran.rounds[0].assignment == ran.servers[0]["assignment"].tolist()
-    assert outcome.scores.cluster.tolist() == assignment and ran.rounds[-1].values["clusters"] == len({*assignment})
+    assert outcome.scores.cluster.tolist() == assignment and ran.rounds[-1].values["clusters"] == len(
+        {*assignment}
+    )
     assert all(torch.equal(w, ran.clients[-1]["model"][k]) for k, w in outcome.models.items())
     assert "clustering_error" in ran.rounds[-1].values and len(outcome.models) == 8
 

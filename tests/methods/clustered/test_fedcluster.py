@@ -108,7 +108,10 @@ def test_a_round_costs_as_much_as_one_of_fedavg(federation: Federation) -> None:
     for clusters in (2, 3, 4):
         ran = run("fedcluster", federation, {"clusters": clusters}, **settings)
         assert len(set(ran.rounds[0].cohort)) == 4
-        assert ran.rounds[0].values["bytes_up"] == run("fedavg", federation, **settings).rounds[0].values["bytes_up"]
+        assert (
+            ran.rounds[0].values["bytes_up"]
+            == run("fedavg", federation, **settings).rounds[0].values["bytes_up"]
+        )
 
 
 @pytest.mark.parametrize(
