@@ -23,7 +23,7 @@ from fedflow.errors import BadInput, FedflowError
 from fedflow.identity import code_digest
 from fedflow.local.expert import expert_losses
 from fedflow.local.training import LocalTraining
-from fedflow.methods.base import ServerData
+from fedflow.methods.base import ServerData, server_data
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import PartitionParams, Samples, load_partition, make_partition
@@ -73,7 +73,7 @@ class Experiment:
 
     @property
     def _server_data(self) -> ServerData:
-        return self.params.method(self.method, self.partition)[0].server_data() or ServerData()
+        return server_data(self.params.method(self.method, self.partition)[0])
 
     @property
     def title(self) -> str:

@@ -1,7 +1,7 @@
 """What tests of methods and engine share: federations that can be computed by hand, and a tiny real one."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from fedflow.methods.base import Round
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
+from fedflow.seeding import generator
 from fedflow.simulation import worker
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import Federation
@@ -121,6 +122,11 @@ def images(
     )
 
 
+def late(federation: Federation, newcomers: int) -> Federation:
+    """The same, whose last ``newcomers`` clients join after the last round."""
+    return replace(federation, partition=replace(federation.partition, newcomers=newcomers))
+
+
 def with_cohorts(method: Method, cohorts: Sequence[Sequence[int]]) -> Method:
     """The same method with the given cohorts, one per round."""
     plans = iter(cohorts)
@@ -160,6 +166,10 @@ class Ran:
     def server(self, name: str) -> list[Any]:
         """Numbers of one server vector, after every round."""
         return [server[name].squeeze().tolist() for server in self.servers]
+
+    def values(self, name: str) -> list[Any]:
+        """One metric of every round; None where it was not measured."""
+        return [report.values.get(name) for report in self.rounds]
 
     def kept(self, name: str) -> list[Any]:
         """Numbers of one client vector for all clients, after every round."""
@@ -202,6 +212,12 @@ def follow(simulation: Simulation) -> Ran:
         rows = [store.get(k) for k in range(simulation.clients)]
         ran.clients.append({name: [row[name] for row in rows] for name in store.first})
     return ran
+
+
+def a_round(federation: Federation, t: int = 1, rounds: int = 3, seed: int = 0) -> Round:
+    """Round t of a run, as hooks get it."""
+    sizes = federation.partition.sizes[: federation.partition.participants]
+    return Round(t, rounds, 0.1, sizes, federation.model, federation.public, partial(generator, seed, "test"))
 
 
 def run(method: str | Method, federation: Federation, *args: Any, **kwargs: Any) -> Ran:

@@ -283,7 +283,7 @@ def test_a_second_process_is_refused_before_it_reads_the_checkpoint(
 
     def again(report: Any, rounds: int) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("fedflow.simulation.rounds.load_checkpoint", lambda folder: pytest.fail("read"))
+            patch.setattr("fedflow.simulation.run.load_checkpoint", lambda folder: pytest.fail("read"))
             with pytest.raises(FedflowError, match=r"digits-4 · fedavg · seed 0 is already running"):
                 go()
 

@@ -2,8 +2,8 @@
 
 A method is a `Settings` class (its hyper-parameters) and up to six core hooks, called in this order: `setup`
 once; in every round `plan`, `broadcast`, `local`, `aggregate`; and `model_for` to serve and score clients.
-The other hooks of `Method` have defaults that most methods keep. What only some methods do is a base class beside
-`Method` that the engine asks for by `isinstance`: `Onboarding`, `Asynchronous`, `Clustered`, `Cyclic`,
+The other hooks of `Method` have defaults that most methods keep. What only some methods do is a base class
+beside `Method` that the engine asks for by `isinstance`: `Onboarding`, `Asynchronous`, `Clustered`, `Cyclic`,
 `Pretrained`.
 
 Hooks are functions: they change neither the server's state nor their other arguments, and return what is new.
@@ -308,6 +308,12 @@ class Pretrained:
     def pretrain_server(self, server: Any, public: Examples, seed: int) -> Any:
         """The server's first state after it has used these inputs."""
         return server
+
+
+def server_data(method: Method) -> ServerData:
+    """What the method gives its server; nothing by default."""
+    declared = method.server_data() if isinstance(method, Pretrained) else None
+    return declared or ServerData()
 
 
 def draw(rng: np.random.Generator, chances: np.ndarray, size: int) -> np.ndarray:

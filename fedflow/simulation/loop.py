@@ -46,8 +46,8 @@ class Simulation(Run):
         """Every round in order; after a resume the earlier ones come first (``replayed``)."""
         yield from (replace(past, replayed=True) for past in self.state.history)
         if self.state.onboarded is None:
-            self.state.onboarded = self.onboard(range(self.clients), 0) if self._onboarding else {}
-            if self._onboarding:
+            self.state.onboarded = self.onboard(range(self.clients), 0)
+            if self.state.onboarded:
                 self._checkpoint()
         for t in range(len(self.state.history) + 1, self.settings.rounds + 1):
             started = time.perf_counter()
@@ -84,9 +84,10 @@ class Simulation(Run):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def onboard(self, clients: Sequence[int], t: int) -> dict[str, int]:
-        """Let the server meet clients before they take part; returns the bytes down and up."""
+        """Let the server meet clients before they take part; returns the bytes down and up ({}: no phases)."""
         method, traffic = self.job.method, {"down": 0, "up": 0}
-        assert isinstance(method, Onboarding)
+        if not isinstance(method, Onboarding) or not method.onboarding_phases():
+            return {}
         for phase in range(method.onboarding_phases()):
             now = self.round(t, "turns", phase)
             turns = method.onboarding_turns(now, phase, self.state.server, clients)
@@ -117,18 +118,12 @@ class Simulation(Run):
                 state.store.put(sent.client, sent.keep)
         return sum(map(received_bytes, shards)), sum(sent.traffic for sent in answers.sent)
 
-    @property
-    def _onboarding(self) -> bool:
-        """Whether the method has phases of onboarding."""
-        return isinstance(self.job.method, Onboarding) and self.job.method.onboarding_phases() > 0
-
     def _welcome(self) -> Scores | None:
         """Scores of the newcomers: of the model they are served, and after one local training of it."""
         late = range(self.clients, len(self.federation.partition.sizes))
         if not late:
             return None
-        if self._onboarding:
-            self.onboard(late, self.settings.rounds)
+        self.onboard(late, self.settings.rounds)
         return self.scoring.scores("newcomers", self.settings.rounds, late, tune=True)
 
     def _round(self, t: int) -> RoundReport:

@@ -104,11 +104,11 @@ class Run:
             json.dumps(about, sort_keys=True, default=str).encode(), digest_size=12
         ).hexdigest()
 
-    def round(self, t: int, *purpose: str | int) -> Round:
+    def round(self, t: int, purpose: str, *keys: int) -> Round:
         """Round ``t`` for a hook; its random numbers are keyed by the ``purpose``."""
         return Round(
             t, self.settings.rounds, self.job.training.lr_in(t), self.sizes, self.federation.model,
-            self.federation.public, partial(generator, self.job.seed, *purpose),
+            self.federation.public, partial(generator, self.job.seed, purpose, *keys),
         )  # fmt: skip
 
     def messages(

@@ -69,7 +69,7 @@ class Scoring:
         """Scores after round ``after``: with the models and the learning rate of the next one."""
         run, method, names = self.run, self.method, self._served_with()
         names += ["trained"] if what.get("trained") else []
-        now = run.round(after + 1)
+        now = run.round(after + 1, "served")
         send = partial(method.broadcast_for_evaluation, now, run.state.server)
         # Where all are served one model, one of them is asked for it.
         asked = None if names or method.serves != "global" else 1

@@ -21,7 +21,7 @@ from fedflow.local.client import Client, Update
 from fedflow.local.compiled import Gradient, compiled_gradient
 from fedflow.local.training import batches
 from fedflow.local.wire import message_bytes
-from fedflow.methods.base import Method
+from fedflow.methods.base import Method, Onboarding
 from fedflow.seeding import torch_seed
 from fedflow.simulation.cohort import limit_width, train_cohort, width
 from fedflow.simulation.exact import ExactSum
@@ -46,8 +46,11 @@ class TrainedClients:
 def onboard_shard(job: Job, shard: OnboardingShard) -> Trained:
     """Ask every client of the shard; the server gets every answer."""
 
+    method = job.method
+    assert isinstance(method, Onboarding)
+
     def step(client: Client) -> Update:
-        return job.method.onboarding_local(shard.step, client)
+        return method.onboarding_local(shard.step, client)
 
     one_by_one = replace(job, cohort="loop")
     return _gather(

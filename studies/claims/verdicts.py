@@ -49,7 +49,7 @@ def by_round(simulation: Simulation) -> dict[str, float]:
     found, model, test = {}, simulation.federation.model, simulation.federation.test
     every = torch.arange(len(test))
     for report in simulation.rounds():
-        outputs, y = model.outputs(simulation.state.server["model"], test.inputs(every)), test.targets(every)
+        outputs, y = model.outputs(simulation.state.server.model, test.inputs(every)), test.targets(every)
         if report.round in (1, 2, 5, 20):
             found[f"loss {report.round}"] = float(model.losses(outputs, y).mean())
         if report.round in (5, 20):

@@ -178,7 +178,7 @@ def test_a_simulation_touches_its_files_only_when_it_runs(tmp_path, monkeypatch)
     def touched(*_: object) -> None:
         raise AssertionError("the checkpoint was loaded")
 
-    monkeypatch.setattr("fedflow.simulation.rounds.load_checkpoint", touched)
+    monkeypatch.setattr("fedflow.simulation.run.load_checkpoint", touched)
     simulation = prepare_run("scaffold", quadratics(), checkpoints=tmp_path)
     assert simulation.fingerprint and simulation.groups is None
     with pytest.raises(AssertionError, match="was loaded"):

@@ -12,8 +12,8 @@ from support import images, prepare_run, quadratics, run, same
 from fedflow.data import Dataset
 from fedflow.errors import FedflowError
 from fedflow.simulation.checkpoint import FILE
-from fedflow.simulation.outcome import RoundReport
 from fedflow.simulation.loop import Simulation
+from fedflow.simulation.outcome import RoundReport
 
 HISTORY = "history.jsonl"
 OFTEN = {"rounds": 40, "evaluate_every": 1, "checkpoint_every": 1}
@@ -36,7 +36,7 @@ def killed_at(simulation: Simulation, number: int, monkeypatch: pytest.MonkeyPat
     from fedflow.simulation.checkpoint import save_checkpoint as real
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("fedflow.simulation.rounds.save_checkpoint", save)
+        patch.setattr("fedflow.simulation.loop.save_checkpoint", save)
         list(simulation.rounds())
 
 

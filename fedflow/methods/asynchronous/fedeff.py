@@ -108,6 +108,7 @@ class FedEff(Onboarding, FedAvg):
 
     def fitted(self, now: Round, server: State) -> np.ndarray:
         """E_k [N] of this round, at least 0."""
+        assert server.times is not None
         times = server.times.cpu().numpy()
         fitted = fitting(times, round_time(times, self.mean_epochs(now), self.unit))
         return fitted.clip(0, self.most_epochs)

@@ -154,7 +154,8 @@ class FLT(Pretrained, Related):
         x, _ = client.data(raw=True)
         if self.finetune == "central":
             return client.update(images=x)
-        return client.update(**self.tune(client.received["encoder"], client.received["decoder"], x))
+        tuned = self.tune(client.received["encoder"], client.received["decoder"], x)
+        return client.update(encoder=tuned["encoder"], decoder=tuned["decoder"])
 
     def onboarding_aggregate(self, now: Round, phase: int, server: State, cohort: Cohort) -> State:
         if self.signing(phase):
