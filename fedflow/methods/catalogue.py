@@ -8,6 +8,9 @@ import torch
 
 from fedflow.data.examples import Examples
 from fedflow.local.client import Client
+from fedflow.local.samples import Samples
+from fedflow.local.schedule import Schedule
+from fedflow.local.sgd import Task
 from fedflow.local.training import LocalTraining
 from fedflow.methods.base import Method
 from fedflow.methods.registry import METHODS
@@ -54,10 +57,10 @@ def traffic(method: type[Method]) -> tuple[int, int]:
     server = instance.setup(model, model.init)
     received = instance.broadcast(server, 0)
     examples = Examples(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
-    index = torch.arange(2)
-    schedule = {stream: [index] for stream in instance.streams(training)}
+    task, data = Task(model, training, training.lr), Samples.all_of(examples)
+    schedules = dict.fromkeys(instance.streams(training), Schedule(torch.arange(2)[None]))
     kept = instance.client_state(model, model.init(0))
-    update = instance.local(Client(model, examples, training, 0.1, index, None, schedule, received, kept))
+    update = instance.local(Client(task, data, schedules, received, kept))
     up = sum(v.numel() * v.element_size() for v in update.vectors.values()) + 4 * len(update.scalars)
     return sum(v.numel() * v.element_size() for v in received.values()), up
 

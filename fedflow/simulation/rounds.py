@@ -28,11 +28,11 @@ from fedflow.simulation.events import Work, first_done
 from fedflow.simulation.executors import Executor, Inline, balanced
 from fedflow.simulation.gathered import Gathered
 from fedflow.simulation.history import History
-from fedflow.simulation.job import IntroductionShard, Job, Shard, Trained
+from fedflow.simulation.job import Job, OnboardingShard, Shard, Trained
 from fedflow.simulation.outcome import PERSONAL_BYTES, PERSONAL_CLIENTS, Outcome, Round
 from fedflow.simulation.state import State
 from fedflow.simulation.timing import LOSS, Timing
-from fedflow.simulation.worker import introduce_shard, train_shard
+from fedflow.simulation.worker import onboard_shard, train_shard
 
 CODE = ("seeding.py", "data/examples.py", "models", "heterogeneity", "local", "methods", "simulation")
 PERSONAL_EVAL_CHUNK = 1 << 26  # values of models that clients have to themselves, scored at a time: 256 MiB
@@ -79,7 +79,9 @@ class Simulation:
         executor: Executor | None = None,
         checkpoints: Path | None = None,
     ) -> None:
-        self.job = replace(job, keep_trained=settings.keep_trained, timing=settings.timing)
+        self.job = replace(
+            job, rounds=settings.rounds, keep_trained=settings.keep_trained, timing=settings.timing
+        )
         self.settings = settings
         job.method.check(settings.rounds)
         self.executor: Executor = executor or Inline()
@@ -274,11 +276,11 @@ class Simulation:
         state, method = self.state, self.job.method
         invite = partial(method.onboarding_broadcast, phase)
         shards = [
-            IntroductionShard(0, share, *self._messages(share, invite), phase=phase)
+            OnboardingShard(0, share, *self._messages(share, invite), step=phase)
             for share in balanced(clients, self.federation.partition.sizes, self.executor.workers)
         ]
         title = f"introduction {phase + 1} of {method.onboarding_phases()}"
-        answers = self.executor.map(introduce_shard, self.job, shards, title)
+        answers = self.executor.map(onboard_shard, self.job, shards, title)
         rng = generator(self.job.seed, "introduction", phase, *([turn] if turn else []))
         gathered = self._gathered(answers, rng)
         if gathered.failures:

@@ -34,7 +34,7 @@ from fedflow.simulation.evaluation import Scores, evaluate_shard
 from fedflow.simulation.events import Work
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import Call
-from fedflow.simulation.job import IntroductionShard
+from fedflow.simulation.job import OnboardingShard
 from fedflow.simulation.rounds import Simulation
 
 pytestmark = pytest.mark.parametrize("name", METHODS)
@@ -407,7 +407,7 @@ def test_a_vmapped_client_that_returns_nan_does_not_spoil_the_others(
     retried, solve_one = [], worker._train_one
 
     def spy(job: Any, federation: Any, shard: Any, i: int, *rest: Any) -> Any:
-        if not isinstance(shard, IntroductionShard):
+        if not isinstance(shard, OnboardingShard):
             retried.append(shard.clients[i])
         return solve_one(job, federation, shard, i, *rest)
 
@@ -545,7 +545,7 @@ def test_simulated_time_counts_the_work_that_is_done(
 def count_work(patch: pytest.MonkeyPatch, told: dict[int, list[float]], done: dict[int, list[float]]) -> None:
     """Note for every client how long it was ``told`` to work, and what it has ``done``, in order."""
     begin, client_of = Simulation._begin, worker.client_of
-    gradient, full_loss = Client._gradient, Client.full_loss
+    gradient, full_loss = Client.gradient, Client.full_loss
     at_work: list[float] = []
 
     def begun(self: Simulation, number: int, k: int, now: float, *most: int | None) -> Work:
@@ -555,7 +555,7 @@ def count_work(patch: pytest.MonkeyPatch, told: dict[int, list[float]], done: di
 
     def started(job: Any, federation: Any, shard: Any, i: int, *rest: Any) -> Client:
         nonlocal at_work
-        at_work = [] if isinstance(shard, IntroductionShard) else done[shard.clients[i]]
+        at_work = [] if isinstance(shard, OnboardingShard) else done[shard.clients[i]]
         at_work.append(0)
         return client_of(job, federation, shard, i, *rest)
 
@@ -564,9 +564,9 @@ def count_work(patch: pytest.MonkeyPatch, told: dict[int, list[float]], done: di
         at_work = [0]
         return client_of(*about)
 
-    def counted(self: Client, objective: Any, w: Tensor, batch: Any, *rest: Any) -> Any:
+    def counted(self: Client, w: Tensor, batch: Any, *rest: Any) -> Any:
         at_work[-1] += len(batch.y) / int(self.samples)
-        return gradient(self, objective, w, batch, *rest)
+        return gradient(self, w, batch, *rest)
 
     def counted_loss(self: Client, w: Tensor) -> Tensor:
         at_work[-1] += 1 / 3
@@ -575,7 +575,7 @@ def count_work(patch: pytest.MonkeyPatch, told: dict[int, list[float]], done: di
     patch.setattr(Simulation, "_begin", begun)
     patch.setattr(worker, "client_of", started)
     patch.setattr("fedflow.simulation.evaluation.client_of", served)
-    patch.setattr(Client, "_gradient", counted)
+    patch.setattr(Client, "gradient", counted)
     patch.setattr(Client, "full_loss", counted_loss)
 
 

@@ -22,7 +22,8 @@ With partial participation these are other clients for every start: all clients 
 import torch
 from torch import Tensor
 
-from fedflow.local.client import Batch, Client, Update
+from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
 from fedflow.methods.base import Cohort, Passes, Server
 from fedflow.methods.clustered._multi_model import MultiModel
 from fedflow.methods.registry import register
