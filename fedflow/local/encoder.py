@@ -110,7 +110,7 @@ def _train(
     w = w.to(x.device, model.dtype)
     now, least, best = AdamState(w, torch.zeros_like(w), torch.zeros_like(w), 0), math.inf, None
     for epoch in range(epochs):
-        training = LocalTraining(epochs=1, batch_size=64, lr=1e-3 * 0.5 ** (epoch // 10))
+        training = LocalTraining.parse({"epochs": 1, "batch_size": 64, "lr": 1e-3 * 0.5 ** (epoch // 10)})
         now = _epoch(Trainer.central(model, Pixels(x, span), training, rng), now)
         if held is not None and len(held):
             error = _validation(model, now.w, Pixels(held, span))
@@ -122,7 +122,7 @@ def _train(
 def _epoch(trainer: Trainer, start: AdamState) -> AdamState:
     def step(now: AdamState, batch: Batch) -> tuple[AdamState, Tensor]:
         found = trainer.gradient(now.w, batch)
-        return now.descend(found, trainer.lr), found.loss
+        return now.descend(found, trainer.training.lr), found.loss
 
     return trainer.run_steps(step, start)
 

@@ -4,7 +4,7 @@ A schedule depends on its key (seed, stream, round, client) alone. So the loop, 
 graphs and compiled steps see the same batches.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -29,6 +29,11 @@ class Schedule:
     sizes: tuple[int, ...] | None = None
     mask: Tensor | None = None
     active: Tensor | None = None
+
+    @classmethod
+    def of_cohort(cls, fields: Mapping[str, Tensor]) -> "Schedule":
+        """One client's share of what `pad_schedules` returns."""
+        return cls(fields["positions"], None, fields.get("mask"), fields.get("active"))
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -112,15 +112,16 @@ def cohort_call(
             each |= set() if one_for_all else {key}
     task = task_of(job, federation, shard, vmapped=True)
     # What changes from round to round is an input: a graph would replay the number that it was captured with.
-    inputs["task/t"] = torch.full((), shard.round, dtype=torch.int64, device=device)
+    inputs["t"] = torch.full((), shard.round, dtype=torch.int64, device=device)
     if job.training.lr_decay < 1:
-        inputs["task/lr"] = torch.full((), task.lr, dtype=torch.float64, device=device)
+        inputs["lr"] = torch.full((), float(task.lr), dtype=torch.float64, device=device)
 
     def one(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         parts = _parts(inputs)
         client = Client(
-            replace(task, **parts["task"]), Samples(federation.train, **parts["own"]),
-            {stream: Schedule(**parts[f"schedule {stream}"]) for stream in streams},
+            replace(task, t=inputs["t"], lr=inputs.get("lr", task.lr)),
+            Samples(federation.train, **parts["own"]),
+            {stream: Schedule.of_cohort(parts[f"schedule {stream}"]) for stream in streams},
             parts.get("received", {}), parts.get("kept", {}),
             Samples(federation.train, **parts["selection"]) if selection else None,
         )  # fmt: skip

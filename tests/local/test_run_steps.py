@@ -27,7 +27,7 @@ def padded(federation: Federation, k: int, samples: int) -> Client:
     """Client k as a cohort that needs ``samples`` samples of each sees it."""
     own = torch.as_tensor(federation.partition.train(k))
     both = [draw_schedule(TRAINING, n, 2, 0, "batches", 1, k) for n in (len(own), samples)]
-    schedule = Schedule(**{name: t[0] for name, t in pad_schedules(both).items()})
+    schedule = Schedule.of_cohort({name: t[0] for name, t in pad_schedules(both).items()})
     index = torch.nn.functional.pad(own, (0, samples - len(own)))
     data = Samples(federation.train, index, torch.arange(samples) < len(own))
     task = Task(federation.model, TRAINING, TRAINING.lr, vmapped=True)
