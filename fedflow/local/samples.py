@@ -1,7 +1,7 @@
 """The samples that a client, or a server, trains on, and batches of them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,6 +25,10 @@ class Batch:
     mask: Tensor | None = None
     positions: Tensor | None = None
     seen: list[tuple[Tensor, Tensor | None]] | None = None
+
+    def only(self, chosen: Tensor) -> "Batch":
+        """The same batch, of which only the samples that are ``chosen`` [B] count."""
+        return replace(self, mask=chosen if self.mask is None else self.mask & chosen)
 
 
 @dataclass(frozen=True)

@@ -108,8 +108,11 @@ class Trainer:
         return value
 
     def losses(self, w: Tensor) -> Tensor:
-        """The loss of ``w`` [D] on each sample [n], in evaluation mode."""
-        return torch.cat([losses for losses, _ in self._evaluate(w, self._data)])
+        """The loss of ``w`` [D] on each sample [n], in evaluation mode; nan for the padding of a cohort."""
+        return torch.cat([
+            losses if mask is None else losses.where(mask, torch.nan)
+            for losses, mask in self._evaluate(w, self._data)
+        ])  # fmt: skip
 
     def full_loss(self, w: Tensor) -> Tensor:
         """Mean loss of ``w`` [D] over all samples, scalar, in evaluation mode."""
