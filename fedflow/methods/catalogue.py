@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedflow.data.examples import Examples
@@ -12,7 +13,8 @@ from fedflow.local.samples import Samples
 from fedflow.local.schedule import Schedule
 from fedflow.local.sgd import Task
 from fedflow.local.training import LocalTraining
-from fedflow.methods.base import Method
+from fedflow.local.wire import message_bytes
+from fedflow.methods.base import Method, Round
 from fedflow.methods.registry import METHODS
 from fedflow.methods.tables import published_in
 from fedflow.models import build
@@ -55,14 +57,15 @@ def traffic(method: type[Method]) -> tuple[int, int]:
         FlatModel(lambda: build("lenet5", (3, 32, 32), 10)),
     )
     server = instance.setup(model, model.init)
-    received = instance.broadcast(server, 0)
+    round = Round(1, 1, training.lr, np.array([2]), model, None, np.random.default_rng)
+    received = instance.broadcast(round, server, 0)
     examples = Examples(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
     task, data = Task(model, training, training.lr), Samples.all_of(examples)
     schedules = dict.fromkeys(instance.streams(training), Schedule(torch.arange(2)[None]))
     kept = instance.client_state(model, model.init(0))
     update = instance.local(Client(task, data, schedules, received, kept))
-    up = sum(v.numel() * v.element_size() for v in update.vectors.values()) + 4 * len(update.scalars)
-    return sum(v.numel() * v.element_size() for v in received.values()), up
+    up = message_bytes(update.vectors, len(update.scalars), method.masks)
+    return message_bytes(received), up
 
 
 def catalogue() -> str:

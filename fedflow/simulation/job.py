@@ -23,7 +23,7 @@ class Job:
     seed: int
     cohort: str = "auto"  # "loop", "vmap", or "auto": vmap on a GPU, loop on a CPU
     width: int | None = None  # clients per vmapped call; None: as many as fit in the memory of a GPU
-    rounds: int = 0  # of the run; `Simulation` sets it
+    rounds: int = 0  # of the run; `Run` sets it
     keep_trained: bool = False  # also keep every client's last trained model
     timing: Timing = field(default_factory=lambda: Timing.parse({}))
     compiled: str = ""  # folder of compiled gradients; empty: none are compiled
@@ -31,16 +31,16 @@ class Job:
 
 @dataclass
 class Shard:
-    """One worker's share of a round. ``vectors`` holds each distinct tensor once."""
+    """One worker's share of a round; ``vectors``, ``received`` and ``kept`` are those of `Messages`."""
 
     round: int
     clients: list[int]
     vectors: list[Tensor]
-    received: list[dict[str, int]]  # per client: name -> place in vectors
+    received: list[dict[str, int]]
     kept: list[dict[str, int]]
     phase: str = ""  # of the method
-    epochs: list[int | None] | None = None  # per client, where its method says how many
-    most: list[int | None] | None = None  # per client, where it is a straggler
+    epochs: list[int | None] | None = None  # per client, where its method decides
+    most: list[int | None] | None = None  # per client, at most: of stragglers
 
     def epochs_of(self, i: int, usual: int) -> int:
         """Local epochs of the i-th client: the method's, else ``usual``; fewer of a straggler."""
@@ -56,6 +56,7 @@ class ClientResult:
     group: int
     weight: float
     scalars: dict[str, float]
+    reported: dict[str, float]  # scalars, and diagnostics, which are not sent
     keep: dict[str, Tensor]
     vectors: dict[str, Tensor]  # only for methods that gather
     traffic: int  # bytes up

@@ -21,6 +21,8 @@ from fedflow.local.client import Client, Update
 from fedflow.local.compiled import Gradient, compiled_gradient
 from fedflow.local.samples import Samples
 from fedflow.local.schedule import draw_schedule
+from fedflow.local.wire import message_bytes
+from fedflow.methods.base import Method, Onboarding
 from fedflow.seeding import torch_seed
 from fedflow.simulation.cohort import limit_width, train_cohort, width
 from fedflow.simulation.exact import ExactSum
@@ -47,11 +49,16 @@ class TrainedClients:
 def onboard_shard(job: Job, shard: OnboardingShard) -> Trained:
     """Ask every client of the shard; the server gets every answer."""
 
+    method = job.method
+    assert isinstance(method, Onboarding)
+
     def step(client: Client) -> Update:
-        return job.method.onboarding_local(shard.step, client)
+        return method.onboarding_local(shard.step, client)
 
     one_by_one = replace(job, cohort="loop")
-    return _gather(train_clients(one_by_one, shard, step, job.method.streams(job.training)), fold=False)
+    return _gather(
+        job.method, train_clients(one_by_one, shard, step, job.method.streams(job.training)), False
+    )
 
 
 def train_shard(job: Job, shard: Shard) -> Trained:
@@ -59,18 +66,17 @@ def train_shard(job: Job, shard: Shard) -> Trained:
 
     def step(client: Client) -> Update:
         update = job.method.local(client)
-        update.scalars |= {"train_loss": client.train_loss}
+        update.diagnostics["train_loss"] = client.train_loss
         if job.keep_trained and client.trained is not None:
             update.keep["trained"] = client.trained
         return update
 
-    return _gather(
-        train_clients(job, shard, step, job.method.streams(job.training)), fold=not job.method.gathers
-    )
+    trained = train_clients(job, shard, step, job.method.streams(job.training))
+    return _gather(job.method, trained, fold=not job.method.gathers)
 
 
-def _gather(outcomes: Iterator[TrainedClients | tuple[int, str]], fold: bool) -> Trained:
-    """What came of the clients; ``fold`` turns their vectors into sums."""
+def _gather(method: Method, outcomes: Iterator[TrainedClients | tuple[int, str]], fold: bool) -> Trained:
+    """The results of all clients; ``fold`` turns their vectors into sums."""
     trained = Trained([], [])
     for outcome in outcomes:
         if not isinstance(outcome, TrainedClients):
@@ -79,16 +85,19 @@ def _gather(outcomes: Iterator[TrainedClients | tuple[int, str]], fold: bool) ->
         update = outcome.update
         weights, groups = update.weight.tolist(), update.group.tolist()
         scalars = {name: values.tolist() for name, values in update.scalars.items()}
-        losses = scalars.pop("train_loss", [0.0] * len(weights))
-        traffic = sum(v[0].numel() * v.element_size() for v in update.vectors.values()) + 4 * len(scalars)
+        diagnostics = {name: values.tolist() for name, values in update.diagnostics.items()}
+        losses = diagnostics.pop("train_loss", [0.0] * len(weights))
         if fold:
             _fold(trained.sums, update, weights, groups)
         for c, client in enumerate(outcome.clients):
             own = {name: values[c] for name, values in scalars.items()}
+            reported = own | {name: values[c] for name, values in diagnostics.items()}
+            sent = {name: vector[c] for name, vector in update.vectors.items()}
+            traffic = message_bytes(sent, len(own), method.masks)
             vectors = {} if fold else _row(update.vectors, c)
             keep = _row(update.keep, c)
             trained.sent.append(
-                ClientResult(client, groups[c], weights[c], own, keep, vectors, traffic, losses[c])
+                ClientResult(client, groups[c], weights[c], own, reported, keep, vectors, traffic, losses[c])
             )
     return trained
 

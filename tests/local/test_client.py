@@ -15,6 +15,7 @@ from fedflow.local.schedule import shuffled
 from fedflow.local.sgd import Trainer
 from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.seeding import generator, torch_seed
 from fedflow.simulation.federation import Federation
 
@@ -64,10 +65,12 @@ def test_a_selection_of_samples(federation: Federation, cohort: str) -> None:
 class Refined(FedAvg):
     """FedAvg whose server trains the mean on its own data."""
 
-    def aggregate(self, server: Any, cohort: Any) -> Any:
-        start = super().aggregate(server, cohort)["model"]
+    def aggregate(self, now: Round, server: Any, cohort: Cohort) -> tuple[Any, Diagnostics]:
+        assert now.public is not None
         training = LocalTraining(epochs=2, batch_size=16, lr=0.05)
-        return {"model": Trainer.central(cohort.model, cohort.public, training, cohort.rng).fit(start=start)}
+        trainer = Trainer.central(now.model, now.public, training, now.rng)
+        w = trainer.fit(start=self.average(cohort))
+        return GlobalModel(w), {"loss": float(trainer.train_loss)}
 
 
 def test_a_server_trains_on_its_own_data(federation: Federation) -> None:
