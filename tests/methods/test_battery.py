@@ -552,7 +552,7 @@ def test_simulated_time_counts_the_work_that_is_done(
 def count_work(patch: pytest.MonkeyPatch, told: dict[int, list[float]], done: dict[int, list[float]]) -> None:
     """Note for every client how long it was ``told`` to work, and what it has ``done``, in order."""
     begin, client_of = Simulation._begin, worker.client_of
-    gradient, full_loss = Client._gradient, Client.full_loss
+    gradient, full_loss = Client.gradient, Client.full_loss
     at_work: list[float] = []
 
     def begun(self: Simulation, number: int, k: int, now: float, *most: int | None) -> Work:
@@ -571,9 +571,9 @@ def count_work(patch: pytest.MonkeyPatch, told: dict[int, list[float]], done: di
         at_work = [0]
         return client_of(*about)
 
-    def counted(self: Client, objective: Any, w: Tensor, batch: Any, *rest: Any) -> Any:
+    def counted(self: Client, w: Tensor, batch: Any, *rest: Any) -> Any:
         at_work[-1] += len(batch.y) / int(self.samples)
-        return gradient(self, objective, w, batch, *rest)
+        return gradient(self, w, batch, *rest)
 
     def counted_loss(self: Client, w: Tensor) -> Tensor:
         at_work[-1] += 1 / 3
@@ -582,7 +582,7 @@ def count_work(patch: pytest.MonkeyPatch, told: dict[int, list[float]], done: di
     patch.setattr(Simulation, "_begin", begun)
     patch.setattr(worker, "client_of", started)
     patch.setattr("fedflow.simulation.evaluation.client_of", served)
-    patch.setattr(Client, "_gradient", counted)
+    patch.setattr(Client, "gradient", counted)
     patch.setattr(Client, "full_loss", counted_loss)
 
 
