@@ -298,12 +298,14 @@ def schemes(
     """
     from fedflow.errors import unknown_name
     from fedflow.partition import SCHEMES
-    from fedflow.partition.catalogue import catalogue, describe, draw
+    from fedflow.partition.catalogue import catalogue, describe
 
     if markdown:
         print(catalogue(), end="")
     if pictures is not None:
-        draw(pictures)
+        from fedflow.pictures.labels import draw_schemes
+
+        draw_schemes(pictures)
     if markdown or pictures is not None:
         return
     if name is None:
@@ -352,8 +354,10 @@ def compare(
     from fedflow.config import load_params
     from fedflow.data import load_prepared
     from fedflow.experiment import prepare_dataset, prepare_partition
-    from fedflow.heterogeneity.compare import MEASURES, compare, draw, table
+    from fedflow.heterogeneity.measures import MEASURES
     from fedflow.partition import load_partition
+    from fedflow.partition.compare import compare, table
+    from fedflow.pictures.comparison import draw_comparisons
 
     params = load_params(root / "params.yaml", settings or [])
     entries = {name: params.partition(name) for name in names}  # all names first: nothing is made in vain
@@ -370,8 +374,7 @@ def compare(
     ]
     _print_table("how clients differ: mean over pairs of clients", ("measure", *names), rows)
     picture = root / out
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    draw(comparisons, picture)
+    draw_comparisons(comparisons, picture)
     console.print(f"picture: {picture}", highlight=False, soft_wrap=True)
 
 
@@ -498,17 +501,9 @@ def _score(tried: dict[Any, Any]) -> tuple[str, str]:
 
 
 def _print_metrics(metrics: dict[str, Any], folder: Path) -> None:
-    shown = (
-        "local_accuracy",
-        "global_accuracy",
-        "tuned_accuracy",
-        "local_worst10",
-        "loss",
-        "clusters",
-        "ari",
-        "rounds_to_target",
-    )
-    parts = [f"{n} {metrics[n]:.4g}" for n in shown if metrics.get(n) is not None]
+    from fedflow.metrics.table import headlines
+
+    parts = [f"{name} {metrics[name]:.4g}" for name in headlines(metrics) if metrics[name] is not None]
     console.print(", ".join(parts), highlight=False, soft_wrap=True)
     console.print(f"results: {folder}", highlight=False, soft_wrap=True)
 

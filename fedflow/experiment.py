@@ -23,7 +23,7 @@ from fedflow.errors import BadInput, FedflowError
 from fedflow.identity import code_digest
 from fedflow.local.expert import expert_losses
 from fedflow.local.training import LocalTraining
-from fedflow.methods.base import ServerData
+from fedflow.methods.base import ServerData, server_data
 from fedflow.models import ARCHITECTURES, build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, PartitionParams, Samples, load_partition, make_partition
@@ -33,8 +33,8 @@ from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import FederationFiles, Stored
 from fedflow.simulation.job import Job
-from fedflow.simulation.outcome import Round
-from fedflow.simulation.rounds import Simulation
+from fedflow.simulation.loop import Simulation
+from fedflow.simulation.outcome import RoundReport
 from fedflow.terminal import say
 from fedflow.tracking import ModelCard, open_run
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 RUN = ("partition", "method", "seed", "settings")  # tells a run from every other one
 SHORT = 8  # digits of the settings' digest in the name of a folder
 
-Listener = Callable[[Round, int], None]  # told every round, and how many there will be
+Listener = Callable[[RoundReport, int], None]  # told every round, and how many there will be
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Experiment:
 
     @property
     def _server_data(self) -> ServerData:
-        return self.params.method(self.method, self.partition)[0].server_data() or ServerData()
+        return server_data(self.params.method(self.method, self.partition)[0])
 
     @property
     def title(self) -> str:
@@ -183,12 +183,15 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
     origin = _origin(wanted, dataset, root)
     if there is not None and (_fact(note, "partition"), _fact(note, "origin")) == (there.hash, origin):
         return folder
+    from fedflow.pictures.labels import draw_labels  # imports matplotlib, which is slow
+
     samples = Samples.of(
         dataset, root=root, losses=lambda difficulty: _losses(difficulty, dataset, wanted.seed, root)
     )
     made = make_partition(wanted, samples, dataset.hash)
     if there is None or (there.hash, there.params) != (made.hash, made.params):
-        made.save(folder)
+        draw_labels(made, folder / "labels.png")
+        made.save(folder)  # last: its summary says that the folder is complete
     _make_writable(note.parent)
     note.write_text(json.dumps({"partition": made.hash, "origin": origin}) + "\n")
     return folder
@@ -280,7 +283,7 @@ def perform(
             system_metrics=system_metrics,
             resumes=bool(simulation.state.history),  # a finished run too, if it was cut off before forgetting
         )
-        rounds: list[Round] = []
+        rounds: list[RoundReport] = []
         with record:
             for report in simulation.rounds():
                 rounds.append(report)

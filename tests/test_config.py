@@ -82,7 +82,7 @@ def test_later_changes_win():
     [
         # every section
         ("data.digits.pad=-1", r"^data.digits.pad: -1 .* >= 0"),
-        ("data.digits.path=x.npz", r"^data.digits.path: 'x.npz' .*expected nothing"),
+        ("data.digits.path=x.npz", r"^data.digits.path: 'x.npz' .*expected null"),
         ("data.digits.source=digit", r"^data.digits.source: 'digit' .*did you mean 'digits'"),
         ("data.digits=5", r"^data.digits: 5 .*a mapping"),
         ("models.digits.name=mpl", r"^models.digits.name: 'mpl' .*did you mean 'mlp'"),

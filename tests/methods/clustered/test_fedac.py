@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedflow.data import Dataset
 from fedflow.errors import BadInput
-from fedflow.heterogeneity.number import APART, apart, centroids, spread
+from fedflow.heterogeneity.number import SEPARATED, centroids, separation, spread
 from fedflow.methods import build_method
 from fedflow.methods.clustered.fedac import FedAC, cosines, projected
 from fedflow.models import build
@@ -193,8 +193,8 @@ def test_the_widest_cluster_is_split() -> None:
 def test_variance_between_halves_over_that_within() -> None:
     """{0, 1 | 10, 11}: (10.5 - 0.5)^2 * 2 * 2 / 4 over (0.5 + 0.5) / 2, as scikit-learn has it."""
     w, halves = rows([0], [1], [10], [11]), torch.tensor([0, 0, 1, 1])
-    assert apart(w, halves) == pytest.approx(200)
-    assert apart(CNT, torch.tensor([0, 0, 1, 1, 1])) == pytest.approx(
+    assert separation(w, halves) == pytest.approx(200)
+    assert separation(CNT, torch.tensor([0, 0, 1, 1, 1])) == pytest.approx(
         calinski_harabasz_score(CNT.numpy(), [0, 0, 1, 1, 1])
     )
 
@@ -203,7 +203,7 @@ def test_many_points_do_not_make_a_small_difference_count() -> None:
     w = torch.randn(400, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     w[200:, 0] += 3
     halves = torch.arange(400) // 200
-    assert calinski_harabasz_score(w.numpy(), halves) > APART > apart(w, halves)
+    assert calinski_harabasz_score(w.numpy(), halves) > SEPARATED > separation(w, halves)
 
 
 def test_by_default_halves_must_be_apart_and_of_two_clients_or_more() -> None:
