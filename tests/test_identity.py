@@ -16,7 +16,7 @@ from fedflow.data import Dataset
 from fedflow.identity import ASIDE, closure
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES
-from fedflow.simulation.rounds import Simulation
+from fedflow.simulation.loop import Simulation
 
 HOME = Path(fedflow.__file__).parent
 QUICK = {"flt": {"encoder": "pixels"}}  # without an encoder to train
