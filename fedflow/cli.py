@@ -503,7 +503,8 @@ def _score(tried: dict[Any, Any]) -> tuple[str, str]:
 def _print_metrics(metrics: dict[str, Any], folder: Path) -> None:
     from fedflow.metrics.table import headlines
 
-    parts = [f"{name} {metrics[name]:.4g}" for name in headlines(metrics) if metrics[name] is not None]
+    numbers = {name: metrics[name] for name in headlines(metrics) if metrics[name] is not None}
+    parts = [f"{name} {v if type(v) is int else format(v, '.4g')}" for name, v in numbers.items()]
     console.print(", ".join(parts), highlight=False, soft_wrap=True)
     console.print(f"results: {folder}", highlight=False, soft_wrap=True)
 
