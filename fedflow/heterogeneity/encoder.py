@@ -1,4 +1,4 @@
-"""Encoders: auto-encoders that a server trains on its own images, and clients perhaps on theirs.
+"""Encoders: auto-encoders that a server trains on its images, and that clients may fine-tune on theirs.
 
 Source: Jamali-Rad, Abdizadeh, Singh, "Federated Learning with Taskonomy for Non-IID Data", section 3.1,
 Appendix A, and code github.com/hjraad/FLT. No labels are used. An encoder travels as a vector (`FlatModel`).
@@ -24,22 +24,22 @@ BATCH = 64
 
 @functools.lru_cache(maxsize=8)
 def autoencoder(name: str, input_shape: tuple[int, ...], latent: int) -> FlatModel:
-    """The named auto-encoder for images of ``input_shape``; `BadInput` where it does not fit them."""
+    """The named auto-encoder for images of ``input_shape``; `BadInput` if it does not fit them."""
     if len(input_shape) != 3 or input_shape[1] % 4 or input_shape[2] % 4:
         shape = f"{name} for inputs {input_shape}"
-        raise BadInput("method.encoder", shape, "pixels, or images whose sides 4 divides")
+        raise BadInput("method.encoder", shape, "pixels, or images with sides divisible by 4")
     return FlatModel(functools.partial(ENCODERS[name], input_shape, latent))
 
 
 def pixels(x: Tensor) -> Tensor:
-    """Images or features ``x`` [n, ...] as they are stored, float32: uint8 becomes 0..1."""
+    """Stored images or features ``x`` [n, ...] as float32: uint8 becomes 0..1."""
     return x.float() / 255 if x.dtype == torch.uint8 else x.float()
 
 
 def pretrain(model: FlatModel, x: Tensor, epochs: int, seed: int) -> Tensor:
     """An auto-encoder [D] trained on ``x`` [n, ...], as stored.
 
-    A tenth of the images is held out; the epoch after which the error on them is smallest counts.
+    A tenth of the images is held out; the model after the epoch with the smallest error on them is returned.
     """
     rng = generator(seed, "encoder")
     order = torch.from_numpy(rng.permutation(len(x))).to(x.device)
@@ -49,7 +49,7 @@ def pretrain(model: FlatModel, x: Tensor, epochs: int, seed: int) -> Tensor:
 
 
 def fine_tune(model: FlatModel, w: Tensor, x: Tensor, epochs: int) -> Tensor:
-    """The auto-encoder ``w`` [D] after so many more epochs on ``x`` [n, ...]: the same for the same data."""
+    """The auto-encoder ``w`` [D] after ``epochs`` more on ``x`` [n, ...]; equal data give equal results."""
     return _train(model, w, x, epochs, generator(0, "encoder")) if epochs else w
 
 
@@ -91,13 +91,13 @@ def _validation(module: Autoencoder, x: Tensor) -> float:
 
 
 def _error(module: Autoencoder, x: Tensor) -> Tensor:
-    """Mean squared error of the images that come back, scalar."""
+    """Mean squared error of the reconstructed images, scalar."""
     y = _scaled(module, x)
     return module.losses(module(y), y).mean()
 
 
 def _scaled(module: Autoencoder, x: Tensor) -> Tensor:
-    """Images in the range of the network; features stay as they are."""
+    """Images in the range of the network; features unchanged."""
     low, high = module.span
     return low + (high - low) * pixels(x) if x.dtype == torch.uint8 else pixels(x)
 

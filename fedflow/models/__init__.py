@@ -1,4 +1,4 @@
-"""Network architectures by name, with the parameter counts that their papers give."""
+"""Network architectures by name, with the parameter counts of their papers."""
 
 import inspect
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from fedflow.models.resnet9 import ResNet9
 
 @dataclass(frozen=True)
 class Architecture:
-    """A named network: its class with fixed options, where it is used, and on which inputs it was counted."""
+    """A named network: its class and options, its use, and the inputs for which parameters are counted."""
 
     build: Callable[..., nn.Module]
     about: str
@@ -65,7 +65,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         CNN,
         "conv 32, 64, dense 200, 200 without biases; SuPerFed on CIFAR-10 made 28x28",
         {"hidden": (200, 200), "padding": 1, "pool_padding": 1, "bias": False},
-        (3, 28, 28),  # its 3,136 features; 32x32 images give 4,096
+        (3, 28, 28),  # 3,136 features, as published; 32x32 images give 4,096
     ),
     "char_lstm": Architecture(
         CharLSTM, "next character, 2-layer LSTM 256 without biases; SuPerFed on Shakespeare", {}, (80,), 80
@@ -84,7 +84,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: Any) -> nn.Module:
     """The named network for inputs of ``input_shape``: images (C, H, W), features (d,) or tokens (L,).
 
-    A network that takes tokens, whole numbers 0..num_classes-1, says so with ``tokens = True``.
+    Networks for tokens, whole numbers 0..num_classes-1, declare ``tokens = True``.
     Raises `BadInput` for an unknown name or option, and for inputs that do not fit, such as small images.
     """
     if name not in ARCHITECTURES:
@@ -105,13 +105,13 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: 
 
 
 def known_options(name: str) -> list[str]:
-    """The options that the named architecture takes."""
+    """The options of the named architecture."""
     parameters = inspect.signature(ARCHITECTURES[name].build).parameters
     return [p for p in parameters if p not in ("input_shape", "num_classes")]
 
 
 def describe() -> list[dict[str, Any]]:
-    """One row per architecture: name, what it is, and its parameter count on the inputs it was made for."""
+    """One row per architecture: name, description, and parameter count for its usual inputs."""
     rows = []
     for name, entry in ARCHITECTURES.items():
         module = build(name, entry.shape, entry.classes)
