@@ -230,10 +230,10 @@ def fingerprint(
     what: Annotated[Literal["files", "inputs"], typer.Argument(help="Files of data, or inputs of runs.")],
     root: Root = Path(),
 ) -> None:
-    """Write what stages of dvc.yaml are made from to data/fingerprints: DVC then reruns what changed.
+    """Write what the stages of dvc.yaml depend on to data/fingerprints: DVC then reruns what changed.
 
-    `dvc repro` calls `fedflow fingerprint files` (the files that data sets are read from) every time, and
-    `fedflow fingerprint inputs` (parameters, data and code of partitions and runs) when anything changed.
+    `dvc repro` calls `fedflow fingerprint files` (the files that data sets are read from, and code) every
+    time, and `fedflow fingerprint inputs` (what partitions and runs depend on) when any of it changed.
     """
     from fedflow.config import load_params
     from fedflow.fingerprints import fingerprint_files, fingerprint_inputs
@@ -501,17 +501,9 @@ def _score(tried: dict[Any, Any]) -> tuple[str, str]:
 
 
 def _print_metrics(metrics: dict[str, Any], folder: Path) -> None:
-    shown = (
-        "local_accuracy",
-        "global_accuracy",
-        "tuned_accuracy",
-        "local_worst10",
-        "loss",
-        "clusters",
-        "ari",
-        "rounds_to_target",
-    )
-    parts = [f"{n} {metrics[n]:.4g}" for n in shown if metrics.get(n) is not None]
+    from fedflow.metrics.table import headlines
+
+    parts = [f"{name} {metrics[name]:.4g}" for name in headlines(metrics) if metrics[name] is not None]
     console.print(", ".join(parts), highlight=False, soft_wrap=True)
     console.print(f"results: {folder}", highlight=False, soft_wrap=True)
 

@@ -23,18 +23,18 @@ from fedflow.errors import BadInput, FedflowError
 from fedflow.identity import code_digest
 from fedflow.local.expert import expert_losses
 from fedflow.local.training import LocalTraining
-from fedflow.methods.base import ServerData
-from fedflow.models import build
+from fedflow.methods.base import ServerData, server_data
+from fedflow.models import ARCHITECTURES, build
 from fedflow.models.flat import FlatModel
-from fedflow.partition import PartitionParams, Samples, load_partition, make_partition
+from fedflow.partition import Partition, PartitionParams, Samples, load_partition, make_partition
 from fedflow.partition.after.difficulty import Difficulty
 from fedflow.results import write_results
 from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import FederationFiles, Stored
 from fedflow.simulation.job import Job
-from fedflow.simulation.outcome import Round
-from fedflow.simulation.rounds import Simulation
+from fedflow.simulation.loop import Simulation
+from fedflow.simulation.outcome import RoundReport
 from fedflow.terminal import say
 from fedflow.tracking import ModelCard, open_run
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 RUN = ("partition", "method", "seed", "settings")  # tells a run from every other one
 SHORT = 8  # digits of the settings' digest in the name of a folder
 
-Listener = Callable[[Round, int], None]  # told every round, and how many there will be
+Listener = Callable[[RoundReport, int], None]  # told every round, and how many there will be
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Experiment:
 
     @property
     def _server_data(self) -> ServerData:
-        return self.params.method(self.method, self.partition)[0].server_data() or ServerData()
+        return server_data(self.params.method(self.method, self.partition)[0])
 
     @property
     def title(self) -> str:
@@ -199,14 +199,22 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
 
 def _origin(wanted: PartitionParams, dataset: Dataset, root: Path) -> str:
     """A hash of all that a partition depends on: parameters, data, code, and the files that they name."""
-    parts, files = ["seeding.py", "partition", "heterogeneity"], hashlib.blake2b()
+    files = hashlib.blake2b()
     for name in wanted.files():
         with contextlib.suppress(OSError):  # whoever reads it says so
             files.update((root / name).read_bytes())
-    if wanted.difficulty and not wanted.difficulty.losses:
-        parts += ["data/examples.py", "local", "models"]  # the expert's
-    about = wanted.as_dict(), dataset.hash, code_digest(*parts), files.hexdigest()
+    about = wanted.as_dict(), dataset.hash, partition_code(wanted), files.hexdigest(), torch.__version__
     return hashlib.blake2b(json.dumps(about).encode(), digest_size=8).hexdigest()
+
+
+def partition_code(wanted: PartitionParams) -> str:
+    """A digest of the code that makes a partition: its scheme, what follows, the expert where it has one."""
+    modules = [Partition.__module__, type(wanted.build()).__module__]
+    if not wanted.difficulty or wanted.difficulty.losses:
+        return code_digest(*modules)
+    network = ARCHITECTURES[wanted.difficulty.expert]
+    code = code_digest(*modules, __name__, network.build.__module__)
+    return digest({"code": code, "options": network.options})
 
 
 def _losses(difficulty: Difficulty, dataset: Dataset, seed: int, root: Path) -> np.ndarray:
@@ -275,7 +283,7 @@ def perform(
             system_metrics=system_metrics,
             resumes=bool(simulation.state.history),  # a finished run too, if it was cut off before forgetting
         )
-        rounds: list[Round] = []
+        rounds: list[RoundReport] = []
         with record:
             for report in simulation.rounds():
                 rounds.append(report)

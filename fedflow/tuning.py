@@ -20,6 +20,7 @@ import yaml
 from filelock import FileLock
 
 from fedflow.errors import BadInput, FedflowError, RoundFailed
+from fedflow.metrics.table import METRICS, yardstick_first
 from fedflow.settings import Settings, option
 from fedflow.terminal import say
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:  # it holds the settings below
     from fedflow.config import Params
     from fedflow.experiment import Experiment
 
-MEASURES = {"local": "local_accuracy", "global": "global_accuracy", "tuned": "tuned_accuracy"}
+MEASURES = {metric.measure: metric.name for metric in yardstick_first(METRICS.values()) if metric.measure}
 Federate = Callable[..., dict[str, Any]]  # the flow, or `fedflow.inline.federate`
 
 

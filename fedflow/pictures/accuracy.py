@@ -9,6 +9,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from scipy.optimize import isotonic_regression
 
+from fedflow.metrics.table import unit_of
 from fedflow.pictures.drawing import CARD, INK, MUTED, drawing, look
 
 
@@ -54,19 +55,17 @@ def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
     return work.svg
 
 
-def curve(
-    methods: Methods,
-    places: dict[str, int],
-    column: str,
-    x: str,
-    name: str,
-    factor: float = 100.0,
-    top: float | None = None,
-) -> Markup:
-    """Mean of ``column`` over seeds by ``x`` (one of `AXES`), with a band over all seeds.
+def heading(column: str, x: str) -> str:
+    """The heading of a curve, such as "Local accuracy by round"."""
+    return f"{column.replace('_', ' ').capitalize()} by {'simulated time' if x == 'time' else x}"
 
-    Values are multiplied by ``factor`` (shares become percent). With ``top``, the axis runs from 0 to it.
-    By traffic, a method without any is a dotted horizontal line.
+
+def curve(
+    methods: Methods, places: dict[str, int], column: str, x: str, name: str, top: float | None = None
+) -> Markup:
+    """Mean of ``column`` over seeds by ``x`` (one of `AXES`), with a band over all seeds, in its unit.
+
+    With ``top``, the axis runs from 0 to it. By traffic, a method without any is a dotted horizontal line.
     """
     words = column.replace("_", " ")
     room = _room(methods) + 0.1
@@ -74,7 +73,7 @@ def curve(
     with drawing(name, f"{words} by {x}", height, box, width=max(3.8, 2.0 + room)) as work:
         axes, ends, floors = work.axes, [], []
         for method, runs in methods.items():
-            table, style = _over_seeds(runs, column, factor), look(places[method])
+            table, style = _over_seeds(runs, column), look(places[method])
             if table.empty:
                 continue
             label, last = runs[0].label, table.iloc[-1]
@@ -97,15 +96,17 @@ def curve(
     return work.svg
 
 
-def _over_seeds(runs: Sequence[Run], column: str, factor: float) -> pd.DataFrame:
-    """By round that every seed evaluated: traffic in MB, time; mean and range of ``column`` times factor."""
-    parts = []
+def _over_seeds(runs: Sequence[Run], column: str) -> pd.DataFrame:
+    """By round that every seed evaluated: traffic in MB, time; mean and range of ``column`` in its unit."""
+    parts, factor = [], unit_of(column).factor
     for run in runs:
-        rows = run.rounds.dropna(subset=[column])
+        wanted = dict.fromkeys(["round", "bytes_down", "bytes_up", "clock", column])
+        rows = run.rounds.reindex(columns=[*wanted]).dropna(subset=[column])
         moved = (rows["bytes_down"] + rows["bytes_up"]) / 1e6
         values = factor * rows[column].astype(float)
-        time = rows.get("clock", np.nan)
-        parts.append(pd.DataFrame({"round": rows["round"], "traffic": moved, "time": time, "value": values}))
+        parts.append(
+            pd.DataFrame({"round": rows["round"], "traffic": moved, "time": rows["clock"], "value": values})
+        )
     by_round = pd.concat(parts).groupby("round")
     table = by_round.agg(
         traffic=("traffic", "mean"), time=("time", "mean"), mean=("value", "mean"), low=("value", "min"),

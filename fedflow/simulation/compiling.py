@@ -7,7 +7,7 @@ from fedflow.errors import BadInput
 from fedflow.local.compiled import compiled_gradient, pays, why_not
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
-from fedflow.simulation.rounds import RunSettings
+from fedflow.simulation.run import RunSettings
 
 
 def with_compiled(job: Job, settings: RunSettings, wanted: str, folder: Path) -> tuple[Job, str]:

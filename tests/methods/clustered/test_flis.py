@@ -29,7 +29,7 @@ from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, PartitionParams, Samples, load_partition, make_partition
 from fedflow.simulation.federation import Federation, random_examples
-from fedflow.simulation.rounds import Simulation
+from fedflow.simulation.loop import Simulation
 
 JUMP: dict[str, Any] = {"epochs": 1, "lr": 1}
 HALFWAY: dict[str, Any] = {"epochs": 1, "lr": 0.5}

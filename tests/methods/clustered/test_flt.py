@@ -31,7 +31,7 @@ from fedflow.partition import Partition, PartitionParams, Samples, make_partitio
 from fedflow.results import write_results
 from fedflow.seeding import generator
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.rounds import Simulation
+from fedflow.simulation.loop import Simulation
 
 JUMP = {"epochs": 1, "lr": 1}
 SGD = {"epochs": 1, "batch_size": 8, "lr": 0.1}

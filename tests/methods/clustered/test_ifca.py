@@ -18,7 +18,7 @@ from fedflow.models.flat import FlatModel
 from fedflow.models.linear import Linear
 from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.rounds import Simulation
+from fedflow.simulation.loop import Simulation
 
 SGD: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
 HALF: dict[str, Any] = {"training": SGD, "participation": 0.5}
