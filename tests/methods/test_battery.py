@@ -520,7 +520,12 @@ def renumbered(state: dict[str, Tensor], order: list[int]) -> dict[str, Tensor]:
 # What clients compute
 
 WORK: dict[str, list[dict[str, Any]]] = {  # other settings in which a method computes something else
-    "ifca": [{}, {"averaging": "gradient"}, {"shared": "averaged", "pretraining": 1}, {"random_assignment_rounds": 1}],
+    "ifca": [
+        {},
+        {"averaging": "gradient"},
+        {"shared": "averaged", "pretraining": 1},
+        {"random_assignment_rounds": 1},
+    ],
     "l2gd": [{"p": 0.01}],  # enough zeros that no step is computed in vain, as vmap has to
     "perfedavg": [{}, {"order": "hessian_free"}],
     "propfair": [{}, {"applied": "weights"}],
