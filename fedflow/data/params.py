@@ -70,7 +70,7 @@ class DatasetParams(Settings):
         origin = SOURCES[self.source]
         takes_path = origin.kind == "path"
         if takes_path != bool(self.path):
-            accepted = f"a file or folder, for source {self.source!r}" if takes_path else "nothing"
+            accepted = f"a file or folder, for source {self.source!r}" if takes_path else "null"
             raise BadInput("data.path", self.path, accepted)
         if isinstance(self.normalise, str) and self.normalise not in NORMALISE:
             accepted = f"one of {', '.join(NORMALISE)}, or a mapping of mean and std"

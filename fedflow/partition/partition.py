@@ -192,7 +192,7 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     samples out, of every label its share, to choose between models by. With ``validation``, samples that
     clients hold out stand in for the test set, and the test set plays no part.
     """
-    scheme, count = params.build(), len(samples.labels)
+    scheme, count = params.built, len(samples.labels)
     clients = scheme.count(samples) if params.clients is None else params.clients
     pieces = params.pieces or clients
 

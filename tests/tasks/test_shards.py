@@ -12,8 +12,10 @@ import pytest
 
 from fedflow.config import load_params
 from fedflow.errors import BadInput, FedflowError
-from fedflow.experiment import Experiment, prepare_dataset, prepare_partition
+from fedflow.experiment import Experiment
 from fedflow.simulation.rounds import RunSettings, Simulation
+from fedflow.stages.partition import prepare_partition
+from fedflow.stages.prepare import prepare_dataset
 from tasks import shards
 
 PARAMS = """
