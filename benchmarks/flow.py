@@ -79,7 +79,7 @@ def _pairs(experiment: "Experiment") -> list[tuple[float, float]]:
     from prefect import flow
 
     from fedflow.simulation.executors import Inline
-    from fedflow.simulation.rounds import Simulation
+    from fedflow.simulation.loop import Simulation
     from fedflow.tracking import open_run
     from tasks.progress import PrefectProgress
     from tasks.shards import executor_for

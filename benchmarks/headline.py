@@ -26,7 +26,8 @@ from fedflow.models.flat import FlatModel
 from fedflow.seeding import generator
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
-from fedflow.simulation.rounds import Round, RunSettings, Simulation
+from fedflow.simulation.loop import Simulation
+from fedflow.simulation.run import RunSettings
 
 CLIENTS, COHORT, ROUNDS, EVALUATE_EVERY = 1000, 50, 1500, 10
 TRAINING = LocalTraining(epochs=1, batch_size=10, lr=0.1)
@@ -71,9 +72,9 @@ def measure(
 def _told(
     done: list[Round], warm: list[Round], total: float, samples: int, parameters: int, real: bool
 ) -> dict[str, Any]:
-    accuracies = [r.global_accuracy for r in warm if r.global_accuracy is not None]
-    evaluated = [r.seconds for r in warm if r.global_accuracy is not None]
-    plain = [r.seconds for r in warm if r.global_accuracy is None]
+    accuracies = [r.values["global_accuracy"] for r in warm if "global_accuracy" in r.values]
+    evaluated = [r.seconds for r in warm if "global_accuracy" in r.values]
+    plain = [r.seconds for r in warm if "global_accuracy" not in r.values]
     training = statistics.median(plain)
     evaluation = max(0.0, statistics.median(evaluated) - training) if evaluated else 0.0
     steps = COHORT * TRAINING.steps(samples)

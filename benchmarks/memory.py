@@ -23,7 +23,8 @@ def one(method: str) -> None:
     from benchmarks.workload import TRAINING, federation
     from fedflow.methods import build_method
     from fedflow.simulation.job import Job
-    from fedflow.simulation.rounds import RunSettings, Simulation
+    from fedflow.simulation.loop import Simulation
+from fedflow.simulation.run import RunSettings
 
     torch.set_num_threads(1)
     work = federation(CLIENTS, SAMPLES)

@@ -29,7 +29,8 @@ from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, PartitionParams, Samples, make_partition
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
-from fedflow.simulation.rounds import RunSettings, Simulation
+from fedflow.simulation.loop import Simulation
+from fedflow.simulation.run import RunSettings
 
 FEW, MANY, COHORT, ROUNDS, CHECKPOINT_EVERY = 1000, 100_000, 100, 21, 5
 METHODS = ("fedavg", "scaffold", "ditto")

@@ -38,7 +38,7 @@ def _pairs(experiment: Any, kind: str, epochs: int) -> list[tuple[float, float]]
     from prefect import flow
 
     from fedflow.local.training import LocalTraining
-    from fedflow.simulation.rounds import Simulation
+    from fedflow.simulation.loop import Simulation
     from tasks.shards import PrefectExecutor
 
     @flow

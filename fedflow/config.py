@@ -17,11 +17,12 @@ from fedflow.data import DatasetParams
 from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method
+from fedflow.methods.base import server_data
 from fedflow.models import ARCHITECTURES, known_options
 from fedflow.models.flat import CONVOLUTIONS
 from fedflow.partition import PartitionParams
 from fedflow.settings import Settings, option
-from fedflow.simulation.rounds import RunSettings
+from fedflow.simulation.run import RunSettings
 from fedflow.tuning import Tuning
 
 T = TypeVar("T")
@@ -214,8 +215,7 @@ class Params(Settings):
 
     def public(self, method: str, partition: str) -> str | None:
         """The data set that the server of this method holds, if the method names one."""
-        held = self.method(method, partition)[0].server_data()
-        return held.dataset if held else None
+        return server_data(self.method(method, partition)[0]).dataset
 
     def validate(self) -> None:
         for section in ("data", "partitions"):

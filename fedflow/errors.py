@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 class FedflowError(Exception):
-    """Something a user can mend. The command line prints it as one line and exits with code 2."""
+    """Something a user can fix. The command line prints it as one line and exits with code 2."""
 
 
 class BadInput(FedflowError):
@@ -21,6 +21,13 @@ class BadInput(FedflowError):
 
 class RoundFailed(FedflowError):
     """Too few clients of a round sent an update that is finite."""
+
+
+def reason(error: BaseException) -> str:
+    """The first line of an error's text, or the name of its type."""
+    if isinstance(error, KeyError):
+        return f"has no {error}"
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
 
 
 def unknown_name(field: str, value: object, known: Iterable[str]) -> BadInput:

@@ -14,7 +14,7 @@ from fedflow.arguments import argument
 from fedflow.config import Changes, Params, digest
 from fedflow.errors import FedflowError
 from fedflow.files import partition_folder, prepared_folder, read_fact
-from fedflow.methods.base import ServerData
+from fedflow.methods.base import ServerData, server_data
 from fedflow.simulation.federation import FederationFiles, Stored
 from fedflow.simulation.job import Job
 
@@ -48,7 +48,7 @@ class Experiment:
 
     @property
     def _server_data(self) -> ServerData:
-        return self.params.method(self.method, self.partition)[0].server_data() or ServerData()
+        return server_data(self.params.method(self.method, self.partition)[0])
 
     @property
     def title(self) -> str:

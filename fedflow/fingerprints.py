@@ -1,16 +1,18 @@
-"""What the stages of ``dvc.yaml`` are made from, as small files: a stage runs again when its own changes.
+"""What the stages of ``dvc.yaml`` depend on, as small files: a stage runs again when its own changes.
 
-DVC sees neither files outside the project nor which data set, network, public data or tuned values a
-partition or a run uses. ``fedflow fingerprint`` writes it down below ``data/fingerprints``:
+DVC sees neither files outside the project nor which data set, network, public data, tuned values or code a
+partition or a run uses. ``fedflow fingerprint`` writes them below ``data/fingerprints``:
 
-* ``files/datasets/<dataset>.json``: how the data set is prepared, and the SHA-256 of all files it is read
-  from;
+* ``files/datasets/<dataset>.json``: how the data set is prepared, the SHA-256 of all files it is read from,
+  and the code that reads them;
 * ``files/partitions/<partition>.json``: the SHA-256 of the files that the partition names;
-* ``inputs/partitions/<partition>.json``: the partition's parameters, files, and the content of its data set;
+* ``files/stages/<stage>.json``: the code of the stages ``inputs`` and ``report``;
+* ``inputs/partitions/<partition>.json``: the partition's parameters, files and code, and the content of its
+  data set;
 * ``inputs/runs/<partition>/<method>.json``: the settings of the runs with any seed, the content of their
-  data, and a hash of the code that the method imports from `fedflow.methods`.
+  data, and the code of the engine, the method and the network.
 
-Parameters are written as they are used: with defaults, and with what was tuned.
+Code is given as a `code_digest`, parameters as they are used: with defaults, and with what was tuned.
 """
 
 import json
@@ -18,11 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from fedflow.config import Params
-from fedflow.data import load_prepared, origin_sums
+from fedflow.data import load_prepared, origin_sums, prepare
 from fedflow.data.prepared import file_sum
 from fedflow.experiment import Experiment
-from fedflow.identity import module_digest
+from fedflow.identity import code_digest
 from fedflow.methods import METHODS
+from fedflow.models import ARCHITECTURES
+from fedflow.report import build_report
+from fedflow.stages.federate import perform
+from fedflow.stages.partition import partition_code
 
 FOLDER = Path("data") / "fingerprints"
 
@@ -38,13 +44,20 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
     for name in params.grid.datasets:
         file, entry = folder / "datasets" / f"{name}.json", params.dataset(name)
         known = {key: value for key, value in _sums(file).items() if key in entry.files()}
-        files[file] = {"data": entry.as_dict(), "files": known | origin_sums(entry)}
+        code = code_digest(prepare.__module__)
+        files[file] = {"data": entry.as_dict(), "files": known | origin_sums(entry), "code": code}
     for name in params.grid.partitions:
         if wanted := params.partition(name).files():
             file = folder / "partitions" / f"{name}.json"
             known = {key: value for key, value in _sums(file).items() if key in wanted}
             found = {key: file_sum(root / key) for key in wanted if (root / key).is_file()}
             files[file] = {"files": known | found}
+    files[folder / "stages" / "report.json"] = {"code": code_digest(build_report.__module__, aside=())}
+    files[folder / "stages" / "inputs.json"] = {
+        "code": code_digest(__name__, aside=()),
+        "partitions": {name: partition_code(params.partition(name)) for name in params.grid.partitions},
+        "runs": {name: _run_code(params, *name.split("/")) for name in _cells(params)},
+    }
     _write(folder, files)
 
 
@@ -53,21 +66,35 @@ def fingerprint_inputs(params: Params, root: Path = Path()) -> None:
     folder = root / FOLDER / "inputs"
     hashes = {name: load_prepared(root / "data" / "prepared" / name).hash for name in params.grid.datasets}
     files: dict[Path, Any] = {}
-    for partition in params.grid.partitions:
-        entry = params.partition(partition)
-        files[folder / "partitions" / f"{partition}.json"] = {
+    for name in params.grid.partitions:
+        entry = params.partition(name)
+        files[folder / "partitions" / f"{name}.json"] = {
             "partition": entry.as_dict(),
             "data": hashes[entry.dataset],
-            "files": _sums(root / FOLDER / "files" / "partitions" / f"{partition}.json"),
+            "files": _sums(root / FOLDER / "files" / "partitions" / f"{name}.json"),
+            "code": partition_code(entry),
         }
-        for name in params.grid.methods:
-            experiment = Experiment(params, partition, name, seed=0, root=root)
-            files[folder / "runs" / partition / f"{name}.json"] = {
-                "settings": experiment.effective,
-                "content": {dataset: hashes[dataset] for dataset in experiment.datasets},
-                "code": module_digest(METHODS[name].__module__, within="fedflow.methods"),
-            }
+    for name in _cells(params):
+        partition, method = name.split("/")
+        experiment = Experiment(params, partition, method, seed=0, root=root)
+        files[folder / "runs" / f"{name}.json"] = {
+            "settings": experiment.effective,
+            "content": {dataset: hashes[dataset] for dataset in experiment.datasets},
+            "code": _run_code(params, partition, method),
+        }
     _write(folder, files)
+
+
+def _cells(params: Params) -> list[str]:
+    """``<partition>/<method>`` of all runs of the grid."""
+    return [f"{partition}/{method}" for partition in params.grid.partitions for method in params.grid.methods]
+
+
+def _run_code(params: Params, partition: str, method: str) -> dict[str, Any]:
+    """The code of a run, and the options that are part of its architecture."""
+    network = ARCHITECTURES[params.model(params.partition(partition).dataset).name]
+    code = code_digest(perform.__module__, METHODS[method].__module__, network.build.__module__)
+    return {"digest": code, "network": network.options}
 
 
 def _sums(file: Path) -> dict[str, str]:

@@ -1,65 +1,142 @@
-"""A hash of the library's own sources: what was computed by older code is not gone on with."""
+"""Which code a result depends on: the modules that its own modules import, as a digest.
+
+A run is resumed, a partition kept and a stage of ``dvc.yaml`` skipped only while this digest is the same.
+Imports are read from the sources, those inside functions too. ``from package import name`` leads to the
+module that defines the name, not to all that the package's ``__init__`` imports: methods, schemes and
+networks that are registered there count only where they are used. Comments, docstrings, layout and the
+version of Python do not count, because the digest is of syntax trees.
+"""
 
 import ast
 import hashlib
+import sys
 from collections.abc import Iterator
 from functools import cache
-from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
-import torch
+# No number depends on them: what was asked for is part of the settings, the rest reports or records.
+ASIDE = ("arguments", "config", "errors", "identity", "pictures", "report", "terminal", "tracking", "tuning")
+# What they import makes data and partitions, which runs know by content.
+LOADERS = ("fedflow.data.params", "fedflow.data.prepared", "fedflow.partition.partition")
 
 
-@cache
-def code_digest(*parts: str) -> str:
-    """16 hexadecimal digits of the files ``parts``, of all Python files in them, and of PyTorch's version.
-
-    Parts are named as in ``fedflow/``: "seeding.py", "models".
-    """
-    root = Path(__file__).parent
-    digest = hashlib.blake2b(torch.__version__.encode(), digest_size=8)
-    for part in parts:
-        for file in [root / part] if part.endswith(".py") else sorted((root / part).rglob("*.py")):
-            digest.update(f"{file.relative_to(root).as_posix()} {file.stat().st_size}\n".encode())
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
-
-
-def module_digest(module: str, within: str) -> str:
-    """16 hexadecimal digits of the sources of `imported`."""
+def code_digest(*modules: str, aside: tuple[str, ...] = ASIDE) -> str:
+    """16 hexadecimal digits of the code in the `closure` of these modules."""
     digest = hashlib.blake2b(digest_size=8)
-    for name, file in sorted(imported(module, within).items()):
-        digest.update(f"{name} {file.stat().st_size}\n".encode() + file.read_bytes())
+    for name, file in sorted(closure(*modules, aside=aside).items()):
+        digest.update(f"{name} {_text(file)}\n".encode())
     return digest.hexdigest()
 
 
-def imported(module: str, within: str) -> dict[str, Path]:
-    """The module, and all modules ``within`` a package that it imports, directly or not, with their files.
+def closure(*modules: str, aside: tuple[str, ...] = ASIDE) -> dict[str, Path]:
+    """These modules and all that they import, directly or not, with their files.
 
-    They are named as in an import statement: "fedflow.methods.clustered.ifca". What the package itself
-    imports does not count.
+    Only modules of fedflow and of the packages of ``modules`` are followed, never PyTorch's, and of fedflow
+    none in or below ``aside``. `LOADERS` are not followed unless they are among ``modules``.
     """
     found: dict[str, Path] = {}
-    waiting = {module}
-    while waiting:
-        name = waiting.pop()
-        try:
-            spec = find_spec(name)
-        except ModuleNotFoundError:  # it is a name within a module
+    followed = {"fedflow", *(_top(name) for name in modules)} - {"torch"}
+    left = set(modules)
+    while left:
+        name = left.pop()
+        file = _file(name)
+        skipped = name.startswith("fedflow.") and name.split(".")[1] in aside
+        if file is None or skipped or _top(name) not in followed:
             continue
-        if spec is not None and spec.origin is not None:
-            found[name] = Path(spec.origin)
-            names = _imports(found[name].read_bytes(), name)
-            waiting |= {each for each in names if each.startswith(f"{within}.")} - found.keys()
+        found[name] = file
+        if name in modules or name not in LOADERS:
+            left |= set(_imports(name)) - found.keys()
     return found
 
 
-def _imports(source: bytes, module: str) -> Iterator[str]:
-    """All modules, and all names from modules, that the source of a module imports."""
-    for node in ast.walk(ast.parse(source)):
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+@cache
+def _file(module: str) -> Path | None:
+    """The source of a module; None for a name within a module, and for modules that are not Python files."""
+    top, *rest = module.split(".")
+    package = sys.modules.get(top)
+    if not rest and not hasattr(package, "__path__"):
+        file = getattr(package, "__file__", None)
+        return Path(file) if file else None
+    for folder in getattr(package, "__path__", ()):
+        path = Path(folder, *rest)
+        for file in (path / "__init__.py", path.parent / f"{path.name}.py"):
+            if file.is_file():
+                return file
+    return None
+
+
+@cache
+def _tree(file: Path) -> ast.Module:
+    """The syntax tree of a source, without docstrings."""
+    tree = ast.parse(file.read_bytes())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                node.body = node.body[1:]
+    return tree
+
+
+@cache
+def _text(file: Path) -> str:
+    return _form(_tree(file))
+
+
+def _form(node: object) -> str:
+    """A syntax tree as text, without empty fields: versions of Python differ in those."""
+    if isinstance(node, ast.AST):
+        fields = (f"{n}={_form(v)}" for n, v in ast.iter_fields(node) if v is not None and v != [])
+        return f"{type(node).__name__}({','.join(fields)})"
+    return f"[{','.join(map(_form, node))}]" if isinstance(node, list) else repr(node)
+
+
+@cache
+def _imports(module: str) -> tuple[str, ...]:
+    """The modules that the source of a module imports when it runs."""
+    file = _file(module)
+    nodes = [] if file is None else _running(_tree(file))
+    found: list[str] = []
+    for node in nodes:
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = resolve_name("." * node.level + (node.module or ""), module.rpartition(".")[0])
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            base = _base(node, module)
+            found += [_definer(base, alias.name) for alias in node.names]
+    return tuple(found)
+
+
+def _running(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes below this one, except what only type checkers read."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            continue
+        yield child
+        yield from _running(child)
+
+
+def _base(node: ast.ImportFrom, module: str) -> str:
+    """The module that an import statement in ``module`` imports from."""
+    if not node.level:
+        return node.module or ""
+    file = _file(module)
+    steps = node.level - (file is not None and file.name == "__init__.py")
+    parts = module.split(".")
+    return ".".join([*parts[: len(parts) - steps], *([node.module] if node.module else [])])
+
+
+def _definer(base: str, name: str) -> str:
+    """The module that ``from base import name`` needs: ``name`` itself, or what a package takes it from."""
+    if _file(f"{base}.{name}"):
+        return f"{base}.{name}"
+    file = _file(base)
+    if file is not None and file.name == "__init__.py":
+        for node in _tree(file).body:
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    if (alias.asname or alias.name) == name:
+                        return _definer(_base(node, base), alias.name)
+    return base

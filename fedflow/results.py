@@ -18,7 +18,7 @@ import pandas as pd
 from fedflow.errors import FedflowError
 from fedflow.methods.base import Dissimilarity
 from fedflow.simulation.evaluation import Scores
-from fedflow.simulation.outcome import Outcome, Round
+from fedflow.simulation.outcome import Outcome, RoundReport
 
 MARKER = "metrics.json"
 PARTIAL = ".partial"  # folder of files that are being written
@@ -34,7 +34,7 @@ def write_results(
     folder: Path,
     facts: dict[str, Any],
     params: dict[str, Any],
-    rounds: list[Round],
+    rounds: list[RoundReport],
     outcome: Outcome,
     samples: np.ndarray,
     groups: np.ndarray | None,
@@ -52,7 +52,12 @@ def write_results(
     they were.
     """
     table = pd.DataFrame(
-        [{name: getattr(r, name) for name in ROUND_COLUMNS} | {"failed": len(r.failed)} for r in rounds]
+        [
+            {"round": r.round}
+            | {name: r.values.get(name) for name in ROUND_COLUMNS[1:]}
+            | {"failed": len(r.failed)}
+            for r in rounds
+        ]
     )
     clients = _clients(outcome.scores, samples, groups).assign(participations=outcome.participations)
     clients["newcomer"] = False

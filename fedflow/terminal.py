@@ -8,7 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedflow.simulation.outcome import Round
+from fedflow.simulation.outcome import RoundReport
 
 
 def plain() -> Console:
@@ -40,9 +40,10 @@ class RoundBar:
     def __exit__(self, *error: object) -> None:
         self.bar.stop()
 
-    def round(self, report: Round, rounds: int) -> None:
+    def round(self, report: RoundReport, rounds: int) -> None:
         """Show one round out of so many."""
-        note = "" if report.local_accuracy is None else f"local accuracy {report.local_accuracy:.3f}"
+        accuracy = report.values.get("local_accuracy")
+        note = "" if accuracy is None else f"local accuracy {accuracy:.3f}"
         for k, reason in report.failed.items():
             self.console.print(f"{self.title}: round {report.round}: client {k} left out: {reason}")
         if note and not report.replayed and not self.console.is_terminal:

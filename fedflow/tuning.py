@@ -6,9 +6,10 @@ from itertools import product
 from typing import Any
 
 from fedflow.errors import BadInput
+from fedflow.metrics.table import METRICS, yardstick_first
 from fedflow.settings import Settings, option
 
-MEASURES = {"local": "local_accuracy", "global": "global_accuracy", "tuned": "tuned_accuracy"}
+MEASURES = {metric.measure: metric.name for metric in yardstick_first(METRICS.values()) if metric.measure}
 
 
 class Tuning(Settings):

@@ -8,7 +8,7 @@ from prefect import flow
 from fedflow.arguments import check_arguments
 from fedflow.config import load_params
 from fedflow.experiment import Experiment
-from fedflow.stages.federate import run_experiment
+from fedflow.stages.run import run_experiment
 from tasks.inputs import make_partition, prepare_data
 from tasks.progress import PrefectProgress
 from tasks.shards import executor_for

@@ -13,7 +13,7 @@ from prefect.artifacts import (
 )
 
 from fedflow.experiment import Experiment
-from fedflow.simulation.outcome import Round
+from fedflow.simulation.outcome import RoundReport
 
 
 def artifact_key(*parts: object) -> str:
@@ -50,15 +50,16 @@ class PrefectProgress:
 
     def __exit__(self, *error: object) -> None: ...
 
-    def round(self, report: Round, rounds: int) -> None:
+    def round(self, report: RoundReport, rounds: int) -> None:
         """Take note of one round; the artifact moves in steps of at least 5 %."""
         percent = 100 * report.round / rounds
-        if report.local_accuracy is not None:
+        values = report.values
+        if "local_accuracy" in values:
             self.rows.append({
                 "round": report.round,
-                "local accuracy": f"{report.local_accuracy:.4f}",
-                "global accuracy": "" if report.global_accuracy is None else f"{report.global_accuracy:.4f}",
-                "train loss": f"{report.train_loss:.4f}",
+                "local accuracy": f"{values['local_accuracy']:.4f}",
+                "global accuracy": f"{values['global_accuracy']:.4f}" if "global_accuracy" in values else "",
+                "train loss": f"{values['train_loss']:.4f}",
                 "failed": len(report.failed),
             })  # fmt: skip
         if percent - self.done >= 5 or percent == 100:

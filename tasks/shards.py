@@ -21,8 +21,7 @@ from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.states import State
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
-from fedflow.data.files import reason
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import BadInput, FedflowError, reason
 from fedflow.simulation.executors import Executor, Inline
 from fedflow.simulation.job import Job
 

@@ -1,7 +1,7 @@
 """What tests of methods and engine share: federations that can be computed by hand, and a tiny real one."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,18 @@ from fedflow.data import Dataset, Examples
 from fedflow.local.client import Client
 from fedflow.local.training import LocalTraining
 from fedflow.methods import Method, build_method
-from fedflow.methods.base import Server
+from fedflow.methods.base import Round
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
+from fedflow.seeding import generator
 from fedflow.simulation import worker
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
-from fedflow.simulation.outcome import Outcome, Round
-from fedflow.simulation.rounds import RunSettings, Simulation
+from fedflow.simulation.loop import Simulation
+from fedflow.simulation.outcome import Outcome, RoundReport
+from fedflow.simulation.run import RunSettings
 
 EVERYONE = {"participation": 1.0, "fine_tune": False, "evaluate_every": 1000}
 SIZES = (1, 7, 12, 20, 33, 13, 5, 40)  # of the clients of `images`; the first has a single sample
@@ -120,15 +122,20 @@ def images(
     )
 
 
+def late(federation: Federation, newcomers: int) -> Federation:
+    """The same, whose last ``newcomers`` clients join after the last round."""
+    return replace(federation, partition=replace(federation.partition, newcomers=newcomers))
+
+
 def with_cohorts(method: Method, cohorts: Sequence[Sequence[int]]) -> Method:
     """The same method with the given cohorts, one per round."""
     plans = iter(cohorts)
 
     class Planned(type(method)):  # type: ignore[misc]
-        def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
-            return np.array(next(plans))
+        def plan(self, now: Round, server: Any, chances: np.ndarray, size: int) -> tuple[np.ndarray, Any]:
+            return np.array(next(plans)), server
 
-        def cycles(self, server: Server) -> int:
+        def cycles(self) -> int:
             return 1
 
         def clients_in_flight(self, size: int) -> int:
@@ -152,13 +159,17 @@ class Ran:
     """A run: its rounds, and after each of them the server and what every client keeps."""
 
     simulation: Simulation
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[RoundReport] = field(default_factory=list)
     servers: list[dict[str, Tensor]] = field(default_factory=list)
     clients: list[dict[str, list[Tensor]]] = field(default_factory=list)
 
     def server(self, name: str) -> list[Any]:
         """Numbers of one server vector, after every round."""
         return [server[name].squeeze().tolist() for server in self.servers]
+
+    def values(self, name: str) -> list[Any]:
+        """One metric of every round; None where it was not measured."""
+        return [report.values.get(name) for report in self.rounds]
 
     def kept(self, name: str) -> list[Any]:
         """Numbers of one client vector for all clients, after every round."""
@@ -197,10 +208,16 @@ def follow(simulation: Simulation) -> Ran:
     ran, store = Ran(simulation), simulation.state.store
     for report in simulation.rounds():
         ran.rounds.append(report)
-        ran.servers.append(dict(simulation.state.server))
+        ran.servers.append(simulation.state.server.tensors())
         rows = [store.get(k) for k in range(simulation.clients)]
         ran.clients.append({name: [row[name] for row in rows] for name in store.first})
     return ran
+
+
+def a_round(federation: Federation, t: int = 1, rounds: int = 3, seed: int = 0) -> Round:
+    """Round t of a run, as hooks get it."""
+    sizes = federation.partition.sizes[: federation.partition.training_clients]
+    return Round(t, rounds, 0.1, sizes, federation.model, federation.public, partial(generator, seed, "test"))
 
 
 def run(method: str | Method, federation: Federation, *args: Any, **kwargs: Any) -> Ran:
@@ -218,6 +235,13 @@ def one_client(
     return Client(
         federation.model, federation.train, training, training.lr, index, None, schedule, received, {}
     )
+
+
+def a_round(federation: Federation, t: int = 1, rounds: int = 3, seed: int = 0) -> Round:
+    """Round ``t`` as hooks see it, at a learning rate of 0.1."""
+    partition = federation.partition
+    sizes, draw = partition.sizes[: partition.participants], partial(np.random.default_rng, seed)
+    return Round(t, rounds, 0.1, sizes, federation.model, federation.public, draw)
 
 
 def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

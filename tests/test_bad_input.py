@@ -317,7 +317,7 @@ def test_results_that_are_cut_short_are_not_reported(refused, root, shared):
     for file in (shared / "results/skewed/fedavg/0").iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     shorten(folder / "metrics.json")
-    assert_matches(refused("report"), "metrics.json: cut off or not JSON.*run this experiment again")
+    assert_matches(refused("report"), "metrics.json: truncated or not JSON.*run this experiment again")
 
 
 def test_a_run_that_is_not_recorded_is_refused_with_those_that_are(shared):

@@ -24,7 +24,7 @@ from fedflow.models.flat import FlatModel
 from fedflow.partition import load_partition
 from fedflow.settings import option
 from fedflow.simulation.executors import Inline
-from fedflow.simulation.rounds import Simulation
+from fedflow.simulation.loop import Simulation
 from fedflow.stages.federate import perform
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
@@ -286,7 +286,7 @@ def test_a_second_process_is_refused_before_it_reads_the_checkpoint(
 
     def again(report: Any, rounds: int) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("fedflow.simulation.rounds.load_checkpoint", lambda folder: pytest.fail("read"))
+            patch.setattr("fedflow.simulation.run.load_checkpoint", lambda folder: pytest.fail("read"))
             with pytest.raises(FedflowError, match=r"digits-4 · fedavg · seed 0 is already running"):
                 go()
 

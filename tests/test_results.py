@@ -19,7 +19,7 @@ from fedflow.errors import FedflowError
 from fedflow.methods.base import Dissimilarity
 from fedflow.results import ROUND_COLUMNS, write_results
 from fedflow.simulation.evaluation import Scores
-from fedflow.simulation.outcome import Outcome, Round
+from fedflow.simulation.outcome import Outcome, RoundReport
 
 FACTS = {"partition": "p", "method": "ifca", "seed": 0}
 PARAMS = {"settings": "1a2b3c", "seed": 0, "method": {"name": "ifca", "clusters": 2}}
@@ -34,11 +34,14 @@ def write(
 ) -> None:
     """Two rounds of three clients; clusters are known after the second."""
     nothing, scores = np.full(3, np.nan), np.array([0.25, 0.5, 1.0])
+    zero = dict.fromkeys(("clock", "idle", "delay"), 0.0)
+    first = {"train_loss": 2.5, "bytes_down": 80, "bytes_up": 40, "clusters": 1} | zero
     rounds = [
-        Round(1, [0, 1], 2.5, 80, 40, failed=failed or {}),
-        Round(
-            2, [2], 1.0, 120, 60, local_accuracy=0.1 + 0.2, global_accuracy=0.5, clusters=2,
-            assignment=[0, 1, 1],
+        RoundReport(1, [0, 1], failed or {}, values=first),
+        RoundReport(
+            2, [2], assignment=[0, 1, 1],
+            values=first | {"train_loss": 1.0, "bytes_down": 120, "bytes_up": 60, "clusters": 2}
+            | {"local_accuracy": 0.1 + 0.2, "global_accuracy": 0.5},
         ),
     ]  # fmt: skip
     outcome = Outcome(

@@ -3,7 +3,7 @@
 import pytest
 from command import PARAMS, fedflow
 
-from fedflow.simulation.outcome import Round
+from fedflow.simulation.outcome import RoundReport
 from fedflow.terminal import RoundBar
 
 REASONS = [
@@ -16,7 +16,7 @@ REASONS = [
 @pytest.mark.parametrize("reason", REASONS)
 def test_the_reason_of_a_failed_client_is_printed_in_full(capsys, reason):
     with RoundBar("part[a] · fedavg") as bar:
-        bar.round(Round(1, [0, 1], 1.0, 10, 10, failed={1: reason}, local_accuracy=0.5), 2)
+        bar.round(RoundReport(1, [0, 1], {1: reason}, values={"local_accuracy": 0.5}), 2)
     assert capsys.readouterr().out.splitlines() == [
         f"part[a] · fedavg: round 1: client 1 left out: {reason}",
         "part[a] · fedavg: round 1/2, local accuracy 0.500",
@@ -27,7 +27,7 @@ def test_a_bar_shows_its_title_in_full(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "100")
     with RoundBar("part[a] · [/b]") as bar:
-        bar.round(Round(1, [0, 1], 1.0, 10, 10), 2)
+        bar.round(RoundReport(1, [0, 1]), 2)
     assert "part[a] · [/b]" in capsys.readouterr().out
 
 

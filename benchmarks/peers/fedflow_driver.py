@@ -28,7 +28,8 @@ from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
-from fedflow.simulation.rounds import RunSettings, Simulation
+from fedflow.simulation.loop import Simulation
+from fedflow.simulation.run import RunSettings
 
 
 def run(clients: int, rounds: int, laps: Laps, compiled: bool = False) -> None:

@@ -65,12 +65,14 @@ def schemes(
     """
     from fedflow.errors import unknown_name
     from fedflow.partition import SCHEMES
-    from fedflow.partition.catalogue import catalogue, describe, draw
+    from fedflow.partition.catalogue import catalogue, describe
 
     if markdown:
         print(catalogue(), end="")
     if pictures is not None:
-        draw(pictures)
+        from fedflow.pictures.labels import draw_schemes
+
+        draw_schemes(pictures)
     if markdown or pictures is not None:
         return
     if name is None:
@@ -113,8 +115,10 @@ def compare(
     For example `fedflow partitions compare mnist5k-dir mnist5k-groups`.
     """
     from fedflow.data import load_prepared
-    from fedflow.heterogeneity.compare import MEASURES, compare, draw, table
+    from fedflow.heterogeneity.measures import MEASURES
     from fedflow.partition import load_partition
+    from fedflow.partition.compare import compare, table
+    from fedflow.pictures.comparison import draw_comparisons
     from fedflow.stages.partition import prepare_partition
     from fedflow.stages.prepare import prepare_dataset
 
@@ -133,8 +137,7 @@ def compare(
     ]
     print_table("how clients differ: mean over pairs of clients", ("measure", *names), rows)
     picture = root / out
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    draw(comparisons, picture)
+    draw_comparisons(comparisons, picture)
     print_line(f"picture: {picture}")
 
 

@@ -17,19 +17,11 @@ def print_line(line: object) -> None:
 
 
 def print_metrics(metrics: dict[str, Any], folder: Path) -> None:
-    shown = (
-        "local_accuracy",
-        "global_accuracy",
-        "tuned_accuracy",
-        "local_worst10",
-        "loss",
-        "clusters",
-        "ari",
-        "rounds_to_target",
-    )
-    parts = [f"{n} {metrics[n]:.4g}" for n in shown if metrics.get(n) is not None]
-    console.print(", ".join(parts), highlight=False, soft_wrap=True)
-    console.print(f"results: {folder}", highlight=False, soft_wrap=True)
+    from fedflow.metrics.table import headlines
+
+    parts = [f"{name} {metrics[name]:.4g}" for name in headlines(metrics) if metrics[name] is not None]
+    print_line(", ".join(parts))
+    print_line(f"results: {folder}")
 
 
 def print_table(title: str, columns: tuple[str, ...], rows: list[tuple]) -> None:

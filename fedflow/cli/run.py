@@ -37,7 +37,7 @@ def run(
     """
     from fedflow.arguments import check_arguments
     from fedflow.experiment import Experiment
-    from fedflow.stages.federate import run_experiment
+    from fedflow.stages.run import run_experiment
 
     changes = [_full_name(change, method) for change in settings or []]
     changes += [f"engine.executor={executor}"] if executor is not None else []
@@ -65,7 +65,7 @@ def sweep(
     from fedflow.arguments import check_arguments
     from fedflow.config import Changes
     from fedflow.experiment import experiments
-    from fedflow.stages.federate import run_experiment
+    from fedflow.stages.run import run_experiment
 
     check_arguments(name=name)
     params = load(root, settings)

@@ -35,8 +35,8 @@ def fingerprint(
 ) -> None:
     """Write what the stages of dvc.yaml depend on to data/fingerprints, so that DVC reruns what changed.
 
-    `dvc repro` calls `fedflow fingerprint files` (the files that data sets are read from) every time, and
-    `fedflow fingerprint inputs` (parameters, data and code of partitions and runs) when anything changed.
+    `dvc repro` calls `fedflow fingerprint files` (the files that data sets are read from, and code) every
+    time, and `fedflow fingerprint inputs` (what partitions and runs depend on) when any of it changed.
     """
     from fedflow.fingerprints import fingerprint_files, fingerprint_inputs
 

@@ -1,4 +1,4 @@
-"""Named data sources, their prepared form on disk, and examples that live on one device."""
+"""Named data sources, their prepared form on disk, and examples on one device."""
 
 from fedflow.data.examples import Examples
 from fedflow.data.files import Column

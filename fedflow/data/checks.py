@@ -1,4 +1,4 @@
-"""What every source must deliver: inputs, targets, classes and columns that fit together."""
+"""Checks of what a source delivers: inputs, targets, classes and columns must fit together."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,10 +14,10 @@ TYPES = ", ".join(f"{dtype} {kind}" for dtype, kind in KINDS.items())
 
 
 def checked(raw: RawData, origin: str, classes: tuple[str, ...], shape: tuple | None) -> RawData:
-    """``raw`` with int64 labels and columns, named classes; or a `FedflowError` that starts with ``origin``.
+    """``raw`` with int64 labels and columns, and named classes; or a `FedflowError` that names ``origin``.
 
-    ``classes`` and ``shape`` (C, H, W) are what the source promises; empty and None accept any. Training
-    labels must be exactly 0..K-1, unless the reader names the classes: then some may have no sample.
+    ``classes`` and ``shape`` (C, H, W) are declared by the source; empty and None accept any. Training labels
+    must be exactly 0..K-1, unless the reader names the classes: then classes may have no sample.
     """
     for problem in chain(_inputs(raw, shape), _targets(raw), _columns(raw)):
         raise FedflowError(f"{origin}: {problem}")  # the first one: the others may follow from it
@@ -29,7 +29,7 @@ def checked(raw: RawData, origin: str, classes: tuple[str, ...], shape: tuple | 
 
 
 def _inputs(raw: RawData, shape: tuple | None) -> Iterator[str]:
-    """What is wrong with the inputs."""
+    """Faults of the inputs."""
     for split in SPLITS:
         x = getattr(raw, f"x_{split}")
         layout = f"x_{split} is {x.dtype} {list(x.shape)}"
@@ -49,7 +49,7 @@ def _inputs(raw: RawData, shape: tuple | None) -> Iterator[str]:
 
 
 def _targets(raw: RawData) -> Iterator[str]:
-    """What is wrong with the targets."""
+    """Faults of the targets."""
     for split in SPLITS:
         x, y = getattr(raw, f"x_{split}"), getattr(raw, f"y_{split}")
         whole, sequences = y.dtype.kind in "iu", raw.kind == "tokens" and y.ndim == 2
@@ -68,7 +68,7 @@ def _targets(raw: RawData) -> Iterator[str]:
 
 
 def _columns(raw: RawData) -> Iterator[str]:
-    """What is wrong with the columns."""
+    """Faults of the columns."""
     for name, column in raw.columns.items():
         for split in SPLITS:
             values, n = getattr(column, split), len(getattr(raw, f"y_{split}"))
@@ -84,10 +84,10 @@ def _whole(column: Column) -> Column:
 
 
 def _labelled(raw: RawData, classes: tuple[str, ...]) -> RawData:
-    """``raw`` with labels of ``classes``; ValueError where they do not fit."""
+    """``raw`` with labels of ``classes``; ValueError if they do not fit."""
     if raw.y_train.dtype.kind == "f":
         if classes or raw.classes:
-            raise ValueError("y_train is float32; needs whole numbers, for there are classes")
+            raise ValueError("y_train is float32; needs whole numbers, because there are classes")
         return raw
     if raw.kind == "tokens":
         return _worded(raw, classes or raw.classes)
@@ -109,7 +109,7 @@ def _labelled(raw: RawData, classes: tuple[str, ...]) -> RawData:
 
 
 def _worded(raw: RawData, vocabulary: tuple[str, ...]) -> RawData:
-    """Inputs and targets are words of one vocabulary, 0..K-1: networks embed as many as they predict."""
+    """``raw`` with the tokens of one vocabulary: networks embed and predict the same ones."""
     arrays = {f"{what}_{split}": getattr(raw, f"{what}_{split}") for what in "xy" for split in SPLITS}
     words = vocabulary or tuple(map(str, range(1 + max(int(array.max()) for array in arrays.values()))))
     for name, array in arrays.items():

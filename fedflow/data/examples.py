@@ -1,4 +1,4 @@
-"""Examples that live on one device: images stay uint8 there and are normalised as they are gathered."""
+"""Examples on one device: images are stored as uint8 and normalised when they are gathered."""
 
 import hashlib
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ class Examples:
     """Inputs ``x`` [n, ...] and targets ``y`` [n] (or [n, L]: one at each position) on one device.
 
     ``x`` is uint8 images [n, C, H, W], normalised on the fly to ``(x / 255 - mean) / std`` with ``mean`` and
-    ``std`` of length C (absent: 0 and 1), float features of any shape, or whole numbers: tokens [n, L].
-    With ``domain`` [n], numbers 0..D-1, ``mean`` and ``std`` are [D, C] and each image has those of its
-    domain. ``y`` holds int64 labels or float values. Raises ValueError if the parts do not fit together.
+    ``std`` of length C (default: 0 and 1), float features of any shape, or whole numbers: tokens [n, L].
+    With ``domain`` [n], numbers 0..D-1, ``mean`` and ``std`` are [D, C], a row per domain. ``y`` holds int64
+    labels or float values. Raises ValueError if the parts do not fit together.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Examples:
             if domain is None:
                 m, s = m.reshape(-1), s.reshape(-1)
             elif m.ndim != 2 or len(domain) != len(x) or ((domain < 0) | (domain >= len(m))).any():
-                raise ValueError("domain must say for every image which row of mean and std is its own")
+                raise ValueError("domain must hold, for every image, its row of mean and std")
             if {m.shape[-1], s.shape[-1]} - {1, x.shape[1]} or m.shape[:-1] != s.shape[:-1]:
                 raise ValueError(f"mean and std must have one value per channel ({x.shape[1]})")
             # (x/255 - mean)/std = x*scale + shift
@@ -56,7 +56,7 @@ class Examples:
 
     @property
     def device(self) -> torch.device:
-        """Where the examples live."""
+        """The device of the examples."""
         return self.x.device
 
     @property
@@ -68,7 +68,7 @@ class Examples:
         return whole.hexdigest()
 
     def to(self, device: torch.device | str) -> "Examples":
-        """The same examples on ``device``; themselves if they are there already."""
+        """The same examples on ``device``; ``self`` if they are already there."""
         if self.x.to(device) is self.x:
             return self
         moved = copy(self)
@@ -78,7 +78,7 @@ class Examples:
         return moved
 
     def relabelled(self, y: np.ndarray | None) -> "Examples":
-        """The same inputs with targets ``y`` [n]; themselves without any."""
+        """The same inputs with targets ``y`` [n]; ``self`` if ``y`` is None."""
         return self if y is None else Examples(self.x, torch.as_tensor(y), self.mean, self.std, self.domain)
 
     def only(self, index: Tensor) -> "Examples":
@@ -89,8 +89,8 @@ class Examples:
     def inputs(self, index: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Inputs at ``index`` (int64, any shape S, on the same device): [*S, ...].
 
-        Normalised images and features are of ``dtype``; tokens are int64. Tensor operations only, so it also
-        runs under ``torch.func.vmap`` with a batched ``index``.
+        Normalised images and features have ``dtype``; tokens are int64. It uses tensor operations only, so it
+        also runs under ``torch.func.vmap`` with a batched ``index``.
         """
         x = _at(self.x, index)
         if not self.images:

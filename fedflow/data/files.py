@@ -1,7 +1,7 @@
 """Samples read from files: ``.npz`` arrays, image folders and tars of image folders.
 
-Nothing is unpickled and nothing is unpacked to disk. Whatever is wrong with a file becomes one
-`FedflowError` that starts with its path.
+Nothing is unpickled or unpacked to disk. Any fault of a file becomes one `FedflowError` that starts with
+its path.
 """
 
 import csv
@@ -18,8 +18,8 @@ from typing import IO
 
 import numpy as np
 
-from fedflow.data.images import squared
-from fedflow.errors import FedflowError
+from fedflow.data.images import Constants, squared
+from fedflow.errors import FedflowError, reason
 from fedflow.settings import Settings, option
 
 KINDS = {np.dtype(np.uint8): "images", np.dtype(np.float32): "features", np.dtype(np.int32): "tokens"}
@@ -28,14 +28,11 @@ SPLITS = ("train", "test")
 MAX_IMAGE_BYTES = 1 << 26  # larger members of a tar are refused before they are read
 
 
-Constants = tuple[float, ...] | tuple[tuple[float, ...], ...]
-
-
 @dataclass(frozen=True, eq=False)
 class Column:
     """A fact about every sample, such as its user or domain: whole numbers ``train`` [n], ``test`` [t].
 
-    ``names[v]`` says what value v means; empty where the numbers speak for themselves.
+    ``names[v]`` is the meaning of value v; empty if values have no names.
     """
 
     train: np.ndarray
@@ -45,14 +42,14 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class RawData:
-    """Both splits of a data set as its files hold them.
+    """Both splits of a data set, as read from its files.
 
     ``x_*`` is uint8 images, [n, h, w] for grey and [n, h, w, 3] for colour (RGB), or float32 features
     [n, ...], or int32 tokens [n, L]. ``y_*`` holds labels [n], or float32 targets [n] (regression), or for
     tokens a target at each position [n, L]. ``classes`` names label 0, 1, ...: it is empty for regression,
-    and where the files do not name them; for tokens it is the vocabulary. ``columns`` are facts per sample.
+    and if the files do not name them; for tokens it is the vocabulary. ``columns`` are facts per sample.
     ``mean`` and ``std`` normalise images: a value per channel, or one such tuple for every value of the
-    column ``domain``; empty where they are not known.
+    column ``domain``; empty if unknown.
     """
 
     x_train: np.ndarray
@@ -66,31 +63,24 @@ class RawData:
 
     @property
     def kind(self) -> str:
-        """What the inputs are, by their type: "images", "features" or "tokens"; empty for other types."""
+        """The kind of inputs, by their type: "images", "features" or "tokens"; empty for other types."""
         return KINDS.get(self.x_train.dtype, "")
 
 
 class FolderOptions(Settings):
-    """What is known of the images beside their class, and how those of several sizes are made equal."""
+    """Facts about the images beside their class, and how images of several sizes are made equal."""
 
     section = "data"
     table: str | None = option(
-        None, "a CSV file: column `file` (train/<class>/<image>); every other one is a fact per image"
+        None, "a CSV file with a column `file` (train/<class>/<image>); other columns are facts per image"
     )
     resize: int | None = option(None, "height and width, needed for images of several sizes", ge=1)
-    crop: bool = option(False, "cut out the square in the middle before images are resized")
-
-
-def reason(error: BaseException) -> str:
-    """The first line of an error's text, or the name of its type."""
-    if isinstance(error, KeyError):
-        return f"has no {error}"
-    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+    crop: bool = option(False, "crop images to their central square before they are resized")
 
 
 @contextmanager
 def reading(path: Path | str) -> Iterator[None]:
-    """Turn whatever goes wrong while ``path`` is read into one `FedflowError` that names it."""
+    """Turn any error while ``path`` is read into one `FedflowError` that names it."""
     try:
         yield
     except FedflowError:
@@ -125,15 +115,15 @@ def read_npz(path: Path) -> RawData:
 
 
 def read_images(path: Path, options: FolderOptions) -> RawData:
-    """The images of a tree or of a tar of one, and the columns of the table that goes with them."""
+    """The images of a tree or of a tar of one, with the columns of their table."""
     return (read_folder if path.is_dir() else read_tar)(path, options)
 
 
 def read_folder(path: Path, options: FolderOptions | None = None) -> RawData:
     """The images of a tree ``train/<class>/*``, ``test/<class>/*``.
 
-    Classes are numbered in alphabetical order, or by number where the names of all are whole numbers. Names
-    that start with a dot are left out; images deeper in the tree or without a class are refused.
+    Classes are numbered in alphabetical order, or numerically if all names are whole numbers. Names that
+    start with a dot are ignored; images deeper in the tree or without a class are refused.
     """
 
     def images() -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
@@ -149,7 +139,7 @@ def read_folder(path: Path, options: FolderOptions | None = None) -> RawData:
 
 
 def read_tar(path: Path, options: FolderOptions | None = None) -> RawData:
-    """The images of a tar (plain or compressed) of such a tree, read in memory.
+    """The images of a tar (plain or compressed) of such a tree, read into memory.
 
     Links, devices, absolute paths and paths that climb out with ``..`` are refused.
     """
@@ -163,7 +153,7 @@ def read_tar(path: Path, options: FolderOptions | None = None) -> RawData:
                 raise FedflowError(f"{path}: member {member.name!r} is too large for an image")
             if member.isfile() and (stream := archive.extractfile(member)):
                 yield name, io.BytesIO(stream.read())
-        # tarfile takes a damaged header for the end of the archive; the real end is a block of zeros.
+        # tarfile takes a damaged header for the end of the archive; the true end is a block of zeros.
         archive.fileobj.seek(archive.offset)
         if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
             raise FedflowError(f"{path}: the tar is damaged or cut short")
@@ -171,7 +161,7 @@ def read_tar(path: Path, options: FolderOptions | None = None) -> RawData:
     with reading(path):
         try:
             archive = tarfile.open(path)  # noqa: SIM115
-        except tarfile.ReadError:  # its text lists what every decompressor says
+        except tarfile.ReadError:  # its text lists the errors of all decompressors
             raise ValueError("not a tar, or damaged") from None
         with archive:
             return _stacked(path, images(archive), options or FolderOptions.parse({}))
@@ -180,7 +170,7 @@ def read_tar(path: Path, options: FolderOptions | None = None) -> RawData:
 def _stacked(
     path: Path, images: Iterable[tuple[PurePosixPath, IO[bytes]]], options: FolderOptions
 ) -> RawData:
-    """Arrays of decoded ``.../<split>/<class>/<image>`` streams, in order of class, then of name."""
+    """Arrays of decoded ``.../<split>/<class>/<image>`` streams, sorted by class, then by name."""
     found = _decoded(path, images, options)
     for split in SPLITS:
         if not found[split]:
@@ -204,7 +194,7 @@ def _stacked(
 def _decoded(
     path: Path, images: Iterable[tuple[PurePosixPath, IO[bytes]]], options: FolderOptions
 ) -> dict[str, dict[tuple[str, str], np.ndarray]]:
-    """Each split's images by class and name, of one size: resized as soon as a second size is met."""
+    """The images of each split by class and name: resized as soon as a second size is found."""
     from PIL import Image
 
     found: dict[str, dict[tuple[str, str], np.ndarray]] = {split: {} for split in SPLITS}
@@ -243,7 +233,7 @@ def _decoded(
 
 
 def _columns(table: Path, files: dict[str, list[str]]) -> dict[str, Column]:
-    """The columns of a CSV file for the named images; text is numbered in order of the alphabet."""
+    """The columns of a CSV file for the named images; text is numbered in alphabetical order."""
     with reading(table):
         with table.open(newline="", encoding="utf-8-sig") as stream:
             rows = csv.DictReader(stream)
@@ -262,7 +252,7 @@ def _columns(table: Path, files: dict[str, list[str]]) -> dict[str, Column]:
             if missing := [name for name in names if not facts[file][name]]:
                 raise ValueError(f"column {missing[0]!r} has no value for {file}")
         if strangers := sorted(facts.keys() - {*files["train"], *files["test"]}, key=str):
-            raise ValueError(f"names {strangers[0]}, which is no image of the data set")
+            raise ValueError(f"names {strangers[0]}, which is not an image of the data set")
     columns = {}
     for name in names:
         if name != "file":
@@ -273,7 +263,7 @@ def _columns(table: Path, files: dict[str, list[str]]) -> dict[str, Column]:
 
 
 def _codes(texts: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Whole numbers as they are, without names; else the place of each text among the sorted ones."""
+    """Whole numbers unchanged, without names; otherwise the rank of each text."""
     try:
         return np.array([int(text) for text in texts], np.int64), ()
     except ValueError:
@@ -282,7 +272,7 @@ def _codes(texts: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def _in_order(names: set[str]) -> list[str]:
-    """By number where all are whole numbers, 2 before 10; else in order of the alphabet."""
+    """Sorted numerically (2 before 10) if all are whole numbers; otherwise alphabetically."""
     numbers = all(name.isascii() and name.isdecimal() for name in names)
     return sorted(names, key=lambda name: (int(name) if numbers else 0, name))
 
@@ -292,15 +282,15 @@ def _first_repeated(names: list[str]) -> str | None:
 
 
 def _decode(stream: IO[bytes]) -> np.ndarray:
-    """One image as uint8, upright as its EXIF data say, [h, w] if it is grey, else [h, w, 3]."""
+    """One image as uint8, turned upright by its EXIF data: [h, w] if it is grey, else [h, w, 3]."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         opened = Image.open(stream)
-    except UnidentifiedImageError:  # its text names an object in memory
+    except UnidentifiedImageError:  # its text shows an object in memory
         raise ValueError("not an image of a known format") from None
     with opened as image:
-        # Pillow reads 16 bits of a colour image as 8, of which only its decoders' arguments tell.
+        # Pillow reads 16-bit colour images as 8-bit; only the arguments of its decoders show it.
         deep = any(
             re.search(";16[BLN]", str(how))
             or name == "SGI16"
@@ -308,7 +298,7 @@ def _decode(stream: IO[bytes]) -> np.ndarray:
             for name, _, _, how in image.tile
         )
         if deep or image.mode.startswith(("I", "F")):
-            raise ValueError(f"more than 8 bits a channel ({image.mode}); only 8-bit images are accepted")
+            raise ValueError(f"more than 8 bits per channel ({image.mode}); only 8-bit images are accepted")
         ImageOps.exif_transpose(image, in_place=True)
         return np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
 

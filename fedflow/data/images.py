@@ -1,23 +1,20 @@
-"""What can be done to uint8 images, [n, h, w] (grey) or [n, h, w, 3], before they are stored."""
-
-from typing import TYPE_CHECKING
+"""Operations on uint8 images, [n, h, w] (grey) or [n, h, w, 3] (colour), before they are stored."""
 
 import numpy as np
 
-if TYPE_CHECKING:  # files are read with this module
-    from fedflow.data.files import Constants
+Constants = tuple[float, ...] | tuple[tuple[float, ...], ...]  # by channel, or by domain and channel
 
 
 def resized(x: np.ndarray, side: int, crop: bool = False) -> np.ndarray:
-    """Square images of ``side`` pixels, as `squared` makes them."""
+    """Square images of ``side`` pixels, made by `squared`."""
     return x if x.shape[1:3] == (side, side) else np.stack([squared(image, side, crop) for image in x])
 
 
 def squared(image: np.ndarray, side: int, crop: bool = False) -> np.ndarray:
     """One image [h, w] or [h, w, 3] as ``side`` x ``side`` pixels, rounded to whole levels.
 
-    Bilinear, antialiased where it shrinks. An oblong image is squeezed into the square; with ``crop`` only
-    the largest square in its middle is kept.
+    Bilinear, antialiased if it shrinks. An oblong image is squeezed into the square; with ``crop``, only
+    its largest central square is kept.
     """
     from PIL import Image
 
@@ -28,7 +25,7 @@ def squared(image: np.ndarray, side: int, crop: bool = False) -> np.ndarray:
 
 
 def padded(x: np.ndarray, pad: int) -> np.ndarray:
-    """Images with ``pad`` zeros more on each side."""
+    """Images with ``pad`` zeros added on each side."""
     return np.pad(x, [(0, 0), (pad, pad), (pad, pad), *[(0, 0)] * (x.ndim - 3)]) if pad else x
 
 
@@ -58,7 +55,7 @@ def mean_and_std(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(round(float(m), 6) for m in mean), tuple(round(float(s), 6) or 1.0 for s in std)
 
 
-def repeated(constants: "Constants") -> "Constants":
-    """Constants of grey images for three equal channels, of every domain if there are several."""
+def repeated(constants: Constants) -> Constants:
+    """Constants of grey images for three equal channels (of every domain, if there are several)."""
     several = tuple(c * 3 for c in constants if isinstance(c, tuple))
     return several or constants * 3

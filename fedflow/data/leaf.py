@@ -2,13 +2,13 @@
 
 A folder with ``train/*.json`` and ``test/*.json`` as LEAF's ``preprocess.sh -t sample`` writes them:
 ``{"users": [...], "user_data": {user: {"x": [...], "y": [...]}}}`` (Caldas et al. 2018,
-arXiv 1812.01097). Files are read by name, users in the order of ``users``; the column ``user`` numbers
-them in this order. Left out are users with fewer than ``min_samples`` training samples, hence those of
-``test/`` alone, and all that come after ``max_users``.
+arXiv 1812.01097). Files are read in order of name, users in the order of ``users``; the column ``user``
+numbers them in this order. Users with fewer than ``min_samples`` training samples (thus also those that
+occur only in ``test/``) are left out, and all after the first ``max_users``.
 
-Reddit's targets of specials (PAD, UNK, BOS, EOS) are not scored, so sequences with no other target are
-left out too. Its vocabulary is counted here: the words of all training texts, most frequent first, then in
-order of the alphabet.
+Special targets of Reddit (PAD, UNK, BOS, EOS) are not scored, so sequences without other targets are left
+out too. The vocabulary is counted here: words of all training texts, most frequent first, ties in
+alphabetical order.
 """
 
 import json
@@ -39,18 +39,18 @@ class LeafOptions(Settings):
 
     section = "data"
     min_samples: int = option(1, "users with fewer training samples are left out", ge=1)
-    max_users: int | None = option(None, "keep the first so many of the other users", ge=1)
+    max_users: int | None = option(None, "largest number of users: the first of the others", ge=1)
 
 
 class CelebaOptions(LeafOptions):
-    """Which users are kept, and where their pictures are."""
+    """Which users are kept, and where their images are."""
 
-    images: str = option("images", "folder of the pictures, absolute or within the data's folder")
-    size: int = option(84, "height and width that pictures are resized to", ge=1, source="LEAF")
+    images: str = option("images", "folder of the images, absolute or relative to the folder of the data")
+    size: int = option(84, "height and width that images are resized to", ge=1, source="LEAF")
 
 
 class RedditOptions(LeafOptions):
-    """Which users are kept, and how many words are known."""
+    """Which users are kept, and the size of the vocabulary."""
 
     vocabulary: int = option(
         10_000, "number of tokens with PAD, UNK, BOS, EOS; other words are UNK", ge=5, source="LEAF"
@@ -68,7 +68,7 @@ def shakespeare(path: Path, options: LeafOptions) -> RawData:
 
 
 def celeba(path: Path, options: CelebaOptions) -> RawData:
-    """Faces by celebrity: colour images [n, size, size, 3], labels 0 and 1 = smiling."""
+    """Faces by celebrity: colour images [n, size, size, 3], label 1 = smiling, 0 = not."""
     pictures = partial(_pictures, path / options.images, options.size)
     return _read(path, options, pictures, ("not smiling", "smiling"))
 
@@ -124,7 +124,7 @@ def _read(path: Path, options: LeafOptions, decode: Decode, classes: tuple[str, 
 
 
 def _users(path: Path, split: str) -> Iterator[tuple[str, str, list, list]]:
-    """File and user in words, the user, x and y: of every user of a split, one file in memory at a time."""
+    """Origin in words, name, x and y of every user of a split, with one file in memory at a time."""
     files = sorted((path / split).glob("*.json"))
     if not files:
         raise FedflowError(f"{path / split}: has no *.json file; needs train/*.json and test/*.json of LEAF")

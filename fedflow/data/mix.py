@@ -1,86 +1,61 @@
-"""Several data sets in one: their labels side by side or shared, every part a domain of its own.
+"""Several data sets joined into one, with separate or shared labels. Every part is one domain.
 
-The column ``domain`` says which part a sample is from, and images keep the normalisation constants of
-their part. A part whose source has none (EMNIST letters) is normalised with those of the training images
-that are found: another copy of its file gives other constants, and another hash. ``normalise`` of a part,
-or of the mix, chooses otherwise. Parts stand one after the other, each in its own order. MIX-4 of PACFL
-(Vahidian et al., AAAI 2023) is the mix of USPS, CIFAR-10, SVHN and Fashion-MNIST: 32x32 in three channels,
-labels 0..39.
+The column ``domain`` names the part of each sample, and images keep the normalisation constants of their
+part. If the source of a part has none (EMNIST letters), they are computed from its training images: a
+different copy of the file gives different constants, and a different hash. ``normalise`` of a part or of
+the mix overrides this. Parts follow one another, each in its original order. MIX-4 of PACFL (Vahidian et
+al., AAAI 2023) is the mix of USPS, CIFAR-10, SVHN and Fashion-MNIST: 32x32 in three channels, labels 0..39.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedflow.data import images
-from fedflow.data.files import ARRAYS, Column, Constants, RawData
+from fedflow.data.files import ARRAYS, Column, RawData
 from fedflow.errors import BadInput
 from fedflow.settings import Settings, check, option
 
-if TYPE_CHECKING:
-    from fedflow.data.params import DatasetParams
-
-CHOSEN = ("pad", "channels")  # by the mix, where a part does not say
-
 
 class MixOptions(Settings):
-    """What is joined, and what its labels mean then."""
+    """What is joined, and what its labels mean.
+
+    The parts are entries of ``data``: `DatasetParams` parses them, and fills in their defaults.
+    """
 
     section = "data"
     parts: list[dict] = option(
-        doc="entries of data; `offset` = first label of the part. A `pad` or `channels` that is left out is "
-        "chosen: all as large as the largest part, in colour if any part is"
+        doc="entries of data; `offset` = first label of the part. Without `pad` or `channels`, a part is "
+        "padded to the size of the largest part, and in colour if any part is"
     )
     labels: str = option(
-        "separate", "each part has labels of its own, by default behind those of the part before; or all "
-        "share the same", choices=("separate", "shared"),
+        "separate", "separate = each part has its own labels, by default after those of the part before; "
+        "shared = all parts have the same labels", choices=("separate", "shared"),
     )  # fmt: skip
 
     def validate(self) -> None:
         if not self.parts:
             raise BadInput("data.parts", self.parts, "a list with at least one entry of data")
-        complete = []
-        for i, (part, entry) in enumerate(zip(self.parts, self.entries())):
+        for i, part in enumerate(self.parts):
             name, offset = f"data.parts[{i}].offset", part.get("offset")
             check(name, offset, int | None, {"bounds": {"ge": 0}})
             if offset is not None and self.labels == "shared":
-                raise BadInput(name, offset, "nothing, for labels: shared")
-            defaults = {key: value for key, value in entry.flat().items() if key not in CHOSEN}
-            complete.append(defaults | part)  # so that a record says it all
-        object.__setattr__(self, "parts", complete)
-
-    def entries(self) -> "list[DatasetParams]":
-        """The parts, parsed."""
-        from fedflow.data.params import DatasetParams  # not above: a part is an entry, and may be a mix
-
-        entries = []
-        for i, part in enumerate(self.parts):
-            values = {key: value for key, value in part.items() if key != "offset"}
-            entries.append(DatasetParams.parse(values, section=f"data.parts[{i}]"))
-        return entries
+                raise BadInput(name, offset, "null, for labels: shared")
 
 
-def mixed(root: Path, options: MixOptions) -> RawData:
-    """The parts, joined: inputs of one shape, labels that do not collide, the columns that all have.
+def mixed(titled: Sequence[tuple[str, RawData]], options: MixOptions) -> RawData:
+    """Title and samples of every part, joined: inputs of one shape, distinct labels, the shared columns.
 
-    In a column the same name (or number, where values have no names) is the same value; the users of
-    different parts stay apart. Raises `BadInput` naming the part that does not fit.
+    In a column, equal names (or numbers, if values have no names) are one value; the users of different
+    parts remain different. Raises `BadInput` naming the part that does not fit.
     """
-    from fedflow.data.params import within
-    from fedflow.data.transform import transformed
-
-    entries, parts = options.entries(), []
-    for i, entry in enumerate(entries):
-        with within(f"data.parts[{i}]"):
-            parts.append(transformed(entry, root))
-    titles = [entry.title for entry in entries]
+    titles, samples = zip(*titled)
     names = [
         title if title not in titles[:i] else f"{title}-{titles[: i + 1].count(title)}"
         for i, title in enumerate(titles)
     ]
-    parts = _same_shape(parts, options)
+    parts = _same_shape(samples, options)
     classes, parts = (_separate if options.labels == "separate" else _shared)(parts, names, options)
     domains = [_domain(part) for part in parts]
     mean, std = (
@@ -94,9 +69,9 @@ def mixed(root: Path, options: MixOptions) -> RawData:
     return RawData(x_train, y_train, x_test, y_test, classes, columns, mean, std)
 
 
-def _same_shape(parts: list[RawData], options: MixOptions) -> list[RawData]:
-    """The parts with inputs of one kind and shape: images are padded and coloured."""
-    first, made = parts[0], []
+def _same_shape(parts: Sequence[RawData], options: MixOptions) -> list[RawData]:
+    """The parts with inputs of one kind and shape: images are padded, and converted to colour."""
+    first, made = parts[0], list[RawData]()
     for i, part in enumerate(parts):
         if part.kind != first.kind:
             source = options.parts[i]["source"]
@@ -107,17 +82,17 @@ def _same_shape(parts: list[RawData], options: MixOptions) -> list[RawData]:
                 f"data.parts[{i}]", list(shape), f"{part.kind} of the shape {list(wanted)}, as parts[0]"
             )
     if first.kind != "images":
-        return parts
+        return list(parts)
     height, width = (max(part.x_train.shape[axis] for part in parts) for axis in (1, 2))
     colour = any(part.x_train.ndim == 4 for part in parts)
     for i, (part, given) in enumerate(zip(parts, options.parts)):
         h, w = part.x_train.shape[1:3]
         pad, odd = divmod(height - h, 2)
         if odd or height - h != width - w or (pad and "pad" in given):
-            accepted = f"what makes its {h}x{w} pixels {height}x{width}, the largest here (or use resize)"
+            accepted = f"padding from {h}x{w} to {height}x{width} pixels, the largest part (or use resize)"
             raise BadInput(f"data.parts[{i}].pad", given.get("pad"), accepted)
         if colour and part.x_train.ndim == 3 and given.get("channels") == 1:
-            raise BadInput(f"data.parts[{i}].channels", 1, "3 or nothing; another part is in colour")
+            raise BadInput(f"data.parts[{i}].channels", 1, "3 or null; another part is in colour")
         x_train, x_test = images.padded(part.x_train, pad), images.padded(part.x_test, pad)
         if colour and part.x_train.ndim == 3:
             mean, std = images.repeated(part.mean), images.repeated(part.std)
@@ -130,7 +105,7 @@ def _same_shape(parts: list[RawData], options: MixOptions) -> list[RawData]:
 def _shared(
     parts: list[RawData], names: list[str], options: MixOptions
 ) -> tuple[tuple[str, ...], list[RawData]]:
-    """The classes that all parts have, and the parts."""
+    """The classes, which all parts share, and the parts."""
     for i, part in enumerate(parts):
         if part.classes != parts[0].classes:
             raise BadInput(
@@ -143,7 +118,7 @@ def _shared(
 def _separate(
     parts: list[RawData], names: list[str], options: MixOptions
 ) -> tuple[tuple[str, ...], list[RawData]]:
-    """All classes by their label, and the parts with their labels shifted."""
+    """All classes in the order of their labels, and the parts with shifted labels."""
     taken: list[range] = []
     for i, (part, given) in enumerate(zip(parts, options.parts)):
         if not part.classes or part.kind == "tokens":
@@ -176,21 +151,21 @@ def _overlaps(first: int, size: int, taken: list[range]) -> list[int]:
 
 
 def _domain(part: RawData) -> Column:
-    """The domains within a part, usually one without a name."""
+    """The domains within a part, usually a single one without a name."""
     if "domain" in part.columns:
         return _named(part.columns["domain"])
     return Column(np.zeros(len(part.y_train), np.int64), np.zeros(len(part.y_test), np.int64), ("",))
 
 
-def _by_domain(constants: Constants, domain: Column) -> tuple:
-    """The constants of a part for each of its domains; none where inputs are no images."""
+def _by_domain(constants: images.Constants, domain: Column) -> tuple:
+    """The constants of a part for each of its domains; empty unless inputs are images."""
     if not constants or isinstance(constants[0], tuple):
         return constants
     return (constants,) * len(domain.names)
 
 
 def _columns(parts: list[RawData], names: list[str]) -> dict[str, Column]:
-    """What all parts have."""
+    """The columns that all parts have."""
     columns = {}
     for name in sorted(set.intersection(*(set(part.columns) for part in parts))):
         own = [part.columns[name] for part in parts]
@@ -199,7 +174,7 @@ def _columns(parts: list[RawData], names: list[str]) -> dict[str, Column]:
 
 
 def _apart(columns: list[Column], parts: list[str]) -> Column:
-    """Values of different parts stay different: they are named after their part."""
+    """Values of different parts are different: they are named after their part."""
     names: list[str] = []
     made = []
     for part, column in zip(parts, map(_named, columns)):
@@ -209,7 +184,7 @@ def _apart(columns: list[Column], parts: list[str]) -> Column:
 
 
 def _matched(columns: list[Column]) -> Column:
-    """The same name or number is the same value in all parts."""
+    """Equal names or numbers are one value in all parts."""
     if not any(column.names for column in columns):
         return _joined(columns, ())
     columns = [_named(column) for column in columns]
@@ -219,7 +194,7 @@ def _matched(columns: list[Column]) -> Column:
 
 
 def _named(column: Column) -> Column:
-    """The column with names for its values, their numbers if it has none."""
+    """The column with names for its values: their numbers, if it has none."""
     if column.names:
         return column
     values, codes = np.unique(np.concatenate([column.train, column.test]), return_inverse=True)

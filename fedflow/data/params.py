@@ -11,6 +11,7 @@ from fedflow.errors import BadInput, unknown_name
 from fedflow.settings import Settings, option
 
 NORMALISE = ("source", "train", "none")
+LEFT_TO_MIX = ("pad", "channels")  # no defaults: the mix chooses them if a part does not
 FOR_IMAGES = ("resize", "crop", "pad", "channels", "rotations", "normalise")
 
 
@@ -23,11 +24,11 @@ class Normalisation(Settings):
 
 
 class DatasetParams(Settings):
-    """One entry of ``data``: the shared fields, and beside them the parameters of the source.
+    """One entry of ``data``: the shared fields, and the parameters of the source.
 
-    What is done to the samples happens in this order: ``keep_labels``, ``train_limit`` and ``test_limit``,
-    ``resize`` and ``crop`` (in a folder with images of several sizes while these are read), ``pad``,
-    ``channels``, ``rotations``.
+    Samples are processed in this order: ``keep_labels``, ``train_limit`` and ``test_limit``, ``resize`` and
+    ``crop`` (of a folder with images of several sizes: while they are read), ``pad``, ``channels``,
+    ``rotations``.
     """
 
     section = "data"
@@ -35,26 +36,26 @@ class DatasetParams(Settings):
     source: str = option(doc="a named source", choices=tuple(SOURCES))
     path: str | None = option(None, "file or folder of the sources that read one")
     keep_labels: list[int] = option(
-        factory=list, doc="keep these classes only, renumbered 0, 1, ... in this order; nothing = all", ge=0
+        factory=list, doc="keep only these classes, renumbered 0, 1, ... in this order; empty = all", ge=0
     )
-    train_limit: int | None = option(None, "keep at most so many training samples, by class", ge=1)
-    test_limit: int | None = option(None, "keep at most so many test samples, by class", ge=1)
+    train_limit: int | None = option(None, "largest number of training samples, stratified by class", ge=1)
+    test_limit: int | None = option(None, "largest number of test samples, stratified by class", ge=1)
     resize: int | None = option(
-        None, "height and width of the images, bilinear, antialiased where they shrink", ge=1
+        None, "height and width of the images: bilinear, antialiased if they shrink", ge=1
     )
-    crop: bool = option(False, "resize the square in the middle of an oblong image, not all of it squeezed")
+    crop: bool = option(False, "crop oblong images to their central square before they are resized")
     pad: int = option(0, "zeros added on each side, before normalisation", ge=0)
     channels: int | None = option(None, "3 repeats grey images into three channels", choices=(1, 3))
     rotations: list[int] = option(
-        factory=list, doc="every image once at each of these angles, in degrees counter-clockwise; the column"
-        " `rotation` says which", choices=(0, 90, 180, 270),
+        factory=list, doc="repeat every image at each of these angles (degrees counter-clockwise); the column"
+        " `rotation` holds the angle", choices=(0, 90, 180, 270),
     )  # fmt: skip
     normalise: str | Normalisation = option(
         "source",
-        "constants of (pixel / 255 - mean) / std: of the source, or of all its training images where it has "
-        "none; train = of the training images that are kept; none = 0 and 1; or {mean: [..], std: [..]}",
+        "constants of (pixel / 255 - mean) / std: source = those of the source, or computed from all its "
+        "training images; train = computed from the images kept; none = 0 and 1; or {mean: [..], std: [..]}",
     )
-    seed: int = option(0, "seed of the limits' random choice, and of a source that draws", ge=0)
+    seed: int = option(0, "seed of the limits, and of a source that draws samples", ge=0)
     parameters: dict = option(factory=dict, doc="parameters of the source")
 
     @classmethod
@@ -89,7 +90,12 @@ class DatasetParams(Settings):
         if origin.options:
             common = {name: getattr(self, name) for name in shared & set(accepts)}  # one seed for all
             complete = origin.options.parse(self.parameters | common, section="data").as_dict()
-            object.__setattr__(self, "parameters", complete)  # defaults too, so that a record says it all
+            object.__setattr__(self, "parameters", complete)  # with defaults, so that the record is complete
+        if self.entries:
+            self.parameters["parts"] = [
+                {k: v for k, v in entry.flat().items() if k not in LEFT_TO_MIX} | part
+                for entry, part in zip(self.entries, self.parameters["parts"])
+            ]
 
     @property
     def options(self) -> Settings | None:
@@ -98,8 +104,14 @@ class DatasetParams(Settings):
         return None if options is None else options.parse(self.parameters, section="data")
 
     @property
+    def entries(self) -> list[Self]:
+        """The parts of a mix, parsed; empty for other sources."""
+        parts = [{k: v for k, v in p.items() if k != "offset"} for p in self.parameters.get("parts", ())]
+        return [type(self).parse(part, section=f"data.parts[{i}]") for i, part in enumerate(parts)]
+
+    @property
     def title(self) -> str:
-        """The name of the file that is read, else of the source."""
+        """The name of the file that is read, or of the source."""
         return Path(self.path).stem if self.path else self.source
 
     def flat(self) -> dict[str, Any]:
@@ -108,10 +120,10 @@ class DatasetParams(Settings):
         return values | values.pop("parameters")
 
     def files(self, root: Path | str | None = None) -> dict[str, Path | None]:
-        """All that the data are read from, by name, those of the parts of a mix included.
+        """All files and folders that the data are read from, by name, including those of parts of a mix.
 
-        Files and folders that the user names, and of the data root (see `data_root`) the file of each source,
-        None if it is not there.
+        These are the ones that the user names and, for each source, its file in the data root (see
+        `data_root`), None if there is none.
         """
         return _files(self.flat(), root)
 
@@ -135,7 +147,7 @@ def _files(entry: Mapping[str, Any], root: Path | str | None) -> dict[str, Path 
 
 @contextmanager
 def within(section: str) -> Iterator[None]:
-    """A `BadInput` of the field ``data.x`` says where the user wrote it: ``<section>.x``."""
+    """Name the field ``data.x`` of a `BadInput` as the user wrote it: ``<section>.x``."""
     try:
         yield
     except BadInput as error:

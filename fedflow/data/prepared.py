@@ -1,7 +1,7 @@
 """A named source turned into two safetensors files and a ``meta.json``, and read back memory-mapped.
 
-The files are the same, byte for byte, whenever the source and the parameters are. ``meta.json`` is
-written last, so a folder that has one is complete.
+Equal sources and parameters give equal files, byte for byte. ``meta.json`` is written last, so a folder
+that has one is complete.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedflow.data.examples import Examples
-from fedflow.data.files import SPLITS, Column, Constants, RawData, reading, reason
-from fedflow.data.images import channels_first
+from fedflow.data.files import SPLITS, Column, RawData, reading
+from fedflow.data.images import Constants, channels_first
 from fedflow.data.params import DatasetParams
 from fedflow.data.sources import source
 from fedflow.data.transform import transformed
-from fedflow.errors import FedflowError
+from fedflow.errors import FedflowError, reason
 
 META = "meta.json"
 
@@ -37,12 +37,12 @@ class Dataset:
     """Prepared samples on the CPU.
 
     ``x_*``: uint8 images [n, C, H, W], float32 features [n, ...] or int32 tokens [n, L]. ``y_*``: int64
-    labels [n], float32 targets [n] (regression: no classes), or int64 tokens [n, L], where the classes are
-    the vocabulary. ``columns`` are facts per sample.
+    labels [n], float32 targets [n] (regression: no classes), or int64 tokens [n, L], with the vocabulary as
+    classes. ``columns`` are facts per sample.
 
     ``mean`` and ``std`` normalise pixels scaled to [0, 1]: one value per channel, or one such tuple for
     each value of the column ``domain``; empty for other inputs. ``hash`` identifies the content (16
-    hexadecimal digits). The tensors may share a memory-mapped file: do not write to them.
+    hexadecimal digits). The tensors may be mapped from a file: do not write to them.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        """The number of classes K, labels are 0..K-1; 1 for regression."""
+        """The number of classes K (labels are 0..K-1); 1 for regression."""
         return len(self.classes) or 1
 
     @property
@@ -68,7 +68,7 @@ class Dataset:
 
     @property
     def by_domain(self) -> bool:
-        """Whether images of different domains are normalised with constants of their own."""
+        """Whether every domain has its own normalisation constants."""
         return bool(self.mean) and isinstance(self.mean[0], tuple)
 
     @property
@@ -93,7 +93,7 @@ def prepare(params: DatasetParams, out_dir: Path | str, root: Path | str | None 
     read or the files cannot be written; half-written files are removed.
     """
     origin, out = source(params.source), Path(out_dir)
-    sums = origin_sums(params, root)  # before reading: a file that is replaced meanwhile is noticed next time
+    sums = origin_sums(params, root)  # before reading: the next call notices a file that is replaced now
     raw = transformed(params, root)
     meta: dict[str, Any] = {
         "name": params.title,
@@ -119,7 +119,7 @@ def prepare(params: DatasetParams, out_dir: Path | str, root: Path | str | None 
             for split in SPLITS:
                 tensors, file = _tensors(raw, split), temporary[_file(split)]
                 save_file(tensors, file)
-                shutil.copymode(temporary[META], file)  # safetensors keeps its files to their owner
+                shutil.copymode(temporary[META], file)  # safetensors lets only the owner read its files
                 labels = tensors["y"].flatten()
                 counts = torch.bincount(labels, minlength=len(raw.classes)) if raw.classes else labels[:0]
                 meta["class_counts"][split] = counts.tolist()
@@ -168,9 +168,9 @@ def load_prepared(path: Path | str, verify: bool = False) -> Dataset:
 
 
 def is_current(path: Path | str, params: DatasetParams, root: Path | str | None = None) -> bool:
-    """Whether ``path`` was prepared with these parameters, and the files it was read from are the same still.
+    """Whether ``path`` was prepared with these parameters, from files that have not changed since.
 
-    A file that is gone cannot have changed: prepared data are enough to run on. ``root`` is the data root.
+    A file that no longer exists counts as unchanged: prepared data suffice. ``root`` is the data root.
     """
     try:
         meta = json.loads((Path(path) / META).read_text())
@@ -183,9 +183,9 @@ def is_current(path: Path | str, params: DatasetParams, root: Path | str | None 
 
 
 def origin_sums(params: DatasetParams, root: Path | str | None = None) -> dict[str, str]:
-    """SHA-256 of all that the data are read from and that is there, by its name in `DatasetParams.files`.
+    """SHA-256 of every existing file that the data are read from, by its name in `DatasetParams.files`.
 
-    Of a folder, it is over the names and sums of all its files.
+    That of a folder covers the names and sums of all its files.
     """
     sums = {}
     for name, path in params.files(root).items():
@@ -202,7 +202,7 @@ def origin_sums(params: DatasetParams, root: Path | str | None = None) -> dict[s
 
 
 def _tensors(raw: RawData, split: str) -> dict[str, Tensor]:
-    """What is stored of one split."""
+    """The tensors that are stored for one split."""
     x, y = getattr(raw, f"x_{split}"), getattr(raw, f"y_{split}")
     arrays = {"x": channels_first(x) if raw.kind == "images" else x, "y": y}
     arrays |= {_column(name): getattr(column, split) for name, column in raw.columns.items()}
@@ -257,7 +257,7 @@ def _file(split: str) -> str:
 
 
 def file_sum(file: Path) -> str:
-    """The SHA-256 of a file, read once per version of it."""
+    """The SHA-256 of a file; each version of it is read once."""
     about = file.stat()
     return _sum_of(file, about.st_ino, about.st_size, about.st_mtime_ns)
 
@@ -270,7 +270,7 @@ def _sum_of(file: Path, *version: int) -> str:
 
 @contextlib.contextmanager
 def _temporary(folder: Path, names: list[str]) -> Iterator[dict[str, Path]]:
-    """Names beside the final ones, removed again unless they were moved into place."""
+    """Temporary names beside the final ones; files that were not moved into place are removed."""
     files = {name: folder / f".{name}.{os.getpid()}.tmp" for name in names}
     try:
         yield files

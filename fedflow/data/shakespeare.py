@@ -1,11 +1,11 @@
-"""Tiny Shakespeare by role: who speaks is the user, the next character is the target.
+"""Tiny Shakespeare by role: the speaker is the user, the next character is the target.
 
 The file ``tinyshakespeare.txt`` (1.1 MB, 40,000 lines of several plays; Karpathy 2015, in the repository
-karpathy/char-rnn) holds paragraphs: a line ``NAME:``, then what is said. The speeches of one name are
-joined; characters of the same name in different plays, such as "Messenger", are one role. A sample is a
-window of characters and the character that follows it. The first 80 % of a role's windows are for
-training and the rest for testing, as LEAF divides its Shakespeare by role (Caldas et al. 2018,
-arXiv 1812.01097): a character that is to be predicted in a test occurs in no training window.
+karpathy/char-rnn) consists of paragraphs: a line ``NAME:``, then the speech. The speeches of one name are
+joined; roles of the same name in different plays, such as "Messenger", are one role. A sample is a window of
+characters and the character that follows it. The first 80 % of a role's windows are training samples and
+the others test samples, as in LEAF's Shakespeare by role (Caldas et al. 2018, arXiv 1812.01097): a character
+that is predicted in a test occurs in no training window.
 """
 
 from pathlib import Path
@@ -32,8 +32,8 @@ class ShakespeareOptions(Settings):
 def tinyshakespeare(root: Path, options: ShakespeareOptions) -> RawData:
     """The windows of ``tinyshakespeare.txt`` in the data root: tokens [n, length] and the next one [n].
 
-    Tokens number the characters of the whole file in order; the column ``user`` numbers the roles in the
-    order in which they first speak. Raises `FedflowError` for a missing file or another layout.
+    Tokens are the ranks of the characters of the whole file; the column ``user`` numbers the roles in order
+    of their first speech. Raises `FedflowError` for a missing file or another layout.
     """
     path = root / FILE
     if not path.is_file():
@@ -64,7 +64,7 @@ def tinyshakespeare(root: Path, options: ShakespeareOptions) -> RawData:
 
 
 def encoded(text: str, alphabet: str) -> np.ndarray:
-    """The place of every character of ``text`` in the sorted ``alphabet``, int32.
+    """The position of every character of ``text`` in the sorted ``alphabet``, int32.
 
     Raises ValueError for a character that is not in it.
     """
@@ -77,7 +77,7 @@ def encoded(text: str, alphabet: str) -> np.ndarray:
 
 
 def _speeches(text: str) -> dict[str, str]:
-    """Role -> everything that it says, one speech after the other."""
+    """Role -> all its speeches, joined."""
     said: dict[str, list[str]] = {}
     for paragraph in text.strip().split("\n\n"):
         name, _, speech = paragraph.strip("\n").partition("\n")

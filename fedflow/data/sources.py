@@ -1,13 +1,13 @@
-"""The registry of named data sources: what each one is, and how its samples are found.
+"""The registry of named data sources: what each one is, and where its samples come from.
 
 A data root (`data_root`) is searched first, for ``<name>.npz``, then ``<name>.tar``, then torchvision's
-own files; only then is anything downloaded. Normalisation constants are those usual for each set
+own files; only then is anything downloaded. Normalisation constants are the usual ones of each set
 (USPS and FashionMNIST use MNIST's); a source without constants gets those of its training images.
 """
 
 import os
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,11 +17,11 @@ import numpy as np
 from fedflow.data import leaf, packaged, synthetic
 from fedflow.data import torchvision_sources as tv
 from fedflow.data.checks import checked
-from fedflow.data.files import FolderOptions, RawData, read_images, read_npz, read_tar, reason
+from fedflow.data.files import FolderOptions, RawData, read_images, read_npz, read_tar
 from fedflow.data.mix import MixOptions, mixed
 from fedflow.data.shakespeare import ShakespeareOptions, tinyshakespeare
 from fedflow.data.table import TableOptions, read_table
-from fedflow.errors import FedflowError, unknown_name
+from fedflow.errors import FedflowError, reason, unknown_name
 from fedflow.settings import Settings
 
 Constants = tuple[float, ...]
@@ -47,7 +47,7 @@ FASHION = _words("T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,B
 STL10 = _words("airplane bird car cat deer dog horse monkey ship truck")
 LETTERS = string.ascii_uppercase
 BYCLASS = tuple(DIGITS + tuple(string.ascii_letters[26:] + string.ascii_letters[:26]))
-BALANCED = (*DIGITS, *LETTERS, *"abdefghnqrt")  # the other small letters share their capital's class
+BALANCED = (*DIGITS, *LETTERS, *"abdefghnqrt")  # the other small letters share the class of their capital
 
 MNIST_CONSTANTS = (0.1307,), (0.3081,)
 CIFAR100_CONSTANTS = (0.507, 0.487, 0.441), (0.267, 0.256, 0.276)
@@ -61,12 +61,12 @@ class Source:
     """One named source of samples.
 
     ``kind`` says where they come from: a Python ``package``, torchvision's files or a ``download``, the data
-    ``root`` only, the ``path`` that the user gives, or nowhere: they are ``made`` here. ``options`` declares
-    the source's own parameters, which stand beside those of `DatasetParams`. ``fetch`` takes the data root,
-    ``read`` (kind ``path``) the user's path, and both take the options after it where the source has any.
+    ``root`` only, the user's ``path``, or a computation (``made``). ``options`` declares the parameters of
+    the source, which are given beside those of `DatasetParams`. ``fetch`` takes the data root, ``read`` (kind
+    ``path``) the user's path, ``join`` the parts of a mix; the options follow, if the source has any.
 
-    ``classes`` and ``shape`` (channels, height, width) are empty and None where the files decide; ``mean``
-    and ``std`` (of pixels scaled to [0, 1], one per channel) are empty where they are computed;
+    ``classes`` and ``shape`` (channels, height, width) are empty and None if the files define them; ``mean``
+    and ``std`` (of pixels scaled to [0, 1], one per channel) are empty if they are computed;
     ``train_counts`` are asserted if given.
     """
 
@@ -78,6 +78,7 @@ class Source:
     options: type[Settings] | None = None
     fetch: Callable[..., RawData] | None = None
     read: Callable[..., RawData] | None = None
+    join: Callable[..., RawData] | None = None
     classes: tuple[str, ...] = ()
     shape: tuple[int, int, int] | None = None
     constants: tuple[Constants, Constants] = NO_CONSTANTS
@@ -103,17 +104,18 @@ class Source:
         root: Path | str | None = None,
         path: Path | str | None = None,
         options: Settings | None = None,
+        parts: Sequence[tuple[str, RawData]] = (),
     ) -> RawData:
         """Both splits, checked: inputs of a known kind, int64 labels 0..K-1, named classes.
 
-        ``path`` is for the sources of kind ``path``, ``root`` (see `data_root`) for the others; without
-        ``options`` those of the source have their defaults. Raises `FedflowError` if nothing is found, or if
-        what is found is damaged.
+        ``path`` is for sources of kind ``path``, ``parts`` (title and samples) for the mix, ``root`` (see
+        `data_root`) for the others; ``options`` default to those of the source. Raises `FedflowError` if no
+        samples are found, or if they are damaged.
         """
         given: tuple = ()
         if self.options is not None:
             given = (options or self.options.parse({}, section="data"),)
-        raw, where = self._find(data_root(root), path, given)
+        raw, where = self._find(data_root(root), path, parts, given)
         if self.kind == "path":  # the user's files may lack a class, complete sets may not
             raw = replace(raw, classes=raw.classes or self.classes)
         samples = checked(raw, where, self.classes, self.shape)
@@ -123,22 +125,26 @@ class Source:
         return samples
 
     def where(self, root: Path | str | None = None) -> str:
-        """Where the images would come from without a download; empty where they would need one."""
+        """Where the images would come from without a download; empty if they need one."""
         known = {"package": "in a package", "path": "data.path", "made": "made here"}
         file = self.file(root)
         return known.get(self.kind, "") or (file.name if file else "")
 
     def file(self, root: Path | str | None = None) -> Path | None:
-        """The file of the data root that is read, None if there is none, or for sources that read none.
+        """The file of the data root that is read; None if there is none, or if the source reads none.
 
-        torchvision's own layout does not count: those files are the official ones.
+        Files in torchvision's own layout do not count: they are the official ones.
         """
         if self.kind not in ("download", "root"):
             return None
         files = (data_root(root) / f"{self.name}{suffix}" for suffix in (".npz", ".tar", ".txt"))
         return next((file for file in files if file.exists()), None)
 
-    def _find(self, root: Path, path: Path | str | None, given: tuple[Any, ...]) -> tuple[RawData, str]:
+    def _find(
+        self, root: Path, path: Path | str | None, parts: Sequence, given: tuple[Any, ...]
+    ) -> tuple[RawData, str]:
+        if self.join is not None:
+            return self.join(parts, *given), f"source {self.name!r}"
         if self.read is not None:
             file = Path(path or "")
             if not path or not file.exists():
@@ -160,8 +166,8 @@ class Source:
                 return self.fetch(root, *given), f"source {self.name!r} in {root}"
         except FedflowError:
             raise
-        except Exception as error:  # torchvision raises almost anything on a bad network or file
-            last = str(error).strip().rpartition("\n")[2]  # where torchvision tried several mirrors
+        except Exception as error:  # torchvision raises almost anything
+            last = str(error).strip().rpartition("\n")[2]  # the last mirror's
             raise FedflowError(f"{missing}, and the download failed: {last or reason(error)}") from error
 
 
@@ -257,7 +263,7 @@ SOURCES: dict[str, Source] = {
         ),
         Source(
             name="mix", title="Mix", about="several data sets in one, each a domain", kind="made",
-            origin="data.parts", options=MixOptions, fetch=mixed,
+            origin="data.parts", options=MixOptions, join=mixed,
         ),
         Source(
             name="table", title="Table", about="a CSV or Parquet file; classes or real targets", kind="path",

@@ -1,4 +1,4 @@
-"""Data sets that are drawn from a known truth: what a method finds can be compared with what is there.
+"""Data sets drawn from known models, with which the result of a method can be compared.
 
 ``synthetic_convex``: FedDyn's logistic regression problem (Acar et al., "Federated Learning Based on Dynamic
 Regularization", ICLR 2021, arXiv 2111.04263, appendix A.1.1). ``mixed_regression``: IFCA's mixture of linear
@@ -15,7 +15,7 @@ from fedflow.settings import Settings, option
 
 
 class ConvexOptions(Settings):
-    """What differs between the devices of ``synthetic_convex``, one thing at a time."""
+    """What differs between the devices of ``synthetic_convex``: one property at a time."""
 
     section = "data"
     heterogeneity: str = option(
@@ -26,10 +26,10 @@ class ConvexOptions(Settings):
     devices: int = option(20, "devices", symbol="m", ge=1, source="A.1.1")
     features: int = option(30, "length of an input", symbol="d", ge=1, source="A.1.1")
     classes: int = option(5, "classes", symbol="K", ge=2, source="A.1.1")
-    samples: int = option(200, "samples of a device; with sizes: their median", ge=1, source="A.1.1")
-    gamma1: float = option(1.0, "variance of the device's mean parameter mu_i", ge=0, source="a guess")
-    gamma2: float = option(1.0, "variance of the device's mean input beta_i", ge=0, source="a guess")
-    gamma3: float = option(1.0, "standard deviation of a device's log size", ge=0, source="a guess")
+    samples: int = option(200, "samples of a device; for sizes: their median", ge=1, source="A.1.1")
+    gamma1: float = option(1.0, "variance of the mean parameter mu_i of a device", ge=0, source="a guess")
+    gamma2: float = option(1.0, "variance of the mean input beta_i of a device", ge=0, source="a guess")
+    gamma3: float = option(1.0, "standard deviation of the log size of a device", ge=0, source="a guess")
     seed: int = option(0, "seed of all draws", ge=0)
 
 
@@ -38,7 +38,7 @@ class RegressionOptions(Settings):
 
     section = "data"
     clients: int = option(100, "clients", symbol="m", ge=1, grid=(50, 100, 200, 400, 800))
-    groups: int = option(2, "groups of clients with one model each", symbol="k", ge=1, grid=(2, 4))
+    groups: int = option(2, "groups of clients, one true model each", symbol="k", ge=1, grid=(2, 4))
     dimension: int = option(1000, "length of an input", symbol="d", ge=1, source="section 6")
     scale: float = option(
         1.0, "size of the entries of the true models", symbol="r", gt=0, grid=(0.1, 0.25, 0.5, 0.75, 1)
@@ -47,13 +47,13 @@ class RegressionOptions(Settings):
         0.1, "standard deviation of the noise", symbol="sigma", ge=0, grid=(0, 0.1, 0.2, 0.4)
     )
     samples: int = option(
-        100, "samples of a client, as many for testing", symbol="n", ge=1, grid=(50, 100, 200)
+        100, "training samples of a client, and test samples", symbol="n", ge=1, grid=(50, 100, 200)
     )
     seed: int = option(0, "seed of all draws", ge=0)
 
     def validate(self) -> None:
         if self.groups > self.clients:
-            raise BadInput("data.groups", self.groups, f"at most {self.clients}, the clients")
+            raise BadInput("data.groups", self.groups, f"at most {self.clients}, the number of clients")
 
 
 def synthetic_convex(options: ConvexOptions) -> RawData:
@@ -61,11 +61,11 @@ def synthetic_convex(options: ConvexOptions) -> RawData:
 
     Device i: mu_i ~ N(0, gamma1), entries of theta_i [K, d] and b_i [K] ~ N(mu_i, 1), beta_i ~ N(0, gamma2),
     entries of nu_i [d] ~ N(beta_i, 1), x ~ N(nu_i, diag(j^-1.2)), y = argmax(theta_i x + b_i), and
-    n_i = floor of lognormal(log(samples + 0.001), gamma3), at least 1. What ``heterogeneity`` does not name
-    is equal: theta, b ~ N(0, 1) once for all, nu_i = 0, n_i = samples.
+    n_i = floor of lognormal(log(samples + 0.001), gamma3), at least 1. All other
+    properties are equal: theta, b ~ N(0, 1) shared by all, nu_i = 0, n_i = samples.
 
-    The paper gives no values of gamma: 1 is a guess. gamma1 changes no label, since mu_i adds the same number
-    to all K scores. Variances are as in the paper; the standard deviation gamma3 is as in the authors' code.
+    The paper gives no values of gamma: 1 is a guess. gamma1 changes no label, because mu_i adds the same
+    number to all K scores. The variances are the paper's; the standard deviation gamma3 is that of the code.
     """
     differs = options.heterogeneity
     shape = options.classes, options.features
@@ -95,7 +95,7 @@ def synthetic_convex(options: ConvexOptions) -> RawData:
 def mixed_regression(options: RegressionOptions) -> RawData:
     """Features [m n, d] float32 and targets [m n] float32, columns ``user`` and ``group``.
 
-    The groups are consecutive blocks of clients (as equal as can be). For a client of group j:
+    The groups are consecutive blocks of clients, of nearly equal size. For a client of group j:
     x ~ N(0, I), y = <x, theta_j> + N(0, sigma^2), with theta_j of `true_models`. The test split holds n fresh
     samples of each client.
     """
@@ -118,6 +118,6 @@ def mixed_regression(options: RegressionOptions) -> RawData:
 
 
 def true_models(options: RegressionOptions) -> np.ndarray:
-    """The true models theta [k, d] of ``mixed_regression``: every entry is 0 or r with equal chance."""
+    """The true models theta [k, d] of ``mixed_regression``: every entry is 0 or r with probability 1/2."""
     rng = generator(options.seed, "data.mixed_regression.models")
     return options.scale * rng.integers(0, 2, (options.groups, options.dimension))

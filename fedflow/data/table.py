@@ -20,22 +20,22 @@ class TableOptions(Settings):
     section = "data"
     target: str = option(doc="column to predict")
     task: str = option("classification", "kind of target", choices=("classification", "regression"))
-    user: str | None = option(None, "column that says whose sample it is; kept as `user`")
-    columns: list[str] = option(factory=list, doc="other columns that are kept as facts, such as attributes")
-    features: list[str] | None = option(None, "numeric input columns; nothing = all that have no other use")
-    split: str | None = option(None, "column that says train or test; nothing = a random split")
-    test_share: float = option(0.2, "share of the random test set, class by class", gt=0, lt=1)
+    user: str | None = option(None, "column with the user of each sample; kept as `user`")
+    columns: list[str] = option(factory=list, doc="further columns to keep as facts, such as attributes")
+    features: list[str] | None = option(None, "numeric input columns; null = all without another use")
+    split: str | None = option(None, "column with train or test; null = a random split")
+    test_share: float = option(0.2, "share of the random test set, in each class", gt=0, lt=1)
     seed: int = option(0, "seed of the random split", ge=0)
 
     def validate(self) -> None:
-        seen = {"user"} if self.user not in (None, "user") else set()  # a fact of this name would hide it
+        seen = {"user"} if self.user not in (None, "user") else set()  # a fact of that name would hide it
         for field, name in self.uses():
             if name in seen:
-                raise BadInput(f"data.{field}", name, "a column that has no other use")
+                raise BadInput(f"data.{field}", name, "a column without another use")
             seen.add(name)
 
     def uses(self) -> list[tuple[str, str]]:
-        """Every column that is named, after the field that names it."""
+        """All named columns, each preceded by the field that names it."""
         named = [("target", self.target), ("user", self.user), ("split", self.split)]
         named += [("columns", name) for name in self.columns]
         named += [("features", name) for name in self.features or []]
@@ -45,11 +45,11 @@ class TableOptions(Settings):
 def read_table(path: Path, options: TableOptions) -> RawData:
     """Features [n, d] float32, labels [n] numbered in the order of the classes, or real targets [n].
 
-    Features are standardised with mean and standard deviation of the training rows (0 where a column is
-    constant there). Rows keep their order. Columns of whole numbers are kept as they are, ``user`` and text
-    are numbered in order. An empty cell is a missing value; "NA" or "None" is one in a column of numbers, and
-    text in a column of text. Raises `BadInput` for a column that is missing or has the wrong type,
-    `FedflowError` for a file that cannot be read and for missing values.
+    Features are standardised with the mean and standard deviation of the training rows (0 if a column is
+    constant there). Rows keep their order. Columns of whole numbers are unchanged, ``user`` and text are
+    numbered in sorted order. An empty cell is a missing value; "NA" or "None" is missing in a column of
+    numbers, and text in a column of text. Raises `BadInput` for a column that is missing or has the wrong
+    type, `FedflowError` for a file that cannot be read and for missing values.
     """
     import pandas as pd
 
@@ -78,7 +78,7 @@ def read_table(path: Path, options: TableOptions) -> RawData:
 
 
 def _read_csv(path: Path) -> "pd.DataFrame":
-    """The table with text as it is written, and every column name as in the first line."""
+    """The table with its text unchanged, and the column names of the first line."""
     import pandas as pd
 
     names = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].tolist()
@@ -93,7 +93,7 @@ def _read_csv(path: Path) -> "pd.DataFrame":
 
 
 def _features(table: "pd.DataFrame", options: TableOptions, path: Path) -> list[str]:
-    """The input columns; every column that the options name must be there, and these be numbers."""
+    """The numeric input columns; every column that the options name must exist."""
     numeric = list(map(str, table.select_dtypes(["number", "bool"])))
     for field, name in options.uses():
         there = numeric if field == "features" else list(map(str, table.columns))
@@ -110,7 +110,7 @@ def _features(table: "pd.DataFrame", options: TableOptions, path: Path) -> list[
 
 
 def _need_whole(table: "pd.DataFrame", path: Path) -> None:
-    """Every value is there, and finite."""
+    """Refuse missing and infinite values."""
     for name, column in table.items():
         missing = column.isna() | column.isin([np.inf, -np.inf])
         if missing.any():
@@ -129,12 +129,14 @@ def _targets(table: "pd.DataFrame", options: TableOptions) -> tuple[np.ndarray, 
             raise BadInput("data.target", options.target, "a numeric column, for task: regression")
         return column.to_numpy(np.float32), ()
     if column.dtype.kind == "f" and (column % 1 != 0).any():
-        raise BadInput("data.target", options.target, "text or whole numbers; real ones are task: regression")
+        raise BadInput(
+            "data.target", options.target, "text or whole numbers; real ones need task: regression"
+        )
     return _codes(column.astype(np.int64) if column.dtype.kind == "f" else column)
 
 
 def _test_rows(table: "pd.DataFrame", options: TableOptions, y: np.ndarray, path: Path) -> np.ndarray:
-    """Which rows are for testing, bool [n]; both parts have some."""
+    """Which rows are test rows, bool [n]; neither part is empty."""
     test = np.zeros(len(y), bool)
     if options.split is not None:
         split = table[options.split].astype(str)
@@ -153,7 +155,7 @@ def _test_rows(table: "pd.DataFrame", options: TableOptions, y: np.ndarray, path
 
 
 def _codes(column: "pd.Series", keep_numbers: bool = False) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Whole numbers [n], and what they mean: the place of each value among the sorted ones."""
+    """The rank of each value among the sorted distinct ones [n], and these values."""
     if keep_numbers and column.dtype.kind in "biu":
         return column.to_numpy(np.int64), ()
     comparable = column if column.dtype.kind in "biuf" else column.astype(str)

@@ -1,7 +1,7 @@
-"""Data sets in torchvision's own layout below the data root, downloaded there if they are missing.
+"""Data sets in torchvision's own layout below the data root, downloaded if they are missing.
 
-torchvision's checksums are kept. CIFAR is read from the authors' binary release instead of the
-pickled one that torchvision uses. A stalled connection ends after `TIMEOUT` seconds.
+torchvision's checksums apply. CIFAR is read from the authors' binary release, not from the pickled one that
+torchvision uses. A stalled connection ends after `TIMEOUT` seconds.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from fedflow.errors import FedflowError
 TIMEOUT = 20.0  # seconds without a byte
 
 CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
-CIFAR_FILES = {  # archive, MD5, label bytes a record (the last one is the class), training and test members
+CIFAR_FILES = {  # archive, MD5, label bytes per record (the last is the class), training and test members
     "cifar10": (
         "cifar-10-binary.tar.gz",
         "c32a1d4ab5d03f1284b67883e8d87530",
@@ -40,7 +40,7 @@ CIFAR_FILES = {  # archive, MD5, label bytes a record (the last one is the class
 
 @contextlib.contextmanager
 def bounded_download() -> Iterator[None]:
-    """Bound every wait on the network, and keep torchvision's messages off standard output."""
+    """Limit every wait for the network, and keep torchvision's messages off standard output."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(TIMEOUT)
     try:
@@ -68,7 +68,7 @@ def emnist(split: str) -> Callable[[Path], RawData]:
 
 
 def usps(root: Path) -> RawData:
-    """USPS from the LIBSVM files; values in [-1, 1] become 0..255, cut to whole numbers."""
+    """USPS from the LIBSVM files; values in [-1, 1] become 0..255, truncated."""
     from torchvision import datasets
 
     return _pair(datasets.USPS, root, {"train": True}, {"train": False})
@@ -100,7 +100,9 @@ def cifar(name: str) -> Callable[[Path], RawData]:
             download_url(CIFAR_URL + archive, root, archive, md5)
         with path.open("rb") as file:
             if hashlib.file_digest(file, "md5").hexdigest() != md5:
-                raise FedflowError(f"{path}: wrong checksum, expected MD5 {md5}; remove it to download anew")
+                raise FedflowError(
+                    f"{path}: wrong checksum, expected MD5 {md5}; remove it for a new download"
+                )
         with tarfile.open(path) as tar:
             return RawData(*_records(tar, train, labels), *_records(tar, test, labels))
 

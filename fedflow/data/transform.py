@@ -1,4 +1,4 @@
-"""From the samples of a source to those that are stored: what the fields of `DatasetParams` do."""
+"""What the fields of `DatasetParams` do to the samples of a source before they are stored."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,25 +8,25 @@ import numpy as np
 
 from fedflow.data import images
 from fedflow.data.files import SPLITS, Column, RawData
-from fedflow.data.params import FOR_IMAGES, DatasetParams
+from fedflow.data.params import FOR_IMAGES, DatasetParams, within
 from fedflow.data.sources import SOURCES
 from fedflow.errors import BadInput, FedflowError
 from fedflow.seeding import generator
 
 
 def transformed(params: DatasetParams, root: Path | str | None = None) -> RawData:
-    """The samples of one entry of ``data``, with everything done to them that it asks for.
+    """The samples of one entry of ``data``, processed as its fields say.
 
-    Images have normalisation constants, as ``normalise`` says. "source": those of the source, else those of
-    all its training images as they are read; "train": those of the training images that are kept, before they
-    are resized or padded. Computed ones are of every domain apart where there is a column ``domain``.
+    Images get the normalisation constants that ``normalise`` names. "source": those of the source, or else
+    computed from all its training images as read; "train": computed from the training images that are kept,
+    before they are resized or padded. With a column ``domain``, they are computed for each domain.
     Raises `FedflowError` if the source cannot be read, `BadInput` for what cannot be done to its samples.
     """
-    raw = SOURCES[params.source].load(root, params.path, params.options)
+    raw = SOURCES[params.source].load(root, params.path, params.options, _parts(params, root))
     if raw.kind != "images":
         for name in FOR_IMAGES:
             if (value := getattr(params, name)) and value != "source":
-                raise BadInput(f"data.{name}", value, f"nothing: {params.title} holds {raw.kind}, no images")
+                raise BadInput(f"data.{name}", value, f"its default: {params.title} holds {raw.kind}")
         return _limited(_kept(raw, params), params)
     if params.normalise == "source":
         raw = _with_constants(raw, params)
@@ -36,8 +36,17 @@ def transformed(params: DatasetParams, root: Path | str | None = None) -> RawDat
     return _drawn(raw, params)
 
 
+def _parts(params: DatasetParams, root: Path | str | None) -> list[tuple[str, RawData]]:
+    """Title and samples of every part of a mix; empty for other sources."""
+    parts = []
+    for i, entry in enumerate(params.entries):
+        with within(f"data.parts[{i}]"):
+            parts.append((entry.title, transformed(entry, root)))
+    return parts
+
+
 def _with_constants(raw: RawData, params: DatasetParams) -> RawData:
-    """Those of the source, or else of its training images."""
+    """With the constants of the source, or else those of its training images."""
     origin = SOURCES[params.source]
     if raw.mean:
         return raw
@@ -47,7 +56,7 @@ def _with_constants(raw: RawData, params: DatasetParams) -> RawData:
 
 
 def _normalised(raw: RawData, params: DatasetParams) -> RawData:
-    """With other constants than the source's."""
+    """With constants other than those of the source."""
     channels, chosen = 3 if raw.x_train.ndim == 4 else 1, params.normalise
     if chosen == "train":
         return _computed(raw, params)
@@ -60,7 +69,7 @@ def _normalised(raw: RawData, params: DatasetParams) -> RawData:
 
 
 def _computed(raw: RawData, params: DatasetParams) -> RawData:
-    """Those of its training images, of every domain apart."""
+    """With constants computed from the training images, for each domain."""
     domain = raw.columns.get("domain")
     if domain is None:
         mean, std = images.mean_and_std(raw.x_train)
@@ -75,25 +84,25 @@ def _computed(raw: RawData, params: DatasetParams) -> RawData:
 
 
 def _kept(raw: RawData, params: DatasetParams) -> RawData:
-    """Samples of `keep_labels` only."""
+    """Only the samples of ``keep_labels``."""
     wanted, classes = params.keep_labels, len(raw.classes)
     if not wanted:
         return raw
     if not classes or raw.kind == "tokens":
-        raise BadInput("data.keep_labels", wanted, f"nothing: {params.title} has no class labels")
+        raise BadInput("data.keep_labels", wanted, f"an empty list: {params.title} has no class labels")
     if max(wanted) >= classes:
         raise BadInput("data.keep_labels", wanted, f"labels 0..{classes - 1}, those of {params.title}")
     number = np.full(classes, -1)
     number[wanted] = np.arange(len(wanted))
     raw = _chosen(raw, *(np.flatnonzero(number[y] >= 0) for y in (raw.y_train, raw.y_test)))
     if not (len(raw.y_train) and len(raw.y_test)):
-        raise BadInput("data.keep_labels", wanted, "labels that training and test samples have")
+        raise BadInput("data.keep_labels", wanted, "labels that occur in both training and test samples")
     names = tuple(raw.classes[label] for label in wanted)
     return replace(raw, y_train=number[raw.y_train], y_test=number[raw.y_test], classes=names)
 
 
 def _limited(raw: RawData, params: DatasetParams) -> RawData:
-    """At most so many samples of each split."""
+    """At most ``train_limit`` and ``test_limit`` samples."""
     limits = {"train": params.train_limit, "test": params.test_limit}
     if limits == {"train": None, "test": None}:
         return raw
@@ -113,7 +122,7 @@ def _stratified(y: np.ndarray, limit: int, seed: int, split: str) -> np.ndarray:
     """
     classes = np.unique(y)
     if limit < len(classes):
-        raise BadInput(f"data.{split}_limit", limit, f"at least {len(classes)}, one sample a class")
+        raise BadInput(f"data.{split}_limit", limit, f"at least {len(classes)}, one sample per class")
     rank = np.empty(len(y))
     for label in classes:
         members = np.flatnonzero(y == label)
@@ -132,7 +141,7 @@ def _chosen(raw: RawData, train: np.ndarray, test: np.ndarray) -> RawData:
 
 
 def _drawn(raw: RawData, params: DatasetParams) -> RawData:
-    """What is done to images one by one."""
+    """Resized, padded, in colour and rotated, as the fields say."""
 
     def each(change: Callable[[np.ndarray], np.ndarray]) -> RawData:
         return replace(raw, x_train=change(raw.x_train), x_test=change(raw.x_test))
@@ -142,19 +151,19 @@ def _drawn(raw: RawData, params: DatasetParams) -> RawData:
         raw = each(lambda x: images.resized(x, side, params.crop))
     raw = each(lambda x: images.padded(x, params.pad))
     if params.channels == 1 and colour:
-        raise BadInput("data.channels", 1, f"3 or nothing; the images of {params.title} are in colour")
+        raise BadInput("data.channels", 1, f"3 or null; the images of {params.title} are in colour")
     if params.channels == 3 and not colour:
         raw = replace(each(images.coloured), mean=images.repeated(raw.mean), std=images.repeated(raw.std))
     return _turned(raw, params.rotations) if params.rotations else raw
 
 
 def _turned(raw: RawData, angles: list[int]) -> RawData:
-    """Every image once at each angle, and the column ``rotation``."""
+    """Every image at each angle, with the column ``rotation``."""
     height, width = raw.x_train.shape[1:3]
     if height != width and {90, 270} & set(angles):
         raise BadInput("data.rotations", angles, f"0 and 180 only, for images of {height}x{width} pixels")
     if "rotation" in raw.columns:
-        raise BadInput("data.rotations", angles, "nothing: the data have a column 'rotation' already")
+        raise BadInput("data.rotations", angles, "an empty list: the data already have a column 'rotation'")
     times, names = len(angles), tuple(map(str, angles))
     columns = {
         name: Column(np.tile(column.train, times), np.tile(column.test, times), column.names)

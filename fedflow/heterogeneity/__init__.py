@@ -1,22 +1,17 @@
-"""How different the data of clients are: subspace angles, distances of distributions, comparisons."""
+"""How much the data of clients differ: subspace angles and distances of distributions."""
 
 from fedflow.heterogeneity.classes import class_proximity, class_super_clusters
-from fedflow.heterogeneity.compare import MEASURES, Comparison, compare, draw, table
 from fedflow.heterogeneity.hierarchy import LINKAGES, clusters, cut, cut_into, largest_gap, merge, sweep
 from fedflow.heterogeneity.subspace import MODES, extend, principal_angles, proximity, signature
 
 __all__ = [
     "LINKAGES",
-    "MEASURES",
     "MODES",
-    "Comparison",
     "class_proximity",
     "class_super_clusters",
     "clusters",
-    "compare",
     "cut",
     "cut_into",
-    "draw",
     "extend",
     "largest_gap",
     "merge",
@@ -24,5 +19,4 @@ __all__ = [
     "proximity",
     "signature",
     "sweep",
-    "table",
 ]

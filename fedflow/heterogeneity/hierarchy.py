@@ -1,9 +1,9 @@
 """Agglomerative clustering of a matrix of dissimilarities, cut at a threshold.
 
-Start with every item alone; while the closest two clusters are at most ``beta`` apart, merge them.
-Distances between clusters: the smallest (``single``), the largest (``complete``), the mean over all pairs
-of members (``upgma``), or the plain mean of the two rows that were merged, whatever their sizes
-(``wpgma``, the "average" of the released PACFL). SciPy's algorithm and its order among ties.
+Every item starts as a cluster; the closest two clusters merge while their distance is at most ``beta``. The
+distance of two clusters is the smallest (``single``), the largest (``complete``) or the mean (``upgma``) over
+all pairs of members, or the unweighted mean of the two rows that were merged (``wpgma``, the "average" of the
+released PACFL). The algorithm and its order of ties are SciPy's.
 """
 
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ def merge(dissimilarity: np.ndarray, method: str = "wpgma") -> np.ndarray:
 
 
 def cut(tree: np.ndarray, beta: float) -> np.ndarray:
-    """Cluster of every item [N] when merges up to height ``beta`` are made, numbered by first member."""
-    return _numbered(fcluster(tree, beta, "distance")) if len(tree) else np.zeros(1, dtype=np.int64)
+    """Cluster of every item [N] after all merges up to height ``beta``, numbered by first member."""
+    return renumbered(fcluster(tree, beta, "distance")) if len(tree) else np.zeros(1, dtype=np.int64)
 
 
 def cut_into(tree: np.ndarray, number: int) -> np.ndarray:
@@ -63,15 +63,15 @@ def sweep(tree: np.ndarray, betas: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 def largest_gap(tree: np.ndarray) -> float:
-    """The threshold in the middle of the largest gap between consecutive merge heights, the first on ties."""
+    """The middle of the largest gap between consecutive merge heights; the first one on ties."""
     if len(tree) < 2:
-        raise BadInput("items", len(tree) + 1, "at least 3, so that there is a gap between two merges")
+        raise BadInput("items", len(tree) + 1, "at least 3: a gap needs two merges")
     heights = tree[:, 2]
     at = int(np.diff(heights).argmax())
     return float(heights[at : at + 2].mean())
 
 
-def _numbered(labels: np.ndarray) -> np.ndarray:
-    """The same clusters, numbered 0, 1, ... in the order in which they first appear."""
+def renumbered(labels: np.ndarray) -> np.ndarray:
+    """The same clusters, numbered 0, 1, ... by first member."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse]

@@ -1,10 +1,10 @@
-"""How many clusters: tight ones are merged, wide ones split (Zhang et al., FedAC, 2024, Algorithm 3).
+"""The number of clusters: tight clusters merge, wide ones split (Zhang et al., FedAC, 2024, Algorithm 3).
 
-G = intra / inter of a cluster is the mean squared distance of its members to their centroid, over that of the
-centroid to the other ones. One cluster of everybody has none: nan.
+G = intra / inter of a cluster is the mean squared distance of its members to their centroid, divided by that
+of the centroid to the other centroids. It is nan for a single cluster.
 
-G alone does not tell whether a cluster holds several groups: it also depends on how long and how strongly
-members were pulled to their centroid. `apart` does not, since the pull moves both halves alike.
+G alone does not show whether a cluster holds several groups: it also depends on how long and how strongly
+members were pulled to their centroid. `separation` does not, because the pull moves both halves equally.
 """
 
 import numpy as np
@@ -13,8 +13,10 @@ from torch import Tensor
 
 from fedflow.heterogeneity.centres import k_means
 
-APART = 5.0  # on digits halves of one group or an IID federation have 0.7 to 4, of two groups 15, of three 9
-MANY = 30  # more points make any difference significant: beyond, only the share of the variance counts
+SEPARATED = (
+    5.0  # on digits, halves of one group (or of IID clients) have 0.7 to 4, of two groups 15, of three 9
+)
+MANY = 30  # with more points any difference is significant: then only the share of the variance counts
 
 
 def centroids(points: Tensor, clusters: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,7 +33,7 @@ def spread(points: Tensor, clusters: Tensor, centres: Tensor) -> tuple[Tensor, T
 
 
 def merged(clusters: Tensor, g: Tensor, centres: Tensor, below: float) -> Tensor | None:
-    """Clusters [N] after that with the smallest G has joined the nearest; None if none is ``below``."""
+    """Clusters [N] after the one with the smallest G has joined the nearest; None if no G is ``below``."""
     if not (g < below).any():
         return None
     k = int(g.nan_to_num(torch.inf).argmin())
@@ -48,29 +50,31 @@ def split(
     above: float | None,
     rng: np.random.Generator,
 ) -> Tensor | None:
-    """Clusters [N] after that with the largest G is split; None if none is ``above``.
+    """Clusters [N] after the one with the largest G is split by 2-means of ``features`` [N, q]; else None.
 
-    By 2-means of the ``features`` [N, q]; one whose members are all the same there leaves it to the next.
-    Without ``above`` so does one whose G is 1 or more, as clusters are then no farther apart than members,
-    and one whose halves are not `apart` as ``points`` [N, F] or have one member, which would be merged again.
+    Only clusters with G ``above`` qualify, and those with at least two distinct feature vectors. If ``above``
+    is None, G must be below 1 (otherwise clusters are no farther apart than members), both halves need two
+    members (a single one would be merged again), and their `separation` as ``points`` [N, F] must be large.
     """
     low, high = (0.0, 1.0) if above is None else (above, np.inf)
     for k in g.argsort(descending=True).tolist():
         members = clusters == k
-        sized = low < g[k] < high or g[k] == np.inf  # that of a single cluster that may be split
+        sized = low < g[k] < high or g[k] == np.inf  # inf: a single cluster that may be split
         if not sized or len(features[members].unique(dim=0)) < 2:
             continue
         halves, _ = k_means(features[members], 2, rng)
-        if above is not None or (min(halves.bincount()) > 1 and apart(points[members], halves) > APART):
+        if above is not None or (
+            min(halves.bincount()) > 1 and separation(points[members], halves) > SEPARATED
+        ):
             return clusters.masked_scatter(members, torch.where(halves == 0, k, len(g)))
     return None
 
 
-def apart(points: Tensor, halves: Tensor) -> float:
-    """Variance of ``points`` [n, F] between two ``halves`` [n] over that within, n > 2: about 1 by chance.
+def separation(points: Tensor, halves: Tensor) -> float:
+    """Variance of ``points`` [n, F] between two ``halves`` [n] divided by that within; about 1 by chance.
 
-    The pseudo F statistic of Calinski and Harabasz, "A dendrite method for cluster analysis", 1974; of more
-    than ``MANY`` points that of as many.
+    The pseudo F statistic of Calinski and Harabasz, "A dendrite method for cluster analysis", 1974. n > 2; if
+    n exceeds ``MANY``, that of ``MANY`` points.
     """
     parts = [points[halves == half].double() for half in (0, 1)]
     within = sum((part - part.mean(0)).square().sum() for part in parts)

@@ -1,8 +1,8 @@
-"""Which clients are related: k-means signatures of their data, distances between these, and a graph.
+"""Related clients: k-means signatures of their data, the distances of these, and a graph.
 
 Source: Jamali-Rad, Abdizadeh, Singh, "Federated Learning with Taskonomy for Non-IID Data", Algorithm 2, and
-code github.com/hjraad/FLT. A signature is the k means [k, e] of a client's samples, which are embedded
-vectors; clients are as far apart as their signatures, and related below a threshold gamma.
+code github.com/hjraad/FLT. A signature is the k means [k, e] of a client's embedded samples. Two
+clients are related if the distance of their signatures is below a threshold gamma.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.centres import k_means
-from fedflow.heterogeneity.hierarchy import _numbered, cut_into
+from fedflow.heterogeneity.hierarchy import cut_into, renumbered
 
 DISTANCES = ("matching", "matching_sq", "min_pair")
 REDUCERS = ("none", "pca", "umap", "tsne")
@@ -29,11 +29,11 @@ def signature(points: Tensor, k: int, rng: np.random.Generator) -> Tensor:
 
 
 def reduce(points: np.ndarray, reducer: str, dimensions: int, rng: np.random.Generator) -> np.ndarray:
-    """``points`` [n, e] in so many dimensions: [n, u]; themselves without a reducer.
+    """``points`` [n, e] reduced to ``dimensions`` [n, u]; unchanged if ``reducer`` is "none".
 
-    UMAP and t-SNE have their libraries' defaults, but no more neighbours than there are. UMAP embeds the
-    points as it fits them (``fit_transform``); the code of FLT fits all means too, but then passes each
-    client's through ``transform``, which places them a little differently.
+    UMAP and t-SNE use their libraries' defaults, with neighbours limited to the points there are. UMAP fits
+    and embeds all points at once (``fit_transform``); FLT's code fits all means too, but then passes those of
+    each client through ``transform``, which gives slightly different places.
     """
     if reducer == "none":
         return points
@@ -62,23 +62,23 @@ def reduce(points: np.ndarray, reducer: str, dimensions: int, rng: np.random.Gen
 
 
 def distances(signatures: Sequence[np.ndarray], distance: str = "matching") -> np.ndarray:
-    """A [N, N], symmetric with a zero diagonal, of signatures [k_i, u].
+    """Distances [N, N] of all signatures [k_i, u], symmetric with a zero diagonal.
 
     =============== ================================================================================
-    ``matching``    sqrt(sum of squared distances of the cheapest one-to-one pairs) / min(k_i, k_j): as the
-                    authors' code, and what their tables need
+    ``matching``    sqrt(sum of squared distances of the cheapest one-to-one pairs) / min(k_i, k_j): as in
+                    the authors' code and their tables
     ``matching_sq`` the same without the root
-    ``min_pair``    the closest pair: as the paper prints it
+    ``min_pair``    the closest pair: as printed in the paper
     =============== ================================================================================
     """
     if distance not in DISTANCES:
         raise BadInput("distance", distance, f"one of {', '.join(DISTANCES)}")
     ends = np.cumsum([len(z) for z in signatures])
-    points, apart = np.concatenate(signatures), np.zeros((len(signatures),) * 2)
+    points, upper = np.concatenate(signatures), np.zeros((len(signatures),) * 2)
     for i, z in enumerate(signatures[:-1]):
         squares = np.split(cdist(z, points[ends[i] :], "sqeuclidean"), ends[i + 1 : -1] - ends[i], axis=1)
-        apart[i, i + 1 :] = [between(block, distance) for block in squares]
-    return apart + apart.T
+        upper[i, i + 1 :] = [between(block, distance) for block in squares]
+    return upper + upper.T
 
 
 def between(squares: np.ndarray, distance: str) -> float:
@@ -89,43 +89,43 @@ def between(squares: np.ndarray, distance: str) -> float:
     return float((np.sqrt(total) if distance == "matching" else total) / min(squares.shape))
 
 
-def gap(a: np.ndarray) -> float:
-    """The threshold in the middle of the largest gap between the distances ``a`` [N, N], the first on ties.
+def largest_gap(distances: np.ndarray) -> float:
+    """The middle of the largest gap between sorted ``distances`` [N, N]; the first one on ties.
 
-    Without any gap, because all are equal, it is infinite: nothing tells clients apart.
+    Infinite if there is no gap because all distances are equal: then all clients are related.
     """
-    known = np.sort(a[np.triu_indices(len(a), 1)])
+    known = np.sort(distances[np.triu_indices(len(distances), 1)])
     steps = np.diff(known)
     at = int(steps.argmax()) if len(steps) else 0
     return float(known[at : at + 2].mean()) if len(steps) and steps[at] else np.inf
 
 
-def graph(a: np.ndarray, gamma: float) -> np.ndarray:
-    """Who is related [N, N], bool: those less than ``gamma`` apart, and everybody to itself."""
-    return (a < gamma) | np.eye(len(a), dtype=bool)
+def graph(distances: np.ndarray, gamma: float) -> np.ndarray:
+    """The adjacency matrix [N, N], bool: True for distances below ``gamma``, and on the diagonal."""
+    return (distances < gamma) | np.eye(len(distances), dtype=bool)
 
 
-def alike(related: np.ndarray) -> np.ndarray:
-    """A number for every client [N], the same for those with the same row in the graph [N, N]."""
-    return _numbered(np.unique(related, axis=0, return_inverse=True)[1].reshape(-1))
+def equal_rows(adjacency: np.ndarray) -> np.ndarray:
+    """A number for every client [N], shared by clients with equal rows of the adjacency matrix [N, N]."""
+    return renumbered(np.unique(adjacency, axis=0, return_inverse=True)[1].reshape(-1))
 
 
-def disjoint(related: np.ndarray, number: int | None = None, leaf_order: bool = False) -> np.ndarray:
-    """Cluster of every client [N] of a graph ``related`` [N, N], numbered by first member.
+def disjoint(adjacency: np.ndarray, number: int | None = None, leaf_order: bool = False) -> np.ndarray:
+    """Cluster of every client [N] of an adjacency matrix [N, N], numbered by first member.
 
-    Ward's clustering of its rows, down to so many clusters; without a number the connected components.
-    ``leaf_order`` repeats a fault of the authors' code: the i-th leaf of the tree gets client i's cluster.
+    ``number`` clusters by Ward's clustering of its rows; the connected components if that is None.
+    ``leaf_order`` reproduces a bug of the authors' code: the i-th leaf of the tree gets client i's cluster.
     """
     if number is None:
-        return connected_components(related, directed=False)[1].astype(np.int64)
-    tree = linkage(related.astype(np.float64), "ward") if len(related) > 1 else np.empty((0, 4))
+        return connected_components(adjacency, directed=False)[1].astype(np.int64)
+    tree = linkage(adjacency.astype(np.float64), "ward") if len(adjacency) > 1 else np.empty((0, 4))
     found = cut_into(tree, number)
     if leaf_order and len(tree):
-        found = _numbered(found[leaves_list(tree).argsort()])
+        found = renumbered(found[leaves_list(tree).argsort()])
     return found
 
 
-def decomposition_error(related: np.ndarray, assignment: np.ndarray) -> float:
-    """The share of edges of the graph [N, N], loops included, that run between clusters [N]."""
+def decomposition_error(adjacency: np.ndarray, assignment: np.ndarray) -> float:
+    """The share of edges of an adjacency matrix [N, N], loops included, between the clusters [N]."""
     across = assignment[:, None] != assignment
-    return float((related & across).sum() / related.sum())
+    return float((adjacency & across).sum() / adjacency.sum())

@@ -33,7 +33,7 @@ class Batch:
 
 
 Loss = Callable[[Tensor, Batch], Tensor]
-MANY = ("vectors", "scalars", "keep")  # what an `Update` has by name
+MANY = ("vectors", "scalars", "keep", "diagnostics")  # what an `Update` has by name
 
 
 class SGDState(NamedTuple):
@@ -63,7 +63,8 @@ class Update:
     """What a client sends up and keeps.
 
     ``vectors`` travel to the server and are averaged with ``weight`` within ``group`` (the cluster);
-    ``scalars`` travel too; ``keep`` becomes the client's own state.
+    ``scalars`` travel too; ``keep`` becomes the client's own state. ``diagnostics`` are scalars that are
+    recorded and not sent.
     """
 
     vectors: dict[str, Tensor]
@@ -71,6 +72,7 @@ class Update:
     group: Tensor
     scalars: dict[str, Tensor] = field(default_factory=dict)
     keep: dict[str, Tensor] = field(default_factory=dict)
+    diagnostics: dict[str, Tensor] = field(default_factory=dict)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Update":
         """The same with every tensor changed."""
@@ -88,7 +90,7 @@ class Client:
 
     Attributes: ``received`` and ``kept`` (name -> vector), ``samples`` (n_k, scalar tensor),
     ``mean_samples`` (mean of n_k over all N clients), ``lr`` (this round's client learning rate; a scalar
-    tensor in a cohort where rounds differ in it),
+    tensor in a cohort where rounds differ in it), ``phase`` (`Method.phase` of this round),
     ``times`` (in introductions: how long its download, epoch and upload take, tensor [3]),
     ``trained`` (the model that it holds after training: of the last `fit` or `full_step`, unless the
     method says which).
@@ -109,9 +111,10 @@ class Client:
         vmapped: bool = False,
         compiled: Gradient | None = None,
         selection: tuple[Tensor, Tensor | None] | None = None,  # positions, and which of them are real
+        phase: str = "",
     ) -> None:
         self.model, self.training, self.lr = model, training, lr
-        self.received, self.kept = received, kept
+        self.received, self.kept, self.phase = received, kept, phase
         self._examples, self._index, self._real, self._schedule = examples, index, real, schedule
         self._vmapped, self._compiled, self._selection = vmapped, compiled, selection
         self.samples = self._scalar(len(index) if real is None else real.sum())
@@ -267,6 +270,7 @@ class Client:
         group: Tensor | int = 0,
         scalars: Mapping[str, Tensor] | None = None,
         keep: Mapping[str, Tensor] | None = None,
+        diagnostics: Mapping[str, Tensor] | None = None,
         **vectors: Tensor,
     ) -> Update:
         """What this client sends up; ``weight`` defaults to its number of samples."""
@@ -276,6 +280,7 @@ class Client:
             group=self._scalar(group, torch.int64),
             scalars=dict(scalars or {}),
             keep=dict(keep or {}),
+            diagnostics=dict(diagnostics or {}),
         )
 
     def _total_loss(self, w: Tensor, index: Tensor, real: Tensor | None) -> Tensor:

@@ -4,12 +4,14 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedflow.data.examples import Examples
 from fedflow.local.client import Client
 from fedflow.local.training import LocalTraining
-from fedflow.methods.base import Method
+from fedflow.local.wire import message_bytes
+from fedflow.methods.base import Method, Round
 from fedflow.methods.registry import METHODS
 from fedflow.methods.tables import published_in
 from fedflow.models import build
@@ -52,14 +54,15 @@ def traffic(method: type[Method]) -> tuple[int, int]:
         FlatModel(lambda: build("lenet5", (3, 32, 32), 10)),
     )
     server = instance.setup(model, model.init)
-    received = instance.broadcast(server, 0)
+    round = Round(1, 1, training.lr, np.array([2]), model, None, np.random.default_rng)
+    received = instance.broadcast(round, server, 0)
     examples = Examples(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
     index = torch.arange(2)
     schedule = {stream: [index] for stream in instance.streams(training)}
     kept = instance.client_state(model, model.init(0))
     update = instance.local(Client(model, examples, training, 0.1, index, None, schedule, received, kept))
-    up = sum(v.numel() * v.element_size() for v in update.vectors.values()) + 4 * len(update.scalars)
-    return sum(v.numel() * v.element_size() for v in received.values()), up
+    up = message_bytes(update.vectors, len(update.scalars), method.masks)
+    return message_bytes(received), up
 
 
 def catalogue() -> str:

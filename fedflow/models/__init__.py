@@ -1,36 +1,18 @@
 """Network architectures by name, with the parameter counts that their papers give."""
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
-
-import torch
-from torch import nn
-
-from fedflow.errors import BadInput, unknown_name
 from fedflow.models.cnn import CNN
 from fedflow.models.lenet import LeNet5
 from fedflow.models.linear import Linear
 from fedflow.models.lstm import CharLSTM, StackedLSTM
 from fedflow.models.mlp import MLP
+from fedflow.models.registry import ARCHITECTURES, Architecture, build, describe, known_options
 from fedflow.models.resnet9 import ResNet9
 
-
-@dataclass(frozen=True)
-class Architecture:
-    """A named network: its class with fixed options, where it is used, and on which inputs it was counted."""
-
-    build: Callable[..., nn.Module]
-    about: str
-    options: dict[str, Any] = field(default_factory=dict)
-    shape: tuple[int, ...] = (3, 32, 32)
-    classes: int = 10
-
+__all__ = ["ARCHITECTURES", "Architecture", "build", "describe", "known_options"]
 
 MNIST = (1, 28, 28)
 
-ARCHITECTURES: dict[str, Architecture] = {
+ARCHITECTURES |= {
     "lenet5": Architecture(LeNet5, "LeNet-5 with ReLU and max pooling; clustered FL, curricula"),
     "lenet5_bn": Architecture(LeNet5, "LeNet-5 with BatchNorm; Sub-FedAvg pruning", {"batch_norm": True}),
     "resnet9": Architecture(ResNet9, "ResNet-9 with GroupNorm; CIFAR-100 of clustered FL", classes=100),
@@ -79,51 +61,3 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "linear": Architecture(Linear, "linear regression; IFCA on mixed regression", {}, (1000,), 1),
 }  # fmt: skip
-
-
-def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: Any) -> nn.Module:
-    """The named network for inputs of ``input_shape``: images (C, H, W), features (d,) or tokens (L,).
-
-    A network that takes tokens, whole numbers 0..num_classes-1, says so with ``tokens = True``.
-    Raises `BadInput` for an unknown name or option, and for inputs that do not fit, such as small images.
-    """
-    if name not in ARCHITECTURES:
-        raise unknown_name("model.name", name, ARCHITECTURES)
-    architecture = ARCHITECTURES[name]
-    for option in options:
-        if option not in known_options(name):
-            raise unknown_name(f"model.options.{option}", option, known_options(name))
-    try:
-        module = architecture.build(input_shape, num_classes, **(architecture.options | options))
-        with torch.no_grad():
-            kind = torch.int64 if getattr(module, "tokens", False) else torch.float32
-            module.eval()(torch.zeros(1, *input_shape, dtype=kind))
-    except (RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
-        inputs = f"{'images' if len(input_shape) == 3 else 'inputs'} {input_shape}"
-        raise BadInput("model.name", name, f"a network and options that fit {inputs} ({error})") from error
-    return module.train()
-
-
-def known_options(name: str) -> list[str]:
-    """The options that the named architecture takes."""
-    parameters = inspect.signature(ARCHITECTURES[name].build).parameters
-    return [p for p in parameters if p not in ("input_shape", "num_classes")]
-
-
-def describe() -> list[dict[str, Any]]:
-    """One row per architecture: name, what it is, and its parameter count on the inputs it was made for."""
-    rows = []
-    for name, entry in ARCHITECTURES.items():
-        module = build(name, entry.shape, entry.classes)
-        count = sum(p.numel() for p in module.parameters())
-        inputs = "x".join(map(str, entry.shape))
-        rows.append(
-            {
-                "name": name,
-                "about": entry.about,
-                "inputs": inputs,
-                "classes": entry.classes,
-                "parameters": f"{count:,}",
-            }
-        )
-    return rows

@@ -175,8 +175,13 @@ class FlatModel:
 
     @property
     def architecture(self) -> str:
-        """The network in words, layer by layer: equal for equal networks."""
-        return repr(self._template)
+        """The network in words: its layers and its options; equal for equal networks."""
+        return f"{self._template!r} {getattr(self._template, 'options', {})}"
+
+    @property
+    def modules(self) -> set[str]:
+        """The Python modules that define its layers."""
+        return {type(layer).__module__ for layer in self._template.modules()}
 
     @property
     def head_patterns(self) -> Sequence[str]:

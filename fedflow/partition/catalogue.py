@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,8 +12,6 @@ from fedflow.data import Column
 from fedflow.partition.after import difficulty, holdout, label_noise, newcomers
 from fedflow.partition.base import SCHEMES, Samples, Scheme
 from fedflow.partition.params import PartitionParams
-from fedflow.partition.partition import make_partition
-from fedflow.partition.picture import draw_labels
 from fedflow.settings import explain, markdown
 
 # What makes the picture of each scheme: parameters beside `clients: 20`.
@@ -151,14 +148,6 @@ def pictures() -> dict[str, dict[str, Any]]:
     """By name, the entry of ``partitions`` behind a picture; a scheme's first has the name of the scheme."""
     every = {name: (name, own) for name, own in EXAMPLES.items()} | MORE
     return {name: {"scheme": scheme, "clients": 20} | own for name, (scheme, own) in every.items()}
-
-
-def draw(folder: Path) -> None:
-    """Write all pictures, ``<name>.png``, on ten classes of 500 samples each."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, entry in pictures().items():
-        made = make_partition(PartitionParams.parse({"dataset": "ten classes"} | entry), toy_samples())
-        draw_labels(made, folder / f"{name}.png")
 
 
 def toy_samples() -> Samples:

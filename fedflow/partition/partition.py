@@ -11,8 +11,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
-from fedflow.data.files import reason
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import BadInput, FedflowError, reason
 from fedflow.partition.after.difficulty import by_difficulty
 from fedflow.partition.after.holdout import hold_out
 from fedflow.partition.after.label_noise import spoil
@@ -88,8 +87,8 @@ class Partition:
         return np.diff(self.offsets)
 
     @property
-    def participants(self) -> int:
-        """The number of clients that take part: all but the newcomers."""
+    def training_clients(self) -> int:
+        """The number of clients that train: all except the newcomers."""
         return len(self.offsets) - 1 - self.newcomers
 
     def train(self, client: int) -> np.ndarray:
@@ -145,16 +144,13 @@ class Partition:
         return {name: np.ascontiguousarray(array, np.int64) for name, array in present.items()}
 
     def save(self, folder: Path) -> None:
-        """Write the arrays, ``labels.png`` and ``summary.json`` (last); deterministic bytes."""
-        from fedflow.partition.picture import draw_labels
-
+        """Write the arrays, then ``summary.json``; deterministic bytes. Raises `FedflowError`."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / SUMMARY).unlink(missing_ok=True)  # never an old summary beside new arrays
             partial = folder / f"{FILE}.partial"
             save_file(self._arrays(), partial)
             partial.replace(folder / FILE)
-            draw_labels(self, folder / "labels.png")
             (folder / SUMMARY).write_text(json.dumps(self.summary(), indent=1) + "\n")
         except (OSError, SafetensorError) as error:
             raise FedflowError(
@@ -296,10 +292,10 @@ def _test_pools(
 
 
 def _validation_pools(held: Indices, own: Indices, labels: np.ndarray | None) -> tuple[Indices, Indices]:
-    """Test pools of the samples that participants held out, made as `_test_pools` makes them of the test set.
+    """Test pools of the samples that training clients held out, in place of those of `_test_pools`.
 
-    One per label where clients are tested by label (``labels`` [n]). Where the scheme or ``holdout`` makes
-    the pools, which held-out sample belongs to which is not known: clients with the same pools share theirs.
+    One per label if clients are tested by label (``labels`` [n]). If the scheme or ``holdout`` makes the
+    pools, held-out samples are not known to belong to one: clients with equal pools share theirs.
     """
     if labels is not None:
         everybody = np.sort(np.concatenate(held))

@@ -1,4 +1,4 @@
-"""Reading and checking the files of finished runs and of partitions. A bad file is named, in one line."""
+"""Reads and checks the files of finished runs and of partitions. An error names the file, in one line."""
 
 import json
 from collections.abc import Callable
@@ -11,23 +11,29 @@ import pandas as pd
 
 from fedflow.errors import FedflowError
 from fedflow.methods.base import Dissimilarity
+from fedflow.metrics.table import METRICS, diagnostics
 from fedflow.report.variants import named
 from fedflow.results import MARKER
 
 TEXT = ("partition", "method", "method_label", "dataset", "model", "settings", "data_hash", "partition_hash")
-WHOLE = ("seed", "rounds", "clients", "bytes_down", "bytes_up", "clusters", "failed_clients", "parameters")
-NUMBER = ("participation",)
-OPTIONAL = (  # a regression has no accuracy
-    "global_accuracy", "local_accuracy", "local_weighted", "local_variance", "local_std", "local_lowest",
-    "local_highest", "local_worst10", "local_best10", "local_gini",
-    "tuned_accuracy", "local_final_accuracy", "loss",
-    "rounds_to_target", "bytes_to_target", "target_accuracy", "ari", "nmi", "clustering_error",
-)  # fmt: skip
-NEWCOMERS = ("newcomer_accuracy", "newcomer_tuned_accuracy")  # only where some joined after the last round
-METRICS = TEXT + WHOLE + NUMBER + OPTIONAL
 SECTIONS = ("method", "training", "run", "model", "data", "partition")  # of params.json
 
-ROUNDS = ("round", "global_accuracy", "local_accuracy", "bytes_down", "bytes_up", "ari")
+ROUNDS = (
+    "round",
+    "global_accuracy",
+    "local_accuracy",
+    "bytes_down",
+    "bytes_up",
+    "ari",
+)
+ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
+    **dict.fromkeys(TEXT, (str,)),
+    **dict.fromkeys(("seed", "rounds", "clients"), (int,)),
+    **{metric.name: (int,) for metric in METRICS.values() if metric.required},
+    "parameters": (int,),
+    "participation": (int, float),
+}
+MEASURED = (int, float, type(None))  # its other entries; a regression has no accuracy
 CLIENTS = ("client", "samples", "local_accuracy", "cluster")
 
 
@@ -45,8 +51,13 @@ class Run:
     dissimilarity: Dissimilarity | None = None  # where the server compares clients
     stable_cluster_ids: bool = True  # whether a cluster has the same number in all of history
     variant: str = ""  # runs of the same method and variant are averaged
-    label: str = ""  # what a reader calls it
-    repeated: str = ""  # another folder with the same settings, data and seed, which is not shown
+    label: str = ""  # the name that is printed
+    repeated: str = ""  # another folder with the same settings, data and seed; it is not shown
+
+    @property
+    def diagnostics(self) -> list[str]:
+        """The names of the method's diagnostics, columns of ``rounds``."""
+        return diagnostics(self.rounds.columns)
 
     @property
     def partition(self) -> str:
@@ -68,7 +79,7 @@ class Run:
 
 @dataclass(frozen=True)
 class PartitionFacts:
-    """What ``summary.json`` says of a partition, and its picture of labels by client."""
+    """A partition's ``summary.json``, and its picture of labels by client."""
 
     name: str
     summary: dict[str, Any]
@@ -76,7 +87,7 @@ class PartitionFacts:
 
     @property
     def scheme(self) -> str:
-        """Name of the partition scheme, or nothing where the summary does not say."""
+        """Name of the partition scheme; empty if the summary does not have it."""
         return str((self.summary.get("params") or {}).get("scheme") or "")
 
     @property
@@ -90,19 +101,18 @@ class PartitionFacts:
 def collect_runs(results_dir: Path) -> list[Run]:
     """Every run under ``results_dir/<partition>/<method>/<seed>``, ordered by partition, method and seed.
 
-    Behind the seed there is the digest of its settings where params.yaml did not give them.
-
-    Raises `FedflowError` when there is none, or naming the file that is missing, cut off or not as expected.
+    The digest of the settings follows the seed if they are not those of params.yaml. Raises `FedflowError`
+    if there are no runs, or if a file is missing, truncated or invalid.
     """
     folders = [f for f in Path(results_dir).glob("*/*/*") if f.is_dir() and any(f.iterdir())]
     if not folders:
-        raise FedflowError(f"no results found in {results_dir}; make them with `make repro`")
+        raise FedflowError(f"no results found in {results_dir}; run `make repro` first")
     runs = [_read_run(folder) for folder in sorted(folders)]
     return named(sorted(runs, key=lambda run: (run.partition, run.method, run.seed)))
 
 
 def collect_partitions(partitions_dir: Path, names: list[str]) -> dict[str, PartitionFacts]:
-    """The facts of the named partitions that lie below ``partitions_dir``; those that do not are left out."""
+    """The facts of the named partitions found in ``partitions_dir``; missing ones are left out."""
     found = {}
     for name in names:
         folder = Path(partitions_dir) / name
@@ -119,19 +129,19 @@ def _read_run(folder: Path) -> Run:
             f"the results in {folder} are incomplete: no {MARKER}, which is written last; "
             "run this experiment again"
         )
-    metrics: dict[str, Any] = dict.fromkeys(NEWCOMERS) | _json(folder / MARKER)
+    metrics = _json(folder / MARKER)
     if not (folder / "params.json").exists():
-        _reject(folder / "params.json", "No such file, so its settings are unknown")
+        _reject(folder / "params.json", "No such file: its settings are unknown")
     _check_metrics(folder / MARKER, metrics)
     params = _json(folder / "params.json")
     if absent := [name for name in SECTIONS if not isinstance(params.get(name), dict)]:
         _reject(folder / "params.json", f"no {', '.join(absent)}")
     if params.get("settings") != metrics["settings"]:
-        _reject(folder / "params.json", "its settings are not those of metrics.json")
+        _reject(folder / "params.json", "its settings differ from those of metrics.json")
     place, seed = (metrics["partition"], metrics["method"]), str(metrics["seed"])
     names = [(*place, seed), (*place, f"{seed}-{metrics['settings'][:8]}")]
     if folder.parts[-3:] not in names:
-        _reject(folder / MARKER, f"it says it is {'/'.join(names[0])}")
+        _reject(folder / MARKER, f"it is of the run {'/'.join(names[0])}")
     rounds = _table(folder / "rounds.csv", pd.read_csv, ROUNDS)
     clients = _table(folder / "clients.parquet", pd.read_parquet, CLIENTS)
     if "newcomer" in clients:
@@ -145,26 +155,28 @@ def _read_run(folder: Path) -> Run:
     if not isinstance(history, list) or not all(_is_step(step, metrics["clients"]) for step in history):
         _reject(
             folder / "clusters.json",
-            f"history needs a round and {metrics['clients']} assignments in each entry",
+            f"each entry of history needs a round and {metrics['clients']} assignments",
         )
     groups = clusters.get("groups")
     if groups is not None and not _is_assignment(groups, metrics["clients"]):
         _reject(folder / "clusters.json", f"groups needs {metrics['clients']} whole numbers, or null")
     compared = _dissimilarity(folder, clusters.get("proximity"), len(clients))
     settings = {name: params[name] for name in SECTIONS}
-    stable_cluster_ids = clusters.get("stable_cluster_ids", True)
-    return Run(folder, metrics, settings, rounds, clients, groups, history, compared, stable_cluster_ids)
+    stable = clusters.get("stable_cluster_ids", clusters.get("lasting"))  # its name in earlier results
+    if type(stable) is not bool:
+        _reject(folder / "clusters.json", "stable_cluster_ids needs true or false")
+    return Run(folder, metrics, settings, rounds, clients, groups, history, compared, stable)
 
 
 def _dissimilarity(folder: Path, about: Any, clients: int) -> Dissimilarity | None:
-    """``proximity.parquet`` and what ``clusters.json`` says ``about`` it; nothing if that says nothing."""
+    """``proximity.parquet``, with its description ``about`` in ``clusters.json``; None without one."""
     if about is None:
         return None
     path = folder / "proximity.parquet"
     table = _table(path, pd.read_parquet, ())
     named = set(table.index) <= set(range(clients)) and [str(k) for k in table.index] == list(table)
     if not named or not np.isfinite(table.to_numpy(float)).all():
-        _reject(path, "not a matrix of numbers, with a row and a column per client")
+        _reject(path, "not a matrix of finite numbers with a row and a column per client")
     try:
         return Dissimilarity(table.to_numpy(float), table.index.tolist(), **about)
     except TypeError:
@@ -172,18 +184,14 @@ def _dissimilarity(folder: Path, about: Any, clients: int) -> Dissimilarity | No
 
 
 def _check_metrics(path: Path, metrics: dict[str, Any]) -> None:
-    missing = [name for name in METRICS if name not in metrics]
-    if missing:
+    """Reject missing entries and those of other types; a metric that is absent or null was not measured."""
+    accepted = ENTRIES | dict.fromkeys(metrics.keys() - ENTRIES.keys(), MEASURED)
+    if missing := [name for name in ENTRIES if name not in metrics]:
         _reject(path, f"no {', '.join(missing)}")
-    accepted: list[tuple[tuple[str, ...], tuple[type, ...]]] = [
-        (TEXT, (str,)), (WHOLE, (int,)), (NUMBER, (int, float)),
-        (OPTIONAL + NEWCOMERS, (int, float, type(None))),
-    ]  # fmt: skip
-    for names, kinds in accepted:
-        for name in names:
-            if type(metrics[name]) not in kinds:
-                words = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
-                _reject(path, f"{name} is {metrics[name]!r}, not {words}")
+    for name, kinds in accepted.items():
+        if type(metrics[name]) not in kinds:
+            words = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
+            _reject(path, f"{name} is {metrics[name]!r}, not {words}")
 
 
 def _is_step(step: Any, clients: int) -> bool:
@@ -197,11 +205,11 @@ def _is_assignment(value: Any, clients: int) -> bool:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(), parse_constant=lambda text: _reject(path, f"holds {text}"))
+        value = json.loads(path.read_text(), parse_constant=lambda text: _reject(path, f"contains {text}"))
     except OSError as error:
         _reject(path, error.strerror or str(error))
     except ValueError as error:
-        _reject(path, f"cut off or not JSON ({error})")
+        _reject(path, f"truncated or not JSON ({error})")
     if not isinstance(value, dict):
         _reject(path, "not a JSON object")
     return value
@@ -213,13 +221,13 @@ def _table(path: Path, read: Callable[[Path], pd.DataFrame], columns: tuple[str,
     try:
         table = read(path)
     except Exception as error:  # pandas and pyarrow raise a dozen types for a damaged file
-        _reject(path, f"cut off or damaged ({error})")
+        _reject(path, f"truncated or damaged ({error})")
     missing = [name for name in columns if name not in table]
     if missing:
         _reject(path, f"no column {', '.join(missing)}")
     for name in columns:
         if not pd.api.types.is_numeric_dtype(table[name]) and not table[name].isna().all():
-            _reject(path, f"column {name} holds something that is not a number")
+            _reject(path, f"column {name} is not numeric")
     return table
 
 

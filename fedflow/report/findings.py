@@ -3,17 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedflow.metrics.table import MB, METRICS, yardstick_first
 from fedflow.report.cells import label, write
 from fedflow.report.collect import Run
 from fedflow.report.tables import Stat, best, by_method, verdict, yardstick
 
 Methods = dict[str, list[Run]]  # by variant
-QUESTIONS = {
-    "local_accuracy": "Best for the clients",
-    "global_accuracy": "Best on the complete test set",
-    "local_worst10": "Best for the worst-served 10 %",
-    "loss": "Smallest loss of the clients",
-}
 
 
 @dataclass(frozen=True)
@@ -35,10 +30,11 @@ def findings(methods: Methods) -> list[Finding]:
     The least traffic is that until the target is reached.
     """
     found = []
-    loss = yardstick(methods) == "loss"
-    for metric, question in QUESTIONS.items():
+    order = yardstick(methods)
+    for asked in yardstick_first(metric for metric in METRICS.values() if metric.question):
+        metric, unit = asked.name, asked.unit
         ranked = best(methods, metric)
-        if not ranked or (metric == "loss") != loss:
+        if not ranked or (metric == "loss") != (order == "loss"):
             continue
         first, value = ranked[0]
         same = [name for name, other in ranked if _printed(other, metric) == _printed(value, metric)]
@@ -50,8 +46,7 @@ def findings(methods: Methods) -> list[Finding]:
         elif len(ranked) > 1:
             rival = ranked[1][0] if len(_level(ranked, metric)) == 1 else _level(ranked, metric)[1]
             detail = verdict(value, dict(ranked)[rival], label(methods[rival]), metric)
-        words, unit = (write(value, 1, 4), "") if loss else (write(value), "%")
-        found.append(Finding(question, first, answer, *words, unit, detail))
+        found.append(Finding(asked.question, first, answer, *write(value, unit), unit.sign, detail))
     return [*found, *_cheapest(methods)]
 
 
@@ -95,7 +90,7 @@ def _level(ranked: Sequence[tuple[str, Stat]], metric: str) -> list[str]:
 
 def _printed(value: Stat, metric: str) -> str:
     """The mean as the page has it."""
-    return write(value, 1, 4)[0] if metric == "loss" else write(value)[0]
+    return write(value, METRICS[metric].unit)[0]
 
 
 def _names(methods: Methods, names: Sequence[str]) -> str:
@@ -118,8 +113,8 @@ def _cheapest(methods: Methods) -> list[Finding]:
     if not reached:
         return [Finding(question, "", "No method", "", "", "", f"None reached {target} with every seed.")]
     name, value = reached[0]
-    same = [m for m, v in reached if write(v, 1e-6)[0] == write(value, 1e-6)[0]]
+    same = [m for m, v in reached if write(v, MB)[0] == write(value, MB)[0]]
     detail = (
         f"To {target}; {len(reached)} of {len(methods)} methods that send anything get there with every seed."
     )
-    return [Finding(question, name, _names(methods, same), *write(value, 1e-6), "MB", detail)]
+    return [Finding(question, name, _names(methods, same), *write(value, MB), MB.sign, detail)]

@@ -10,23 +10,19 @@ import jinja2
 from markupsafe import Markup
 
 from fedflow.errors import FedflowError
-from fedflow.report import cells, figures
+from fedflow.metrics.table import METRICS, unit_of, yardstick_first
+from fedflow.pictures import accuracy
+from fedflow.pictures.clusters import Grouping, pictures_of
+from fedflow.pictures.drawing import DASHES, SERIES
+from fedflow.report import cells
 from fedflow.report.collect import PartitionFacts, Run, collect_partitions, collect_runs
 from fedflow.report.findings import findings, summary
-from fedflow.report.groups import Grouping, pictures_of
 from fedflow.report.published import published_for
-from fedflow.report.svg import DASHES, SERIES
-from fedflow.report.tables import best, by_method, by_partition, write_tables, yardstick
+from fedflow.report.tables import best, by_method, by_partition, columns, stat, write_tables, yardstick
 from fedflow.report.variants import HASHES, flat, settings_table, spoken, text
 
 TITLE = "Federated methods compared"
 COMMON = ("run", "model", "partition")  # settings that rows of one partition should share
-CURVES = (
-    ("Local accuracy by round", "local_accuracy", "round"),
-    ("Global accuracy by round", "global_accuracy", "round"),
-    ("Local accuracy by traffic", "local_accuracy", "traffic"),
-    ("Local accuracy by simulated time", "local_accuracy", "time"),
-)
 
 
 def build_report(results_dir: Path, partitions_dir: Path, out_dir: Path, title: str = TITLE) -> Path:
@@ -82,31 +78,57 @@ def _partition(
         "about": _about(runs, facts),
         "warnings": _warnings(runs, methods),
         "findings": findings(methods),
-        "glance": figures.glance(rated, places, f"{key}-glance") if rated else None,
+        "glance": accuracy.glance(rated, places, f"{key}-glance") if rated else None,
         "accuracy": cells.accuracy_table(methods, published),
         "published": published,
-        "curves": [
-            (
-                heading,
-                figures.curve(methods, places, column, x, f"{key}-{column}-{x}"),
-                _unmeasured(methods, column),
-            )
-            for heading, column, x in CURVES
-            if rated and (x != "time" or _differ_in_time(rated))
-        ],
-        "fairness": cells.metric_table(methods, cells.FAIRNESS),
-        "spread": figures.spread(rated, places, f"{key}-spread") if rated else None,
-        "traffic": cells.metric_table(methods, cells.TRAFFIC),
+        "curves": _curves(methods, places, key) if rated else [],
+        "diagnostics": _diagnostics(methods, places, key),
+        "fairness": cells.metric_table(methods, columns("fairness")),
+        "spread": accuracy.spread(rated, places, f"{key}-spread") if rated else None,
+        "traffic": cells.metric_table(methods, columns("traffic")),
         "targets": sorted(
             {f"{100 * t:g} %" for run in runs if (t := run.metrics["target_accuracy"]) is not None}
         ),
         "groups": _groups(runs),
-        "clusters": cells.metric_table(clustered, cells.CLUSTERS) if clustered else None,
+        "clusters": cells.metric_table(clustered, columns("clusters")) if clustered else None,
         "agreement": _agreement(clustered, places, f"{key}-ari"),
         "groupings": [card for cards in sorted(pictures, key=len, reverse=True) for card in cards],
         "settings": settings_table(run for group in methods.values() for run in group),
         "picture": b64encode(facts.picture).decode() if facts and facts.picture else None,
     }
+
+
+def _curves(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> list[tuple[str, Markup, str]]:
+    """Heading, picture and note of every curve; over simulated time only where methods differ in it."""
+    return [
+        (
+            accuracy.heading(metric.name, x),
+            accuracy.curve(methods, places, metric.name, x, f"{key}-{metric.name}-{x}"),
+            _unmeasured(methods, metric.name),
+        )
+        for x in accuracy.AXES
+        for metric in yardstick_first(METRICS.values())
+        if x in metric.curves and (x != "time" or _differ_in_time(methods))
+    ]
+
+
+def _diagnostics(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> list[tuple[str, list]]:
+    """By label of a method: name, picture and last value of its diagnostics; of clients, the mean."""
+    found = []
+    for place, (variant, runs) in enumerate(methods.items()):
+        names = sorted(
+            {name for run in runs for name in run.diagnostics if not name.endswith(("/min", "/max"))}
+        )
+        curves = [
+            (
+                name,
+                accuracy.curve({variant: runs}, places, name, "round", f"{key}-d{place}-{number}"),
+                " ".join(cells.write(last, unit_of(name))) if (last := stat(runs, name)) else "–",
+            )
+            for number, name in enumerate(names)
+        ]
+        found += [(cells.label(runs), curves)] if curves else []
+    return found
 
 
 def _about(runs: Sequence[Run], facts: PartitionFacts | None) -> dict[str, Any]:
@@ -140,7 +162,7 @@ def _groups(runs: Sequence[Run]) -> str:
 def _agreement(methods: dict[str, list[Run]], places: dict[str, int], name: str) -> Markup | None:
     """ARI by round, where a round of some method has one."""
     told = any(run.rounds["ari"].notna().any() for runs in methods.values() for run in runs)
-    return figures.curve(methods, places, "ari", "round", name, factor=1, top=1) if told else None
+    return accuracy.curve(methods, places, "ari", "round", name, top=1) if told else None
 
 
 def _differ_in_time(methods: dict[str, list[Run]]) -> bool:
@@ -204,9 +226,11 @@ def _most_used(groups: dict[str, list[Run]]) -> list[str]:
 
 
 def _unmeasured(methods: dict[str, list[Run]], column: str) -> str:
-    """The methods whose rounds do not hold ``column``: personal models are not all scored in every round."""
+    """The methods whose rounds do not have ``column``: personal models are not all scored in every round."""
     names = [
-        cells.label(runs) for runs in methods.values() if all(run.rounds[column].isna().all() for run in runs)
+        cells.label(runs)
+        for runs in methods.values()
+        if all(column not in run.rounds or run.rounds[column].isna().all() for run in runs)
     ]
     return f"Measured at the end only: {', '.join(names)}." if names else ""
 

@@ -7,17 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedflow.report.collect import METRICS, NEWCOMERS, Run
+from fedflow.metrics.table import METRICS, YARDSTICKS, Metric, yardstick_first
+from fedflow.report.collect import ENTRIES, Run
 
-ACCURACY = ("global_accuracy", "local_accuracy", "tuned_accuracy", "local_final_accuracy", *NEWCOMERS, "loss")
-FAIRNESS = (
-    "local_weighted", "local_worst10", "local_best10", "local_lowest", "local_highest", "local_std",
-    "local_variance", "local_gini",
-)  # fmt: skip
-TRAFFIC = ("bytes_down", "bytes_up", "rounds_to_target", "bytes_to_target")
-CLUSTERS = ("clusters", "ari", "nmi", "clustering_error")
-TABLES = {"accuracy": ACCURACY, "fairness": FAIRNESS, "traffic": TRAFFIC, "clusters": CLUSTERS}
-LOWER_IS_BETTER = {"loss", "local_std", "local_variance", "local_gini", "clustering_error", *TRAFFIC}
+TABLES = ("accuracy", "fairness", "traffic", "clusters")
 
 
 @dataclass(frozen=True)
@@ -46,14 +39,9 @@ class Stat:
 
 
 def stat(runs: Iterable[Run], metric: str) -> Stat | None:
-    """The metric over the seeds of ``runs`` (one partition, one variant); nothing when no seed has it."""
-    values = {run.seed: float(run.metrics[metric]) for run in runs if run.metrics[metric] is not None}
+    """The metric over the seeds of ``runs`` (one partition, one variant); None when no seed has it."""
+    values = {run.seed: float(run.metrics[metric]) for run in runs if run.metrics.get(metric) is not None}
     return Stat(values) if values else None
-
-
-def measured(runs: Iterable[Run], metric: str) -> Stat:
-    """`stat` of a metric that no run lacks."""
-    return Stat({run.seed: float(run.metrics[metric]) for run in runs})
 
 
 def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -74,21 +62,21 @@ def by_partition(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 def best(methods: dict[str, list[Run]], metric: str) -> list[tuple[str, Stat]]:
     """Methods that have the metric, best mean first; equal means by name."""
-    sign = 1 if metric in LOWER_IS_BETTER else -1
+    sign = 1 if METRICS[metric].better == "lower" else -1
     found = [(name, value) for name, runs in methods.items() if (value := stat(runs, metric)) is not None]
     return sorted(found, key=lambda item: (sign * item[1].mean, item[0]))
 
 
 def yardstick(methods: dict[str, list[Run]]) -> str:
-    """What methods are ordered by: local accuracy, or the loss where there is none, as in a regression."""
-    return "local_accuracy" if best(methods, "local_accuracy") else "loss"
+    """What methods are ordered by: the first of `YARDSTICKS` that was measured."""
+    return next((name for name in YARDSTICKS if best(methods, name)), YARDSTICKS[-1])
 
 
 def verdict(first: Stat, second: Stat, name: str, metric: str = "local_accuracy") -> str:
     """How far ``first`` is ahead of ``second``, called ``name``, and whether the seeds bear it out."""
-    sign = -1 if metric in LOWER_IS_BETTER else 1
+    sign = -1 if METRICS[metric].better == "lower" else 1
     distance = abs(first.mean - second.mean)
-    gap = f"{distance:.3g}" if metric == "loss" else f"{distance * 100:.1f} points"
+    gap = f"{distance * 100:.1f} points" if METRICS[metric].unit.sign == "%" else f"{distance:.3g}"
     shared = sorted(first.values.keys() & second.values.keys())
     wins = sum(sign * (first.values[seed] - second.values[seed]) > 0 for seed in shared)
     if len(first.values) == 1 or len(second.values) == 1:
@@ -100,6 +88,11 @@ def verdict(first: Stat, second: Stat, name: str, metric: str = "local_accuracy"
         if apart
         else f"{on}. The ranges over seeds overlap: no clear winner."
     )
+
+
+def columns(table: str) -> list[Metric]:
+    """The metrics of one of `TABLES`, in their order."""
+    return sorted((m for m in METRICS.values() if m.table == table), key=lambda metric: metric.rank)
 
 
 def long_table(runs: Sequence[Run], metrics: Sequence[str]) -> pd.DataFrame:
@@ -121,17 +114,20 @@ LONG_COLUMNS = (
 
 
 def run_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """A row per run with every entry of its ``metrics.json``."""
-    names = METRICS + tuple(n for n in NEWCOMERS if any(run.metrics[n] is not None for run in runs))
-    return pd.DataFrame([{name: run.metrics[name] for name in names} for run in runs], dtype=object)
+    """A row per run with every entry of its ``metrics.json``, diagnostics last."""
+    present = {name for run in runs for name in run.metrics}
+    listed = [name for name in METRICS if name in present and name not in ENTRIES]
+    own = sorted({name for run in runs for name in run.diagnostics if name in run.metrics})
+    names = [*ENTRIES, *listed, *own]
+    return pd.DataFrame([{name: run.metrics.get(name) for name in names} for run in runs], dtype=object)
 
 
 def curve_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """A row per run and evaluated round: partition, variant as method, seed, round, the two accuracies."""
+    """A row per run and evaluated round: partition, variant as method, seed, round, and what has curves."""
+    drawn = [m.name for m in yardstick_first(METRICS.values()) if m.curves]
     parts = []
     for run in runs:
-        rows = run.rounds[["round", "local_accuracy", "global_accuracy"]]
-        rows = rows.dropna(subset=["local_accuracy", "global_accuracy"], how="all").copy()
+        rows = run.rounds.reindex(columns=["round", *drawn]).dropna(subset=drawn, how="all").copy()
         names: dict[str, str | int] = {"partition": run.partition, "method": run.variant, "seed": run.seed}
         for place, (name, value) in enumerate(names.items()):
             rows.insert(place, name, value)
@@ -140,7 +136,7 @@ def curve_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def headline(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, float]]]:
-    """Mean accuracy over seeds, by metric (local, global), partition and method: for ``dvc exp show``."""
+    """Mean accuracy over seeds, by metric (local, global), partition and method, for ``dvc exp show``."""
     values: dict[str, dict[str, dict[str, float]]] = {}
     for metric in ("local_accuracy", "global_accuracy"):
         for partition, group in by_partition(runs).items():
@@ -152,8 +148,8 @@ def headline(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, float]]]:
 
 def write_tables(runs: Sequence[Run], out_dir: Path) -> None:
     """Write a table for each of `TABLES`, ``runs.csv``, ``accuracy_curves.csv`` and ``metrics.json``."""
-    for name, metrics in TABLES.items():
-        write_csv(long_table(runs, metrics), out_dir / f"{name}.csv")
+    for table in TABLES:
+        write_csv(long_table(runs, [metric.name for metric in columns(table)]), out_dir / f"{table}.csv")
     write_csv(run_table(runs), out_dir / "runs.csv")
     write_csv(curve_table(runs), out_dir / "accuracy_curves.csv")
     (out_dir / "metrics.json").write_text(json.dumps(headline(runs), indent=1) + "\n")

@@ -15,7 +15,7 @@ from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.settings import Settings, explain
-from fedflow.simulation.rounds import RunSettings
+from fedflow.simulation.run import RunSettings
 
 if TYPE_CHECKING:  # it names the runs that it has read
     from fedflow.report.collect import Run

@@ -21,14 +21,14 @@ SCHEDULE = ("positions", "mask", "active")
 Step = Callable[[Client], Update]
 
 
-def width(job: Job, federation: Federation, step: Step) -> int:
+def width(job: Job, federation: Federation, shard: Shard, step: Step) -> int:
     """How many clients one call trains: as told, or as many as a GPU has memory for, once that is known."""
-    return federation.cohorts.widths.get(_about(job, step), job.width or FIRST_WIDTH)
+    return federation.cohorts.widths.get(_about(job, shard, step), job.width or FIRST_WIDTH)
 
 
-def limit_width(job: Job, federation: Federation, step: Step, clients: int) -> None:
+def limit_width(job: Job, federation: Federation, shard: Shard, step: Step, clients: int) -> None:
     """Let later calls train so many clients at most: memory ran out."""
-    federation.cohorts.widths[_about(job, step)] = clients
+    federation.cohorts.widths[_about(job, shard, step)] = clients
 
 
 def max_width_for_memory(free: int, each: int) -> int:
@@ -54,18 +54,18 @@ def train_cohort(
         before = torch.cuda.memory_allocated(model.device)
         torch.cuda.reset_peak_memory_stats(model.device)
         outputs = federation.cohorts.run(call) if steps <= MOST_STEPS else call()
-        if job.width is None and _about(job, step) not in federation.cohorts.widths:
+        if job.width is None and _about(job, shard, step) not in federation.cohorts.widths:
             taken = torch.cuda.max_memory_allocated(model.device) - before
             unused = torch.cuda.memory_reserved(model.device) - torch.cuda.memory_allocated(model.device)
             free = torch.cuda.mem_get_info(model.device)[0] + unused
-            limit_width(job, federation, step, max_width_for_memory(free, taken // len(places)))
+            limit_width(job, federation, shard, step, max_width_for_memory(free, taken // len(places)))
         return unpacked(outputs)
 
 
-def _about(job: Job, step: Step) -> tuple[str, ...]:
+def _about(job: Job, shard: Shard, step: Step) -> tuple[str, ...]:
     """What a vmapped call computes, but for the values of its inputs."""
     method, settings = job.method, json.dumps([job.method.as_dict(), job.training.as_dict()], default=str)
-    return method.name, step.__qualname__, settings, str(job.keep_trained)
+    return method.name, step.__qualname__, settings, shard.phase, str(job.keep_trained)
 
 
 def cohort_call(
@@ -122,6 +122,7 @@ def cohort_call(
             },
             parts.get("received", {}), parts.get("kept", {}), federation.mean_samples, vmapped=True,
             selection=(inputs["selection"], inputs.get("selection_real")) if selection else None,
+            phase=shard.phase,
         )  # fmt: skip
         update = step(client)
         return {
@@ -129,7 +130,7 @@ def cohort_call(
             **{f"{kind}/{n}": t for kind in MANY for n, t in getattr(update, kind).items()},
         }  # fmt: skip
 
-    return Call(_about(job, step), one, inputs, frozenset(each))
+    return Call(_about(job, shard, step), one, inputs, frozenset(each))
 
 
 def _padded(names: tuple[str, str], rows: list[np.ndarray], length: int) -> dict[str, Tensor]:

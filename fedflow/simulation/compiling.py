@@ -7,7 +7,7 @@ from fedflow.errors import BadInput
 from fedflow.local.compiled import compiled_gradient, pays, why_not
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
-from fedflow.simulation.rounds import RunSettings
+from fedflow.simulation.run import RunSettings
 
 
 def with_compiled(job: Job, settings: RunSettings, wanted: str, folder: Path) -> tuple[Job, str]:
@@ -36,7 +36,7 @@ def with_compiled(job: Job, settings: RunSettings, wanted: str, folder: Path) ->
 
 def steps_ahead(job: Job, settings: RunSettings, federation: Federation) -> float:
     """Local steps with full batches of the whole run, if all clients are equally likely."""
-    sizes = federation.partition.sizes[: federation.partition.participants]
+    sizes = federation.partition.sizes[: federation.partition.training_clients]
     epochs = job.method.streams(job.training).values()
     full = int((sizes // job.training.batch_size).sum())  # the batches that are compiled
     return settings.rounds * settings.participation * full * sum(epochs)

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from fedflow.data import Dataset, Examples, load_prepared
-from fedflow.data.files import reason
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import BadInput, FedflowError, reason
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, load_partition
@@ -48,8 +47,8 @@ class Federation:
     @property
     def mean_samples(self) -> float:
         """Mean number of training samples of a client that takes part."""
-        participants = self.partition.participants
-        return float(self.partition.offsets[participants]) / participants
+        clients = self.partition.training_clients
+        return float(self.partition.offsets[clients]) / clients
 
     def open(self) -> "Federation":
         return self

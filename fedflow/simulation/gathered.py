@@ -1,11 +1,10 @@
-"""What the server gets of the clients in one round: updates in client order, and exact means of them."""
+"""What the server receives in one round: updates in client order, and exact means of them."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedflow.data import Examples
-from fedflow.models.flat import FlatModel
+from fedflow.methods.base import Round
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.job import ClientResult, Trained
 
@@ -13,27 +12,17 @@ from fedflow.simulation.job import ClientResult, Trained
 class Gathered:
     """The updates of one round in client order (`fedflow.methods.base.Cohort`)."""
 
-    def __init__(
-        self,
-        results: list[Trained],
-        model: FlatModel,
-        sizes: np.ndarray,
-        rng: np.random.Generator,
-        public: Examples | None = None,
-    ) -> None:
-        self.model, self.sizes, self.rng, self.public = model, sizes, rng, public
+    def __init__(self, results: list[Trained], round: Round) -> None:
+        self._dtype = round.model.dtype
         self.sent: list[ClientResult] = sorted((s for r in results for s in r.sent), key=lambda s: s.client)
         self.failures = sorted(failure for r in results for failure in r.failures)
         self.ids = [s.client for s in self.sent]
+        self.newcomers = bool(self.ids) and self.ids[0] >= round.clients
         self.groups = [s.group for s in self.sent]
         self._sums: dict[tuple[str, int], ExactSum] = {}
         for result in results:
             for key, part in result.sums.items():
                 self._sums.setdefault(key, ExactSum()).merge(part)
-
-    @property
-    def clients(self) -> int:
-        return len(self.sizes)
 
     def mean(self, name: str, group: int | None = None, weights: np.ndarray | None = None) -> Tensor:
         total = ExactSum()
@@ -44,7 +33,7 @@ class Gathered:
         for sent, weight in zip(self.sent, self.weights if weights is None else weights):
             if weight and name in sent.vectors and group in (None, sent.group):
                 total.add(sent.vectors[name], float(weight))
-        return total.mean(self.model.dtype)
+        return total.mean(self._dtype)
 
     def vectors(self, name: str) -> list[Tensor]:
         return [sent.vectors[name] for sent in self.sent]

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from fedflow.errors import FedflowError
-from fedflow.simulation.outcome import Round
+from fedflow.simulation.outcome import RoundReport
 
 FILE = "history.jsonl"
 
 
-class History(list[Round]):
+class History(list[RoundReport]):
     """A list of rounds, in order. With a ``folder`` it can be saved there; finished rounds do not change."""
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -65,5 +65,5 @@ class History(list[Round]):
         for line in lines.splitlines():
             past = json.loads(line)
             past["failed"] = {int(k): reason for k, reason in past["failed"].items()}
-            self.append(Round(**past))
+            self.append(RoundReport(**past))
         self._rounds, self._bytes = len(self), len(lines)

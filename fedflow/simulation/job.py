@@ -28,15 +28,16 @@ class Job:
 
 @dataclass
 class Shard:
-    """One worker's share of a round. ``vectors`` holds each distinct tensor once."""
+    """One worker's share of a round; ``vectors``, ``received`` and ``kept`` are those of `Messages`."""
 
     round: int
     clients: list[int]
     vectors: list[Tensor]
-    received: list[dict[str, int]]  # per client: name -> place in vectors
+    received: list[dict[str, int]]
     kept: list[dict[str, int]]
-    epochs: list[int | None] | None = None  # per client, where its method says how many
-    most: list[int | None] | None = None  # per client, where it is a straggler
+    phase: str = ""  # of the method
+    epochs: list[int | None] | None = None  # per client, where its method decides
+    most: list[int | None] | None = None  # per client, at most: of stragglers
 
     def epochs_of(self, i: int, usual: int) -> int:
         """Local epochs of the i-th client: its own where the method says how many, fewer of a straggler."""
@@ -52,6 +53,7 @@ class ClientResult:
     group: int
     weight: float
     scalars: dict[str, float]
+    reported: dict[str, float]  # scalars, and diagnostics, which are not sent
     keep: dict[str, Tensor]
     vectors: dict[str, Tensor]  # only for methods that gather
     traffic: int  # bytes up
@@ -68,7 +70,7 @@ class Trained:
 
 
 @dataclass
-class IntroductionShard(Shard):
-    """One worker's share of an introduction."""
+class OnboardingShard(Shard):
+    """One worker's share of a turn of the onboarding."""
 
-    phase: int = 0
+    step: int = 0  # the phase of the onboarding

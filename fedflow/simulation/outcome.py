@@ -1,4 +1,4 @@
-"""What a run tells: of every round, and at the end."""
+"""The results of a run: of every round, and at the end."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,42 +14,34 @@ PERSONAL_BYTES = 1 << 30  # ... and no more than this
 
 
 @dataclass
-class Round:
-    """What happened in one round (numbered from 1). Accuracies are None where not evaluated."""
+class RoundReport:
+    """What happened in one round (numbered from 1).
+
+    ``values`` has a number for every metric that was measured, by name (`fedflow.metrics.table`). The
+    method's own are called ``method/<name>`` (of the server step) and ``client/<name>/mean``, ``/min``,
+    ``/max`` (over the cohort). Bytes and clock are totals since the start.
+    """
 
     round: int
-    cohort: list[int]
-    train_loss: float
-    bytes_down: int  # cumulative, as are bytes_up
-    bytes_up: int
+    cohort: list[int] = field(default_factory=list)
     failed: dict[int, str] = field(default_factory=dict)
-    local_accuracy: float | None = None
-    local_std: float | None = None
-    local_worst10: float | None = None
-    global_accuracy: float | None = None
-    clusters: int = 1
-    ari: float | None = None
-    nmi: float | None = None
-    clustering_error: float | None = None
-    assignment: list[int] | None = None  # per client, where it changed since the last evaluation
-    clock: float = 0.0  # simulated time at the end of the round
-    idle: float = 0.0  # of it, how long a client waited for the others, mean over the cohort
-    delay: float = 0.0  # steps that the server took while a client was at work, mean over the cohort
-    replayed: bool = False  # told again after a resume
+    assignment: list[int] | None = None  # cluster of each client, if one changed since the last evaluation
+    values: dict[str, float] = field(default_factory=dict)
+    replayed: bool = False  # a round before a resume
     seconds: float = 0.0
 
 
 @dataclass
 class Outcome:
-    """The end of a run: scores of every client that could take part, and the models they are served.
+    """The end of a run: scores of every client, and the models that clients are served.
 
-    Of personal models, those of the first ``PERSONAL_CLIENTS`` clients, within ``PERSONAL_BYTES``.
+    Personal models are those of the first ``PERSONAL_CLIENTS`` clients, at most ``PERSONAL_BYTES``.
     """
 
     scores: Scores  # in client order, of all of them
     participations: np.ndarray  # [N]
     metrics: dict[str, Any]
     models: dict[int, Tensor]  # the served vectors: by cluster number, or by client; {0: w} if global
-    newcomers: Scores | None = None  # of those that join now
-    dissimilarity: Dissimilarity | None = None  # of clients that took part, where the server compares them
-    stable_cluster_ids: bool = True  # whether a cluster had the same number in all rounds
+    newcomers: Scores | None = None
+    dissimilarity: Dissimilarity | None = None  # between clients that took part, if the server compares them
+    stable_cluster_ids: bool = True

@@ -20,11 +20,13 @@ from fedflow.errors import FedflowError
 from fedflow.local.client import Client, Update
 from fedflow.local.compiled import Gradient, compiled_gradient
 from fedflow.local.training import batches
+from fedflow.local.wire import message_bytes
+from fedflow.methods.base import Method, Onboarding
 from fedflow.seeding import torch_seed
 from fedflow.simulation.cohort import limit_width, train_cohort, width
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.job import ClientResult, IntroductionShard, Job, Shard, Trained
+from fedflow.simulation.job import ClientResult, Job, OnboardingShard, Shard, Trained
 from fedflow.simulation.memory import keep_pages
 
 RETRIES = 1  # of a client whose training raised: NaN would come again, from the same seed
@@ -41,14 +43,19 @@ class TrainedClients:
     update: Update
 
 
-def introduce_shard(job: Job, shard: IntroductionShard) -> Trained:
+def onboard_shard(job: Job, shard: OnboardingShard) -> Trained:
     """Ask every client of the shard; the server gets every answer."""
 
+    method = job.method
+    assert isinstance(method, Onboarding)
+
     def step(client: Client) -> Update:
-        return job.method.onboarding_local(shard.phase, client)
+        return method.onboarding_local(shard.step, client)
 
     one_by_one = replace(job, cohort="loop")
-    return _gather(train_clients(one_by_one, shard, step, job.method.streams(job.training)), fold=False)
+    return _gather(
+        job.method, train_clients(one_by_one, shard, step, job.method.streams(job.training)), False
+    )
 
 
 def train_shard(job: Job, shard: Shard) -> Trained:
@@ -56,18 +63,17 @@ def train_shard(job: Job, shard: Shard) -> Trained:
 
     def step(client: Client) -> Update:
         update = job.method.local(client)
-        update.scalars |= {"train_loss": client.train_loss}
+        update.diagnostics["train_loss"] = client.train_loss
         if job.keep_trained and client.trained is not None:
             update.keep["trained"] = client.trained
         return update
 
-    return _gather(
-        train_clients(job, shard, step, job.method.streams(job.training)), fold=not job.method.gathers
-    )
+    trained = train_clients(job, shard, step, job.method.streams(job.training))
+    return _gather(job.method, trained, fold=not job.method.gathers)
 
 
-def _gather(outcomes: Iterator[TrainedClients | tuple[int, str]], fold: bool) -> Trained:
-    """What came of the clients; ``fold`` turns their vectors into sums."""
+def _gather(method: Method, outcomes: Iterator[TrainedClients | tuple[int, str]], fold: bool) -> Trained:
+    """The results of all clients; ``fold`` turns their vectors into sums."""
     trained = Trained([], [])
     for outcome in outcomes:
         if not isinstance(outcome, TrainedClients):
@@ -76,16 +82,19 @@ def _gather(outcomes: Iterator[TrainedClients | tuple[int, str]], fold: bool) ->
         update = outcome.update
         weights, groups = update.weight.tolist(), update.group.tolist()
         scalars = {name: values.tolist() for name, values in update.scalars.items()}
-        losses = scalars.pop("train_loss", [0.0] * len(weights))
-        traffic = sum(v[0].numel() * v.element_size() for v in update.vectors.values()) + 4 * len(scalars)
+        diagnostics = {name: values.tolist() for name, values in update.diagnostics.items()}
+        losses = diagnostics.pop("train_loss", [0.0] * len(weights))
         if fold:
             _fold(trained.sums, update, weights, groups)
         for c, client in enumerate(outcome.clients):
             own = {name: values[c] for name, values in scalars.items()}
+            reported = own | {name: values[c] for name, values in diagnostics.items()}
+            sent = {name: vector[c] for name, vector in update.vectors.items()}
+            traffic = message_bytes(sent, len(own), method.masks)
             vectors = {} if fold else _row(update.vectors, c)
             keep = _row(update.keep, c)
             trained.sent.append(
-                ClientResult(client, groups[c], weights[c], own, keep, vectors, traffic, losses[c])
+                ClientResult(client, groups[c], weights[c], own, reported, keep, vectors, traffic, losses[c])
             )
     return trained
 
@@ -148,13 +157,13 @@ def _train_vmapped(
     """`train_clients` in calls of at most ``width`` clients, halved wherever the GPU runs out of memory."""
     for left in _stackable(shard, federation.partition.sizes):
         while left:
-            places = left[: width(job, federation, step)]
+            places = left[: width(job, federation, shard, step)]
             finite, update = [False] * len(places), None
             try:
                 finite, update = train_cohort(job, federation, shard, places, step, streams)
             except Exception as error:  # one client may be to blame: find it, and save the others
                 if isinstance(error, torch.OutOfMemoryError) and len(places) > 1:
-                    limit_width(job, federation, step, (len(places) + 1) // 2)
+                    limit_width(job, federation, shard, step, (len(places) + 1) // 2)
                     continue
                 _warn_of_fallback(job.method.name, error)
             good = [c for c, fine in enumerate(finite) if fine]
@@ -239,8 +248,8 @@ def client_of(
     selection = None if chosen_by is None else (torch.as_tensor(chosen_by, device=device), None)
     client = Client(
         model, train, job.training, lr, index, None, schedule, received, kept, mean, compiled=compiled,
-        selection=selection,
+        selection=selection, phase=shard.phase,
     )  # fmt: skip
-    if isinstance(shard, IntroductionShard):
+    if isinstance(shard, OnboardingShard):
         client.times = torch.from_numpy(job.timing.times(job.seed, k, job.training.steps(len(index), 1)))
     return client

@@ -15,38 +15,15 @@ from fedflow.files import make_writable, read_fact
 from fedflow.partition import load_partition
 from fedflow.results import write_results
 from fedflow.simulation.compiling import with_compiled
-from fedflow.simulation.executors import Executor, Inline
-from fedflow.simulation.outcome import Round
-from fedflow.simulation.rounds import Simulation
-from fedflow.stages.partition import prepare_partition
-from fedflow.stages.prepare import prepare_dataset
-from fedflow.terminal import RoundBar, say
+from fedflow.simulation.executors import Executor
+from fedflow.simulation.loop import Simulation
+from fedflow.simulation.outcome import RoundReport
+from fedflow.terminal import say
 from fedflow.tracking import ModelCard, open_run
 
 RUN = ("partition", "method", "seed", "settings")  # what identifies a run
 
-Listener = Callable[[Round, int], None]  # called with every round and the number of rounds
-
-
-def run_experiment(
-    experiment: Experiment,
-    out: Path | None = None,
-    executor: Executor | None = None,
-    listeners: Sequence[Listener] = (),
-    prepare: Callable[..., Any] = prepare_dataset,
-    divide: Callable[..., Any] = prepare_partition,
-) -> dict[str, Any]:
-    """Prepare the data, partition them, run the rounds, record everything; returns the metrics.
-
-    ``executor`` trains the clients (default: this process); ``prepare`` and ``divide`` stand for the stages
-    before, for example as Prefect tasks.
-    """
-    experiment.check()
-    for name in experiment.datasets:
-        prepare(experiment.params, name, experiment.root)
-    divide(experiment.params, experiment.partition, experiment.root)
-    with RoundBar(experiment.title) as bar:
-        return perform(experiment, executor or Inline(), [*listeners, bar.round], out)
+Listener = Callable[[RoundReport, int], None]  # called with every round and the number of rounds
 
 
 def perform(
@@ -95,7 +72,7 @@ def perform(
             system_metrics=system_metrics,
             resumes=bool(simulation.state.history),  # a finished run too, if it was cut off before forgetting
         )
-        rounds: list[Round] = []
+        rounds: list[RoundReport] = []
         with record:
             for report in simulation.rounds():
                 rounds.append(report)

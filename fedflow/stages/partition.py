@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedflow.config import Params
+from fedflow.config import Params, digest
 from fedflow.data import Dataset, load_prepared
 from fedflow.data.files import reading
 from fedflow.errors import BadInput
@@ -17,9 +17,9 @@ from fedflow.files import intact, make_writable, partition_folder, prepared_fold
 from fedflow.identity import code_digest
 from fedflow.local.expert import expert_losses
 from fedflow.local.training import LocalTraining
-from fedflow.models import build
+from fedflow.models import ARCHITECTURES, build
 from fedflow.models.flat import FlatModel
-from fedflow.partition import PartitionParams, Samples, load_partition, make_partition
+from fedflow.partition import Partition, PartitionParams, Samples, load_partition, make_partition
 from fedflow.partition.after.difficulty import Difficulty
 
 
@@ -38,12 +38,15 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
         origin,
     ):
         return folder
+    from fedflow.pictures.labels import draw_labels  # imports matplotlib, which is slow
+
     samples = Samples.of(
         dataset, root=root, losses=lambda difficulty: _losses(difficulty, dataset, wanted.seed, root)
     )
     made = make_partition(wanted, samples, dataset.hash)
     if there is None or (there.hash, there.params) != (made.hash, made.params):
-        made.save(folder)
+        draw_labels(made, folder / "labels.png")
+        made.save(folder)  # last: its summary says that the folder is complete
     make_writable(note.parent)
     note.write_text(json.dumps({"partition": made.hash, "origin": origin}) + "\n")
     return folder
@@ -51,14 +54,22 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
 
 def _origin(wanted: PartitionParams, dataset: Dataset, root: Path) -> str:
     """A hash of all that a partition depends on: parameters, data, code, and the files that they name."""
-    parts, files = ["seeding.py", "partition", "heterogeneity"], hashlib.blake2b()
+    files = hashlib.blake2b()
     for name in wanted.files():
         with contextlib.suppress(OSError):  # whoever reads it says so
             files.update((root / name).read_bytes())
-    if wanted.difficulty and not wanted.difficulty.losses:
-        parts += ["data/examples.py", "local", "models"]  # the expert's
-    about = wanted.as_dict(), dataset.hash, code_digest(*parts), files.hexdigest()
+    about = wanted.as_dict(), dataset.hash, partition_code(wanted), files.hexdigest(), torch.__version__
     return hashlib.blake2b(json.dumps(about).encode(), digest_size=8).hexdigest()
+
+
+def partition_code(wanted: PartitionParams) -> str:
+    """A digest of the code that makes a partition: its scheme, what follows, the expert where it has one."""
+    modules = [Partition.__module__, type(wanted.built).__module__]
+    if not wanted.difficulty or wanted.difficulty.losses:
+        return code_digest(*modules)
+    network = ARCHITECTURES[wanted.difficulty.expert]
+    code = code_digest(*modules, __name__, network.build.__module__)
+    return digest({"code": code, "options": network.options})
 
 
 def _losses(difficulty: Difficulty, dataset: Dataset, seed: int, root: Path) -> np.ndarray:

@@ -22,7 +22,7 @@ from filelock import FileLock
 from fedflow.config import MethodParams, Params
 from fedflow.errors import BadInput, FedflowError, RoundFailed
 from fedflow.experiment import Experiment
-from fedflow.stages.federate import run_experiment
+from fedflow.stages.run import run_experiment
 from fedflow.terminal import say
 from fedflow.tuning import MEASURES, combinations
 

@@ -27,14 +27,13 @@ from filelock import FileLock, Timeout
 
 from fedflow.errors import FedflowError
 from fedflow.tracking.models import ModelCard, log_models
-from fedflow.tracking.pictures import draw_groups
 from fedflow.tracking.store import Store, open_store, reporting
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-    from fedflow.simulation.outcome import Outcome, Round
+    from fedflow.simulation.outcome import Outcome, RoundReport
 
 FLUSH_ROUNDS, FLUSH_SECONDS = 10, 5.0  # metrics are sent when so many rounds or seconds have passed
 SYSTEM_INTERVAL = 10.0  # seconds between system metrics
@@ -116,7 +115,7 @@ class RunRecord:
         self.experiment_id: str = run.info.experiment_id
         self.recorded: set[int] = set()
         self._run, self._writer = run, writer
-        self._waiting: list[Round] = []
+        self._waiting: list[RoundReport] = []
         self._assignments: dict[int, list[int]] = {}
         self._failures: dict[int, dict[int, str]] = {}
         self._flushed = time.monotonic()
@@ -138,7 +137,7 @@ class RunRecord:
             reason = error or FedflowError("the run ended before it was finished")
             self.fail(reason, status="KILLED" if interrupted else "FAILED")
 
-    def round(self, report: "Round") -> None:
+    def round(self, report: "RoundReport") -> None:
         """Take note of a round; metrics are sent every few rounds or seconds."""
         if report.assignment is not None:
             self._assignments[report.round] = report.assignment
@@ -293,14 +292,14 @@ class RunRecord:
         """Pictures of who was in which cluster and why, where clients have clusters."""
         if not self._assignments:
             return
-        from fedflow.report.groups import Grouping  # draws with matplotlib, which takes long to import
+        from fedflow.pictures.clusters import Grouping, draw_clusters  # imports matplotlib, which is slow
 
         assignments, last = dict(self._assignments), outcome.scores.cluster.tolist()
         if assignments[max(assignments)] != last:
             assignments[rounds] = last
         grouping = Grouping(assignments, rounds, groups, outcome.dissimilarity, outcome.stable_cluster_ids)
         with TemporaryDirectory() as folder:
-            draw_groups(Path(folder), grouping)
+            draw_clusters(Path(folder), grouping)
             self.api.log_artifacts(self.run_id, folder, "clusters")
 
     def _log_table(self, parquet: Path) -> None:
@@ -405,8 +404,8 @@ def _git(root: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _metrics(report: "Round") -> dict[str, Any]:
-    values = {name: getattr(report, name) for name in METRICS} | {"failed": len(report.failed)}
+def _metrics(report: "RoundReport") -> dict[str, Any]:
+    values = {name: report.values.get(name) for name in METRICS} | {"failed": len(report.failed)}
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -19,7 +19,7 @@ import torch
 
 from fedflow.config import load_params
 from fedflow.experiment import Experiment
-from fedflow.simulation.rounds import Simulation
+from fedflow.simulation.loop import Simulation
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 
@@ -51,7 +51,7 @@ def by_round(simulation: Simulation) -> dict[str, float]:
     found, model, test = {}, simulation.federation.model, simulation.federation.test
     every = torch.arange(len(test))
     for report in simulation.rounds():
-        outputs, y = model.outputs(simulation.state.server["model"], test.inputs(every)), test.targets(every)
+        outputs, y = model.outputs(simulation.state.server.model, test.inputs(every)), test.targets(every)
         if report.round in (1, 2, 5, 20):
             found[f"loss {report.round}"] = float(model.losses(outputs, y).mean())
         if report.round in (5, 20):
@@ -63,8 +63,8 @@ def at_the_end(simulation: Simulation) -> dict[str, float]:
     """Local accuracy (per cent) in some rounds, its spread over clients, and the clusters."""
     found = {}
     for report in simulation.rounds():
-        if report.local_accuracy is not None:
-            found[f"accuracy {report.round}"] = 100 * report.local_accuracy
+        if "local_accuracy" in report.values:
+            found[f"accuracy {report.round}"] = 100 * report.values["local_accuracy"]
     metrics = simulation.outcome().metrics
     return found | {"clusters": metrics["clusters"], "ARI": metrics["ari"]}
 

@@ -93,7 +93,7 @@ def test_tokens_are_unchanged_and_targets_may_be_sequences() -> None:
 )
 def test_domains_that_do_not_fit_are_refused(x: tuple, domain: list, mean: list) -> None:
     images = torch.zeros(x, dtype=torch.uint8)
-    with pytest.raises(ValueError, match="which row of mean and std"):
+    with pytest.raises(ValueError, match="its row of mean and std"):
         Examples(images, torch.zeros(3), mean, mean, torch.tensor(domain))
     with pytest.raises(ValueError, match="only images have a domain"):
         Examples(images.float(), torch.zeros(3), domain=torch.zeros(3, dtype=torch.int64))

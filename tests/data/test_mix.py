@@ -152,7 +152,7 @@ def test_two_mixes_are_byte_identical_and_record_their_defaults(mix: Callable, t
         ([{}, {"pad": -1}], {}, r"data\.mine\.parts\[1\]\.pad: -1 .* >= 0"),
         ([{"source": "minst"}], {}, r"data\.mine\.parts\[0\]\.source: 'minst' .*did you mean 'mnist'"),
         ([{"offset": -1}], {}, r"data\.mine\.parts\[0\]\.offset: -1 .*a whole number >= 0"),
-        ([{}, {"offset": 3}], {"labels": "shared"}, r"parts\[1\]\.offset: 3 .*nothing, for labels: shared"),
+        ([{}, {"offset": 3}], {"labels": "shared"}, r"parts\[1\]\.offset: 3 .*null, for labels: shared"),
         ([{}], {"labels": "both"}, r"data\.mine\.labels: 'both' .*separate, shared"),
         ([{}, {"train_limit": 2}], {}, r"data\.mine\.parts\[1\]\.train_limit: 2 .*at least 3"),
         ([{}, {}], {"test_limit": 2}, r"data\.mine\.test_limit: 2 .*at least 6"),
@@ -163,8 +163,8 @@ def test_two_mixes_are_byte_identical_and_record_their_defaults(mix: Callable, t
             r"2\.\.4, but parts\[0\] \(small\) has 0\.\.2; the first free offset is 3$",
         ),
         ([{"offset": 3}, {"offset": 7}], {}, r"data\.mine\.parts: \[3, 7\] .*no part has the label 0"),
-        ([{}, {"resize": 7}], {}, r"parts\[0\]\.pad: None .*its 4x4 pixels 7x7.* \(or use resize\)"),
-        ([{"pad": 1}, {"resize": 8}], {}, r"parts\[0\]\.pad: 1 .*its 6x6 pixels 8x8"),
+        ([{}, {"resize": 7}], {}, r"parts\[0\]\.pad: None .*from 4x4 to 7x7 pixels.* \(or use resize\)"),
+        ([{"pad": 1}, {"resize": 8}], {}, r"parts\[0\]\.pad: 1 .*padding from 6x6 to 8x8 pixels"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_named_where_the_user_wrote_it(

@@ -138,7 +138,7 @@ def test_limits_are_nested_keep_the_order_and_depend_on_the_seed(tmp_path: Path)
         ({"source": "digits", "pad": -1}, "data.pad: -1 is not accepted; expected a whole number >= 0"),
         ({"source": "digits", "channels": 2}, "data.channels: 2 is not accepted"),
         ({"source": "digits", "train_limit": 0}, "data.train_limit: 0 is not accepted"),
-        ({"source": "digits", "path": "x.npz"}, "data.path: 'x.npz' is not accepted; expected nothing"),
+        ({"source": "digits", "path": "x.npz"}, "data.path: 'x.npz' is not accepted; expected null"),
         ({"source": "npz"}, "data.path: None is not accepted; expected a file or folder, for source 'npz'"),
         ({"source": "digits", "padding": 2}, "did you mean 'pad'"),
     ],

@@ -393,7 +393,7 @@ def deep(kind: str) -> bytes:
 
 @pytest.mark.parametrize("kind", ["png", "ppm"])
 def test_colour_images_of_more_than_8_bits_are_refused(tree: dict, tar: Callable, kind: str) -> None:
-    message = f"train/cat/deep.{kind}: cannot be read: more than 8 bits a channel (RGB); only 8-bit images"
+    message = f"train/cat/deep.{kind}: cannot be read: more than 8 bits per channel (RGB); only 8-bit images"
     fails(message, "folder", path=tar({f"train/cat/deep.{kind}": deep(kind)} | tree))
 
 

@@ -111,7 +111,7 @@ THERE = "age, rooms, fixed, kind, price, town, old, part"
         ({}, {"columns": ["old", "new"]}, r"data.columns: 'new' is not accepted"),
         ({}, {"features": ["town"]}, r"data.features: 'town' .* a numeric column of .*: age, rooms"),
         ({}, {"features": []}, r"houses.csv: has no numeric column left for features"),
-        ({}, {"user": "kind"}, r"data.user: 'kind' .* a column that has no other use"),
+        ({}, {"user": "kind"}, r"data.user: 'kind' .* a column without another use"),
         ({"user": 1}, {"user": "town", "columns": ["user"]}, r"data.columns: 'user'"),
         ({}, {"split": "town"}, r"data.split: 'town' .* a column of train and test, not T0"),
         ({"part": "test"}, {"split": "part"}, r"houses.csv: all 50 rows are for testing"),

@@ -154,12 +154,12 @@ def test_tokens_and_the_next_ones_are_sequences_over_one_vocabulary(arrays_in: C
 @pytest.mark.parametrize("field", ["pad", "channels", "resize", "rotations", "normalise"])
 def test_what_is_for_images_is_refused_for_others(arrays_in: Callable, field: str) -> None:
     value = {"pad": 2, "channels": 3, "resize": 4, "rotations": [90], "normalise": "none"}[field]
-    with pytest.raises(BadInput, match=rf"data.{field}: .*nothing: other holds features, no images"):
+    with pytest.raises(BadInput, match=rf"data.{field}: .*its default: other holds features"):
         arrays_in(features, **{field: value})
 
 
 def test_targets_without_classes_have_no_labels_to_keep(arrays_in: Callable) -> None:
-    with pytest.raises(BadInput, match=r"data.keep_labels: \[0\] .*nothing: other has no class labels"):
+    with pytest.raises(BadInput, match=r"data.keep_labels: \[0\] .*an empty list: other has no class labels"):
         arrays_in(lambda n: (features(n)[0], np.zeros(n, np.float32)), keep_labels=[0])
 
 

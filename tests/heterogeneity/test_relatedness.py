@@ -12,12 +12,12 @@ from hypothesis.extra.numpy import arrays
 
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.relatedness import (
-    alike,
     decomposition_error,
     disjoint,
     distances,
-    gap,
+    equal_rows,
     graph,
+    largest_gap,
     reduce,
     signature,
 )
@@ -103,14 +103,14 @@ def test_relatedness_does_not_depend_on_numbers_and_grows_with_gamma(
 def test_the_threshold_lies_in_the_largest_gap() -> None:
     x = np.array([0, 0.5, 5, 5.2])
     a = np.abs(x[:, None] - x)
-    assert gap(a) == pytest.approx((0.5 + 4.5) / 2)
-    assert disjoint(graph(a, gap(a))).tolist() == [0, 0, 1, 1]
+    assert largest_gap(a) == pytest.approx((0.5 + 4.5) / 2)
+    assert disjoint(graph(a, largest_gap(a))).tolist() == [0, 0, 1, 1]
 
 
 def test_where_all_are_equally_far_nothing_tells_them_apart() -> None:
-    assert graph(np.zeros((3, 3)), gap(np.zeros((3, 3)))).all()
-    assert graph(1 - np.eye(3), gap(1 - np.eye(3))).all()
-    assert gap(np.zeros((1, 1))) == np.inf
+    assert graph(np.zeros((3, 3)), largest_gap(np.zeros((3, 3)))).all()
+    assert graph(1 - np.eye(3), largest_gap(1 - np.eye(3))).all()
+    assert largest_gap(np.zeros((1, 1))) == np.inf
 
 
 def test_ward_recovers_blocks_also_with_an_edge_too_many() -> None:
@@ -148,8 +148,8 @@ def test_decomposition_error_is_the_share_of_edges_between_clusters() -> None:
 
 def test_clients_with_the_same_relatives_are_alike() -> None:
     chain = blocks((0,), (1,), (2,), (3,), edges=((0, 1), (1, 2)))
-    assert alike(chain).tolist() == [0, 1, 2, 3]
-    assert alike(blocks((0, 2), (1, 3))).tolist() == [0, 1, 0, 1]
+    assert equal_rows(chain).tolist() == [0, 1, 2, 3]
+    assert equal_rows(blocks((0, 2), (1, 3))).tolist() == [0, 1, 0, 1]
 
 
 # Signatures
@@ -179,11 +179,11 @@ def test_clusters_are_found_where_labels_differ(seed: int) -> None:
     apart = gaussians([(0, 1), (2, 3), (4, 5), (6, 7), (8, 9)], seed)
     for distance in "matching", "min_pair":
         a = distances(apart, distance)
-        assert disjoint(graph(a, gap(a))).tolist() == pairs
+        assert disjoint(graph(a, largest_gap(a))).tolist() == pairs
     ring = gaussians([(0, 1, 2), (2, 3, 4), (4, 5, 6), (6, 7, 8), (8, 9, 0)], seed)
     a, closest = distances(ring), distances(ring, "min_pair")
-    assert disjoint(graph(a, gap(a))).tolist() == pairs
-    assert disjoint(graph(closest, gap(closest))).tolist() == [0] * 10  # neighbours have a label in common
+    assert disjoint(graph(a, largest_gap(a))).tolist() == pairs
+    assert disjoint(graph(closest, largest_gap(closest))).tolist() == [0] * 10  # they share labels
 
 
 # Reducers

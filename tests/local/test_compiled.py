@@ -23,7 +23,8 @@ from fedflow.models.flat import FlatModel
 from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
-from fedflow.simulation.rounds import RunSettings, Simulation
+from fedflow.simulation.loop import Simulation
+from fedflow.simulation.run import RunSettings
 
 TRAINING = LocalTraining(epochs=2, batch_size=8, lr=0.05)
 SIZES = (23, 8, 3)  # ragged last batches, and a client with no full batch at all
@@ -87,7 +88,7 @@ def test_compiled_noise_is_that_of_the_client(
     next(interrupted.rounds())
     for each in (*runs, resumed):
         assert [report.replayed for report in each.rounds()] == [each is resumed, False, False]
-        assert torch.equal(each.state.server["model"], runs[0].state.server["model"])
+        assert torch.equal(each.state.server.model, runs[0].state.server.model)
 
 
 @pytest.mark.parametrize("k", range(3))
@@ -242,7 +243,7 @@ def test_a_compiled_run_is_another_experiment_and_repeats_itself(
     assert with_compiled(job, settings, "auto", folder)[1].startswith("no: 12 local steps")
     assert with_compiled(job, settings, "never", folder) == (job, "no: engine.compile is never")
     runs = [Simulation(j, settings) for j in (there, there, job)]
-    one, again, plain = (([*run.rounds()], run.state.server["model"])[1] for run in runs)
+    one, again, plain = (([*run.rounds()], run.state.server.model)[1] for run in runs)
     assert runs[0].fingerprint == runs[1].fingerprint != runs[2].fingerprint
     assert torch.equal(one, again) and not torch.equal(one, plain)
     torch.testing.assert_close(one, plain, rtol=1e-4, atol=1e-5)

@@ -64,7 +64,7 @@ def with_objective(make: Callable[[Client], Loss]) -> FedAvg:
 def test_the_recorded_loss_is_that_of_the_data(federation: Federation, make: Any, cohort: str) -> None:
     """Penalties do not count; of several data losses the value of the objective does."""
     ours, theirs = (run(with_objective(each), federation, cohort=cohort) for each in (make, plain))
-    losses = [[report.train_loss for report in ran.rounds] for ran in (ours, theirs)]
+    losses = [[report.values["train_loss"] for report in ran.rounds] for ran in (ours, theirs)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-12)
     torch.testing.assert_close(ours.servers[-1]["model"], theirs.servers[-1]["model"], rtol=0, atol=1e-12)
 
@@ -72,7 +72,7 @@ def test_the_recorded_loss_is_that_of_the_data(federation: Federation, make: Any
 def test_an_objective_may_do_without_the_data_loss(federation: Federation, cohort: str) -> None:
     ran = run(with_objective(without_data), federation, cohort=cohort, rounds=1)
     w = federation.model.init(torch_seed(0, "initial model", 0))
-    assert ran.rounds[0].train_loss == pytest.approx(float(w.square().sum()) * (1 + 0.8**2) / 2)
+    assert ran.values("train_loss")[0] == pytest.approx(float(w.square().sum()) * (1 + 0.8**2) / 2)
     torch.testing.assert_close(ran.servers[0]["model"], 0.64 * w)
 
 

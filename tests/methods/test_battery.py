@@ -25,7 +25,7 @@ from fedflow.errors import BadInput, FedflowError
 from fedflow.local.client import Client, Update
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method, build_method
-from fedflow.methods.base import Server
+from fedflow.methods.base import Asynchronous, Onboarding
 from fedflow.models.flat import FlatModel, Part
 from fedflow.simulation import worker
 from fedflow.simulation.clients import ClientStore
@@ -34,8 +34,8 @@ from fedflow.simulation.evaluation import Scores, evaluate_shard
 from fedflow.simulation.events import Work
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import Call
-from fedflow.simulation.job import IntroductionShard
-from fedflow.simulation.rounds import Simulation
+from fedflow.simulation.job import OnboardingShard
+from fedflow.simulation.loop import Simulation
 
 pytestmark = pytest.mark.parametrize("name", METHODS)
 
@@ -63,7 +63,7 @@ def spoiled(federation: Federation, client: int) -> Federation:
 def run_spoiled(method: Method, federation: Federation, client: int, **settings: Any) -> Ran:
     """A run in which the inputs of one client become NaN after the server has met everybody."""
     simulation = prepare_run(method, federation, **settings)
-    simulation.state.introduced = simulation._introduce(range(simulation.clients))
+    simulation.state.onboarded = simulation.onboard(range(simulation.clients), 0)
     simulation.job = dataclasses.replace(simulation.job, federation=spoiled(federation, client))
     return follow(simulation)
 
@@ -190,7 +190,7 @@ def test_scores_of_a_round_do_not_depend_on_the_rounds_to_come(
             found.append(scores.local_loss.tolist())
             return scores
 
-        monkeypatch.setattr("fedflow.simulation.rounds.evaluate_shard", spy)
+        monkeypatch.setattr("fedflow.simulation.scoring.evaluate_shard", spy)
         training = SGD | {"lr_decay": 0.5}
         ran = run(name, federation, **HALF | {"rounds": count, "training": training, "evaluate_every": 1})
         assert len(found) == len(ran.rounds)
@@ -233,11 +233,11 @@ def state_of(simulation: Simulation) -> dict[str, Tensor]:
     store = simulation.state.store
     rows = [store.get(k) for k in range(simulation.clients)]
     kept = {f"clients/{name}": torch.stack([row[name] for row in rows]) for name in store.first}
-    return {f"server/{name}": w for name, w in simulation.state.server.items()} | kept
+    return {f"server/{name}": w for name, w in simulation.state.server.tensors().items()} | kept
 
 
 def test_introductions_have_the_learning_rate_of_the_first_round(name: str, federation: Federation) -> None:
-    if METHODS[name]().onboarding_phases():
+    if issubclass(METHODS[name], Onboarding) and METHODS[name]().onboarding_phases():
         first, decayed = (
             run(
                 name,
@@ -252,7 +252,7 @@ def test_introductions_have_the_learning_rate_of_the_first_round(name: str, fede
 
 def test_cohorts_in_proportion_to_samples_are_the_same_for_all(name: str, federation: Federation) -> None:
     sampled: dict[str, Any] = {"sampling": "proportional", "participation": 0.25, "rounds": 4}
-    if METHODS[name]().clients_in_flight(1):
+    if issubclass(METHODS[name], Asynchronous):
         with pytest.raises(BadInput, match=r"^run.sampling: .* whose clients come when they are done"):
             run(name, federation, **sampled)
         return
@@ -344,7 +344,9 @@ def spied(method: Method) -> tuple[Method, list[Seen]]:
     return Spied(**method.as_dict()), all_sent
 
 
-def averaged(method: Method, server: Server, model: FlatModel) -> Iterator[tuple[int | None, Tensor]]:
+def averaged(
+    method: Method, server: dict[str, Tensor], model: FlatModel
+) -> Iterator[tuple[int | None, Tensor]]:
     """The models [D] that the server has averaged, of which clusters (None: of all clients)."""
     kinds = ("model",) if "models" in server else ("model", "mean")
     yield from ((None, server[kind]) for kind in kinds if kind in server)
@@ -396,7 +398,7 @@ def test_a_client_that_returns_nan_is_left_out(name: str, federation: Federation
     assert [r.failed for r in ran.rounds] == [{3: "its update holds NaN or infinite values"}] * 2
     assert ran.simulation.state.participations.tolist() == [1, 1, 1, 0, 1, 1, 1, 0]
     assert same(ran.state(), spared.state())
-    assert [r.bytes_up for r in ran.rounds] == [r.bytes_up for r in spared.rounds]
+    assert ran.values("bytes_up") == spared.values("bytes_up")
     assert ran.outcome().metrics["failed_clients"] == 2
 
 
@@ -407,7 +409,7 @@ def test_a_vmapped_client_that_returns_nan_does_not_spoil_the_others(
     retried, solve_one = [], worker._train_one
 
     def spy(job: Any, federation: Any, shard: Any, i: int, *rest: Any) -> Any:
-        if not isinstance(shard, IntroductionShard):
+        if not isinstance(shard, OnboardingShard):
             retried.append(shard.clients[i])
         return solve_one(job, federation, shard, i, *rest)
 
@@ -518,7 +520,12 @@ def renumbered(state: dict[str, Tensor], order: list[int]) -> dict[str, Tensor]:
 # What clients compute
 
 WORK: dict[str, list[dict[str, Any]]] = {  # other settings in which a method computes something else
-    "ifca": [{}, {"averaging": "gradient"}, {"shared": "averaged", "pretraining": 1}, {"parted": 1}],
+    "ifca": [
+        {},
+        {"averaging": "gradient"},
+        {"shared": "averaged", "pretraining": 1},
+        {"random_assignment_rounds": 1},
+    ],
     "l2gd": [{"p": 0.01}],  # enough zeros that no step is computed in vain, as vmap has to
     "perfedavg": [{}, {"order": "hessian_free"}],
     "propfair": [{}, {"applied": "weights"}],
@@ -555,7 +562,7 @@ def count_work(patch: pytest.MonkeyPatch, told: dict[int, list[float]], done: di
 
     def started(job: Any, federation: Any, shard: Any, i: int, *rest: Any) -> Client:
         nonlocal at_work
-        at_work = [] if isinstance(shard, IntroductionShard) else done[shard.clients[i]]
+        at_work = [] if isinstance(shard, OnboardingShard) else done[shard.clients[i]]
         at_work.append(0)
         return client_of(job, federation, shard, i, *rest)
 
@@ -615,8 +622,8 @@ def test_traffic_is_what_the_page_says(name: str, federation: Federation) -> Non
 
     for ran in (run(name, federation, **HALF), run(name, federation, cohort="vmap", **HALF)):
         down, up = ([4 * count(way, m) for m in (1, 4)] for way in ("down", "up"))
-        assert [r.bytes_down for r in ran.rounds] == list(itertools.accumulate(down))
-        assert [r.bytes_up for r in ran.rounds] == list(itertools.accumulate(up))
+        assert ran.values("bytes_down") == list(itertools.accumulate(down))
+        assert ran.values("bytes_up") == list(itertools.accumulate(up))
 
 
 def bad_values(field: dataclasses.Field, hint: Any) -> list[Any]:

@@ -181,7 +181,7 @@ def test_l2gd_pulls_by_the_rate_of_the_round(cohort: str) -> None:
     """One step a round; theta = eta lambda (1 - p) / p."""
     hyper, training = {"lam": 1, "p": 0.4}, {"epochs": 1, "lr_decay": 0.5}
     simulation = prepare_run("l2gd", quadratics(), hyper, training=training, rounds=2, cohort=cohort)
-    simulation.state.server["zeros"].fill_(1)
+    simulation.state.server.zeros.fill_(1)
     ran = follow(simulation)
     first = trained(0.5, 0.1, steps=1)
     ones, zeros = (int(ran.servers[0][name]) for name in ("ones", "zeros"))
@@ -209,6 +209,6 @@ def test_a_rate_that_is_given_does_not_decay_and_null_does(name: str, rate: str,
     list(rounds)
     store = swapped.state.store
     expected = (
-        float(swapped.state.server["model"]) if kept is None else [float(store.get(k)[kept]) for k in (0, 1)]
+        float(swapped.state.server.model) if kept is None else [float(store.get(k)[kept]) for k in (0, 1)]
     )
     assert last(follows) == near(expected)

@@ -7,6 +7,7 @@ two gradient steps of 0.1 a round, everyone takes part. Two plain steps of a cli
 The numbers have up to ten digits, hence the tolerance.
 """
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -301,7 +302,8 @@ def ifca(
     if cohorts:
         method = with_cohorts(method, cohorts)
     simulation = prepare_run(method, quadratics(curves, (10,) * len(curves)), **{"rounds": 1} | more)
-    simulation.state.server["models"] = torch.tensor(theta, dtype=torch.float64)[:, None]
+    models = torch.tensor(theta, dtype=torch.float64)[:, None]
+    simulation.state.server = replace(simulation.state.server, models=models)
     return follow(simulation)
 
 

@@ -4,6 +4,8 @@ Bit for bit where both compute the same operations; where the formulas differ, w
 float32 steps on weights below 1 agree to 1e-5.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from support import Ran, follow, images, prepare_run, run
@@ -49,7 +51,7 @@ def test_ifca_with_one_model_is_uniform_fedavg(federation: Federation, cohort: s
 def test_ifca_with_models_permuted_gives_the_same_models(federation: Federation) -> None:
     forth, back = (prepare_run("ifca", federation, {"clusters": 3}, **HALF) for _ in range(2))
     order = [2, 0, 1]
-    back.state.server["models"] = back.state.server["models"][order]
+    back.state.server = replace(back.state.server, models=back.state.server.models[order])
     there, here = model(follow(forth), "models")[order], model(follow(back), "models")
     # Not bit for bit: the sums of a matrix product depend on where in memory its rows begin.
     torch.testing.assert_close(here, there, rtol=0, atol=1e-5)

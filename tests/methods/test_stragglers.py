@@ -72,7 +72,7 @@ def test_dropped_stragglers_take_no_part() -> None:
     )
     for ours, all_of_them in zip(dropped.rounds, kept.rounds):
         assert len(ours.cohort) == 4 and set(ours.cohort) < set(all_of_them.cohort)
-    assert dropped.rounds[-1].bytes_up * 2 == kept.rounds[-1].bytes_up
+    assert dropped.values("bytes_up")[-1] * 2 == kept.values("bytes_up")[-1]
     assert dropped.simulation.state.participations.sum() == 16
 
 

@@ -159,12 +159,12 @@ def test_the_validation_pools_are_those_of_the_test_set_made_of_what_participant
     assert tuned.held_out and tuned.newcomers == plain.newcomers
     held = [held_by(plain, tuned, k) for k in range(100)]
     assert [len(own) for own in held] == [max(1, round(0.25 * n)) for n in plain.sizes]
-    everybody = np.array(sorted(set().union(*held[: plain.participants])))
-    for k in range(plain.participants):
+    everybody = np.array(sorted(set().union(*held[: plain.training_clients])))
+    for k in range(plain.training_clients):
         assert set(tuned.train(k).tolist()) < set(plain.train(k).tolist())
         labels = np.unique(CIFAR.labels[plain.train(k)])
         assert tuned.test(k).tolist() == everybody[np.isin(CIFAR.labels[everybody], labels)].tolist()
-    for k in range(plain.participants, 100):  # newcomers have no part in tuning
+    for k in range(plain.training_clients, 100):  # newcomers have no part in tuning
         assert not set(tuned.pool_indices.tolist()) & held[k]
 
 
@@ -389,7 +389,7 @@ def test_unused_are_the_samples_that_nobody_trains_or_is_tested_on(entry, unused
 def test_newcomers_are_of_every_planted_group_and_numbered_last():
     entry = {"scheme": "label_groups", "groups": 4, "clients": 100}
     made, plain = make(newcomers=0.2, **entry), make(**entry)
-    assert (made.newcomers, made.participants) == (20, 80)
+    assert (made.newcomers, made.training_clients) == (20, 80)
     assert np.bincount(made.groups[80:]).tolist() == [5] * 4
     assert sorted(parts(made)) == sorted(parts(plain))
     for some in (parts(made)[:80], parts(made)[80:]):  # both in their old order

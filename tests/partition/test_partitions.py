@@ -88,7 +88,7 @@ def test_planted_groups_survive_saving(tmp_path):
 def test_files_are_equal_byte_for_byte(made, saved, tmp_path):
     made.save(tmp_path / "again")
     files = sorted(file.name for file in saved.iterdir())
-    assert files == ["labels.png", "partition.safetensors", "summary.json"]
+    assert files == ["partition.safetensors", "summary.json"]
     for name in files:
         one, other = (hashlib.sha256((f / name).read_bytes()).digest() for f in (saved, tmp_path / "again"))
         assert one == other, name
@@ -112,14 +112,6 @@ def test_parameters_left_at_their_defaults_are_recorded(tmp_path):
 
 def test_the_hash_depends_on_the_data_set_too(made):
     assert make_partition(params(), SAMPLES, "other").hash != made.hash
-
-
-@pytest.mark.parametrize("clients", [1, 60, 500])
-def test_a_picture_is_drawn_for_few_and_for_many_clients(clients, tmp_path):
-    labels = np.arange(2000) % 30
-    entry = PartitionParams.parse({"dataset": "d", "scheme": "iid", "clients": clients})
-    make_partition(entry, Samples(labels, labels)).save(tmp_path)
-    assert (tmp_path / "labels.png").read_bytes().startswith(b"\x89PNG")
 
 
 # Damage

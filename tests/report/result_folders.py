@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,12 +37,14 @@ def write_run(
     newcomers: int = 0,
     time: float | None = None,
     plain: bool = True,
+    diagnostics: Sequence[str] = (),
     **settings: object,
 ) -> Path:
     """One run under ``root/<partition>/<method>/<seed>``; returns its folder. Only pacfl compares clients.
 
     ``settings`` are of the method; a run that is not ``plain`` has the digest of its settings in the name of
-    its folder. ``time`` is what a round takes; without it, there is no column of the clock.
+    its folder. ``time`` is what a round takes; without it, there is no column of the clock. ``diagnostics``
+    are the names of those of the method.
     """
     rng = np.random.default_rng([seed, *method.encode(), *partition.encode(), *repr(settings).encode()])
     params = {
@@ -78,6 +81,8 @@ def write_run(
     })  # fmt: skip
     if time is not None:
         table["clock"] = time * number
+    for name in diagnostics:
+        table[name] = rng.random() * rise
     scores = np.clip(rng.normal(table["local_accuracy"].iloc[-1], 0.05, clients), 0, 1)
     of_clients = pd.DataFrame({
         "client": np.arange(clients), "samples": rng.integers(50, 400, clients), "test_samples": 200,
@@ -105,7 +110,7 @@ def write_run(
         "bytes_to_target": None if reached.empty else int(total[reached.index[0]]),
         "clusters": len(set(found)), **agreement(np.array(found), planted), "failed_clients": 0,
         "data_hash": "5f2c9e01aa47d3b2", "settings": digest, "partition_hash": partition.encode().hex()[:12],
-        "parameters": PARAMETERS,
+        "parameters": PARAMETERS, **{name: float(table[name].iloc[-1]) for name in diagnostics},
     } | ({"newcomers": newcomers, "newcomer_accuracy": 0.71, "newcomer_tuned_accuracy": 0.84}
          if newcomers else {})))  # fmt: skip
     early = [int(c) if rng.random() < 0.5 else -1 for c in rng.integers(0, 2, clients)]
@@ -116,6 +121,7 @@ def write_run(
     (folder / "clusters.json").write_text(
         json.dumps({
             "groups": None if planted is None else planted.tolist(), "history": history, "proximity": about,
+            "stable_cluster_ids": method != "flis_dc",
         })
     )  # fmt: skip
     apart = np.abs(np.subtract.outer(found, found)) * 30.0 + rng.uniform(1, 9, (clients, clients))

@@ -8,10 +8,11 @@ from result_folders import write_partition, write_run
 
 from fedflow.errors import FedflowError
 from fedflow.report.collect import collect_partitions, collect_runs
+from fedflow.report.tables import run_table, stat
 
 
 def test_no_results_says_where_and_how_to_make_them(tmp_path: Path) -> None:
-    with pytest.raises(FedflowError, match=r"no results found in .*results; make them with `make repro`"):
+    with pytest.raises(FedflowError, match=r"no results found in .*results; run `make repro` first"):
         collect_runs(tmp_path / "results")
 
 
@@ -50,54 +51,59 @@ def test_a_set_that_is_not_complete_is_named(tmp_path: Path) -> None:
     ("change", "words"),
     [
         ({"participation": None}, "participation is None"),
-        ({"local_accuracy": float("nan")}, "holds NaN"),
+        ({"local_accuracy": float("nan")}, "contains NaN"),
         ({"seed": "0"}, "seed is '0'"),
-        ({"seed": 4}, "it says it is p/fedavg/4"),
+        ({"seed": 4}, "it is of the run p/fedavg/4"),
         ({"rounds": 21}, "20 rows for 21 rounds"),
         ({"clients": 7}, "20 rows for 7 clients"),
     ],
 )
-def test_wrong_metric_is_told(tmp_path: Path, change: dict, words: str) -> None:
+def test_wrong_metric_is_named(tmp_path: Path, change: dict, words: str) -> None:
     path = write_run(tmp_path, "p", "fedavg", 0) / "metrics.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(FedflowError, match=words):
         collect_runs(tmp_path)
 
 
-def test_absent_metric_is_told(tmp_path: Path) -> None:
+def test_only_a_metric_that_every_run_has_may_not_be_absent(tmp_path: Path) -> None:
+    """Results of before a metric was added to the table stay readable."""
     path = write_run(tmp_path, "p", "fedavg", 0) / "metrics.json"
-    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "loss"}))
-    with pytest.raises(FedflowError, match=r"metrics\.json: no loss"):
+    metrics = json.loads(path.read_text())
+    path.write_text(json.dumps({k: v for k, v in metrics.items() if k != "loss"}))
+    (run,) = collect_runs(tmp_path)
+    assert stat([run], "loss") is None and "loss" not in run_table([run])
+    path.write_text(json.dumps({k: v for k, v in metrics.items() if k != "bytes_up"}))
+    with pytest.raises(FedflowError, match=r"metrics\.json: no bytes_up"):
         collect_runs(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"settings": "other"}, "its settings are not those of metrics.json"), ({"run": None}, "no run")],
+    [({"settings": "other"}, "its settings differ from those of metrics.json"), ({"run": None}, "no run")],
 )
-def test_settings_of_another_run_are_told(tmp_path: Path, change: dict, words: str) -> None:
+def test_settings_of_another_run_are_refused(tmp_path: Path, change: dict, words: str) -> None:
     path = write_run(tmp_path, "p", "fedavg", 0) / "params.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(FedflowError, match=rf"p/fedavg/0/params\.json: {words}"):
         collect_runs(tmp_path)
 
 
-def test_a_folder_that_is_named_after_other_settings_is_told(tmp_path: Path) -> None:
+def test_a_folder_named_after_other_settings_is_refused(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "p", "fedavg", 0, plain=False)
     collect_runs(tmp_path)
     folder.rename(folder.with_name("0-12345678"))
-    with pytest.raises(FedflowError, match="it says it is p/fedavg/0"):
+    with pytest.raises(FedflowError, match="it is of the run p/fedavg/0"):
         collect_runs(tmp_path)
 
 
-def test_assignment_of_wrong_length_is_told(tmp_path: Path) -> None:
+def test_assignment_of_wrong_length_is_refused(tmp_path: Path) -> None:
     path = write_run(tmp_path, "p", "ifca", 0) / "clusters.json"
     path.write_text(json.dumps({"groups": None, "history": [{"round": 1, "assignment": [0, 1]}]}))
     with pytest.raises(FedflowError, match="20 assignments"):
         collect_runs(tmp_path)
 
 
-def test_planted_groups_of_wrong_length_are_told(tmp_path: Path) -> None:
+def test_planted_groups_of_wrong_length_are_refused(tmp_path: Path) -> None:
     path = write_run(tmp_path, "p", "ifca", 0) / "clusters.json"
     path.write_text(json.dumps({"groups": [0, 1], "history": []}))
     with pytest.raises(FedflowError, match="groups"):
@@ -109,10 +115,10 @@ def test_planted_groups_of_wrong_length_are_told(tmp_path: Path) -> None:
     [
         (lambda table: table.rename(columns={"0": "40"}), "a row and a column per client"),
         (lambda table: table.rename(index={0: 40}, columns={"0": "40"}), "a row and a column per client"),
-        (lambda table: table * float("nan"), "a matrix of numbers"),
+        (lambda table: table * float("nan"), "a matrix of finite numbers"),
     ],
 )
-def test_a_matrix_of_other_clients_is_told(tmp_path: Path, spoil: Callable, words: str) -> None:
+def test_a_matrix_of_other_clients_is_refused(tmp_path: Path, spoil: Callable, words: str) -> None:
     path = write_run(tmp_path, "p", "pacfl", 0) / "proximity.parquet"
     assert collect_runs(tmp_path)[0].dissimilarity is not None
     spoil(pd.read_parquet(path)).to_parquet(path)
@@ -120,11 +126,25 @@ def test_a_matrix_of_other_clients_is_told(tmp_path: Path, spoil: Callable, word
         collect_runs(tmp_path)
 
 
-def test_a_matrix_that_nothing_is_said_about_is_told(tmp_path: Path) -> None:
+def test_a_matrix_without_a_description_is_refused(tmp_path: Path) -> None:
     path = write_run(tmp_path, "p", "pacfl", 0) / "clusters.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"proximity": {"height": 1}}))
     with pytest.raises(FedflowError, match=r"clusters\.json: proximity needs a unit"):
         collect_runs(tmp_path)
+
+
+def test_whether_cluster_ids_are_stable_is_read_and_never_assumed(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "p", "ifca", 0) / "clusters.json"
+    facts = json.loads(path.read_text())
+    assert facts.pop("stable_cluster_ids") and collect_runs(tmp_path)[0].stable_cluster_ids
+    path.write_text(json.dumps(facts | {"lasting": False}))  # as it was named before
+    assert not collect_runs(tmp_path)[0].stable_cluster_ids
+    for unknown in ({}, {"stable_cluster_ids": None}):
+        path.write_text(json.dumps(facts | unknown))
+        with pytest.raises(
+            FedflowError, match=r"stable_cluster_ids needs true or false; run this experiment"
+        ):
+            collect_runs(tmp_path)
 
 
 def test_empty_run_folders_are_passed_over(tmp_path: Path) -> None:

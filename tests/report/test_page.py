@@ -9,8 +9,8 @@ import pytest
 from result_folders import METHODS, write_partition, write_run
 
 from fedflow.errors import FedflowError
+from fedflow.pictures.clusters import FILLS
 from fedflow.report import build_report
-from fedflow.report.groups import FILLS
 
 
 def build(workplace: Path, out: str = "report") -> str:
@@ -136,6 +136,19 @@ def test_newcomers_have_columns_where_there_are_some(tmp_path: Path) -> None:
     assert "newcomer_accuracy" not in pd.read_csv(tmp_path / "other" / "report" / "runs.csv")
 
 
+def test_diagnostics_of_methods_have_curves_and_columns(tmp_path: Path) -> None:
+    names = ["client/alpha/max", "client/alpha/mean", "method/entropy"]
+    for seed in (0, 1):
+        write_run(tmp_path / "results", "p", "ditto", seed, diagnostics=names)
+        write_run(tmp_path / "results", "p", "fedavg", seed)
+    page = build(tmp_path)
+    section = page.split("<summary>Diagnostics of Ditto</summary>")[1].split("</details>")[0]
+    assert re.findall(r"<h4><code>(.*?)</code>", section) == names[1:] and section.count("<svg") == 2
+    assert re.search(r"In the last round: 0\.\d{4} ±", section) and "Diagnostics of FedAvg" not in page
+    runs = pd.read_csv(tmp_path / "report" / "runs.csv").set_index("method")
+    assert list(runs)[-3:] == names and runs.loc["fedavg", names].isna().all(axis=None)
+
+
 def test_names_are_escaped(tmp_path: Path) -> None:
     write_run(tmp_path / "results", "p", "fedavg", 0, label="<b>Fed & $x_1$</b>")
     page = build(tmp_path)
@@ -147,7 +160,7 @@ def test_one_run_without_partition_folder_makes_a_page(tmp_path: Path) -> None:
     write_run(tmp_path / "results", "p", "local", 3)
     page = build(tmp_path)
     assert "The only method here." in page and "one seed says little" in page
-    assert "not known: no summary.json" in page
+    assert "unknown: no summary.json" in page
 
 
 def test_run_without_optional_metrics_makes_a_page(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.simulation.checkpoint import FILE, load_checkpoint, save_checkpoint
 from fedflow.simulation.job import Job
-from fedflow.simulation.rounds import RunSettings, Simulation
+from fedflow.simulation.loop import Simulation
+from fedflow.simulation.run import RunSettings
 
 
 def test_a_checkpoint_comes_back_as_it_was_saved(tmp_path: Path) -> None:
@@ -177,7 +178,7 @@ def test_a_simulation_touches_its_files_only_when_it_runs(tmp_path, monkeypatch)
     def touched(*_: object) -> None:
         raise AssertionError("the checkpoint was loaded")
 
-    monkeypatch.setattr("fedflow.simulation.rounds.load_checkpoint", touched)
+    monkeypatch.setattr("fedflow.simulation.run.load_checkpoint", touched)
     simulation = prepare_run("scaffold", quadratics(), checkpoints=tmp_path)
     assert simulation.fingerprint and simulation.groups is None
     with pytest.raises(AssertionError, match="was loaded"):

@@ -16,7 +16,7 @@ from fedflow.methods import build_method
 from fedflow.simulation import cohort, graphs, worker
 from fedflow.simulation.cohort import rounded
 from fedflow.simulation.graphs import Call, Cohorts, Tensors
-from fedflow.simulation.job import Job
+from fedflow.simulation.job import Job, Shard
 
 
 class Recorded:
@@ -146,9 +146,11 @@ def test_calls_are_as_wide_as_told_until_memory_runs_out(
 ) -> None:
     federation = images(digits)
     job = Job(federation, build_method("fedavg"), LocalTraining(), seed=0, width=wanted)
-    assert cohort.width(job, federation, job.method.local) == clients
-    cohort.limit_width(job, federation, job.method.local, 2)
-    assert cohort.width(job, federation, job.method.local) == 2
+    first, other = (Shard(1, [], [], [], [], phase=phase) for phase in ("first", "other"))
+    assert cohort.width(job, federation, first, job.method.local) == clients
+    cohort.limit_width(job, federation, first, job.method.local, 2)
+    assert cohort.width(job, federation, first, job.method.local) == 2
+    assert cohort.width(job, federation, other, job.method.local) == clients  # another phase is another call
 
 
 def test_the_width_that_fits_hardly_depends_on_what_is_free() -> None:

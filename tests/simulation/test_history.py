@@ -12,14 +12,14 @@ from support import images, prepare_run, quadratics, run, same
 from fedflow.data import Dataset
 from fedflow.errors import FedflowError
 from fedflow.simulation.checkpoint import FILE
-from fedflow.simulation.outcome import Round
-from fedflow.simulation.rounds import Simulation
+from fedflow.simulation.loop import Simulation
+from fedflow.simulation.outcome import RoundReport
 
 HISTORY = "history.jsonl"
 OFTEN = {"rounds": 40, "evaluate_every": 1, "checkpoint_every": 1}
 
 
-def told(rounds: list[Round]) -> list[Round]:
+def told(rounds: list[RoundReport]) -> list[RoundReport]:
     """Without what a resume and the clock on the wall change."""
     return [replace(report, seconds=0, replayed=False) for report in rounds]
 
@@ -36,7 +36,7 @@ def killed_at(simulation: Simulation, number: int, monkeypatch: pytest.MonkeyPat
     from fedflow.simulation.checkpoint import save_checkpoint as real
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("fedflow.simulation.rounds.save_checkpoint", save)
+        patch.setattr("fedflow.simulation.loop.save_checkpoint", save)
         list(simulation.rounds())
 
 

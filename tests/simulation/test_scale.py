@@ -94,7 +94,7 @@ def test_personal_models_are_scored_in_parts_as_at_once(
     federation: Federation, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(method, federation, training=SGD, rounds=2, fine_tune=True, executor=Workers(2)).outcome()
-    monkeypatch.setattr("fedflow.simulation.rounds.PERSONAL_EVAL_CHUNK", 3 * federation.model.size)
+    monkeypatch.setattr("fedflow.simulation.scoring.PERSONAL_EVAL_CHUNK", 3 * federation.model.size)
     workers = Counting(2)
     parts = run(method, federation, training=SGD, rounds=2, fine_tune=True, executor=workers).outcome()
     assert workers.asked == [2, 1, 2, 1, 1, 1] * 2  # 3, 3 and 2 clients, by two workers
@@ -106,8 +106,8 @@ def test_personal_models_are_scored_in_parts_as_at_once(
 def test_an_outcome_holds_so_many_personal_models_only(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedflow.simulation.rounds.PERSONAL_EVAL_CHUNK", 2 * federation.model.size)
-    monkeypatch.setattr("fedflow.simulation.rounds.PERSONAL_CLIENTS", 3)
+    monkeypatch.setattr("fedflow.simulation.scoring.PERSONAL_EVAL_CHUNK", 2 * federation.model.size)
+    monkeypatch.setattr("fedflow.simulation.scoring.PERSONAL_CLIENTS", 3)
     assert set(run("ditto", federation, rounds=1).outcome().models) == {0, 1, 2}
 
 
@@ -121,7 +121,7 @@ def test_a_sample_of_clients_has_the_scores_that_it_has_among_all(
 ) -> None:
     some = sampled(method, federation, fine_tune=True)
     everyone = run(method, federation, training=SGD, evaluate_every=1, fine_tune=True).outcome().scores
-    outcome, chosen = some.outcome(), list(some.simulation.scored)
+    outcome, chosen = some.outcome(), list(some.simulation.scoring.scored)
     scores = outcome.scores
     assert len(chosen) == 3 and scores.clients == list(range(8))
     others = [k for k in range(8) if k not in chosen]
@@ -133,20 +133,20 @@ def test_a_sample_of_clients_has_the_scores_that_it_has_among_all(
     assert (scores.cluster[others] == -1).all()
     assert outcome.metrics["evaluated_clients"] == 3
     assert outcome.metrics["local_accuracy"] == pytest.approx(everyone.local_accuracy[chosen].mean())
-    assert some.rounds[-1].local_accuracy == outcome.metrics["local_accuracy"]
+    assert some.values("local_accuracy")[-1] == outcome.metrics["local_accuracy"]
 
 
 def test_every_method_and_round_scores_the_same_sample(federation: Federation) -> None:
     first, other = sampled("fedavg", federation), sampled("ditto", federation)
-    assert first.simulation.scored == other.simulation.scored
-    elsewhere = sampled("fedavg", federation, seed=1).simulation.scored
-    assert elsewhere != first.simulation.scored
+    assert first.simulation.scoring.scored == other.simulation.scoring.scored
+    elsewhere = sampled("fedavg", federation, seed=1).simulation.scoring.scored
+    assert elsewhere != first.simulation.scoring.scored
 
 
 def test_assignments_of_a_sample_leave_the_others_out(federation: Federation) -> None:
     ran = sampled("ifca", federation)
     told = next(r.assignment for r in ran.rounds if r.assignment is not None)
-    assert [k for k in range(8) if told[k] >= 0] == list(ran.simulation.scored)
+    assert [k for k in range(8) if told[k] >= 0] == list(ran.simulation.scoring.scored)
 
 
 def test_results_of_a_sample_have_a_row_for_every_client(federation: Federation, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_results_of_a_sample_have_a_row_for_every_client(federation: Federation,
     write_results(tmp_path, {}, {}, ran.rounds, ran.outcome(), federation.partition.sizes, None)
     table = pandas.read_parquet(tmp_path / "clients.parquet")
     assert table["client"].tolist() == list(range(8))
-    assert np.flatnonzero(table["local_accuracy"].notna()).tolist() == list(ran.simulation.scored)
+    assert np.flatnonzero(table["local_accuracy"].notna()).tolist() == list(ran.simulation.scoring.scored)
 
 
 def test_rows_in_files_are_resident_only_while_they_are_used(tmp_path: Path) -> None:

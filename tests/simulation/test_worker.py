@@ -12,6 +12,7 @@ from fedflow.data import Dataset
 from fedflow.errors import FedflowError
 from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.base import Round
 from fedflow.simulation import worker
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job, Shard
@@ -82,8 +83,8 @@ class Uneven(FedAvg):
     def client_state(self, model: Any, initial: Tensor) -> dict[str, Tensor]:
         return {"seen": initial[:2]}
 
-    def broadcast(self, server: Any, client: int) -> dict[str, Tensor]:
-        w, shifts = server["model"], {0: torch.ones(1), 3: torch.full((2,), 0.5), 4: torch.full((2,), 0.25)}
+    def broadcast(self, now: Round, server: Any, client: int) -> dict[str, Tensor]:
+        w, shifts = server.model, {0: torch.ones(1), 3: torch.full((2,), 0.5), 4: torch.full((2,), 0.25)}
         return {"model": w} | ({"shift": shifts[client]} if client in shifts else {})
 
     def local(self, client: Any) -> Any:

@@ -13,7 +13,8 @@ import pytest
 from fedflow.config import load_params
 from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import Experiment
-from fedflow.simulation.rounds import RunSettings, Simulation
+from fedflow.simulation.loop import Simulation
+from fedflow.simulation.run import RunSettings
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 from tasks import shards

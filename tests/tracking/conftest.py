@@ -15,7 +15,7 @@ from fedflow.methods.base import Dissimilarity
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.evaluation import Scores
-from fedflow.simulation.outcome import Outcome, Round
+from fedflow.simulation.outcome import Outcome, RoundReport
 from fedflow.tracking import ModelCard, initialise
 
 SHAPE, CLASSES = (1, 16, 16), tuple("abc")
@@ -32,7 +32,7 @@ def default_store():
 
 KILLED_RUN = """
 import json, os, signal, sys
-from fedflow.simulation.outcome import Round
+from fedflow.simulation.outcome import RoundReport
 from fedflow.tracking import initialise, open_run
 imported = "mlflow" in sys.modules
 print(json.dumps({"imported": imported, "uri": initialise(sys.argv[1])}), flush=True)
@@ -41,9 +41,9 @@ record = open_run(
     system_metrics=False,
 )
 for t in range(1, 5):
-    record.round(Round(t, [0, 1], 1 / t, 100 * t, 50 * t))
+    record.round(RoundReport(t, [0, 1], values=measured(t)))
 record.flush()
-record.round(Round(5, [0, 1], 0.2, 500, 250))
+record.round(RoundReport(5, [0, 1], values=measured(5)))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -76,15 +76,21 @@ def model() -> FlatModel:
     return FlatModel(partial(build, *NETWORK, batch_norm=True))
 
 
+def measured(t: int) -> dict[str, float]:
+    """What every round measures."""
+    totals = {"bytes_down": 100 * t, "bytes_up": 50 * t, "clock": 0.0}
+    return {"train_loss": 1 / t, "clusters": 1, "idle": 0.0, "delay": 0.0} | totals
+
+
 @pytest.fixture
-def rounds() -> list[Round]:
+def rounds() -> list[RoundReport]:
     """Eleven rounds, evaluated in 5, 10 and 11; client 3 fails in round 2; clusters change in 5, 11."""
-    made = [Round(t, [0, 1], 1 / t, 100 * t, 50 * t, seconds=0.1) for t in range(1, 12)]
+    made = [RoundReport(t, [0, 1], values=measured(t), seconds=0.1) for t in range(1, 12)]
     made[1].failed = {3: "ValueError: not a number"}
     for t in (5, 10, 11):
         report = made[t - 1]
-        report.local_accuracy, report.local_std, report.local_worst10 = t / 20, 0.1, 0.2
-        report.global_accuracy, report.clusters, report.ari = t / 25, 2, 0.5
+        report.values |= {"local_accuracy": t / 20, "local_std": 0.1, "local_worst10": 0.2}
+        report.values |= {"global_accuracy": t / 25, "clusters": 2, "ari": 0.5}
     made[4].assignment = [0, 0, 1, 1, 1, 0]
     made[10].assignment = [0, 0, 0, 1, 1, 1]
     return made

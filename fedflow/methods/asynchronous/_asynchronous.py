@@ -6,14 +6,12 @@ ones among them, the server takes a step.
 
 import math
 
-import numpy as np
-
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Server
+from fedflow.methods.base import Asynchronous, GlobalModel, Round
 from fedflow.settings import option
 
 
-class Asynchronous(FedAvg):
+class Buffered(Asynchronous, FedAvg):
     weighting: str = option(
         "uniform", "weights of updates in their mean: the same for all, or n_k",
         choices=("samples", "uniform"), source="uniform in the papers",
@@ -29,5 +27,5 @@ class Asynchronous(FedAvg):
     def clients_in_flight(self, size: int) -> int:
         return math.ceil(self.concurrency * size)
 
-    def epochs(self, rng: np.random.Generator, server: Server, client: int) -> int | None:
-        return None if self.most_epochs is None else int(rng.integers(1, self.most_epochs, endpoint=True))
+    def epochs(self, now: Round, server: GlobalModel, client: int) -> int | None:
+        return None if self.most_epochs is None else int(now.rng.integers(1, self.most_epochs, endpoint=True))

@@ -1,18 +1,26 @@
 """What CC-FedAdagrad, CC-FedAdam and CC-FedAMS share: updates by step, and an adaptive step of the server."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.asynchronous._asynchronous import Asynchronous
-from fedflow.methods.base import Cohort, Server
+from fedflow.methods.asynchronous._asynchronous import Buffered
+from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
-class ClientCentric(Asynchronous):
+@dataclass(frozen=True)
+class State(GlobalModel):
+    m: Tensor
+    v: Tensor
+
+
+class ClientCentric(Buffered):
     """d = mean (x - x_K) / K; m <- beta m + (1 - beta) d; v <- `second`; x <- x - eta m / (sqrt(v) + eps)."""
 
     server_lr: float = option(
@@ -27,9 +35,9 @@ class ClientCentric(Asynchronous):
     )  # fmt: skip
     normalise: bool = option(True, "updates are divided by the number K of local steps", source="Algorithm 3")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         x = initial(0)
-        return {"model": x, "m": torch.zeros_like(x), "v": torch.zeros_like(x)}
+        return State(x, torch.zeros_like(x), torch.zeros_like(x))
 
     def local(self, client: Client) -> Update:
         x = client.received["model"]
@@ -37,14 +45,14 @@ class ClientCentric(Asynchronous):
         steps = client.steps() if self.normalise else 1.0
         return client.update(d=client.model.with_buffers(moved / steps, moved), weight=self.weight(client))
 
-    def second(self, server: Server, square: Tensor) -> Server:
-        """The next second moment ``v`` [D], by whose root steps are divided, and what else is remembered."""
+    def second(self, server: Any, square: Tensor) -> dict[str, Tensor]:
+        """The next second moment ``v`` [D], whose root divides the step, and other fields to replace."""
         raise NotImplementedError
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        x, mean = server["model"], cohort.mean("d")
-        d = cohort.model.trainable(mean)
-        m = self.beta * server["m"] + (1 - self.beta) * d
-        after = {"m": m} | self.second(server, d.square())
-        stepped = x - self.server_lr * m / (after["v"].sqrt() + self.eps)
-        return {"model": cohort.model.with_buffers(stepped, x - mean)} | after
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        x, mean = server.model, cohort.mean("d")
+        d = now.model.trainable(mean)
+        m = self.beta * server.m + (1 - self.beta) * d
+        second = self.second(server, d.square())
+        stepped = x - self.server_lr * m / (second["v"].sqrt() + self.eps)
+        return replace(server, model=now.model.with_buffers(stepped, x - mean), m=m, **second), {}

@@ -14,12 +14,11 @@ long and equally many steps: 1 / K cancels.
 
 from torch import Tensor
 
-from fedflow.methods.asynchronous._client_centric import ClientCentric
-from fedflow.methods.base import Server
+from fedflow.methods.asynchronous._client_centric import ClientCentric, State
 from fedflow.methods.registry import register
 
 
 @register("cc_fedadagrad", "CC-FedAdagrad")
 class CCFedAdagrad(ClientCentric):
-    def second(self, server: Server, square: Tensor) -> Server:
-        return {"v": server["v"] + square}
+    def second(self, server: State, square: Tensor) -> dict[str, Tensor]:
+        return {"v": server.v + square}

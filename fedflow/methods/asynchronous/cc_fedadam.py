@@ -13,10 +13,11 @@ many steps: 1 / K cancels.
 There is no bias correction; the code of FADAS, a later method, has one.
 """
 
+from typing import Any
+
 from torch import Tensor
 
 from fedflow.methods.asynchronous._client_centric import ClientCentric
-from fedflow.methods.base import Server
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
@@ -27,5 +28,5 @@ class CCFedAdam(ClientCentric):
         0.99, "decay of the second moment v", symbol="gamma", ge=0, lt=1, source="code of FADAS"
     )
 
-    def second(self, server: Server, square: Tensor) -> Server:
-        return {"v": self.gamma * server["v"] + (1 - self.gamma) * square}
+    def second(self, server: Any, square: Tensor) -> dict[str, Tensor]:
+        return {"v": self.gamma * server.v + (1 - self.gamma) * square}

@@ -12,21 +12,27 @@ x <- x - eta m / (sqrt(v) + eps), entry by entry, m, u and v 0 at first.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fedflow.methods.asynchronous._client_centric import State
 from fedflow.methods.asynchronous.cc_fedadam import CCFedAdam
-from fedflow.methods.base import Server
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 
 
+@dataclass(frozen=True)
+class MaxState(State):
+    u: Tensor
+
+
 @register("cc_fedams", "CC-FedAMS")
 class CCFedAMS(CCFedAdam):
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
-        return super().setup(model, initial) | {"u": torch.zeros_like(initial(0))}
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> MaxState:
+        return MaxState(**vars(super().setup(model, initial)), u=torch.zeros_like(initial(0)))
 
-    def second(self, server: Server, square: Tensor) -> Server:
-        u = self.gamma * server["u"] + (1 - self.gamma) * square
-        return {"u": u, "v": torch.maximum(server["v"], u)}
+    def second(self, server: MaxState, square: Tensor) -> dict[str, Tensor]:
+        u = self.gamma * server.u + (1 - self.gamma) * square
+        return {"u": u, "v": torch.maximum(server.v, u)}

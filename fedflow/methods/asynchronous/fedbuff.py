@@ -12,22 +12,17 @@ was at work.
 *Ambiguous*: who works when; here the next client is a random idle one (`run.timing` says how fast they are).
 """
 
-from collections.abc import Callable
-
 import numpy as np
-import torch
-from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.asynchronous._asynchronous import Asynchronous
-from fedflow.methods.base import Cohort, Server
+from fedflow.methods.asynchronous._asynchronous import Buffered
+from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Message, Round
 from fedflow.methods.registry import register
-from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
 @register("fedbuff", "FedBuff")
-class FedBuff(Asynchronous):
+class FedBuff(Buffered):
     gathers = True
 
     staleness: str = option(
@@ -35,25 +30,22 @@ class FedBuff(Asynchronous):
         choices=("sqrt", "none"), source="experiments: 1 / sqrt(1 + tau)",
     )  # fmt: skip
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
-        return {"model": initial(0), "t": torch.zeros((), dtype=model.dtype)}
+    def broadcast(self, now: Round, server: GlobalModel, client: int) -> Message:
+        return {"model": server.model, "t": server.model.new_tensor(now.t - 1)}
 
-    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
-        return {"model": server["model"], "t": server["t"]}
-
-    def broadcast_for_evaluation(self, server: Server, client: int) -> dict[str, Tensor]:
-        return {"model": server["model"]}
+    def broadcast_for_evaluation(self, now: Round, server: GlobalModel, client: int) -> Message:
+        return {"model": server.model}
 
     def local(self, client: Client) -> Update:
         x = client.received["model"]
         d = x - client.fit(start=x)
         return client.update(d=d, weight=self.weight(client), scalars={"t": client.received["t"]})
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        x, t = server["model"], server["t"]
-        late = float(t) - cohort.scalars("t")
+    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
+        x = server.model
+        late = now.t - 1 - cohort.scalars("t")
         share = np.ones_like(late) if self.staleness == "none" else 1 / np.sqrt(1 + late)
         p = cohort.weights / cohort.weights.sum()
         d = float(p @ share) * cohort.mean("d", weights=p * share)
-        stepped = x - self.server_lr * cohort.model.trainable(d)
-        return {"model": cohort.model.with_buffers(stepped, x - cohort.mean("d")), "t": t + 1}
+        stepped = x - self.server_lr * now.model.trainable(d)
+        return GlobalModel(now.model.with_buffers(stepped, x - cohort.mean("d"))), {}

@@ -17,6 +17,8 @@ clients (compare with FedNova).
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,16 +28,22 @@ from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Cohort, Server
+from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Message, Onboarding, Round
 from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 BY_CLIENT, BY_ROUND = ("UEC", "UEIC"), ("EIC", "UEIC")  # policies that fit epochs to clients, or change them
 ROUNDING = 1e-9  # of quotients that are whole but for their last bits
 
 
+@dataclass(frozen=True)
+class State(GlobalModel):
+    times: Tensor | None = None  # [N, 3] of a download, an epoch and an upload; None before the onboarding
+
+
 @register("fedeff", "FedEff")
-class FedEff(FedAvg):
+class FedEff(Onboarding, FedAvg):
     policy: str = option(
         "UEC", "epochs: fitted to clients (UEC), the same for all (EC), both with tau that decays over the "
         "rounds (UEIC, EIC), or random from 1 to E_b",
@@ -58,11 +66,11 @@ class FedEff(FedAvg):
         """One epoch in round 0; from then on those of `epochs`."""
         return {"batches": 1}
 
-    def onboarding_phases(self) -> int:
-        return 1
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+        return State(initial(0))
 
-    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
-        return {"model": server["model"]}
+    def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
+        return {"model": server.model}
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
         beta, sigma, delta = client.times
@@ -70,41 +78,44 @@ class FedEff(FedAvg):
         times = {"beta": beta, "sigma": sigma, "delta": delta}
         return client.update(model=w, scalars=times, weight=self.weight(client))
 
-    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
+    def onboarding_aggregate(self, now: Round, phase: int, server: State, cohort: Cohort) -> State:
         """The model after round 0, and the times [N, 3] of download, epoch and upload."""
-        if cohort.ids[0] >= cohort.clients:
+        if cohort.newcomers:
             return server
         times = np.stack([cohort.scalars(name) for name in ("beta", "sigma", "delta")], 1)
-        return {"model": self.average(cohort), "times": torch.from_numpy(times), "round": torch.tensor(1)}
+        return State(self.average(cohort), torch.from_numpy(times))
 
-    def plan(self, rng: np.random.Generator, chances: np.ndarray, size: int, server: Server) -> np.ndarray:
+    def plan(self, now: Round, server: State, chances: np.ndarray, size: int) -> tuple[np.ndarray, State]:
         if self.slow == "clamp" or self.policy not in BY_CLIENT:
-            return super().plan(rng, chances, size, server)
-        fast = np.flatnonzero(self.fitted(server))
+            return super().plan(now, server, chances, size)
+        fast = np.flatnonzero(self.fitted(now, server))
         if not len(fast):
             raise BadInput("method.tau", self.tau, "more: no client is done with an epoch in time")
-        return fast[super().plan(rng, chances[fast], min(size, len(fast)), server)]
+        chosen, server = super().plan(now, server, chances[fast], min(size, len(fast)))
+        return fast[chosen], server
 
-    def epochs(self, rng: np.random.Generator, server: Server, client: int) -> int:
+    def epochs(self, now: Round, server: State, client: int) -> int:
         if self.policy == "random":
-            return int(rng.integers(1, self.base_epochs, endpoint=True))
+            return int(now.rng.integers(1, self.base_epochs, endpoint=True))
         if self.policy in BY_CLIENT:
-            return max(1, int(self.fitted(server)[client]))
-        return max(1, round(self.mean_epochs(server)))
+            return max(1, int(self.fitted(now, server)[client]))
+        return max(1, round(self.mean_epochs(now)))
 
-    def mean_epochs(self, server: Server) -> float:
+    def mean_epochs(self, now: Round) -> float:
         """E = tau E_b of this round."""
-        decay = self.tau_decay ** (int(server["round"]) - 1) if self.policy in BY_ROUND else 1.0
+        decay = self.tau_decay ** (now.t - 1) if self.policy in BY_ROUND else 1.0
         return self.tau * decay * self.base_epochs
 
-    def fitted(self, server: Server) -> np.ndarray:
+    def fitted(self, now: Round, server: State) -> np.ndarray:
         """E_k [N] of this round, at least 0."""
-        times = server["times"].cpu().numpy()
-        fitted = fitting(times, round_time(times, self.mean_epochs(server), self.unit))
+        assert server.times is not None
+        times = server.times.cpu().numpy()
+        fitted = fitting(times, round_time(times, self.mean_epochs(now), self.unit))
         return fitted.clip(0, self.most_epochs)
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        return server | super().aggregate(server, cohort) | {"round": server["round"] + 1}
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        after, diagnostics = super().aggregate(now, server, cohort)
+        return replace(server, model=after.model), diagnostics
 
 
 def round_time(times: np.ndarray, epochs: float, unit: float = 1.0) -> float:

@@ -1,16 +1,23 @@
 """What FedAdagrad, FedAdam and FedYogi share: an adaptive optimiser on the server, fed with mean updates."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Cohort, Server
+from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 ALGORITHM = "Algorithm 2"
+
+
+@dataclass(frozen=True)
+class State(GlobalModel):
+    m: Tensor
+    v: Tensor
 
 
 class FedOpt(FedAvg):
@@ -30,19 +37,19 @@ class FedOpt(FedAvg):
         None, "first value of v; nothing = tau^2 (public code: 0)", symbol="v_0", ge=0, source=ALGORITHM
     )
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         w = initial(0)
         v = torch.full_like(w, self.tau**2 if self.v0 is None else self.v0)
-        return {"model": w, "m": torch.zeros_like(w), "v": v}
+        return State(w, torch.zeros_like(w), v)
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         """The next second moment [D] from the last and from d^2."""
         raise NotImplementedError
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        w, mean = server["model"], self.average(cohort)
-        d = cohort.model.trainable(mean - w)
-        m = self.beta1 * server["m"] + (1 - self.beta1) * d
-        v = self.second(server["v"], d.square())
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        w, mean = server.model, self.average(cohort)
+        d = now.model.trainable(mean - w)
+        m = self.beta1 * server.m + (1 - self.beta1) * d
+        v = self.second(server.v, d.square())
         stepped = w + self.server_lr * m / (v.sqrt() + self.tau)
-        return {"model": cohort.model.with_buffers(stepped, mean), "m": m, "v": v}
+        return State(now.model.with_buffers(stepped, mean), m, v), {}

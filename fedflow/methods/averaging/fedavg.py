@@ -10,11 +10,13 @@ Client: w_k <- E epochs of SGD from w_t. Server: w_{t+1} = w_t - eta_s * (w_t - 
 weights, which go with cohorts drawn in proportion to n_k (`run.sampling`).
 """
 
+from typing import Any
+
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.base import Cohort, Server
+from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
@@ -30,8 +32,8 @@ class FedAvg(Averaging):
         """sum_k p_k w_k, [D]"""
         return cohort.mean("model")
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        w, mean = server["model"], self.average(cohort)
+    def aggregate(self, now: Round, server: Any, cohort: Cohort) -> tuple[Any, Diagnostics]:
+        w, mean = server.model, self.average(cohort)
         if self.server_lr == 1:
-            return {"model": mean}
-        return {"model": cohort.model.with_buffers(w - self.server_lr * (w - mean), mean)}
+            return GlobalModel(mean), {}
+        return GlobalModel(now.model.with_buffers(w - self.server_lr * (w - mean), mean)), {}

@@ -12,15 +12,21 @@ damped: as polyak, with v <- beta v + (1 - beta) Delta.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Cohort, Server
+from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
+
+
+@dataclass(frozen=True)
+class State(GlobalModel):
+    v: Tensor
 
 
 @register("fedavgm", "FedAvgM")
@@ -31,13 +37,13 @@ class FedAvgM(FedAvg):
     )  # fmt: skip
     form: str = option("polyak", "form of momentum", choices=("polyak", "nesterov", "damped"))
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         w = initial(0)
-        return {"model": w, "v": torch.zeros_like(w)}
+        return State(w, torch.zeros_like(w))
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        w, mean = server["model"], self.average(cohort)
-        delta = cohort.model.trainable(w - mean)
-        v = self.beta * server["v"] + (1 - self.beta if self.form == "damped" else 1) * delta
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        w, mean = server.model, self.average(cohort)
+        delta = now.model.trainable(w - mean)
+        v = self.beta * server.v + (1 - self.beta if self.form == "damped" else 1) * delta
         step = delta + self.beta * v if self.form == "nesterov" else v
-        return {"model": cohort.model.with_buffers(w - self.server_lr * step, mean), "v": v}
+        return State(now.model.with_buffers(w - self.server_lr * step, mean), v), {}

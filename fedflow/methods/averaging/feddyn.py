@@ -16,15 +16,22 @@ only a part of the changed gradient; here all of it. They report the mean of cli
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedflow.local.client import Batch, Client, Update
-from fedflow.methods.base import Cohort, Method, Server
+from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Message, Method, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
+
+
+@dataclass(frozen=True)
+class State(GlobalModel):
+    h: Tensor
+    mean: Tensor
 
 
 @register("feddyn", "FedDyn")
@@ -45,15 +52,15 @@ class FedDyn(Method):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"g": torch.zeros_like(initial)}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         theta = initial(0)
-        return {"model": theta, "h": torch.zeros_like(theta), "mean": theta}
+        return State(theta, torch.zeros_like(theta), theta)
 
-    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
-        return {"model": server["model"]}
+    def broadcast(self, now: Round, server: State, client: int) -> Message:
+        return {"model": server.model}
 
-    def broadcast_for_evaluation(self, server: Server, client: int) -> dict[str, Tensor]:
-        return {"model": server["mean" if self.served == "mean" else "model"]}
+    def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
+        return {"model": server.mean if self.served == "mean" else server.model}
 
     def local(self, client: Client) -> Update:
         theta, g_k = client.received["model"], client.kept["g"]
@@ -67,8 +74,8 @@ class FedDyn(Method):
         g_new = g_k - alpha * client.model.trainable(theta_k - theta)
         return client.update(model=theta_k, weight=1.0, keep={"g": g_new})
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        theta, mean = server["model"], cohort.mean("model")
-        share = len(cohort.ids) / cohort.clients
-        h = server["h"] - self.alpha * share * cohort.model.trainable(mean - theta)
-        return {"model": cohort.model.with_buffers(mean - h / self.alpha, mean), "h": h, "mean": mean}
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        theta, mean = server.model, cohort.mean("model")
+        share = len(cohort.ids) / now.clients
+        h = server.h - self.alpha * share * now.model.trainable(mean - theta)
+        return State(now.model.with_buffers(mean - h / self.alpha, mean), h, mean), {}

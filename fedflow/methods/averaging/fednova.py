@@ -16,6 +16,7 @@ The experiments draw E_k from 2 to 5 in every round: `training.stragglers: 1`, l
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,10 +25,15 @@ from fedflow.errors import BadInput
 from fedflow.local.client import Batch, Client, Update
 from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Cohort, Server
+from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
+
+
+@dataclass(frozen=True)
+class State(GlobalModel):
+    v: Tensor | None  # None without server momentum
 
 
 @register("fednova", "FedNova")
@@ -45,9 +51,9 @@ class FedNova(FedAvg):
             raise BadInput("method.mu", self.mu, "0 where training.momentum is not 0")
         return super().streams(training)
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         w = initial(0)
-        return {"model": w, "v": torch.zeros_like(w)} if self.gmf else {"model": w}
+        return State(w, torch.zeros_like(w) if self.gmf else None)
 
     def local(self, client: Client) -> Update:
         w, tau = client.received["model"], client.steps()
@@ -60,14 +66,14 @@ class FedNova(FedAvg):
         d = client.model.with_buffers(drift / a, drift)
         return client.update(d=d, scalars={"tau": tau if self.mu else a}, weight=self.weight(client))
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        w, d = server["model"], cohort.mean("d")
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        w, d = server.model, cohort.mean("d")
         weights = cohort.weights / cohort.weights.sum()
         step = float(weights @ cohort.scalars("tau")) * d
-        state = {}
-        if self.gmf:
-            state["v"] = step = self.gmf * server["v"] + cohort.model.trainable(step)
-        return {"model": cohort.model.with_buffers(w - self.server_lr * step, w - d)} | state
+        if server.v is not None:
+            step = self.gmf * server.v + now.model.trainable(step)
+        stepped = now.model.with_buffers(w - self.server_lr * step, w - d)
+        return State(stepped, None if server.v is None else step), {}
 
 
 def work(tau: Tensor, rho: float, pull: Tensor | float | None = None) -> Tensor:

@@ -13,13 +13,13 @@ rate follows the client's schedule, and running statistics of BatchNorm are aver
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Passes, Server
+from fedflow.methods.base import GlobalModel, Passes, Round
 from fedflow.methods.registry import register
 
 
 @register("fedsgd", "FedSGD")
 class FedSGD(FedAvg):
-    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+    def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
         return Passes(gradients=1)
 
     def local(self, client: Client) -> Update:

@@ -19,7 +19,7 @@ nearer by (L - l) / (L + l + 2/s). With s = 1 / sqrt(l L) every round brings x n
 from torch import Tensor
 
 from fedflow.local.client import Batch, Client, Update
-from fedflow.methods.base import Cohort, Method, Server
+from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Method, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -62,7 +62,7 @@ class FedSplit(Method):
         dz = client.model.with_buffers(2 * self.relax * moved, moved)
         return client.update(dz=dz, weight=1.0, keep={"z": z + dz})
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        x, dz = server["model"], cohort.mean("dz")
-        share = len(cohort.ids) / cohort.clients
-        return {"model": cohort.model.with_buffers(x + share * dz, x + dz)}
+    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
+        x, dz = server.model, cohort.mean("dz")
+        share = len(cohort.ids) / now.clients
+        return GlobalModel(now.model.with_buffers(x + share * dz, x + dz)), {}

@@ -14,16 +14,22 @@ samples both means have weights n_k, and m/N is the participants' share of all s
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.base import Cohort, Passes, Server
+from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Message, Passes, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
+
+
+@dataclass(frozen=True)
+class State(GlobalModel):
+    c: Tensor
 
 
 @register("scaffold", "SCAFFOLD")
@@ -45,14 +51,14 @@ class Scaffold(Averaging):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"c": torch.zeros_like(initial)}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         x = initial(0)
-        return {"model": x, "c": torch.zeros_like(x)}
+        return State(x, torch.zeros_like(x))
 
-    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
-        return {"model": server["model"], "c": server["c"]}
+    def broadcast(self, now: Round, server: State, client: int) -> Message:
+        return {"model": server.model, "c": server.c}
 
-    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+    def work(self, now: Round, server: State, epochs: float, steps: int) -> Passes:
         return Passes(epochs + (self.variate == "I"))
 
     def local(self, client: Client) -> Update:
@@ -64,17 +70,15 @@ class Scaffold(Averaging):
             c_new = c_k - c + client.model.trainable(x - y) / (client.steps() * client.lr)
         return client.update(dy=y - x, dc=c_new - c_k, weight=self.weight(client), keep={"c": c_new})
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        x, dy = server["model"], cohort.mean("dy")
-        return {
-            "model": cohort.model.with_buffers(x + self.server_lr * dy, x + dy),
-            "c": server["c"] + self.share(cohort) * cohort.mean("dc"),
-        }
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        x, dy = server.model, cohort.mean("dy")
+        c = server.c + self.share(now, cohort) * cohort.mean("dc")
+        return State(now.model.with_buffers(x + self.server_lr * dy, x + dy), c), {}
 
-    def share(self, cohort: Cohort) -> float:
+    def share(self, now: Round, cohort: Cohort) -> float:
         """The share of all clients' weights that the participants have."""
         if self.divide_by == "participants":
             return 1.0
         if self.weighting == "samples":
-            return float(cohort.sizes[cohort.ids].sum() / cohort.sizes.sum())
-        return len(cohort.ids) / cohort.clients
+            return float(now.sizes[cohort.ids].sum() / now.sizes.sum())
+        return len(cohort.ids) / now.clients

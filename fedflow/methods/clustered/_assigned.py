@@ -1,12 +1,12 @@
 """Methods in which the server assigns every client to a cluster, and every cluster has a model.
 
-Server state: ``models`` [Z, D] and ``assignment`` [N] (int64; newcomers behind, once they were met).
 A cluster is trained by those of its members that take part in a round, as FedAvg trains its model; one
 without participants keeps its model.
 """
 
 from collections.abc import Callable
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,39 +14,46 @@ from torch import Tensor
 
 from fedflow.local.client import Client
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Cohort, Server
+from fedflow.methods.base import Clustered, Cohort, Diagnostics, Message, Round, ServerState
 from fedflow.models.flat import FlatModel
 
 
-class Assigned(FedAvg):
+@dataclass(frozen=True)
+class AssignedState(ServerState):
+    models: Tensor  # [Z, D]
+    assignment: Tensor | None = None  # [N] int64, then the newcomers; None: all clients are in cluster 0
+
+
+class Assigned(Clustered, FedAvg):
     """Base of these methods: they say who belongs where, in `onboarding_aggregate` or `aggregate`."""
 
     serves: ClassVar[str] = "cluster"
     gathers: ClassVar[bool] = True
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
-        """One cluster of everybody; without an ``assignment`` all belong to it."""
-        return {"models": initial(0)[None]}
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> AssignedState:
+        """One cluster of all clients."""
+        return AssignedState(initial(0)[None])
 
-    def cluster(self, server: Server, client: int) -> int:
+    def cluster(self, server: Any, client: int) -> int:
         """The number of the client's cluster."""
-        return int(server["assignment"][client]) if "assignment" in server else 0
+        return 0 if server.assignment is None else int(server.assignment[client])
 
-    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
-        return {"model": server["models"][self.cluster(server, client)]}
+    def broadcast(self, now: Round, server: Any, client: int) -> Message:
+        return {"model": server.models[self.cluster(server, client)]}
 
-    def broadcast_for_evaluation(self, server: Server, client: int) -> dict[str, Tensor]:
+    def broadcast_for_evaluation(self, now: Round, server: Any, client: int) -> Message:
         number = self.cluster(server, client)
-        return {"model": server["models"][number], "cluster": torch.tensor(number)}
+        return {"model": server.models[number], "cluster": torch.tensor(number)}
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        models = server["models"].clone()
+    def aggregate(self, now: Round, server: Any, cohort: Cohort) -> tuple[Any, Diagnostics]:
+        models = server.models.clone()
         clusters = np.array([self.cluster(server, k) for k in cohort.ids])
-        for z in np.unique(clusters):
+        trained = np.unique(clusters)
+        for z in trained:
             mean = cohort.mean("model", weights=cohort.weights * (clusters == z))
             step = self.server_lr * (models[z] - mean)
-            models[z] = mean if self.server_lr == 1 else cohort.model.with_buffers(models[z] - step, mean)
-        return server | {"models": models}
+            models[z] = mean if self.server_lr == 1 else now.model.with_buffers(models[z] - step, mean)
+        return replace(server, models=models), {"trained_clusters": len(trained)}
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor]:
         return client.received["model"], client.received["cluster"]

@@ -1,4 +1,4 @@
-"""What both forms of FLIS share: a server with data of its own, on which it compares what models say."""
+"""What both forms of FLIS share: a server with its own inputs, on which it compares what models predict."""
 
 import torch
 from torch import Tensor
@@ -6,23 +6,21 @@ from torch import Tensor
 from fedflow.data import Examples
 from fedflow.errors import BadInput
 from fedflow.local.client import EVALUATION_BATCH
-from fedflow.methods.base import Cohort, Method, Server, ServerData
+from fedflow.methods.base import Cohort, Method, Pretrained, Round, ServerData
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
-class FLIS(Method):
-    """Base of both: the server's data, and the inferences of models on them."""
+class FLIS(Pretrained, Method):
+    """Base of both: the server's inputs, and the inferences of models on them."""
 
     public: str | None = option(
-        None, "the server's inputs: a data set under `data`; nothing = those that the partition sets aside",
+        None, "the server's inputs: a data set under `data`; null = those that the partition sets aside",
         source="thesis: of the test split, of another data set, or noise",
     )  # fmt: skip
-    noise: int = option(
-        0, "so many uniform random inputs are the server's instead", ge=0, source="thesis: 2500"
-    )
+    noise: int = option(0, "uniform random inputs that the server has instead", ge=0, source="thesis: 2500")
     inference: str = option(
-        "one_hot", "what is compared: predicted classes, or soft = probabilities",
+        "one_hot", "what is compared: predicted classes (one_hot) or probabilities (soft)",
         choices=("one_hot", "soft"), source="authors' code: one_hot",
     )  # fmt: skip
 
@@ -33,25 +31,22 @@ class FLIS(Method):
     def server_data(self) -> ServerData:
         return ServerData(self.public, self.noise)
 
-    def pretrain_server(self, public: Examples, seed: int) -> Server:
-        """``auxiliary``, the number of the server's inputs: a run without any ends before it trains."""
-        return {"auxiliary": torch.tensor(len(public))}
-
-    def need_public(self, server: Server) -> None:
-        if "auxiliary" not in server:
+    def public_inputs(self, now: Round) -> Examples:
+        """The server's M inputs; `BadInput` if it has none."""
+        if now.public is None:
             raise BadInput(
                 "partition.public", 0, f"a number >= 1, as {self.name} needs data of the server; "
                 "or set method.public to a data set, or method.noise to a number"
             )  # fmt: skip
+        return now.public
 
-    def inferences(self, cohort: Cohort) -> Tensor:
-        """What the cohort's models say of the M inputs of the server: classes [m, M] or probabilities [m, F].
+    def inferences(self, now: Round, cohort: Cohort) -> Tensor:
+        """What the cohort's models predict for the server's inputs: classes [m, M] or probabilities [m, F].
 
-        F = M * K; models with an answer at every position count each of them as an input.
+        F = M * K; where models predict at every position, each position counts as an input.
         """
-        assert cohort.public is not None
-        soft = self.inference == "soft"
-        return torch.stack([infer(cohort.model, w, cohort.public, soft) for w in cohort.stack("model")])
+        public, soft = self.public_inputs(now), self.inference == "soft"
+        return torch.stack([infer(now.model, w, public, soft) for w in cohort.stack("model")])
 
 
 @torch.no_grad()

@@ -1,13 +1,13 @@
 """Methods that cluster clients once, before the first round, by hierarchical clustering of a matrix.
 
-Server state: that of `Assigned`, the matrix ``proximity`` [N, N] of dissimilarities, and the common first
-model ``initial`` [D], from which every cluster starts. Newcomers extend the matrix; the first N numbers of
-what is stored stay those of the clients that took part.
+Every cluster starts from the common first model. Newcomers extend the matrix, whose first N rows remain those
+of the clients that took part.
 """
 
 import warnings
 from collections.abc import Callable
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,80 +15,82 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fedflow.heterogeneity import LINKAGES, clusters, cut, merge
-from fedflow.methods.base import Cohort, Dissimilarity, Server
-from fedflow.methods.clustered._assigned import Assigned
-from fedflow.models.flat import FlatModel
+from fedflow.methods.base import Cohort, Dissimilarity, Onboarding, Round
+from fedflow.methods.clustered._assigned import Assigned, AssignedState
 from fedflow.settings import option
 
 
-class Hierarchical(Assigned):
-    """Base of these methods: they measure how far clients are apart, and say at which height to cut."""
+@dataclass(frozen=True, kw_only=True)
+class HierarchicalState(AssignedState):
+    initial: Tensor  # [D], the common first model
+    proximity: Tensor | None = None  # [N, N], the dissimilarities; None before the onboarding
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """The dissimilarities, after the onboarding."""
+        assert self.proximity is not None
+        return self.proximity.cpu().numpy()
+
+
+class Hierarchical(Onboarding, Assigned):
+    """Base of these methods: they measure how far apart clients are, and say at which height to cut."""
 
     unit: ClassVar[str] = "dissimilarity"
 
     linkage: str = option(
-        "wpgma", "distance of two clusters; wpgma = the mean of two rows, whatever their sizes",
+        "wpgma", "distance of two clusters; wpgma = the mean of two rows, regardless of cluster sizes",
         choices=tuple(LINKAGES), source="authors' code of PACFL",
     )  # fmt: skip
     assign: str = option(
-        "attach",
-        "newcomers: join the closest cluster within the threshold, else open their own; or all anew",
+        "attach", "newcomers join the closest cluster within the threshold, or else open a new one (attach); "
+        "or all clients are clustered again (rehc)",
         choices=("attach", "rehc"), source="rehc: PACFL, Algorithm 9",
     )  # fmt: skip
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
-        return super().setup(model, initial) | {"initial": initial(0)}
-
-    def onboarding_phases(self) -> int:
-        return 1
-
-    def measure(self, server: Server, cohort: Cohort) -> tuple[Server, np.ndarray]:
-        """What is remembered of the cohort, and the dissimilarities of all clients met so far and it."""
+    def measure(self, now: Round, server: Any, cohort: Cohort) -> Any:
+        """The state with the ``proximity`` of all clients met so far and the cohort, and what it is from."""
         raise NotImplementedError
 
     def height(self, tree: np.ndarray) -> float:
-        """Up to where clusters are merged."""
+        """The height up to which clusters are merged."""
         raise NotImplementedError
 
     def cut(self, tree: np.ndarray, height: float) -> np.ndarray:
         """Cluster of every client, numbered by first member."""
         return cut(tree, height)
 
-    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
-        known, proximity = self.measure(server, cohort)
-        late = cohort.ids[0] >= cohort.clients
-        assignment, models = (self.join if late else self.form)(server, proximity, cohort.clients)
-        return server | known | {
-            "proximity": torch.from_numpy(proximity), "assignment": torch.from_numpy(assignment),
-            "models": models,
-        }  # fmt: skip
+    def onboarding_aggregate(self, now: Round, phase: int, server: Any, cohort: Cohort) -> Any:
+        measured = self.measure(now, server, cohort)
+        return self.join(measured, now.clients) if cohort.newcomers else self.form(measured)
 
-    def form(self, server: Server, proximity: np.ndarray, clients: int) -> tuple[np.ndarray, Tensor]:
-        """Clusters of the clients [N], and their models [Z, D]: all the common first model."""
-        tree = merge(proximity, self.linkage)
+    def form(self, server: HierarchicalState) -> HierarchicalState:
+        """The clusters of all clients, each with the common first model."""
+        tree = merge(server.matrix, self.linkage)
         assignment = self.cut(tree, self.height(tree))
-        return assignment, server["initial"].repeat(assignment.max() + 1, 1)
+        models = server.initial.repeat(assignment.max() + 1, 1)
+        return replace(server, models=models, assignment=torch.from_numpy(assignment))
 
-    def join(self, server: Server, proximity: np.ndarray, clients: int) -> tuple[np.ndarray, Tensor]:
-        """Clusters [N + B] of clients and newcomers, whose matrix is ``proximity``, and their models [Z', D].
+    def join(self, server: HierarchicalState, clients: int) -> HierarchicalState:
+        """Adds the newcomers, which follow the first ``clients`` (N) rows of the matrix, and their clusters.
 
         A cluster of newcomers only starts from the common first model.
         """
-        before = server["assignment"][:clients].cpu().numpy()
+        assert server.assignment is not None
+        proximity, before = server.matrix, server.assignment[:clients].cpu().numpy()
         tree = merge(proximity[:clients, :clients], self.linkage)
         if self.assign == "attach":
             after = np.concatenate([before, self.attach(proximity, before, tree)])
             overlap = np.zeros((after.max() + 1, before.max() + 1))
         else:
             after, overlap = self.recluster(proximity, before, self.height(tree))
-        models = list(server["models"])
+        models = list(server.models)
         for z in range(len(models), after.max() + 1):
-            origin = models[overlap[z].argmax()] if overlap[z].any() else server["initial"]
+            origin = models[overlap[z].argmax()] if overlap[z].any() else server.initial
             models.append(origin)
-        return after, torch.stack(models)
+        return replace(server, models=torch.stack(models), assignment=torch.from_numpy(after))
 
-    def dissimilarity(self, server: Server) -> Dissimilarity:
-        matrix = server["proximity"].cpu().numpy()
+    def dissimilarity(self, server: HierarchicalState) -> Dissimilarity:
+        matrix = server.matrix
         height = self.height(merge(matrix, self.linkage))
         cut_at = height if np.isfinite(height) else None
         return Dissimilarity(matrix, range(len(matrix)), self.unit, self.linkage, cut_at)
@@ -107,7 +109,7 @@ class Hierarchical(Assigned):
     def recluster(
         self, proximity: np.ndarray, before: np.ndarray, height: float
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Clusters of everybody [N + B] at the old ``height``, named as the old ones that they overlap most.
+        """Clusters of all [N + B] at the old ``height``, numbered as the old ones that they overlap most.
 
         Also how many members [Z', Z] of every old cluster each has. Warns if clients ``before`` [N] moved.
         """
@@ -133,8 +135,8 @@ class Hierarchical(Assigned):
 def linkage_distances(d: np.ndarray, assignment: np.ndarray, tree: np.ndarray, linkage: str) -> np.ndarray:
     """Distances [B, Z] of newcomers to the clusters ``assignment`` [N] that ``tree`` was cut into.
 
-    ``d`` [B, N] are their distances to the clients. Clusters are put together as the tree did, because
-    wpgma depends on the order.
+    ``d`` [B, N] are their distances to the clients. Clusters are merged in the order of the tree, because
+    wpgma depends on it.
     """
     join: dict[str, Callable[[np.ndarray, int, np.ndarray, int], np.ndarray]] = {
         "single": lambda x, m, y, n: np.minimum(x, y),

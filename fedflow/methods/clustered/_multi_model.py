@@ -1,16 +1,13 @@
 """Where the server keeps several models for clients to choose from: what these share, and how they start.
 
-With ``shared`` layers a model theta_j [D] is a body, the same for all, and a head of its own. Models must
-differ at first, or every client prefers the first for ever. So they are drawn one by one, and anew where some
-are best for too few clients; several starts may be tried; or rounds of FedAvg come first, and then rounds in
-which each model is trained by a random part of the clients.
-
-Server state: ``models`` [k, D], or heads [k, .] and ``body``; ``round``; and while they are needed further
-``starts`` [s, k, .], the ``pretrained`` model [D], every client's ``part`` [N], and the ``best`` start so far
-with its loss, the ``lowest``.
+With ``shared`` layers a model theta_j [D] is a body, the same for all, and a head of each cluster. Models
+must differ at first, or every client prefers the first for ever. So they are drawn one by one, and redrawn
+where some are best for too few clients; several starts may be tried; or rounds of FedAvg come first, and then
+rounds in which each model is trained by a random part of the clients.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -20,12 +17,27 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.base import Cohort, Server
+from fedflow.methods.base import Clustered, Cohort, Message, Onboarding, Round, ServerState
 from fedflow.models.flat import FlatModel, Part
 from fedflow.settings import option
 
+PRETRAINING, RANDOM_ASSIGNMENT, CHOOSING = "pretraining", "random_assignment", "choosing"  # phases
 
-class MultiModel(Averaging):
+
+@dataclass(frozen=True)
+class MultiModelState(ServerState):
+    models: Tensor  # [k, D], or heads [k, .]
+    body: Tensor | None = None  # None where clusters share no layers
+    starts: Tensor | None = (
+        None  # further starts [s, k, .]; None where there are none, and after all were tried
+    )
+    pretrained: Tensor | None = None  # [D]; None except while pretraining
+    part: Tensor | None = None  # which model each client trains [N]; None except in the random assignment
+    best: Tensor | None = None  # the best start so far [k, .]; None while none, or only one, was tried
+    lowest: Tensor | None = None  # loss of the best start, scalar; None as there
+
+
+class MultiModel(Clustered, Onboarding, Averaging):
     """Base of these methods: they say, in `local` and `aggregate`, how clients choose and models move."""
 
     serves: ClassVar[str] = "cluster"
@@ -36,102 +48,120 @@ class MultiModel(Averaging):
         choices=("none", "averaged", "frozen"), source="authors' code for FEMNIST: frozen",
     )  # fmt: skip
     own: list[str] | None = option(
-        None, "name patterns of what is then not shared; nothing = the architecture's classifier",
+        None, "name patterns of what is then not shared; null = the architecture's classifier",
         source="authors' code for FEMNIST: the last dense layer",
     )  # fmt: skip
     pretraining: int = option(0, "rounds of FedAvg first", ge=0, source="authors' code for FEMNIST: 2000")
-    parted: int = option(
+    random_assignment_rounds: int = option(
         0, "rounds, after these, in which a random part of the clients trains each model", ge=0,
         source="authors' code for FEMNIST: 20",
     )  # fmt: skip
     restarts: int = option(
-        1, "starts that are tried; the one with the lowest training loss goes on", ge=1, grid=(1, 5, 10),
+        1, "starts that are tried; the one with the lowest training loss is kept", ge=1, grid=(1, 5, 10),
         source="authors' code for synthetic data: 10",
     )  # fmt: skip
     trial: int = option(10, "rounds that each of several starts is trained before they are compared", ge=1)
     min_init_share: float = option(
-        0.0, "a start is drawn anew unless each model is best for such a share of all clients", ge=0, le=1,
+        0.0, "a start is redrawn unless each model is best for such a share of all clients", ge=0, le=1,
         grid=(0, 0.1, 0.35), source="authors' code for CIFAR: 0.35 for k = 2, 0.1 for k = 4",
     )  # fmt: skip
-    redraws: int = option(20, "starts that may be drawn anew", ge=1)
+    redraws: int = option(20, "starts that may be redrawn", ge=1)
 
     def validate(self) -> None:
-        if self.restarts > 1 and (self.shared != "none" or self.pretraining or self.parted):
-            raise BadInput("method.restarts", self.restarts, "1 with shared, pretraining or parted")
-        if self.pretraining and self.shared == "none" and not self.parted:
-            raise BadInput("method.pretraining", self.pretraining, "0, or shared layers, or parted >= 1")
+        random = self.random_assignment_rounds
+        if self.restarts > 1 and (self.shared != "none" or self.pretraining or random):
+            accepted = "1 with shared, pretraining or random_assignment_rounds"
+            raise BadInput("method.restarts", self.restarts, accepted)
+        if self.pretraining and self.shared == "none" and not random:
+            accepted = "0, or shared layers, or random_assignment_rounds >= 1"
+            raise BadInput("method.pretraining", self.pretraining, accepted)
 
     def check(self, rounds: int) -> None:
         if self.restarts > 1 and self.restarts * self.trial > rounds:
             most = f"at most {max(1, rounds // self.trial)}: {rounds} rounds, {self.trial} for each start"
             raise BadInput("method.restarts", self.restarts, most)
-        if self.pretraining + self.parted >= rounds:
-            name = "pretraining" if self.pretraining >= self.parted else "parted"
-            less = f"less: clients choose after pretraining and parted, and the run has {rounds} rounds"
+        if self._before_choosing >= rounds:
+            name = max("pretraining", "random_assignment_rounds", key=lambda name: getattr(self, name))
+            less = f"less: clients choose after both of these phases, and the run has {rounds} rounds"
             raise BadInput(f"method.{name}", getattr(self, name), less)
 
+    def phase(self, now: Round) -> str:
+        if now.t <= self.pretraining:
+            return PRETRAINING
+        return RANDOM_ASSIGNMENT if now.t <= self._before_choosing else CHOOSING
+
+    @property
+    def _before_choosing(self) -> int:
+        """Rounds before clients choose."""
+        return self.pretraining + self.random_assignment_rounds
+
     def head(self, model: FlatModel) -> Part:
-        """What clusters have of their own where they share the rest."""
+        """What each cluster has for itself where they share the rest."""
         return model.part(*(model.head_patterns if self.own is None else self.own))
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> MultiModelState:
         count = self.restarts + (self.redraws if self.min_init_share else 0)
-        drawn = torch.stack([initial(i) for i in range(count * self.clusters)])
-        server: Server = {"round": torch.tensor(0)}
-        if self.pretraining:
-            server["pretrained"] = initial(0)
+        drawn, body = torch.stack([initial(i) for i in range(count * self.clusters)]), None
+        pretrained = initial(0) if self.pretraining else None
         if self.shared != "none":
-            server["body"] = self.head(model).outside(drawn[0])
-            drawn = drawn[:, self.head(model).index]
+            body, drawn = self.head(model).outside(drawn[0]), drawn[:, self.head(model).index]
         models, *others = drawn.split(self.clusters)
-        return server | {"models": models} | ({"starts": torch.stack(others)} if others else {})
+        return MultiModelState(models, body, stacked(others), pretrained)
 
     def onboarding_phases(self) -> int:
         return int(self.min_init_share > 0)
 
-    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
-        return {name: server[name] for name in ("models", "starts", "body") if name in server}
+    def onboarding_broadcast(self, now: Round, phase: int, server: MultiModelState, client: int) -> Message:
+        return self.choice(server) | ({} if server.starts is None else {"starts": server.starts})
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
         """The losses of all models of all starts."""
         starts = [client.received["models"], *client.received.get("starts", ())]
         return client.update(losses=self.losses(client, torch.cat(starts)))
 
-    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
-        """Keep the first starts in which no model is the best for too few clients; ask no newcomers."""
-        if cohort.ids[0] >= cohort.clients:
+    def onboarding_aggregate(
+        self, now: Round, phase: int, server: MultiModelState, cohort: Cohort
+    ) -> MultiModelState:
+        """Keep the first starts in which no model is the best for too few clients; ignore newcomers."""
+        if cohort.newcomers:
             return server
+        assert server.starts is not None, "those that may be redrawn"
         best = cohort.stack("losses").unflatten(1, (-1, self.clusters)).argmin(2)  # [N, s]
         shares = torch.stack([(best == j).double().mean(0) for j in range(self.clusters)]).amin(0)
         found = (shares >= self.min_init_share).nonzero()[: self.restarts, 0]
         if len(found) < self.restarts:
             most = f"at most {float(shares.sort(descending=True).values[self.restarts - 1]):.3g}"
             raise BadInput("method.min_init_share", self.min_init_share, f"{most}, or more redraws")
-        models, *others = torch.cat([server["models"][None], server["starts"]])[found]
-        after = {name: value for name, value in server.items() if name != "starts"} | {"models": models}
-        return after | ({"starts": torch.stack(others)} if others else {})
+        models, *others = torch.cat([server.models[None], server.starts])[found]
+        return replace(server, models=models, starts=stacked(others))
 
-    def plan(self, rng: np.random.Generator, chances: np.ndarray, size: int, server: Server) -> np.ndarray:
-        """Also draw the parts, when it is time to; or see to it that models differ."""
-        cohort = super().plan(rng, chances, size, server)
-        if int(server["round"]) == self.pretraining:
-            if self.parted:
-                server["part"] = torch.from_numpy(rng.permutation(np.arange(len(chances)) % self.clusters))
-            elif len(server["models"].unique(dim=0)) < self.clusters:
-                reason = "1, as this network always starts from the same values, and equal models stay so"
+    def plan(
+        self, now: Round, server: MultiModelState, chances: np.ndarray, size: int
+    ) -> tuple[np.ndarray, MultiModelState]:
+        """After pretraining also draw the parts; without these, refuse models that are equal."""
+        cohort, server = super().plan(now, server, chances, size)
+        if now.t == self.pretraining + 1:
+            if self.random_assignment_rounds:
+                part = torch.from_numpy(now.rng.permutation(np.arange(now.clients) % self.clusters))
+                return cohort, replace(server, part=part)
+            if len(server.models.unique(dim=0)) < self.clusters:
+                reason = "1, as this network always starts from the same values, and equal models stay equal"
                 raise BadInput("method.clusters", self.clusters, reason)
-        return cohort
+        return cohort, server
 
-    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
-        if "part" not in server:
-            return self.broadcast_for_evaluation(server, client)
-        models, j = server["models"], server["part"][client]
-        sent = self.broadcast_for_evaluation(server, client)
-        return sent | {"models": models[j][None], "first": j.to(models.device)}
+    def broadcast(self, now: Round, server: MultiModelState, client: int) -> Message:
+        sent = self.broadcast_for_evaluation(now, server, client)
+        if server.part is None:
+            return sent
+        models, j = server.models, server.part[client]
+        return sent | {"models": models[j][None], "number": j.to(models.device)}
 
-    def broadcast_for_evaluation(self, server: Server, client: int) -> dict[str, Tensor]:
-        names = ("pretrained",) if "pretrained" in server else ("models", "body")
-        return {name: server[name] for name in names if name in server}
+    def broadcast_for_evaluation(self, now: Round, server: MultiModelState, client: int) -> Message:
+        return self.choice(server) if server.pretrained is None else {"pretrained": server.pretrained}
+
+    def choice(self, server: MultiModelState) -> Message:
+        """All models, or heads and the body."""
+        return {"models": server.models} | ({} if server.body is None else {"body": server.body})
 
     def whole(self, client: Client, models: Tensor) -> list[Tensor]:
         """theta_j [D] of all ``models`` [k, .], which may be heads."""
@@ -143,25 +173,35 @@ class MultiModel(Averaging):
         """F_k(theta_j) on the training data of all ``models`` [k, .], [k]."""
         return torch.stack([client.full_loss(theta) for theta in self.whole(client, models)])
 
-    def begin(self, server: Server, model: FlatModel) -> Server:
-        """The models after pretraining: the pretrained one for each part to train, or heads as drawn."""
-        after, w = dict(server), server["pretrained"]
-        del after["pretrained"]
-        if self.shared != "none":
-            after["body"], w = self.head(model).outside(w), self.head(model).of(w)
-        return after | ({"models": w.repeat(self.clusters, 1)} if self.parted else {})
+    def pretrain(self, now: Round, server: MultiModelState, cohort: Cohort) -> MultiModelState:
+        """After a round of pretraining.
 
-    def proceed(self, server: Server, cohort: Cohort) -> Server:
-        """After a round: no parts any more, the next start, or after the last one the best of all."""
-        now = int(server["round"])
-        if now == self.pretraining + self.parted:
-            server = {name: value for name, value in server.items() if name != "part"}
-        trial, over = divmod(now, self.trial)
-        if self.restarts == 1 or over or trial > self.restarts:
+        After the last one the models are the pretrained one for each part to train, or heads as drawn.
+        """
+        w = cohort.mean("model")
+        if now.t < self.pretraining:
+            return replace(server, pretrained=w)
+        server = replace(server, pretrained=None)
+        if self.shared != "none":
+            server, w = replace(server, body=self.head(now.model).outside(w)), self.head(now.model).of(w)
+        return replace(server, models=w.repeat(self.clusters, 1)) if self.random_assignment_rounds else server
+
+    def proceed(self, now: Round, server: MultiModelState, cohort: Cohort) -> MultiModelState:
+        """After any other round, when it is time: forget the parts; take the next start, or the best."""
+        if now.t == self._before_choosing:
+            server = replace(server, part=None)
+        trial, rest = divmod(now.t, self.trial)
+        if self.restarts == 1 or rest or trial > self.restarts:
             return server
         loss = torch.tensor(cohort.scalars("loss").mean())
-        if trial == 1 or loss < server["lowest"]:
-            server |= {"lowest": loss, "best": server["models"]}
-        if trial < self.restarts:
-            return server | {"models": server["starts"][trial - 1]}
-        return {"round": server["round"], "models": server["best"]}
+        if server.lowest is None or loss < server.lowest:
+            server = replace(server, lowest=loss, best=server.models)
+        if server.starts is not None and trial < self.restarts:
+            return replace(server, models=server.starts[trial - 1])
+        assert server.best is not None
+        return replace(server, models=server.best, starts=None, best=None, lowest=None)
+
+
+def stacked(starts: list[Tensor]) -> Tensor | None:
+    """``starts`` [s, k, .], if there are any."""
+    return torch.stack(starts) if starts else None

@@ -1,13 +1,11 @@
 """Methods that relate clients once, before the first round, by k-means signatures of their data.
 
-Server state: ``models`` [Z, D] and ``assignment`` [N] as `Assigned`, where clients with the same relatives
-have the same model; ``related`` [N, N], who is averaged with whom; ``apart`` [N, N], how far signatures are
-apart; ``signatures`` [N, k, e] of ``means`` [N] vectors each; the common first model ``initial`` [D].
-Newcomers have models and numbers behind, and no part in the rest. With averaging: in_place every client has
-its own model.
+Clients with the same relatives have the same model; with averaging: in_place every client has its own.
+Newcomers are added to the models and to the assignment only.
 """
 
-from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,38 +16,48 @@ from fedflow.errors import BadInput
 from fedflow.heterogeneity.relatedness import (
     DISTANCES,
     REDUCERS,
-    alike,
     decomposition_error,
     disjoint,
     distances,
-    gap,
+    equal_rows,
     graph,
+    largest_gap,
     reduce,
     signature,
 )
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import labels
-from fedflow.methods.base import Cohort, Dissimilarity, Server
-from fedflow.methods.clustered._assigned import Assigned
-from fedflow.models.flat import FlatModel
+from fedflow.methods.base import Cohort, Diagnostics, Dissimilarity, Onboarding, Round
+from fedflow.methods.clustered._assigned import Assigned, AssignedState
 from fedflow.seeding import generator
 from fedflow.settings import option
 
 
-class Related(Assigned):
-    """Base of these methods: they say what points of a client the means are of."""
+@dataclass(frozen=True, kw_only=True)
+class RelatedState(AssignedState):
+    """All that is optional is None before the onboarding."""
+
+    initial: Tensor  # [D], the common first model
+    signatures: Tensor | None = None  # [N, k, e], padded
+    means: Tensor | None = None  # [N], the k of each signature
+    apart: Tensor | None = None  # [N, N], distances of the signatures
+    related: Tensor | None = None  # [N, N] bool, who is averaged with whom
+
+
+class Related(Onboarding, Assigned):
+    """Base of these methods: they say which points of a client the means are of."""
 
     case: str = option(
-        "graph", "who is averaged: all one is related to, or disjoint clusters of the related",
+        "graph", "who is averaged: all that a client is related to, or disjoint clusters of the related",
         choices=("graph", "clusters"), source="FLT, equations of cases I and II",
     )  # fmt: skip
     clusters: int | None = option(
-        None, "number that Ward's clustering of the graph leaves; nothing = its connected components",
+        None, "number that Ward's clustering of the graph leaves; null = its connected components",
         symbol="C", ge=1, source="FLT, Table 3: 2, 3, 5",
     )  # fmt: skip
     k: int | None = option(
-        5, "means in a signature; nothing = one for every label that the client has", symbol="k", ge=1,
-        source="FLT, section 4; nothing: authors' code",
+        5, "means in a signature; null = one for every label that the client has", symbol="k", ge=1,
+        source="FLT, section 4; null: authors' code",
     )  # fmt: skip
     reducer: str = option(
         "none", "what embeds all means before clients are compared", choices=REDUCERS, source="FLT: umap"
@@ -60,11 +68,11 @@ class Related(Assigned):
         symbol="A", choices=DISTANCES, source="authors' code; min_pair: as FLT prints it",
     )  # fmt: skip
     gamma: float | None = option(
-        None, "who is less apart is related; nothing = 1 after umap, else the middle of the largest gap",
+        None, "clients closer than this are related; null = 1 after umap, else the middle of the largest gap",
         symbol="gamma", gt=0, source="FLT: 1",
     )  # fmt: skip
     absent: str = option(
-        "omit", "clients that sit a round out: left out, or counted with the model that they last had",
+        "omit", "clients that do not take part: left out, or counted with the model that they last had",
         choices=("omit", "stale"), source="stale: FLT and its code",
     )  # fmt: skip
     members: str = option(
@@ -76,13 +84,13 @@ class Related(Assigned):
         "means of those before", choices=("at_once", "in_place"), source="in_place: FLT's code",
     )  # fmt: skip
     assign: str = option(
-        "attach", "newcomers: join those who are there, or all clients are related again",
+        "attach", "newcomers are related to the clients that took part, or all are related again",
         choices=("attach", "anew"), source="anew: FLT, Algorithm 3",
     )  # fmt: skip
 
     def validate(self) -> None:
         if self.clusters is not None and self.case == "graph":
-            raise BadInput("method.clusters", self.clusters, "nothing where case is graph")
+            raise BadInput("method.clusters", self.clusters, "null where case is graph")
         if self.members == "leaf_order" and self.clusters is None:
             raise BadInput("method.members", self.members, "right, unless clusters is given")
         if self.averaging == "in_place" and (self.absent, self.server_lr) != ("stale", 1):
@@ -94,32 +102,26 @@ class Related(Assigned):
         """What the means are of [n_k, e]."""
         raise NotImplementedError
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
-        return super().setup(model, initial) | {"initial": initial(0)}
-
-    def onboarding_phases(self) -> int:
-        return 1
-
     def onboarding_local(self, phase: int, client: Client) -> Update:
         k = len(labels(client)[0].unique()) if self.k is None else self.k
         return client.update(signature=signature(self.points(client), k, generator(0, "signature")))
 
-    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
+    def onboarding_aggregate(self, now: Round, phase: int, server: Any, cohort: Cohort) -> Any:
         sent = [u.cpu() for u in cohort.vectors("signature")]
-        if cohort.ids[0] >= cohort.clients:
-            return self.join(server, sent, cohort)
-        apart, related = self.relate(sent, cohort.rng)
-        assignment = alike(related) if self.averaging == "at_once" else np.arange(cohort.clients)
-        return server | {
-            "signatures": pad_sequence(sent, batch_first=True),
-            "means": torch.tensor([len(u) for u in sent]),
-            "apart": torch.from_numpy(apart), "related": torch.from_numpy(related),
-            "assignment": torch.from_numpy(assignment),
-            "models": server["initial"].repeat(assignment.max() + 1, 1),
-        }  # fmt: skip
+        if cohort.newcomers:
+            return self.join(now, server, sent)
+        apart, related = self.relate(sent, now.rng)
+        assignment = equal_rows(related) if self.averaging == "at_once" else np.arange(now.clients)
+        return replace(
+            server, signatures=pad_sequence(sent, batch_first=True),
+            means=torch.tensor([len(u) for u in sent]),
+            apart=torch.from_numpy(apart), related=torch.from_numpy(related),
+            assignment=torch.from_numpy(assignment),
+            models=server.initial.repeat(assignment.max() + 1, 1),
+        )  # fmt: skip
 
     def relate(self, signatures: list[Tensor], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """How far clients are apart [N, N], and who is averaged with whom [N, N], bool."""
+        """How far apart clients are [N, N], and who is averaged with whom [N, N], bool."""
         if self.clusters is not None and self.clusters > len(signatures):
             raise BadInput("method.clusters", self.clusters, f"at most {len(signatures)}, the clients")
         ends = np.cumsum([len(u) for u in signatures])[:-1]
@@ -138,50 +140,53 @@ class Related(Assigned):
             return 1.0
         if len(apart) == 2:
             raise BadInput("method.gamma", None, "a number where there are 2 clients: they leave no gap")
-        return gap(apart)
+        return largest_gap(apart)
 
-    def dissimilarity(self, server: Server) -> Dissimilarity:
+    def dissimilarity(self, server: RelatedState) -> Dissimilarity:
         """Components of the graph are clusters by single linkage, cut at gamma."""
-        matrix = server["apart"].cpu().numpy()
+        assert server.apart is not None and server.related is not None
+        matrix = server.apart.cpu().numpy()
         gamma = self.threshold(matrix)
         height = gamma if np.isfinite(gamma) else None
         error = None
         if self.case == "clusters":
-            clusters = alike(server["related"].cpu().numpy())
+            clusters = equal_rows(server.related.cpu().numpy())
             error = decomposition_error(graph(matrix, gamma), clusters)
         return Dissimilarity(matrix, range(len(matrix)), "distance of signatures", "single", height, error)
 
-    def join(self, server: Server, newcomers: list[Tensor], cohort: Cohort) -> Server:
-        """Numbers and models of newcomers; those of all clients where they are related again."""
-        n, before = cohort.clients, server["assignment"][: cohort.clients].cpu().numpy()
-        sent = [u[:k] for u, k in zip(server["signatures"].cpu(), server["means"])] + newcomers
+    def join(self, now: Round, server: RelatedState, newcomers: list[Tensor]) -> RelatedState:
+        """Adds the models of newcomers; replaces those of all clients if all are related again."""
+        assert server.assignment is not None and server.signatures is not None and server.means is not None
+        n, before = now.clients, server.assignment[: now.clients].cpu().numpy()
+        sent = [u[:k] for u, k in zip(server.signatures.cpu(), server.means)] + newcomers
         if self.assign == "attach" and self.case == "clusters":
             apart = distances([u.double().numpy() for u in sent], self.distance)[n:, :n]
             member = before == np.arange(before.max() + 1)[:, None]
             nearest = (apart @ member.T / member.sum(1)).argmin(1)
-            return server | {"assignment": torch.from_numpy(np.concatenate([before, nearest]))}
-        related = self.relate(sent, cohort.rng)[1]
+            return replace(server, assignment=torch.from_numpy(np.concatenate([before, nearest])))
+        related = self.relate(sent, now.rng)[1]
         if self.assign == "attach":
-            rows, kept = related[n:, :n], server["models"]
+            rows, kept = related[n:, :n], server.models
             assignment = np.concatenate([before, len(kept) + np.arange(len(rows))])
         else:
-            assignment, kept = alike(related), server["models"][:0]
+            assignment, kept = equal_rows(related), server.models[:0]
             rows = related[np.unique(assignment, return_index=True)[1], :n]
-        shares = self.shares(rows * self.sizes(cohort), before)
-        means = (shares / shares.sum(1, keepdims=True).clip(1)) @ server["models"].cpu().double().numpy()
-        models = torch.from_numpy(means).to(server["models"])
-        models[torch.from_numpy(~rows.any(1))] = server["initial"]
-        return server | {"assignment": torch.from_numpy(assignment), "models": torch.cat([kept, models])}
+        shares = self.shares(rows * self.sizes(now), before)
+        means = (shares / shares.sum(1, keepdims=True).clip(1)) @ server.models.cpu().double().numpy()
+        models = torch.from_numpy(means).to(server.models)
+        models[torch.from_numpy(~rows.any(1))] = server.initial
+        return replace(server, assignment=torch.from_numpy(assignment), models=torch.cat([kept, models]))
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        """Means over the related: of those that took part, and of what the absent last had if it is stale."""
+    def aggregate(self, now: Round, server: RelatedState, cohort: Cohort) -> tuple[Any, Diagnostics]:
+        """Means over the related: of the participants and, if absent is stale, the others' last models."""
+        assert server.assignment is not None and server.related is not None
         if self.averaging == "in_place":
-            return self.average_in_place(server, cohort)
-        before, old = server["assignment"].cpu().numpy(), server["models"]
-        rows = server["related"].cpu().numpy()[np.unique(before, return_index=True)[1]]
-        away = np.full(cohort.clients, self.absent == "stale")
+            return replace(server, models=self.averaged_in_place(now, server, cohort)), {}
+        before, old = server.assignment.cpu().numpy(), server.models
+        rows = server.related.cpu().numpy()[np.unique(before, return_index=True)[1]]
+        away = np.full(now.clients, self.absent == "stale")
         away[cohort.ids] = False
-        stale = self.shares(rows * away * self.sizes(cohort), before)
+        stale = self.shares(rows * away * self.sizes(now), before)
         models = old.clone()
         for z, row in enumerate(rows):
             weights = cohort.weights * row[cohort.ids]
@@ -192,21 +197,22 @@ class Related(Assigned):
             if weights.any():
                 mean = mean + weights.sum() / total * cohort.mean("model", weights=weights)
             step = self.server_lr * (old[z] - mean)
-            models[z] = mean if self.server_lr == 1 else cohort.model.with_buffers(old[z] - step, mean)
-        return server | {"models": models}
+            models[z] = mean if self.server_lr == 1 else now.model.with_buffers(old[z] - step, mean)
+        return replace(server, models=models), {}
 
-    def average_in_place(self, server: Server, cohort: Cohort) -> Server:
-        """Every client's mean over its relatives, those before it with their means already."""
-        models = server["models"].clone()  # [N, D]
+    def averaged_in_place(self, now: Round, server: RelatedState, cohort: Cohort) -> Tensor:
+        """Every client's mean over its relatives [N, D], where those before it count with their means."""
+        assert server.related is not None
+        models = server.models.clone()  # [N, D]
         models[cohort.ids] = cohort.stack("model")
-        shares = torch.from_numpy(self.sizes(cohort)) * server["related"].cpu().double()
+        shares = torch.from_numpy(self.sizes(now)) * server.related.cpu().double()
         for k, share in enumerate((shares / shares.sum(1, keepdim=True)).to(models.device)):
             models[k] = (share @ models.double()).to(models)
-        return server | {"models": models}
+        return models
 
-    def sizes(self, cohort: Cohort) -> np.ndarray:
+    def sizes(self, now: Round) -> np.ndarray:
         """Weights [N] of all clients, taking part or not."""
-        return cohort.sizes if self.weighting == "samples" else np.ones(cohort.clients)
+        return now.sizes if self.weighting == "samples" else np.ones(now.clients)
 
     def shares(self, weights: np.ndarray, assignment: np.ndarray) -> np.ndarray:
         """Weights [R, N] of clients, summed for every model that they have [R, Z]."""

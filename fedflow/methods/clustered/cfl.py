@@ -1,23 +1,25 @@
-"""CFL: clients train together until their updates disagree; then the server parts them in two, and so on.
+"""CFL: clients train together until their updates disagree; then the server splits them in two, and so on.
 
 Source: Sattler, Mueller, Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multi-Task
 Optimization under Privacy Constraints", IEEE TNNLS 2020, arXiv 1910.01991, Algorithms 1, 3 and 4.
 
 Client: w_k <- E epochs of SGD from its cluster's model w. Server, in each cluster, with dw_k = w_k - w: as
-FedAvg; but if ||mean dw_k|| < eps_1 and max ||dw_k|| > eps_2, it parts the members so that the largest cosine
-of two updates across the parts is smallest (single linkage), and each part goes on from the mean of its own.
+FedAvg; but if ||mean dw_k|| < eps_1 and max ||dw_k|| > eps_2, it splits the members so that the largest
+cosine of two updates across the parts is smallest (single linkage); each part continues from its own mean.
 Where a bound gamma of the updates' relative noise is known: if also gamma < sqrt((1 - that cosine) / 2).
-*Reduces to* uniform FedAvg before the first split, and with eps_1 = 0 for ever.
+*Reduces to* uniform FedAvg before the first split, and for ever with eps_1 = 0.
 *State*: server a tree of models, with the direction of the updates that made each part, and every client's
 node; clients none. *Traffic*: 1 P down, 1 P up.
 *Newcomer*: walks down the tree: trains a node's model and goes to the part whose direction its update is
 nearest to, one node each time it takes part; to be served before, it takes its gradients for updates.
-*Ambiguous*: partial participation, which the paper has not: who is absent when its cluster is parted is a
-newcomer to the parts. With absent: stale the last updates of the absent are used, also in the mean (as public
-code does). A part's direction is the mean of its normalised updates (the paper compares with each of them).
+*Ambiguous*: partial participation, which the paper does not have: a client that is absent when its cluster is
+split is a newcomer to the parts. With absent: stale the last updates of the absent are used, also in the mean
+(as public code does). A part's direction is the mean of its normalised updates (the paper compares with each
+of them).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -27,32 +29,44 @@ from torch.nn.functional import normalize
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.hierarchy import cut_into, merge
 from fedflow.local.client import Client
-from fedflow.methods.base import Cohort, Server
-from fedflow.methods.clustered._assigned import Assigned
+from fedflow.methods.base import Cohort, Diagnostics, Message, Round
+from fedflow.methods.clustered._assigned import Assigned, AssignedState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
+@dataclass(frozen=True, kw_only=True)
+class State(AssignedState):
+    """A tree of numbered nodes, 0 the root, of which the leaves are the clusters.
+
+    The clients' ``assignment`` [N] to nodes is None before the first round: they are at the root.
+    """
+
+    directions: Tensor  # of the updates that made each part [Z, P], normalised; 0 for the root
+    children: Tensor  # the first of each node's two parts [Z], 0 for a leaf
+    updates: Tensor | None = None  # every client's last [N, D], 0 before its first; None unless absent: stale
+
+
 @register("cfl", "CFL")
 class CFL(Assigned):
     eps1: float = option(
-        0.4, "a cluster is parted when the norm of its mean update is below", symbol="eps_1", ge=0,
+        0.4, "a cluster is split when the norm of its mean update is below", symbol="eps_1", ge=0,
         source="authors' code; about a tenth of the first mean update's",
     )  # fmt: skip
     eps2: float = option(
         1.6, "and that of its longest update is above", symbol="eps_2", ge=0, source="authors' code"
     )
     gamma: float | None = option(
-        None, "bound of the relative noise of updates; nothing = no such test", symbol="gamma_max", ge=0,
+        None, "bound of the relative noise of updates; null = no such test", symbol="gamma_max", ge=0,
         source="equation 31; not in the authors' code",
     )  # fmt: skip
     linkage: str = option(
-        "single", "how updates are parted: single linkage, which is optimal, or complete",
+        "single", "how updates are split: single linkage, which is optimal, or complete",
         choices=("single", "complete"), source="Algorithm 1; authors' code: complete",
     )  # fmt: skip
     warm_up: int = option(0, "rounds before the first split", ge=0, source="authors' code: 20")
-    min_size: int = option(3, "participants of a cluster that can be parted", ge=2, source="authors' code")
+    min_size: int = option(3, "participants of a cluster that can be split", ge=2, source="authors' code")
     weighting: str = option(
         "uniform", "weights within a cluster: n_k, or the same for all", symbol="p_k",
         choices=("samples", "uniform"), source="authors' code: uniform",
@@ -66,51 +80,50 @@ class CFL(Assigned):
         if self.warm_up >= rounds:
             raise BadInput("method.warm_up", self.warm_up, f"less than {rounds}, the rounds of the run")
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
-        """A tree of numbered nodes, 0 the root; ``children`` is the first of a node's parts, 0 of a leaf."""
-        models, count = initial(0)[None], torch.zeros(1, dtype=torch.int64)
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+        models = initial(0)[None]
         directions = torch.zeros_like(models)[:, : model.parameters]
-        return {"models": models, "directions": directions, "children": count, "round": count[0].clone()}
+        return State(models=models, directions=directions, children=torch.zeros(1, dtype=torch.int64))
 
-    def cluster(self, server: Server, client: int) -> int:
-        """The client's node; newcomers stand at the root."""
-        nodes = server.get("assignment", ())
-        return int(nodes[client]) if client < len(nodes) else 0
+    def cluster(self, server: AssignedState, client: int) -> int:
+        """The client's node; newcomers are at the root."""
+        known = () if server.assignment is None else server.assignment
+        return int(known[client]) if client < len(known) else 0
 
-    def broadcast_for_evaluation(self, server: Server, client: int) -> dict[str, Tensor]:
-        message = super().broadcast_for_evaluation(server, client)
-        below = {name: server[name] for name in ("models", "directions", "children")}
-        return message | (below if server["children"][message["cluster"]] else {})
+    def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
+        message = super().broadcast_for_evaluation(now, server, client)
+        if not server.children[message["cluster"]]:
+            return message
+        tree = {"models": server.models, "directions": server.directions, "children": server.children}
+        return message | tree
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        models, directions = list(server["models"]), list(server["directions"])
-        children, after = server["children"].tolist(), {"round": server["round"] + 1}
-        nodes = np.array([self.cluster(server, k) for k in range(cohort.clients)])  # [N]
-        ids, trained = np.array(cohort.ids), cohort.model.parameters
-        updates = cohort.stack("model") - server["models"][nodes[ids]]  # [m, D]
-        late = np.array([children[z] > 0 for z in nodes[ids]])  # absent when their cluster was parted
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        models, directions, children = list(server.models), list(server.directions), server.children.tolist()
+        nodes = np.array([self.cluster(server, k) for k in range(now.clients)])  # [N]
+        ids, trained, last = np.array(cohort.ids), now.model.parameters, server.updates
+        updates = cohort.stack("model") - server.models[nodes[ids]]  # [m, D]
+        late = np.array([children[z] > 0 for z in nodes[ids]])  # absent when their cluster was split
         for k, update in zip(ids[late], updates[late]):
-            nodes[k] = nearer(server, nodes[k], update)
+            nodes[k] = nearer(server.directions, server.children, nodes[k], update)
         ids, updates = ids[~late], updates[~late]
         if self.absent == "stale":
-            last = server.get("updates", updates.new_zeros(cohort.clients, updates.shape[1])).clone()
+            last = updates.new_zeros(now.clients, updates.shape[1]) if last is None else last.clone()
             last[ids] = updates
-            after["updates"] = last
             ids = last.any(1).nonzero().squeeze(1).cpu().numpy()
             updates = last[ids]
-        sizes = cohort.sizes[ids] if self.weighting == "samples" else np.ones(len(ids))
+        sizes = now.sizes[ids] if self.weighting == "samples" else np.ones(len(ids))
         weights = torch.from_numpy(sizes).to(updates)
 
         def mean(who: np.ndarray) -> Tensor:
             return weights[who] @ updates[who] / weights[who].sum()
 
         def moved(w: Tensor, dw: Tensor) -> Tensor:
-            return cohort.model.with_buffers(w + self.server_lr * dw, w + dw)
+            return now.model.with_buffers(w + self.server_lr * dw, w + dw)
 
         for z in np.unique(nodes[ids]):
             members, w = np.flatnonzero(nodes[ids] == z), models[z]
             dw, second = mean(members), None
-            if after["round"] > self.warm_up:
+            if now.t > self.warm_up:
                 second = self.second_part(updates[members, :trained], dw[:trained])
             if second is None:
                 models[z] = moved(w, dw)
@@ -121,10 +134,11 @@ class CFL(Assigned):
                 models.append(moved(w, mean(part)))
                 directions.append(normalize(normalize(updates[part, :trained]).mean(0), dim=0))
                 children.append(0)
-        return after | {
-            "models": torch.stack(models), "directions": torch.stack(directions),
-            "children": torch.tensor(children), "assignment": torch.from_numpy(nodes),
-        }  # fmt: skip
+        after = State(
+            models=torch.stack(models), directions=torch.stack(directions), children=torch.tensor(children),
+            assignment=torch.from_numpy(nodes), updates=last,
+        )  # fmt: skip
+        return after, {"splits": (len(models) - len(server.models)) // 2, "clusters": children.count(0)}
 
     def second_part(self, dw: Tensor, mean: Tensor) -> np.ndarray | None:
         """Which of a cluster's updates ``dw`` [m, P] make a second part, bool [m]; None if it stays whole."""
@@ -135,12 +149,13 @@ class CFL(Assigned):
         return None if self.gamma is not None and self.gamma >= np.sqrt((1 - across) / 2) else second
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor]:
-        """Down the tree by gradients, for those who stand at a node that was parted without them."""
+        """Down the tree by gradients, for those who are at a node that was split without them."""
         z, tree = int(client.received["cluster"]), client.received
         if "children" not in tree:
             return super().model_for(client)
         while tree["children"][z]:
-            z = nearer(tree, z, -client.full_gradient(tree["models"][z]))
+            update = -client.full_gradient(tree["models"][z])
+            z = nearer(tree["directions"], tree["children"], z, update)
         return tree["models"][z], torch.tensor(z)
 
 
@@ -150,8 +165,8 @@ def bipartition(similarity: np.ndarray, linkage: str) -> tuple[np.ndarray, float
     return second, float(similarity[second][:, ~second].max())
 
 
-def nearer(tree: Mapping[str, Tensor], z: int, update: Tensor) -> int:
+def nearer(directions: Tensor, children: Tensor, z: int, update: Tensor) -> int:
     """The part below node ``z`` whose direction has the larger cosine with ``update`` [D]."""
-    first = int(tree["children"][z])
-    directions = tree["directions"][first : first + 2]
-    return first + int((directions @ update[: directions.shape[1]]).argmax())
+    first = int(children[z])
+    parts = directions[first : first + 2]
+    return first + int((parts @ update[: parts.shape[1]]).argmax())

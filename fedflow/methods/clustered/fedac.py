@@ -5,16 +5,16 @@ Heterogeneous Data", 2024, arXiv 2403.16460, Eq. 3, Algorithms 1 to 3.
 
 A model omega_k = (phi_k, h_k) is an embedding and a decision (the classifier here). Client: local SGD on
 F_k(omega) + mu/2 ||omega - Omega||^2 + lambda/2 ||phi - Phi||^2 from its own omega_k, with Omega the centroid
-of its cluster. Server: Phi = mean of the participants' phi_k; everybody goes to the centroid with the largest
-LrCos, the cosine of projections on D principal directions M of the participants' models (E-step); Omega_j =
-mean of its members' last omega_k, present or not (M-step). Now and then it merges the tightest cluster into
-the nearest one or splits the widest, by G = intra / inter, the mean squared distance of members to their
-centroid over that of the centroid to the others.
+of its cluster. Server: Phi = mean of the participants' phi_k; every client goes to the centroid with the
+largest LrCos, the cosine of projections on D principal directions M of the participants' models (E-step);
+Omega_j = mean of its members' last omega_k, present or not (M-step). Now and then it merges the tightest
+cluster into the nearest one or splits the widest, by G = intra / inter, the mean squared distance of members
+to their centroid over that of the centroid to the others.
 *Reduces to* Local when mu = lambda = 0, to mean-regularised models when lambda = 0 and K = 1.
 *State*: server all omega_k, Omega_1..Omega_K, Phi, M, who belongs where; client omega_k.
 *Traffic*: 1 P and P_body down, 1 P up.
-*Newcomer*: goes one step on all its data from the mean of all Omega, and gets the centroid with the largest
-LrCos; so is served who did not take part yet.
+*Newcomer*: takes one step on all its data from the mean of all Omega, and gets the centroid with the largest
+LrCos; so does a client that did not take part yet.
 *Ambiguous*: Eq. 4 prints argmin over a similarity: read argmax. Algorithm 1 sums the phi_k: read mean, or Phi
 were m times too long. The first clusters are those of k-means on the participants' projections. A client that
 never took part has no model to compare; it starts from the common first one, pulled to the mean of all Omega.
@@ -24,13 +24,14 @@ all runs: the pull to centroids lowers G from round to round, also where cluster
 digits from 0.05 to 0.01 with mu = 0.1, to 0.003 with mu = 1), and clusters of an IID federation have a G of
 0.08 to 5, those of two or three groups 0.1 to 0.5. So by default neither is a number: only a cluster whose G
 is 0, a single client, joins the nearest, and one is split if its G is below 1 and its halves are farther
-apart than chance puts them (`fedflow.heterogeneity.number.apart`).
+apart than chance puts them (`fedflow.heterogeneity.number.separation`).
 """
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
-from typing import ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -42,17 +43,46 @@ from fedflow.heterogeneity.centres import k_means
 from fedflow.heterogeneity.number import centroids, merged, split, spread
 from fedflow.heterogeneity.subspace import signature
 from fedflow.local.client import Batch, Client, Update
-from fedflow.methods.base import Cohort, Method, Server
+from fedflow.methods.base import Clustered, Cohort, Diagnostics, Message, Method, Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel, Part
 from fedflow.settings import option
 
 
+class Space(NamedTuple):
+    """Where models are compared: in the span of ``axes`` [P, q], q <= D, from ``origin`` [P].
+
+    Without axes, as where all models are equal, models themselves are; without an origin, from 0.
+    """
+
+    axes: Tensor | None = None
+    origin: Tensor | None = None
+
+    def projected(self, w: Tensor) -> Tensor:
+        """M ``w`` [n, q], float64 on the CPU, of models [n, P]."""
+        w = w if self.origin is None else w - self.origin
+        return (w if self.axes is None else w @ self.axes).double().cpu()
+
+
+@dataclass(frozen=True)
+class State(ServerState):
+    models: Tensor  # Omega [K, D]
+    mean: Tensor  # of all Omega [D]
+    embedding: Tensor  # Phi
+    omega: Tensor | None = None  # [N, D], 0 of clients that never took part; None before the first round
+    assignment: Tensor | None = None  # [N], -1 of clients that never took part; None before the first round
+    axes: Tensor | None = None  # M [P, q]; None as in `Space`
+    origin: Tensor | None = None  # [P]; None as in `Space`
+
+    @property
+    def space(self) -> Space:
+        return Space(self.axes, self.origin)
+
+
 @register("fedac", "FedAC")
-class FedAC(Method):
+class FedAC(Clustered, Method):
     serves: ClassVar[str] = "personal"
     gathers: ClassVar[bool] = True
-    clustered: ClassVar[bool] = True
 
     clusters: int = option(2, "number of clusters at first", symbol="K", ge=1, grid=(2, 3, 4))
     mu: float = option(
@@ -63,7 +93,7 @@ class FedAC(Method):
         source="Eq. 3",
     )  # fmt: skip
     decision: list[str] | None = option(
-        None, "name patterns of the decision h; nothing = the architecture's classifier",
+        None, "name patterns of the decision h; null = the architecture's classifier",
         source="the paper: the deep, fully connected part",
     )  # fmt: skip
     rank: int = option(
@@ -82,7 +112,7 @@ class FedAC(Method):
         symbol="b", gt=0, grid=(0.01, 0.1, 1), source="measured, see above",
     )  # fmt: skip
     protect_singletons: bool = option(False, "clusters of one client, whose G is 0, are not merged")
-    allow_split_from_one: bool = option(False, "a cluster of everybody, which has no G, may be split")
+    allow_split_from_one: bool = option(False, "a cluster of all clients, which has no G, may be split")
 
     def validate(self) -> None:
         a, b = self.merge_below, self.split_above
@@ -101,29 +131,28 @@ class FedAC(Method):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"model": initial}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         """One cluster around the common model, until the first participants are known."""
         w = initial(0)
-        phi = self.decides(model).outside(w)
-        return {"models": w[None], "mean": w, "embedding": phi, "round": torch.tensor(0)}
+        return State(w[None], w, self.decides(model).outside(w))
 
-    def cluster(self, server: Server, client: int) -> int:
+    def cluster(self, server: State, client: int) -> int:
         """The number of the client's cluster; -1 if it never took part."""
-        assignment = server.get("assignment", ())
-        return int(assignment[client]) if client < len(assignment) else -1
+        known = () if server.assignment is None else server.assignment
+        return int(known[client]) if client < len(known) else -1
 
-    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
+    def broadcast(self, now: Round, server: State, client: int) -> Message:
         number = self.cluster(server, client)
-        centroid = server["mean"] if number < 0 else server["models"][number]
-        return {"centroid": centroid, "embedding": server["embedding"]}
+        centroid = server.mean if number < 0 else server.models[number]
+        return {"centroid": centroid, "embedding": server.embedding}
 
-    def broadcast_for_evaluation(self, server: Server, client: int) -> dict[str, Tensor]:
-        """Only its number to who has a model of its own."""
+    def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
+        """Only its number to a client that has a model."""
         number = self.cluster(server, client)
         if number >= 0:
             return {"cluster": torch.tensor(number)}
-        names = ("models", "axes", "origin")
-        return {"centroid": server["mean"]} | {name: server[name] for name in names if name in server}
+        space = {name: value for name, value in server.space._asdict().items() if value is not None}
+        return {"centroid": server.mean, "models": server.models} | space
 
     def local(self, client: Client) -> Update:
         centroid, phi, h = *client.received.values(), self.decides(client.model)
@@ -135,39 +164,37 @@ class FedAC(Method):
         w = client.fit(loss, start=client.kept["model"])
         return client.update(model=w, weight=1.0, keep={"model": w})
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        sent, now, trained = cohort.stack("model"), int(server["round"]) + 1, cohort.model.parameters
-        first = "assignment" not in server
-        assignment = torch.full((cohort.clients,), -1) if first else server["assignment"].cpu().clone()
-        omega = sent.new_zeros(cohort.clients, sent.shape[1]) if first else server["omega"].clone()
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        sent, trained = cohort.stack("model"), now.model.parameters
+        if server.omega is None or server.assignment is None:
+            omega, assignment = sent.new_zeros(now.clients, sent.shape[1]), torch.full((now.clients,), -1)
+        else:
+            omega, assignment = server.omega.clone(), server.assignment.cpu().clone()
         omega[cohort.ids], assignment[cohort.ids] = sent, 0
         known = (assignment >= 0).nonzero()[:, 0]
-        w = omega[known]  # [n, D]
-        space: Server = {name: server[name] for name in ("axes", "origin") if name in server}
-        if "axes" not in space or now % self.refresh_every == 0:
-            space |= self.space(sent[:, :trained])
-        z = projected(w[:, :trained], space)
-        if first:
-            r, _ = k_means(z, min(self.clusters, len(z.unique(dim=0))), cohort.rng)
+        w, space = omega[known], server.space  # [n, D]
+        if space.axes is None or now.t % self.refresh_every == 0:
+            found = self.space(sent[:, :trained])
+            space = space if found.axes is None else found
+        z = space.projected(w[:, :trained])
+        if server.assignment is None:
+            r, _ = k_means(z, min(self.clusters, len(z.unique(dim=0))), now.rng)
         else:
-            r = cosines(z, projected(server["models"][:, :trained], space)).argmax(1)  # E-step
+            r = cosines(z, space.projected(server.models[:, :trained])).argmax(1)  # E-step
         r, models = centroids(w, r)  # M-step
-        if self.tune_every and now % self.tune_every == 0:
-            r, models = centroids(w, self.tune(w[:, :trained], r, models[:, :trained], z, cohort.rng))
+        before = len(models)
+        if self.tune_every and now.t % self.tune_every == 0:
+            r, models = centroids(w, self.tune(w[:, :trained], r, models[:, :trained], z, now.rng))
         assignment[known] = r
-        return space | {
-            "models": models, "mean": models.mean(0), "omega": omega, "assignment": assignment,
-            "embedding": self.decides(cohort.model).outside(cohort.mean("model")), "round": torch.tensor(now),
-        }  # fmt: skip
+        phi, more = self.decides(now.model).outside(cohort.mean("model")), len(models) - before
+        after = State(models, models.mean(0), phi, omega, assignment, *space)
+        return after, {"clusters": len(models), "merges": max(0, -more), "splits": max(0, more)}
 
-    def space(self, w: Tensor) -> Server:
-        """``axes`` [P, q], q <= D, the principal directions of models ``w`` [m, P]; none if all are equal.
-
-        With ``center`` also their mean ``origin`` [P].
-        """
+    def space(self, w: Tensor) -> Space:
+        """The principal directions of models ``w`` [m, P], from their mean with ``center``."""
         mean = w.double().mean(0)
         axes = torch.from_numpy(signature((w.double() - mean).cpu().numpy(), self.rank)).to(w)
-        return ({"axes": axes} | ({"origin": mean.to(w)} if self.center else {})) if axes.any() else {}
+        return Space(axes, mean.to(w) if self.center else None) if axes.any() else Space()
 
     def tune(self, w: Tensor, r: Tensor, models: Tensor, z: Tensor, rng: np.random.Generator) -> Tensor:
         """Clusters [n] of models ``w`` [n, P], projected ``z`` [n, q], after at most one merge or split."""
@@ -184,17 +211,11 @@ class FedAC(Method):
     def model_for(self, client: Client) -> tuple[Tensor, Tensor]:
         if "cluster" in client.received:
             return client.kept["model"], client.received["cluster"]
-        models, trained = client.received["models"], client.model.parameters
-        own = client.full_step(client.received["centroid"])[None]
-        z, centres = (projected(v[:, :trained], client.received) for v in (own, models))
-        number = cosines(z, centres).argmax()
+        received, trained = client.received, client.model.parameters
+        models, space = received["models"], Space(received.get("axes"), received.get("origin"))
+        own = client.full_step(received["centroid"])[None]
+        number = cosines(*(space.projected(v[:, :trained]) for v in (own, models))).argmax()
         return models[int(number)], number
-
-
-def projected(w: Tensor, space: Mapping[str, Tensor]) -> Tensor:
-    """M ``w`` [n, q], float64 on the CPU, of models [n, P]; the models themselves without ``axes``."""
-    w = w - space["origin"] if "origin" in space else w
-    return (w @ space["axes"] if "axes" in space else w).double().cpu()
 
 
 def cosines(z: Tensor, centres: Tensor) -> Tensor:

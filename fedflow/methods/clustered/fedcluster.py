@@ -1,4 +1,4 @@
-"""FedCluster: clusters of clients take turns within a round, each goes on from the model of the one before.
+"""FedCluster: clusters of clients take turns within a round, each continues from the model before.
 
 Source: Chen, Chen, Zhou, Kailkhura, "FedCluster: Boosting the Convergence of Federated Learning via
 Cluster-Cycling", IEEE Big Data 2020, arXiv 2009.10748, Algorithm 2.
@@ -13,6 +13,8 @@ in proportion to the clusters' sizes and at least one client each, so that a rou
 (``divide_by``), and samples cluster K + 1 but averages sigma(K + 1): read as the same.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -24,13 +26,21 @@ from fedflow.heterogeneity.hierarchy import cut_into, merge
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import label_shares
 from fedflow.methods.averaging.fedprox import FedProx
-from fedflow.methods.base import Cohort, Server, draw
+from fedflow.methods.base import Cohort, Cyclic, Diagnostics, GlobalModel, Onboarding, Round, draw
 from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
+@dataclass(frozen=True)
+class State(GlobalModel):
+    features: Tensor | None = None  # [N, F] that clients are compared by; None without `onboarding_phases`
+    assignment: Tensor | None = None  # [N], then the newcomers; None before clients are clustered
+    order: Tensor | None = None  # the rest of sigma in this round; None between rounds
+
+
 @register("fedcluster", "FedCluster")
-class FedCluster(FedProx):
+class FedCluster(Cyclic, Onboarding, FedProx):
     gathers: ClassVar[bool] = False
 
     mu: float = option(
@@ -44,7 +54,7 @@ class FedCluster(FedProx):
     )  # fmt: skip
     given: list[int] | None = option(None, "the cluster 0..M-1 of every client, in place of a grouping")
     order: str = option(
-        "reshuffle", "sigma: drawn anew in every round, or always 1..M", symbol="sigma",
+        "reshuffle", "sigma: drawn in every round, or always 1..M", symbol="sigma",
         choices=("reshuffle", "fixed"),
     )  # fmt: skip
     divide_by: str = option(
@@ -56,73 +66,78 @@ class FedCluster(FedProx):
         if self.given is not None and set(self.given) != set(range(self.clusters)):
             raise BadInput("method.given", self.given, f"every cluster from 0 to {self.clusters - 1}")
 
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+        return State(initial(0))
+
     def onboarding_phases(self) -> int:
         return int(self.given is None and self.grouping == "similar")
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
         return client.update(features=label_shares(client))
 
-    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
+    def onboarding_aggregate(self, now: Round, phase: int, server: State, cohort: Cohort) -> State:
         """Cluster all clients; newcomers join the cluster whose farthest member is nearest."""
         features = cohort.stack("features")
-        if cohort.ids[0] < cohort.clients:
-            self.need(cohort.clients)
+        if server.features is None or server.assignment is None:
+            self.need(now.clients)
             assignment = alike(self.distances(features, features), features, self.clusters)
-            return server | {"features": features, "assignment": assignment}
-        away, assignment = self.distances(features, server["features"]), server["assignment"]
+            return replace(server, features=features, assignment=assignment)
+        away, assignment = self.distances(features, server.features), server.assignment.cpu()
         farthest = torch.stack([away[:, assignment == z].amax(1) for z in range(self.clusters)], 1)
-        return server | {"assignment": torch.cat([assignment, farthest.argmin(1)])}
+        return replace(server, assignment=torch.cat([assignment, farthest.argmin(1)]))
 
     def distances(self, one: Tensor, other: Tensor) -> Tensor:
         """Distances [m, N] between features [m, F] and [N, F], on the CPU."""
         return torch.cdist(one.double(), other.double()).cpu()
 
-    def cycles(self, server: Server) -> int:
+    def cycles(self) -> int:
         return self.clusters
 
-    def plan(self, rng: np.random.Generator, chances: np.ndarray, size: int, server: Server) -> np.ndarray:
-        """This cycle's sample; the clusters and sigma, once drawn, are noted on the server."""
-        self.note(rng, len(chances), server)
-        if not len(server.get("order", ())):
-            order = rng.permutation(self.clusters) if self.order == "reshuffle" else np.arange(self.clusters)
-            server["order"] = torch.from_numpy(order)
-        now, server["order"] = server["order"][0], server["order"][1:]
-        return self.sample(rng, chances, server["assignment"], size, int(now))
+    def plan(self, now: Round, server: State, chances: np.ndarray, size: int) -> tuple[np.ndarray, State]:
+        """This cycle's sample; random clusters are drawn once, sigma in the first cycle of a round."""
+        assignment, order = self.assigned(now, server), server.order
+        if order is None:
+            fixed = self.order == "fixed"
+            order = torch.from_numpy(
+                np.arange(self.clusters) if fixed else now.rng.permutation(self.clusters)
+            )
+        cohort = self.sample(now, chances, assignment, size, int(order[0]))
+        return cohort, replace(server, assignment=assignment, order=order[1:] if len(order) > 1 else None)
 
-    def note(self, rng: np.random.Generator, clients: int, server: Server) -> None:
-        """Cluster clients as given, or at random into parts whose sizes differ by at most one; once."""
-        if "assignment" not in server:
-            self.need(clients)
-            equal = np.arange(clients) % self.clusters
-            if self.given is not None:
-                server["assignment"] = torch.tensor(self.given)
-            else:
-                server["assignment"] = torch.from_numpy(
-                    rng.permutation(equal) if self.clusters > 1 else equal
-                )
+    def assigned(self, now: Round, server: State) -> Tensor:
+        """Every client's cluster [N]: as given, or in random parts whose sizes differ by at most one."""
+        if server.assignment is not None:
+            return server.assignment.cpu()  # a run that resumes has it on its device
+        self.need(now.clients)
+        if self.given is not None:
+            return torch.tensor(self.given)
+        equal = np.arange(now.clients) % self.clusters
+        return torch.from_numpy(now.rng.permutation(equal) if self.clusters > 1 else equal)
 
     def sample(
-        self, rng: np.random.Generator, chances: np.ndarray, assignment: Tensor, size: int, cluster: int
+        self, now: Round, chances: np.ndarray, assignment: Tensor, size: int, cluster: int
     ) -> np.ndarray:
         """The cluster's share of a cohort of ``size`` clients."""
         members = (assignment == cluster).nonzero()[:, 0].numpy()
         share = shares(assignment.bincount().numpy(), size)[cluster]
-        return members[draw(rng, chances[members], share)]
+        return members[draw(now.rng, chances[members], share)]
 
     def need(self, clients: int) -> None:
-        """Raise `BadInput` unless so many clients can be clustered."""
+        """Raise `BadInput` unless this number of clients can be clustered."""
         if self.clusters > clients:
             raise BadInput("method.clusters", self.clusters, f"at most {clients}, the number of clients")
         if self.given is not None and len(self.given) != clients:
             raise BadInput("method.given", self.given, f"the clusters of {clients} clients")
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        after = server | super().aggregate(server, cohort)
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        after, diagnostics = super().aggregate(now, server, cohort)
+        w = after.model
         if self.divide_by == "cluster":
-            p = cohort.sizes if self.weighting == "samples" else np.ones(cohort.clients)
-            z = server["assignment"].numpy()
-            after["model"] = after["model"] * (p[cohort.ids].sum() / p[np.isin(z, z[cohort.ids])].sum())
-        return after
+            assert server.assignment is not None, "since the first `plan`"
+            p = now.sizes if self.weighting == "samples" else np.ones(now.clients)
+            z = server.assignment.numpy()
+            w = w * (p[cohort.ids].sum() / p[np.isin(z, z[cohort.ids])].sum())
+        return replace(server, model=w), diagnostics
 
 
 def alike(distances: Tensor, features: Tensor, number: int) -> Tensor:

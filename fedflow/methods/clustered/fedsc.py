@@ -9,17 +9,19 @@ average per cluster after the other; ``stratified``: one average w <- w - eta_s 
 clients drawn from every cluster, in proportion to its size.
 *Reduces to* FedAvg when N = 1, in both modes. *State*: server w, label shares, clusters; clients none.
 *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model; joins the cluster whose farthest member is nearest.
-*Ambiguous*: Algorithm 1 is stratified, the text cycles (the default, which it tells in detail); eta_s is
+*Ambiguous*: Algorithm 1 is stratified, the text cycles (the default, described in detail); eta_s is
 printed as the local step eta (here 1); one bullet compares updates by their cosine (``feature``, ``metric``).
 """
+
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Server
-from fedflow.methods.clustered.fedcluster import FedCluster
+from fedflow.methods.base import Message, Round
+from fedflow.methods.clustered.fedcluster import FedCluster, State
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
@@ -47,8 +49,8 @@ class FedSC(FedCluster):
         "l2", "their distance: Euclidean, or 1 - cosine", choices=("l2", "cosine"), source="Eq. 3.1"
     )
 
-    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
-        return {"model": server["model"]} if self.feature == "update" else {}
+    def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
+        return {"model": server.model} if self.feature == "update" else {}
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
         if self.feature == "labels":
@@ -62,12 +64,12 @@ class FedSC(FedCluster):
         one, other = (torch.nn.functional.normalize(v.double(), dim=1) for v in (one, other))
         return (1 - one @ other.T).clamp(min=0).cpu()
 
-    def cycles(self, server: Server) -> int:
+    def cycles(self) -> int:
         return self.clusters if self.mode == "cycle" else 1
 
-    def plan(self, rng: np.random.Generator, chances: np.ndarray, size: int, server: Server) -> np.ndarray:
+    def plan(self, now: Round, server: State, chances: np.ndarray, size: int) -> tuple[np.ndarray, State]:
         if self.mode == "cycle":
-            return super().plan(rng, chances, size, server)
-        self.note(rng, len(chances), server)
-        parts = [self.sample(rng, chances, server["assignment"], size, z) for z in range(self.clusters)]
-        return np.concatenate(parts)
+            return super().plan(now, server, chances, size)
+        assignment = self.assigned(now, server)
+        parts = [self.sample(now, chances, assignment, size, z) for z in range(self.clusters)]
+        return np.concatenate(parts), replace(server, assignment=assignment)

@@ -5,15 +5,16 @@ Algorithm 1. Objective: min over centres C_j and assignments r_k of (1/N) sum_k 
 
 Client: W_k <- E epochs of SGD from the centre that it received. Server: r_k = argmin_j ||W_k - C_j|| (lowest
 index on ties), then C_j = mean of the W_k with r_k = j; client k receives C_{r_k} next. In the first round,
-when everybody started from the same model, the first centre is the model farthest from the mean, every other
-one the model farthest from those before, and both steps are made ``first_iterations`` times.
+when all clients started from the same model, the first centre is the model farthest from the mean, every
+other one the model farthest from those before, and both steps are made ``first_iterations`` times.
 *Reduces to* uniform FedAvg when M = 1.
 *State*: server C_1..C_M, r_k; clients none. *Traffic*: 1 P down, 1 P up.
-*Newcomer*: trains the mean of all clients' centres, and gets the centre nearest to what came of it; to be
+*Newcomer*: trains the mean of all clients' centres, and gets the centre nearest to the result; to be
 served before that, it chooses with one step on all its data.
-*Ambiguous*: partial participation, which the paper has not. Here a centre is the mean of the participants
-that are assigned to it; the others stay assigned. The authors' code starts with random assignments, and makes
-others every 150 rounds: never in its 60 rounds. Then who is new to a centre is assigned all the same.
+*Ambiguous*: partial participation, which the paper does not have. Here a centre is the mean of the
+participants that are assigned to it; the others stay assigned. The authors' code starts with random
+assignments, and makes others every 150 rounds: never in its 60 rounds. Clients without a centre are assigned
+in any round.
 cluster_over: all is FedSEM as the authors of FLT ran it (github.com/hjraad/FLT, with weighting: samples): the
 absent count with the model that they last had, at first the common one. k-means clusters the models of all N
 clients, in the first round the best of 20 k-means++ starts, later from the means that it found before; each
@@ -21,6 +22,7 @@ centre is the mean of all its members' models, so that it moves by about the par
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -29,11 +31,21 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.centres import k_means
 from fedflow.local.client import Client
-from fedflow.methods.base import Cohort, Server
-from fedflow.methods.clustered._assigned import Assigned
+from fedflow.methods.base import Cohort, Diagnostics, Message, Round
+from fedflow.methods.clustered._assigned import Assigned, AssignedState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
+
+
+@dataclass(frozen=True)
+class State(AssignedState):
+    """``models`` [M + 1, D] are the centres, and their mean for those who have none yet.
+
+    The ``assignment`` [N] is M for clients that never took part, and None before the first round.
+    """
+
+    means: Tensor | None = None  # of k-means [M, F]; None before the first round, or unless cluster_over: all
 
 
 @register("fesem", "FeSEM")
@@ -48,7 +60,7 @@ class FeSEM(Assigned):
         choices=("cohort", "all"), source="all: FLT's code",
     )  # fmt: skip
     compared: list[str] | None = option(
-        None, "name patterns of the parameters whose distances count; nothing = all",
+        None, "name patterns of the parameters whose distances count; null = all",
         source="authors' code: the last dense layer",
     )  # fmt: skip
     recluster_every: int = option(
@@ -74,63 +86,67 @@ class FeSEM(Assigned):
                     accepted = f"{default} where cluster_over is all"
                     raise BadInput(f"method.{name}", getattr(self, name), accepted)
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
-        """``models`` [M + 1, D]: the centres, and their mean for those who have none yet."""
-        return {"models": initial(0).repeat(self.centres + 1, 1), "round": torch.tensor(0)}
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+        return State(initial(0).repeat(self.centres + 1, 1))
 
-    def cluster(self, server: Server, client: int) -> int:
+    def cluster(self, server: AssignedState, client: int) -> int:
         """r_k; M for a client that never took part."""
-        assignment = server.get("assignment", ())
-        return int(assignment[client]) if client < len(assignment) else self.centres
+        known = () if server.assignment is None else server.assignment
+        return int(known[client]) if client < len(known) else self.centres
 
-    def broadcast_for_evaluation(self, server: Server, client: int) -> dict[str, Tensor]:
+    def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
         if self.cluster(server, client) < self.centres:
-            return super().broadcast_for_evaluation(server, client)
-        return {"models": server["models"]}
+            return super().broadcast_for_evaluation(now, server, client)
+        return {"models": server.models}
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
         if self.cluster_over == "all":
-            after = self.cluster_all(server, cohort)
+            models, r, means = self.cluster_all(now, server, cohort)
+            after = State(models, r, means)
         else:
-            after = super().aggregate(self.assign(server, cohort), cohort)
-        centres = after["models"][:-1].double()
-        members = torch.bincount(after["assignment"], minlength=self.centres + 1)[:-1].to(centres)
-        after["models"][-1] = members @ centres / members.sum()
-        return after
+            models, r = self.assign(now, server, cohort)
+            after, _ = super().aggregate(now, State(models, r), cohort)
+        centres = after.models[:-1].double()
+        members = torch.bincount(r, minlength=self.centres + 1)[:-1].to(centres)
+        after.models[-1] = members @ centres / members.sum()
+        moved, used = (r != self.assignment(now, server)).sum(), (members > 0).sum()
+        return after, {"reassigned": int(moved), "empty_clusters": self.centres - int(used)}
 
-    def cluster_all(self, server: Server, cohort: Cohort) -> Server:
-        """k-means of all clients' models, whose own ``means`` [M, F] are kept, and each cluster's centre."""
-        if self.centres > cohort.clients:
-            raise BadInput("method.centres", self.centres, f"at most {cohort.clients}, the clients")
-        nobody = torch.full((cohort.clients,), self.centres)
-        models = server["models"].clone()
-        w = models[server.get("assignment", nobody).cpu()]  # [N, D]
+    def assignment(self, now: Round, server: State) -> Tensor:
+        """r [N] on the CPU, to be changed."""
+        if server.assignment is None:
+            return torch.full((now.clients,), self.centres)
+        return server.assignment.cpu().clone()
+
+    def cluster_all(self, now: Round, server: State, cohort: Cohort) -> tuple[Tensor, Tensor, Tensor]:
+        """k-means of all clients' models: each cluster's centre [M + 1, D], r [N] and the means [M, F]."""
+        if self.centres > now.clients:
+            raise BadInput("method.centres", self.centres, f"at most {now.clients}, the clients")
+        models = server.models.clone()
+        w = models[self.assignment(now, server)]  # [N, D]
         w[cohort.ids] = cohort.stack("model")
-        points = w[:, self.counted(cohort.model, w)]
-        r, means = k_means(points, self.centres, cohort.rng, restarts=20, start=server.get("means"))
-        sizes = cohort.sizes if self.weighting == "samples" else np.ones(cohort.clients)
+        points = w[:, self.counted(now.model, w)]
+        r, means = k_means(points, self.centres, now.rng, restarts=20, start=server.means)
+        sizes = now.sizes if self.weighting == "samples" else np.ones(now.clients)
         p = torch.from_numpy(sizes).double()
         for z in r.unique().tolist():
             share = torch.where(r == z, p, 0)
             models[z] = ((share / share.sum()).to(w.device) @ w.double()).to(w)
-        return server | {"models": models, "means": means, "assignment": r, "round": server["round"] + 1}
+        return models, r, means
 
-    def assign(self, server: Server, cohort: Cohort) -> Server:
-        """The participants' r_k, by centres that have moved if some were empty, or if they are the first."""
-        w, models, now = cohort.stack("model"), server["models"].clone(), server["round"]  # [m, D]
-        first = "assignment" not in server
-        nobody = torch.full((cohort.clients,), self.centres)
-        r = nobody if first else server["assignment"].cpu().clone()
-        ids = np.array(cohort.ids)
+    def assign(self, now: Round, server: State, cohort: Cohort) -> tuple[Tensor, Tensor]:
+        """Centres [M + 1, D], moved if some were empty or they are the first, and r [N] of participants."""
+        w, models = cohort.stack("model"), server.models.clone()  # [m, D]
+        first, r, ids = server.assignment is None, self.assignment(now, server), np.array(cohort.ids)
         if first and self.first == "random":
-            r = torch.from_numpy(cohort.rng.permutation(np.arange(cohort.clients) % self.centres))
-        elif now % self.recluster_every == 0:
-            self.fill(models, r, w, cohort.model, first)
-            r[ids] = self.nearest(w, models, cohort.model).cpu()
+            r = torch.from_numpy(now.rng.permutation(np.arange(now.clients) % self.centres))
+        elif (now.t - 1) % self.recluster_every == 0:
+            self.fill(models, r, w, now.model, first)
+            r[ids] = self.nearest(w, models, now.model).cpu()
         else:
             new = (r[ids] == self.centres).numpy()
-            r[ids[new]] = self.nearest(w[new], models, cohort.model).cpu()
-        return server | {"models": models, "assignment": r, "round": now + 1}
+            r[ids[new]] = self.nearest(w[new], models, now.model).cpu()
+        return models, r
 
     def fill(self, models: Tensor, r: Tensor, w: Tensor, model: FlatModel, first: bool) -> None:
         """Move those of ``models`` [M + 1, D] that no client has in ``r`` [N] to models ``w`` [m, D]."""

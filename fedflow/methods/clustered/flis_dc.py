@@ -1,26 +1,27 @@
-"""FLIS (DC): every round the participants whose models say the same of the server's data are averaged.
+"""FLIS (DC): in every round the participants whose models agree on the server's data are averaged.
 
 Source: Morafah, Vahidian, Wang, Lin, "FLIS: Clustered Federated Learning via Inference Similarity for Non-IID
 Data Distribution", IEEE Open Journal of the Computer Society 2023, arXiv 2208.09754; Algorithms 4 and 5 of
 Morafah's thesis; code github.com/MMorafah/FLIS.
 
 Client: takes the model with the lowest loss of all that it receives (the first of equal ones),
-w_k <- E epochs of SGD from it. Server: B_k, what model k says of M inputs of its own;
+w_k <- E epochs of SGD from it. Server: B_k, what model k predicts for the M inputs of the server;
 A_ij = sum(B_i * B_j) / (||B_i|| ||B_j||); for every participant i the mean of the w_j with A_ij >= beta, w_i
-among them. So there are as many models as participants, equal ones perhaps.
+among them. So there are as many models as participants, and some may be equal.
 *Reduces to* FedAvg when beta = 0; with beta > 1 nothing is averaged: clients choose among models of single
 clients.
-*State*: server the last round's models, and who made them; clients none. *Traffic*: m P down, 1 P up. In the
+*State*: server the last round's models, and who is in them; clients none. *Traffic*: m P down, 1 P up. In the
 first round 1 P down. *Newcomer*: receives the models, takes the one with the lowest loss.
-*Differs from the thesis in*: clients choose by the loss on their training samples, because the test samples
-that thesis and code choose by are not known to them. With select_on: heldout they choose by samples that they
-neither train nor are tested on (``selection`` of the partition; simulated time leaves out what these few
-cost). With select_on: test they are served as in the thesis, but still train from the model that their
+*Differs from the thesis in*: clients choose by the loss on their training samples, because they do not know
+the test samples that thesis and code choose by. With select_on: heldout they choose by samples that they are
+neither trained nor tested on (``selection`` of the partition; simulated time leaves out the cost of these
+few). With select_on: test they are served as in the thesis, but still train from the model that their
 training samples choose. Newcomers choose likewise, where the thesis has them send a model first. A as in FLIS
-(HC). The server's data are no test samples by default.
+(HC). The server's data are not test samples by default.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -28,21 +29,37 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Dissimilarity, Passes, Server
+from fedflow.methods.base import (
+    Clustered,
+    Cohort,
+    Diagnostics,
+    Dissimilarity,
+    Message,
+    Passes,
+    Round,
+    ServerState,
+)
 from fedflow.methods.clustered._flis import FLIS, similarity
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
+@dataclass(frozen=True)
+class State(ServerState):
+    models: Tensor  # [m, D], of the last round's participants; [1, D] before the first round
+    members: Tensor | None = None  # [m, N] bool, who is in each mean; None before the first round
+    proximity: Tensor | None = None  # [m, m], 1 - A of the participants; None before the first round
+
+
 @register("flis_dc", "FLIS (DC)")
-class FLISDC(FLIS):
+class FLISDC(Clustered, FLIS):
     serves: ClassVar[str] = "cluster"
     gathers: ClassVar[bool] = True
     stable_cluster_ids: ClassVar[bool] = False
 
     beta: float = option(
-        0.4, "similarity from which on participants belong together", symbol="beta", ge=0,
+        0.4, "least similarity of participants that are averaged", symbol="beta", ge=0,
         grid=(0.1, 0.3, 0.5, 0.7), source="authors' code; best on CIFAR-10: 0.3",
     )  # fmt: skip
     weighting: str = option(
@@ -50,49 +67,50 @@ class FLISDC(FLIS):
         choices=("samples", "uniform"), source="Algorithm 4",
     )  # fmt: skip
     select_on: str = option(
-        "train", "samples by which a client chooses its model: those it trains on; those it holds out; or, "
-        "for the model that it is served, its test samples, which flatters",
+        "train", "samples by which a client chooses its model: its training samples; held-out ones; or, only "
+        "for the model that it is served, its test samples, which is optimistic",
         choices=("train", "heldout", "test"), source="test: thesis and code",
     )  # fmt: skip
 
     def selects(self) -> bool:
         return self.select_on == "heldout"
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
-        return {"models": initial(0)[None]}
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+        return State(initial(0)[None])
 
-    def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
-        self.need_public(server)
-        return super().plan(rng, sizes, size, server)
+    def plan(self, now: Round, server: State, chances: np.ndarray, size: int) -> tuple[np.ndarray, State]:
+        self.public_inputs(now)  # a run without any ends before it trains
+        return super().plan(now, server, chances, size)
 
-    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
-        return {"models": server["models"]}
+    def broadcast(self, now: Round, server: State, client: int) -> Message:
+        return {"models": server.models}
 
     def choose(self, client: Client) -> Tensor:
         """The model with the lowest loss on training or held-out samples, scalar int64."""
         loss = client.selection_loss if self.selects() else client.full_loss
         return torch.stack([loss(w) for w in client.received["models"]]).argmin()
 
-    def work(self, server: Server, epochs: float, steps: int) -> Passes:
-        return Passes(epochs, losses=0 if self.selects() else len(server["models"]))
+    def work(self, now: Round, server: State, epochs: float, steps: int) -> Passes:
+        return Passes(epochs, losses=0 if self.selects() else len(server.models))
 
     def local(self, client: Client) -> Update:
         w = client.fit(start=client.received["models"][self.choose(client)])
         return client.update(model=w, weight=client.samples if self.weighting == "samples" else 1.0)
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        said = self.inferences(cohort)
-        alike = similarity(said, said)  # [m, m]
-        near = (alike >= self.beta).numpy() | np.eye(len(said), dtype=bool)
-        members = torch.zeros(len(said), cohort.clients, dtype=torch.bool)
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        predicted = self.inferences(now, cohort)
+        alike = similarity(predicted, predicted)  # [m, m]
+        near = (alike >= self.beta).numpy() | np.eye(len(predicted), dtype=bool)
+        members = torch.zeros(len(predicted), now.clients, dtype=torch.bool)
         members[:, cohort.ids] = torch.from_numpy(near)
         models = torch.stack([cohort.mean("model", weights=cohort.weights * row) for row in near])
-        return server | {"models": models, "members": members, "proximity": 1 - alike}
+        return State(models, members, 1 - alike), {"cluster_size": near.sum(1).mean()}
 
-    def dissimilarity(self, server: Server) -> Dissimilarity:
-        """Of those who took part in the last round."""
-        participants = server["members"].any(0).nonzero()[:, 0].tolist()
-        return Dissimilarity(server["proximity"].cpu().numpy(), participants, "1 − inference similarity")
+    def dissimilarity(self, server: State) -> Dissimilarity:
+        """Of the participants of the last round."""
+        assert server.members is not None and server.proximity is not None
+        participants = server.members.any(0).nonzero()[:, 0].tolist()
+        return Dissimilarity(server.proximity.cpu().numpy(), participants, "1 − inference similarity")
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor | None]:
         if self.select_on == "test":

@@ -1,28 +1,31 @@
-"""FLIS (HC): before the first round, clients whose models say the same of the server's data are clustered.
+"""FLIS (HC): before the first round, clients are clustered whose models agree on the server's data.
 
 Source: Morafah, Vahidian, Wang, Lin, "FLIS: Clustered Federated Learning via Inference Similarity for Non-IID
 Data Distribution", IEEE Open Journal of the Computer Society 2023, arXiv 2208.09754; Algorithm 6 of Morafah's
 thesis; code github.com/MMorafah/FLIS.
 
-Before the first round every client trains the first model and sends it. Server: B_k, what model k says of M
-inputs of its own; A_ij = sum(B_i * B_j) / (||B_i|| ||B_j||); hierarchical clustering of 1 - A [N, N] up to
-the height 1 - beta; every cluster starts from the first model, and what was trained is forgotten. Then
-client: w_k <- E epochs of SGD from its cluster's model; server: the mean of each cluster's participants.
-*Reduces to* FedAvg when beta = 0; with beta > 1 everybody trains alone, when it takes part.
-*State*: server the clusters' models, who belongs where, B, 1 - A; clients none. *Traffic*: 1 P down, 1 P up.
+Before the first round every client trains the first model and sends it. Server: B_k, what model k predicts
+for the M inputs of the server; A_ij = sum(B_i * B_j) / (||B_i|| ||B_j||); hierarchical clustering of 1 - A
+[N, N] up to the height 1 - beta; every cluster starts from the first model, and the trained models are
+discarded. Then client: w_k <- E epochs of SGD from its cluster's model; server: the mean of each cluster's
+participants.
+*Reduces to* FedAvg when beta = 0; with beta > 1 each participant trains alone.
+*State*: server the clusters' models, the assignment, B, 1 - A; clients none. *Traffic*: 1 P down, 1 P up.
 Before the first round the same once more for all clients.
 *Newcomer*: trains the first model and joins the most similar cluster, or opens one where none is similar
-enough; with assign: rehc everybody is clustered anew.
+enough; with assign: rehc all clients are clustered again.
 *Differs from the thesis in*: A, which it writes as the root of this sum's squares, so that a model is not
-similar to itself; its text and the code have this one. The server's data are no test samples by default.
-*Ambiguous*: the authors' code clusters nobody: variant: neighbourhood. There a client starts from the mean of
-the last models of all those with A_ij >= beta, first models included; clients with the same such neighbours
-count as a cluster. Code takes up models of the same round as clients are simulated one by one; not so here.
+similar to itself; its text and the code have this one. The server's data are not test samples by default.
+*Ambiguous*: the authors' code does not cluster clients: variant: neighbourhood. There a client starts from
+the mean of the last models of all those with A_ij >= beta, first models included; clients with the same
+neighbours count as a cluster. The code simulates clients one by one and already uses models of the same
+round; not so here.
 Which average linkage is meant: wpgma here, as in the authors' code of PACFL; linkage: upgma weighs clusters
 by their sizes.
 """
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -31,11 +34,19 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Dissimilarity, Server
+from fedflow.methods.base import Cohort, Diagnostics, Dissimilarity, Message, Round
 from fedflow.methods.clustered._flis import FLIS, similarity
-from fedflow.methods.clustered._hierarchical import Hierarchical
+from fedflow.methods.clustered._hierarchical import Hierarchical, HierarchicalState
 from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
 from fedflow.settings import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class State(HierarchicalState):
+    inferences: Tensor | None = None  # B [N, .]; None before the onboarding
+    latest: Tensor | None = None  # [N, D], every client's last model; None without neighbourhoods
+    neighbours: Tensor | None = None  # [Z, N] bool, the sets of neighbours; None without neighbourhoods
 
 
 @register("flis_hc", "FLIS (HC)")
@@ -43,11 +54,11 @@ class FLISHC(FLIS, Hierarchical):
     unit: ClassVar[str] = "1 − inference similarity"
 
     beta: float = option(
-        0.45, "similarity from which on clients belong together", symbol="beta", ge=0,
+        0.45, "least similarity of clients that belong together", symbol="beta", ge=0,
         grid=(0.1, 0.3, 0.5, 0.7), source="authors' code",
     )  # fmt: skip
     variant: str = option(
-        "clusters", "disjoint clusters, or every client has neighbours of its own",
+        "clusters", "disjoint clusters, or neighbours of every client",
         choices=("clusters", "neighbourhood"), source="neighbourhood: authors' code",
     )  # fmt: skip
 
@@ -56,59 +67,64 @@ class FLISHC(FLIS, Hierarchical):
         if self.variant == "neighbourhood" and self.server_lr != 1:
             raise BadInput("method.server_lr", self.server_lr, "1 where variant is neighbourhood")
 
-    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
-        self.need_public(server)
-        return {"model": server["initial"]}
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+        first = initial(0)
+        return State(models=first[None], initial=first)
+
+    def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
+        self.public_inputs(now)  # a run without any ends before it trains
+        return {"model": server.initial}
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
         return client.update(model=client.fit(start=client.received["model"]))
 
-    def measure(self, server: Server, cohort: Cohort) -> tuple[Server, np.ndarray]:
-        own = self.inferences(cohort)
-        if cohort.ids[0] < cohort.clients:
-            return {"inferences": own}, 1 - similarity(own, own).numpy()
-        known = server["inferences"].cpu()
-        cross = similarity(own, known).numpy()
-        before = server["proximity"][: cohort.clients, : cohort.clients].cpu().numpy()
-        return {}, np.block([[before, 1 - cross.T], [1 - cross, 1 - similarity(own, own).numpy()]])
+    def measure(self, now: Round, server: State, cohort: Cohort) -> State:
+        own = self.inferences(now, cohort)
+        among = 1 - similarity(own, own)
+        if not cohort.newcomers:
+            return replace(server, inferences=own, proximity=among)
+        assert server.inferences is not None
+        across = 1 - similarity(own, server.inferences.cpu()).numpy()
+        before = server.matrix[: now.clients, : now.clients]
+        proximity = np.block([[before, across.T], [across, among.numpy()]])
+        return replace(server, proximity=torch.from_numpy(proximity))
 
     def height(self, tree: np.ndarray) -> float:
         return 1 - self.beta
 
-    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
+    def onboarding_aggregate(self, now: Round, phase: int, server: State, cohort: Cohort) -> State:
         if self.variant == "clusters":
-            return super().onboarding_aggregate(phase, server, cohort)
-        known, proximity = self.measure(server, cohort)
-        clients = cohort.clients
+            return super().onboarding_aggregate(now, phase, server, cohort)
+        measured, clients = self.measure(now, server, cohort), now.clients
+        proximity = measured.matrix
         near = (proximity <= 1 - self.beta) | np.eye(len(proximity), dtype=bool)
         _, first, which = np.unique(near[:, :clients], axis=0, return_index=True, return_inverse=True)
         order = np.argsort(first)  # of their first members, so that newcomers change no number
         neighbours, assignment = near[first[order], :clients], np.argsort(order)[which.reshape(-1)]
-        latest = server.get("latest", server["initial"].expand(clients, -1))
-        found = server | known | {
-            "proximity": torch.from_numpy(proximity), "assignment": torch.from_numpy(assignment),
-            "latest": latest, "neighbours": torch.from_numpy(neighbours),
-        }  # fmt: skip
-        return found | {"models": self.means(found, cohort)}
+        found = replace(
+            measured, assignment=torch.from_numpy(assignment), neighbours=torch.from_numpy(neighbours),
+            latest=server.initial.expand(clients, -1) if server.latest is None else server.latest,
+        )  # fmt: skip
+        return replace(found, models=self.means(now, found))
 
-    def means(self, server: Server, cohort: Cohort) -> Tensor:
+    def means(self, now: Round, server: State) -> Tensor:
         """Mean of the last models of each set of neighbours, [Z, D]; the first model without any."""
-        sizes = cohort.sizes if self.weighting == "samples" else np.ones(cohort.clients)
-        shares = server["neighbours"].cpu() * torch.from_numpy(sizes).double()
+        assert server.latest is not None and server.neighbours is not None
+        sizes = now.sizes if self.weighting == "samples" else np.ones(now.clients)
+        shares = server.neighbours.cpu() * torch.from_numpy(sizes).double()
         some = shares.any(1)
         shares = shares / shares.sum(1, keepdim=True).clamp(min=1)
-        latest = server["latest"]
-        means = shares.to(latest) @ latest
-        return torch.where(some[:, None].to(means.device), means, server["initial"])
+        means = shares.to(server.latest) @ server.latest
+        return torch.where(some[:, None].to(means.device), means, server.initial)
 
-    def dissimilarity(self, server: Server) -> Dissimilarity:
+    def dissimilarity(self, server: HierarchicalState) -> Dissimilarity:
         found = super().dissimilarity(server)
         return found if self.variant == "clusters" else replace(found, height=None)
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        if self.variant == "clusters":
-            return super().aggregate(server, cohort)
-        latest = server["latest"].clone()
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        if server.latest is None:
+            return super().aggregate(now, server, cohort)
+        latest = server.latest.clone()
         latest[cohort.ids] = cohort.stack("model")
-        server = server | {"latest": latest}
-        return server | {"models": self.means(server, cohort)}
+        after = replace(server, latest=latest)
+        return replace(after, models=self.means(now, after)), {}

@@ -1,42 +1,44 @@
-"""FLT: clients whose images an auto-encoder puts at the same places are averaged, as a graph or as clusters.
+"""FLT: clients are averaged whose images an auto-encoder maps to similar points, as a graph or as clusters.
 
 Source: Jamali-Rad, Abdizadeh, Singh, "Federated Learning with Taskonomy for Non-IID Data", IEEE Transactions
 on Neural Networks and Learning Systems 2022, arXiv 2103.15947; Algorithms 2 and 3; code
 github.com/hjraad/FLT.
 
 The server trains an auto-encoder on public images, without labels. Before the first round every client
-trains it on its own for J epochs, and sends a signature: the k means [k, e] of its embedded samples. Server:
-A [N, N], how far signatures are apart; clients less than gamma apart are related. Client: w_k <- E epochs of
-SGD from its model. Server: case I (graph), for every client the mean of the w_j of all those related to it;
-case II (clusters), the mean of each cluster: of Ward's clustering of the graph, or its connected components.
-*Reduces to* FedAvg when all are related (large gamma), to Local when nobody is, but that clients are served
-by cluster; case I is case II where relatives are the same for all relatives.
-*State*: server the models of clients that differ, who is related, signatures, A; clients none.
+trains it on its own images for J epochs, and sends a signature: the k means [k, e] of its embedded samples.
+Server: A [N, N], the distances of signatures; clients less than gamma apart are related. Client: w_k <- E
+epochs of SGD from its model. Server: case I (graph), for every client the mean of the w_j of all those
+related to it; case II (clusters), the mean of each cluster: of Ward's clustering of the graph, or its
+connected components.
+*Reduces to* FedAvg when all are related (large gamma), to Local when no two are, except that clients are
+served by cluster; case I is case II where relatives have the same relatives.
+*State*: server the distinct models, who is related, signatures, A; clients none.
 *Traffic*: 1 P down, 1 P up. Before the first round also the auto-encoder down (its encoder with J = 0) and k
 means up; with finetune: sequential also the auto-encoder up and the encoder down, with central the images up
 and only the encoder down.
 *Newcomer*: sends a signature; case I: the mean of its relatives' models; case II: the cluster that is nearest
 before any embedding; with assign: anew all clients are related again. With finetune: sequential or central it
 uses the encoder as it is.
-*Differs from the paper in*: no UMAP unless reducer: umap (extra ``umap``), and without it gamma lies in the
-middle of the largest gap of A, as 1 is in units of UMAP: groups that are close to each other beside one that
-is far off are taken for one; A_ij pairs means one to one, as the code does (distance: min_pair is what is
-printed), which wants no more means than a client has labels (k: null), else a label's second mean lies
-anywhere; the absent do not count (absent: stale is the paper's, which moves a model by the participants'
-share only). The printed averages do not sum to 1; here, as in the code, they do. UMAP's ``fit_transform``
-embeds the means; the code passes each client's through ``transform`` after the fit. Clients are related once.
-Their data do not change, so that more than lambda of them never raise a flag; and all are met before the
-first round, so that relating them again every tau rounds would change nothing: by Algorithm 2 each gets the
-server's auto-encoder again, trains it on the same data, and sends the same signature. (An encoder that is
-trained for all would be trained for J more epochs, as with a larger J.) Newcomers join after the last round.
+*Differs from the paper in*: no UMAP unless reducer: umap (extra ``umap``), and without it gamma is the middle
+of the largest gap of A, as 1 is in units of UMAP: groups that are close to each other are taken for one if
+another is far away; A_ij matches means one to one, as the code does (distance: min_pair is what is printed),
+which needs no more means than a client has labels (k: null), or else the second mean of a label is arbitrary;
+the absent do not count (absent: stale is the paper's, which moves a model by the participants' share only).
+The printed averages do not sum to 1; here, as in the code, they do. UMAP's ``fit_transform`` embeds the
+means; the code passes each client's through ``transform`` after the fit. Clients are related once. Their data
+do not change, so that more than lambda of them never raise a flag; and all are met before the first round, so
+that relating them again every tau rounds would change nothing: by Algorithm 2 each receives the server's
+auto-encoder again, trains it on the same data, and sends the same signature. (An encoder that is trained for
+all would be trained for J more epochs, as with a larger J.) Newcomers join after the last round.
 *Ambiguous*: in the paper each client trains its own auto-encoder. One version of the code trains a single one
-at the clients in turn, in random order (finetune: sequential, where everybody waits for everybody); a later
-one trains it on all clients' images (finetune: central, which shares data and is for reproduction only).
-There the learning rate, halved every ten epochs of all clients together or every ten batches, soon stops the
-training; here it starts afresh at every client, and is halved every ten epochs.
+at the clients in turn, in random order (finetune: sequential, where clients wait for each other); a later one
+trains it on all clients' images (finetune: central, which shares data and is for reproduction only). There
+the learning rate, halved every ten epochs of all clients together or every ten batches, soon stops the
+training; here it starts again at every client, and is halved every ten epochs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -47,8 +49,8 @@ from fedflow.errors import BadInput
 from fedflow.heterogeneity.encoder import ENCODERS, autoencoder, embed, fine_tune, pixels, pretrain
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import label_shares
-from fedflow.methods.base import Cohort, Server, ServerData
-from fedflow.methods.clustered._related import Related
+from fedflow.methods.base import Cohort, Message, Pretrained, Round, ServerData
+from fedflow.methods.clustered._related import Related, RelatedState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -57,21 +59,29 @@ UNTRAINED = ("pixels", "labels")
 FINETUNE = ("per_client", "sequential", "central")
 
 
+@dataclass(frozen=True, kw_only=True)
+class State(RelatedState):
+    """An auto-encoder is whole in ``encoder`` if every client trains its own."""
+
+    encoder: Tensor | None = None  # [W], what clients receive; None without public images or without encoder
+    decoder: Tensor | None = None  # [W'], the rest; None unless one auto-encoder is trained for all clients
+
+
 @register("flt", "FLT")
-class FLT(Related):
+class FLT(Pretrained, Related):
     encoder: str | None = option(
         None, "auto-encoder; null = conv for grey images, residual for colour; or pixels as they are; or "
-        "labels = which a client has, equal ones being related (an upper bound)",
+        "labels: which ones a client has; equal ones are related (an upper bound)",
         choices=(*ENCODERS, *UNTRAINED), symbol="G", source="Table 13; the others: authors' code",
     )  # fmt: skip
-    latent: int = option(128, "numbers that an image becomes", symbol="e", ge=1, source="section 4")
+    latent: int = option(128, "dimensions of an embedded image", symbol="e", ge=1, source="section 4")
     pretraining: int = option(40, "epochs on the server's images", ge=1, source="authors' code: 25 to 40")
     finetuning: int = option(
         5, "epochs on clients' images", symbol="J", ge=0, grid=(0, 5), source="Enc1: 0; Enc2: 5"
     )
     finetune: str = option(
-        "per_client", "who trains the encoder in these epochs: each client its own, or all one after the "
-        "other, or the server on all their images, which clients send", choices=FINETUNE,
+        "per_client", "who trains the encoder in these epochs: each client its own; or all clients one, in "
+        "turn; or the server, on images that all clients send", choices=FINETUNE,
         source="Algorithm 2; the others: authors' code, 2021 and 2023",
     )  # fmt: skip
     public: str | None = option(
@@ -87,52 +97,56 @@ class FLT(Related):
 
     @property
     def together(self) -> bool:
-        """Whether one encoder is trained for all clients, before they sign."""
+        """Whether one encoder is trained for all clients, before they send signatures."""
         return self.finetune != "per_client" and self.finetuning > 0
 
     def onboarding_phases(self) -> int:
         return 1 + self.together
 
     def signing(self, phase: int) -> bool:
-        """Whether clients send their signatures in this introduction: in the last one."""
+        """Whether clients send their signatures in this phase: in the last one."""
         return phase == self.onboarding_phases() - 1
 
     def onboarding_turns(
-        self, rng: np.random.Generator, phase: int, server: Server, clients: Sequence[int]
+        self, now: Round, phase: int, server: State, clients: Sequence[int]
     ) -> Sequence[Sequence[int]]:
         if self.signing(phase):
             return [clients]
-        if "signatures" in server:  # newcomers come when the encoder is trained
+        if server.signatures is not None:  # newcomers: the encoder is trained
             return []
-        return [clients] if self.finetune == "central" else [[int(k)] for k in rng.permutation(clients)]
+        return [clients] if self.finetune == "central" else [[int(k)] for k in now.rng.permutation(clients)]
 
     def server_data(self) -> ServerData:
         return ServerData(self.public)
 
-    def pretrain_server(self, public: Examples, seed: int) -> Server:
-        """``encoder`` [W]: what clients get of the auto-encoder that was trained on the public images.
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+        first = initial(0)
+        return State(models=first[None], initial=first)
 
-        Where one is trained for all of them, the rest is the ``decoder``.
-        """
+    def pretrain_server(self, server: State, public: Examples, seed: int) -> State:
+        """The auto-encoder after training on the public images: what clients receive of it."""
         if self.encoder in UNTRAINED:
-            return {}
+            return server
         model = self.autoencoder(public.x)
         w = pretrain(model, public.x, self.pretraining, seed)
         if self.together:
-            return split(model, w)
-        return {"encoder": w if self.finetuning else model.part("encoder.*").of(w)}
+            return replace(server, **split(model, w))
+        return replace(server, encoder=w if self.finetuning else model.part("encoder.*").of(w))
 
-    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
+    def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
         if self.encoder in UNTRAINED:
             return {}
-        if "encoder" not in server:
+        if server.encoder is None:
             raise BadInput(
                 "partition.public", 0, f"a number >= 1, as {self.name} trains an encoder on data of the "
                 "server; or set method.public to a data set, or method.encoder to pixels"
             )  # fmt: skip
         if self.signing(phase):
-            return {"encoder": server["encoder"]}
-        return {} if self.finetune == "central" else {name: server[name] for name in ("encoder", "decoder")}
+            return {"encoder": server.encoder}
+        if self.finetune == "central":
+            return {}
+        assert server.decoder is not None
+        return {"encoder": server.encoder, "decoder": server.decoder}
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
         if self.signing(phase):
@@ -140,20 +154,23 @@ class FLT(Related):
         x, _ = client.data(raw=True)
         if self.finetune == "central":
             return client.update(images=x)
-        parts = self.tune(client.received, x)
-        return client.update(encoder=parts["encoder"], decoder=parts["decoder"])
+        tuned = self.tune(client.received["encoder"], client.received["decoder"], x)
+        return client.update(encoder=tuned["encoder"], decoder=tuned["decoder"])
 
-    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
+    def onboarding_aggregate(self, now: Round, phase: int, server: State, cohort: Cohort) -> State:
         if self.signing(phase):
-            return super().onboarding_aggregate(phase, server, cohort)
-        if self.finetune == "central":
-            return server | self.tune(server, torch.cat(cohort.vectors("images")))
-        return server | {name: cohort.vectors(name)[0] for name in ("encoder", "decoder")}
+            return super().onboarding_aggregate(now, phase, server, cohort)
+        if self.finetune == "sequential":
+            (encoder,), (decoder,) = cohort.vectors("encoder"), cohort.vectors("decoder")
+            return replace(server, encoder=encoder, decoder=decoder)
+        assert server.encoder is not None and server.decoder is not None
+        images = torch.cat(cohort.vectors("images"))
+        return replace(server, **self.tune(server.encoder, server.decoder, images))
 
-    def tune(self, parts: Mapping[str, Tensor], x: Tensor) -> dict[str, Tensor]:
+    def tune(self, encoder: Tensor, decoder: Tensor, x: Tensor) -> dict[str, Tensor]:
         """``encoder`` and ``decoder`` after J more epochs on the images ``x`` [n, C, H, W], as stored."""
-        model = self.fitting(x, len(parts["encoder"]))
-        w = model.part("encoder.*").join(parts["encoder"], parts["decoder"])
+        model = self.fitting(x, len(encoder))
+        w = model.part("encoder.*").join(encoder, decoder)
         return split(model, fine_tune(model, w, x, self.finetuning))
 
     def autoencoder(self, x: Tensor) -> FlatModel:
@@ -162,7 +179,7 @@ class FLT(Related):
         return autoencoder(self.encoder or ("residual" if shape[0] == 3 else "conv"), shape, self.latent)
 
     def fitting(self, x: Tensor, size: int) -> FlatModel:
-        """The same; `BadInput` unless their number fits an auto-encoder of such images, or its encoder."""
+        """The same; `BadInput` unless it or its encoder has ``size`` parameters."""
         model = self.autoencoder(x)
         if size not in (model.size, len(model.part("encoder.*").index)):
             raise BadInput("method.public", self.public, f"images of the clients' shape, {list(x.shape[1:])}")

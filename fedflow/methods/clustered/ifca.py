@@ -14,17 +14,24 @@ With shared layers one body and k heads down, a head up, and the body too unless
 *Newcomer*: receives the k models, takes the argmin. *Differs from the paper in*: D is the number of
 participants by default (the paper's m; equal under full participation).
 *Ambiguous*: clients are tested with the model that their training data choose; so does the authors' code for
-FEMNIST, but for MNIST and CIFAR it asks the test data, which flatters. Several starts follow each other in
+FEMNIST; for MNIST and CIFAR it asks the test data, which flatters. Several starts follow each other in
 one run; they are compared by the losses of the participants in the last round of each, before these train.
 With partial participation these are other clients for every start: all clients make it fair.
 """
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from fedflow.local.client import Batch, Client, Update
-from fedflow.methods.base import Cohort, Passes, Server
-from fedflow.methods.clustered._multi_model import MultiModel
+from fedflow.methods.base import Cohort, Diagnostics, Passes, Round
+from fedflow.methods.clustered._multi_model import (
+    PRETRAINING,
+    RANDOM_ASSIGNMENT,
+    MultiModel,
+    MultiModelState,
+)
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
@@ -55,15 +62,15 @@ class IFCA(MultiModel):
         """The cluster whose model has the lowest training loss, scalar int64."""
         return self.losses(client, client.received["models"]).argmin()
 
-    def work(self, server: Server, epochs: float, steps: int) -> Passes:
-        if "pretrained" in server:
+    def work(self, now: Round, server: MultiModelState, epochs: float, steps: int) -> Passes:
+        if self.phase(now) == PRETRAINING:
             return Passes(epochs)
-        tried = 1 if "part" in server else len(server["models"])
+        tried = 1 if self.phase(now) == RANDOM_ASSIGNMENT else self.clusters
         return Passes(1 if self.averaging == "gradient" else epochs, losses=tried)
 
     def local(self, client: Client) -> Update:
         weight, received = self.weight(client), client.received
-        if "pretrained" in received:
+        if client.phase == PRETRAINING:
             return client.update(model=client.fit(start=received["pretrained"]), weight=weight)
         losses = self.losses(client, received["models"])
         j, head = losses.argmin(), self.head(client.model)
@@ -80,22 +87,24 @@ class IFCA(MultiModel):
             sent = client.trained = torch.where(head.mask, w, theta)
         else:
             sent = client.fit(start=theta)
-        vectors = {"model": sent if self.shared == "none" else head.of(sent)}
-        if self.shared == "averaged":
-            vectors["body"] = head.outside(sent)
-        j = j + received.get("first", 0)
+        if client.phase == RANDOM_ASSIGNMENT:
+            j = received["number"]
         scalars = {"cluster": j} | ({"loss": losses.amin()} if self.restarts > 1 else {})
-        return client.update(weight=weight, group=j, scalars=scalars, keep=None, **vectors)
+        own = sent if self.shared == "none" else head.of(sent)
+        update = client.update(model=own, weight=weight, group=j, scalars=scalars)
+        if self.shared == "averaged":
+            update.vectors["body"] = head.outside(sent)
+        return update
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        after = server | {"round": server["round"] + 1}
-        if "pretrained" in server:
-            after["pretrained"] = cohort.mean("model")
-            return self.begin(after, cohort.model) if after["round"] == self.pretraining else after
-        models = server["models"].clone()
-        sizes = {"all": cohort.clients, "participants": len(cohort.ids)}
+    def aggregate(
+        self, now: Round, server: MultiModelState, cohort: Cohort
+    ) -> tuple[MultiModelState, Diagnostics]:
+        if self.phase(now) == PRETRAINING:
+            return self.pretrain(now, server, cohort), {}
+        models, body = server.models.clone(), server.body
+        sizes = {"all": now.clients, "participants": len(cohort.ids)}
 
-        head, buffers = self.head(cohort.model), torch.arange(cohort.model.size) >= cohort.model.parameters
+        head, buffers = self.head(now.model), torch.arange(now.model.size) >= now.model.parameters
         buffers = buffers.to(models.device)
 
         def moved(old: Tensor, mean: Tensor, members: int, buffers: Tensor) -> Tensor:
@@ -105,17 +114,16 @@ class IFCA(MultiModel):
             rate = self.server_lr * members / sizes.get(self.denominator, members)
             return old - torch.where(buffers, mean, rate * mean)
 
-        own = buffers if self.shared == "none" else head.of(buffers)
-        for j in sorted(set(cohort.groups)):
+        own, chosen = buffers if self.shared == "none" else head.of(buffers), sorted(set(cohort.groups))
+        for j in chosen:
             models[j] = moved(models[j], cohort.mean("model", group=j), cohort.groups.count(j), own)
-        after["models"] = models
-        if self.shared == "averaged":
-            mean = cohort.mean("body")
-            after["body"] = moved(server["body"], mean, len(cohort.ids), head.outside(buffers))
-        return self.proceed(after, cohort)
+        if body is not None and self.shared == "averaged":
+            body = moved(body, cohort.mean("body"), len(cohort.ids), head.outside(buffers))
+        after = self.proceed(now, replace(server, models=models, body=body), cohort)
+        return after, {"empty_clusters": self.clusters - len(chosen)}
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor | None]:
-        if "pretrained" in client.received:
+        if client.phase == PRETRAINING:
             return client.received["pretrained"], torch.tensor(0)
         models = self.whole(client, client.received["models"])
         if self.oracle_test_identity:

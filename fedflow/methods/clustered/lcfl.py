@@ -1,21 +1,24 @@
-"""LCFL: clients try the others' models on their data; who does well by each other shares a model.
+"""LCFL: clients evaluate the others' models on their data; those with similar losses share a model.
 
 Source: Gu, Chen, Wen, Cai, Han, "Novel clustered federated learning based on local loss", 2024, arXiv
 2407.09360; code github.com/wenh06/LCFL.
 
-Before the first round: a few rounds of FedAvg with all clients, the last of which leaves every client's own
-w_k at the server; then every client receives all of them and sends its losses F_k(w_1) .. F_k(w_N). Server:
+Before the first round: a few rounds of FedAvg with all clients, after which the server keeps every client's
+last w_k; then every client receives all of them and sends its losses F_k(w_1) .. F_k(w_N). Server:
 D_ij = |F_i(w_i) - F_i(w_j)| + |F_j(w_j) - F_j(w_i)|, k-medoids on D. Then as FedAvg within every cluster,
 from the warmed-up model.
 *Reduces to* FedAvg from its warm-up on when k = 1.
-*State*: server the clusters' models, who belongs where, the medoids' w_k; clients none.
+*State*: server the clusters' models, the assignment, the medoids' w_k; clients none.
 *Traffic*: 1 P down, 1 P up. Before the first round also 1 P down and up in every round of the warm-up, then
 N P down (its own too) and N losses up.
-*Newcomer*: trains as in the warm-up's last round, joins the medoid where |F(w) - F(w_medoid)| is least.
-*Differs from the code in*: a cluster's mean is over who takes part (there: over how many are expected to);
-everybody takes part in the warm-up (there: 60 % with CIFAR and FEMNIST).
+*Newcomer*: trains as in the warm-up's last round, and joins the medoid where |F(w) - F(w_medoid)| is least.
+*Differs from the code in*: a cluster's mean is over its participants (there: divided by their expected
+number); all clients take part in the warm-up (there: 60 % with CIFAR and FEMNIST).
 *Ambiguous*: what DBSCAN does with noise; here such clients stay alone.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,14 +27,25 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.centres import k_medoids
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Dissimilarity, Server
-from fedflow.methods.clustered._assigned import Assigned
+from fedflow.methods.base import Cohort, Dissimilarity, Message, Onboarding, Round
+from fedflow.methods.clustered._assigned import Assigned, AssignedState
 from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
+@dataclass(frozen=True)
+class State(AssignedState):
+    """Vectors of the onboarding, each None until it is known."""
+
+    start: Tensor | None = None  # [D], the model that the warm-up's last round started from
+    trained: Tensor | None = None  # [., D], the models of those who are being onboarded
+    medoids: Tensor | None = None  # [k, D]
+    proximity: Tensor | None = None  # D [N, N]
+
+
 @register("lcfl", "LCFL")
-class LCFL(Assigned):
+class LCFL(Onboarding, Assigned):
     clusters: int = option(
         2, "number of clusters", symbol="k", ge=1, grid=(2, 4, 5, 10), source="authors' code"
     )
@@ -43,66 +57,71 @@ class LCFL(Assigned):
     eps: float | None = option(
         None, "radius of DBSCAN, in place of k-medoids", gt=0, source="authors' code: an alternative"
     )
-    min_samples: int = option(2, "neighbours, itself among them, that make a client dense (DBSCAN)", ge=1)
+    min_samples: int = option(2, "neighbours, including itself, of a core client (DBSCAN)", ge=1)
 
     def onboarding_phases(self) -> int:
         return self.warmup + (self.distance == "loss")
 
-    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
-        late = "assignment" in server
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+        return State(initial(0)[None])
+
+    def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
+        newcomer = client - now.clients
         if phase < self.warmup:
-            return {"model": server["start"] if late else server["models"][0]}
-        if not late:
-            return {"models": server["trained"]}
-        own = server["trained"][client - len(server["assignment"])]
-        return {"models": torch.cat([server["medoids"], own[None]])}
+            w = server.models[0] if newcomer < 0 else server.start
+            assert w is not None
+            return {"model": w}
+        assert server.trained is not None
+        if newcomer < 0:
+            return {"models": server.trained}
+        assert server.medoids is not None
+        return {"models": torch.cat([server.medoids, server.trained[newcomer, None]])}
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
         if phase < self.warmup:
-            return super().local(client)
+            return self.local(client)
         return client.update(losses=torch.stack([client.full_loss(w) for w in client.received["models"]]))
 
-    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
-        late = cohort.ids[0] >= cohort.clients
+    def onboarding_aggregate(self, now: Round, phase: int, server: State, cohort: Cohort) -> State:
         if phase < self.warmup:
-            server = server | {"trained": cohort.stack("model")}
-            if not late:
-                server |= {"start": server["models"][0], "models": cohort.mean("model")[None]}
+            server = replace(server, trained=cohort.stack("model"))
+            if not cohort.newcomers:
+                server = replace(server, start=server.models[0], models=cohort.mean("model")[None])
         if phase < self.onboarding_phases() - 1:
             return server
         losses = cohort.stack("losses") if self.distance == "loss" else None
-        return (self.join if late else self.form)(server, losses)
+        return self.join(server, losses, now.clients) if cohort.newcomers else self.form(server, losses)
 
-    def form(self, server: Server, losses: Tensor | None) -> Server:
+    def form(self, server: State, losses: Tensor | None) -> State:
         """The clusters, all with the warmed-up model."""
-        w = server["trained"]
-        d = self.apart(w, w, server["start"]) if losses is None else between(losses)
+        assert server.trained is not None
+        d = self.apart(server, server.trained) if losses is None else between(losses)
         if self.eps is None and self.clusters > len(d):
             raise BadInput("method.clusters", self.clusters, f"at most {len(d)}, the clients")
         assignment, medoids = map(torch.from_numpy, self.group(d.cpu().numpy()))
-        return {
-            "models": server["models"].repeat(len(medoids), 1), "assignment": assignment,
-            "medoids": w[medoids], "start": server["start"], "proximity": d,
-        }  # fmt: skip
+        models = server.models.repeat(len(medoids), 1)
+        return State(models, assignment, server.start, medoids=server.trained[medoids], proximity=d)
 
-    def join(self, server: Server, losses: Tensor | None) -> Server:
-        """Newcomers go to the nearest medoid."""
-        if losses is None:
-            d = self.apart(server["trained"], server["medoids"], server["start"])
-        else:
-            d = (losses[:, -1:] - losses[:, :-1]).abs()
-        return server | {"assignment": torch.cat([server["assignment"], d.argmin(1).cpu()])}
+    def join(self, server: State, losses: Tensor | None, clients: int) -> State:
+        """Newcomers join the nearest medoid."""
+        assert server.assignment is not None and server.medoids is not None
+        known = server.assignment[:clients].cpu()
+        d = self.apart(server, server.medoids) if losses is None else (losses[:, -1:] - losses[:, :-1]).abs()
+        return replace(server, assignment=torch.cat([known, d.argmin(1).cpu()]))
 
-    def dissimilarity(self, server: Server) -> Dissimilarity:
-        matrix = server["proximity"].cpu().numpy()
+    def dissimilarity(self, server: State) -> Dissimilarity:
+        assert server.proximity is not None
+        matrix = server.proximity.cpu().numpy()
         unit = {"loss": "difference of losses", "model": "distance of models", "update": "1 − cosine"}
         return Dissimilarity(matrix, range(len(matrix)), unit[self.distance])
 
-    def apart(self, one: Tensor, other: Tensor, start: Tensor) -> Tensor:
-        """Distances [m, N] between models [m, D] and [N, D], or their updates from ``start`` [D]."""
-        one, other = one.double(), other.double()
+    def apart(self, server: State, models: Tensor) -> Tensor:
+        """Distances [m, k] of the trained models [m, D] to ``models`` [k, D], or of their updates."""
+        assert server.trained is not None and server.start is not None
+        one, other = server.trained.double(), models.double()
         if self.distance == "model":
             return torch.cdist(one, other)
+        start = server.start
         one, other = (torch.nn.functional.normalize(w - start, dim=1) for w in (one, other))
         return (1 - one @ other.T).clamp(min=0)
 

@@ -8,7 +8,7 @@ Before the first round client k sends its minimiser of F_k, trained from the com
 hidden units come in any order, and distances mean nothing). Server: k-means of the models, the best of ten
 k-means++ starts. Then as FedAvg within every cluster, from the common first model.
 *Reduces to* FedAvg when k = 1, to Local with all clients when k = N.
-*State*: server the clusters' models, who belongs where, centres; clients none.
+*State*: server the clusters' models, the assignment, centres; clients none.
 *Traffic*: 1 P down, 1 P up. Before the first round also 1 P down and 1 P up.
 *Newcomer*: trains alone, and joins the cluster with the nearest centre.
 *Ambiguous*: the paper names no clustering. ``features: logistic`` is the authors' code for FEMNIST: logistic
@@ -17,6 +17,7 @@ client lacks a class.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,15 +27,22 @@ from fedflow.errors import BadInput
 from fedflow.heterogeneity.centres import k_means
 from fedflow.local.client import Client, Update
 from fedflow.local.labels import labels
-from fedflow.methods.base import Cohort, Dissimilarity, Server
-from fedflow.methods.clustered._assigned import Assigned
+from fedflow.methods.base import Cohort, Dissimilarity, Message, Onboarding, Round
+from fedflow.methods.clustered._assigned import Assigned, AssignedState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
+@dataclass(frozen=True, kw_only=True)
+class State(AssignedState):
+    initial: Tensor  # [D], the common first model
+    centres: Tensor | None = None  # [k, F]; None before the onboarding
+    proximity: Tensor | None = None  # [N, N], distances of the features; None before the onboarding
+
+
 @register("one_shot", "One-shot")
-class OneShot(Assigned):
+class OneShot(Onboarding, Assigned):
     clusters: int = option(2, "number of clusters", symbol="k", ge=1, grid=(2, 3, 4), source="section 6")
     features: str = option(
         "model", "what is clustered: trained models, or coefficients of logistic regressions",
@@ -44,15 +52,12 @@ class OneShot(Assigned):
         5, "local trainings, of E epochs each, towards the minimiser of F_k", ge=1, grid=(1, 5, 20)
     )
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         first = initial(0)
-        return {"models": first.repeat(self.clusters, 1), "initial": first}
+        return State(models=first.repeat(self.clusters, 1), initial=first)
 
-    def onboarding_phases(self) -> int:
-        return 1
-
-    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
-        return {"model": server["initial"]} if self.features == "model" else {}
+    def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
+        return {"model": server.initial} if self.features == "model" else {}
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
         if self.features == "logistic":
@@ -62,28 +67,30 @@ class OneShot(Assigned):
             w = client.fit(start=w)
         return client.update(features=w[: client.model.parameters])
 
-    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
+    def onboarding_aggregate(self, now: Round, phase: int, server: State, cohort: Cohort) -> State:
         features = cohort.stack("features")
-        if cohort.ids[0] >= cohort.clients:
-            nearest = torch.cdist(features, server["centres"]).argmin(1).cpu()
-            return server | {"assignment": torch.cat([server["assignment"], nearest])}
-        if self.clusters > cohort.clients:
-            raise BadInput("method.clusters", self.clusters, f"at most {cohort.clients}, the clients")
-        assignment, centres = k_means(features, self.clusters, cohort.rng)
+        if cohort.newcomers:
+            assert server.assignment is not None and server.centres is not None
+            nearest = torch.cdist(features, server.centres).argmin(1).cpu()
+            known = server.assignment[: now.clients].cpu()
+            return replace(server, assignment=torch.cat([known, nearest]))
+        if self.clusters > now.clients:
+            raise BadInput("method.clusters", self.clusters, f"at most {now.clients}, the clients")
+        assignment, centres = k_means(features, self.clusters, now.rng)
         proximity = torch.cdist(features, features)
-        return server | {"assignment": assignment, "centres": centres, "proximity": proximity}
+        return replace(server, assignment=assignment, centres=centres, proximity=proximity)
 
-    def dissimilarity(self, server: Server) -> Dissimilarity:
-        matrix, what = server["proximity"].cpu().numpy(), "models"
-        if self.features == "logistic":
-            what = "coefficients"
-        return Dissimilarity(matrix, range(len(matrix)), f"distance of {what}")
+    def dissimilarity(self, server: State) -> Dissimilarity:
+        assert server.proximity is not None
+        matrix = server.proximity.cpu().numpy()
+        unit = {"model": "distance of models", "logistic": "distance of coefficients"}
+        return Dissimilarity(matrix, range(len(matrix)), unit[self.features])
 
 
 def logistic(client: Client) -> Tensor:
     """Coefficients [C * F] of one logistic regression per class that the client has, against its others.
 
-    With two classes each has its row, one minus the other; a single class leaves nothing to tell apart.
+    With two classes each has its row, one minus the other; with a single class all rows are zero.
     """
     from sklearn.linear_model import LogisticRegression  # takes seconds to import
 

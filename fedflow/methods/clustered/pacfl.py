@@ -8,17 +8,20 @@ Before the first round every client sends U_p [F, q], the p leading left singula
 label's data), not centred. Server: A [N, N], the angles between them in degrees; hierarchical clustering that
 merges up to the height beta; every cluster starts from the same first model. Then client: w_k <- E epochs of
 SGD from its cluster's model; server: the mean of each cluster's participants.
-*Reduces to* FedAvg with one cluster (large beta); with N clusters everybody trains alone, when it takes part.
-*State*: server the clusters' models, who belongs where, U_p, A; clients none. *Traffic*: 1 P down, 1 P up.
+*Reduces to* FedAvg with one cluster (large beta); with N clusters each participant trains alone.
+*State*: server the clusters' models, the assignment, U_p, A; clients none. *Traffic*: 1 P down, 1 P up.
 Before the first round also F q up.
 *Newcomer*: sends U_p and joins the closest cluster within beta, or opens one that starts from the first
-model; with assign: rehc everybody is clustered anew, which can move others (the paper says it cannot).
-*Ambiguous*: how beta is found, which the paper has not: left out, it lies in the middle of the largest gap
-between two merges (`fedflow.heterogeneity.sweep` counts the clusters for other values). The authors' code
-has signature: per_class, p: 3, proximity: entry_min, and for mixed data sets whole and normalised. Which
-average linkage is meant: wpgma here, as in that code; linkage: upgma weighs clusters by their sizes.
+model; with assign: rehc all clients are clustered again, which can move others (the paper says it cannot).
+*Ambiguous*: how beta is found, which the paper does not say: without a number, it is the middle of the
+largest gap between two merges (`fedflow.heterogeneity.sweep` counts the clusters for other values). The
+authors' code has signature: per_class, p: 3, proximity: entry_min, and for mixed data sets whole and
+normalised. Which average linkage is meant: wpgma here, as in that code; linkage: upgma weighs clusters by
+their sizes.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -29,10 +32,17 @@ from torch.nn.utils.rnn import pad_sequence
 from fedflow.errors import BadInput
 from fedflow.heterogeneity import MODES, cut_into, extend, largest_gap, proximity, signature
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Server
-from fedflow.methods.clustered._hierarchical import Hierarchical
+from fedflow.methods.base import Cohort, Round
+from fedflow.methods.clustered._hierarchical import Hierarchical, HierarchicalState
 from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
 from fedflow.settings import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class State(HierarchicalState):
+    signatures: Tensor | None = None  # [N, q, F], padded; None before the onboarding
+    columns: Tensor | None = None  # [N], the q of each client; None before the onboarding
 
 
 @register("pacfl", "PACFL")
@@ -40,7 +50,7 @@ class PACFL(Hierarchical):
     unit: ClassVar[str] = "angle, degrees"
 
     beta: float | None = option(
-        None, "clusters up to so many degrees apart are merged; nothing = the largest gap", symbol="beta",
+        None, "clusters up to this many degrees apart are merged; null = the largest gap", symbol="beta",
         ge=0, source="authors' code: 4.9 for CIFAR-10, 42 for MIX-4",
     )  # fmt: skip
     clusters: int | None = option(
@@ -48,11 +58,11 @@ class PACFL(Hierarchical):
     )
     p: int = option(3, "singular vectors", symbol="p", ge=1, grid=(3, 4, 5), source="Tables 3.8 to 3.11")
     signature: str = option(
-        "whole", "singular vectors of all data of a client, or of each label's",
+        "whole", "singular vectors of all data of a client, or of the data of each label",
         choices=("whole", "per_class"), source="Algorithm 7; authors' code: per_class",
     )  # fmt: skip
     input: str = option(
-        "raw", "pixels 0..255, or as the network gets them", choices=("raw", "normalised"),
+        "raw", "pixels 0..255, or as the network receives them", choices=("raw", "normalised"),
         source="authors' code; normalised for MIX-4",
     )  # fmt: skip
     proximity: str = option(
@@ -61,25 +71,33 @@ class PACFL(Hierarchical):
 
     def validate(self) -> None:
         if self.clusters is not None and self.beta is not None:
-            raise BadInput("method.clusters", self.clusters, "nothing where beta is given")
+            raise BadInput("method.clusters", self.clusters, "null where beta is given")
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+        first = initial(0)
+        return State(models=first[None], initial=first)
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
         x, y = client.data(raw=self.input == "raw")
         labels = y.cpu().numpy() if self.signature == "per_class" else None
         if labels is not None and (y.ndim != 1 or y.is_floating_point()):
-            raise BadInput("method.signature", self.signature, "whole, as samples have no label each")
+            raise BadInput("method.signature", self.signature, "whole, as samples do not have one label each")
         u = signature(x.cpu().numpy(), self.p, labels)
         return client.update(signature=torch.from_numpy(u.T.copy()).to(client.model.dtype))
 
-    def measure(self, server: Server, cohort: Cohort) -> tuple[Server, np.ndarray]:
+    def measure(self, now: Round, server: State, cohort: Cohort) -> State:
         sent = [u.cpu() for u in cohort.vectors("signature")]
-        if cohort.ids[0] < cohort.clients:
-            columns = torch.tensor([len(u) for u in sent])
-            known = {"signatures": pad_sequence(sent, batch_first=True), "columns": columns}
-            return known, proximity(transposed(sent), mode=self.proximity)
-        met = [u[:q] for u, q in zip(server["signatures"].cpu(), server["columns"])]
-        before = server["proximity"][: cohort.clients, : cohort.clients].cpu().numpy()
-        return {}, extend(before, transposed(met), transposed(sent), self.proximity)
+        if not cohort.newcomers:
+            return replace(
+                server, signatures=pad_sequence(sent, batch_first=True),
+                columns=torch.tensor([len(u) for u in sent]),
+                proximity=torch.from_numpy(proximity(transposed(sent), mode=self.proximity)),
+            )  # fmt: skip
+        assert server.signatures is not None and server.columns is not None
+        met = [u[:q] for u, q in zip(server.signatures.cpu(), server.columns)]
+        before = server.matrix[: now.clients, : now.clients]
+        extended = extend(before, transposed(met), transposed(sent), self.proximity)
+        return replace(server, proximity=torch.from_numpy(extended))
 
     def height(self, tree: np.ndarray) -> float:
         if self.clusters is not None:

@@ -4,23 +4,26 @@ Source: the baseline of Jamali-Rad, Abdizadeh, Singh, "Federated Learning with T
 IEEE Transactions on Neural Networks and Learning Systems 2022, arXiv 2103.15947, section 4, after k-FED
 (Dennis, Li, Smith, ICML 2021, arXiv 2103.00697); code github.com/hjraad/FLT.
 
-Before the first round every client projects its samples, pixels 0..1, on the p leading principal components
-of its own, and sends the k means of these scores [k, p]. Server: as FLT, from the distances of these means
-on. With basis: shared the components are those of the server's public images.
-*Reduces to* FedAvg when all are related (large gamma), to Local when nobody is, but that clients are served
-by cluster.
-*State*: server the models of clients that differ, who is related, signatures, A; clients none.
+Before the first round every client projects its samples, pixels 0..1, on their p leading principal
+components, and sends the k means of these scores [k, p]. Server: as FLT from there on, with the distances of
+these means. With basis: shared the components are those of the server's public images.
+*Reduces to* FedAvg when all are related (large gamma), to Local when no two are, except that clients are
+served by cluster.
+*State*: server the distinct models, who is related, signatures, A; clients none.
 *Traffic*: 1 P down, 1 P up. Before the first round also k p numbers up, and with basis: shared F (p + 1) down
 for F pixels.
 *Newcomer*: as with FLT.
 *Differs from the paper in*: gamma, which is in units of the inputs: the authors' 1.2 is for 28 x 28 pixels in
-0..1 (for CIFAR theirs are in -1..1, so that it is 0.6 here), and relates everybody where images are 8 x 8. By
-default it is two thirds of the median distance, which leaves some unrelated in an IID federation too.
-*Ambiguous*: every client has components of its own, so that scores of two clients are in different spaces;
-that is what the authors' code does. Planted groups are found with basis: shared (on digits and MNIST), hardly
-with the clients' own, whatever gamma is. Despite its name it cuts no tree, except for FEMNIST, where C = 3
+0..1 (for CIFAR theirs are in -1..1, so that it is 0.6 here), and relates all clients where images are 8 x 8.
+By default it is two thirds of the median distance, which leaves some unrelated in an IID federation too.
+*Ambiguous*: every client has its own components, so that scores of two clients are in different spaces; that
+is what the authors' code does. Planted groups are found with basis: shared (on digits and MNIST), hardly with
+the clients' own, whatever gamma is. Despite its name it does not cut a tree, except for FEMNIST, where C = 3
 (case: clusters, clusters: 3).
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -31,44 +34,53 @@ from fedflow.errors import BadInput
 from fedflow.heterogeneity import signature
 from fedflow.heterogeneity.encoder import pixels
 from fedflow.local.client import Client
-from fedflow.methods.base import Server, ServerData
-from fedflow.methods.clustered._related import Related
+from fedflow.methods.base import Message, Pretrained, Round, ServerData
+from fedflow.methods.clustered._related import Related, RelatedState
 from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
+@dataclass(frozen=True, kw_only=True)
+class State(RelatedState):
+    basis: Tensor | None = None  # [p + 1, F], of the public images, their mean last; None: not shared
+
+
 @register("pca_km_hc", "PCA+kM+HC")
-class PCAKMHC(Related):
+class PCAKMHC(Pretrained, Related):
     gamma: float | None = option(
-        None, "who is less apart is related; null = 1 after umap, else two thirds of the median distance",
+        None, "clients closer than this are related; null = 1 after umap, else 2/3 of the median distance",
         symbol="gamma", gt=0, source="authors' code: 1.2 (see above)",
     )  # fmt: skip
     p: int = option(128, "principal components", symbol="p", ge=1, source="authors' code: 128")
     basis: str = option(
-        "per_client", "whose components: of every client's own data, or of the server's",
+        "per_client", "components of every client's own data, or of the server's",
         choices=("per_client", "shared"), source="authors' code: per_client",
     )  # fmt: skip
     public: str | None = option(
-        None, "the server's images, for basis: shared: a data set under `data`; nothing = those that the "
+        None, "the server's images, for basis: shared: a data set under `data`; null = those that the "
         "partition sets aside",
     )  # fmt: skip
 
     def server_data(self) -> ServerData:
         return ServerData(self.public)
 
-    def pretrain_server(self, public: Examples, seed: int) -> Server:
-        """``basis`` [p + 1, F]: components of the public images, and behind them their mean."""
-        return {} if self.basis == "per_client" else {"basis": components(public.x, self.p)}
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+        first = initial(0)
+        return State(models=first[None], initial=first)
 
-    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
+    def pretrain_server(self, server: State, public: Examples, seed: int) -> State:
+        return server if self.basis == "per_client" else replace(server, basis=components(public.x, self.p))
+
+    def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
         if self.basis == "per_client":
             return {}
-        if "basis" not in server:
+        if server.basis is None:
             raise BadInput(
                 "partition.public", 0, "a number >= 1, as the shared basis is of data of the server; "
                 "or set method.public to a data set, or method.basis to per_client"
             )  # fmt: skip
-        return {"basis": server["basis"]}
+        return {"basis": server.basis}
 
     def points(self, client: Client) -> Tensor:
         x, _ = client.data(raw=True)

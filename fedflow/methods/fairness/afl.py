@@ -15,6 +15,7 @@ sum 1, is stepped, projected and used, then scaled back: what is shared with the
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -22,10 +23,16 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Method, Passes, Server
+from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Message, Method, Passes, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
+
+
+@dataclass(frozen=True)
+class State(GlobalModel):
+    average: Tensor  # of w_1 .. w_t
+    lam: Tensor | None = None  # [N]; None before the first round
 
 
 @register("afl", "AFL")
@@ -48,33 +55,32 @@ class AFL(Method):
         choices=("last", "average"), source="the paper: average",
     )  # fmt: skip
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         w = initial(0)
-        return {"model": w, "average": w, "rounds": torch.zeros(())}
+        return State(w, average=w)
 
-    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
-        return {"model": server["model"]}
+    def broadcast(self, now: Round, server: State, client: int) -> Message:
+        return {"model": server.model}
 
-    def broadcast_for_evaluation(self, server: Server, client: int) -> dict[str, Tensor]:
-        return {"model": server["average" if self.served == "average" else "model"]}
+    def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
+        return {"model": server.average if self.served == "average" else server.model}
 
-    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+    def work(self, now: Round, server: State, epochs: float, steps: int) -> Passes:
         return Passes(epochs, losses=1)
 
     def local(self, client: Client) -> Update:
         w = client.received["model"]
         return client.update(model=client.fit(start=w), scalars={"loss": client.full_loss(w)})
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        lam = server["lambda"].cpu().numpy().copy() if "lambda" in server else self.first(cohort.sizes)
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        lam = self.first(now.sizes) if server.lam is None else server.lam.cpu().numpy().copy()
         mass = lam[cohort.ids].sum()
         old = lam[cohort.ids] / mass if mass else np.full(len(cohort.ids), 1 / len(cohort.ids))
         new = project(old + self.lambda_lr * cohort.scalars("loss"))
         lam[cohort.ids] = mass * new
         w = cohort.mean("model", weights=new if self.lambda_used == "new" else old)
-        rounds = server["rounds"] + 1
-        average = server["average"] + (w - server["average"]) / rounds
-        return {"model": w, "average": average, "rounds": rounds, "lambda": torch.from_numpy(lam)}
+        average = server.average + (w - server.average) / now.t
+        return State(w, average, torch.from_numpy(lam)), {"lambda_max": lam.max()}
 
     def first(self, sizes: np.ndarray) -> np.ndarray:
         """lambda [N] before the first round."""

@@ -20,7 +20,7 @@ import torch
 from scipy.optimize import lsq_linear
 
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Cohort, Server
+from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
@@ -39,18 +39,18 @@ class FedMGDA(FedAvg):
     )  # fmt: skip
     normalise: bool = option(True, "scale every update to length 1", source="the + of FedMGDA+")
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        w, mean, trained = server["model"], cohort.mean("model"), cohort.model.parameters
+    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
+        w, mean, trained = server.model, cohort.mean("model"), now.model.parameters
         u = (w - cohort.stack("model"))[:, :trained].double()  # [m, P]
         norms = u.norm(dim=1)
         moved = norms > 0
         if not moved.any():
-            return {"model": cohort.model.with_buffers(w, mean)}
+            return GlobalModel(now.model.with_buffers(w, mean)), {}
         u = u[moved] / norms[moved, None] if self.normalise else u[moved]
         prior = cohort.weights[moved.cpu().numpy()]
         weights = least_norm((u @ u.T).cpu().numpy(), prior / prior.sum(), self.eps)
         d = (torch.from_numpy(weights).to(u.device) @ u).to(w.dtype)
-        return {"model": torch.cat([w[:trained] - self.server_lr * d, mean[trained:]])}
+        return GlobalModel(torch.cat([w[:trained] - self.server_lr * d, mean[trained:]])), {}
 
 
 def least_norm(gram: np.ndarray, prior: np.ndarray, eps: float) -> np.ndarray:

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.client import Batch, Client, Update
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Passes, Server
+from fedflow.methods.base import GlobalModel, Passes, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
@@ -46,7 +46,7 @@ class PropFair(FedAvg):
         if self.eps >= self.baseline:
             raise BadInput("method.eps", self.eps, f"a number below method.baseline = {self.baseline:g}")
 
-    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+    def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
         return Passes(epochs, losses=self.applied == "weights")
 
     def local(self, client: Client) -> Update:

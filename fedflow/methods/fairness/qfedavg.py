@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Cohort, Passes, Server
+from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Passes, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
@@ -35,8 +35,8 @@ class QFedAvg(FedAvg):
     def train(self, client: Client) -> Tensor:
         return client.fit(start=client.received["model"])
 
-    def work(self, server: Server, epochs: float, steps: int) -> Passes:
-        return super().work(server, epochs, steps)._replace(losses=1)
+    def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
+        return super().work(now, server, epochs, steps)._replace(losses=1)
 
     def local(self, client: Client) -> Update:
         w, lipschitz = client.received["model"], 1 / client.lr
@@ -47,8 +47,8 @@ class QFedAvg(FedAvg):
         d = client.model.with_buffers(loss**self.q * dw, drift)
         return client.update(d=d, scalars={"h": h}, weight=self.weight(client))
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        w, d = server["model"], cohort.mean("d")
+    def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
+        w, d = server.model, cohort.mean("d")
         h = float(cohort.weights @ cohort.scalars("h") / cohort.weights.sum())
         step = d / max(h, 1e-30)  # where all losses are so small that their powers vanish, D_k is 0 too
-        return {"model": cohort.model.with_buffers(w - self.server_lr * step, w - d)}
+        return GlobalModel(now.model.with_buffers(w - self.server_lr * step, w - d)), {}

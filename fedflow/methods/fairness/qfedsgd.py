@@ -13,14 +13,14 @@ D_k = F_k^q g_k and h_k = q F_k^(q-1) ||g_k||^2 + L F_k^q. Server: w_{t+1} = w_t
 from torch import Tensor
 
 from fedflow.local.client import Client
-from fedflow.methods.base import Passes, Server
+from fedflow.methods.base import GlobalModel, Passes, Round
 from fedflow.methods.fairness.qfedavg import QFedAvg
 from fedflow.methods.registry import register
 
 
 @register("qfedsgd", "q-FedSGD")
 class QFedSGD(QFedAvg):
-    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+    def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
         return Passes(gradients=1, losses=1)
 
     def train(self, client: Client) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Cohort, Passes, Server
+from fedflow.methods.base import Cohort, GlobalModel, Passes, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
@@ -29,7 +29,7 @@ class TERM(FedAvg):
 
     t: float = option(0.1, "tilt", symbol="t", grid=(0.1, 1, 10), source="grid of AAggFF")
 
-    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+    def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
         return Passes(epochs, losses=1)
 
     def local(self, client: Client) -> Update:

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from fedflow.local.client import Batch, Client, SGDState, Step, Update
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Passes, Server
+from fedflow.methods.base import GlobalModel, Passes, Round
 from fedflow.methods.personal._personal import Personal
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
-State = tuple[SGDState, SGDState, Tensor, Tensor]  # w, v, alpha [1], learning rate of alpha
+Mixing = tuple[SGDState, SGDState, Tensor, Tensor]  # w, v, alpha [1], learning rate of alpha
 
 
 @register("apfl", "APFL")
@@ -45,11 +45,11 @@ class APFL(Personal, FedAvg):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"personal": initial, "alpha": initial.new_full((1,), self.alpha)}
 
-    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+    def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
         return Passes(2 * epochs)
 
     def local(self, client: Client) -> Update:
-        def step(now: State, batch: Batch) -> tuple[State, Tensor]:
+        def step(now: Mixing, batch: Batch) -> tuple[Mixing, Tensor]:
             w, v, alpha, lr = now
             w_next = client.descend(w, client.gradient(w.w, batch))
             g, loss, buffers = client.gradient(mixture(alpha, v.w, w.w), batch)
@@ -63,7 +63,12 @@ class APFL(Personal, FedAvg):
             step, (client.initial_state(start), client.initial_state(client.kept["personal"]), alpha, lr)
         )
         client.trained = mixture(alpha, v.w, w.w)
-        return client.update(model=w.w, weight=self.weight(client), keep={"personal": v.w, "alpha": alpha})
+        return client.update(
+            model=w.w,
+            weight=self.weight(client),
+            keep={"personal": v.w, "alpha": alpha},
+            diagnostics={"alpha": alpha[0]},
+        )
 
     def model_for(self, client: Client) -> Tensor:
         if self.served == "global":

@@ -11,16 +11,22 @@ Server: averages bodies with weights p_k, n_k or uniform.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.base import Cohort, Server
+from fedflow.methods.base import Cohort, Diagnostics, Message, Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel, Part
 from fedflow.settings import option
+
+
+@dataclass(frozen=True)
+class State(ServerState):
+    body: Tensor
 
 
 @register("fedper", "FedPer")
@@ -39,19 +45,19 @@ class FedPer(Averaging):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"head": self.head(model).of(initial)}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
-        return {"body": self.head(model).outside(initial(0))}
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+        return State(self.head(model).outside(initial(0)))
 
-    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
-        return {"body": server["body"]}
+    def broadcast(self, now: Round, server: State, client: int) -> Message:
+        return {"body": server.body}
 
     def local(self, client: Client) -> Update:
         head = self.head(client.model)
         w = client.fit(start=self.model_for(client))
         return client.update(body=head.outside(w), weight=self.weight(client), keep={"head": head.of(w)})
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        return {"body": cohort.mean("body")}
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        return State(cohort.mean("body")), {}
 
     def model_for(self, client: Client) -> Tensor:
         return self.head(client.model).join(client.kept["head"], client.received["body"])

@@ -19,6 +19,7 @@ away makes up for the last 1s alone; 1/p zeros in the first round. The training 
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -26,11 +27,18 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Batch, Client, SGDState, Update
-from fedflow.methods.base import Cohort, Passes, Server
+from fedflow.methods.base import Cohort, Diagnostics, Message, Passes, Round, ServerState
 from fedflow.methods.personal._personal import Personal
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
+
+
+@dataclass(frozen=True)
+class State(ServerState):
+    mean: Tensor
+    ones: Tensor  # tosses of the next round
+    zeros: Tensor
 
 
 @register("l2gd", "L2GD")
@@ -49,19 +57,19 @@ class L2GD(Personal):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"model": initial}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         x = initial(0)
-        return {"mean": x, "ones": x.new_tensor(0), "zeros": x.new_tensor(round(1 / self.p))}
+        return State(x, x.new_tensor(0), x.new_tensor(round(1 / self.p)))
 
     def toss(self, rng: np.random.Generator) -> tuple[int, int]:
         """The ones and the zeros of the next round."""
         return int(rng.geometric(1 - self.p)), int(rng.geometric(self.p))
 
-    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
-        return dict(server)
+    def broadcast(self, now: Round, server: State, client: int) -> Message:
+        return server.tensors()
 
-    def work(self, server: Server, epochs: float, steps: int) -> Passes:
-        return Passes(min(epochs, float(server["zeros"]) / steps))
+    def work(self, now: Round, server: State, epochs: float, steps: int) -> Passes:
+        return Passes(min(epochs, float(server.zeros) / steps))
 
     def local(self, client: Client) -> Update:
         def step(now: tuple[SGDState, Tensor], batch: Batch) -> tuple[tuple[SGDState, Tensor], Tensor]:
@@ -76,10 +84,10 @@ class L2GD(Personal):
         client.train_loss = client.train_loss * steps / torch.minimum(steps, zeros).clamp(min=1)
         return client.update(model=x, weight=1.0, keep={"model": x})
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
         mean = cohort.mean("model")
-        ones, zeros = self.toss(cohort.rng)
-        return {"mean": mean, "ones": mean.new_tensor(ones), "zeros": mean.new_tensor(zeros)}
+        ones, zeros = self.toss(now.rng)
+        return State(mean, mean.new_tensor(ones), mean.new_tensor(zeros)), {"ones": ones, "zeros": zeros}
 
     def model_for(self, client: Client) -> Tensor:
         return client.received["mean"] if self.served == "global" else self.pulled(client)

@@ -13,16 +13,22 @@ trained), weights by n_k (their code: weighting: uniform), and keeps no best mod
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.base import Cohort, Server
+from fedflow.methods.base import Cohort, Diagnostics, Message, Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel, Part
 from fedflow.settings import option
+
+
+@dataclass(frozen=True)
+class State(ServerState):
+    head: Tensor
 
 
 @register("lg_fedavg", "LG-FedAvg")
@@ -41,19 +47,19 @@ class LGFedAvg(Averaging):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"body": self.head(model).outside(initial)}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
-        return {"head": self.head(model).of(initial(0))}
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+        return State(self.head(model).of(initial(0)))
 
-    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
-        return {"head": server["head"]}
+    def broadcast(self, now: Round, server: State, client: int) -> Message:
+        return {"head": server.head}
 
     def local(self, client: Client) -> Update:
         head = self.head(client.model)
         w = client.fit(start=self.model_for(client))
         return client.update(head=head.of(w), weight=self.weight(client), keep={"body": head.outside(w)})
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        return {"head": cohort.mean("head")}
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        return State(cohort.mean("head")), {}
 
     def model_for(self, client: Client) -> Tensor:
         return self.head(client.model).join(client.received["head"], client.kept["body"])

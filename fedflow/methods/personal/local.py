@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Method, Server
+from fedflow.methods.base import Cohort, Diagnostics, Message, Method, Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -31,20 +31,24 @@ class LocalOnly(Method):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"model": initial}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
-        return {}
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> ServerState:
+        return ServerState()
 
-    def plan(self, rng: np.random.Generator, chances: np.ndarray, size: int, server: Server) -> np.ndarray:
-        return np.arange(len(chances)) if self.everyone else super().plan(rng, chances, size, server)
+    def plan(
+        self, now: Round, server: ServerState, chances: np.ndarray, size: int
+    ) -> tuple[np.ndarray, ServerState]:
+        if self.everyone:
+            return np.arange(len(chances)), server
+        return super().plan(now, server, chances, size)
 
-    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
+    def broadcast(self, now: Round, server: ServerState, client: int) -> Message:
         return {}
 
     def local(self, client: Client) -> Update:
         return client.update(keep={"model": client.fit(start=client.kept["model"])})
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        return server
+    def aggregate(self, now: Round, server: ServerState, cohort: Cohort) -> tuple[ServerState, Diagnostics]:
+        return server, {}
 
     def model_for(self, client: Client) -> Tensor:
         return client.kept["model"]

@@ -14,16 +14,22 @@ takes Omega as a matrix of ones. The mean is that of the last cohort.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
 from fedflow.local.client import Batch, Client, Update
 from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.base import Cohort, Server
+from fedflow.methods.base import Cohort, Diagnostics, Message, Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
+
+
+@dataclass(frozen=True)
+class State(ServerState):
+    mean: Tensor
 
 
 @register("mtl", "MTL")
@@ -43,11 +49,11 @@ class MTL(Averaging):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"model": initial}
 
-    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Server:
-        return {"mean": initial(0)}
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+        return State(initial(0))
 
-    def broadcast(self, server: Server, client: int) -> dict[str, Tensor]:
-        return {"mean": server["mean"]}
+    def broadcast(self, now: Round, server: State, client: int) -> Message:
+        return {"mean": server.mean}
 
     def penalty(self, model: FlatModel) -> float:
         """lambda"""
@@ -62,8 +68,8 @@ class MTL(Averaging):
         w = client.fit(loss, start=client.kept["model"])
         return client.update(model=w, weight=self.weight(client), keep={"model": w})
 
-    def aggregate(self, server: Server, cohort: Cohort) -> Server:
-        return {"mean": cohort.mean("model")}
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        return State(cohort.mean("model")), {}
 
     def model_for(self, client: Client) -> Tensor:
         return client.kept["model"]

@@ -23,7 +23,7 @@ from torch import Tensor
 from fedflow.local.client import Batch, Client, SGDState, Step, Update
 from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Passes, Server
+from fedflow.methods.base import GlobalModel, Passes, Round
 from fedflow.methods.registry import register
 from fedflow.settings import option
 
@@ -57,7 +57,7 @@ class PerFedAvg(FedAvg):
         """The streams of D', D and, where it is used, D''."""
         return ("batches", "inner", "hessian") if self.order == "hessian_free" else ("batches", "inner")
 
-    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+    def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
         """One of every stream, two of the last one of hessian_free."""
         return Passes(epochs * 4 / 3 if self.order == "hessian_free" else epochs)
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedflow.local.client import Batch, Client, SGDState, Update
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Passes, Server
+from fedflow.methods.base import GlobalModel, Passes, Round
 from fedflow.methods.personal._personal import Personal
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -55,7 +55,7 @@ class PFedMe(Personal, FedAvg):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"personal": initial}
 
-    def work(self, server: Server, epochs: float, steps: int) -> Passes:
+    def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
         return Passes(self.inner_steps * epochs)
 
     def local(self, client: Client) -> Update:

@@ -35,7 +35,7 @@ def test_fedsgd_is_fedavg_with_one_full_batch(federation: Federation, weighting:
     one = sgd | {"epochs": 1, "batch_size": 0}
     plain = run("fedavg", federation, {"weighting": weighting}, training=one, **both)
     torch.testing.assert_close(ran.servers[-1]["model"], plain.servers[-1]["model"], rtol=0, atol=1e-6)
-    losses = [[r.train_loss for r in each.rounds] for each in (ran, plain)]
+    losses = [each.values("train_loss") for each in (ran, plain)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
 

@@ -60,7 +60,7 @@ FORMS: dict[str, dict] = {
 @pytest.mark.parametrize("form", T1)
 def test_afl(form: str, cohort: str) -> None:
     ran = run("afl", quadratics(), cohort=cohort, **FORMS[form])
-    rounds = [(w, *lam) for w, lam in zip(ran.server("model"), ran.server("lambda"))]
+    rounds = [(w, *lam) for w, lam in zip(ran.server("model"), ran.server("lam"))]
     assert rounds == [pytest.approx(expected, abs=1e-9) for expected in T1[form]]
 
 
@@ -70,7 +70,7 @@ def test_afl(form: str, cohort: str) -> None:
 def test_three_given_losses(lambda_lr: float, weights: list[float], cohort: str) -> None:
     clients = lines((0.5, 1, 2), ((0.1, 0), (0, 0.2), (0.3, 0.1)))
     ran = run("afl", clients, {"lambda_lr": lambda_lr}, rounds=1, training=ONE_STEP, cohort=cohort)
-    assert ran.server("lambda") == [pytest.approx(weights, abs=1e-6)]
+    assert ran.server("lam") == [pytest.approx(weights, abs=1e-6)]
     moved = [0.1 * weights[0] + 0.3 * weights[2], 0.2 * weights[1] + 0.1 * weights[2]]
     assert ran.server("model") == [pytest.approx([1 - x for x in moved], abs=1e-6)]
 
@@ -82,7 +82,7 @@ def test_afl_ends_at_the_minimax_point(lambda_lr: float, ten: float, hundred: fl
     ran = run("afl", outlier(), {"lambda_lr": lambda_lr}, training=ONE_STEP, rounds=100)
     models = ran.server("model")
     assert (models[9], models[-1]) == (pytest.approx(ten, abs=1e-4), pytest.approx(hundred, abs=1e-4))
-    assert ran.server("lambda")[-1][4] == pytest.approx(share, abs=1e-4)
+    assert ran.server("lam")[-1][4] == pytest.approx(share, abs=1e-4)
 
 
 def test_the_average_of_all_rounds_is_served_when_asked() -> None:
@@ -106,7 +106,7 @@ def test_the_cohort_shares_what_it_had(cohort: str) -> None:
     clients = lines((9, 1, 2, 9), ((0.1, 0), (0.3, 0), (0, 0.2), (0, 0)))
     method = with_cohorts(build_method("afl"), [[1, 2]])
     ran = run(method, clients, rounds=1, training=ONE_STEP, cohort=cohort)
-    assert ran.server("lambda") == [pytest.approx([0.25, 0.225, 0.275, 0.25])]
+    assert ran.server("lam") == [pytest.approx([0.25, 0.225, 0.275, 0.25])]
     assert ran.server("model") == [pytest.approx([1 - 0.45 * 0.3, 1 - 0.55 * 0.2])]
 
 
@@ -116,7 +116,7 @@ def test_a_cohort_without_weight_counts_the_same() -> None:
     method = with_cohorts(build_method("afl", hyper), [[0, 1, 2], [0, 1]])
     clients = lines((0, 0, 5), ((0.1,), (0.2,), (0,)))
     ran = run(method, clients, rounds=2, training=ONE_STEP)
-    assert ran.server("lambda") == [[0, 0, 1]] * 2
+    assert ran.server("lam") == [[0, 0, 1]] * 2
     assert np.diff(ran.server("model")) == pytest.approx([-0.15])
 
 
@@ -128,7 +128,7 @@ def test_afl_with_a_fixed_lambda_is_fedavg(federation: Federation, lambda_used: 
     ran, plain = run("afl", federation, hyper, **settings), run("fedavg", federation, **settings)
     torch.testing.assert_close(ran.servers[-1]["model"], plain.servers[-1]["model"], rtol=0, atol=1e-6)
     sizes = federation.partition.sizes
-    assert ran.server("lambda")[-1] == pytest.approx(sizes / sizes.sum())
+    assert ran.server("lam")[-1] == pytest.approx(sizes / sizes.sum())
 
 
 def test_afl_with_a_fixed_lambda_and_one_full_batch_is_fedsgd(federation: Federation) -> None:

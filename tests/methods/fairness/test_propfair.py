@@ -47,7 +47,7 @@ def test_fair_weights_draw_towards_the_worst_client() -> None:
 def test_fair_weights_cost_one_number_up(federation: Federation) -> None:
     for applied, numbers in (("loss", 0), ("weights", 1)):
         ran = run("propfair", federation, {"applied": applied}, rounds=1)
-        assert ran.rounds[0].bytes_up == 8 * 4 * (federation.model.size + numbers)
+        assert ran.values("bytes_up")[0] == 8 * 4 * (federation.model.size + numbers)
 
 
 @pytest.mark.parametrize(("beyond", "line"), [("plain", 1 / 3), ("huber", 1 / 0.2)])

@@ -36,7 +36,7 @@ def test_sharing_nothing_is_local(federation: Federation, cohort: str) -> None:
     private = run("lg_fedavg", federation, {"shared": []}, cohort=cohort, **HALF)
     local = run("local", federation, cohort=cohort, **HALF)
     assert all(map(torch.equal, private.clients[-1]["body"], local.clients[-1]["model"]))
-    assert private.rounds[-1].bytes_down == private.rounds[-1].bytes_up == 0
+    assert private.values("bytes_down")[-1] == private.values("bytes_up")[-1] == 0
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedflow.partition import PartitionParams, Samples, make_partition
-from fedflow.partition.picture import draw_labels
+from fedflow.pictures.labels import draw_labels
 
 
 @pytest.fixture
@@ -63,15 +63,14 @@ def test_targets_that_are_no_labels_leave_sizes_to_draw(drawn):
     assert "label" not in figure.axes[0].get_xlabel()
 
 
-def test_many_labels_get_a_scale(drawn):
-    figure = drawn(np.arange(600) % 30, scheme="iid", clients=3)
-    axis, bar = figure.axes
+@pytest.mark.parametrize(
+    ("clients", "shown"),
+    [(1, "1 client"), (60, "60 clients, ordered by"), (500, "400 of 500 clients, ordered by")],
+)
+def test_many_labels_get_a_scale_and_of_many_clients_an_even_choice_is_shown(clients, shown, drawn):
+    axis, bar = drawn(np.arange(2000) % 30, scheme="iid", clients=clients).axes
     assert axis.get_legend() is None and bar.get_ylim() == (0, 29)
-
-
-def test_of_many_clients_an_even_choice_is_shown(drawn):
-    figure = drawn(np.arange(2000) % 2, scheme="iid", clients=1000)
-    assert figure.axes[0].get_xlabel().startswith("400 of 1,000 clients, ordered by")
+    assert axis.get_xlabel().startswith(shown)
 
 
 def test_a_loaded_partition_is_drawn_by_its_sizes(tmp_path: Path):

@@ -1,6 +1,7 @@
 """What happens before the first round: everybody is asked, newcomers after the last one."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -13,11 +14,23 @@ from fedflow.data import Dataset
 from fedflow.errors import FedflowError
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Cohort, Server
+from fedflow.methods.base import Cohort, Cyclic, Diagnostics, GlobalModel, Message, Onboarding, Round
+from fedflow.models.flat import FlatModel
 from fedflow.simulation.federation import Federation
 
 
-class Asking(FedAvg):
+@dataclass(frozen=True)
+class Asked(GlobalModel):
+    total: Tensor | None = None
+    doubled: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class At(GlobalModel):
+    at: Tensor
+
+
+class Asking(Onboarding, FedAvg):
     """FedAvg that asks for sizes and mean pixels first, and then sends the sum of all sizes to everybody."""
 
     asked: ClassVar[list] = []
@@ -25,18 +38,24 @@ class Asking(FedAvg):
     def onboarding_phases(self) -> int:
         return 2
 
-    def onboarding_broadcast(self, phase: int, server: Server, client: int) -> dict[str, Tensor]:
-        return {"total": server["total"]} if phase else {}
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Asked:
+        return Asked(initial(0))
+
+    def onboarding_broadcast(self, now: Round, phase: int, server: Asked, client: int) -> Message:
+        return {"total": server.total} if phase else {}
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
         x, _ = client.data()
         answer = x.mean().reshape(1) if phase == 0 else client.received["total"] * 2
         return client.update(answer=answer, weight=client.samples)
 
-    def onboarding_aggregate(self, phase: int, server: Server, cohort: Cohort) -> Server:
+    def onboarding_aggregate(self, now: Round, phase: int, server: Asked, cohort: Cohort) -> Asked:
         self.asked.append((phase, list(cohort.ids)))
         total = torch.tensor([float(cohort.weights.sum())])
-        return server | ({"total": total} if phase == 0 else {"doubled": cohort.stack("answer")})
+        return replace(server, total=total) if phase == 0 else replace(server, doubled=cohort.stack("answer"))
+
+    def aggregate(self, now: Round, server: Asked, cohort: Cohort) -> tuple[Asked, Diagnostics]:
+        return replace(server, model=cohort.mean("model")), {}
 
 
 @pytest.fixture(scope="module")
@@ -94,22 +113,25 @@ def test_a_client_that_cannot_answer_is_named(federation: Federation):
                 raise ValueError("no data here")
             return super().onboarding_local(phase, client)
 
-    with pytest.raises(FedflowError, match=r"introduction 1 of 2: client 2 failed: ValueError: no data here"):
+    with pytest.raises(FedflowError, match=r"onboarding 1 of 2: client 2 failed: ValueError: no data here"):
         run(Failing(), federation)
 
 
 def test_a_round_may_have_several_cycles(federation: Federation):
-    class Cycling(FedAvg):
-        def cycles(self, server: Server) -> int:
+    class Cycling(Cyclic, FedAvg):
+        def cycles(self) -> int:
             return 3
 
-        def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
-            return np.array([int(server.get("at", torch.zeros(1)))])
+        def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> At:
+            return At(initial(0), torch.tensor(0))
 
-        def aggregate(self, server: Server, cohort: Cohort) -> Server:
-            return super().aggregate(server, cohort) | {"at": torch.tensor([float(cohort.ids[0] + 1)])}
+        def plan(self, now: Round, server: At, chances: np.ndarray, size: int) -> tuple[np.ndarray, At]:
+            return np.array([int(server.at)]), server
+
+        def aggregate(self, now: Round, server: At, cohort: Cohort) -> tuple[At, Diagnostics]:
+            return At(cohort.mean("model"), server.at + 1), {}
 
     ran = run(Cycling(), federation, rounds=2)
     assert [r.cohort for r in ran.rounds] == [[0, 1, 2], [3, 4, 5]]
     one = federation.model.size * 4
-    assert [r.bytes_up for r in ran.rounds] == [3 * one, 6 * one]
+    assert ran.values("bytes_up") == [3 * one, 6 * one]

@@ -2,46 +2,35 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
 from scipy.cluster.hierarchy import leaves_list
 
-from fedflow.errors import BadInput, FedflowError, unknown_name
+from fedflow.errors import BadInput, unknown_name
 from fedflow.heterogeneity.hierarchy import merge
 from fedflow.heterogeneity.measures import MEASURES
+from fedflow.partition.compare import Comparison
+from fedflow.pictures.drawing import save_png
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import SubFigure
-
-    from fedflow.heterogeneity.compare import Comparison
-
-COLOURS = (
-    "#4477aa",
-    "#ee6677",
-    "#228833",
-    "#ccbb44",
-    "#66ccee",
-    "#aa3377",
-    "#888888",
-)  # Tol's bright palette
+# Tol's bright palette.
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#888888")
 PANELS = 5  # measures in a row
 WIDTH = 11.0  # inches
 
 
-def draw(
-    comparisons: "Sequence[Comparison]",
-    path: Path | str,
+def draw_comparisons(
+    comparisons: Sequence[Comparison],
+    path: Path,
     matrices: Sequence[str] = ("feature_emd", "angle_min"),
 ) -> None:
     """Write a PNG: a panel per measure with a dot per partition; below, ``matrices`` of all pairs of clients.
 
     Only measures that every comparison has are drawn. Clients are ordered by planted group and, within
     one, by dendrogram (of the first matrix); lines separate groups. A row of matrices has one scale.
+    Raises `BadInput`, and `FedflowError` when the file cannot be written.
     """
-    from matplotlib.figure import Figure
-
     if not comparisons:
         raise BadInput("comparisons", 0, "at least one")
     shared = [name for name in MEASURES if all(name in c.matrices for c in comparisons)]
@@ -57,13 +46,10 @@ def draw(
     orders = [_order(c, matrices[0]) for c in comparisons] if matrices else []
     for part, name in zip(parts[1:], matrices):
         _matrices(part, comparisons, orders, name)
-    try:
-        figure.savefig(path, dpi=120, metadata={"Software": None})
-    except OSError as error:
-        raise FedflowError(f"cannot write the picture to {path}: {error.strerror or error}") from error
+    save_png(figure, path, 120)
 
 
-def _panels(part: "SubFigure", comparisons: "Sequence[Comparison]", shared: list[str]) -> None:
+def _panels(part: SubFigure, comparisons: Sequence[Comparison], shared: list[str]) -> None:
     panels = part.subplots(-(-len(shared) // PANELS), PANELS, sharey=True, squeeze=False)
     for axes in panels.flat[len(shared) :]:
         axes.set_visible(False)
@@ -87,7 +73,7 @@ def _panels(part: "SubFigure", comparisons: "Sequence[Comparison]", shared: list
 
 
 def _matrices(
-    part: "SubFigure", comparisons: "Sequence[Comparison]", orders: list[np.ndarray], name: str
+    part: SubFigure, comparisons: Sequence[Comparison], orders: list[np.ndarray], name: str
 ) -> None:
     panels: Sequence[Axes] = part.subplots(1, max(len(comparisons), 3), squeeze=False)[0]
     apart = [c.matrices[name][~np.eye(len(c.clients), dtype=bool)] for c in comparisons]
@@ -112,7 +98,7 @@ def _matrices(
     part.suptitle(MEASURES[name].title, fontsize=10, x=0.01, ha="left")
 
 
-def _order(comparison: "Comparison", name: str) -> np.ndarray:
+def _order(comparison: Comparison, name: str) -> np.ndarray:
     """The clients by planted group, within a group by the dendrogram of one measure."""
     matrix = comparison.matrices[name]
     distance = matrix.max() - matrix if MEASURES[name].alike else matrix.copy()

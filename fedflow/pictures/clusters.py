@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from scipy.optimize import linear_sum_assignment
 
 from fedflow.heterogeneity import merge
 from fedflow.methods.base import Dissimilarity
-from fedflow.report.svg import CARD, INK, LINE, MUTED, Drawing, drawing
+from fedflow.pictures.drawing import CARD, INK, LINE, MUTED, Drawing, drawing
 
 # Tol's light palette, safe for colour-blind readers; other colours than those of the methods.
 FILLS = ("#77aadd", "#ee8866", "#44bb99", "#eedd88", "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00")
@@ -97,6 +98,12 @@ def pictures_of(grouping: Grouping) -> list[tuple[str, str, Callable[[Grouping, 
             ("embedding", "embedding", embedding),
         ]
     return found
+
+
+def draw_clusters(folder: Path, grouping: Grouping) -> None:
+    """Write ``assignment.png``; where the server compares clients, ``proximity.png``, ``embedding.png``."""
+    for name, _, draw in pictures_of(grouping):
+        draw(grouping, name).png(folder / f"{name}.png")
 
 
 def renamed(clusters: np.ndarray, later: np.ndarray) -> np.ndarray:

@@ -18,6 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from fedflow.errors import FedflowError
+
 # Okabe and Ito's colours, darkened where they would be too pale for a line on white; no yellow.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#b5478c", "#b97f00", "#3b9bd6", "#6b6b6b")
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
@@ -66,7 +68,7 @@ class Drawing:
     def png(self, path: Path) -> None:
         """Write a PNG; deterministic bytes."""
         with mpl.rc_context(rc=STYLE):
-            self.figure.savefig(path, dpi=PNG_DPI, facecolor="white", metadata={"Software": None})
+            save_png(self.figure, path, PNG_DPI)
 
 
 @contextmanager
@@ -82,6 +84,15 @@ def drawing(
         figure = Figure(figsize=(width, height))
         place = (left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height)
         yield Drawing(figure, figure.add_axes(place), name, described)
+
+
+def save_png(figure: Figure, path: Path, dpi: int) -> None:
+    """Write a PNG with deterministic bytes, and its folder. Raises `FedflowError`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=dpi, facecolor="white", metadata={"Software": None})
+    except OSError as error:
+        raise FedflowError(f"cannot write the picture to {path}: {error.strerror or error}") from error
 
 
 def _inline(text: str, name: str, described: str) -> Markup:

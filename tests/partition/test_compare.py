@@ -1,7 +1,6 @@
-"""Comparing partitions: extremes worked by hand, the published order on real images, and the picture."""
+"""Comparing partitions: extremes worked by hand and the published order on real images."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,12 +8,12 @@ import torch
 from test_classes import ROOT
 
 from fedflow.data import Dataset, DatasetParams, prepare
-from fedflow.errors import BadInput, FedflowError
-from fedflow.heterogeneity import MEASURES, Comparison, compare, draw, table
+from fedflow.errors import BadInput
 from fedflow.heterogeneity.distances import linear_cka
-from fedflow.heterogeneity.measures import Views
+from fedflow.heterogeneity.measures import MEASURES, Views
 from fedflow.partition import Partition, PartitionParams, make_partition
 from fedflow.partition.base import Samples
+from fedflow.partition.compare import compare, table
 
 INPUTS = [name for name in MEASURES if not MEASURES[name].labels]
 ORDERED = ("feature_emd", "angle_min", "angle_entry", "angle_sum", "cka")  # Table 5.3
@@ -164,37 +163,6 @@ def test_a_partition_of_another_data_set_is_refused(made):
         BadInput, match="partition: 'position 60' is not accepted; expected one of the 60 training"
     ):
         compare(split(np.arange(30), np.arange(31, 61)), made[0])
-
-
-def picture(path: Path) -> np.ndarray:
-    from matplotlib.image import imread
-
-    return imread(path)
-
-
-def test_the_picture_is_drawn_for_any_number_of_partitions(made, tmp_path):
-    data, partition = made
-    one = compare(partition, data, ["feature_emd", "angle_min", "cka"], name="one")
-    many = [Comparison(f"p{i}", one.clients, one.matrices, one.facts, one.groups) for i in range(5)]
-    draw([one], tmp_path / "one.png")
-    draw(many, tmp_path / "many.png", matrices=("cka",))
-    draw(many, tmp_path / "again.png", matrices=("cka",))
-    assert picture(tmp_path / "one.png").std() > 0.05 and picture(tmp_path / "many.png").std() > 0.05
-    assert (tmp_path / "many.png").read_bytes() == (tmp_path / "again.png").read_bytes()
-    draw([one], tmp_path / "none.png", matrices=())
-    assert picture(tmp_path / "none.png").shape[0] < picture(tmp_path / "one.png").shape[0]
-
-
-def test_the_picture_names_what_it_cannot_draw(made, tmp_path):
-    one = compare(made[1], made[0], ["cka"])
-    with pytest.raises(BadInput, match="matrices: 'mmd' is not accepted; expected one of cka"):
-        draw([one], tmp_path / "x.png", matrices=("mmd",))
-    with pytest.raises(BadInput, match="comparisons: 0 is not accepted"):
-        draw([], tmp_path / "x.png")
-    with pytest.raises(
-        FedflowError, match=r"cannot write the picture to .*x\.png: No such file or directory"
-    ):
-        draw([one], tmp_path / "nowhere" / "x.png", matrices=())
 
 
 @pytest.mark.slow

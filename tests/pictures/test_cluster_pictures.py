@@ -7,8 +7,8 @@ import pytest
 from matplotlib.colors import to_hex
 
 from fedflow.methods.base import Dissimilarity
-from fedflow.report.groups import Grouping, embedding, pictures_of, proximity, renamed, scaled, timeline
-from fedflow.report.svg import MUTED
+from fedflow.pictures.clusters import Grouping, embedding, pictures_of, proximity, renamed, scaled, timeline
+from fedflow.pictures.drawing import MUTED
 
 
 def apart(groups: list[int], seed: int = 0) -> np.ndarray:

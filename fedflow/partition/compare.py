@@ -1,8 +1,8 @@
 """How heterogeneous a partition is, by every measure at once: averages over pairs of clients.
 
-At most 100 clients, and 200 samples of each, are compared: random ones, keyed by ``seed``. So clients of
-unequal size are treated alike. A finite sample keeps every distance above zero, also between equal
-distributions: read a partition beside an IID one with the same settings.
+At most 100 random clients are compared, by at most 200 random samples of each, keyed by ``seed``; so the
+size of a client has little influence. Distances of finite samples are above zero even if the distributions
+are equal: compare a partition with an IID one under the same settings.
 """
 
 from collections.abc import Sequence
@@ -15,20 +15,16 @@ from fedflow.data import Dataset
 from fedflow.errors import BadInput, unknown_name
 from fedflow.heterogeneity.distances import total_variation
 from fedflow.heterogeneity.measures import MEASURES, Views, label_counts
-from fedflow.heterogeneity.picture import draw
+from fedflow.partition.partition import Partition
 from fedflow.seeding import generator
 
-if TYPE_CHECKING:  # partition schemes import this package
+if TYPE_CHECKING:
     import pandas as pd
-
-    from fedflow.partition.partition import Partition
-
-__all__ = ["MEASURES", "Comparison", "compare", "draw", "table"]
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What `compare` found: a symmetric matrix [m, m] per measure, of the compared ``clients`` [m].
+    """The result of `compare`: a symmetric matrix [m, m] per measure, of the compared ``clients`` [m].
 
     ``groups`` [m] are their planted groups or None; ``facts`` describe all clients with samples.
     """
@@ -41,13 +37,13 @@ class Comparison:
 
     @property
     def means(self) -> dict[str, float]:
-        """The average over pairs of different clients, by measure."""
+        """By measure, the average over all pairs of two clients."""
         pairs = np.triu_indices(len(self.clients), 1)
         return {name: float(matrix[pairs].mean()) for name, matrix in self.matrices.items()}
 
 
 def compare(
-    partition: "Partition",
+    partition: Partition,
     dataset: Dataset,
     measures: Sequence[str] | None = None,
     *,
@@ -57,16 +53,16 @@ def compare(
     p: int = 2,
     seed: int = 0,
 ) -> Comparison:
-    """Measure how different the training data of clients are, by ``measures`` (default: all in `MEASURES`).
+    """Measure how much the training data of clients differ, by ``measures`` (default: all in `MEASURES`).
 
-    ``clients`` and ``samples`` are how many are drawn at most, of clients that have samples; ``p`` is the
-    size of the signatures. Labels can be measured unless targets are real numbers, inputs unless they are
-    tokens. Raises `BadInput`.
+    Up to ``clients`` clients that have samples are drawn, and up to ``samples`` samples of each; ``p`` is the
+    number of directions of a signature. Measures of labels need classes, those of inputs need real inputs
+    (no tokens). Raises `BadInput`.
     """
     labels = dataset.y_train.numpy() if partition.train_labels is None else partition.train_labels
     x, holders = dataset.x_train.numpy(), np.flatnonzero(partition.sizes)
     if min(len(holders), clients) < 2:
-        raise BadInput("clients", min(len(holders), clients), "at least 2 with samples, to have pairs")
+        raise BadInput("clients", min(len(holders), clients), "at least 2 with samples")
     last, count = int(partition.indices.max()), len(x)
     if last >= count:
         raise BadInput(
@@ -110,7 +106,7 @@ def _facts(rows: list[np.ndarray], labels: np.ndarray) -> dict[str, float]:
 
 
 def table(comparisons: Sequence[Comparison]) -> "pd.DataFrame":
-    """One row per partition: what its clients hold, then the mean of every measure."""
+    """One row per partition: facts about its clients, then the mean of every measure."""
     import pandas as pd
 
     return pd.DataFrame(

@@ -1,7 +1,7 @@
 """What the page draws: accuracy at a glance, curves, the spread over clients, and clusters over rounds."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -9,11 +9,24 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from scipy.optimize import isotonic_regression
 
-from fedflow.report.collect import Run
-from fedflow.report.svg import CARD, INK, MUTED, drawing, look
-from fedflow.report.tables import measured
+from fedflow.metrics.table import unit_of
+from fedflow.pictures.drawing import CARD, INK, MUTED, drawing, look
 
-Methods = dict[str, list[Run]]
+
+class Run(Protocol):
+    """What is drawn of one finished run."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def metrics(self) -> Mapping[str, Any]: ...
+    @property
+    def rounds(self) -> pd.DataFrame: ...
+    @property
+    def clients(self) -> pd.DataFrame: ...
+
+
+Methods = Mapping[str, Sequence[Run]]
 AXES = {"round": "round", "traffic": "MB moved, down + up, all clients", "time": "simulated time"}
 
 
@@ -24,36 +37,36 @@ def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
     with drawing(name, described, height, (_room(methods), 0.42, 0.12, 0.2)) as work:
         axes = work.axes
         for row, (method, runs) in enumerate(methods.items()):
-            ours, whole = measured(runs, "local_accuracy"), measured(runs, "global_accuracy")
+            seeds = [_percent(runs, metric) for metric in ("local_accuracy", "global_accuracy")]
+            ours, whole = map(_mean, seeds)
             colour = look(places[method])["color"]
-            axes.plot([100 * ours.mean, 100 * whole.mean], [row, row], color=colour, lw=1, alpha=0.45)
-            for value in (ours, whole):
-                axes.plot([100 * value.low, 100 * value.high], [row, row], color=colour, lw=4, alpha=0.35)
-            axes.plot(100 * whole.mean, row, "o", ms=7, mfc=CARD, mec=colour, mew=1.3)
-            axes.plot(100 * ours.mean, row, "o", ms=4.2, color=colour)
-            if row == 0:  # says what dot and ring are, once
-                left, right = sorted(((whole.mean, "global"), (ours.mean, "local")))
+            axes.plot([ours, whole], [row, row], color=colour, lw=1, alpha=0.45)
+            for values in seeds:
+                axes.plot([min(values), max(values)], [row, row], color=colour, lw=4, alpha=0.35)
+            axes.plot(whole, row, "o", ms=7, mfc=CARD, mec=colour, mew=1.3)
+            axes.plot(ours, row, "o", ms=4.2, color=colour)
+            if row == 0:  # name the dot and the ring once
+                left, right = sorted(((whole, "global"), (ours, "local")))
                 for (at, word), side in ((left, "right"), (right, "left")):
                     style: dict[str, Any] = {"color": MUTED, "fontsize": 8, "ha": side}
-                    axes.annotate(word, (100 * at, 0), (0, 7), textcoords="offset points", **style)
+                    axes.annotate(word, (at, 0), (0, 7), textcoords="offset points", **style)
         _rows(axes, methods)
         axes.set_xlabel("accuracy, %")
     return work.svg
 
 
-def curve(
-    methods: Methods,
-    places: dict[str, int],
-    column: str,
-    x: str,
-    name: str,
-    factor: float = 100.0,
-    top: float | None = None,
-) -> Markup:
-    """Mean of ``column`` over seeds by ``x`` (one of `AXES`), with a band over all seeds.
+def heading(column: str, x: str) -> str:
+    """What a curve shows: "Local accuracy by round"."""
+    return f"{column.replace('_', ' ').capitalize()} by {'simulated time' if x == 'time' else x}"
 
-    Values are drawn times ``factor``: shares in percent. With ``top``, all from 0 to there is shown.
-    A method that moves nothing is a dotted level line in the picture by traffic.
+
+def curve(
+    methods: Methods, places: dict[str, int], column: str, x: str, name: str, top: float | None = None
+) -> Markup:
+    """Mean of ``column`` over seeds by ``x`` (one of `AXES`), with a band over all seeds, in its unit.
+
+    With ``top``, all from 0 to there is shown. A method that sends nothing is a dotted level line in the
+    picture by traffic.
     """
     words = column.replace("_", " ")
     room = _room(methods) + 0.1
@@ -61,7 +74,7 @@ def curve(
     with drawing(name, f"{words} by {x}", height, box, width=max(3.8, 2.0 + room)) as work:
         axes, ends, floors = work.axes, [], []
         for method, runs in methods.items():
-            table, style = _over_seeds(runs, column, factor), look(places[method])
+            table, style = _over_seeds(runs, column), look(places[method])
             if table.empty:
                 continue
             label, last = runs[0].label, table.iloc[-1]
@@ -84,15 +97,17 @@ def curve(
     return work.svg
 
 
-def _over_seeds(runs: Sequence[Run], column: str, factor: float) -> pd.DataFrame:
-    """By round that every seed evaluated: traffic in MB, time; mean and range of ``column`` times factor."""
-    parts = []
+def _over_seeds(runs: Sequence[Run], column: str) -> pd.DataFrame:
+    """By round that every seed evaluated: traffic in MB, time; mean and range of ``column`` in its unit."""
+    parts, factor = [], unit_of(column).factor
     for run in runs:
-        rows = run.rounds.dropna(subset=[column])
+        wanted = dict.fromkeys(["round", "bytes_down", "bytes_up", "clock", column])
+        rows = run.rounds.reindex(columns=[*wanted]).dropna(subset=[column])
         moved = (rows["bytes_down"] + rows["bytes_up"]) / 1e6
         values = factor * rows[column].astype(float)
-        time = rows.get("clock", np.nan)
-        parts.append(pd.DataFrame({"round": rows["round"], "traffic": moved, "time": time, "value": values}))
+        parts.append(
+            pd.DataFrame({"round": rows["round"], "traffic": moved, "time": rows["clock"], "value": values})
+        )
     by_round = pd.concat(parts).groupby("round")
     table = by_round.agg(
         traffic=("traffic", "mean"), time=("time", "mean"), mean=("value", "mean"), low=("value", "min"),
@@ -147,7 +162,7 @@ def spread(methods: Methods, places: dict[str, int], name: str) -> Markup:
                 row + 0.45 - heights, bins, baseline=row + 0.45, fill=True, color=colour, alpha=0.5, lw=0
             )
             ends = ("local_worst10", "local_accuracy", "local_best10")
-            low, mean, high = (100 * measured(runs, metric).mean for metric in ends)
+            low, mean, high = (_mean(_percent(runs, metric)) for metric in ends)
             axes.plot([low, high], [row + 0.45] * 2, color=INK, lw=0.9)
             axes.vlines([low, high], row + 0.33, row + 0.45, color=INK, lw=1.1)
             axes.plot(mean, row + 0.45, "o", ms=4.2, color=INK)
@@ -156,6 +171,15 @@ def spread(methods: Methods, places: dict[str, int], name: str) -> Markup:
         axes.set_xlim(bins[0], 101)
         axes.set_xlabel("accuracy of a client on its own test set, %")
     return work.svg
+
+
+def _percent(runs: Sequence[Run], metric: str) -> list[float]:
+    """The metric of every seed, in percent."""
+    return [100 * run.metrics[metric] for run in runs]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _room(methods: Methods) -> float:

@@ -1,13 +1,18 @@
-"""The picture of a partition: how many samples of each label every client holds."""
+"""The picture of a partition: how many samples of each label every client holds. Also of every scheme."""
 
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.figure import Figure
 
-if TYPE_CHECKING:
-    from fedflow.partition.partition import Partition
+from fedflow.partition import Partition, PartitionParams, make_partition
+from fedflow.partition.catalogue import pictures, toy_samples
+from fedflow.pictures.drawing import save_png
 
 # Tol's muted palette, safe for colour-blind readers, with a darker grey; more labels get a scale.
 COLOURS = (
@@ -17,17 +22,19 @@ COLOURS = (
 SHOWN = 400  # clients
 
 
-def draw_labels(partition: "Partition", path: Path) -> None:
-    """Draw one bar per client, stacked by label where samples have labels; newcomers stand apart.
+def draw_schemes(folder: Path) -> None:
+    """Write the pictures of the catalogue of schemes, ``<name>.png``: ten classes of 500 samples each."""
+    for name, entry in pictures().items():
+        made = make_partition(PartitionParams.parse({"dataset": "ten classes"} | entry), toy_samples())
+        draw_labels(made, folder / f"{name}.png")
 
-    Clients are ordered by planted group, main label and size. Above 400 an evenly spaced choice of 400 is
-    shown. Deterministic bytes.
+
+def draw_labels(partition: Partition, path: Path) -> None:
+    """Write a PNG with one bar per client, stacked by label if samples have labels; newcomers come last.
+
+    Clients are ordered by planted group, main label and size. Of more than 400 clients, 400 evenly spaced
+    ones are shown. Deterministic bytes. Raises `FedflowError`.
     """
-    from matplotlib import colormaps
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import ListedColormap, Normalize
-    from matplotlib.figure import Figure
-
     sizes, groups, newcomers = partition.sizes, partition.groups, partition.newcomers
     labelled = partition.label_counts is not None
     counts = partition.label_counts if partition.label_counts is not None else sizes[:, None]
@@ -71,7 +78,7 @@ def draw_labels(partition: "Partition", path: Path) -> None:
     elif labelled:
         scale = ScalarMappable(Normalize(0, classes - 1), colours)
         figure.colorbar(scale, ax=axis, label="label", pad=0.01, fraction=0.03)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+    save_png(figure, path, 110)
 
 
 def _title(params: dict[str, Any]) -> str:

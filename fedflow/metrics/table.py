@@ -1,0 +1,224 @@
+"""The table of metrics: what a run measures, and how it is shown.
+
+Result files, MLflow, the report, the command line and Prefect read it: a new metric is a line here and the
+code that computes it. Diagnostics of a method (``method/<name>``, ``client/<name>/mean``) need no line: they
+follow the metrics of the table, sorted by name.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+DIAGNOSTICS = ("method/", "client/")  # prefixes of numbers that only one method reports
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How a number is printed: times ``factor``, with ``digits`` decimals. A ``whole`` one is an integer."""
+
+    sign: str = ""
+    factor: float = 1
+    digits: int = 1
+    whole: bool = False
+
+
+SHARE = Unit("%", 100)
+POINTS = Unit("points", 100)
+SQUARE = Unit("points²", 1e4)
+MB = Unit("MB", 1e-6, whole=True)
+COUNT = Unit(whole=True)
+TIME = Unit()  # simulated, in the unit of run.timing
+NUMBER = Unit(digits=4)
+
+
+UNMEASURED = "–"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric.
+
+    ``rounds``: a column of ``rounds.csv``. ``final``: in ``metrics.json``; if the engine computes no value at
+    the end, that of the last round. ``required``: every ``metrics.json`` has it, as a whole number.
+    ``client``: the field of `Scores` that has it by client, a column of ``clients.parquet``. ``table``: the
+    table of the report that has it as a column, sorted by ``rank``. ``missing`` is printed where a run has no
+    value. ``question``: what the report's findings call its best method. ``curves``: over what the report
+    draws it (round, traffic, time). ``headline``: printed at the end of a run and shown in Prefect.
+    ``measure``: the value of ``tuning.measure`` that tunes for it.
+    """
+
+    name: str
+    label: str
+    hint: str = ""
+    unit: Unit = SHARE
+    better: Literal["higher", "lower", ""] = "higher"  # "": neither, so that no value is best
+    rounds: bool = False
+    final: bool = True
+    required: bool = False
+    client: str = ""
+    table: str = ""
+    rank: int = 0
+    missing: str = UNMEASURED
+    question: str = ""
+    curves: tuple[str, ...] = ()
+    headline: bool = False
+    measure: str = ""
+
+
+YARDSTICKS = ("local_accuracy", "loss")  # what methods are ordered by: the loss where there is no accuracy
+
+METRICS: dict[str, Metric] = {metric.name: metric for metric in (
+    Metric(
+        "train_loss", "Training loss", unit=NUMBER, better="lower", rounds=True, final=False, headline=True,
+    ),
+    Metric(
+        "global_accuracy", "Global, %", "on the complete test set", rounds=True, client="global_accuracy",
+        table="accuracy", question="Best on the complete test set", curves=("round",), headline=True,
+        measure="global",
+    ),
+    Metric(
+        "local_accuracy", "Local, %", "mean over clients, each on its own test set", rounds=True,
+        client="local_accuracy", table="accuracy", question="Best for the clients",
+        curves=("round", "traffic", "time"), headline=True, measure="local",
+    ),
+    Metric(
+        "local_weighted", "By samples, %", "local accuracy, clients weighted by their test samples",
+        table="fairness",
+    ),
+    Metric(
+        "local_variance", "Variance, points²", "the square of the std", SQUARE, "lower", table="fairness",
+        rank=3,
+    ),
+    Metric(
+        "local_std", "Std over clients, points", "population std of local accuracy over clients", POINTS,
+        "lower", rounds=True, table="fairness", rank=2,
+    ),
+    Metric(
+        "local_lowest", "Lowest, %", "lowest local accuracy of any client", table="fairness",
+        rank=1,
+    ),
+    Metric(
+        "local_highest", "Highest, %", "highest local accuracy of any client", table="fairness",
+        rank=1,
+    ),
+    Metric(
+        "local_worst10", "Worst tenth, %", "mean local accuracy of the worst tenth of the clients",
+        rounds=True, table="fairness", question="Best for the worst-served 10 %", headline=True,
+    ),
+    Metric(
+        "local_best10", "Best tenth, %", "mean local accuracy of the best tenth of the clients",
+        table="fairness",
+    ),
+    Metric(
+        "local_gini", "Gini", "0 = all clients have the same accuracy", Unit(digits=3), "lower",
+        table="fairness", rank=4,
+    ),
+    Metric(
+        "tuned_accuracy", "After fine-tuning, %", "local, after one more local training",
+        client="tuned_accuracy", table="accuracy", headline=True, measure="tuned",
+    ),
+    Metric(
+        "local_final_accuracy", "Local, last trained, %",
+        "local, of the model a client holds after its last training", client="trained_accuracy",
+        table="accuracy",
+    ),
+    Metric(
+        "loss", "Loss", "mean over clients, each on its own test set", NUMBER, "lower", table="accuracy",
+        rank=1, question="Smallest loss of the clients", headline=True,
+    ),
+    Metric(
+        "bytes_down", "Down, MB", "server to clients, all rounds", MB, "", rounds=True, required=True,
+        table="traffic",
+    ),
+    Metric(
+        "bytes_up", "Up, MB", "clients to server, all rounds", MB, "", rounds=True, required=True,
+        table="traffic", headline=True,
+    ),
+    Metric("clock", "Simulated time", unit=TIME, better="lower", rounds=True),
+    Metric("idle", "Idle time of a client in a round", unit=TIME, better="lower", rounds=True, final=False),
+    Metric("delay", "Server steps since the download", unit=TIME, better="lower", rounds=True, final=False),
+    Metric(
+        "rounds_to_target", "Rounds to target", "first evaluated round that reaches the target", COUNT,
+        "lower", table="traffic", missing="not reached", headline=True,
+    ),
+    Metric(
+        "bytes_to_target", "MB to target", "down and up until that round", MB, "lower", table="traffic",
+        missing="not reached",
+    ),
+    Metric("clock_to_target", "Simulated time to target", unit=TIME, better="lower"),
+    Metric("target_accuracy", "Target, %", better=""),
+    Metric(
+        "clusters", "Clusters", "at the end", COUNT, "", rounds=True, required=True, table="clusters",
+        headline=True,
+    ),
+    Metric("failed_clients", "Failed clients", unit=COUNT, better="lower", required=True),
+    Metric(
+        "ari", "ARI", "adjusted Rand index with the planted groups", Unit(digits=3), rounds=True,
+        table="clusters", headline=True,
+    ),
+    Metric(
+        "nmi", "NMI", "normalised mutual information with the planted groups", Unit(digits=3), rounds=True,
+        table="clusters",
+    ),
+    Metric(
+        "clustering_error", "Clustering error",
+        "misplaced clients per client: of other groups in its cluster, and of its group in other clusters",
+        Unit(digits=2), "lower", rounds=True, table="clusters",
+    ),
+    Metric(
+        "newcomer_accuracy", "Newcomers, %", "local, of clients that joined after the last round",
+        table="accuracy",
+    ),
+    Metric(
+        "newcomer_tuned_accuracy", "Newcomers, tuned, %", "the same, after one local training",
+        table="accuracy",
+    ),
+    Metric("newcomers", "Newcomers", unit=COUNT, better=""),
+    Metric("evaluated_clients", "Evaluated clients", unit=COUNT, better=""),
+    Metric("introduction_bytes_down", "Down before round 1, MB", unit=MB, better=""),
+    Metric("introduction_bytes_up", "Up before round 1, MB", unit=MB, better=""),
+)}  # fmt: skip
+
+
+def unit_of(name: str) -> Unit:
+    """The unit of a metric; diagnostics have none."""
+    return METRICS[name].unit if name in METRICS else NUMBER
+
+
+def heading(name: str) -> str:
+    """What a column of this number is called."""
+    return METRICS[name].label if name in METRICS else name
+
+
+def printed(name: str, value: float | None) -> str:
+    """A value in its unit, with its decimals; empty where it was not measured."""
+    unit = unit_of(name)
+    return "" if value is None else f"{value * unit.factor:.{unit.digits}f}"
+
+
+def yardstick_first(metrics: Iterable[Metric]) -> list[Metric]:
+    """``metrics`` in the order of the page: what methods are ordered by comes first."""
+    return sorted(metrics, key=lambda metric: metric.name != YARDSTICKS[0])
+
+
+def diagnostics(names: Iterable[str]) -> list[str]:
+    """Those of ``names`` that are diagnostics of a method, sorted."""
+    return sorted(name for name in names if name.startswith(DIAGNOSTICS))
+
+
+def headlines(names: Iterable[str]) -> list[str]:
+    """Those of ``names`` that are printed: the headline metrics, then the diagnostics."""
+    marked = [metric.name for metric in yardstick_first(METRICS.values()) if metric.headline]
+    present = set(names)
+    return [name for name in marked if name in present] + diagnostics(present)
+
+
+def completed(metrics: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:
+    """The final ``metrics`` of a run, and the final ones among the last round's ``values`` that they lack.
+
+    Numbers that are not finite become None: JSON has no word for them.
+    """
+    absent = [n for n in values if n not in metrics and (n not in METRICS or METRICS[n].final)]
+    rest = {name: values[name] if math.isfinite(values[name]) else None for name in sorted(absent)}
+    return {**metrics, **rest}

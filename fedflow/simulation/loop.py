@@ -1,0 +1,223 @@
+"""The round loop: plan, broadcast, train, aggregate, evaluate, checkpoint. No Prefect, no MLflow."""
+
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+
+import numpy as np
+
+from fedflow.errors import FedflowError, RoundFailed
+from fedflow.methods.base import Asynchronous, Cyclic, Onboarding
+from fedflow.seeding import generator
+from fedflow.simulation.checkpoint import FILE, save_checkpoint
+from fedflow.simulation.evaluation import Scores
+from fedflow.simulation.events import Work, first_done
+from fedflow.simulation.executors import balanced
+from fedflow.simulation.gathered import Gathered
+from fedflow.simulation.job import OnboardingShard, Shard
+from fedflow.simulation.messages import received_bytes
+from fedflow.simulation.outcome import Outcome, RoundReport
+from fedflow.simulation.run import Run
+from fedflow.simulation.scoring import Scoring
+from fedflow.simulation.summary import final_metrics, summarised
+from fedflow.simulation.timing import LOSS
+from fedflow.simulation.worker import onboard_shard, train_shard
+
+
+class Simulation(Run):
+    """Iterate over `rounds`, then call `outcome`.
+
+    Checkpoints are in ``checkpoints/<fingerprint>``; a run that finds one there resumes.
+    Raises `FedflowError` if fewer than ``min_cohort`` clients of a round succeed.
+    """
+
+    @cached_property
+    def scoring(self) -> Scoring:
+        return Scoring(self)
+
+    @cached_property
+    def _times(self) -> dict[int, np.ndarray]:
+        """Of a download, an epoch and an upload, by client: filled as they are needed."""
+        return {}
+
+    def rounds(self) -> Iterator[RoundReport]:
+        """Every round in order; after a resume the earlier ones come first (``replayed``)."""
+        yield from (replace(past, replayed=True) for past in self.state.history)
+        if self.state.onboarded is None:
+            self.state.onboarded = self.onboard(range(self.clients), 0)
+            if self.state.onboarded:
+                self._checkpoint()
+        for t in range(len(self.state.history) + 1, self.settings.rounds + 1):
+            started = time.perf_counter()
+            report = self._round(t)
+            last = t == self.settings.rounds
+            if last or t % self.settings.evaluate_every == 0:
+                self.scoring.evaluate(report)
+            self.state.history.append(report)
+            report.seconds = time.perf_counter() - started
+            if last or t % self.settings.checkpoint_every == 0:
+                self._checkpoint()
+            report.seconds = time.perf_counter() - started
+            yield report
+
+    def outcome(self) -> Outcome:
+        """Final scores of every client, on its own and on the complete test set, and the models served."""
+        scores = self.scoring.final()
+        compared = self.scoring.dissimilarity()
+        newcomers = self._welcome()
+        return Outcome(
+            scores.among(self.federation.partition, self.clients),
+            self.state.participations,
+            final_metrics(self, self.scoring, scores, newcomers),
+            self.scoring.served_models(scores),
+            newcomers,
+            compared,
+            self.scoring.stable_cluster_ids,
+        )
+
+    def forget(self) -> None:
+        """Delete the checkpoint: the run is finished and recorded."""
+        if self.folder is not None:
+            (self.folder / FILE).unlink(missing_ok=True)  # first: without the rows it must not be found
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def onboard(self, clients: Sequence[int], t: int) -> dict[str, int]:
+        """Let the server meet clients before they take part; returns the bytes down and up.
+
+        Nothing ({}) if the method has no phases of onboarding.
+        """
+        method, traffic = self.job.method, {"down": 0, "up": 0}
+        if not isinstance(method, Onboarding) or not method.onboarding_phases():
+            return {}
+        for phase in range(method.onboarding_phases()):
+            now = self.round(t, "turns", phase)
+            turns = method.onboarding_turns(now, phase, self.state.server, clients)
+            for turn, asked in enumerate(turns):
+                down, up = self._onboard_turn(method, t, phase, turn, [int(k) for k in asked])
+                traffic["down"] += down
+                traffic["up"] += up
+        return traffic
+
+    def _onboard_turn(
+        self, method: Onboarding, t: int, phase: int, turn: int, clients: list[int]
+    ) -> tuple[int, int]:
+        """One turn of the onboarding; returns the bytes down and up."""
+        state, now = self.state, self.round(t, "introduction", phase, *([turn] if turn else []))
+        send = partial(method.onboarding_broadcast, now, phase, state.server)
+        shards = [
+            OnboardingShard(0, share, *self.messages(share, send), step=phase)
+            for share in balanced(clients, self.federation.partition.sizes, self.executor.workers)
+        ]
+        title = f"onboarding {phase + 1} of {method.onboarding_phases()}"
+        answers = Gathered(self.executor.map(onboard_shard, self.job, shards, title), now)
+        if answers.failures:
+            k, reason = answers.failures[0]
+            raise FedflowError(f"{title}: client {k} failed: {reason}")
+        state.server = method.onboarding_aggregate(now, phase, state.server, answers)
+        for sent in answers.sent:
+            if sent.client < self.clients:
+                state.store.put(sent.client, sent.keep)
+        return sum(map(received_bytes, shards)), sum(sent.traffic for sent in answers.sent)
+
+    def _welcome(self) -> Scores | None:
+        """Scores of the newcomers: of the model they are served, and after one local training of it."""
+        late = range(self.clients, len(self.federation.partition.sizes))
+        if not late:
+            return None
+        self.onboard(late, self.settings.rounds)
+        return self.scoring.scores("newcomers", self.settings.rounds, late, tune=True)
+
+    def _round(self, t: int) -> RoundReport:
+        method = self.job.method
+        before = self.state.history[-1].values if self.state.history else {}
+        totals = {name: before.get(name, 0) for name in ("bytes_down", "bytes_up")}
+        values = {**totals, "clusters": before.get("clusters", 1), "clock": before.get("clock", 0.0)}
+        report = RoundReport(t, values=values | {"idle": 0.0, "delay": 0.0})
+        losses: list[float] = []
+        for cycle in range(method.cycles() if isinstance(method, Cyclic) else 1):
+            losses += self._cycle(t, cycle, report)
+        report.values["train_loss"] = float(np.mean(losses))
+        return report
+
+    def _cycle(self, t: int, cycle: int, report: RoundReport) -> list[float]:
+        """One server step, noted in the report; returns the training losses of its clients."""
+        state, method = self.state, self.job.method
+        works = self._works(t, cycle, report)
+        cohort, now = sorted(works), self.round(t, "server", t, cycle)
+        shards = [
+            Shard(
+                t, clients, *self.messages(clients, lambda k: works[k].received),
+                phase=method.phase(now),
+                epochs=[works[k].epochs for k in clients], most=[works[k].most for k in clients],
+            )
+            for clients in balanced(cohort, self.sizes, self.executor.workers)
+        ]  # fmt: skip
+        gathered = Gathered(self.executor.map(train_shard, self.job, shards, f"round {t} · train"), now)
+        if len(gathered.sent) < self.settings.min_cohort:
+            names = "; ".join(f"client {k}: {reason}" for k, reason in gathered.failures)
+            raise RoundFailed(
+                f"round {t}: {len(gathered.sent)} of {len(cohort)} clients succeeded, "
+                f"run.min_cohort is {self.settings.min_cohort} ({names})"
+            )
+        state.server, diagnostics = method.aggregate(now, state.server, gathered)
+        for sent in gathered.sent:
+            state.store.put(sent.client, sent.keep)
+            state.participations[sent.client] += 1
+        report.cohort += cohort
+        report.failed |= dict(gathered.failures)
+        report.values["bytes_down"] += sum(map(received_bytes, shards))
+        report.values["bytes_up"] += sum(sent.traffic for sent in gathered.sent)
+        report.values |= {f"method/{name}": float(value) for name, value in diagnostics.items()}
+        report.values |= summarised(gathered.sent)
+        return [sent.train_loss for sent in gathered.sent]
+
+    def _works(self, t: int, cycle: int, report: RoundReport) -> dict[int, Work]:
+        """What the clients of this cycle have done, and when: also noted in the report."""
+        state, method, size, values = self.state, self.job.method, self.cohort_size, report.values
+        now = self.round(t, "cohort", t, *([cycle] if cycle else []))
+        begin = partial(self._begin, t)
+        slots = min(method.clients_in_flight(size), self.clients) if isinstance(method, Asynchronous) else 0
+        if slots:
+            done, state.busy = first_done(
+                state.busy, values["clock"], size, slots, self.clients, now.rng, begin
+            )
+        else:
+            cohort, state.server = method.plan(now, state.server, self.chances, size)
+            late = self._stragglers(cohort, t, cycle)
+            dropped = late if self.job.training.drop_stragglers else {}
+            done = [begin(int(k), values["clock"], late.get(k)) for k in cohort if k not in dropped]
+        values["clock"] = max(work.ends for work in done)
+        if not slots:
+            values["idle"] += float(np.mean([values["clock"] - work.ends for work in done]))
+        values["delay"] = float(np.mean([t - work.begun for work in done]))
+        return {work.client: work for work in done}
+
+    def _stragglers(self, cohort: np.ndarray, t: int, cycle: int) -> dict[int, int]:
+        """The stragglers of a cohort, and the epochs that each has time for."""
+        if not self.job.training.stragglers:
+            return {}
+        return self.job.training.late(cohort, generator(self.job.seed, "stragglers", t, cycle))
+
+    def _begin(self, t: int, k: int, clock: float, most: int | None = None) -> Work:
+        """What client ``k`` receives and does from ``clock`` on, in ``most`` epochs at most."""
+        server, method, job = self.state.server, self.job.method, self.job
+        now = self.round(t, "epochs", t, k)
+        epochs = method.epochs(now, server, k)
+        streams, steps = method.streams(job.training), job.training.steps(int(self.sizes[k]), 1)
+        usual = [usual if epochs is None else epochs for usual in streams.values()]
+        total = sum(usual if most is None else [min(own, most) for own in usual])
+        if k not in self._times or not job.timing.steady:
+            self._times[k] = job.timing.times(job.seed, k, steps, t)
+        down, epoch, up = self._times[k]
+        passes = method.work(now, server, total, steps)
+        ends = clock + float(down + (passes.gradients + LOSS * passes.losses) * epoch + up)
+        return Work(k, t, ends, epochs, method.broadcast(now, server, k), most)
+
+    def _checkpoint(self) -> None:
+        if self.folder is None:
+            return
+        tensors, facts = self.state.packed()
+        save_checkpoint(self.folder, tensors, facts | {"fingerprint": self.fingerprint})
+        self.state.store.settle()

@@ -1,0 +1,53 @@
+"""What travels between server and clients: tensors that clients share are packed once."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from fedflow.local.wire import message_bytes
+from fedflow.simulation.clients import ClientStore
+from fedflow.simulation.job import Shard
+
+
+class Messages(NamedTuple):
+    """What clients receive and keep: by client a mapping from names to indices into ``vectors``."""
+
+    vectors: list[Tensor]
+    received: list[dict[str, int]]
+    kept: list[dict[str, int]]
+
+
+def received_bytes(shard: Shard) -> int:
+    """Traffic down to the clients of a shard."""
+    return sum(
+        message_bytes({name: shard.vectors[at] for name, at in names.items()}) for names in shard.received
+    )
+
+
+def pack(
+    clients: Iterable[int],
+    send: Callable[[int], Mapping[str, Tensor]],
+    store: ClientStore,
+    names: Sequence[str],
+    replaced: Callable[[int], Mapping[str, str]] = lambda client: {},
+) -> Messages:
+    """The messages that ``send`` makes, and the kept vectors ``names`` of every client.
+
+    ``replaced`` maps kept vectors of a client to received ones, which it has instead.
+    """
+    packed, places = Messages([], [], []), dict[tuple, int]()
+
+    def place(vector: Tensor) -> int:
+        same = (vector.data_ptr(), vector.shape, vector.stride(), vector.dtype)  # rows of a stack too
+        if same not in places:
+            places[same] = len(packed.vectors)
+            packed.vectors.append(vector)
+        return places[same]
+
+    for k in clients:
+        sent, own = send(k), store.get(k, names)
+        own |= {name: sent[source] for name, source in replaced(k).items()}
+        packed.received.append({name: place(v) for name, v in sent.items()})
+        packed.kept.append({name: place(v) for name, v in own.items()})
+    return packed

@@ -1,0 +1,179 @@
+"""A run before its first round: what is run, on which federation, from which state; no loop yet."""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflow.errors import BadInput
+from fedflow.identity import code_digest
+from fedflow.methods.base import Asynchronous, Message, Pretrained, Round
+from fedflow.seeding import generator, torch_seed
+from fedflow.settings import Settings, option
+from fedflow.simulation.checkpoint import load_checkpoint
+from fedflow.simulation.clients import ClientStore
+from fedflow.simulation.executors import Executor, Inline
+from fedflow.simulation.history import History
+from fedflow.simulation.job import Job
+from fedflow.simulation.messages import Messages, pack
+from fedflow.simulation.state import State
+from fedflow.simulation.timing import Timing
+
+ENGINE = "fedflow.simulation.loop"  # with all that it imports
+
+
+class RunSettings(Settings):
+    """How long a run is, who takes part, and what is measured."""
+
+    section = "run"
+    rounds: int = option(20, "rounds", symbol="T", ge=1)
+    participation: float = option(
+        0.1, "share of the clients in a round; m = max(1, floor(R N))", symbol="R", gt=0, le=1
+    )
+    sampling: str = option(
+        "uniform", "how cohorts are drawn: uniformly, or in proportion to n_k, as goes with uniform weights",
+        choices=("uniform", "proportional"),
+    )  # fmt: skip
+    min_cohort: int = option(1, "stop with an error when fewer clients of a round succeed", ge=1)
+    evaluate_every: int = option(5, "rounds between evaluations; the last round is always evaluated", ge=1)
+    evaluate_clients: int | None = option(
+        None, "score so many random clients, the same in every round and at the end; null: all", ge=1
+    )
+    fine_tune: bool = option(True, "at the end, also score every client after one more local training")
+    keep_trained: bool = option(False, "keep every client's last trained model, and score it at the end")
+    target_accuracy: float | None = option(
+        None, "report rounds and bytes until this local accuracy", gt=0, le=1
+    )
+    checkpoint_every: int = option(5, "rounds between checkpoints", ge=1)
+    timing: Timing = option(factory=Timing, doc="how fast clients are, in simulated time")
+
+
+class Run:
+    """One federated run: its job, settings, federation and state.
+
+    ``clients`` (N) take part, with ``sizes`` [N] training samples and planted ``groups`` [N], if any.
+    Newcomers of the partition, numbered N and up, do not. Raises `BadInput` for what cannot run together.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        settings: RunSettings,
+        executor: Executor | None = None,
+        checkpoints: Path | None = None,
+    ) -> None:
+        self.job = replace(job, keep_trained=settings.keep_trained, timing=settings.timing)
+        self.settings = settings
+        self.executor: Executor = executor or Inline()
+        self.federation = job.federation.open()
+        partition = self.federation.partition
+        self.clients = partition.training_clients
+        self.sizes = partition.sizes[: self.clients]
+        self.groups = None if partition.groups is None else partition.groups[: self.clients]
+        self.cohort_size = max(1, int(settings.participation * self.clients + 1e-9))
+        self._check()
+        self.chances = self.sizes if settings.sampling == "proportional" else np.ones(self.clients)
+        self.folder = checkpoints / self.fingerprint if checkpoints else None
+
+    @cached_property
+    def state(self) -> State:
+        """The state to start from: that of the checkpoint, if there is one."""
+        return self._start()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identifies the run: only its own checkpoint is resumed."""
+        about = {
+            "method": [self.job.method.name, self.job.method.as_dict()],
+            "training": self.job.training.as_dict(),
+            "run": {k: v for k, v in self.settings.as_dict().items() if k != "checkpoint_every"},
+            "seed": self.job.seed,
+            "partition": self.federation.partition.hash,
+            "public": None if self.federation.public is None else self.federation.public.digest,
+            "model": self.federation.model.architecture,
+            "code": code_digest(ENGINE, type(self.job.method).__module__, *self.federation.model.modules),
+            "torch": torch.__version__,
+            "compiled": bool(self.job.compiled),  # other machine code, other last bits
+        }
+        return hashlib.blake2b(
+            json.dumps(about, sort_keys=True, default=str).encode(), digest_size=12
+        ).hexdigest()
+
+    def round(self, t: int, purpose: str, *keys: int) -> Round:
+        """Round ``t`` for a hook; its random numbers are keyed by the ``purpose``."""
+        return Round(
+            t, self.settings.rounds, self.job.training.lr_in(t), self.sizes, self.federation.model,
+            self.federation.public, partial(generator, self.job.seed, purpose, *keys),
+        )  # fmt: skip
+
+    def messages(
+        self,
+        clients: Sequence[int],
+        send: Callable[[int], Message],
+        names: Sequence[str] | None = None,
+        newcomer: Mapping[str, str] | None = None,
+    ) -> Messages:
+        """What each client receives and keeps: by default all vectors of the method's own.
+
+        Clients that never took part keep what ``newcomer`` names (kept vector -> received vector).
+        """
+
+        def replaced(k: int) -> Mapping[str, str]:
+            never = k >= self.clients or not self.state.participations[k]
+            return (newcomer or {}) if never else {}
+
+        names = self.state.own_vectors if names is None else names
+        return pack(clients, send, self.state.store, names, replaced)
+
+    def _check(self) -> None:
+        """Raise `BadInput` unless the method can have the run that is asked for; warn of odd ones."""
+        settings, method, training = self.settings, self.job.method, self.job.training
+        partition = self.federation.partition
+        method.check(settings.rounds)
+        settings.timing.need(len(partition.sizes))
+        if method.selects() and partition.selection_offsets is None:
+            raise BadInput(
+                "partition.selection", 0, f"a share > 0, by which clients of {method.name} choose; "
+                "or set method.select_on to train"
+            )  # fmt: skip
+        if isinstance(method, Asynchronous) and method.clients_in_flight(self.cohort_size):
+            accepted = f"with {method.name}, which is asynchronous"
+            if settings.sampling != "uniform":
+                raise BadInput("run.sampling", settings.sampling, f"uniform {accepted}")
+            if training.stragglers:
+                raise BadInput("training.stragglers", training.stragglers, f"0 {accepted}")
+        twice = settings.sampling == "proportional" and getattr(method, "weighting", "") == "samples"
+        if twice and self.cohort_size < self.clients:
+            asked = "run.sampling: proportional and weighting: samples"
+            warnings.warn(f"{method.name}: {asked} both count a client's samples", stacklevel=4)
+
+    def _start(self) -> State:
+        model, method, seed = self.federation.model, self.job.method, self.job.seed
+
+        def initial(i: int) -> Tensor:
+            return model.init(torch_seed(seed, "initial model", i))
+
+        first = method.client_state(model, initial(0))
+        if self.settings.keep_trained:
+            first["trained"] = initial(0)
+        state = State(
+            server=method.setup(model, initial),
+            store=ClientStore(first, self.clients, self.folder),
+            participations=np.zeros(self.clients, dtype=np.int64),
+            assignment=np.full(self.clients, -1),
+            history=History(self.folder),
+        )
+        saved = load_checkpoint(self.folder) if self.folder else None
+        if saved is None or saved[1]["fingerprint"] != self.fingerprint:
+            if isinstance(method, Pretrained) and self.federation.public is not None:
+                state.server = method.pretrain_server(state.server, self.federation.public, seed)
+            return state
+        state.unpack(*saved, model.device)
+        return state

@@ -1,0 +1,156 @@
+"""Scoring within a run: who is scored, in which chunks, and what is recorded of it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedflow.methods.base import Clustered, Dissimilarity
+from fedflow.metrics.clustering import agreement
+from fedflow.metrics.distribution import summarise
+from fedflow.seeding import generator
+from fedflow.simulation.evaluation import EvaluationShard, Scores, evaluate_shard, merged
+from fedflow.simulation.outcome import PERSONAL_BYTES, PERSONAL_CLIENTS, RoundReport
+from fedflow.simulation.run import Run
+
+PERSONAL_EVAL_CHUNK = 1 << 26  # values of personal models that are evaluated at once: 256 MiB
+
+
+class Scoring:
+    """The scores of one run's clients."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.method = run, run.job.method
+
+    @cached_property
+    def scored(self) -> Sequence[int]:
+        """The clients that are scored: all, or a sample that is the same for all methods."""
+        size, clients = self.run.settings.evaluate_clients, self.run.clients
+        if size is None or size >= clients:
+            return range(clients)
+        rng = generator(self.run.job.seed, "evaluated clients")
+        return sorted(rng.choice(clients, size=size, replace=False).tolist())
+
+    def evaluate(self, report: RoundReport) -> None:
+        """Put the scores after this round, and the clusters found, into its report."""
+        personal = self.method.serves == "personal"  # N models on the complete test set: only at the end
+        title = f"round {report.round} · evaluate"
+        scores = self.scores(title, report.round, self.scored, full=not personal)
+        local, known = summarise(scores.local_accuracy), self.run.state.assignment
+        measured: dict[str, float | None] = {
+            "local_accuracy": local["mean"],
+            "local_std": local["std"],
+            "local_worst10": local["worst10"],
+            "global_accuracy": mean_or_none(scores.global_accuracy),
+            "clusters": len(np.unique(scores.cluster)),
+        }
+        if isinstance(self.method, Clustered):
+            measured |= self.agreement(scores)
+            changed = not np.array_equal(scores.cluster, known[scores.clients])
+            known[scores.clients] = scores.cluster
+            report.assignment = known.tolist() if changed else None
+        known[scores.clients] = scores.cluster
+        report.values |= {
+            name: value for name, value in measured.items() if value is not None and not np.isnan(value)
+        }
+
+    def final(self) -> Scores:
+        """Scores after the last round, with the vectors behind them."""
+        settings = self.run.settings
+        return self.scores(
+            "final evaluation", settings.rounds, self.scored,
+            full=True, tune=settings.fine_tune, trained=settings.keep_trained, models=True,
+        )  # fmt: skip
+
+    def scores(self, title: str, after: int, clients: Sequence[int], **what: Any) -> Scores:
+        """Scores after round ``after``: with the models and the learning rate of the next one."""
+        run, method, names = self.run, self.method, self._served_with()
+        names += ["trained"] if what.get("trained") else []
+        now = run.round(after + 1, "served")
+        send = partial(method.broadcast_for_evaluation, now, run.state.server)
+        # Where all are served one model, one of them is asked for it.
+        asked = None if names or method.serves != "global" else 1
+        # Personal models need not be in memory all at once.
+        own = bool(names) or method.serves == "personal"
+        size = max(1, PERSONAL_EVAL_CHUNK // run.federation.model.size) if own else len(clients)
+        workers, parts = run.executor.workers, list[Scores]()
+        for start in range(0, len(clients), size):
+            chunk = list(clients[start : start + size])
+            what["models"] = what.get("models", False) and (not own or start < self._recorded)
+            shares = [chunk[i::workers] for i in range(min(workers, len(chunk)))]
+            sent = [run.messages(share[:asked], send, names, method.newcomer) for share in shares]
+            shards = [
+                EvaluationShard(now.t, share, *messages, phase=method.phase(now), **what)
+                for share, messages in zip(shares, sent)
+            ]
+            parts += run.executor.map(evaluate_shard, run.job, shards, title)
+        return merged(parts)
+
+    def served_models(self, scores: Scores) -> dict[int, Tensor]:
+        """The served vectors [D] by cluster number, or by client; {0: w} if one serves all."""
+        owner = {
+            "global": np.zeros(len(scores.clients), dtype=int),
+            "cluster": scores.cluster,
+            "personal": np.array(scores.clients),
+        }
+        served = zip(owner[self.method.serves].tolist(), scores.model.tolist())
+        models = {i: scores.models[at] for i, at in served if at >= 0}
+        if self.method.serves != "personal":
+            return models
+        return {i: models[i] for i in sorted(models)[: self._recorded]}
+
+    def agreement(self, scores: Scores) -> dict[str, float | None]:
+        """How well the clusters match planted groups or common labels."""
+        groups, labels = (a if a is None else a[scores.clients] for a in (self.run.groups, self._labels))
+        return agreement(scores.cluster, groups, labels)
+
+    @property
+    def stable_cluster_ids(self) -> bool:
+        return not isinstance(self.method, Clustered) or self.method.stable_cluster_ids
+
+    def dissimilarity(self) -> Dissimilarity | None:
+        """The method's matrix of client dissimilarities, restricted to clients that take part."""
+        method = self.method
+        found = method.dissimilarity(self.run.state.server) if isinstance(method, Clustered) else None
+        if found is None:
+            return None
+        own = [i for i, k in enumerate(found.clients) if k < self.run.clients]
+        matrix = found.matrix[np.ix_(own, own)].astype(np.float64)
+        if not np.isfinite(matrix).all():  # of models that diverged
+            return None
+        matrix = (matrix + matrix.T) / 2
+        np.fill_diagonal(matrix, 0)
+        return replace(found, matrix=matrix, clients=[found.clients[i] for i in own])
+
+    @cached_property
+    def _labels(self) -> np.ndarray | None:
+        """Which client has which label [N, C], bool; None where targets are not one label each."""
+        federation, sizes = self.run.federation, self.run.sizes
+        labels = federation.train.y.cpu().numpy()
+        if labels.ndim != 1 or labels.dtype.kind == "f":
+            return None
+        own = np.zeros((self.run.clients, labels.max() + 1), dtype=np.bool_)
+        samples = federation.partition.indices[: sizes.sum()]
+        own[np.repeat(np.arange(self.run.clients), sizes), labels[samples]] = True
+        return own
+
+    def _served_with(self) -> list[str]:
+        """The kept vectors that clients are served with: the others need not travel to be scored."""
+        if self.method.serves_with is not None:
+            return list(self.method.serves_with)
+        return self.run.state.own_vectors if self.method.serves == "personal" else []
+
+    @property
+    def _recorded(self) -> int:
+        """How many personal models the outcome holds at most."""
+        model = self.run.federation.model
+        return max(1, min(PERSONAL_CLIENTS, PERSONAL_BYTES // (model.size * model.dtype.itemsize)))
+
+
+def mean_or_none(values: np.ndarray) -> float | None:
+    """Mean over what was measured; None if nothing was, or where a diverged model makes it infinite."""
+    measured = values[~np.isnan(values)]
+    return float(measured.mean()) if len(measured) and np.isfinite(measured.mean()) else None

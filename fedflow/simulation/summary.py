@@ -1,0 +1,67 @@
+"""What a run comes to: the metrics of its end, and summaries of what clients report."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedflow.metrics.distribution import summarise
+from fedflow.simulation.evaluation import Scores
+from fedflow.simulation.job import ClientResult
+from fedflow.simulation.run import Run
+from fedflow.simulation.scoring import Scoring, mean_or_none
+
+
+def summarised(sent: Sequence[ClientResult]) -> dict[str, float]:
+    """Mean, least and largest of every scalar that clients of a round report."""
+    values: dict[str, float] = {}
+    for name in sorted({name for result in sent for name in result.reported}):
+        own = np.array([result.reported[name] for result in sent if name in result.reported])
+        found = {"mean": own.mean(), "min": own.min(), "max": own.max()}
+        values |= {f"client/{name}/{what}": float(value) for what, value in found.items()}
+    return values
+
+
+def final_metrics(run: Run, scoring: Scoring, scores: Scores, newcomers: Scores | None) -> dict[str, Any]:
+    """The metrics of a finished run; None for what was not measured."""
+    settings, history = run.settings, run.state.history
+    last = history[-1].values
+    local = {
+        name: None if np.isnan(value) else value
+        for name, value in summarise(scores.local_accuracy, scores.test_samples).items()
+    }
+    target = settings.target_accuracy
+    reached = next(
+        (r for r in history if target is not None and r.values.get("local_accuracy", -1) >= target), None
+    )
+    metrics: dict[str, Any] = {
+        "rounds": history[-1].round,
+        "clients": run.clients,
+        "participation": settings.participation,
+        "parameters": run.federation.model.size,
+        "global_accuracy": mean_or_none(scores.global_accuracy),
+        "local_accuracy": local["mean"],
+        "tuned_accuracy": mean_or_none(scores.tuned_accuracy),
+        "local_final_accuracy": mean_or_none(scores.trained_accuracy),
+        **{f"local_{name}": value for name, value in local.items() if name != "mean"},
+        "loss": mean_or_none(scores.local_loss),
+        "bytes_down": last["bytes_down"],
+        "bytes_up": last["bytes_up"],
+        **{f"introduction_bytes_{way}": count for way, count in (run.state.onboarded or {}).items()},
+        "target_accuracy": target,
+        "rounds_to_target": reached.round if reached else None,
+        "bytes_to_target": reached.values["bytes_down"] + reached.values["bytes_up"] if reached else None,
+        "clock": last["clock"],
+        "clock_to_target": reached.values["clock"] if reached else None,
+        "clusters": len(np.unique(scores.cluster)),
+        **scoring.agreement(scores),
+        "failed_clients": sum(len(r.failed) for r in history),
+        **{name: value for name, value in last.items() if "/" in name},
+    }
+    if newcomers is not None:
+        metrics["newcomers"] = len(newcomers.clients)
+        metrics["newcomer_accuracy"] = mean_or_none(newcomers.local_accuracy)
+        metrics["newcomer_tuned_accuracy"] = mean_or_none(newcomers.tuned_accuracy)
+    if len(scores.clients) < run.clients:
+        metrics["evaluated_clients"] = len(scores.clients)
+    return metrics
