@@ -69,7 +69,9 @@ class Run:
         executor: Executor | None = None,
         checkpoints: Path | None = None,
     ) -> None:
-        self.job = replace(job, keep_trained=settings.keep_trained, timing=settings.timing)
+        self.job = replace(
+            job, rounds=settings.rounds, keep_trained=settings.keep_trained, timing=settings.timing
+        )
         self.settings = settings
         self.executor: Executor = executor or Inline()
         self.federation = job.federation.open()

@@ -46,8 +46,8 @@ from torch import Tensor
 
 from fedflow.data import Examples
 from fedflow.errors import BadInput
-from fedflow.heterogeneity.encoder import ENCODERS, autoencoder, embed, fine_tune, pixels, pretrain
 from fedflow.local.client import Client, Update
+from fedflow.local.encoder import ENCODERS, autoencoder, embed, fine_tune, pixels, pretrain
 from fedflow.local.labels import label_shares
 from fedflow.methods.base import Cohort, Message, Pretrained, Round, ServerData
 from fedflow.methods.clustered._related import Related, RelatedState

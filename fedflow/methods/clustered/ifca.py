@@ -24,7 +24,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedflow.local.client import Batch, Client, Update
+from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
 from fedflow.methods.base import Cohort, Diagnostics, Passes, Round
 from fedflow.methods.clustered._multi_model import (
     PRETRAINING,

@@ -32,8 +32,8 @@ from torch import Tensor
 from fedflow.data import Examples
 from fedflow.errors import BadInput
 from fedflow.heterogeneity import signature
-from fedflow.heterogeneity.encoder import pixels
 from fedflow.local.client import Client
+from fedflow.local.encoder import pixels
 from fedflow.methods.base import Message, Pretrained, Round, ServerData
 from fedflow.methods.clustered._related import Related, RelatedState
 from fedflow.methods.registry import register

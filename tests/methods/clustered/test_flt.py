@@ -21,8 +21,8 @@ from fedflow.config import load_params
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import Experiment
-from fedflow.heterogeneity.encoder import autoencoder, embed, fine_tune, pretrain
 from fedflow.heterogeneity.relatedness import signature
+from fedflow.local.encoder import autoencoder, embed, fine_tune, pretrain
 from fedflow.methods import build_method
 from fedflow.methods.clustered.pca_km_hc import components
 from fedflow.models import build
