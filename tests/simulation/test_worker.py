@@ -51,12 +51,12 @@ def test_out_of_memory_halves_the_cohort_and_changes_no_result(
         torch.testing.assert_close(halved.state()[name], w, rtol=0, atol=1e-5)
 
 
-def test_a_fallback_to_the_loop_is_told_once(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fallback_to_the_loop_warns_once(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "WARNED_METHODS", set())
     monkeypatch.setattr(worker, "train_cohort", Spy(room=0))
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(UserWarning) as warned:
         fallen = run("fedavg", federation, cohort="vmap", rounds=2)
-    assert [str(warning.message) for warning in told] == [
+    assert [str(warning.message) for warning in warned] == [
         "fedavg: clients train one by one, because vmap failed "
         "(OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB)"
     ]
