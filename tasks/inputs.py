@@ -8,9 +8,8 @@ from fedflow.stages.prepare import prepare_dataset
 
 # Retried once: it may download.
 prepare_data = task(
-    prepare_dataset,
-    name="prepare", task_run_name="prepare {name}", retries=1, retry_delay_seconds=5, cache_policy=NO_CACHE,
-)  # fmt: skip
-make_partition = task(
-    prepare_partition, name="partition", task_run_name="partition {name}", cache_policy=NO_CACHE,
-)  # fmt: skip
+    name="prepare", task_run_name="prepare {name}", retries=1, retry_delay_seconds=5, cache_policy=NO_CACHE
+)(prepare_dataset)
+make_partition = task(name="partition", task_run_name="partition {name}", cache_policy=NO_CACHE)(
+    prepare_partition
+)

@@ -112,12 +112,12 @@ def tune(
     print_table("", ("method", "settings", "mean", "std over clients", "chosen"), rows)
 
 
-def start(params: "Params", name: str, inline: Callable[[], T], **parameters: Any) -> T:
-    """Call ``inline`` if that is ``engine.executor``, else the flow ``name`` on the shared Prefect server."""
+def start(params: "Params", flow: str, inline: Callable[[], T], /, **parameters: Any) -> T:
+    """Call ``inline`` if ``engine.executor`` is inline, else this flow on the shared Prefect server."""
     if params.engine.executor == "inline":
         return inline()
     with _flow("server")():
-        return _flow(name)(**parameters)
+        return _flow(flow)(**parameters)
 
 
 def _flow(name: str) -> Callable[..., Any]:
