@@ -24,6 +24,7 @@ from fedflow.identity import code_digest
 from fedflow.local.expert import expert_losses
 from fedflow.local.training import LocalTraining
 from fedflow.methods.base import ServerData, server_data
+from fedflow.metrics.table import completed
 from fedflow.models import ARCHITECTURES, build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, PartitionParams, Samples, load_partition, make_partition
@@ -291,6 +292,7 @@ def perform(
                 for tell in listeners:
                     tell(report, run.rounds)
             outcome = simulation.outcome()
+            outcome.metrics = completed(outcome.metrics, rounds[-1].values)
             params = {"settings": experiment.settings, "seed": experiment.seed, **experiment.effective}
             write_results(folder, facts, params, rounds, outcome, partition.sizes, partition.groups)
             groups = None if simulation.groups is None else simulation.groups.tolist()
