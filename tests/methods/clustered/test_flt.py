@@ -20,7 +20,7 @@ from support import Ran, Workers, follow, images, late, prepare_run, quadratics,
 from fedflow.config import load_params
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
-from fedflow.experiment import Experiment, prepare_dataset, prepare_partition
+from fedflow.experiment import Experiment
 from fedflow.heterogeneity.relatedness import signature
 from fedflow.local.encoder import autoencoder, embed, fine_tune, pretrain
 from fedflow.methods import build_method
@@ -32,6 +32,8 @@ from fedflow.results import write_results
 from fedflow.seeding import generator
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.loop import Simulation
+from fedflow.stages.partition import prepare_partition
+from fedflow.stages.prepare import prepare_dataset
 
 JUMP = {"epochs": 1, "lr": 1}
 SGD = {"epochs": 1, "batch_size": 8, "lr": 0.1}
