@@ -1,7 +1,7 @@
 """Variants: the runs of a method on a partition that have the same settings and the same data.
 
-Only runs of one variant are averaged, over their seeds. The variant that params.yaml gave (it is in the
-folder ``<seed>``) has the name of the method; the others are named after what differs from it.
+Only runs of one variant are averaged, over their seeds. The variant that params.yaml defines (its folder
+is ``<seed>``) has the name of the method; the others are named after their differences from it.
 """
 
 import json
@@ -17,11 +17,11 @@ from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.settings import Settings, explain
 from fedflow.simulation.run import RunSettings
 
-if TYPE_CHECKING:  # it names the runs that it has read
+if TYPE_CHECKING:  # which imports this module
     from fedflow.report.collect import Run
 
-PLAIN = ("method", "training", "run")  # sections whose fields are known without them
-LENGTH, DIGITS = 20, 4  # letters of the differences in a label, of them those of a digest
+PLAIN = ("method", "training", "run")  # sections left out of the names of their fields
+LENGTH, DIGITS = 20, 4  # letters of the differences in a label, and of the digest among them
 HASHES = ("data_hash", "partition_hash")
 
 
@@ -66,7 +66,7 @@ def _name(run: "Run", base: "Run") -> "Run":
 
 
 def _shortened(words: Sequence[str], settings: str) -> str:
-    """As many of the differences as fit, then the digest of all settings."""
+    """The differences that fit, then the digest of all settings."""
     whole = ", ".join(words)
     if len(whole) <= LENGTH:
         return whole
@@ -79,7 +79,7 @@ def _shortened(words: Sequence[str], settings: str) -> str:
 
 
 def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by dotted name; what ``parameters`` holds counts as one level up."""
+    """Settings by dotted name; the entries of ``parameters`` are moved one level up."""
     found: dict[str, Any] = {}
     for name, value in params.items():
         if isinstance(value, Mapping):
@@ -90,7 +90,7 @@ def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def text(value: Any) -> str:
-    """A value as YAML would have it in one line."""
+    """A value as YAML writes it in one line."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -106,7 +106,7 @@ def spoken(name: str) -> str:
 
 
 def settings_table(runs: "Iterable[Run]") -> list[dict[str, str]]:
-    """A row per variant: which settings differ from the defaults, and all the others."""
+    """A row per variant: the settings that differ from the defaults, and the others."""
     rows = []
     for variant in {run.variant: run for run in runs}.values():
         params, usual = flat(variant.params), flat(defaults(variant.params))

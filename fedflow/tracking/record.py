@@ -1,7 +1,7 @@
 """One run in MLflow: parameters, data, metrics by round, clusters, results and models.
 
 Everything goes through a client of one store; MLflow's global "active run" is never used. A run has
-one writer, its metrics go in batches, and an unfinished run of the same experiment is taken up again.
+one writer, its metrics go in batches, and an unfinished run of the same experiment is resumed.
 """
 
 import contextlib
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
     from fedflow.simulation.outcome import Outcome, RoundReport
 
-FLUSH_ROUNDS, FLUSH_SECONDS = 10, 5.0  # metrics are sent when so many rounds or seconds have passed
+FLUSH_ROUNDS, FLUSH_SECONDS = 10, 5.0  # rounds or seconds after which metrics are sent
 SYSTEM_INTERVAL = 10.0  # seconds between system metrics
 BATCH = 100  # parameters or tags in one request
 PARAM_LENGTH, TAG_LENGTH, DIGEST_LENGTH = 6000, 5000, 36  # MLflow's limits
-ALWAYS = "bytes_down"  # a metric of every round: tells which rounds MLflow has
+ALWAYS = "bytes_down"  # measured in every round: shows which rounds MLflow has
 
 
 def open_run(
@@ -62,8 +62,8 @@ def open_run(
     that groups this one, ``key`` the fingerprint of what is computed. ``params`` may be nested; their
     names are joined with dots. ``datasets`` have ``name``, ``digest``, ``source``, ``context`` and
     may have ``schema`` and ``profile`` (JSON-like). The SHA-256 of ``params_file`` becomes a tag.
-    With ``resumes`` the last run of the key is taken up even if it is finished: a checkpoint that is still
-    there says that it was cut off after that.
+    With ``resumes`` the last run of the key is resumed even if it is finished: a checkpoint still exists, so
+    it was interrupted after that.
     Raises `FedflowError` when the store fails, or while another process records the same run.
     """
     store = open_store(root)
@@ -133,7 +133,7 @@ class RunRecord:
             self.fail(reason, status="KILLED" if interrupted else "FAILED")
 
     def round(self, report: "RoundReport") -> None:
-        """Take note of a round; metrics are sent every few rounds or seconds."""
+        """Record a round; metrics are sent every few rounds or seconds."""
         if report.assignment is not None:
             self._assignments[report.round] = report.assignment
         if report.failed:
@@ -144,7 +144,7 @@ class RunRecord:
             self.flush()
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send the waiting metrics."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
@@ -174,7 +174,7 @@ class RunRecord:
         """Log the end of the run and close it as finished.
 
         ``folder`` is the results folder: all its files go under ``results/``, and ``clients.parquet``
-        also as a table. ``card`` tells how to rebuild the models; without it none are logged.
+        also as a table. ``card`` says how to rebuild the models; without it none are logged.
         ``groups`` [N] are the planted groups, for the pictures of clusters.
         """
         self.flush()
@@ -210,7 +210,7 @@ class RunRecord:
         datasets: Sequence[Mapping[str, Any]],
         resumed: bool,
     ) -> None:
-        """Log what is known at the start; of a resumed run, only what it lacks."""
+        """Log what is known at the start; for a resumed run, only what is missing."""
         from mlflow.entities import Dataset as Entity
         from mlflow.entities import DatasetInput, Param, RunTag
         from mlflow.entities.input_tag import InputTag
@@ -273,7 +273,7 @@ class RunRecord:
         self._monitor.start()
 
     def _log_final(self, metrics: Mapping[str, Any], rounds: int) -> None:
-        """The final numbers at the last step, but for those that this step has already."""
+        """The final numbers at the last step, except those that this step already has."""
         from mlflow.entities import Metric
 
         had = self.api.get_run(self.run_id).data.metrics
@@ -284,7 +284,7 @@ class RunRecord:
             self.api.log_batch(self.run_id, metrics=new)
 
     def _log_clusters(self, outcome: "Outcome", rounds: int, groups: Sequence[int] | None) -> None:
-        """Pictures of who was in which cluster and why, where clients have clusters."""
+        """Pictures of the clusters over rounds and of the dissimilarities, if clients have clusters."""
         if not self._assignments:
             return
         from fedflow.pictures.clusters import Grouping, draw_clusters  # imports matplotlib, which is slow
@@ -339,7 +339,7 @@ def _experiment(api: "MlflowClient", store: Store, name: str) -> str:
 
 
 def _parent(api: "MlflowClient", experiment: str, sweep: str) -> str:
-    """The parent run of a sweep, running; made if need be."""
+    """The parent run of a sweep, running; created if it does not exist."""
     found = api.search_runs([experiment], f"tags.`fedflow.sweep` = {_quoted(sweep)}", max_results=1)
     if found:
         api.update_run(found[0].info.run_id, status="RUNNING")
@@ -348,7 +348,7 @@ def _parent(api: "MlflowClient", experiment: str, sweep: str) -> str:
 
 
 def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
-    """End a sweep with its last running child; a child that starts later opens it again."""
+    """End a sweep with its last running child; a child that starts later reopens it."""
     running = f"tags.`mlflow.parentRunId` = '{parent}' and attributes.status = 'RUNNING'"
     if not api.search_runs([experiment], running, max_results=1):
         api.set_terminated(parent)
@@ -417,7 +417,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _quoted(text: str) -> str:
-    """Text for MLflow's filters, which know no escapes."""
+    """Text for MLflow's filters, which have no escape characters."""
     return f'"{text}"' if "'" in text else f"'{text}'"
 
 
