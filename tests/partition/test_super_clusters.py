@@ -1,9 +1,7 @@
 """Super clusters: the published sets and client counts, SC-NIID and SC-Dir in them, and their controls."""
 
 import io
-import os
 import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from fedflow.data import data_root
 from fedflow.errors import BadInput
 from fedflow.partition import PartitionParams, Samples, Split
 from fedflow.partition.label_skew import LabelSkew
 from fedflow.partition.super_clusters import PUBLISHED, SuperClusters, damped, proportional, settle
 
-ROOT = Path(os.environ.get("FEDFLOW_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
+ROOT = data_root()
 CIFAR10, CIFAR100 = np.repeat(np.arange(10), 5000), np.repeat(np.arange(100), 500)
 STL10 = np.repeat(np.arange(10), 500)
 SIZES = {name: [len(classes) for classes in clusters] for name, clusters in PUBLISHED.items()}
