@@ -64,13 +64,9 @@ def test_damped_allocation_has_the_worked_numbers(sizes, clients, expected):
 
 @pytest.mark.parametrize(
     ("samples", "clients", "expected"),
-    [
-        ([20_000, 30_000], 100, [40, 60]),
-        ([2000, 3500, 39_500, 3000, 2000], 100, [4, 7, 79, 6, 4]),
-        ([1, 1, 1000], 10, [1, 1, 8]),  # nobody is left without
-        ([50, 50], 7, [4, 3]),
-    ],
-)
+    [([20_000, 30_000], 100, [40, 60]), ([2000, 3500, 39_500, 3000, 2000], 100, [4, 7, 79, 6, 4]),
+     ([1, 1, 1000], 10, [1, 1, 8]), ([50, 50], 7, [4, 3])],
+)  # fmt: skip
 def test_proportional_allocation_follows_the_samples(samples, clients, expected):
     assert proportional(samples, clients).tolist() == expected
 
