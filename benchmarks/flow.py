@@ -44,7 +44,9 @@ def prepared() -> Iterator["Experiment"]:
         import torch
 
         from fedflow.config import load_params
-        from fedflow.experiment import Experiment, prepare_dataset, prepare_partition
+        from fedflow.experiment import Experiment
+        from fedflow.stages.partition import prepare_partition
+        from fedflow.stages.prepare import prepare_dataset
         from flows.server import prefect_api, stop
 
         torch.set_num_threads(1)

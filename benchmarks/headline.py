@@ -27,6 +27,7 @@ from fedflow.seeding import generator
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
+from fedflow.simulation.outcome import RoundReport
 from fedflow.simulation.run import RunSettings
 
 CLIENTS, COHORT, ROUNDS, EVALUATE_EVERY = 1000, 50, 1500, 10
@@ -70,7 +71,7 @@ def measure(
 
 
 def _told(
-    done: list[Round], warm: list[Round], total: float, samples: int, parameters: int, real: bool
+    done: list[RoundReport], warm: list[RoundReport], total: float, samples: int, parameters: int, real: bool
 ) -> dict[str, Any]:
     accuracies = [r.values["global_accuracy"] for r in warm if "global_accuracy" in r.values]
     evaluated = [r.seconds for r in warm if "global_accuracy" in r.values]

@@ -1,12 +1,14 @@
-"""``params.yaml``: every knob of every stage, checked by one schema. Only this file reads it."""
+"""``params.yaml``: every setting of every stage, checked by one schema. Only this file reads it."""
 
 import contextlib
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import yaml
 
@@ -22,6 +24,8 @@ from fedflow.partition import PartitionParams
 from fedflow.settings import Settings, option
 from fedflow.simulation.run import RunSettings
 from fedflow.tuning import Tuning
+
+T = TypeVar("T")
 
 PARAMS = Path("params.yaml")
 CLUSTERS = ("dask", "ray")
@@ -44,7 +48,7 @@ class EngineSettings(Settings):
         "auto", "clients one by one or all at once; auto = vmap on a GPU", choices=("auto", "loop", "vmap")
     )
     width: int | None = option(
-        None, "clients per vmapped call; nothing = as many as a GPU has memory for, 32 on a CPU", ge=1
+        None, "clients per vmapped call; null = as many as a GPU has memory for, 32 on a CPU", ge=1
     )
     convolution: str = option(
         "matmul", "how a vmapped cohort convolves: as matrix products, or in one grouped convolution",
@@ -56,20 +60,25 @@ class EngineSettings(Settings):
         choices=("auto", "always", "never"),
     )
     address: str | None = option(
-        None, "address of a running Dask or Ray cluster (docs/clusters.md); nothing = start a local one"
+        None, "address of a running Dask or Ray cluster (docs/clusters.md); null = start a local one"
     )
 
     def validate(self) -> None:
         if self.address is not None and self.executor not in CLUSTERS:
-            raise BadInput("engine.address", self.address, "nothing, unless executor is dask or ray")
+            raise BadInput("engine.address", self.address, "null, unless executor is dask or ray")
 
 
 class ModelParams(Settings):
-    """The network for one dataset."""
+    """The network for one data set."""
 
     section = "models"
     name: str = option(doc="architecture")
     options: dict = option(factory=dict, doc="options of the architecture")
+
+    @classmethod
+    def parse(cls, values: Any, section: str | None = None) -> Self:
+        """Build from a mapping of ``params.yaml``, or from the name of an architecture alone."""
+        return super().parse({"name": values} if isinstance(values, str) else values, section)
 
     def validate(self) -> None:
         if self.name not in ARCHITECTURES:
@@ -80,6 +89,33 @@ class ModelParams(Settings):
         for name, value in self.options.items():
             if isinstance(value, list) and any(isinstance(width, int) and width < 1 for width in value):
                 raise BadInput(f"models.options.{name}", value, "a list, each item a whole number >= 1")
+
+
+class MethodParams(Settings):
+    """What one method changes: its hyper-parameters, and fields of the shared local training."""
+
+    section = "methods"
+    plural = "methods"
+    parameters: dict = option(factory=dict, doc="hyper-parameters that differ from the defaults")
+    training: dict = option(factory=dict, doc="fields of `training` that differ for this method")
+
+    @classmethod
+    def parse(cls, values: Any, section: str | None = None) -> Self:
+        """Build from the flat mapping of ``params.yaml``; names and values are checked by `Params.method`."""
+        flat = {} if values is None else values
+        training = flat.get("training", {}) if isinstance(flat, Mapping) else None
+        if not isinstance(training, Mapping):
+            accepted = "a mapping of hyper-parameters, and `training:` with a mapping"
+            raise BadInput(section or cls.section, values, accepted)
+        own = {name: value for name, value in flat.items() if name != "training"}
+        return super().parse({"parameters": own, "training": training}, section)
+
+    def changed(self, changes: Mapping[str, Any], section: str) -> Self:
+        """A copy with other values by name, such as ``training.lr``."""
+        values = deepcopy({**self.parameters, "training": self.training})
+        for name, value in changes.items():
+            put(values, name.split("."), value)
+        return self.parse(values, section)
 
 
 class Grid(Settings):
@@ -98,72 +134,84 @@ class Grid(Settings):
 
 
 class Params(Settings):
-    """The whole of ``params.yaml``."""
+    """The whole of ``params.yaml``, parsed once; `replace` changes it afterwards."""
 
-    plain: ClassVar["Params | None"] = None  # what the file gives without overrides: `load_params` sets it
-    data: dict[str, Any] = option(doc="dataset name -> source and preparation")
-    models: dict[str, Any] = option(doc="dataset name -> network")
-    partitions: dict[str, Any] = option(doc="partition name -> dataset, scheme, clients")
+    plain: ClassVar["Params | None"] = None  # what the file gives without changes: `load_params` sets both
+    changes: ClassVar[tuple[str, ...]] = ()  # what was changed, as text: what Prefect records
+    data: dict[str, DatasetParams] = option(doc="data set name -> source and preparation")
+    models: dict[str, ModelParams] = option(doc="data set name -> network")
+    partitions: dict[str, PartitionParams] = option(doc="partition name -> data set, scheme, clients")
     training: LocalTraining = option(factory=LocalTraining, doc="local SGD, the same for all methods")
     run: RunSettings = option(factory=RunSettings, doc="rounds, participation, evaluation")
-    methods: dict[str, Any] = option(
+    methods: dict[str, MethodParams] = option(
         factory=dict, doc="method name -> hyper-parameters, and training: what differs"
     )
     tuning: Tuning = option(factory=Tuning, doc="what `fedflow tune` tries on held-out training data")
-    tuned: dict[str, Any] = option(
+    tuned: dict[str, dict[str, MethodParams] | None] = option(
         factory=dict, doc="partition -> method -> settings that `fedflow tune` chose; they win over methods"
     )
     grid: Grid = option(doc="what to run")
     engine: EngineSettings = option(factory=EngineSettings, doc="executor, workers, device")
 
-    def _remember(self, unchanged: Mapping[str, Any]) -> Self:
-        """Set ``plain``, unless the file needs the overrides to be valid."""
-        with contextlib.suppress(BadInput):
-            object.__setattr__(self, "plain", Params.parse(unchanged))
+    def remember(self, plain: "Params | None", changes: Sequence[str]) -> Self:
+        """Set ``plain`` and ``changes``."""
+        object.__setattr__(self, "plain", plain)
+        object.__setattr__(self, "changes", tuple(changes))
         return self
 
+    def replace(self, *changes: str, **sections: Any) -> Self:
+        """A copy with other sections; ``changes`` say in words what differs. Raises `BadInput`."""
+        return replace(self, **sections).remember(self.plain, (*self.changes, *changes))
+
     def dataset(self, name: str) -> DatasetParams:
-        """How to prepare the named dataset."""
-        return DatasetParams.parse(_entry("data", self.data, name), section=f"data.{name}")
+        """How to prepare the named data set."""
+        return _entry("data", self.data, name)
 
     def model(self, dataset: str) -> ModelParams:
-        """The network for the named dataset."""
+        """The network for the named data set."""
         if dataset not in self.models:
             known = f"a network for this dataset: one of {', '.join(sorted(ARCHITECTURES))}"
             raise BadInput(f"models.{dataset}", None, known)
-        entry = self.models[dataset]
-        return ModelParams.parse(
-            {"name": entry} if isinstance(entry, str) else entry, section=f"models.{dataset}"
-        )
+        return self.models[dataset]
 
     def partition(self, name: str) -> PartitionParams:
         """How to make the named partition."""
-        return PartitionParams.parse(
-            _entry("partitions", self.partitions, name), section=f"partitions.{name}"
-        )
+        return _entry("partitions", self.partitions, name)
 
     def method(self, name: str, partition: str | None = None) -> tuple[Method, LocalTraining]:
         """The named method, and its local training: the shared settings with its own changes.
 
         With ``partition``, what was tuned for the two of them comes on top.
         """
+        tuned = name in (self.tuned.get(partition or "") or {})
+        key = name, partition if tuned else None
+        if key not in self._built:
+            self._built[key] = self._build(*key)
+        return self._built[key]
+
+    @cached_property
+    def _built(self) -> dict[tuple[str, str | None], tuple[Method, LocalTraining]]:
+        """Methods that were asked for, by name and by the partition that they are tuned for."""
+        return {}
+
+    def _build(self, name: str, partition: str | None) -> tuple[Method, LocalTraining]:
         if name not in METHODS:
             raise unknown_name("method.name", name, METHODS)
-        places = {f"methods.{name}": self.methods.get(name) or {}}
-        if partition is not None and name in (tuned := self.tuned.get(partition) or {}):
-            places[f"tuned.{partition}.{name}"] = tuned[name]
-        own: dict[str, Any] = {}
-        training = self.training
-        for section, entry in places.items():
-            changes = entry.get("training", {}) if isinstance(entry, dict) else {}
-            if not isinstance(entry, dict) or not isinstance(changes, dict):
-                raise BadInput(
-                    section, entry, "a mapping of hyper-parameters, and `training:` with a mapping"
-                )
-            training = LocalTraining.parse(training.as_dict() | changes, section=f"{section}.training")
-            own |= {field: value for field, value in entry.items() if field != "training"}
-            method = METHODS[name].parse(own, section=section)
-        return method, training
+        if partition is None:
+            section, entry, training = (
+                f"methods.{name}",
+                self.methods.get(name, MethodParams()),
+                self.training,
+            )
+            own = entry.parameters
+        else:
+            section, entry = f"tuned.{partition}.{name}", (self.tuned[partition] or {})[name]
+            training = self.method(name)[1]
+            own = self.methods.get(name, MethodParams()).parameters | entry.parameters
+        if entry.training:
+            changed = training.as_dict() | entry.training
+            training = LocalTraining.parse(changed, section=f"{section}.training")
+        return METHODS[name].parse(own, section=section), training
 
     def public(self, method: str, partition: str) -> str | None:
         """The data set that the server of this method holds, if the method names one."""
@@ -173,16 +221,11 @@ class Params(Settings):
         for section in ("data", "partitions"):
             for name in getattr(self, section):
                 check_name(section, name)
-        for name in self.data:
-            self.dataset(name)
-        for name in self.models:
-            self.model(name)
-        for name in self.partitions:
-            partition = self.partition(name)
+        for name, partition in self.partitions.items():
             if partition.dataset not in self.data:
                 raise unknown_name(f"partitions.{name}.dataset", partition.dataset, self.data)
             self.model(partition.dataset)
-        for name in {*self.methods, *self.grid.methods}:
+        for name in (*self.methods, *self.grid.methods):
             self.method(name)
         for name in self.tuning.methods:
             if name not in METHODS:
@@ -190,12 +233,10 @@ class Params(Settings):
         for name, entry in self.tuned.items():
             if name not in self.partitions:
                 raise unknown_name(f"tuned.{name}", name, self.partitions)
-            if not isinstance(entry, dict | None):
-                raise BadInput(f"tuned.{name}", entry, "a mapping of methods to their settings")
             for method in entry or {}:
                 self.method(method, name)
         for name in self.grid.datasets:
-            _entry("data", self.data, name)
+            self.dataset(name)
         for name in self.grid.partitions:
             uses: list[tuple[str | None, str]] = [(self.partition(name).dataset, f"{name} divides")]
             uses += [(self.public(method, name), f"{method} reads") for method in self.grid.methods]
@@ -205,13 +246,27 @@ class Params(Settings):
                     raise BadInput("grid.datasets", self.grid.datasets, accepted)
 
 
-def load_params(path: Path = PARAMS, overrides: Sequence[str] = ()) -> Params:
-    """Read and check ``params.yaml``, after ``overrides`` such as ``method.clusters=4`` or ``run.rounds=5``.
+class Changes(list[str]):
+    """Changes of ``params.yaml`` as text, and the `Params` that they gave.
 
-    What the file gives without them stays known as ``plain``.
+    The parameter ``settings`` of a flow that is called in the same process: Prefect records the text, and
+    `load_params` parses nothing twice.
+    """
+
+    def __init__(self, params: Params) -> None:
+        super().__init__(params.changes)
+        self.params = params
+
+
+def load_params(path: Path = PARAMS, changes: Sequence[str] = ()) -> Params:
+    """Read and check ``params.yaml``, after ``changes`` such as ``methods.ifca.clusters=4``.
+
+    What the file gives without them is known as ``plain``. `Changes` are loaded already.
     Raises `FedflowError` (no such file, not YAML) or `BadInput` (a field that is not accepted).
     """
-    if path.exists() and not path.is_file():  # a pipe would be waited for
+    if isinstance(changes, Changes):
+        return changes.params
+    if path.exists() and not path.is_file():  # reading a pipe would wait for a writer
         raise FedflowError(f"cannot read {path}: not a regular file")
     try:
         values = yaml.load(path.read_text(), UniqueKeys)
@@ -224,14 +279,34 @@ def load_params(path: Path = PARAMS, overrides: Sequence[str] = ()) -> Params:
     if not isinstance(values, dict):
         raise BadInput(str(path), values, "a mapping of sections")
     unchanged = deepcopy(values)
-    for override in overrides:
-        set_value(values, override)
-        _untune(values, override)
-    return Params.parse(values)._remember(unchanged)
+    for change in changes:
+        set_value(values, change)
+        _untune(values, change)
+    params, plain = Params.parse(values), None
+    with contextlib.suppress(BadInput):  # the file may need the changes to be valid
+        plain = Params.parse(_parsed(unchanged, values, params)) if changes else params
+    return params.remember(plain, changes)
+
+
+def _parsed(values: Mapping[str, Any], known: Mapping[str, Any], params: Any) -> dict[str, Any]:
+    """``values``, with those that ``known`` holds too as ``params``, parsed from ``known``, has them."""
+    get = params.get if isinstance(params, Mapping) else partial(getattr, params)
+
+    def one(name: str, value: Any) -> Any:
+        if name not in known:
+            return value
+        if value == known[name]:
+            return get(name)
+        both = (
+            isinstance(value, Mapping) and isinstance(known[name], Mapping) and isinstance(get(name), Mapping)
+        )
+        return _parsed(value, known[name], get(name)) if both else value
+
+    return {name: one(name, value) for name, value in values.items()}
 
 
 class UniqueKeys(yaml.SafeLoader):
-    """YAML in which a key that comes twice in a mapping is an error: the first value would be lost."""
+    """YAML in which a repeated key of a mapping is an error: the first value would be lost."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -249,7 +324,7 @@ class UniqueKeys(yaml.SafeLoader):
 def set_value(values: dict, override: str) -> None:
     """Apply one ``a.b.c=value`` (value in YAML) to nested mappings, in place.
 
-    Names that are there are found with their dots, as in ``partitions.my.part.alpha=1``; new ones with dots
+    Known names are found with their dots, as in ``partitions.my.part.alpha=1``; new ones with dots
     need quotes: ``partitions."my.part"={...}``.
     """
     name, sign, text = override.partition("=")
@@ -259,7 +334,11 @@ def set_value(values: dict, override: str) -> None:
         value = yaml.load(text, UniqueKeys)
     except yaml.YAMLError:
         raise BadInput("--set", override, "a value in YAML after the = sign") from None
-    words = [word.strip('"') for word in re.findall(WORD, name)]
+    put(values, [word.strip('"') for word in re.findall(WORD, name)], value)
+
+
+def put(values: dict, words: Sequence[str], value: Any) -> None:
+    """Set one value of nested mappings, in place; mappings that are missing are added."""
     while words:
         longest = range(len(words), 0, -1)
         known = next((n for n in longest if ".".join(words[:n]) in values), 1)
@@ -289,7 +368,7 @@ def digest(value: Mapping[str, Any]) -> str:
     return hashlib.blake2b(yaml.safe_dump(dict(value), sort_keys=True).encode(), digest_size=6).hexdigest()
 
 
-def _entry(section: str, entries: Mapping[str, Any], name: str) -> Any:
+def _entry(section: str, entries: Mapping[str, T], name: str) -> T:
     if name not in entries:
         raise unknown_name(section, name, entries)
     return entries[name]

@@ -22,11 +22,13 @@ from typing import Any
 from fedflow.config import Params
 from fedflow.data import load_prepared, origin_sums, prepare
 from fedflow.data.prepared import file_sum
-from fedflow.experiment import Experiment, partition_code, perform
+from fedflow.experiment import Experiment
 from fedflow.identity import code_digest
 from fedflow.methods import METHODS
 from fedflow.models import ARCHITECTURES
 from fedflow.report import build_report
+from fedflow.stages.federate import perform
+from fedflow.stages.partition import partition_code
 
 FOLDER = Path("data") / "fingerprints"
 

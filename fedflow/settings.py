@@ -49,20 +49,22 @@ def option(
 class Settings:
     """Base of every settings class: a frozen, keyword-only dataclass whose values are checked.
 
-    ``section`` is the prefix that error messages put before a field's name.
+    ``section`` is the prefix that error messages put before a field's name; ``plural`` is what mappings
+    of such settings are keyed by.
     """
 
     section: ClassVar[str] = ""
+    plural: ClassVar[str] = "names"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
     def __post_init__(self) -> None:
-        hints = _hints(type(self))
+        types_of = hints(type(self))
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             name = f"{self.section}.{field.name}" if self.section else field.name
-            value = check(name, getattr(self, field.name), hints[field.name], field.metadata)
+            value = check(name, getattr(self, field.name), types_of[field.name], field.metadata)
             object.__setattr__(self, field.name, value)
         self.validate()
 
@@ -83,7 +85,7 @@ class Settings:
         for name, field in fields.items():
             required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
             if required and name not in values:
-                raise BadInput(f"{dot}{name}", None, describe(_hints(cls)[name], field.metadata))
+                raise BadInput(f"{dot}{name}", None, describe(hints(cls)[name], field.metadata))
         try:
             return cls(**values)
         except BadInput as error:  # named as this class knows it; say where the user wrote it
@@ -97,7 +99,7 @@ class Settings:
         return dataclasses.asdict(self)  # type: ignore[call-overload]
 
 
-def _hints(cls: type) -> dict[str, Any]:
+def hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
@@ -123,8 +125,12 @@ def check(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
         return origin(check(f"{name}[{i}]", v, item, metadata) for i, v in enumerate(value))
     if dict in (hint, origin):
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise BadInput(name, value, f"{accepted} of names (text) to values")
-        return dict(value)
+            raise BadInput(name, value, accepted if args else f"{accepted} of names (text) to values")
+        return (
+            {key: check(f"{name}.{key}", item, args[1], {}) for key, item in value.items()}
+            if args
+            else dict(value)
+        )
     if isinstance(hint, type) and issubclass(hint, Settings):
         return value if isinstance(value, hint) else hint.parse(value, section=name)
     if hint is float and type(value) in (int, str):
@@ -166,9 +172,11 @@ def describe(hint: Any, metadata: Mapping[str, Any]) -> str:
         return "one of " + ", ".join(map(str, metadata["choices"]))
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join("nothing" if arm is type(None) else describe(arm, metadata) for arm in args)
+        return " or ".join("null" if arm is type(None) else describe(arm, metadata) for arm in args)
     if origin in (tuple, list):
         return f"a list, each item {describe(args[0], metadata) if args else 'any value'}"
+    if origin is dict:
+        return f"a mapping of {getattr(args[1], 'plural', 'names')} to their settings"
     words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", dict: "a mapping"}
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     bounds = " and ".join(f"{signs[op]} {bound:g}" for op, bound in metadata.get("bounds", {}).items())
@@ -187,7 +195,7 @@ def explain(cls: type[Settings]) -> list[dict[str, Any]]:
         rows.append({
             "name": field.name, "symbol": meta.get("symbol", ""),
             "default": "required" if default is dataclasses.MISSING else default,
-            "accepts": describe(_hints(cls)[field.name], meta), "doc": meta.get("doc", ""),
+            "accepts": describe(hints(cls)[field.name], meta), "doc": meta.get("doc", ""),
             "source": meta.get("source", ""), "grid": meta.get("grid", ()),
         })  # fmt: skip
     return rows

@@ -7,8 +7,8 @@ from prefect import flow
 
 from fedflow.arguments import check_arguments
 from fedflow.config import load_params
-from fedflow.experiment import Experiment, perform
-from fedflow.terminal import RoundBar
+from fedflow.experiment import Experiment
+from fedflow.stages.run import run_experiment
 from tasks.inputs import make_partition, prepare_data
 from tasks.progress import PrefectProgress
 from tasks.shards import executor_for
@@ -45,14 +45,9 @@ def federate(
     params = load_params(Path(root) / "params.yaml", settings or [])
     experiment = Experiment(params, partition, method, seed, Path(root), sweep)
     experiment.check()
-    for name in experiment.datasets:
-        prepare_data(params, name, root)
-    make_partition(params, partition, root)
-    with (
-        executor_for(params.engine) as executor,
-        PrefectProgress(experiment) as page,
-        RoundBar(experiment.title) as bar,
-    ):
-        metrics = perform(experiment, executor, [page.round, bar.round], Path(out) if out else None)
+    with executor_for(params.engine) as executor, PrefectProgress(experiment) as page:
+        metrics = run_experiment(
+            experiment, Path(out) if out else None, executor, [page.round], prepare_data, make_partition
+        )
         page.finish(metrics)
     return metrics

@@ -5,7 +5,7 @@ from pathlib import Path
 from prefect import flow
 
 from fedflow.arguments import check_arguments
-from fedflow.config import load_params
+from fedflow.config import Changes, load_params
 from flows.sweep import sweep
 from tasks.inputs import make_partition, prepare_data
 from tasks.report import make_report
@@ -17,8 +17,8 @@ def pipeline(settings: list[str] | None = None, root: str = ".") -> str:
     check_arguments(settings=settings, root=root)
     params = load_params(Path(root) / "params.yaml", settings or [])
     for dataset in sorted({params.partition(name).dataset for name in params.grid.partitions}):
-        prepare_data(params, dataset, root)
+        prepare_data(params, dataset, Path(root))
     for name in params.grid.partitions:
-        make_partition(params, name, root)
-    sweep(settings=settings, root=root, name="pipeline")
-    return make_report(root)
+        make_partition(params, name, Path(root))
+    sweep(settings=Changes(params), root=root, name="pipeline")
+    return str(make_report(Path(root)))

@@ -1,6 +1,5 @@
 """Many federated runs: every partition x method x seed, one after the other, each on all workers."""
 
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ from prefect import flow
 
 from fedflow.arguments import check_arguments
 from fedflow.config import load_params
-from fedflow.experiment import Experiment
+from fedflow.experiment import experiments
 from flows.federate import federate
 from tasks.progress import comparison
 
@@ -27,10 +26,7 @@ def sweep(
         partitions=partitions, methods=methods, seeds=seeds, settings=settings, root=root, name=name
     )
     params = load_params(Path(root) / "params.yaml", settings or [])
-    grid = params.grid
-    cells = list(product(partitions or grid.partitions, methods or grid.methods, seeds or grid.seeds))
-    for cell in cells:
-        Experiment(params, *cell, root=Path(root)).check()
-    results = [federate(p, m, s, settings=settings, root=root, sweep=name) for p, m, s in cells]
+    cells = experiments(params, Path(root), name, partitions, methods, seeds)
+    results = [federate(**cell.parameters) for cell in cells]
     comparison(name, results)
     return results

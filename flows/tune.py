@@ -7,7 +7,8 @@ from prefect import flow
 
 from fedflow.arguments import check_arguments
 from fedflow.config import load_params
-from fedflow.tuning import tune as choose_settings
+from fedflow.experiment import Experiment
+from fedflow.stages.tune import tune as choose_settings
 from flows.federate import federate
 
 
@@ -30,5 +31,8 @@ def tune(
     """
     check_arguments(partition=partition, methods=methods, settings=settings, root=root, write=write)
     params = load_params(Path(root) / "params.yaml", settings or [])
-    names = methods or params.grid.methods
-    return choose_settings(params, partition, federate, names, settings or [], Path(root), write)
+
+    def run(experiment: Experiment, out: Path) -> dict[str, Any]:
+        return federate(**experiment.parameters, out=str(out))
+
+    return choose_settings(params, partition, run, methods, Path(root), write)

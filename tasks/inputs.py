@@ -1,21 +1,15 @@
-"""Tasks that turn a named source into prepared images, and prepared images into a partition."""
-
-from pathlib import Path
+"""Tasks that prepare data sets and divide them over clients. What exists, intact, is not made again."""
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from fedflow.config import Params
-from fedflow.experiment import prepare_dataset, prepare_partition
+from fedflow.stages.partition import prepare_partition
+from fedflow.stages.prepare import prepare_dataset
 
-
-@task(name="prepare", task_run_name="prepare {name}", retries=1, retry_delay_seconds=5, cache_policy=NO_CACHE)
-def prepare_data(params: Params, name: str, root: str) -> str:
-    """Prepared images of one dataset; nothing to do when they are there. Retried once: it may download."""
-    return str(prepare_dataset(params, name, Path(root)))
-
-
-@task(name="partition", task_run_name="partition {name}", cache_policy=NO_CACHE)
-def make_partition(params: Params, name: str, root: str) -> str:
-    """One partition's folder; nothing to do when it is there."""
-    return str(prepare_partition(params, name, Path(root)))
+# Retried once: it may download.
+prepare_data = task(
+    name="prepare", task_run_name="prepare {name}", retries=1, retry_delay_seconds=5, cache_policy=NO_CACHE
+)(prepare_dataset)
+make_partition = task(name="partition", task_run_name="partition {name}", cache_policy=NO_CACHE)(
+    prepare_partition
+)

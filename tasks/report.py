@@ -6,15 +6,14 @@ from prefect import task
 from prefect.artifacts import create_link_artifact
 from prefect.cache_policies import NO_CACHE
 
-from fedflow.report import build_report
+from fedflow.stages.report import write_report
 
 
 @task(name="report", cache_policy=NO_CACHE)
-def make_report(root: str) -> str:
+def make_report(root: Path) -> Path:
     """Write the report over all results; returns the path of its page."""
-    base = Path(root)
-    page = build_report(base / "results", base / "data" / "partitions", base / "report")
+    page = write_report(root)
     create_link_artifact(
         link=page.resolve().as_uri(), link_text="report", key="report", description="The report page"
     )
-    return str(page)
+    return page

@@ -38,12 +38,13 @@ class Done:
 def fedflow(capsys: pytest.CaptureFixture[str], *arguments: object) -> Done:
     """Run ``fedflow ARGUMENTS`` as a terminal of 100 columns would."""
     from fedflow import cli
+    from fedflow.cli.printing import console
 
     capsys.readouterr()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["fedflow", *map(str, arguments)])
         patch.setenv("COLUMNS", "100")
-        patch.setattr(cli.console, "width", 100)
+        patch.setattr(console, "width", 100)
         try:
             cli.main()
             code = 0

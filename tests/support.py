@@ -1,7 +1,7 @@
 """What tests of methods and engine share: federations that can be computed by hand, and a tiny real one."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedflow.data import Dataset, Examples
 from fedflow.local.client import Client
+from fedflow.local.compiled import Gradient
 from fedflow.local.training import LocalTraining
 from fedflow.methods import Method, build_method
 from fedflow.methods.base import Round
@@ -23,7 +24,7 @@ from fedflow.seeding import generator
 from fedflow.simulation import worker
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.job import Job
+from fedflow.simulation.job import Job, Shard
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import Outcome, RoundReport
 from fedflow.simulation.run import RunSettings
@@ -120,6 +121,11 @@ def images(
         Partition.from_lists(train, pools, [np.unique(labels[rows]) for rows in train]),
         Examples(dataset.test.inputs(everything[1][:60]), dataset.y_test[:60]),
     )
+
+
+def late(federation: Federation, newcomers: int) -> Federation:
+    """The same, whose last ``newcomers`` clients join after the last round."""
+    return replace(federation, partition=replace(federation.partition, newcomers=newcomers))
 
 
 def with_cohorts(method: Method, cohorts: Sequence[Sequence[int]]) -> Method:
@@ -221,15 +227,19 @@ def run(method: str | Method, federation: Federation, *args: Any, **kwargs: Any)
 
 
 def one_client(
-    federation: Federation, k: int = 0, training: LocalTraining | None = None, **received: Tensor
+    federation: Federation,
+    k: int = 0,
+    training: LocalTraining | None = None,
+    streams: Sequence[str] = ("batches",),
+    compiled: Gradient | None = None,
+    **received: Tensor,
 ) -> Client:
-    """Client k with full-gradient steps in the order of its samples, as the loop sees it."""
+    """Client k in round 1, as the loop sees it; by default with full-gradient steps of 0.1."""
     training = training or LocalTraining(batch_size=0, lr=0.1)
-    index = torch.as_tensor(federation.partition.train(k))
-    schedule = {"batches": [torch.arange(len(index))] * training.epochs}
-    return Client(
-        federation.model, federation.train, training, training.lr, index, None, schedule, received, {}
-    )
+    job = Job(federation, build_method("fedavg"), training, seed=0)
+    places = {name: place for place, name in enumerate(received)}
+    shard = Shard(1, [k], list(received.values()), [places], [{}])
+    return worker.client_of(job, federation, shard, 0, dict.fromkeys(streams, training.epochs), compiled)
 
 
 def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

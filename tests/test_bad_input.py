@@ -22,8 +22,9 @@ from command import PARAMS, Done, fedflow, make_project, recorded
 
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
-from fedflow.experiment import Experiment, perform
+from fedflow.experiment import Experiment
 from fedflow.simulation.executors import Inline
+from fedflow.stages.federate import perform
 from fedflow.tracking import load_model
 
 RUN = ("run", "--partition", "skewed", "--method", "fedavg", "--executor", "inline")

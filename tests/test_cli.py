@@ -16,7 +16,7 @@ from fedflow.partition import SCHEMES
 
 COMMANDS = (
     "run", "sweep", "tune", "prepare", "partition", "partitions", "methods", "schemes", "datasets", "models",
-    "report", "ui", "store", "doctor", "fingerprint",
+    "report", "ui", "store", "doctor", "fingerprint", "schema",
 )  # fmt: skip
 
 
@@ -206,14 +206,14 @@ def test_the_help_of_a_command_gives_an_example(capsys, command):
     assert done.code == 0 and done.out.count(f"fedflow {command}") >= 2  # the usage line, and an example
 
 
-def test_ctrl_c_says_how_to_go_on(capsys, project, monkeypatch):
+def test_ctrl_c_says_how_to_resume(capsys, project, monkeypatch):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedflow.inline.prepare_dataset", interrupted)
+    monkeypatch.setattr("fedflow.terminal.RoundBar.round", interrupted)
     done = fedflow(capsys, "run", "--partition", "skewed", "--method", "fedavg", "--root", project)
     assert done.code == 130
-    assert done.err == "fedflow: stopped; the same command goes on from the last checkpoint\n"
+    assert done.err == "fedflow: stopped; the same command resumes from the last checkpoint\n"
 
 
 def test_the_installed_command_is_this_one(project):

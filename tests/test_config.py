@@ -56,7 +56,10 @@ def test_sections_that_are_left_out_have_defaults(tmp_path):
         ("training.lr=1e-3", lambda p: p.training.lr == 0.001),
         ("methods.ifca.clusters=4", lambda p: p.method("ifca")[0].clusters == 4),
         ("methods.ifca.training.epochs=7", lambda p: p.method("ifca")[1].epochs == 7),
-        ("methods.scaffold={}", lambda p: p.methods["scaffold"] == {}),
+        (
+            "methods.scaffold=null",
+            lambda p: p.method("scaffold")[0].as_dict() == METHODS["scaffold"]().as_dict(),
+        ),
         ("grid.seeds=[0, 1, 2]", lambda p: p.grid.seeds == [0, 1, 2]),
         ("models.mnist5k=cnn_mnist", lambda p: p.model("mnist5k").name == "cnn_mnist"),
         ("models.mnist5k.name=mlp", lambda p: p.model("mnist5k").name == "mlp"),

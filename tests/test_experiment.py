@@ -14,7 +14,7 @@ import torch
 from fedflow.config import load_params
 from fedflow.data import load_prepared
 from fedflow.errors import BadInput, FedflowError
-from fedflow.experiment import Experiment, perform, prepare_dataset, prepare_partition
+from fedflow.experiment import Experiment
 from fedflow.local.expert import expert_losses
 from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
@@ -25,6 +25,9 @@ from fedflow.partition import load_partition
 from fedflow.settings import option
 from fedflow.simulation.executors import Inline
 from fedflow.simulation.loop import Simulation
+from fedflow.stages.federate import perform
+from fedflow.stages.partition import prepare_partition
+from fedflow.stages.prepare import prepare_dataset
 from fedflow.tracking import load_model
 from fedflow.tracking.store import open_store
 
@@ -91,16 +94,16 @@ def test_a_partition_that_is_there_is_not_made_again(root: Path, monkeypatch: py
         raise AssertionError("it was made")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedflow.experiment.make_partition", made)
+        patch.setattr("fedflow.stages.partition.make_partition", made)
         assert prepare_partition(params, "digits-4", root) == folder
         for change in ("alpha=5", "newcomers=0.25"):  # another parameter
             other = load_params(root / "params.yaml", [f"partitions.digits-4.{change}"])
             with pytest.raises(AssertionError, match="it was made"):
                 prepare_partition(other, "digits-4", root)
-        patch.setattr("fedflow.experiment.code_digest", lambda *parts: "of other code")
+        patch.setattr("fedflow.stages.partition.code_digest", lambda *parts: "of other code")
         with pytest.raises(AssertionError, match="it was made"):
             prepare_partition(params, "digits-4", root)
-    monkeypatch.setattr("fedflow.experiment.code_digest", lambda *parts: "of a comment")
+    monkeypatch.setattr("fedflow.stages.partition.code_digest", lambda *parts: "of a comment")
     prepare_partition(params, "digits-4", root)
     assert {
         file.name: file.stat().st_mtime_ns for file in folder.iterdir()

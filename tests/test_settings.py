@@ -20,12 +20,12 @@ class Example(Settings):
     count: int = option(2, "a number", ge=1, lt=10)
     name: str = option("mean", "a name", choices=("mean", "median"))
     flag: bool = option(False, "a switch")
-    limit: float | None = option(None, "a limit or nothing", gt=0)
+    limit: float | None = option(None, "a limit or null", gt=0)
     layers: list[int] = option(factory=list, doc="widths")
     pair: tuple[float, ...] = option((), "numbers")
     more: dict = option(factory=dict, doc="anything")
     inner: Inner = option(factory=Inner, doc="settings within settings")
-    spare: Inner | None = option(None, "settings or nothing")
+    spare: Inner | None = option(None, "settings or null")
 
 
 class Needy(Settings):
@@ -92,7 +92,7 @@ def test_plain_values_become_those_of_the_field(field: str, given: Any, value: A
         ("count", 10, "a whole number >= 1 and < 10"),
         ("name", 3, "one of mean, median"),
         ("flag", 1, "true or false"),
-        ("limit", -1, "a number > 0 or nothing"),
+        ("limit", -1, "a number > 0 or null"),
         ("layers", "12", "a list, each item a whole number"),
         ("layers", 3, "a list, each item a whole number"),
         ("more", [1], "a mapping"),
@@ -122,7 +122,7 @@ def test_settings_within_settings_are_named_in_full() -> None:
 def test_so_are_settings_that_may_be_left_out() -> None:
     with pytest.raises(BadInput, match=r"^example\.spare\.dept: .*did you mean 'depth'"):
         Example.parse({"spare": {"dept": 3}})
-    with pytest.raises(BadInput, match=r"^example\.spare: 3 .*expected a mapping or nothing"):
+    with pytest.raises(BadInput, match=r"^example\.spare: 3 .*expected a mapping or null"):
         Example.parse({"spare": 3})
 
 

@@ -10,8 +10,8 @@ import yaml
 
 from fedflow.config import load_params
 from fedflow.errors import BadInput, FedflowError, RoundFailed
-from fedflow.inline import federate
-from fedflow.tuning import Search, Tuning, beyond, overrides, scores, tune, write_choice
+from fedflow.stages.tune import Search, beyond, scores, tune, write_choice
+from fedflow.tuning import Tuning
 
 FILE = """\
 data: {digits: {source: digits}}
@@ -59,7 +59,7 @@ def test_the_grids_of_the_project_can_be_tried():
     root = Path(__file__).parents[1]
     params = load_params(root / "params.yaml")
     for method in ("fedavg", *params.tuning.methods):
-        Search(params, "mnist5k-dir", method, [], root).check()
+        Search(params, "mnist5k-dir", method, root).check()
 
 
 def test_scores_of_studies_can_be_committed_and_runs_cannot():
@@ -105,23 +105,22 @@ class Runs:
     def __init__(self, accuracy):
         self.accuracy, self.tried = accuracy, []
 
-    def __call__(self, partition, method, seed, settings, root, out, sweep):
-        params = load_params(Path(root) / "params.yaml", settings)
-        own, training = params.method(method, partition)
+    def __call__(self, experiment, out):
+        own, training = experiment.params.method(experiment.method, experiment.partition)
         self.tried.append((training.lr, getattr(own, "server_lr", None)))
         value = self.accuracy(*self.tried[-1])
         if value is None:
             raise RoundFailed("it diverged")
-        Path(out).mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
         clients = {"local_accuracy": [value - 0.1, value + 0.1, 0.5], "newcomer": [False, False, True]}
-        pd.DataFrame(clients).to_parquet(Path(out) / "clients.parquet")
-        return {"local_accuracy": value, "loss": 1.0, "settings": Path(out).name}
+        pd.DataFrame(clients).to_parquet(out / "clients.parquet")
+        return {"local_accuracy": value, "loss": 1.0, "settings": out.name}
 
 
 def search(file, accuracy, method="fedavg", **tuning):
     """What is chosen, and all that was tried."""
-    runs, changes = Runs(accuracy), [f"tuning={tuning}"]
-    chosen = tune(load_params(file, changes), "iid", runs, [method], changes, file.parent, write=False)
+    runs, params = Runs(accuracy), load_params(file, [f"tuning={tuning}"])
+    chosen = tune(params, "iid", runs, [method], file.parent, write=False)
     return chosen[method], runs.tried
 
 
@@ -212,7 +211,7 @@ def test_a_grid_that_changes_no_result_is_refused(file):
     with pytest.raises(
         FedflowError, match=r"no value of training\.lr changes any result of perfedavg"
     ) as error:
-        tune(load_params(file, changes), "iid", federate, ["perfedavg"], changes, file.parent)
+        tune(load_params(file, changes), "iid", methods=["perfedavg"], root=file.parent)
     assert "\n" not in str(error.value) and "tuned" not in file.read_text()
 
 
@@ -233,37 +232,28 @@ def test_test_data_play_no_part(file, measure):
             "run.participation=1",
             "engine={executor: inline, device: cpu}",
         ]
-        chosen = tune(
-            load_params(file, changes), "iid", federate, ["ditto"], changes, file.parent, write=False
-        )
+        chosen = tune(load_params(file, changes), "iid", methods=["ditto"], root=file.parent, write=False)
         tables.append(scores(file.parent, "iid", "ditto").drop(columns="settings"))
         assert len(chosen) == 1
     pd.testing.assert_frame_equal(*tables)
     assert tables[0]["accuracy"].notna().all()
 
 
-def test_newcomers_play_no_part(file):
-    """They stay newcomers; what they hold is no part of what others are scored on (`test_after.py`)."""
+def test_a_try_is_a_separate_partition_with_the_settings_in_place(file):
+    """Newcomers stay newcomers; what they hold is no part of what others are scored on (`test_after.py`)."""
     entry = "{dataset: digits, scheme: dirichlet, alpha: 0.5, clients: 8, newcomers: 0.25}"
-    tuning = Tuning.parse({"validation": 0.25})
-    changes = [f"partitions.iid={entry}"]
-    held = overrides(load_params(file, changes).partitions["iid"], "iid", "ditto", tuning, {})
-    params = load_params(file, [*changes, *held])
-    assert params.partition("iid-validation").newcomers == 0.25
-
-
-def test_a_try_is_a_partition_of_its_own_with_the_settings_in_place(file):
-    tuning = Tuning.parse({"validation": 0.25, "rounds": 7})
-    entry = load_params(file).partitions["iid"]
-    changes = overrides(entry, "iid", "ditto", tuning, {"training.lr": 0.5, "lam": 3.0})
-    params = load_params(file, changes)
-    held = params.partition("iid-validation")
-    assert held.validation == 0.25 and held.clients == 5 and params.run.rounds == 7
+    changes = [f"partitions.iid={entry}", "tuning={validation: 0.25, rounds: 7}"]
+    search = Search(load_params(file, changes), "iid", "ditto", file.parent)
+    experiment = search.experiment({"training.lr": 0.5, "lam": 3.0, "personal_lr": None})
+    params, held = experiment.params, experiment.params.partition(experiment.partition)
+    assert (held.validation, held.clients, held.newcomers, params.run.rounds) == (0.25, 8, 0.25, 7)
     assert params.partition("iid").validation == 0
     method, training = params.method("ditto", "iid-validation")
-    assert (method.lam, training.lr) == (3.0, 0.5)
-    unset = overrides(entry, "iid", "ditto", tuning, {"personal_lr": None})
-    assert load_params(file, unset).method("ditto", "iid-validation")[0].personal_lr is None
+    assert (method.lam, method.personal_lr, training.lr) == (3.0, None, 0.5)
+    settings = experiment.parameters["settings"]  # what Prefect records, and what the flow uses
+    tried = ["training.lr=0.5", "lam=3.0", "personal_lr=null"]
+    assert settings == [*changes, *(f"methods.ditto.{change}" for change in tried)]
+    assert load_params(file, settings) is params
 
 
 def test_what_is_chosen_is_used_for_its_partition_and_keeps_the_comments(file):
@@ -303,4 +293,4 @@ def test_a_wrong_name_under_tuned_is_one_line(file, entry, message):
 def test_a_try_that_diverges_does_not_end_the_tuning(file):
     changes = ["tuning={grid: {training.lr: [1.0e+30, 0.1]}, rounds: 1}", "engine.executor=inline"]
     params = load_params(file, changes)
-    assert tune(params, "iid", federate, ["fedavg"], changes, file.parent) == {"fedavg": {"training.lr": 0.1}}
+    assert tune(params, "iid", methods=["fedavg"], root=file.parent) == {"fedavg": {"training.lr": 0.1}}

@@ -1,4 +1,4 @@
-"""What clients can tell of their labels before they train."""
+"""What clients report of their labels before they train."""
 
 import torch
 from torch import Tensor
@@ -7,13 +7,13 @@ from fedflow.local.client import Client
 
 
 def labels(client: Client) -> tuple[Tensor, int]:
-    """The labels of all samples of a client, flat, and the number of classes that its network tells apart.
+    """The labels of all samples of a client, flat, and the number of classes of its network.
 
-    Raises `ValueError` where the targets are no classes.
+    Raises `ValueError` if the targets are not classes.
     """
     x, y = client.data()
     if y.is_floating_point():
-        raise ValueError("clients are compared by their labels, and these targets are none")
+        raise ValueError("clients are compared by their labels, and these targets are not classes")
     blank = torch.zeros(client.model.size, dtype=client.model.dtype, device=x.device)
     return y.flatten(), client.model.outputs(blank, x[:1]).shape[-1]
 

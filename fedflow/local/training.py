@@ -1,14 +1,10 @@
-"""How clients train: the settings that every method shares, and the order in which batches come."""
+"""How clients train: the settings that every method shares."""
 
 import math
-from collections.abc import Iterator, Sequence
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fedflow.errors import BadInput
-from fedflow.seeding import generator
 from fedflow.settings import Settings, option
 
 
@@ -57,56 +53,9 @@ class LocalTraining(Settings):
         return dict(zip(who.tolist(), epochs.tolist()))
 
     def lr_in(self, round: int) -> float:
-        """The learning rate of a round; rounds count from 1, and introductions have that of the first."""
+        """The learning rate of a round; rounds count from 1, and onboarding has that of the first."""
         return self.lr * self.lr_decay ** max(0, round - 1)
 
     def steps(self, samples: int, epochs: int | None = None) -> int:
-        """Local steps tau of a client with so many samples: ``epochs * ceil(n / B)``."""
+        """Local steps tau of a client with ``samples`` samples: ``epochs * ceil(n / B)``."""
         return (epochs or self.epochs) * math.ceil(samples / (self.batch_size or samples))
-
-
-def batches(
-    training: LocalTraining, samples: int, epochs: int, seed: int, stream: str, round: int, client: int
-) -> Iterator[np.ndarray]:
-    """Positions of each batch of one client in one round: every epoch a fresh permutation, cut in order."""
-    rng = generator(seed, f"batches/{stream}", round, client)
-    size = training.batch_size or samples
-    for _ in range(epochs):
-        order = rng.permutation(samples)
-        yield from (order[start : start + size] for start in range(0, samples, size))
-
-
-def padded_batches(
-    training: LocalTraining,
-    samples: Sequence[int],
-    epochs: int | Sequence[int],
-    seed: int,
-    stream: str,
-    round: int,
-    clients: Sequence[int],
-    steps: int | None = None,
-) -> dict[str, Tensor]:
-    """The same batches for a cohort of ragged clients and epochs, in ``steps`` (as many as it takes).
-
-    "positions" [C, S, B], "mask" [C, S, B]: which of them are real, and "active" [C, S]: who has this step.
-    The last two are absent where they would be true everywhere.
-    """
-    each = [epochs] * len(samples) if isinstance(epochs, int) else epochs
-    own = [training.steps(n, e) for n, e in zip(samples, each)]
-    size, steps = training.batch_size, steps or max(own)
-    width = min(size or max(samples), max(samples))
-    positions = np.zeros((len(clients), steps, width), dtype=np.int64)
-    mask = np.zeros((len(clients), steps, width), dtype=bool)
-    for c, (client, n, e) in enumerate(zip(clients, samples, each)):
-        rng = generator(seed, f"batches/{stream}", round, client)
-        rows = training.steps(n, 1)
-        mask[c, : e * rows] = np.tile((np.arange(rows * width) < n).reshape(rows, width), (e, 1))
-        for epoch in range(e):
-            its = slice(epoch * rows, (epoch + 1) * rows)
-            positions[c, its][mask[c, its]] = rng.permutation(n)
-    schedule: dict[str, np.ndarray] = {"positions": positions}
-    if not mask.all():
-        schedule["mask"] = mask
-    if min(own) < steps:
-        schedule["active"] = np.arange(steps) < np.array(own)[:, None]
-    return {name: torch.from_numpy(array) for name, array in schedule.items()}

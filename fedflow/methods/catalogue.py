@@ -9,6 +9,9 @@ import torch
 
 from fedflow.data.examples import Examples
 from fedflow.local.client import Client
+from fedflow.local.samples import Samples
+from fedflow.local.schedule import Schedule
+from fedflow.local.sgd import Task
 from fedflow.local.training import LocalTraining
 from fedflow.local.wire import message_bytes
 from fedflow.methods.base import Method, Round
@@ -57,10 +60,10 @@ def traffic(method: type[Method]) -> tuple[int, int]:
     round = Round(1, 1, training.lr, np.array([2]), model, None, np.random.default_rng)
     received = instance.broadcast(round, server, 0)
     examples = Examples(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
-    index = torch.arange(2)
-    schedule = {stream: [index] for stream in instance.streams(training)}
+    task, data = Task(model, training, training.lr), Samples.all_of(examples)
+    schedules = dict.fromkeys(instance.streams(training), Schedule(torch.arange(2)[None]))
     kept = instance.client_state(model, model.init(0))
-    update = instance.local(Client(model, examples, training, 0.1, index, None, schedule, received, kept))
+    update = instance.local(Client(task, data, schedules, received, kept))
     up = message_bytes(update.vectors, len(update.scalars), method.masks)
     return message_bytes(received), up
 

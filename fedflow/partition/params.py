@@ -1,7 +1,8 @@
 """One entry of ``partitions`` in ``params.yaml``."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 from fedflow.errors import BadInput, unknown_name
@@ -59,33 +60,31 @@ class PartitionParams(Settings):
     @classmethod
     def parse(cls, values: Mapping[str, Any], section: str | None = None) -> Self:
         """Build from the flat mapping of ``params.yaml``; unknown parameters raise `BadInput`."""
-        section = cls.section if section is None else section
-        if not isinstance(values, Mapping):
-            raise BadInput(section, values, "a mapping of field names to values")
-        shared = {f.name for f in fields(cls)} - {"parameters"}
-        own = {name: value for name, value in values.items() if name not in shared}
-        parsed = super().parse(
-            {k: v for k, v in values.items() if k in shared} | {"parameters": own}, section
-        )
-        if parsed.scheme not in SCHEMES:
-            raise unknown_name(f"{section}.scheme", parsed.scheme, SCHEMES)
-        scheme = SCHEMES[parsed.scheme]
-        accepted = [f.name for f in fields(scheme)]
-        for name in own:
-            if name not in accepted:
-                raise unknown_name(f"{section}.{name}", name, [*sorted(shared), *accepted])
-        complete = scheme.parse(own, section=section).as_dict()  # with defaults: for the record
-        return replace(parsed, parameters=complete)
+        if isinstance(values, Mapping):
+            shared = {f.name for f in fields(cls)} - {"parameters"}
+            own = {name: value for name, value in values.items() if name not in shared}
+            values = {k: v for k, v in values.items() if k in shared} | {"parameters": own}
+        return super().parse(values, section)
 
     def validate(self) -> None:
+        if self.scheme not in SCHEMES:
+            raise unknown_name("partition.scheme", self.scheme, SCHEMES)
+        accepted = [f.name for f in fields(SCHEMES[self.scheme])]
+        for name in self.parameters:
+            if name not in accepted:
+                shared = {f.name for f in fields(self)} - {"parameters"}
+                raise unknown_name(f"partition.{name}", name, [*sorted(shared), *accepted])
+        complete = self.built.as_dict()  # defaults too, so that a record says it all
+        object.__setattr__(self, "parameters", complete)
         if self.pieces is not None and (self.clients is None or self.pieces < self.clients):
             raise BadInput("partition.pieces", self.pieces, f"at least clients, which is {self.clients}")
 
     def files(self) -> list[str]:
         """The files that it is made from, except the data set, relative to the project's root."""
         losses = self.difficulty.losses if self.difficulty else None
-        return [*([losses] if losses else []), *self.build().files()]
+        return [*([losses] if losses else []), *self.built.files()]
 
-    def build(self) -> Scheme:
+    @cached_property
+    def built(self) -> Scheme:
         """The scheme with its parameters."""
         return SCHEMES[self.scheme].parse(self.parameters, section="partition")

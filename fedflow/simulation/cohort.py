@@ -2,37 +2,38 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedflow.local.client import MANY, Client, Update
-from fedflow.local.training import padded_batches
+from fedflow.local.client import NAMED, Client, Update
+from fedflow.local.samples import Samples
+from fedflow.local.schedule import Schedule, draw_schedule, pad_schedules
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import MOST_STEPS, Call
-from fedflow.simulation.job import Job, Shard
+from fedflow.simulation.job import Job, Shard, task_of
 
 FIRST_WIDTH = 32  # clients of a call before it is known how much memory one takes
-WIDEST = 256  # more than keep a GPU busy
-MEMORY = 0.4  # of what is free, for one call: when it is captured it takes as much again
-SCHEDULE = ("positions", "mask", "active")
+WIDEST = 256  # more than enough to keep a GPU busy
+MEMORY = 0.4  # of the free memory, for one call: capturing it takes as much again
 
-Step = Callable[[Client], Update]
+ClientStep = Callable[[Client], Update]
 
 
-def width(job: Job, federation: Federation, shard: Shard, step: Step) -> int:
-    """How many clients one call trains: as told, or as many as a GPU has memory for, once that is known."""
+def width(job: Job, federation: Federation, shard: Shard, step: ClientStep) -> int:
+    """How many clients one call trains: the setting, or as many as fit in GPU memory, once that is known."""
     return federation.cohorts.widths.get(_about(job, shard, step), job.width or FIRST_WIDTH)
 
 
-def limit_width(job: Job, federation: Federation, shard: Shard, step: Step, clients: int) -> None:
-    """Let later calls train so many clients at most: memory ran out."""
+def limit_width(job: Job, federation: Federation, shard: Shard, step: ClientStep, clients: int) -> None:
+    """Limit later calls to ``clients`` clients."""
     federation.cohorts.widths[_about(job, shard, step)] = clients
 
 
 def max_width_for_memory(free: int, each: int) -> int:
-    """How many clients of so many bytes ``each`` a call may train: a power of two, so that shapes are few."""
+    """How many clients of ``each`` bytes a call may train: a power of two, so that shapes are few."""
     return 1 << min(WIDEST, max(1, int(MEMORY * free / max(1, each)))).bit_length() - 1
 
 
@@ -41,13 +42,13 @@ def train_cohort(
     federation: Federation,
     shard: Shard,
     places: list[int],
-    step: Step,
+    step: ClientStep,
     streams: dict[str, int],
 ) -> tuple[list[bool], Update]:
     """Which of the clients at ``places`` have a finite update, and the updates, stacked."""
     model, on_gpu = federation.model, federation.model.device.type == "cuda"
     call = cohort_call(job, federation, shard, places, step, streams, round_shapes=on_gpu)
-    steps = sum(t.shape[1] for name, t in call.inputs.items() if name.startswith("positions/"))
+    steps = sum(t.shape[1] for name, t in call.inputs.items() if name.endswith("/positions"))
     with model.for_cohorts():
         if not on_gpu:
             return unpacked(call())
@@ -62,10 +63,10 @@ def train_cohort(
         return unpacked(outputs)
 
 
-def _about(job: Job, shard: Shard, step: Step) -> tuple[str, ...]:
-    """What a vmapped call computes, but for the values of its inputs."""
+def _about(job: Job, shard: Shard, step: ClientStep) -> tuple[str, ...]:
+    """What a vmapped call computes, apart from the values of its inputs."""
     method, settings = job.method, json.dumps([job.method.as_dict(), job.training.as_dict()], default=str)
-    return method.name, step.__qualname__, settings, shard.phase, str(job.keep_trained)
+    return method.name, step.__qualname__, settings, shard.phase, str(job.rounds), str(job.keep_trained)
 
 
 def cohort_call(
@@ -73,7 +74,7 @@ def cohort_call(
     federation: Federation,
     shard: Shard,
     places: list[int],
-    step: Step,
+    step: ClientStep,
     streams: dict[str, int],
     round_shapes: bool,
 ) -> Call:
@@ -81,21 +82,23 @@ def cohort_call(
 
     All of them receive and keep vectors of the same names and shapes.
     """
-    device, ids = federation.model.device, [shard.clients[i] for i in places]
-    indices = [np.asarray(federation.partition.train(k)) for k in ids]
+    device, partition = federation.model.device, federation.partition
+    ids = [shard.clients[i] for i in places]
+    indices = [np.asarray(partition.train(k)) for k in ids]
     sizes = [len(index) for index in indices]
     ragged = min(sizes) < max(sizes) or shard.epochs is not None
     shape = rounded if round_shapes and ragged else int
-    inputs = _padded(("index", "real"), indices, shape(max(sizes)))
-    selection = [own for k in ids if (own := federation.partition.selection(k)) is not None]
+    inputs = _padded("own", indices, shape(max(sizes)))
+    selection = [own for k in ids if (own := partition.selection(k)) is not None]
     if selection:
-        longest = max(map(len, selection))
-        inputs |= _padded(("selection", "selection_real"), selection, shape(longest))
+        inputs |= _padded("selection", selection, shape(max(map(len, selection))))
     for stream, usual in streams.items():
-        epochs = [shard.epochs_of(i, usual) for i in places]
-        steps = shape(max(job.training.steps(n, e) for n, e in zip(sizes, epochs)))
-        padded = padded_batches(job.training, sizes, epochs, job.seed, stream, shard.round, ids, steps)
-        inputs |= {f"{name}/{stream}": t for name, t in padded.items()}
+        schedules = [
+            draw_schedule(job.training, n, shard.epochs_of(i, usual), job.seed, stream, shard.round, k)
+            for i, n, k in zip(places, sizes, ids)
+        ]
+        padded = pad_schedules(schedules, shape(max(map(len, schedules))))
+        inputs |= {f"schedule {stream}/{name}": t for name, t in padded.items()}
     inputs = {name: t.to(device, non_blocking=True) for name, t in inputs.items()}
     each = set(inputs)
     for kind, names in (("received", shard.received), ("kept", shard.kept)):
@@ -107,46 +110,44 @@ def cohort_call(
             value = vectors[0] if one_for_all else torch.stack(vectors)
             inputs[key] = value.to(device)  # a graph would read a tensor of the host only once
             each |= set() if one_for_all else {key}
-    lr = job.training.lr_in(shard.round)
+    task = task_of(job, federation, shard, vmapped=True)
+    # What changes from round to round is an input: a graph would replay the number that it was captured with.
+    inputs["t"] = torch.full((), shard.round, dtype=torch.int64, device=device)
     if job.training.lr_decay < 1:
-        inputs["lr"] = torch.full((), lr, dtype=torch.float64, device=device)
+        inputs["lr"] = torch.full((), float(task.lr), dtype=torch.float64, device=device)
 
     def one(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         parts = _parts(inputs)
         client = Client(
-            federation.model, federation.train, job.training, inputs.get("lr", lr), inputs["index"],
-            inputs.get("real"),
-            {
-                stream: {name: parts[name][stream] for name in SCHEDULE if stream in parts.get(name, {})}
-                for stream in streams
-            },
-            parts.get("received", {}), parts.get("kept", {}), federation.mean_samples, vmapped=True,
-            selection=(inputs["selection"], inputs.get("selection_real")) if selection else None,
-            phase=shard.phase,
+            replace(task, t=inputs["t"], lr=inputs.get("lr", task.lr)),
+            Samples(federation.train, **parts["own"]),
+            {stream: Schedule.of_cohort(parts[f"schedule {stream}"]) for stream in streams},
+            parts.get("received", {}), parts.get("kept", {}),
+            Samples(federation.train, **parts["selection"]) if selection else None,
         )  # fmt: skip
         update = step(client)
         return {
             "finite": update.finite(), "weight": update.weight, "group": update.group,
-            **{f"{kind}/{n}": t for kind in MANY for n, t in getattr(update, kind).items()},
+            **{f"{kind}/{n}": t for kind in NAMED for n, t in getattr(update, kind).items()},
         }  # fmt: skip
 
     return Call(_about(job, shard, step), one, inputs, frozenset(each))
 
 
-def _padded(names: tuple[str, str], rows: list[np.ndarray], length: int) -> dict[str, Tensor]:
-    """``rows`` as a table [C, length] and, where some are shorter, which of it is real, by ``names``."""
+def _padded(kind: str, rows: list[np.ndarray], length: int) -> dict[str, Tensor]:
+    """The fields of `Samples`, stacked: "index" [C, length] and, where some rows are shorter, "real"."""
     table = np.zeros((len(rows), length), dtype=np.int64)
     for place, own in zip(table, rows):
         place[: len(own)] = own
     sizes = [len(own) for own in rows]
-    padded = {names[0]: torch.from_numpy(table)}
+    padded = {f"{kind}/index": torch.from_numpy(table)}
     if min(sizes) < length:
-        padded[names[1]] = torch.arange(length) < torch.tensor(sizes)[:, None]
+        padded[f"{kind}/real"] = torch.arange(length) < torch.tensor(sizes)[:, None]
     return padded
 
 
 def _parts(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """Tensors "kind/name" by kind, then by name; those without a kind are left out."""
+    """Tensors "kind/name" by kind, then by name; those without a kind are dropped."""
     parts: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         kind, slash, name = key.partition("/")
@@ -161,7 +162,7 @@ def unpacked(outputs: dict[str, Tensor]) -> tuple[list[bool], Update]:
     numbers = dict(zip(names, torch.stack([outputs[name].double() for name in names]).cpu()))
     parts = _parts(outputs | numbers)
     update = Update(
-        weight=numbers["weight"], group=numbers["group"].long(), **{k: parts.get(k, {}) for k in MANY}
+        weight=numbers["weight"], group=numbers["group"].long(), **{k: parts.get(k, {}) for k in NAMED}
     )
     return numbers["finite"].bool().tolist(), update
 

@@ -1,7 +1,7 @@
 """Calls of `torch.func.vmap` over the clients of a cohort, and those calls as CUDA graphs.
 
-One kernel launch serves every client of a call. Launches are what small networks wait for, so a call that
-comes again with the same shapes is captured, and from then on all its local steps are one launch.
+One kernel launch serves every client of a call. Small networks wait for launches, so a call that comes back
+with the same shapes is captured, and from then on all its local steps are one launch.
 """
 
 import functools
@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-GRAPHS = 16  # captured calls that are kept
+GRAPHS = 16  # captured calls to keep
 MOST_STEPS = 2000  # local steps of a captured call: each adds some hundred nodes to the graph
-AGREEMENT = 1e-4  # of a replay with the call that it was captured from, relative to the largest entry
+AGREEMENT = 1e-4  # tolerance between a replay and its call, relative to the largest entry
 
 Tensors = dict[str, Tensor]
 Run = Callable[["Call"], Tensors]
@@ -27,8 +27,8 @@ Run = Callable[["Call"], Tensors]
 class Call:
     """A cohort call: the function of ``one`` client of named tensors, and its ``inputs``.
 
-    Those in ``each`` have one entry per client, the others are common to all. ``about`` says what is
-    computed: calls with equal words and shapes differ in the values of their inputs only.
+    Inputs in ``each`` have one entry per client, the others are common to all. ``about`` identifies the
+    computation: calls with equal words and shapes differ only in the values of their inputs.
     """
 
     about: tuple[str, ...]
@@ -52,16 +52,16 @@ class Call:
 
 
 class Captured:
-    """A call as a CUDA graph, which reads and writes always the same memory.
+    """A call as a CUDA graph, which always reads and writes the same memory.
 
-    Raises RuntimeError where the call does what no graph can hold.
+    Raises RuntimeError if the call cannot be captured.
     """
 
     def __init__(self, call: Call) -> None:
-        self.one = call.one  # what it refers to, such as the images, the graph reads too
+        self.one = call.one  # keeps alive what the graph reads, such as the images
         self.inputs = {name: value.clone() for name, value in call.inputs.items()}
         self.graph = torch.cuda.CUDAGraph()
-        # All graphs share memory, because every replay is read before the next one starts.
+        # All graphs share memory: the outputs of a replay are read before the next one starts.
         with torch.cuda.graph(
             self.graph, pool=_pool(torch.cuda.current_device()), capture_error_mode="thread_local"
         ):
@@ -76,7 +76,7 @@ class Captured:
 
 @dataclass
 class _Kind:
-    """How often calls of one kind came, and how they are run from the fourth on."""
+    """How many calls of one kind there were, and how calls run from the fourth on."""
 
     calls: int = 0
     run: Run = Call.__call__
@@ -85,14 +85,15 @@ class _Kind:
 class Cohorts:
     """Runs cohort calls; outputs are valid until the next one.
 
-    The first call of a kind runs as it is, the second is captured besides, the third is replayed besides, on
-    inputs of its own. If it gives the same, later ones are replayed only; else they run as they are.
+    The first call of a kind runs directly. The second also runs directly, and is captured. The third runs
+    directly, and is replayed with its own inputs: if both agree, later calls are only replayed, else they run
+    directly.
     """
 
     def __init__(self, capture: Callable[[Call], Run] = Captured) -> None:
         self.capture = capture
         self.kinds: OrderedDict[tuple, _Kind] = OrderedDict()
-        self.widths: dict[tuple[str, ...], int] = {}  # how many clients memory allows, by what is computed
+        self.widths: dict[tuple[str, ...], int] = {}  # clients that memory allows per call, by computation
 
     def run(self, call: Call) -> Tensors:
         """The outputs of all clients, stacked: name -> [C, ...]."""
@@ -109,8 +110,8 @@ class Cohorts:
             if kind.calls == 2:
                 kind.run = self.capture(call)
             elif kind.calls == 3 and not _agree(kind.run(call), outputs):
-                raise RuntimeError("its replay gives other numbers")
-        except RuntimeError as error:  # out of memory, too
+                raise RuntimeError("its replay gives different numbers")
+        except RuntimeError as error:  # also out of memory
             reason = str(error).splitlines()[0]
             warnings.warn(f"{call.about[0]}: cohorts run without a CUDA graph ({reason})", stacklevel=2)
             self.kinds[key] = _Kind(calls=3)
@@ -118,7 +119,7 @@ class Cohorts:
 
 
 def _agree(replayed: Tensors, outputs: Tensors) -> bool:
-    """Whether two outputs are equal but for rounding, NaN at the same places included."""
+    """Whether two outputs are equal up to rounding, with NaN in the same places."""
     return all(
         torch.allclose(
             replayed[name].double(), value.double(), rtol=0, equal_nan=True,

@@ -1,9 +1,11 @@
-"""What travels to workers, and what comes back: plain data."""
+"""What travels to workers and back: plain data."""
 
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from fedflow.local.compiled import Gradient
+from fedflow.local.sgd import Task
 from fedflow.local.training import LocalTraining
 from fedflow.methods.base import Method
 from fedflow.simulation.exact import ExactSum
@@ -19,11 +21,12 @@ class Job:
     method: Method
     training: LocalTraining
     seed: int
-    cohort: str = "auto"  # "loop", "vmap", or "auto": vmap on a GPU, the loop on a CPU
-    width: int | None = None  # clients per vmapped call; as many as a GPU has memory for
+    cohort: str = "auto"  # "loop", "vmap", or "auto": vmap on a GPU, loop on a CPU
+    width: int | None = None  # clients per vmapped call; None: as many as fit in the memory of a GPU
+    rounds: int = 0  # of the run; `Run` sets it
     keep_trained: bool = False  # also keep every client's last trained model
     timing: Timing = field(default_factory=lambda: Timing.parse({}))
-    compiled: str = ""  # folder for compiled gradients; without one, none are compiled
+    compiled: str = ""  # folder of compiled gradients; empty: none are compiled
 
 
 @dataclass
@@ -40,14 +43,14 @@ class Shard:
     most: list[int | None] | None = None  # per client, at most: of stragglers
 
     def epochs_of(self, i: int, usual: int) -> int:
-        """Local epochs of the i-th client: its own where the method says how many, fewer of a straggler."""
+        """Local epochs of the i-th client: the method's, else ``usual``; fewer of a straggler."""
         own = (self.epochs[i] if self.epochs else None) or usual
         return min(own, (self.most[i] if self.most else None) or own)
 
 
 @dataclass
 class ClientResult:
-    """What came of one client."""
+    """Result of one client: what it sent, what it keeps, bytes up, training loss."""
 
     client: int
     group: int
@@ -74,3 +77,13 @@ class OnboardingShard(Shard):
     """One worker's share of a turn of the onboarding."""
 
     step: int = 0  # the phase of the onboarding
+
+
+def task_of(
+    job: Job, federation: Federation, shard: Shard, *, vmapped: bool = False, compiled: Gradient | None = None
+) -> Task:
+    """What all clients of a shard have in common."""
+    lr, mean = job.training.lr_in(shard.round), federation.mean_samples
+    return Task(
+        federation.model, job.training, lr, shard.round, job.rounds, shard.phase, mean, vmapped, compiled
+    )

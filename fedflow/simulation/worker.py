@@ -1,7 +1,7 @@
-"""What one worker does in one round: train, or evaluate, its shard of the clients.
+"""What a worker does with its shard of the clients in a round.
 
-Everything in and out is plain data, so a shard runs the same in this process, in a thread, in
-another process, or on another machine.
+Everything in and out is plain data, so a shard runs the same in this process, in a thread, in another
+process, or on another machine.
 """
 
 import socket
@@ -19,25 +19,28 @@ from torch import Tensor
 from fedflow.errors import FedflowError
 from fedflow.local.client import Client, Update
 from fedflow.local.compiled import Gradient, compiled_gradient
-from fedflow.local.training import batches
+from fedflow.local.samples import Samples
+from fedflow.local.schedule import draw_schedule
 from fedflow.local.wire import message_bytes
 from fedflow.methods.base import Method, Onboarding
 from fedflow.seeding import torch_seed
 from fedflow.simulation.cohort import limit_width, train_cohort, width
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.job import ClientResult, Job, OnboardingShard, Shard, Trained
+from fedflow.simulation.job import ClientResult, Job, OnboardingShard, Shard, Trained, task_of
 from fedflow.simulation.memory import keep_pages
 
-RETRIES = 1  # of a client whose training raised: NaN would come again, from the same seed
-WARNED_METHODS: set[str] = set()  # methods of which this process has warned that they fell back to the loop
+RETRIES = 1  # of a client whose training raised; NaN would come back, from the same seed
+WARNED_METHODS: set[str] = set()  # methods that fell back to the loop in this process
 GPU_LOCK = threading.RLock()  # of the threads of this process that train cohorts
 
 
 @dataclass
 class TrainedClients:
-    """Clients that are done, and their updates: every tensor [C, ...], those of weights, groups and scalars
-    on the host. Valid until the next ones are taken."""
+    """Trained clients and their updates: tensors [C, ...]; weights, groups and scalars are on the host.
+
+    Valid until the next ones are taken.
+    """
 
     clients: list[int]
     update: Update
@@ -120,7 +123,7 @@ def _row(stacked: dict[str, Tensor], c: int) -> dict[str, Tensor]:
 def train_clients(
     job: Job, shard: Shard, step: Callable[[Client], Update], streams: dict[str, int]
 ) -> Iterator[TrainedClients | tuple[int, str]]:
-    """Run ``step`` for every client; yields their updates, or for one client the reason why it has none."""
+    """Run ``step`` for every client; yields updates, or one client and the reason for its failure."""
     federation = job.federation.open()
     keep_pages()
     if federation.model.device.type == "cuda":
@@ -129,7 +132,7 @@ def train_clients(
     vmapped = job.cohort == "vmap" or (job.cohort == "auto" and federation.model.device.type == "cuda")
     # Not dropout, whose noise is keyed by client, nor BatchNorm, which counts padding and batches in place.
     if vmapped and not federation.model.draws_noise and not federation.model.buffers:
-        # Until its updates are taken: calls on a GPU write over the outputs of those before.
+        # Until its updates are taken: a call on a GPU overwrites the outputs of the one before.
         with GPU_LOCK if federation.model.device.type == "cuda" else nullcontext():
             yield from _train_vmapped(job, federation, shard, step, streams)
     else:
@@ -139,7 +142,7 @@ def train_clients(
 
 
 def _compiled(job: Job, federation: Federation) -> Gradient:
-    """The gradient that the run has compiled: plain ones have other last bits."""
+    """The compiled gradient of the run; plain gradients differ in the last bits."""
     found = compiled_gradient(federation.model, federation.train, job.training, job.compiled)
     if found is None:
         host = socket.gethostname()
@@ -161,7 +164,7 @@ def _train_vmapped(
             finite, update = [False] * len(places), None
             try:
                 finite, update = train_cohort(job, federation, shard, places, step, streams)
-            except Exception as error:  # one client may be to blame: find it, and save the others
+            except Exception as error:  # one client may be the cause: find it, and save the others
                 if isinstance(error, torch.OutOfMemoryError) and len(places) > 1:
                     limit_width(job, federation, shard, step, (len(places) + 1) // 2)
                     continue
@@ -177,7 +180,7 @@ def _train_vmapped(
 
 
 def _stackable(shard: Shard, sizes: np.ndarray) -> list[list[int]]:
-    """The places of the shard in groups whose messages have the same names and shapes: one call's at most."""
+    """Places in the shard, grouped: clients of one call receive messages of the same names and shapes."""
     groups: dict[tuple, list[int]] = {}
     # Neighbours in size share a call, so that little is wasted on padding.
     for i in np.argsort(-sizes[shard.clients], kind="stable").tolist():
@@ -190,7 +193,7 @@ def _stackable(shard: Shard, sizes: np.ndarray) -> list[list[int]]:
 
 
 def _warn_of_fallback(method: str, error: Exception) -> None:
-    """Once per process and method: a run that is many times slower should say why."""
+    """Warn once per process and method: the run is many times slower."""
     if method not in WARNED_METHODS:
         WARNED_METHODS.add(method)
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -230,26 +233,26 @@ def client_of(
     compiled: Gradient | None = None,
 ) -> Client:
     """The i-th client of the shard, on its own."""
-    k, device = shard.clients[i], federation.model.device
-    index = torch.as_tensor(federation.partition.train(k), device=device)
-    schedule = {
-        stream: [
-            torch.as_tensor(positions, device=device)
-            for positions in batches(
-                job.training, len(index), shard.epochs_of(i, usual), job.seed, stream, shard.round, k
-            )
-        ]
+    k, device, partition = shard.clients[i], federation.model.device, federation.partition
+
+    def samples(rows: np.ndarray) -> Samples:
+        return Samples(federation.train, torch.as_tensor(rows, device=device))
+
+    own, selection = samples(partition.train(k)), partition.selection(k)
+    schedules = {
+        stream: draw_schedule(
+            job.training, len(own.index), shard.epochs_of(i, usual), job.seed, stream, shard.round, k
+        ).to(device)
         for stream, usual in streams.items()
     }
-    received = {name: shard.vectors[at] for name, at in shard.received[i].items()}
-    kept = {name: shard.vectors[at] for name, at in shard.kept[i].items()}
-    lr, mean = job.training.lr_in(shard.round), federation.mean_samples
-    model, train, chosen_by = federation.model, federation.train, federation.partition.selection(k)
-    selection = None if chosen_by is None else (torch.as_tensor(chosen_by, device=device), None)
+    received, kept = (
+        {name: shard.vectors[at] for name, at in message.items()}
+        for message in (shard.received[i], shard.kept[i])
+    )
     client = Client(
-        model, train, job.training, lr, index, None, schedule, received, kept, mean, compiled=compiled,
-        selection=selection, phase=shard.phase,
+        task_of(job, federation, shard, compiled=compiled), own, schedules, received, kept,
+        None if selection is None else samples(selection),
     )  # fmt: skip
     if isinstance(shard, OnboardingShard):
-        client.times = torch.from_numpy(job.timing.times(job.seed, k, job.training.steps(len(index), 1)))
+        client.times = torch.from_numpy(job.timing.times(job.seed, k, job.training.steps(len(own.index), 1)))
     return client

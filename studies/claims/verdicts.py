@@ -18,8 +18,10 @@ import numpy as np
 import torch
 
 from fedflow.config import load_params
-from fedflow.experiment import Experiment, prepare_dataset, prepare_partition
+from fedflow.experiment import Experiment
 from fedflow.simulation.loop import Simulation
+from fedflow.stages.partition import prepare_partition
+from fedflow.stages.prepare import prepare_dataset
 
 PARAMS = Path(__file__).with_name("params.yaml")
 Measure = Callable[[Simulation], dict[str, float]]

@@ -12,7 +12,7 @@ from command import make_project
 from fedflow.config import load_params
 from fedflow.data import Dataset, DatasetParams, is_current, load_prepared, prepare, source
 from fedflow.errors import FedflowError
-from fedflow.experiment import prepare_dataset
+from fedflow.stages.prepare import prepare_dataset
 
 USERS = {"user_train": np.arange(30) // 10, "user_test": np.arange(12, dtype=np.uint8) // 4}
 

@@ -57,8 +57,11 @@ _made: dict[tuple, dict[str, bytes]] = {}
 def _inline(factory: pytest.TempPathFactory, method: str, seed: int = 0, settings: tuple = ()) -> Any:
     if (method, seed, settings) not in _made:
         from fedflow.config import load_params
-        from fedflow.experiment import Experiment, perform, prepare_dataset, prepare_partition
+        from fedflow.experiment import Experiment
         from fedflow.simulation.executors import Inline
+        from fedflow.stages.federate import perform
+        from fedflow.stages.partition import prepare_partition
+        from fedflow.stages.prepare import prepare_dataset
 
         root = factory.mktemp("inline")
         (root / "params.yaml").write_text(PARAMS)

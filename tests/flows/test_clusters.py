@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from fedflow.config import load_params
-from fedflow.experiment import prepare_dataset, prepare_partition
+from fedflow.stages.partition import prepare_partition
+from fedflow.stages.prepare import prepare_dataset
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent

@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 import torch
 from filelock import FileLock, Timeout
-from support import Workers, images
+from support import Workers, images, one_client
 from torch import Tensor
 from torch._dynamo.utils import counters
 
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput
 from fedflow.local import compiled as compiling
-from fedflow.local.client import Batch, Client
+from fedflow.local.client import Client
 from fedflow.local.compiled import Gradient, compiled_gradient, pays, why_not
+from fedflow.local.samples import Batch
 from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.models import build
@@ -49,13 +50,9 @@ def gradient(federation: Federation, folder: Path) -> Gradient:
 
 
 def client(federation: Federation, gradient: Gradient | None, k: int = 0, **training: Any) -> Client:
-    own = LocalTraining.parse(TRAINING.as_dict() | training)
-    index = torch.as_tensor(federation.partition.train(k))
-    schedule = {"batches": [*torch.arange(len(index)).split(own.batch_size)] * own.epochs}
     federation.model.seed_noise(0)
-    return Client(
-        federation.model, federation.train, own, own.lr, index, None, schedule, {}, {}, compiled=gradient
-    )
+    own = LocalTraining.parse(TRAINING.as_dict() | training)
+    return one_client(federation, k, own, compiled=gradient)
 
 
 def differ(one: Tensor, other: Tensor, start: Tensor) -> float:

@@ -10,7 +10,9 @@ from support import images, one_client, run
 from torch import Tensor, nn
 
 from fedflow.data import Dataset
-from fedflow.local.client import Batch, Client, Loss
+from fedflow.local.client import Client
+from fedflow.local.samples import Batch
+from fedflow.local.sgd import Loss
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.models.flat import FlatModel
 from fedflow.seeding import torch_seed

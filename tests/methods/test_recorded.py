@@ -9,12 +9,15 @@ import torch
 
 from fedflow.config import load_params
 from fedflow.data import load_prepared
-from fedflow.experiment import Experiment, perform, prepare_dataset, prepare_partition
+from fedflow.experiment import Experiment
 from fedflow.methods import METHODS
 from fedflow.methods.base import Method
 from fedflow.methods.catalogue import catalogue
 from fedflow.partition import load_partition
 from fedflow.simulation.executors import Inline
+from fedflow.stages.federate import perform
+from fedflow.stages.partition import prepare_partition
+from fedflow.stages.prepare import prepare_dataset
 from fedflow.tracking import load_model
 from fedflow.tracking.store import open_store
 

@@ -10,6 +10,7 @@ from support import Ran, prepare_run, quadratics, run, same
 from fedflow.errors import BadInput
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS
+from fedflow.methods.base import Asynchronous
 from fedflow.simulation.federation import Federation
 
 LATE: dict[str, Any] = {"epochs": 5, "lr": 0.1, "stragglers": 0.5}
@@ -116,7 +117,9 @@ def test_stragglers_that_make_no_sense_are_refused(late: dict[str, Any], field: 
         LocalTraining.parse({"epochs": 5} | late)
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method().clients_in_flight(1)])
+@pytest.mark.parametrize(
+    "name", [name for name, method in METHODS.items() if issubclass(method, Asynchronous)]
+)
 def test_asynchronous_methods_have_no_stragglers(name: str, federation: Federation) -> None:
     with pytest.raises(BadInput, match=r"^training.stragglers: .* whose clients come when they are done"):
         run(name, federation, training=LATE)

@@ -8,9 +8,11 @@ import pytest
 
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
-from fedflow.experiment import Experiment, prepare_dataset, prepare_partition
+from fedflow.experiment import Experiment
 from fedflow.simulation import federation
 from fedflow.simulation.federation import FederationFiles
+from fedflow.stages.partition import prepare_partition
+from fedflow.stages.prepare import prepare_dataset
 
 PARAMS = """
 data: {digits: {source: digits}}

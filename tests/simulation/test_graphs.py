@@ -13,6 +13,7 @@ from torch import Tensor
 from fedflow.data import Dataset
 from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
+from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.simulation import cohort, graphs, worker
 from fedflow.simulation.cohort import rounded
 from fedflow.simulation.graphs import Call, Cohorts, Tensors
@@ -20,7 +21,7 @@ from fedflow.simulation.job import Job, Shard
 
 
 class Recorded:
-    """Memory of its own, as a CUDA graph has: inputs are copied in, outputs are overwritten by every replay.
+    """Own memory, as a CUDA graph has: inputs are copied in, outputs are overwritten by every replay.
 
     ``baked`` names inputs that are read once, as a graph reads numbers of the host.
     """
@@ -65,9 +66,9 @@ def test_the_fourth_call_is_replayed_only() -> None:
 
 
 @pytest.mark.parametrize("baked", ["values", "factor"])
-def test_a_capture_that_is_deaf_to_its_inputs_is_never_used(baked: str) -> None:
+def test_a_capture_that_ignores_its_inputs_is_never_used(baked: str) -> None:
     cohorts = Cohorts(partial(Recorded, baked=baked))
-    with pytest.warns(UserWarning, match="double: cohorts run without a CUDA graph .its replay gives other"):
+    with pytest.warns(UserWarning, match="double: cohorts run without a CUDA graph .its replay gives diff"):
         for i in range(3):
             cohorts.run(call(torch.arange(3.0) + i, factor=1.0 + i))
     with warnings.catch_warnings():
@@ -75,7 +76,7 @@ def test_a_capture_that_is_deaf_to_its_inputs_is_never_used(baked: str) -> None:
         assert cohorts.run(call(torch.ones(3), factor=5.0))["out"].tolist() == [5.0] * 3
 
 
-def test_a_capture_that_fails_is_told_once_and_changes_no_result() -> None:
+def test_a_capture_that_fails_warns_once_and_changes_no_result() -> None:
     def fail(call: Call) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
@@ -107,10 +108,20 @@ def test_only_the_latest_kinds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
     assert [key[1] for key in cohorts.kinds] == [("a",), ("c",)]
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "ifca", "fednova", "apfl"])
+class Scheduled(FedAvg):
+    """FedAvg whose steps get shorter from round to round."""
+
+    def local(self, client: Any) -> Any:
+        w = client.received["model"]
+        return client.update(model=w + (client.fit(start=w) - w) * (1 - client.t / (2 * client.rounds)))
+
+
+@pytest.mark.parametrize(
+    "name", ["fedavg", "scaffold", "ditto", "ifca", "fednova", "apfl", pytest.param(Scheduled(), id="t")]
+)
 @pytest.mark.parametrize("clients", [1, 8])
 def test_rounds_that_are_replayed_are_those_that_are_not(
-    digits: Dataset, monkeypatch: pytest.MonkeyPatch, name: str, clients: int
+    digits: Dataset, monkeypatch: pytest.MonkeyPatch, name: str | FedAvg, clients: int
 ) -> None:
     """The whole path of a GPU, with rounded shapes, on tensors of the CPU; the learning rate decays."""
     federation = images(digits, SIZES if clients == 8 else (12,) * 8)
@@ -141,7 +152,7 @@ def test_shapes_are_rounded_to_few() -> None:
 
 
 @pytest.mark.parametrize(("wanted", "clients"), [(None, cohort.FIRST_WIDTH), (3, 3)])
-def test_calls_are_as_wide_as_told_until_memory_runs_out(
+def test_calls_are_as_wide_as_set_until_memory_runs_out(
     digits: Dataset, wanted: int | None, clients: int
 ) -> None:
     federation = images(digits)

@@ -12,9 +12,11 @@ import pytest
 
 from fedflow.config import load_params
 from fedflow.errors import BadInput, FedflowError
-from fedflow.experiment import Experiment, prepare_dataset, prepare_partition
+from fedflow.experiment import Experiment
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.run import RunSettings
+from fedflow.stages.partition import prepare_partition
+from fedflow.stages.prepare import prepare_dataset
 from tasks import shards
 
 PARAMS = """

@@ -44,7 +44,9 @@ def read_all(files: FederationFiles) -> dict[str, float]:
 @pytest.fixture
 def files(tmp_path: Path) -> FederationFiles:
     from fedflow.config import load_params  # here, because the processes need none of it
-    from fedflow.experiment import Experiment, prepare_dataset, prepare_partition
+    from fedflow.experiment import Experiment
+    from fedflow.stages.partition import prepare_partition
+    from fedflow.stages.prepare import prepare_dataset
 
     x, y = np.zeros((IMAGES, SIDE, SIDE), np.uint8), np.arange(IMAGES) % 10
     x += (y * 20).astype(np.uint8)[:, None, None]

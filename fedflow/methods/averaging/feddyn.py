@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedflow.local.client import Batch, Client, Update
+from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
 from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Message, Method, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel

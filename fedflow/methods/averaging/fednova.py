@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from fedflow.errors import BadInput
-from fedflow.local.client import Batch, Client, Update
+from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
 from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round

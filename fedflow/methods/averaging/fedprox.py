@@ -14,7 +14,8 @@ and FedAvg drops (`training.drop_stragglers`).
 
 from torch import Tensor
 
-from fedflow.local.client import Batch, Client, Update
+from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.registry import register
 from fedflow.settings import option

@@ -18,7 +18,8 @@ nearer by (L - l) / (L + l + 2/s). With s = 1 / sqrt(l L) every round brings x n
 
 from torch import Tensor
 
-from fedflow.local.client import Batch, Client, Update
+from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
 from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Method, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel

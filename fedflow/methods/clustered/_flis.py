@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fedflow.data import Examples
 from fedflow.errors import BadInput
-from fedflow.local.client import EVALUATION_BATCH
+from fedflow.local.samples import Samples
 from fedflow.methods.base import Cohort, Method, Pretrained, Round, ServerData
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -52,9 +52,9 @@ class FLIS(Pretrained, Method):
 @torch.no_grad()
 def infer(model: FlatModel, w: Tensor, public: Examples, soft: bool) -> Tensor:
     """Predicted class of each input [M], or the probabilities of all inputs, flat [M * K]."""
-    rows = torch.arange(len(public), device=public.device).split(EVALUATION_BATCH)
+    chunks = Samples.all_of(public).chunks(model.dtype)
     try:
-        outputs = torch.cat([model.outputs(w, public.inputs(chunk, model.dtype)) for chunk in rows])
+        outputs = torch.cat([model.outputs(w, batch.x) for batch in chunks])
     except (IndexError, RuntimeError, ValueError) as error:
         shape = list(public.x.shape[1:])
         raise BadInput(

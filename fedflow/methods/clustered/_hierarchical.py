@@ -27,7 +27,7 @@ class HierarchicalState(AssignedState):
 
     @property
     def matrix(self) -> np.ndarray:
-        """The dissimilarities, once clients were met."""
+        """The dissimilarities, after the onboarding."""
         assert self.proximity is not None
         return self.proximity.cpu().numpy()
 

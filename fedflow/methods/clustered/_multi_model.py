@@ -187,7 +187,7 @@ class MultiModel(Clustered, Onboarding, Averaging):
         return replace(server, models=w.repeat(self.clusters, 1)) if self.random_assignment_rounds else server
 
     def proceed(self, now: Round, server: MultiModelState, cohort: Cohort) -> MultiModelState:
-        """After any other round: no parts after the last of theirs; the next start, or the best of all."""
+        """After any other round, when it is time: forget the parts; take the next start, or the best."""
         if now.t == self._before_choosing:
             server = replace(server, part=None)
         trial, rest = divmod(now.t, self.trial)

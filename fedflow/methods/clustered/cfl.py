@@ -12,9 +12,10 @@ Where a bound gamma of the updates' relative noise is known: if also gamma < sqr
 node; clients none. *Traffic*: 1 P down, 1 P up.
 *Newcomer*: walks down the tree: trains a node's model and goes to the part whose direction its update is
 nearest to, one node each time it takes part; to be served before, it takes its gradients for updates.
-*Ambiguous*: partial participation, which the paper has not: who is absent when its cluster is split is a
-newcomer to the parts. With absent: stale the last updates of the absent are used, also in the mean (as public
-code does). A part's direction is the mean of its normalised updates (the paper compares with each of them).
+*Ambiguous*: partial participation, which the paper does not have: a client that is absent when its cluster is
+split is a newcomer to the parts. With absent: stale the last updates of the absent are used, also in the mean
+(as public code does). A part's direction is the mean of its normalised updates (the paper compares with each
+of them).
 """
 
 from collections.abc import Callable

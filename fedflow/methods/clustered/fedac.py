@@ -5,16 +5,16 @@ Heterogeneous Data", 2024, arXiv 2403.16460, Eq. 3, Algorithms 1 to 3.
 
 A model omega_k = (phi_k, h_k) is an embedding and a decision (the classifier here). Client: local SGD on
 F_k(omega) + mu/2 ||omega - Omega||^2 + lambda/2 ||phi - Phi||^2 from its own omega_k, with Omega the centroid
-of its cluster. Server: Phi = mean of the participants' phi_k; everybody goes to the centroid with the largest
-LrCos, the cosine of projections on D principal directions M of the participants' models (E-step); Omega_j =
-mean of its members' last omega_k, present or not (M-step). Now and then it merges the tightest cluster into
-the nearest one or splits the widest, by G = intra / inter, the mean squared distance of members to their
-centroid over that of the centroid to the others.
+of its cluster. Server: Phi = mean of the participants' phi_k; every client goes to the centroid with the
+largest LrCos, the cosine of projections on D principal directions M of the participants' models (E-step);
+Omega_j = mean of its members' last omega_k, present or not (M-step). Now and then it merges the tightest
+cluster into the nearest one or splits the widest, by G = intra / inter, the mean squared distance of members
+to their centroid over that of the centroid to the others.
 *Reduces to* Local when mu = lambda = 0, to mean-regularised models when lambda = 0 and K = 1.
 *State*: server all omega_k, Omega_1..Omega_K, Phi, M, who belongs where; client omega_k.
 *Traffic*: 1 P and P_body down, 1 P up.
-*Newcomer*: goes one step on all its data from the mean of all Omega, and gets the centroid with the largest
-LrCos; so is served who did not take part yet.
+*Newcomer*: takes one step on all its data from the mean of all Omega, and gets the centroid with the largest
+LrCos; so does a client that did not take part yet.
 *Ambiguous*: Eq. 4 prints argmin over a similarity: read argmax. Algorithm 1 sums the phi_k: read mean, or Phi
 were m times too long. The first clusters are those of k-means on the participants' projections. A client that
 never took part has no model to compare; it starts from the common first one, pulled to the mean of all Omega.
@@ -42,7 +42,8 @@ from fedflow.errors import BadInput
 from fedflow.heterogeneity.centres import k_means
 from fedflow.heterogeneity.number import centroids, merged, split, spread
 from fedflow.heterogeneity.subspace import signature
-from fedflow.local.client import Batch, Client, Update
+from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
 from fedflow.methods.base import Clustered, Cohort, Diagnostics, Message, Method, Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel, Part
@@ -112,7 +113,7 @@ class FedAC(Clustered, Method):
         symbol="b", gt=0, grid=(0.01, 0.1, 1), source="measured, see above",
     )  # fmt: skip
     protect_singletons: bool = option(False, "clusters of one client, whose G is 0, are not merged")
-    allow_split_from_one: bool = option(False, "a cluster of everybody, which has no G, may be split")
+    allow_split_from_one: bool = option(False, "a cluster of all clients, which has no G, may be split")
 
     def validate(self) -> None:
         a, b = self.merge_below, self.split_above

@@ -1,4 +1,4 @@
-"""FedCluster: clusters of clients take turns within a round, each goes on from the model of the one before.
+"""FedCluster: clusters of clients take turns within a round, each continues from the model before.
 
 Source: Chen, Chen, Zhou, Kailkhura, "FedCluster: Boosting the Convergence of Federated Learning via
 Cluster-Cycling", IEEE Big Data 2020, arXiv 2009.10748, Algorithm 2.
@@ -54,7 +54,7 @@ class FedCluster(Cyclic, Onboarding, FedProx):
     )  # fmt: skip
     given: list[int] | None = option(None, "the cluster 0..M-1 of every client, in place of a grouping")
     order: str = option(
-        "reshuffle", "sigma: drawn anew in every round, or always 1..M", symbol="sigma",
+        "reshuffle", "sigma: drawn in every round, or always 1..M", symbol="sigma",
         choices=("reshuffle", "fixed"),
     )  # fmt: skip
     divide_by: str = option(
@@ -82,7 +82,7 @@ class FedCluster(Cyclic, Onboarding, FedProx):
             self.need(now.clients)
             assignment = alike(self.distances(features, features), features, self.clusters)
             return replace(server, features=features, assignment=assignment)
-        away, assignment = self.distances(features, server.features), server.assignment
+        away, assignment = self.distances(features, server.features), server.assignment.cpu()
         farthest = torch.stack([away[:, assignment == z].amax(1) for z in range(self.clusters)], 1)
         return replace(server, assignment=torch.cat([assignment, farthest.argmin(1)]))
 
@@ -107,7 +107,7 @@ class FedCluster(Cyclic, Onboarding, FedProx):
     def assigned(self, now: Round, server: State) -> Tensor:
         """Every client's cluster [N]: as given, or in random parts whose sizes differ by at most one."""
         if server.assignment is not None:
-            return server.assignment
+            return server.assignment.cpu()  # a run that resumes has it on its device
         self.need(now.clients)
         if self.given is not None:
             return torch.tensor(self.given)

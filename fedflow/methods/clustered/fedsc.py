@@ -9,7 +9,7 @@ average per cluster after the other; ``stratified``: one average w <- w - eta_s 
 clients drawn from every cluster, in proportion to its size.
 *Reduces to* FedAvg when N = 1, in both modes. *State*: server w, label shares, clusters; clients none.
 *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model; joins the cluster whose farthest member is nearest.
-*Ambiguous*: Algorithm 1 is stratified, the text cycles (the default, which it tells in detail); eta_s is
+*Ambiguous*: Algorithm 1 is stratified, the text cycles (the default, described in detail); eta_s is
 printed as the local step eta (here 1); one bullet compares updates by their cosine (``feature``, ``metric``).
 """
 

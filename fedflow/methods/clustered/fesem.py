@@ -5,15 +5,16 @@ Algorithm 1. Objective: min over centres C_j and assignments r_k of (1/N) sum_k 
 
 Client: W_k <- E epochs of SGD from the centre that it received. Server: r_k = argmin_j ||W_k - C_j|| (lowest
 index on ties), then C_j = mean of the W_k with r_k = j; client k receives C_{r_k} next. In the first round,
-when everybody started from the same model, the first centre is the model farthest from the mean, every other
-one the model farthest from those before, and both steps are made ``first_iterations`` times.
+when all clients started from the same model, the first centre is the model farthest from the mean, every
+other one the model farthest from those before, and both steps are made ``first_iterations`` times.
 *Reduces to* uniform FedAvg when M = 1.
 *State*: server C_1..C_M, r_k; clients none. *Traffic*: 1 P down, 1 P up.
-*Newcomer*: trains the mean of all clients' centres, and gets the centre nearest to what came of it; to be
+*Newcomer*: trains the mean of all clients' centres, and gets the centre nearest to the result; to be
 served before that, it chooses with one step on all its data.
-*Ambiguous*: partial participation, which the paper has not. Here a centre is the mean of the participants
-that are assigned to it; the others stay assigned. The authors' code starts with random assignments, and makes
-others every 150 rounds: never in its 60 rounds. Then who is new to a centre is assigned all the same.
+*Ambiguous*: partial participation, which the paper does not have. Here a centre is the mean of the
+participants that are assigned to it; the others stay assigned. The authors' code starts with random
+assignments, and makes others every 150 rounds: never in its 60 rounds. Clients without a centre are assigned
+in any round.
 cluster_over: all is FedSEM as the authors of FLT ran it (github.com/hjraad/FLT, with weighting: samples): the
 absent count with the model that they last had, at first the common one. k-means clusters the models of all N
 clients, in the first round the best of 20 k-means++ starts, later from the means that it found before; each
@@ -99,21 +100,23 @@ class FeSEM(Assigned):
         return {"models": server.models}
 
     def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
-        before = self.assignment(now, server)
         if self.cluster_over == "all":
             models, r, means = self.cluster_all(now, server, cohort)
-            after, more = State(models, r, means), dict[str, float]()
+            after = State(models, r, means)
         else:
             models, r = self.assign(now, server, cohort)
-            after, more = super().aggregate(now, State(models, r), cohort)
+            after, _ = super().aggregate(now, State(models, r), cohort)
         centres = after.models[:-1].double()
         members = torch.bincount(r, minlength=self.centres + 1)[:-1].to(centres)
         after.models[-1] = members @ centres / members.sum()
-        return after, {**more, "reassigned": int((r != before).sum())}
+        moved, used = (r != self.assignment(now, server)).sum(), (members > 0).sum()
+        return after, {"reassigned": int(moved), "empty_clusters": self.centres - int(used)}
 
     def assignment(self, now: Round, server: State) -> Tensor:
-        """r [N] on the CPU."""
-        return torch.tensor([self.cluster(server, k) for k in range(now.clients)])
+        """r [N] on the CPU, to be changed."""
+        if server.assignment is None:
+            return torch.full((now.clients,), self.centres)
+        return server.assignment.cpu().clone()
 
     def cluster_all(self, now: Round, server: State, cohort: Cohort) -> tuple[Tensor, Tensor, Tensor]:
         """k-means of all clients' models: each cluster's centre [M + 1, D], r [N] and the means [M, F]."""

@@ -46,8 +46,8 @@ from torch import Tensor
 
 from fedflow.data import Examples
 from fedflow.errors import BadInput
-from fedflow.heterogeneity.encoder import ENCODERS, autoencoder, embed, fine_tune, pixels, pretrain
 from fedflow.local.client import Client, Update
+from fedflow.local.encoder import ENCODERS, autoencoder, embed, fine_tune, pixels, pretrain
 from fedflow.local.labels import label_shares
 from fedflow.methods.base import Cohort, Message, Pretrained, Round, ServerData
 from fedflow.methods.clustered._related import Related, RelatedState
@@ -154,7 +154,8 @@ class FLT(Pretrained, Related):
         x, _ = client.data(raw=True)
         if self.finetune == "central":
             return client.update(images=x)
-        return client.update(**self.tune(client.received["encoder"], client.received["decoder"], x))
+        tuned = self.tune(client.received["encoder"], client.received["decoder"], x)
+        return client.update(encoder=tuned["encoder"], decoder=tuned["decoder"])
 
     def onboarding_aggregate(self, now: Round, phase: int, server: State, cohort: Cohort) -> State:
         if self.signing(phase):

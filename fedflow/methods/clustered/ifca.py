@@ -14,7 +14,7 @@ With shared layers one body and k heads down, a head up, and the body too unless
 *Newcomer*: receives the k models, takes the argmin. *Differs from the paper in*: D is the number of
 participants by default (the paper's m; equal under full participation).
 *Ambiguous*: clients are tested with the model that their training data choose; so does the authors' code for
-FEMNIST, but for MNIST and CIFAR it asks the test data, which flatters. Several starts follow each other in
+FEMNIST; for MNIST and CIFAR it asks the test data, which flatters. Several starts follow each other in
 one run; they are compared by the losses of the participants in the last round of each, before these train.
 With partial participation these are other clients for every start: all clients make it fair.
 """
@@ -24,7 +24,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedflow.local.client import Batch, Client, Update
+from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
 from fedflow.methods.base import Cohort, Diagnostics, Passes, Round
 from fedflow.methods.clustered._multi_model import (
     PRETRAINING,

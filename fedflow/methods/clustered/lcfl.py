@@ -79,7 +79,7 @@ class LCFL(Onboarding, Assigned):
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
         if phase < self.warmup:
-            return self.local(client)
+            return super().local(client)
         return client.update(losses=torch.stack([client.full_loss(w) for w in client.received["models"]]))
 
     def onboarding_aggregate(self, now: Round, phase: int, server: State, cohort: Cohort) -> State:
@@ -117,11 +117,12 @@ class LCFL(Onboarding, Assigned):
 
     def apart(self, server: State, models: Tensor) -> Tensor:
         """Distances [m, k] of the trained models [m, D] to ``models`` [k, D], or of their updates."""
-        assert server.trained is not None
+        assert server.trained is not None and server.start is not None
         one, other = server.trained.double(), models.double()
         if self.distance == "model":
             return torch.cdist(one, other)
-        one, other = (torch.nn.functional.normalize(w - server.start, dim=1) for w in (one, other))
+        start = server.start
+        one, other = (torch.nn.functional.normalize(w - start, dim=1) for w in (one, other))
         return (1 - one @ other.T).clamp(min=0)
 
     def group(self, d: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -32,8 +32,8 @@ from torch import Tensor
 from fedflow.data import Examples
 from fedflow.errors import BadInput
 from fedflow.heterogeneity import signature
-from fedflow.heterogeneity.encoder import pixels
 from fedflow.local.client import Client
+from fedflow.local.encoder import pixels
 from fedflow.methods.base import Message, Pretrained, Round, ServerData
 from fedflow.methods.clustered._related import Related, RelatedState
 from fedflow.methods.registry import register
@@ -43,9 +43,7 @@ from fedflow.settings import option
 
 @dataclass(frozen=True, kw_only=True)
 class State(RelatedState):
-    basis: Tensor | None = (
-        None  # [p + 1, F], components of the public images, then their mean; None: per client
-    )
+    basis: Tensor | None = None  # [p + 1, F], of the public images, their mean last; None: not shared
 
 
 @register("pca_km_hc", "PCA+kM+HC")

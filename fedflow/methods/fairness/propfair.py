@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from fedflow.errors import BadInput
-from fedflow.local.client import Batch, Client, Update
+from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.base import GlobalModel, Passes, Round
 from fedflow.methods.registry import register

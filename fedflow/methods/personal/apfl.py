@@ -17,7 +17,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedflow.local.client import Batch, Client, SGDState, Step, Update
+from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
+from fedflow.local.sgd import SGDState, Step
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.base import GlobalModel, Passes, Round
 from fedflow.methods.personal._personal import Personal

@@ -19,7 +19,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedflow.local.client import Batch, Client, Update
+from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
 from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.personal._personal import Personal

@@ -16,7 +16,8 @@ train only heads in the last round, as they do for every method; `run.fine_tune`
 import torch
 from torch import Tensor
 
-from fedflow.local.client import Batch, Client, Update
+from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
 from fedflow.local.training import LocalTraining
 from fedflow.methods.personal.fedper import FedPer
 from fedflow.methods.registry import register

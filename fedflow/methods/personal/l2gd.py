@@ -26,7 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedflow.local.client import Batch, Client, SGDState, Update
+from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
+from fedflow.local.sgd import SGDState
 from fedflow.methods.base import Cohort, Diagnostics, Message, Passes, Round, ServerState
 from fedflow.methods.personal._personal import Personal
 from fedflow.methods.registry import register

@@ -19,7 +19,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedflow.local.client import Batch, Client, Update
+from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
 from fedflow.methods.averaging._averaging import Averaging
 from fedflow.methods.base import Cohort, Diagnostics, Message, Round, ServerState
 from fedflow.methods.registry import register

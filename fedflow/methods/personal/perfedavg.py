@@ -20,7 +20,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedflow.local.client import Batch, Client, SGDState, Step, Update
+from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
+from fedflow.local.sgd import SGDState, Step
 from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.base import GlobalModel, Passes, Round

@@ -44,7 +44,7 @@ def test_a_full_step_in_chunks_is_the_same_step(digits: Dataset, monkeypatch: An
     client = one_client(federation, training=LocalTraining(batch_size=0, lr=0.1, epochs=1))
     w = federation.model.init(0)
     expected = client.fit(start=w), float(client.train_loss)
-    monkeypatch.setattr("fedflow.local.client.EVALUATION_BATCH", 10)
+    monkeypatch.setattr("fedflow.local.samples.EVALUATION_BATCH", 10)
     assert torch.equal(client.full_step(w), client.trained)
     torch.testing.assert_close(client.trained, expected[0], rtol=0, atol=1e-12)
     assert float(client.train_loss) == pytest.approx(expected[1], abs=1e-12)

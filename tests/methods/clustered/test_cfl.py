@@ -1,4 +1,4 @@
-"""CFL: when and how a cluster is parted, who goes where later, and FedAvg before.
+"""CFL: when and how a cluster is split, who goes where later, and FedAvg before.
 
 With the clients of `lines`, whose one step is given, dw_k is the same in every round, wherever they start.
 """
@@ -64,8 +64,8 @@ def test_single_linkage_finds_the_best_bipartition(seed: int) -> None:
     assert bipartition(similarity, "complete")[1] >= best
 
 
-def test_updates_that_disagree_part_a_cluster(cohort: str) -> None:
-    """Norms up to 2.11, of the mean 0.05; each part goes on from the mean of its own updates."""
+def test_updates_that_disagree_split_a_cluster(cohort: str) -> None:
+    """Norms up to 2.11, of the mean 0.05; each part continues from the mean of its updates."""
     ran = cfl(OPPOSED, {}, cohort=cohort)
     assert ran.server("assignment") == [[1, 1, 2, 2]]
     assert ran.servers[0]["children"].tolist() == [1, 0, 0]
@@ -79,17 +79,17 @@ def test_updates_that_disagree_part_a_cluster(cohort: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hyper", "parted"),
+    ("hyper", "split"),
     [({}, True), ({"eps1": 0.051}, True), ({"eps1": 0.049}, False), ({"eps1": 0}, False),
      ({"eps2": 2.10}, True), ({"eps2": 2.11}, False), ({"warm_up": 1}, False),
      ({"min_size": 4}, True), ({"min_size": 5}, False)],
     ids=str,
 )  # fmt: skip
-def test_a_cluster_is_parted_only_under_all_conditions(hyper: dict, parted: bool, cohort: str) -> None:
+def test_a_cluster_is_split_only_under_all_conditions(hyper: dict, split: bool, cohort: str) -> None:
     """Norm of the mean 0.05, largest norm 2.1095, four members."""
     ran = cfl(OPPOSED, hyper, cohort=cohort, rounds=2)
-    assert (ran.server("assignment")[0] == [1, 1, 2, 2]) is parted
-    if not parted:
+    assert (ran.server("assignment")[0] == [1, 1, 2, 2]) is split
+    if not split:
         assert ran.server("assignment")[0] == [0] * 4
         assert ran.servers[0]["models"].tolist() == [pytest.approx([0.95, 1])]
 
@@ -112,12 +112,13 @@ def test_given_updates(dw: list, hyper: dict, assignment: list[int]) -> None:
     assert cfl(dw, hyper).server("assignment") == [assignment]
 
 
-def test_parts_are_parted_again() -> None:
+def test_parts_are_split_again() -> None:
     """Once 1 and 2 agree with nobody else, they are seen to disagree with each other."""
     dw = [(3, 0.1), (3, -0.1), (-3, 2), (-3, 2.1), (-3, -2), (-3, -2.1)]
     ran = cfl(dw, {"eps1": 3.1, "min_size": 3}, rounds=2)
     assert ran.server("assignment") == [[1, 1, 2, 2, 2, 2], [1, 1, 3, 3, 4, 4]]
     assert ran.servers[1]["children"].tolist() == [1, 0, 3, 0, 0]
+    assert [r.values["method/clusters"] for r in ran.rounds] == [2, 3]
 
 
 def test_parts_train_on_their_own(cohort: str) -> None:
@@ -157,7 +158,7 @@ def test_who_never_took_part_is_served_by_its_gradients() -> None:
 
 
 def test_the_last_updates_of_the_absent_count_when_asked(cohort: str) -> None:
-    """Everybody was there once when the cluster is parted; the mean of three rounds by hand."""
+    """Everybody was there once when the cluster is split; the mean of three rounds by hand."""
     cohorts = [[0, 1], [2], [3]]
     ran = cfl(OPPOSED, {"absent": "stale"}, cohorts=cohorts, cohort=cohort)
     assert ran.server("assignment") == [[0] * 4, [0] * 4, [1, 1, 2, 2]]
@@ -189,7 +190,7 @@ def test_a_warm_up_as_long_as_the_run_is_refused() -> None:
 def test_before_the_first_split_it_is_fedavg(
     federation: Federation, hyper: dict, weighting: str, cohort: str
 ) -> None:
-    """But for the rounding of w + (w_k - w)."""
+    """Except for the rounding of w + (w_k - w)."""
     half: dict[str, Any] = {"participation": 0.5, "training": {"batch_size": 8}, "cohort": cohort}
     ran, plain = (
         run(name, federation, {"weighting": weighting, "server_lr": 0.7} | more, **half)
@@ -199,8 +200,8 @@ def test_before_the_first_split_it_is_fedavg(
     torch.testing.assert_close(ran.servers[-1]["models"][0], plain.servers[-1]["model"], rtol=0, atol=1e-6)
 
 
-def test_two_worlds_are_told_apart(cohort: str) -> None:
-    """Clients towards 1 and -1: once FedAvg stands still between them, each part gets a model of its own."""
+def test_two_worlds_are_separated(cohort: str) -> None:
+    """Clients towards 1 and -1: once FedAvg stands still between them, each part gets a model."""
     clients = quadratics(((1, 1), (1, 1.2), (1, 0.8), (1, -1), (1, -1.2), (1, -0.8)), (10,) * 6)
     hyper = {"eps1": 0.05, "eps2": 0.1, "warm_up": 3}
     ran = run("cfl", clients, hyper, rounds=60, cohort=cohort)

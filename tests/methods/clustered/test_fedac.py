@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score, calinski_harabasz_score
-from support import by_hand, one_client, prepare_run, quadratics, run, same, with_cohorts
+from support import a_round, by_hand, one_client, prepare_run, quadratics, run, same, with_cohorts
 from torch import Tensor, nn
 
 from fedflow.data import Dataset
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.number import SEPARATED, centroids, separation, spread
 from fedflow.methods import build_method
-from fedflow.methods.clustered.fedac import FedAC, cosines, projected
+from fedflow.methods.clustered.fedac import FedAC, Space, cosines
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import PartitionParams, Samples, make_partition
@@ -108,10 +108,10 @@ def test_lrcos() -> None:
     r, models = centroids(FIVE, TWO)
     torch.testing.assert_close(models, rows([1.9, 0.1, 1, 0.05 / 3], [0.05, 1.95, 1, 0.05]))
     space = FedAC.parse({}).space(FIVE)
-    assert space["axes"].shape == (4, 2)
-    variances = (FIVE - FIVE.mean(0)) @ space["axes"]
+    assert space.axes.shape == (4, 2)
+    variances = (FIVE - FIVE.mean(0)) @ space.axes
     assert variances.norm(dim=0).tolist() == pytest.approx([2.874918, 0.082746], abs=1e-6)
-    found = cosines(projected(FIVE, space), projected(models, space))
+    found = cosines(space.projected(FIVE), space.projected(models))
     expected = rows(
         [0.999914, -0.999308], [0.999914, -0.999308], [-0.999914, 0.999308], [-0.995817, 0.999151],
         [0.999658, -0.997078],
@@ -129,32 +129,32 @@ PLAIN = rows(
 
 @pytest.mark.parametrize("axes", [None, torch.linalg.qr(FIVE[:4] + 3 * torch.eye(4).double())[0]])
 def test_lrcos_in_all_directions_is_the_plain_cosine(axes: Tensor | None) -> None:
-    space = {} if axes is None else {"axes": axes}
+    space = Space(axes)
     _, models = centroids(FIVE, TWO)
-    found = cosines(projected(FIVE, space), projected(models, space))
+    found = cosines(space.projected(FIVE), space.projected(models))
     torch.testing.assert_close(found, PLAIN, rtol=0, atol=1e-6)
 
 
 def test_lrcos_ignores_the_length_of_models_and_the_signs_of_directions() -> None:
     _, models = centroids(FIVE, TWO)
     space = FedAC.parse({}).space(FIVE)
-    found = cosines(projected(FIVE, space), projected(models, space))
-    other = {"axes": space["axes"] * torch.tensor([-1.0, 1.0])}
-    longer = cosines(projected(FIVE * 7, other), projected(models / 3, other))
+    found = cosines(space.projected(FIVE), space.projected(models))
+    other = Space(space.axes * torch.tensor([-1.0, 1.0]))
+    longer = cosines(other.projected(FIVE * 7), other.projected(models / 3))
     torch.testing.assert_close(found, longer)
     assert (found.abs() <= 1 + 1e-12).all()
 
 
 def test_centred_projections() -> None:
     space = FedAC.parse({"center": True}).space(FIVE)
-    torch.testing.assert_close(projected(FIVE, space).mean(0), torch.zeros(2, dtype=torch.float64))
+    torch.testing.assert_close(space.projected(FIVE).mean(0), torch.zeros(2, dtype=torch.float64))
     _, models = centroids(FIVE, TWO)
-    found = cosines(projected(FIVE, space), projected(models, space))
+    found = cosines(space.projected(FIVE), space.projected(models))
     assert found.argmax(1).tolist() == TWO.tolist()
 
 
 def test_equal_models_have_no_directions() -> None:
-    assert FedAC.parse({}).space(FIVE[:1].repeat(3, 1)) == {}
+    assert FedAC.parse({}).space(FIVE[:1].repeat(3, 1)) == Space()
 
 
 # The number of clusters
@@ -273,7 +273,8 @@ def test_clients_find_their_clusters(cohort: str) -> None:
     ran.outcome()
     method, state = ran.simulation.job.method, ran.simulation.state
     for k, z in ((6, a), (7, b)):
-        client = one_client(federation, k, **method.broadcast_for_evaluation(state.server, k))
+        sent = method.broadcast_for_evaluation(a_round(federation, 3), state.server, k)
+        client = one_client(federation, k, **sent)
         w, number = method.model_for(client)
         assert torch.equal(w, server["models"][z]) and number == z
 
@@ -285,15 +286,15 @@ def test_who_is_absent_counts_with_its_last_model_once_it_has_one(cohort: str) -
     simulation = prepare_run(method, planted(SIX), training=half, rounds=2, cohort=cohort)
     rounds = simulation.rounds()
     next(rounds)
-    before = dict(simulation.state.server)
-    assert before["assignment"].tolist()[2] == before["assignment"].tolist()[5] == -1
+    before = simulation.state.server
+    assert before.assignment[[2, 5]].tolist() == [-1, -1]
     next(rounds)
     after = simulation.state.server
-    torch.testing.assert_close(after["omega"][[0, 1, 3, 4]], before["omega"][[0, 1, 3, 4]])
-    torch.testing.assert_close(after["omega"][2], (1 + rows(SIX[2])[0]) / 2)
-    a, b = after["assignment"][[0, 3]].tolist()
-    assert after["assignment"].tolist() == [a, a, a, b, b, b]
-    torch.testing.assert_close(after["models"][a], after["omega"][:3].mean(0))
+    torch.testing.assert_close(after.omega[[0, 1, 3, 4]], before.omega[[0, 1, 3, 4]])
+    torch.testing.assert_close(after.omega[2], (1 + rows(SIX[2])[0]) / 2)
+    a, b = after.assignment[[0, 3]].tolist()
+    assert after.assignment.tolist() == [a, a, a, b, b, b]
+    torch.testing.assert_close(after.models[a], after.omega[:3].mean(0))
 
 
 def test_directions_are_refreshed_now_and_then(federation: Federation) -> None:
@@ -303,19 +304,22 @@ def test_directions_are_refreshed_now_and_then(federation: Federation) -> None:
     torch.testing.assert_close(one.T @ one, torch.eye(2), rtol=0, atol=1e-5)
 
 
-def test_clusters_are_told_though_models_are_personal(federation: Federation) -> None:
+def test_clusters_are_recorded_though_models_are_personal(federation: Federation) -> None:
     ran = run("fedac", federation, rounds=2, training=SGD, evaluate_every=1)
     outcome, assignment = ran.outcome(), ran.servers[-1]["assignment"].tolist()
     assert ran.rounds[0].assignment == ran.servers[0]["assignment"].tolist()
-    assert outcome.scores.cluster.tolist() == assignment and ran.rounds[-1].clusters == len({*assignment})
+    assert outcome.scores.cluster.tolist() == assignment and ran.rounds[-1].values["clusters"] == len(
+        {*assignment}
+    )
     assert all(torch.equal(w, ran.clients[-1]["model"][k]) for k, w in outcome.models.items())
-    assert ran.rounds[-1].clustering_error is not None and len(outcome.models) == 8
+    assert "clustering_error" in ran.rounds[-1].values and len(outcome.models) == 8
 
 
 def test_clusters_are_merged_in_the_rounds_that_say_so() -> None:
     hyper = FREE | {"clusters": 3, "tune_every": 2, "merge_below": 0.1}
     ran = run("fedac", planted([*SIX, [0, 9.0, 0]]), hyper, training=JUMP, rounds=4)
     assert [len(server["models"]) for server in ran.servers] == [3, 2, 2, 1]
+    assert [r.values["method/merges"] for r in ran.rounds] == [0, 1, 0, 1]
 
 
 def digits_of(digits: Dataset, **partition: Any) -> Federation:

@@ -10,8 +10,8 @@ from support import Ran, images, quadratics, run, with_cohorts
 from fedflow.data import Dataset
 from fedflow.errors import BadInput
 from fedflow.methods import build_method
-from fedflow.methods.base import Server
-from fedflow.methods.clustered.fedcluster import FedCluster, shares
+from fedflow.methods.base import Round
+from fedflow.methods.clustered.fedcluster import FedCluster, State, shares
 from fedflow.simulation.federation import Federation
 
 FOUR = quadratics(((1, 0), (1, 2), (1, 10), (1, 14)), (1,) * 4, start=4)
@@ -58,11 +58,10 @@ def test_the_bias_to_the_last_cluster_vanishes_with_the_step() -> None:
 class FirstDevice(FedCluster):
     """Only device 0 takes part."""
 
-    def plan(self, rng: np.random.Generator, sizes: np.ndarray, size: int, server: Server) -> np.ndarray:
-        super().plan(rng, sizes, size, server)
-        return np.array([0])
+    def plan(self, now: Round, server: State, chances: np.ndarray, size: int) -> tuple[np.ndarray, State]:
+        return np.array([0]), super().plan(now, server, chances, size)[1]
 
-    def cycles(self, server: Server) -> int:
+    def cycles(self) -> int:
         return 1
 
 
@@ -109,7 +108,10 @@ def test_a_round_costs_as_much_as_one_of_fedavg(federation: Federation) -> None:
     for clusters in (2, 3, 4):
         ran = run("fedcluster", federation, {"clusters": clusters}, **settings)
         assert len(set(ran.rounds[0].cohort)) == 4
-        assert ran.rounds[0].bytes_up == run("fedavg", federation, **settings).rounds[0].bytes_up
+        assert (
+            ran.rounds[0].values["bytes_up"]
+            == run("fedavg", federation, **settings).rounds[0].values["bytes_up"]
+        )
 
 
 @pytest.mark.parametrize(

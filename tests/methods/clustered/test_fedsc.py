@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import images, quadratics, run
+from support import a_round, images, quadratics, run
 from torch import Tensor
 
 from fedflow.data import Dataset
 from fedflow.heterogeneity.distances import weight_divergence
 from fedflow.heterogeneity.hierarchy import merge
 from fedflow.methods import build_method
-from fedflow.methods.base import Server
 from fedflow.methods.clustered.fedcluster import alike
 from fedflow.methods.clustered.fedsc import FedSC
 from fedflow.partition import Partition
@@ -112,7 +111,7 @@ def test_newcomers_join_the_cluster_whose_farthest_member_is_nearest(digits: Dat
     late = replace(clients, partition=replace(clients.partition, newcomers=2))
     ran = run("fedsc", late, {"clusters": 3}, rounds=1)
     assert ran.outcome().metrics["newcomers"] == 2
-    *before, last, other = ran.simulation.state.server["assignment"].tolist()
+    *before, last, other = ran.simulation.state.server.assignment.tolist()
     assert before == ran.servers[0]["assignment"].tolist()
     shares = torch.stack(
         [
@@ -131,9 +130,9 @@ def test_newcomers_join_the_cluster_whose_farthest_member_is_nearest(digits: Dat
 def test_random_clusters_ask_nobody(federation: Federation, mode: str) -> None:
     method = build_method("fedsc", {"grouping": "random", "mode": mode})
     assert method.onboarding_phases() == 0
-    server: Server = {}
-    drawn = method.plan(np.random.default_rng(0), np.ones(8), 4, server)
-    assert sorted(server["assignment"].tolist()) == [0] * 4 + [1] * 4
+    server = method.setup(federation.model, federation.model.init)
+    drawn, server = method.plan(a_round(federation), server, np.ones(8), 4)
+    assert sorted(server.assignment.tolist()) == [0] * 4 + [1] * 4
     assert len(drawn) == (2 if mode == "cycle" else 4)
 
 

@@ -4,6 +4,7 @@ With curves (1, b), a learning rate of 1 and one step, every client sends W_k = 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,12 +12,13 @@ import numpy as np
 import pytest
 import torch
 from sklearn.cluster import KMeans
-from support import Ran, follow, prepare_run, products, quadratics, run, with_cohorts
+from support import Ran, a_round, follow, prepare_run, products, quadratics, run, with_cohorts
 from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.methods import build_method
-from fedflow.methods.clustered.fesem import FeSEM
+from fedflow.methods.base import Round
+from fedflow.methods.clustered.fesem import FeSEM, State
 from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.gathered import Gathered
@@ -34,14 +36,27 @@ def points(values: Sequence[float]) -> Federation:
     return quadratics(tuple((1, b) for b in values), (1,) * len(values), start=0)
 
 
-def fesem(values: list[float], centres: list[float], cohort: str = "loop", **hyper: Any) -> Ran:
-    """One round from given centres, to which the clients are assigned in turn."""
+def fesem(
+    values: Sequence[float],
+    centres: Sequence[float],
+    cohort: str = "loop",
+    rounds: int = 2,
+    assignment: Tensor | None = None,
+    **hyper: Any,
+) -> Ran:
+    """From given centres, to which the clients are assigned, by default in turn."""
     method = build_method("fesem", {"centres": len(centres)} | hyper)
-    simulation = prepare_run(method, points(values), rounds=2, training=JUMP, cohort=cohort)
-    simulation.state.server |= {
-        "models": numbers(*centres, 0), "assignment": torch.arange(len(values)) % len(centres)
-    }  # fmt: skip
+    simulation = prepare_run(method, points(values), rounds=rounds, training=JUMP, cohort=cohort)
+    turns = torch.arange(len(values)) % len(centres)
+    simulation.state.server = State(numbers(*centres, 0), turns if assignment is None else assignment)
     return follow(simulation)
+
+
+def answers(w: Tensor, ids: Sequence[int], sizes: Sequence[int]) -> tuple[Round, Gathered]:
+    """A late round in which clients ``ids``, of those with ``sizes`` [N], send models ``w`` [m, 2]."""
+    now = replace(a_round(products(), 4), sizes=np.array(sizes))
+    sent = [ClientResult(k, 0, 1.0, {}, {}, {}, {"model": row}, 0, 0.0) for k, row in zip(ids, w)]
+    return now, Gathered([Trained(sent, [])], now)
 
 
 def test_assignments_and_centres(cohort: str) -> None:
@@ -67,10 +82,7 @@ def test_squared_distances_of_models() -> None:
 def test_rounds_are_those_of_lloyd(cohort: str) -> None:
     """Scikit-learn's k-means from the same centres ends where FeSEM does."""
     values, centres = list(np.random.default_rng(0).normal(size=30) * 3), [-1.0, 0.2, 0.1]
-    method = build_method("fesem", {"centres": 3})
-    simulation = prepare_run(method, points(values), rounds=20, training=JUMP, cohort=cohort)
-    simulation.state.server |= {"models": numbers(*centres, 0), "assignment": torch.arange(30) % 3}
-    ran = follow(simulation)
+    ran = fesem(values, centres, cohort, rounds=20)
     lloyd = KMeans(3, init=np.array(centres)[:, None], n_init=1).fit(np.array(values)[:, None])
     assert ran.server("models")[-1][:3] == pytest.approx(lloyd.cluster_centers_[:, 0].tolist(), abs=1e-9)
     w = numbers(*values)
@@ -98,15 +110,13 @@ def test_the_first_round_has_several_iterations(iterations: int, centres: list[f
 
 def test_a_centre_without_clients_goes_to_the_farthest_model() -> None:
     """Three clients share both centres' places: 0.9 is far from 0 and 0.1, and gets the empty one."""
-    values, lost = (
-        [0, 0.1, 0.9],
-        {"models": numbers(0, 50, 0), "assignment": torch.zeros(3, dtype=torch.int64)},
-    )
     ended = {}
     for empty in ("farthest", "keep"):
-        simulation = prepare_run("fesem", points(values), {"empty": empty}, rounds=1, training=JUMP)
-        simulation.state.server |= lost
-        ended[empty] = follow(simulation).server("models")[0][:2]
+        ran = fesem(
+            [0, 0.1, 0.9], [0, 50], rounds=1, assignment=torch.zeros(3, dtype=torch.int64), empty=empty
+        )
+        ended[empty] = ran.server("models")[0][:2]
+        assert ran.rounds[0].values["method/empty_clusters"] == (empty == "keep")
     assert ended["farthest"] == pytest.approx([0.05, 0.9])
     assert ended["keep"] == pytest.approx([1 / 3, 50])
 
@@ -170,28 +180,24 @@ def test_with_one_centre_it_is_uniform_fedavg(federation: Federation, cohort: st
 def test_centres_in_the_plane() -> None:
     """(0, 0), (1, 0) | (4, 4), (5, 5) from (0, 1) and (3, 3): the objective goes from 3.25 to 0.375."""
     w = torch.tensor([[0.0, 0], [1, 0], [4, 4], [5, 5]])
-    federation, method = products(), build_method("fesem")
-    sent = [ClientResult(k, 0, 1.0, {}, {}, {"model": row}, 0, 0.0) for k, row in enumerate(w)]
-    cohort = Gathered([Trained(sent, [])], federation.model, np.ones(4), np.random.default_rng(0))
-    models = torch.tensor([[0.0, 1], [3, 3], [0, 0]])
-    server = {"models": models, "assignment": torch.tensor([0, 1, 0, 1]), "round": torch.tensor(3)}
-    after = method.aggregate(server, cohort)
-    assert after["assignment"].tolist() == [0, 0, 1, 1]
-    assert after["models"].tolist() == [[0.5, 0], [4.5, 4.5], [2.5, 2.25]]
-    objectives = [float(torch.cdist(w, c[:2]).square().amin(1).mean()) for c in (models, after["models"])]
+    now, cohort = answers(w, range(4), [1] * 4)
+    server = State(torch.tensor([[0.0, 1], [3, 3], [0, 0]]), torch.tensor([0, 1, 0, 1]))
+    after, reported = build_method("fesem").aggregate(now, server, cohort)
+    assert after.assignment.tolist() == [0, 0, 1, 1] and reported["reassigned"] == 2
+    assert after.models.tolist() == [[0.5, 0], [4.5, 4.5], [2.5, 2.25]]
+    objectives = [float(torch.cdist(w, c[:2]).square().amin(1).mean()) for c in (server.models, after.models)]
     assert objectives == pytest.approx([3.25, 0.375])
 
 
-def test_assignments_last_until_the_next_ones(cohort: str) -> None:
-    """Clients 2 and 3 change places with those of 0 and 1 in the second round, but not yet their centres."""
-    start = {"models": numbers(0.5, 5, 2.75), "assignment": torch.tensor([0, 1, 0, 1])}
-    ends = []
-    for every in (1, 2):
-        hyper = {"recluster_every": every}
-        simulation = prepare_run("fesem", points([0, 1, 4, 6]), hyper, rounds=2, training=JUMP, cohort=cohort)
-        simulation.state.server |= start | {"round": torch.tensor(1)}
-        ends.append(follow(simulation).server("assignment"))
-    assert ends == [[[0, 0, 1, 1]] * 2, [[0, 1, 0, 1], [0, 0, 1, 1]]]
+@pytest.mark.parametrize("every", [1, 2])
+def test_assignments_last_until_the_next_ones(every: int, cohort: str) -> None:
+    """To the centres 18 and 0, and then to 12 and 4."""
+    hyper = {"first_iterations": 1, "recluster_every": every}
+    ran = run("fesem", points([7, 18, 1, 9, 9, 0, 8]), hyper, rounds=3, training=JUMP, cohort=cohort)
+    first, second = [1, 0, 1, 0, 0, 1, 1], [1, 0, 1, 0, 0, 1, 0]
+    assert ran.server("assignment")[1:] == (
+        [second, [0, 0, 1, 0, 0, 1, 0]] if every == 1 else [first, second]
+    )
 
 
 def test_who_is_new_is_assigned_at_any_time() -> None:
@@ -215,19 +221,15 @@ def test_the_first_parts_may_be_random(cohort: str) -> None:
 def test_all_models_are_clustered_and_weighted_by_samples() -> None:
     """In the plane, from the means (0, 0) and (4, 4); clients 0 and 3 are absent."""
     w = torch.tensor([[0.2, 0.0], [4, 4], [0.1, 0.3]])
-    sent = [ClientResult(k, 0, 1.0, {}, {}, {"model": row}, 0, 0.0) for k, row in zip((1, 2, 4), w)]
-    sizes = np.array([10, 30, 20, 20, 40])
-    cohort = Gathered([Trained(sent, [])], products().model, sizes, np.random.default_rng(0))
-    server = {
-        "models": torch.tensor([[0.0, 0], [4.2, 4.2], [1, 1]]), "assignment": torch.tensor([0, 1, 0, 1, 1]),
-        "means": torch.tensor([[0.0, 0], [4, 4]]), "round": torch.tensor(3),
-    }  # fmt: skip
+    now, cohort = answers(w, (1, 2, 4), [10, 30, 20, 20, 40])
+    models, means = torch.tensor([[0.0, 0], [4.2, 4.2], [1, 1]]), torch.tensor([[0.0, 0], [4, 4]])
+    server = State(models, torch.tensor([0, 1, 0, 1, 1]), means)
     for weighting, first in (("uniform", [0.1, 0.1]), ("samples", [0.125, 0.15])):
         method = build_method("fesem", {"cluster_over": "all", "weighting": weighting})
-        after = method.aggregate(dict(server), cohort)
-        assert after["assignment"].tolist() == [0, 0, 1, 1, 0]
-        torch.testing.assert_close(after["models"][:2], torch.tensor([first, [4.1, 4.1]]))
-        torch.testing.assert_close(after["means"], torch.tensor([[0.1, 0.1], [4.1, 4.1]]))
+        after, _ = method.aggregate(now, server, cohort)
+        assert after.assignment.tolist() == [0, 0, 1, 1, 0]
+        torch.testing.assert_close(after.models[:2], torch.tensor([first, [4.1, 4.1]]))
+        torch.testing.assert_close(after.means, torch.tensor([[0.1, 0.1], [4.1, 4.1]]))
 
 
 def test_the_absent_start_with_the_common_model(cohort: str) -> None:

@@ -1,7 +1,7 @@
-"""Both forms of FLIS: models that are one threshold, so that who says the same is known; and real images.
+"""Both forms of FLIS: models that are one threshold, so that it is known who agrees; and real images.
 
 A client with samples c moves its threshold to c in one step of 1. The server's inputs are 0.5, 1.5, ..., 9.5:
-models of thresholds c_i and c_j say the same of all but |c_i - c_j| of ten.
+models of thresholds c_i and c_j agree on all except |c_i - c_j| of ten.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, Workers, consecutive, one_client, prepare_run, quadratics, run, same, with_cohorts
+from support import (
+    Ran,
+    Workers,
+    consecutive,
+    late,
+    one_client,
+    prepare_run,
+    quadratics,
+    run,
+    same,
+    with_cohorts,
+)
 from torch import Tensor, nn
 
 from fedflow.config import load_params
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
-from fedflow.experiment import Experiment, prepare_dataset, prepare_partition
+from fedflow.experiment import Experiment
 from fedflow.heterogeneity import LINKAGES
 from fedflow.methods import build_method
 from fedflow.methods.clustered._flis import infer, similarity
@@ -30,6 +41,8 @@ from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, PartitionParams, Samples, load_partition, make_partition
 from fedflow.simulation.federation import Federation, random_examples
 from fedflow.simulation.loop import Simulation
+from fedflow.stages.partition import prepare_partition
+from fedflow.stages.prepare import prepare_dataset
 
 JUMP: dict[str, Any] = {"epochs": 1, "lr": 1}
 HALFWAY: dict[str, Any] = {"epochs": 1, "lr": 0.5}
@@ -65,22 +78,17 @@ def thresholds(c: Sequence[float], sizes: Sequence[int] | None = None, newcomers
 
 def flis(name: str, hyper: dict[str, Any], federation: Federation, **more: Any) -> Ran:
     cohorts = more.pop("cohorts", None)
-    method = (
-        build_method(name, hyper) if cohorts is None else with_cohorts(build_method(name, hyper), cohorts)
-    )
-    rounds = 1 if cohorts is None else len(cohorts)
+    method, rounds = build_method(name, hyper), 1
+    if cohorts is not None:
+        method, rounds = with_cohorts(method, cohorts), len(cohorts)
     return run(method, federation, **{"training": JUMP, "rounds": rounds} | more)
-
-
-def late(federation: Federation, newcomers: int) -> Federation:
-    return replace(federation, partition=replace(federation.partition, newcomers=newcomers))
 
 
 # Inference similarity
 
 
 def test_similarity_of_predicted_classes() -> None:
-    """Of six inputs 1 and 2 say the same of five; as one-hot rows they have that cosine."""
+    """On six inputs 1 and 2 agree on five; as one-hot rows they have that cosine."""
     said = torch.tensor([[0, 0, 1, 1, 2, 2], [0, 0, 1, 2, 2, 2], [1, 1, 0, 0, 0, 0]])
     expected = torch.tensor([[1, 5 / 6, 0], [5 / 6, 1, 0], [0, 0, 1]], dtype=torch.float64)
     assert torch.equal(similarity(said, said), expected)
@@ -135,7 +143,7 @@ def two_kinds(digits: Dataset) -> Federation:
 
 
 @pytest.mark.parametrize("source", ["held out", "test split", "another data set", "noise"])
-def test_clients_with_the_same_labels_say_the_same_of_any_data(digits: Dataset, source: str) -> None:
+def test_clients_with_the_same_labels_agree_on_any_data(digits: Dataset, source: str) -> None:
     """Of random pixels, too."""
     clients = two_kinds(digits)
     negatives = Examples(255 - digits.x_train[:200].flip(-1), digits.y_train[:200], digits.mean, digits.std)
@@ -209,7 +217,7 @@ def test_where_the_data_of_the_server_come_from(
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_a_server_without_data_is_told_before_anybody_trains(federation: Federation, name: str) -> None:
+def test_a_server_without_data_is_refused_before_any_training(federation: Federation, name: str) -> None:
     simulation = prepare_run(name, replace(federation, public=None))
     with pytest.raises(BadInput, match=r"partition.public: 0 .* method.public .* or method.noise"):
         next(simulation.rounds())
@@ -231,7 +239,7 @@ def test_bad_input_is_named(federation: Federation, name: str) -> None:
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
-def test_participants_are_averaged_with_those_that_say_the_same(weighting: str, cohort: str) -> None:
+def test_participants_are_averaged_with_those_that_agree(weighting: str, cohort: str) -> None:
     """Thresholds up to 2 apart agree on 0.8: clusters overlap, and as many as participants."""
     c, sizes = np.array([0.0, 2, 4, 9]), np.array([1, 3, 2, 2])
     hyper = {"beta": 0.8, "weighting": weighting}
@@ -258,8 +266,8 @@ def test_later_rounds_start_from_the_model_with_the_lowest_loss_of_the_last(coho
         assert server["models"].squeeze(1).tolist() == pytest.approx(models.tolist())
     chosen = np.abs(models - c[:, None]).argmin(1)
     assert ran.outcome().scores.cluster.tolist() == chosen.tolist()
-    assert [r.bytes_down for r in ran.rounds] == [8 * d for d in (3, 3 + 2 * 3, 9 + 2 * 2, 13 + 2 * 2)]
-    assert [r.bytes_up for r in ran.rounds] == [8 * d for d in (3, 5, 7, 9)]
+    assert ran.values("bytes_down") == [8 * d for d in (3, 3 + 2 * 3, 9 + 2 * 2, 13 + 2 * 2)]
+    assert ran.values("bytes_up") == [8 * d for d in (3, 5, 7, 9)]
 
 
 def test_models_of_all_are_of_the_last_round_only() -> None:
@@ -278,7 +286,7 @@ def test_dc_without_a_bound_is_fedavg(federation: Federation, cohort: str) -> No
         assert all_one.outcome().metrics["clusters"] == 1
 
 
-def test_dc_with_a_bound_above_one_averages_nobody_and_clients_choose_among_models() -> None:
+def test_dc_with_a_bound_above_one_averages_no_models_and_clients_choose_among_them() -> None:
     """At 1 equal predictors are averaged still: thresholds 7 and 7.2 tell all ten inputs alike."""
     c = (0.0, 1.0, 7.0, 7.2)
     one, none = (flis("flis_dc", {"beta": beta}, thresholds(c)) for beta in (1, 1.01))
@@ -355,7 +363,7 @@ def test_held_out_samples_of_a_stored_partition_reach_the_clients(partition: str
     assert len(list(simulation.rounds())) == 2 and simulation.outcome().metrics["local_accuracy"] > 0
 
 
-def test_held_out_samples_to_choose_by_are_asked_for_before_anybody_trains(federation: Federation) -> None:
+def test_missing_samples_to_choose_by_are_refused_before_any_training(federation: Federation) -> None:
     with pytest.raises(
         BadInput, match=r"^partition.selection: 0 .* a share > 0, .* method.select_on to train$"
     ):
@@ -390,8 +398,8 @@ def test_a_newcomer_of_dc_takes_the_model_with_the_lowest_loss() -> None:
 # FLIS (HC)
 
 
-def test_hc_clusters_once_and_forgets_what_was_trained(cohort: str) -> None:
-    """From 3 halfway to the samples' mean; weights are samples. Introductions end at 1.5, 2, 5 and 6."""
+def test_hc_clusters_once_and_discards_the_trained_models(cohort: str) -> None:
+    """From 3 halfway to the samples' mean; weights are samples. The onboarding ends at 1.5, 2, 5 and 6."""
     c, sizes = (0.0, 1.0, 7.0, 9.0), (1, 3, 2, 2)
     clients, cohorts = thresholds(c, sizes), [[0, 1, 2, 3], [2]]
     ran = flis("flis_hc", {"beta": 0.8}, clients, training=HALFWAY, cohorts=cohorts, cohort=cohort)
@@ -422,7 +430,7 @@ def test_hc_without_a_bound_is_fedavg(federation: Federation, cohort: str) -> No
 
 
 @pytest.mark.parametrize("variant", ["clusters", "neighbourhood"])
-def test_hc_with_a_bound_above_one_is_local_training_of_who_takes_part(
+def test_hc_with_a_bound_above_one_is_local_training_of_participants(
     federation: Federation, variant: str, cohort: str
 ) -> None:
     settings: dict[str, Any] = {"training": SGD, "participation": 0.5, "cohort": cohort}
@@ -466,9 +474,7 @@ def test_weights_of_neighbours_are_in_double_precision() -> None:
     assert ran.server("models")[0] == pytest.approx((9 + 2 * 0.1) / 3, rel=1e-15, abs=0)
 
 
-def test_neighbours_of_everybody_under_full_participation_are_fedavg(
-    federation: Federation, cohort: str
-) -> None:
+def test_all_as_neighbours_under_full_participation_are_fedavg(federation: Federation, cohort: str) -> None:
     hyper = {"beta": 0, "variant": "neighbourhood"}
     one = run("flis_hc", federation, hyper, training=SGD, cohort=cohort).servers[-1]["models"]
     plain = run("fedavg", federation, training=SGD, cohort=cohort).servers[-1]["model"]
@@ -491,17 +497,17 @@ def test_a_newcomer_joins_the_most_similar_cluster_or_opens_one(assign: str) -> 
     ran = flis("flis_hc", {"beta": 0.7, "assign": assign}, clients)
     newcomers = ran.outcome().newcomers
     assert newcomers is not None and newcomers.cluster.tolist() == [1, 0, 2, 2]
-    assert ran.simulation.state.server["models"].tolist() == [[0.5], [9.5], [3]]
-    matrix = ran.simulation.state.server["proximity"].numpy()
+    assert ran.simulation.state.server.models.tolist() == [[0.5], [9.5], [3]]
+    matrix = ran.simulation.state.server.proximity.numpy()
     np.testing.assert_allclose(matrix, np.abs(c[:, None] - c) / 10, atol=1e-12)
 
 
 @pytest.mark.parametrize("inference", ["one_hot", "soft"])
-def test_newcomers_extend_the_matrix_to_that_of_everybody(federation: Federation, inference: str) -> None:
+def test_newcomers_extend_the_matrix_to_that_of_all(federation: Federation, inference: str) -> None:
     hyper = {"inference": inference}
     whole, some = (run("flis_hc", f, hyper, rounds=1) for f in (federation, late(federation, 3)))
     some.outcome()
-    found, expected = some.simulation.state.server["proximity"], whole.servers[0]["proximity"]
+    found, expected = some.simulation.state.server.proximity, whole.servers[0]["proximity"]
     assert expected.max() > 0.01 and torch.equal(expected, expected.T)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
@@ -513,9 +519,9 @@ def test_a_newcomer_starts_from_the_mean_of_its_neighbours() -> None:
     assert ran.server("assignment") == [[0, 1, 1, 0]]
     newcomers, server = ran.outcome().newcomers, ran.simulation.state.server
     assert newcomers is not None
-    assert server["assignment"].tolist() == [0, 1, 1, 0, 2, 3, 0]
+    assert server.assignment.tolist() == [0, 1, 1, 0, 2, 3, 0]
     assert newcomers.cluster.tolist() == [2, 3, 0]
-    assert server["models"].squeeze(1).tolist() == pytest.approx([25 / 3, 0.6, 1, 3])
+    assert server.models.squeeze(1).tolist() == pytest.approx([25 / 3, 0.6, 1, 3])
 
 
 # Traffic, in Mb = 10^6 bits
@@ -529,10 +535,10 @@ def test_published_traffic_of_lenet() -> None:
     ten = Federation(lenet, examples, examples, consecutive([2] * 10), examples)
     settings: dict[str, Any] = {"rounds": 2, "training": {"epochs": 1}}
     metrics = run("flis_hc", ten, {}, participation=0.1, **settings).outcome().metrics
-    introduced = metrics["introduction_bytes_down"] + metrics["introduction_bytes_up"]
-    assert introduced * 8 / 1e6 / 10 == pytest.approx(3.97, abs=5e-3)
+    onboarding = metrics["introduction_bytes_down"] + metrics["introduction_bytes_up"]
+    assert onboarding * 8 / 1e6 / 10 == pytest.approx(3.97, abs=5e-3)
     megabits = (metrics["bytes_down"] + metrics["bytes_up"]) * 8 / 1e6 / 10 / 2
     assert [19 * megabits, 26 * megabits, 22 * megabits] == pytest.approx([7.53, 10.31, 8.73], rel=2e-3)
     dc = run("flis_dc", ten, {}, participation=0.3, **settings)
-    transfers = [(r.bytes_down + r.bytes_up) / 4 / lenet.size / 3 for r in dc.rounds]
+    transfers = [(r.values["bytes_down"] + r.values["bytes_up"]) / 4 / lenet.size / 3 for r in dc.rounds]
     assert transfers == [2, 2 + 3 + 1] and "introduction_bytes_up" not in dc.outcome().metrics

@@ -15,14 +15,14 @@ import pytest
 import torch
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
-from support import Ran, Workers, images, prepare_run, quadratics, run, same, with_cohorts
+from support import Ran, Workers, follow, images, late, prepare_run, quadratics, run, same, with_cohorts
 
 from fedflow.config import load_params
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
-from fedflow.experiment import Experiment, prepare_dataset, prepare_partition
-from fedflow.heterogeneity.encoder import autoencoder, embed, fine_tune, pretrain
+from fedflow.experiment import Experiment
 from fedflow.heterogeneity.relatedness import signature
+from fedflow.local.encoder import autoencoder, embed, fine_tune, pretrain
 from fedflow.methods import build_method
 from fedflow.methods.clustered.pca_km_hc import components
 from fedflow.models import build
@@ -32,6 +32,8 @@ from fedflow.results import write_results
 from fedflow.seeding import generator
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.loop import Simulation
+from fedflow.stages.partition import prepare_partition
+from fedflow.stages.prepare import prepare_dataset
 
 JUMP = {"epochs": 1, "lr": 1}
 SGD = {"epochs": 1, "batch_size": 8, "lr": 0.1}
@@ -41,9 +43,7 @@ CHAIN = (1, 2, 3)  # with gamma 1.5 the first and the last are not related
 def points(
     centres: Sequence[float], sizes: Sequence[int] | None = None, newcomers: int = 0, start: float = 0
 ) -> Federation:
-    federation = quadratics(tuple((1, b) for b in centres), sizes or [10] * len(centres), start)
-    partition = dataclasses.replace(federation.partition, newcomers=newcomers)
-    return dataclasses.replace(federation, partition=partition)
+    return late(quadratics([(1, b) for b in centres], sizes or [10] * len(centres), start), newcomers)
 
 
 def flt(hyper: dict[str, Any], federation: Federation, **more: Any) -> Ran:
@@ -89,7 +89,7 @@ def test_clusters_are_the_components_of_the_graph() -> None:
     assert ran.outcome().scores.cluster.tolist() == [0, 0, 0, 1, 1]
 
 
-def test_ward_cuts_the_graph_into_so_many_clusters() -> None:
+def test_ward_cuts_the_graph_into_the_given_number_of_clusters() -> None:
     """Three components, the chain (1, 2, 3) among them, where rows of the graph differ."""
     blocks = points((1, 9, 2, 20, 3, 10, 21))
     three, two = (flt({"gamma": 1.5, "case": "clusters", "clusters": c}, blocks) for c in (3, 2))
@@ -117,7 +117,7 @@ def test_without_gamma_the_largest_gap_decides(case: str) -> None:
     assert ran.outcome().dissimilarity.height == pytest.approx((0.3 + 7.8) / 2)  # type: ignore[union-attr]
 
 
-# Clients that sit a round out
+# Clients that do not take part
 
 
 def once(absent: str, centres: tuple[float, ...] = (1, 0, 3, 0), gamma: float = 10) -> list[float]:
@@ -133,7 +133,7 @@ def test_the_absent_are_left_out_or_counted_with_the_model_that_they_had() -> No
     assert once("stale") == pytest.approx([190 / 200] * 4)
 
 
-def test_relatives_of_nobody_who_took_part_keep_their_model() -> None:
+def test_clients_unrelated_to_participants_keep_their_model() -> None:
     assert once("omit", (1, 20, 3, 40), gamma=5) == pytest.approx([190 / 70, 0, 190 / 70, 0])
     assert once("stale", (1, 20, 3, 40), gamma=5) == pytest.approx([190 / 70, 0, 190 / 70, 0])
 
@@ -160,11 +160,14 @@ def test_members_may_be_read_in_the_order_of_the_leaves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hyper", "field"),
-    [({"members": "leaf_order"}, "members"), ({"averaging": "in_place"}, "averaging")],
-)
-def test_faults_are_refused_where_the_code_cannot_have_them(hyper: dict[str, Any], field: str) -> None:
-    with pytest.raises(BadInput, match=f"^method.{field}: "):
+    ("hyper", "message"),
+    [({"members": "leaf_order"}, "members: "), ({"averaging": "in_place"}, "averaging: "),
+     *(({"encoder": e, "finetune": "central"}, f"finetune: 'central' .* per_client where encoder is {e}")
+       for e in ("pixels", "labels"))],
+)  # fmt: skip
+def test_options_that_do_not_go_together_are_refused(hyper: dict[str, Any], message: str) -> None:
+    """Such as faults where the code cannot have them, and an encoder for all where there is none to train."""
+    with pytest.raises(BadInput, match=f"^method.{message}"):
         build_method("flt", hyper)
 
 
@@ -173,9 +176,7 @@ def test_faults_are_refused_where_the_code_cannot_have_them(hyper: dict[str, Any
 
 @pytest.mark.parametrize("name", ["flt", "pca_km_hc"])
 @pytest.mark.parametrize("case", ["graph", "clusters"])
-def test_with_everybody_related_it_is_fedavg(
-    name: str, case: str, federation: Federation, cohort: str
-) -> None:
+def test_with_all_related_it_is_fedavg(name: str, case: str, federation: Federation, cohort: str) -> None:
     more = {"training": SGD, "participation": 0.5, "rounds": 2, "cohort": cohort}
     one = run(name, federation, {"gamma": 1e9, "case": case}, **more)
     plain = run("fedavg", federation, **more)
@@ -183,7 +184,7 @@ def test_with_everybody_related_it_is_fedavg(
 
 
 @pytest.mark.parametrize("absent", ["omit", "stale"])
-def test_with_nobody_related_it_is_own_training(absent: str, federation: Federation, cohort: str) -> None:
+def test_with_no_two_related_it_is_local_training(absent: str, federation: Federation, cohort: str) -> None:
     more = {"training": SGD, "participation": 0.5, "rounds": 2, "cohort": cohort}
     alone = run("flt", federation, {"gamma": 1e-9, "absent": absent}, **more)
     local = run("local", federation, **more)
@@ -280,8 +281,12 @@ def test_an_encoder_needs_images_of_the_server(federation: Federation) -> None:
         data = points(CHAIN)
         run("flt", dataclasses.replace(data, public=data.train))
     small = Examples(torch.rand(3, 1, 4, 4), torch.zeros(3))
-    with pytest.raises(FedflowError, match=r"method.public: None .* images of the clients' shape"):
-        run("flt", dataclasses.replace(federation, public=small), {"pretraining": 1})
+    for finetune, error in (
+        ("per_client", FedflowError),
+        ("central", BadInput),
+    ):  # by a client; by the server
+        with pytest.raises(error, match=r"method.public: None .* images of the clients' shape, \[1, 8, 8\]"):
+            run("flt", dataclasses.replace(federation, public=small), SMALL | {"finetune": finetune})
 
 
 def test_residual_encoders_are_made_for_colour(digits: Dataset) -> None:
@@ -293,10 +298,10 @@ def test_residual_encoders_are_made_for_colour(digits: Dataset) -> None:
 
 
 def test_the_encoder_is_made_for_the_channels_of_the_images(federation: Federation) -> None:
-    method = build_method("flt", {"pretraining": 1, "latent": 4})
+    method, model = build_method("flt", {"pretraining": 1, "latent": 4}), federation.model
     for channels, name in ((1, "conv"), (3, "residual")):
         images = Examples(federation.train.x.expand(-1, channels, -1, -1), federation.train.y)
-        learnt = method.pretrain_server(images, 0)["encoder"]
+        learnt = method.pretrain_server(method.setup(model, model.init), images, 0).encoder
         assert learnt.shape == (autoencoder(name, (channels, 8, 8), 4).size,)
 
 
@@ -338,14 +343,15 @@ def test_one_encoder_may_be_trained_for_all(federation: Federation, finetune: st
 
 
 def test_the_order_of_the_turns_comes_from_the_seed(federation: Federation) -> None:
-    one, other = (
-        run("flt", federation, SMALL | {"finetune": "sequential"}, rounds=1, training=SGD, seed=seed)
-        for seed in (0, 1)
-    )
-    method, clients = one.simulation.job.method, range(8)
-    orders = [method.onboarding_turns(generator(seed, "turns", 0), 0, {}, clients) for seed in (0, 1)]
-    assert orders[0] != orders[1] and sorted(orders[0]) == [[k] for k in clients]
-    assert not torch.equal(one.servers[0]["encoder"], other.servers[0]["encoder"])
+    orders, encoders = [], []
+    for seed in (0, 1):
+        hyper = SMALL | {"finetune": "sequential"}
+        simulation = prepare_run("flt", federation, hyper, rounds=1, training=SGD, seed=seed)
+        now, server = simulation.round(0, "turns", 0), simulation.state.server
+        orders.append(simulation.job.method.onboarding_turns(now, 0, server, range(8)))
+        encoders.append(follow(simulation).servers[0]["encoder"])
+    assert orders[0] != orders[1] and sorted(orders[0]) == [[k] for k in range(8)]
+    assert not torch.equal(*encoders)
 
 
 def test_traffic_of_one_encoder_for_all(federation: Federation) -> None:
@@ -380,7 +386,7 @@ def test_one_encoder_for_all_survives_a_resume(
     straight = run("flt", federation, SMALL | {"finetune": finetune}, **settings)
     settings |= {"checkpoints": tmp_path}
     next(prepare_run("flt", federation, SMALL | {"finetune": finetune}, **settings).rounds())
-    monkeypatch.delattr(Simulation, "_ask")  # nobody is asked twice
+    monkeypatch.delattr(Simulation, "onboard")  # clients are asked once
     again = run("flt", federation, SMALL | {"finetune": finetune}, **settings)
     assert [r.replayed for r in again.rounds] == [True, False, False]
     assert same(again.state(), straight.state())
@@ -388,14 +394,14 @@ def test_one_encoder_for_all_survives_a_resume(
 
 @pytest.mark.parametrize("finetune", TOGETHER)
 def test_newcomers_use_the_encoder_as_it_is(federation: Federation, finetune: str) -> None:
-    late = dataclasses.replace(federation, partition=dataclasses.replace(federation.partition, newcomers=2))
     model, w = trained_by_hand(federation, finetune, 6)
-    ran = run("flt", late, SMALL | {"finetune": finetune, "gamma": 1e9}, rounds=1, training=SGD)
+    hyper = SMALL | {"finetune": finetune, "gamma": 1e9}
+    ran = run("flt", late(federation, 2), hyper, rounds=1, training=SGD)
     assert ran.outcome().newcomers.clients == [6, 7]  # type: ignore[union-attr]
     server = ran.simulation.state.server
-    assert torch.equal(server["encoder"], model.part("encoder.*").of(w))
+    assert torch.equal(server.encoder, model.part("encoder.*").of(w))
     # Related to all six by gamma, and so served their mean.
-    torch.testing.assert_close(server["models"][server["assignment"][6]], server["models"][0])
+    torch.testing.assert_close(server.models[server.assignment[6]], server.models[0])
 
 
 PARAMS = """
@@ -430,44 +436,28 @@ def test_without_epochs_nothing_is_trained_for_all(federation: Federation) -> No
     assert all(same(other.state(), plain.state()) for other in others)
 
 
-@pytest.mark.parametrize("encoder", ["pixels", "labels"])
-def test_there_must_be_an_encoder_to_train_for_all(encoder: str) -> None:
-    with pytest.raises(
-        BadInput, match=rf"^method.finetune: 'central' .* per_client where encoder is {encoder}"
-    ):
-        build_method("flt", {"encoder": encoder, "finetune": "central"})
-
-
-def test_images_of_another_shape_are_refused_by_the_server(federation: Federation) -> None:
-    small = Examples(torch.rand(3, 1, 4, 4), torch.zeros(3))
-    with pytest.raises(BadInput, match=r"method.public: None .* images of the clients' shape, \[1, 8, 8\]"):
-        run("flt", dataclasses.replace(federation, public=small), SMALL | {"finetune": "central"})
-
-
 @pytest.mark.parametrize("reducer", ["none", "tsne"])
 def test_relating_clients_again_changes_nothing(federation: Federation, reducer: str) -> None:
     """Neither between two rounds nor after the last, though models changed: why FLT has no such option."""
     hyper = SMALL | {"finetune": "per_client", "reducer": reducer}
     simulation = prepare_run("flt", federation, hyper, rounds=2, training=SGD, participation=0.5)
     for _ in simulation.rounds():
-        before = dict(simulation.state.server)
-        simulation._introduce(range(8))
-        after = simulation.state.server
-        assert not torch.equal(before["models"], after["models"])  # the first ones again
-        simulation.state.server = before
-        known = ("signatures", "means", "apart", "related", "assignment", "encoder")
-        assert all(torch.equal(before[name], after[name]) for name in known)
+        before = simulation.state.server
+        simulation.onboard(range(8), 0)
+        after, simulation.state.server = simulation.state.server, before
+        assert not torch.equal(before.models, after.models)  # the first ones again
+        assert same(before.tensors() | {"models": after.models}, after.tensors())
 
 
 # Newcomers
 
 
 def test_newcomers_of_a_graph_get_the_mean_of_their_relatives() -> None:
-    """Models 1.75, 2.5 and 8 / 3 as above; the newcomer at 1.2 is related to 0 and 1; nobody to the other."""
+    """Models 1.75, 2.5 and 8 / 3 as above; the newcomer at 1.2 is related to 0 and 1; the other to none."""
     ran = flt({"gamma": 1.5}, points((*CHAIN, 1.2, 50), (10, 30, 60, 10, 10), newcomers=2))
     assert ran.outcome().newcomers.cluster.tolist() == [3, 4]  # type: ignore[union-attr]
     server = ran.simulation.state.server
-    assert server["models"].squeeze(1).tolist() == pytest.approx([1.75, 2.5, 8 / 3, (17.5 + 75) / 40, 0])
+    assert server.models.squeeze(1).tolist() == pytest.approx([1.75, 2.5, 8 / 3, (17.5 + 75) / 40, 0])
 
 
 def test_newcomers_of_clusters_join_the_nearest() -> None:
@@ -480,15 +470,15 @@ def test_newcomers_of_clusters_join_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("case", ["graph", "clusters"])
-def test_with_newcomers_all_may_be_related_anew(case: str) -> None:
+def test_with_newcomers_all_may_be_related_again(case: str) -> None:
     """The newcomer at 3.5 links (1, 2) and (5, 6); a cluster of newcomers only has the first model."""
-    late = points((1, 2, 5, 6, 3.5, 90), (10, 10, 10, 10, 10, 10), newcomers=2, start=0.5)
-    ran = flt({"gamma": 1.6, "case": case, "assign": "anew"}, late)
+    clients = points((1, 2, 5, 6, 3.5, 90), newcomers=2, start=0.5)
+    ran = flt({"gamma": 1.6, "case": case, "assign": "anew"}, clients)
     assert held(ran) == pytest.approx([1.5, 1.5, 5.5, 5.5])
     cluster = ran.outcome().newcomers.cluster.tolist()  # type: ignore[union-attr]
-    models = ran.simulation.state.server["models"].squeeze(1)
+    models = ran.simulation.state.server.models.squeeze(1)
     assert models[cluster].tolist() == pytest.approx([3.5, 0.5])
-    assignment = ran.simulation.state.server["assignment"].tolist()
+    assignment = ran.simulation.state.server.assignment.tolist()
     assert len(set(assignment)) == (2 if case == "clusters" else 6)
 
 
@@ -525,7 +515,7 @@ def test_own_components_hide_where_data_lie_but_shared_ones_do_not() -> None:
 
 @pytest.mark.parametrize("scale", [0.01, 1, 100])
 def test_without_gamma_the_scale_of_the_inputs_does_not_matter(scale: float) -> None:
-    """1.2, the authors' gamma, relates all at 0.01 and nobody at 100."""
+    """1.2, the authors' gamma, relates all at 0.01 and none at 100."""
     blocks = points([scale * b for b in (1, 2, 20, 21, 3)])
     blocks = dataclasses.replace(blocks, public=blocks.train)
     ran = run("pca_km_hc", blocks, {"p": 2, "basis": "shared"}, training=JUMP, rounds=1)
@@ -561,7 +551,7 @@ def test_a_shared_basis_needs_data_of_the_server(federation: Federation) -> None
 def test_values_that_do_not_fit_the_clients() -> None:
     with pytest.raises(BadInput, match=r"method.clusters: 4 .* at most 3"):
         flt({"gamma": 1, "case": "clusters", "clusters": 4}, points(CHAIN))
-    with pytest.raises(BadInput, match=r"method.clusters: 2 .* nothing where case is graph"):
+    with pytest.raises(BadInput, match=r"method.clusters: 2 .* null where case is graph"):
         flt({"clusters": 2}, points(CHAIN))
     with pytest.raises(BadInput, match=r"method.gamma: None .* a number where there are 2 clients"):
         flt({}, points((1, 2)))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, quadratics, run
+from support import Ran, late, quadratics, run
 
 from fedflow.errors import BadInput
 from fedflow.methods import build_method
@@ -18,9 +18,7 @@ SGD = {"epochs": 1, "batch_size": 8, "lr": 0.1}
 
 
 def points(centres: tuple[float, ...] = C, newcomers: int = 0) -> Federation:
-    federation = quadratics(tuple((1, c) for c in centres), (10,) * len(centres))
-    object.__setattr__(federation.partition, "newcomers", newcomers)
-    return federation
+    return late(quadratics([(1, c) for c in centres], (10,) * len(centres)), newcomers)
 
 
 def lcfl(hyper: dict[str, Any], federation: Federation, **more: Any) -> Ran:
@@ -59,14 +57,14 @@ def test_each_cluster_trains_a_model_of_its_own(distance: str, cohort: str) -> N
     )
 
 
-def test_introductions_cost_the_warm_up_and_all_models_to_all(federation: Federation) -> None:
+def test_onboarding_costs_the_warm_up_and_all_models_to_all(federation: Federation) -> None:
     ran = run("lcfl", federation, {"warmup": 2}, rounds=1, training=SGD)
     metrics, p = ran.outcome().metrics, federation.model.size
     assert metrics["introduction_bytes_down"] == 4 * (2 * 8 * p + 8 * 8 * p)
     assert metrics["introduction_bytes_up"] == 4 * (2 * 8 * p + 8 * 8)
 
 
-def test_one_cluster_goes_on_as_fedavg(federation: Federation, cohort: str) -> None:
+def test_one_cluster_continues_as_fedavg(federation: Federation, cohort: str) -> None:
     """Full batches are the same in every round, so the warm-up is a first round."""
     whole = {"batch_size": 0, "lr": 0.1}
     one = run("lcfl", federation, {"clusters": 1, "warmup": 2}, training=whole, rounds=2, cohort=cohort)

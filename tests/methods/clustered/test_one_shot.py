@@ -97,7 +97,7 @@ def test_newcomers_join_the_cluster_with_the_nearest_centre(digits: Dataset, fea
     hyper = {"clusters": 2, "features": features}
     ran = run("one_shot", replace(four, partition=partition), hyper, rounds=1, training=SGD)
     newcomers = ran.outcome().newcomers
-    *before, joined = ran.simulation.state.server["assignment"].tolist()
+    *before, joined = ran.simulation.state.server.assignment.tolist()
     assert joined == before[3] and set(before) == {0, 1}
     assert newcomers is not None and newcomers.cluster.tolist() == [joined]
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, consecutive, images, one_client, quadratics, run
+from support import Ran, consecutive, images, late, one_client, quadratics, run
 
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
 from fedflow.heterogeneity import LINKAGES, MODES, merge, proximity, sweep
 from fedflow.local.training import LocalTraining
 from fedflow.methods.clustered._hierarchical import linkage_distances
-from fedflow.methods.clustered.pacfl import PACFL
+from fedflow.methods.clustered.pacfl import PACFL, State
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.models.linear import Linear
@@ -35,12 +35,8 @@ SOURCES = np.array([
 def rays(degrees: Sequence[float], newcomers: int = 0, sizes: Sequence[int] | None = None) -> Federation:
     """Clients whose samples all point to one angle: F_k(w) = cos / 2 (w - sin)^2."""
     radians = np.radians(degrees)
-    federation = quadratics([*zip(np.cos(radians), np.sin(radians))], sizes or [3] * len(degrees))
-    return late(federation, newcomers)
-
-
-def late(federation: Federation, newcomers: int) -> Federation:
-    return replace(federation, partition=replace(federation.partition, newcomers=newcomers))
+    curves = [*zip(np.cos(radians), np.sin(radians))]
+    return late(quadratics(curves, sizes or [3] * len(degrees)), newcomers)
 
 
 def clouds(samples: Sequence[np.ndarray]) -> Federation:
@@ -56,13 +52,19 @@ def pacfl(hyper: dict[str, Any], federation: Federation, **more: Any) -> Ran:
 
 
 def joined(ran: Ran) -> list[int]:
-    """Everybody's cluster, once the newcomers were met."""
+    """The cluster of every client and newcomer."""
     ran.outcome()
-    return ran.simulation.state.server["assignment"].tolist()
+    return ran.simulation.state.server.assignment.tolist()
+
+
+def measured(matrix: np.ndarray, **known: Any) -> State:
+    """What the server knows of these dissimilarities; the common first model is 9."""
+    first = torch.tensor([9.0])
+    return State(**{"models": first[None], "initial": first, "proximity": torch.from_numpy(matrix)} | known)
 
 
 def formed(matrix: np.ndarray, **hyper: Any) -> list[int]:
-    return PACFL(**hyper).form({"initial": torch.zeros(1)}, matrix, len(matrix))[0].tolist()
+    return PACFL(**hyper).form(measured(matrix)).assignment.tolist()
 
 
 def apart(points: Sequence[float]) -> np.ndarray:
@@ -87,8 +89,8 @@ def test_each_cluster_trains_a_model_of_its_own(cohort: str) -> None:
 def test_a_cluster_without_participants_keeps_its_model() -> None:
     ran = pacfl({"beta": 20}, rays((0, 10, 80)), participation=0.4, rounds=6)
     before = torch.full((2, 1), 0.5, dtype=torch.float64)
-    for told, server in zip(ran.rounds, ran.servers):
-        (k,) = told.cohort
+    for report, server in zip(ran.rounds, ran.servers):
+        (k,) = report.cohort
         z = [0, 0, 1][k]
         assert torch.equal(server["models"][1 - z], before[1 - z]) and server["models"][z] != before[z]
         before = server["models"]
@@ -149,7 +151,7 @@ def test_one_cluster_is_fedavg(federation: Federation, cohort: str) -> None:
 
 
 @pytest.mark.parametrize("hyper", [{"beta": 0}, {"clusters": 8}], ids=str)
-def test_a_cluster_for_every_client_is_local_training_of_who_takes_part(
+def test_a_cluster_for_every_client_is_local_training_of_participants(
     federation: Federation, hyper: dict[str, Any], cohort: str
 ) -> None:
     settings: dict[str, Any] = {"training": SGD, "participation": 0.5, "cohort": cohort}
@@ -206,13 +208,14 @@ def test_every_angle_between_clients_that_is_worked_out(mode: str, other: str) -
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["whole", "per_class"])
-def test_newcomers_extend_the_matrix_to_that_of_everybody(digits: Dataset, mode: str, kind: str) -> None:
+def test_newcomers_extend_the_matrix_to_that_of_all(digits: Dataset, mode: str, kind: str) -> None:
     """Also where the signatures have different numbers of columns: one client has a single sample."""
-    everybody, hyper = images(digits), {"signature": kind, "proximity": mode, "clusters": 2}
-    some = run("pacfl", late(everybody, 3), hyper, rounds=1, training={"epochs": 1})
+    clients, hyper = images(digits), {"signature": kind, "proximity": mode, "clusters": 2}
+    some, whole = (
+        run("pacfl", f, hyper, rounds=1, training={"epochs": 1}) for f in (late(clients, 3), clients)
+    )
     some.outcome()
-    whole = run("pacfl", everybody, hyper, rounds=1, training={"epochs": 1})
-    found, expected = some.simulation.state.server["proximity"], whole.servers[0]["proximity"]
+    found, expected = some.simulation.state.server.proximity, whole.servers[0]["proximity"]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
     assert torch.equal(expected, expected.T) and not expected.diagonal().any()
 
@@ -233,20 +236,20 @@ def test_a_newcomer_at_80_degrees(beta: float, together: set[str], linkage: str,
     assert ran.server("assignment") == [[0, 0]]
     assert joined(ran) == ([0, 0, 0] if linkage in together else [0, 0, 1])
     expected = torch.tensor([[0.0, 10, 80], [10, 0, 70], [80, 70, 0]], dtype=torch.float64)
-    torch.testing.assert_close(ran.simulation.state.server["proximity"], expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(ran.simulation.state.server.proximity, expected, rtol=0, atol=1e-4)
 
 
 def test_newcomers_that_are_close_to_each_other_open_one_cluster_from_the_first_model() -> None:
     ran = pacfl({"beta": 20}, rays((0, 5, 80, 84, 12), newcomers=3))
     assert joined(ran) == [0, 0, 1, 1, 0]
-    models = ran.simulation.state.server["models"]
+    models = ran.simulation.state.server.models
     assert models.tolist() == [ran.servers[-1]["models"][0].tolist(), [0.5]]
     newcomers = ran.outcome().newcomers
     assert newcomers is not None and newcomers.cluster.tolist() == [1, 1, 0]
 
 
 @pytest.mark.parametrize(
-    ("points", "beta", "linkage", "attached", "anew"),
+    ("points", "beta", "linkage", "attached", "again"),
     [((0, 1, 2, 10, 11, 6), 5, "single", [0, 0, 0, 1, 1, 0], [0] * 6),
      ((0, 1, 2, 10, 11, 6), 5, "complete", [0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1]),
      ((0, 1, 2, 10, 11, 6), 5, "upgma", [0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 1]),
@@ -255,35 +258,35 @@ def test_newcomers_that_are_close_to_each_other_open_one_cluster_from_the_first_
      ((0, 10, 5), 6, "complete", [0, 1, 0], [0, 1, 0]),
      ((0, 10, 5), 6, "upgma", [0, 1, 0], [0, 1, 0])],
 )  # fmt: skip
-def test_clustering_anew_can_move_others_and_attaching_cannot(
-    points: tuple[int, ...], beta: float, linkage: str, attached: list[int], anew: list[int]
+def test_clustering_again_can_move_others_and_attaching_cannot(
+    points: tuple[int, ...], beta: float, linkage: str, attached: list[int], again: list[int]
 ) -> None:
-    """The last point is new. Moved clients are warned of; two clusters that merge leave one model unused."""
+    """The last point is new. A warning counts moved clients; clusters that merge leave a model unused."""
     matrix, clients = apart(points), len(points) - 1
     before = np.array(formed(matrix[:clients, :clients], beta=beta, linkage=linkage))
     models = torch.tensor([[3.0], [4.0]])
-    server = {"assignment": torch.from_numpy(before), "models": models, "initial": torch.tensor([9.0])}
+    server = measured(matrix, assignment=torch.from_numpy(before), models=models)
     assert before.tolist() == attached[:clients]
-    for assign, expected in (("attach", attached), ("rehc", anew)):
+    for assign, expected in (("attach", attached), ("rehc", again)):
         method = PACFL(beta=beta, linkage=linkage, assign=assign)
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            found, after = method.join(server, matrix, clients)
-        assert found.tolist() == expected and torch.equal(after, models)
+            after = method.join(server, clients)
+        assert after.assignment.tolist() == expected and torch.equal(after.models, models)
         moved = sum(old != new for old, new in zip(before, expected))
-        assert [str(w.message) for w in told] == (
+        assert [str(w.message) for w in caught] == (
             [f"pacfl: {moved} clients changed their cluster as newcomers joined"] if moved else []
         )
 
 
-def test_a_cluster_that_falls_apart_goes_on_from_its_model() -> None:
+def test_parts_of_a_split_cluster_start_from_its_model() -> None:
     """0, 4 and 8 are one at 6 in the mean; with 12, 4 and 8 no longer are: 0 and 4 keep the name."""
     matrix = apart((0, 4, 8.1, 12))
     together, models = torch.zeros(3, dtype=torch.int64), torch.tensor([[3.0]])
-    server = {"assignment": together, "models": models, "initial": torch.tensor([9.0])}
+    server = measured(matrix, assignment=together, models=models)
     with pytest.warns(UserWarning, match="1 clients changed"):
-        found, after = PACFL(beta=6.2, assign="rehc").join(server, matrix, 3)
-    assert found.tolist() == [0, 0, 1, 1] and after.tolist() == [[3], [3]]
+        after = PACFL(beta=6.2, assign="rehc").join(server, 3)
+    assert after.assignment.tolist() == [0, 0, 1, 1] and after.models.tolist() == [[3], [3]]
 
 
 @pytest.mark.parametrize("linkage", LINKAGES)
@@ -312,8 +315,8 @@ def test_a_newcomer_tunes_the_model_of_its_cluster_for_all_local_epochs(
     clients = replace(four, partition=partition)
     ran = run(name, clients, hyper, training={"epochs": 5}, rounds=rounds)
     newcomers, server = ran.outcome().newcomers, ran.simulation.state.server
-    assert newcomers is not None and newcomers.cluster.tolist() == [server["assignment"][3]]
-    served = server["models"][server["assignment"][3]]
+    assert newcomers is not None and newcomers.cluster.tolist() == [server.assignment[3]]
+    served = server.models[server.assignment[3]]
     tuned = one_client(clients, 4, LocalTraining(epochs=5, batch_size=0, lr=0.1)).fit(start=served)
     rows = torch.from_numpy(partition.test(4))
     inputs, labels = clients.test.inputs(rows), clients.test.targets(rows)
@@ -341,7 +344,7 @@ def test_a_signature_of_colour_images_is_paid_once(
     assert sent.numel() * sent.element_size() * 8 / 1e6 == pytest.approx(megabits, abs=5e-3)
 
 
-def test_introductions_cost_a_signature_and_rounds_a_model_each_way(federation: Federation) -> None:
+def test_onboarding_costs_a_signature_and_rounds_a_model_each_way(federation: Federation) -> None:
     """Client 0 has one sample, and so one direction; the others three."""
     metrics = run("pacfl", federation, {"clusters": 2}, rounds=2, participation=0.5).outcome().metrics
     assert metrics["introduction_bytes_down"] == 0
@@ -355,19 +358,19 @@ def test_published_traffic_of_lenet() -> None:
     examples = Examples(x, torch.arange(20) % 10)
     lenet = FlatModel(partial(build, "lenet5", (3, 32, 32), 10))
     ten = Federation(lenet, examples, examples, consecutive([2] * 10))
-    told = run("pacfl", ten, {"clusters": 2, "p": 2}, rounds=1, participation=0.1).rounds[0]
-    megabits = (told.bytes_down + told.bytes_up) * 8 / 1e6 / 10
+    values = run("pacfl", ten, {"clusters": 2, "p": 2}, rounds=1, participation=0.1).rounds[0].values
+    megabits = (values["bytes_down"] + values["bytes_up"]) * 8 / 1e6 / 10
     assert [19 * megabits, 26 * megabits, 22 * megabits] == pytest.approx([7.53, 10.31, 8.73], rel=2e-3)
 
 
-# What it says no to
+# What it refuses
 
 
 @pytest.mark.parametrize(
     ("degrees", "hyper", "message"),
     [((0, 50), {}, r"method.beta: None .* a number where there are 2 clients"),
      ((0, 50, 80), {"clusters": 4}, r"method.clusters: 4 .* at most 3, the clients"),
-     ((0, 50, 80), {"clusters": 2, "beta": 4}, r"method.clusters: 2 .* nothing where beta is given"),
+     ((0, 50, 80), {"clusters": 2, "beta": 4}, r"method.clusters: 2 .* null where beta is given"),
      ((0, 50, 80), {"signature": "per_class"}, r"method.signature: 'per_class' .* whole, as samples")],
 )  # fmt: skip
 def test_bad_input_is_named(degrees: tuple[float, ...], hyper: dict[str, Any], message: str) -> None:
@@ -380,7 +383,7 @@ def test_a_single_client_is_a_cluster() -> None:
 
 
 def test_pairs_agree_with_the_matrix(federation: Federation) -> None:
-    """What the server keeps of the signatures gives the matrix again."""
+    """The matrix follows from the signatures that the server keeps."""
     server = run("pacfl", federation, {"signature": "per_class"}, rounds=1).servers[0]
     kept = [u[:q].numpy().T for u, q in zip(server["signatures"], server["columns"])]
     np.testing.assert_allclose(proximity(kept), server["proximity"].numpy(), atol=1e-9)

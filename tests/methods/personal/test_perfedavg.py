@@ -1,13 +1,15 @@
 """Per-FedAvg on the test-bed T1, and the FedAvg that it is without adaptation."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from support import Ran, images, one_client, quadratics, run
+from support import Ran, consecutive, images, one_client, quadratics, run
 from torch import Tensor
 
 from fedflow.data import Dataset
+from fedflow.local.schedule import Schedule
 from fedflow.methods import build_method
 from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
@@ -50,9 +52,9 @@ def test_meta_gradients(order: str, gradients: tuple[float, float], delta: float
 def test_each_gradient_has_a_batch_of_its_own() -> None:
     """From 0, towards 1 on D and towards 2 on D': w' = 0.5, v = -1.5, w = 0.15."""
     zero = torch.zeros(1, dtype=torch.float64)
-    client = one_client(quadratics(((1, 1), (1, 2)), (1, 1), 0), model=zero)
-    client._index = torch.arange(2)
-    client._schedule = {"inner": [torch.tensor([0])], "batches": [torch.tensor([1])]}
+    both = replace(quadratics(((1, 1), (1, 2)), (1, 1), 0), partition=consecutive((2,)))
+    client = one_client(both, model=zero)
+    client._schedules = {"inner": Schedule(torch.tensor([[0]])), "batches": Schedule(torch.tensor([[1]]))}
     update = build_method("perfedavg", {"alpha": 0.5, "beta": 0.1}).local(client)
     assert float(update.vectors["model"]) == near(0.15)
 

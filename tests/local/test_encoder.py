@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedflow.data import Dataset
+from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput
-from fedflow.heterogeneity.encoder import autoencoder, embed, fine_tune, pixels, pretrain
+from fedflow.local.encoder import autoencoder, embed, fine_tune, pixels, pretrain
 from fedflow.models.flat import FlatModel
 
 
@@ -54,11 +54,11 @@ def test_the_best_epoch_counts(digits: Dataset, monkeypatch: pytest.MonkeyPatch)
     model = autoencoder("conv", tuple(x.shape[1:]), 4)
     seen, errors = [], iter((3.0, 1.0, 2.0))
 
-    def validation(module: torch.nn.Module, held: Tensor) -> float:
-        seen.append(model.from_module(module).clone())
+    def validation(model: FlatModel, w: Tensor, held: Examples) -> float:
+        seen.append(w)
         return next(errors)
 
-    monkeypatch.setattr("fedflow.heterogeneity.encoder._validation", validation)
+    monkeypatch.setattr("fedflow.local.encoder._validation", validation)
     assert torch.equal(pretrain(model, x, 3, 0), seen[1]) and not torch.equal(seen[1], seen[2])
 
 

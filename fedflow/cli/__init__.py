@@ -1,0 +1,69 @@
+"""The ``fedflow`` command: thin commands that import what they need when they run."""
+
+import os
+import sys
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+
+from fedflow.cli import catalogue, run, stages, upkeep
+from fedflow.errors import FedflowError
+
+app = typer.Typer(
+    help="Federated learning under data heterogeneity: run, compare and explain experiments.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+partitions = typer.Typer(invoke_without_command=True, callback=catalogue.partitions)
+partitions.command()(catalogue.compare)
+store = typer.Typer()
+store.command()(upkeep.move)
+app.add_typer(partitions, name="partitions")
+app.add_typer(store, name="store", help="Maintain the record: `fedflow store move`.")
+for command in (
+    run.run, run.sweep, run.tune,
+    stages.prepare, stages.partition, stages.fingerprint, stages.report,
+    catalogue.methods, catalogue.schemes, catalogue.datasets, catalogue.models, catalogue.schema,
+    upkeep.ui, upkeep.doctor,
+):  # fmt: skip
+    app.command()(command)
+
+# Nothing is sent to anybody, and the terminal shows progress instead of a line per task.
+QUIET = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+}
+
+INTERRUPTED = 130  # the exit code of a process that Ctrl-C ended
+
+
+def main() -> None:
+    """Run the command line; an error that a user can fix is one line on stderr and exit code 2."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        code = app(sys.argv[1:] or ["--help"], prog_name="fedflow", standalone_mode=False)
+    except FedflowError as error:
+        _fail(str(error))
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "fedflow"
+        message = error.format_message().rstrip(".")
+        _fail(f"{message}; see `{command} --help`")
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except OSError as error:  # a full disk, or a folder without write permission
+        _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
+    if code == INTERRUPTED:
+        _fail("stopped; the same command resumes from the last checkpoint", code)
+    if code:
+        sys.exit(code)
+
+
+def _fail(message: str, code: int = 2) -> NoReturn:
+    stderr = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
+    stderr.print(f"fedflow: {' '.join(message.split())}")
+    sys.exit(code)

@@ -1,0 +1,5 @@
+"""``python -m fedflow.cli``."""
+
+from fedflow.cli import main
+
+main()

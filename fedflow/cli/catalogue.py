@@ -1,0 +1,177 @@
+"""Commands that list and explain: methods, schemes, partitions, data sets, networks, settings."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from fedflow.cli.options import Root, Set, load
+from fedflow.cli.printing import console, print_line, print_options, print_table, print_text
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Explain this method.")] = None,
+    markdown: Annotated[
+        bool, typer.Option(help="Print the whole catalogue in Markdown (docs/methods.md).")
+    ] = False,
+) -> None:
+    """List the methods, or explain one: idea, source, equations, hyper-parameters, traffic.
+
+    For example `fedflow methods ifca`.
+    """
+    from fedflow.errors import unknown_name
+    from fedflow.methods import METHODS
+    from fedflow.methods.catalogue import catalogue, describe
+
+    if markdown:
+        print(catalogue(), end="")
+        return
+    if name is None:
+        print_table(
+            "methods",
+            ("name", "method", "serves", "idea"),
+            [describe(METHODS[m]).row() for m in sorted(METHODS)],
+        )
+        return
+    if name not in METHODS:
+        raise unknown_name("method.name", name, METHODS)
+    page = describe(METHODS[name])
+    console.print(Text.assemble((page.label, "bold"), f"  ({name})\n"))
+    print_text(page.text)
+    print_options(page.options)
+    console.print(
+        f"Traffic per participant and round on LeNet-5 for CIFAR-10 (P = 62,006): "
+        f"{page.down:,} bytes down, {page.up:,} bytes up",
+        highlight=False,
+    )
+    if page.published:
+        console.print(f"Published results: {'; '.join(page.published)}", highlight=False)
+
+
+def schemes(
+    name: Annotated[str | None, typer.Argument(help="Explain this scheme.")] = None,
+    markdown: Annotated[
+        bool, typer.Option(help="Print the whole catalogue in Markdown (docs/partitions.md).")
+    ] = False,
+    pictures: Annotated[
+        Path | None, typer.Option(help="Draw the catalogue's pictures into this folder.")
+    ] = None,
+) -> None:
+    """List the partition schemes, or explain one: order of sampling, source, parameters.
+
+    For example `fedflow schemes dirichlet`.
+    """
+    from fedflow.errors import unknown_name
+    from fedflow.partition import SCHEMES
+    from fedflow.partition.catalogue import catalogue, describe
+
+    if markdown:
+        print(catalogue(), end="")
+    if pictures is not None:
+        from fedflow.pictures.labels import draw_schemes
+
+        draw_schemes(pictures)
+    if markdown or pictures is not None:
+        return
+    if name is None:
+        rows = [(n, describe(scheme).idea) for n, scheme in sorted(SCHEMES.items())]
+        print_table("partition schemes", ("name", "what it does"), rows)
+        return
+    if name not in SCHEMES:
+        raise unknown_name("partition.scheme", name, SCHEMES)
+    page = describe(SCHEMES[name])
+    print_text(page.text)
+    print_options(page.options)
+    console.print(f"In params.yaml, under partitions:  mine: {page.pictures[name]}", highlight=False)
+
+
+def partitions(context: typer.Context, root: Root = Path()) -> None:
+    """List the partitions of params.yaml, or compare some: `fedflow partitions compare A B`."""
+    if context.invoked_subcommand is not None:
+        return
+    params = load(root)
+    rows = []
+    for name in params.partitions:
+        entry = params.partition(name)
+        given = {field: str(value) for field, value in entry.parameters.items()}
+        own = ", ".join(f"{k} {v if len(v) <= 60 else f'{v[:57]}...'}" for k, v in given.items())
+        made = (root / "data" / "partitions" / name / "summary.json").is_file()
+        rows.append(
+            (name, entry.dataset, entry.scheme, str(entry.clients or "all"), "yes" if made else "", own)
+        )
+    print_table("partitions", ("name", "dataset", "scheme", "clients", "made", "parameters"), rows)
+
+
+def compare(
+    names: Annotated[list[str], typer.Argument(help="Names under `partitions` in params.yaml.")],
+    out: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("heterogeneity.png"),
+    settings: Set = None,
+    root: Root = Path(),
+) -> None:
+    """Measure how heterogeneous partitions are, by every distance between clients, side by side.
+
+    For example `fedflow partitions compare mnist5k-dir mnist5k-groups`.
+    """
+    from fedflow.data import load_prepared
+    from fedflow.heterogeneity.measures import MEASURES
+    from fedflow.partition import load_partition
+    from fedflow.partition.compare import compare, table
+    from fedflow.pictures.comparison import draw_comparisons
+    from fedflow.stages.partition import prepare_partition
+    from fedflow.stages.prepare import prepare_dataset
+
+    params = load(root, settings)
+    entries = {name: params.partition(name) for name in names}  # all names are checked first
+    comparisons = []
+    for name, entry in entries.items():
+        with console.status(Text(f"{name}: comparing clients ...")):
+            dataset = load_prepared(prepare_dataset(params, entry.dataset, root))
+            partition = load_partition(prepare_partition(params, name, root))
+            comparisons.append(compare(partition, dataset, name=name))
+    measured = table(comparisons)
+    rows = [
+        (MEASURES[m].title if m in MEASURES else m.replace("_", " "), *(f"{v:.4g}" for v in measured[m]))
+        for m in measured.columns
+    ]
+    print_table("how clients differ: mean over pairs of clients", ("measure", *names), rows)
+    picture = root / out
+    draw_comparisons(comparisons, picture)
+    print_line(f"picture: {picture}")
+
+
+def datasets() -> None:
+    """List the named data sources, and where their images would come from.
+
+    For example `FEDFLOW_DATA=/data fedflow datasets` also looks into that folder.
+    """
+    from fedflow.data import SOURCES, data_root
+
+    root = data_root()
+    rows = [
+        (s.name, s.title, s.where(root) or ("download" if s.needs_network else "missing"), s.about)
+        for s in SOURCES.values()
+    ]
+    print_table(f"data sources (data root: {root})", ("name", "dataset", "images", "description"), rows)
+
+
+def models() -> None:
+    """List the network architectures, for `models` in params.yaml.
+
+    For example `fedflow models`, then `fedflow run ... --set models.mnist5k=cnn_mnist`.
+    """
+    from fedflow.models import describe
+
+    rows = [tuple(str(value) for value in row.values()) for row in describe()]
+    print_table("architectures", tuple(describe()[0]), rows)
+
+
+def schema() -> None:
+    """Print a JSON schema of params.yaml, for editors that complete and check YAML.
+
+    For example `fedflow schema > .fedflow/params.schema.json` (docs/running.md).
+    """
+    from fedflow.schema import params_schema
+
+    print(json.dumps(params_schema(), indent=1))

@@ -1,0 +1,25 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from fedflow.config import Params
+
+Root = Annotated[Path, typer.Option(help="The project's folder, with params.yaml, data, results and mlruns.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-s",
+        help="Change one field: `method.mu=0.1`, `training.lr=0.01`, `run.rounds=5`. Repeatable.",
+    ),
+]  # fmt: skip
+
+
+def load(root: Path, changes: list[str] | None = None) -> "Params":
+    """The parameters of a project."""
+    from fedflow.config import load_params
+
+    return load_params(root / "params.yaml", changes or [])

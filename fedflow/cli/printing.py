@@ -1,0 +1,58 @@
+"""What commands print: tables, texts and single lines."""
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+console = Console(markup=False, emoji=False)  # names, reasons and references may contain square brackets
+
+
+def print_line(line: object) -> None:
+    """Print one line as it is, however long."""
+    console.print(line, highlight=False, soft_wrap=True)
+
+
+def print_metrics(metrics: dict[str, Any], folder: Path) -> None:
+    from fedflow.metrics.table import headlines
+
+    numbers = {name: metrics[name] for name in headlines(metrics) if metrics[name] is not None}
+    parts = [f"{name} {v if type(v) is int else format(v, '.4g')}" for name, v in numbers.items()]
+    print_line(", ".join(parts))
+    print_line(f"results: {folder}")
+
+
+def print_table(title: str, columns: tuple[str, ...], rows: list[tuple]) -> None:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, no_wrap=i == 0, style="bold" if i == 0 else "")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def print_text(text: str) -> None:
+    """Print the text of a module, its paragraphs wrapped to the terminal; examples stay as they are."""
+    for paragraph in text.split("\n\n"):
+        if not paragraph.startswith(">>>"):
+            items = re.split(r"\n(?=\*|[A-Z][\w ]{2,20}: )", paragraph)
+            paragraph = "\n".join(textwrap.fill(" ".join(i.split()), console.width) for i in items)
+        console.print(paragraph, highlight=False, soft_wrap=True)
+        console.print()
+
+
+def print_options(options: list[dict[str, Any]]) -> None:
+    rows = [
+        (
+            o["name"],
+            o["symbol"],
+            str(o["default"]),
+            o["accepts"],
+            o["doc"] + (f" [{o['source']}]" if o["source"] else ""),
+        )
+        for o in options
+    ]
+    print_table("parameters", ("name", "symbol", "default", "accepts", "meaning"), rows)

@@ -1,0 +1,143 @@
+"""Commands that train: ``run``, ``sweep`` and ``tune``."""
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from fedflow.cli.options import Root, Set, load
+from fedflow.cli.printing import console, print_metrics, print_table
+from fedflow.errors import BadInput
+
+if TYPE_CHECKING:
+    from fedflow.config import Params
+
+T = TypeVar("T")
+
+
+def run(
+    partition: Annotated[str, typer.Option(help="A name under `partitions` in params.yaml.")],
+    method: Annotated[str, typer.Option(help="A registered method; see `fedflow methods`.")],
+    seed: Annotated[int, typer.Option(help="Experiment seed.", min=0)] = 0,
+    settings: Set = None,
+    executor: Annotated[
+        str | None,
+        typer.Option(help="inline (no server), threads, processes, dask or ray; default from params.yaml."),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Shards per round; default from params.yaml.")] = None,
+    out: Annotated[str | None, typer.Option(help="Folder of the result files.")] = None,
+    sweep: Annotated[str | None, typer.Option(help="MLflow parent run to list this run under.")] = None,
+    root: Root = Path(),
+) -> None:
+    """Run one experiment: `fedflow run --partition mnist5k-dir --method ifca --set method.clusters=4`.
+
+    The same command resumes an interrupted run from its last checkpoint.
+    """
+    from fedflow.arguments import check_arguments
+    from fedflow.experiment import Experiment
+    from fedflow.stages.run import run_experiment
+
+    changes = [_full_name(change, method) for change in settings or []]
+    changes += [f"engine.executor={executor}"] if executor is not None else []
+    changes += [f"engine.workers={workers}"] if workers is not None else []
+    check_arguments(out=out, sweep=sweep)
+    params = load(root, changes)
+    experiment = Experiment(params, partition, method, seed, root, sweep)
+    experiment.check()
+    folder = Path(out) if out else None
+    metrics = start(
+        params, "federate", lambda: run_experiment(experiment, folder), **experiment.parameters, out=out
+    )
+    print_metrics(metrics, folder or experiment.results_folder)
+
+
+def sweep(
+    settings: Set = None,
+    name: Annotated[str, typer.Option(help="Name of the MLflow parent run.")] = "sweep",
+    root: Root = Path(),
+) -> None:
+    """Run the whole grid of params.yaml with one Prefect flow (what `dvc repro` does cell by cell).
+
+    For example `fedflow sweep --set grid.seeds=[0,1,2] --name three-seeds`.
+    """
+    from fedflow.arguments import check_arguments
+    from fedflow.config import Changes
+    from fedflow.experiment import experiments
+    from fedflow.stages.run import run_experiment
+
+    check_arguments(name=name)
+    params = load(root, settings)
+    cells = experiments(params, root, name)
+    start(
+        params, "sweep", lambda: [run_experiment(cell) for cell in cells],
+        settings=Changes(params), root=str(root), name=name,
+    )  # fmt: skip
+    console.print(f"{len(cells)} runs; `fedflow report` sets them side by side")
+
+
+def tune(
+    partition: Annotated[str, typer.Option(help="A name under `partitions` in params.yaml.")],
+    method: Annotated[
+        list[str] | None, typer.Option(help="A registered method. Repeatable; default: those of the grid.")
+    ] = None,
+    settings: Set = None,
+    write: Annotated[bool, typer.Option(help="Put what is chosen under `tuned` in params.yaml.")] = True,
+    root: Root = Path(),
+) -> None:
+    """Choose each method's learning rate (or what `tuning` lists) on held-out training data.
+
+    For example `fedflow tune --partition mnist5k-dir --method fedavg --method ditto`. Every method gets the
+    same small grid and the same rule; test data play no part. `fedflow run` then uses what was chosen.
+    """
+    from fedflow.config import Changes
+    from fedflow.stages import tune as stage
+
+    params = load(root, settings)
+    params.partition(partition)
+    for name in method or []:
+        params.method(name)
+    chosen = start(
+        params, "tune", lambda: stage.tune(params, partition, methods=method, root=root, write=write),
+        partition=partition, methods=method, settings=Changes(params), root=str(root), write=write,
+    )  # fmt: skip
+    rows = [
+        (name, ", ".join(f"{key} {tried[key]}" for key in values), *_score(tried), "*" * tried["chosen"])
+        for name, values in chosen.items()
+        for tried in stage.scores(root, partition, name).to_dict("records")
+    ]
+    measure = params.tuning.measure
+    console.print(f"{measure} accuracy on training samples of {partition} that clients held out, %:")
+    print_table("", ("method", "settings", "mean", "std over clients", "chosen"), rows)
+
+
+def start(params: "Params", flow: str, inline: Callable[[], T], /, **parameters: Any) -> T:
+    """Call ``inline`` if that is ``engine.executor``, else the flow of this name on the shared Prefect server."""
+    if params.engine.executor == "inline":
+        return inline()
+    with _flow("server")():
+        return _flow(flow)(**parameters)
+
+
+def _flow(name: str) -> Callable[..., Any]:
+    """A flow of this project, run against the shared Prefect server."""
+    found = entry_points(group="fedflow.flows", name=name)
+    if not found:
+        raise BadInput(
+            "engine.executor", "a Prefect executor", "inline, because the flows are not installed here"
+        )
+    return next(iter(found)).load()
+
+
+def _full_name(change: str, method: str) -> str:
+    """``method.mu=1`` means this run's method; other names are as in params.yaml."""
+    return f"methods.{method}.{change.removeprefix('method.')}" if change.startswith("method.") else change
+
+
+def _score(tried: dict[Any, Any]) -> tuple[str, str]:
+    """Mean and spread of a candidate of tuning in per cent; the loss where there is no accuracy."""
+    known = {name: value for name, value in tried.items() if value == value}
+    if "accuracy" in known:
+        return f"{100 * known['accuracy']:.2f}", f"{100 * known['spread']:.2f}"
+    return (f"loss {known['loss']:.4g}" if "loss" in known else "diverged"), ""

@@ -1,0 +1,54 @@
+"""Commands that run one stage of the pipeline: ``prepare``, ``partition``, ``fingerprint`` and ``report``."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from fedflow.cli.options import Root, Set, load
+from fedflow.cli.printing import print_line
+
+
+def prepare(dataset: str, settings: Set = None, root: Root = Path()) -> None:
+    """Turn a named source into prepared samples: data/prepared/DATASET.
+
+    For example `fedflow prepare mnist5k`; names are those under `data` in params.yaml.
+    """
+    from fedflow.stages.prepare import prepare_dataset
+
+    print_line(prepare_dataset(load(root, settings), dataset, root))
+
+
+def partition(name: str, settings: Set = None, root: Root = Path()) -> None:
+    """Divide a prepared data set over clients: data/partitions/NAME, with a picture of the labels.
+
+    For example `fedflow partition mnist5k-dir`; names are those under `partitions` in params.yaml.
+    """
+    from fedflow.stages.partition import prepare_partition
+
+    print_line(prepare_partition(load(root, settings), name, root))
+
+
+def fingerprint(
+    what: Annotated[Literal["files", "inputs"], typer.Argument(help="Files of data, or inputs of runs.")],
+    root: Root = Path(),
+) -> None:
+    """Write what the stages of dvc.yaml depend on to data/fingerprints, so that DVC reruns what changed.
+
+    `dvc repro` calls `fedflow fingerprint files` (the files that data sets are read from, and code) every
+    time, and `fedflow fingerprint inputs` (what partitions and runs depend on) when any of it changed.
+    """
+    from fedflow.fingerprints import fingerprint_files, fingerprint_inputs
+
+    write = fingerprint_files if what == "files" else fingerprint_inputs
+    write(load(root), root)
+
+
+def report(root: Root = Path()) -> None:
+    """Write the report over all results: report/index.html and CSV tables.
+
+    For example `fedflow report`, after `dvc repro` or some `fedflow run`.
+    """
+    from fedflow.stages.report import write_report
+
+    print_line(write_report(root))

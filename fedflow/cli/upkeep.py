@@ -1,0 +1,57 @@
+"""Commands around a project: ``doctor``, ``ui`` and ``store move``."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from fedflow.cli.options import Root
+from fedflow.cli.printing import console, print_line
+
+
+def doctor(root: Root = Path()) -> None:
+    """Check versions, devices, data, params.yaml, store and server; print how to fix what is wrong.
+
+    For example `fedflow doctor`; the exit code is 2 when something is bad.
+    """
+    from fedflow.doctor import examine
+
+    findings = examine(root)
+    colours = {"ok": "green", "note": "yellow", "bad": "red"}
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for finding in findings:
+        table.add_row(Text(finding.status, colours[finding.status]), finding.what, finding.detail)
+    console.print(table)
+    if any(finding.status == "bad" for finding in findings):
+        raise typer.Exit(2)
+
+
+def ui(
+    port: Annotated[int, typer.Option(help="Port on localhost.")] = 5000,
+    root: Root = Path(),
+) -> None:
+    """Open the record of all runs in the MLflow UI, on localhost.
+
+    For example `fedflow ui --port 5001`.
+    """
+    from fedflow.tracking import ui_command
+
+    command = ui_command(root, port)
+    console.print(f"MLflow UI: http://127.0.0.1:{port}  (Ctrl-C stops it)", highlight=False)
+    sys.stdout.flush()
+    os.execv(command[0], command)  # so that signals reach MLflow, which ends its own processes
+
+
+def move(root: Root = Path()) -> None:
+    """Point the record of a moved or copied project to the artifacts beside it.
+
+    For example `fedflow store move --root copy`, after `mv` or `cp -r`.
+    """
+    from fedflow.tracking import move_store
+
+    changed, folder = move_store(root)
+    print_line(f"{changed} addresses changed; artifacts: {folder}")

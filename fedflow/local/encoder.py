@@ -1,0 +1,139 @@
+"""Encoders: auto-encoders that a server trains on its own images, and clients perhaps on theirs.
+
+Source: Jamali-Rad, Abdizadeh, Singh, "Federated Learning with Taskonomy for Non-IID Data", section 3.1,
+Appendix A, and code github.com/hjraad/FLT. No labels are used. An encoder travels as a vector (`FlatModel`).
+"""
+
+import functools
+import math
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflow.data.examples import Examples
+from fedflow.errors import BadInput
+from fedflow.local.samples import Batch, Samples
+from fedflow.local.sgd import Step, Trainer
+from fedflow.local.training import LocalTraining
+from fedflow.models.autoencoder import Autoencoder, ConvAE, ResidualAE
+from fedflow.models.flat import FlatModel
+from fedflow.seeding import generator, torch_seed
+
+ENCODERS: dict[str, type[Autoencoder]] = {"conv": ConvAE, "residual": ResidualAE}
+
+
+@functools.lru_cache(maxsize=8)
+def autoencoder(name: str, input_shape: tuple[int, ...], latent: int) -> FlatModel:
+    """The named auto-encoder for images of ``input_shape``; `BadInput` if it does not fit them."""
+    if len(input_shape) != 3 or input_shape[1] % 4 or input_shape[2] % 4:
+        shape = f"{name} for inputs {input_shape}"
+        raise BadInput("method.encoder", shape, "pixels, or images with sides divisible by 4")
+    return FlatModel(functools.partial(ENCODERS[name], input_shape, latent))
+
+
+def pixels(x: Tensor) -> Tensor:
+    """Stored images or features ``x`` [n, ...] as float32: uint8 becomes 0..1."""
+    return x.float() / 255 if x.dtype == torch.uint8 else x.float()
+
+
+class Pixels(Examples):
+    """Images as an auto-encoder reads and returns them: inputs and targets are pixels within its ``span``.
+
+    Features stay as they are.
+    """
+
+    def __init__(self, x: Tensor, span: tuple[float, float]) -> None:
+        super().__init__(x, x)
+        self.span = span
+
+    def inputs(self, index: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        low, high = self.span
+        x = pixels(self.x[index])
+        return (low + (high - low) * x if self.images else x).to(dtype)
+
+    def targets(self, index: Tensor) -> Tensor:
+        return self.inputs(index)
+
+
+class AdamState(NamedTuple):
+    """A vector in training by Adam: its value ``w`` [D], two moments [D] of its gradients, steps taken."""
+
+    w: Tensor
+    first: Tensor
+    second: Tensor
+    steps: int
+
+    def descend(self, step: Step, lr: float) -> "AdamState":
+        """One step along the gradient: the same bits as ``torch.optim.Adam`` with its defaults."""
+        g, steps = step.gradient, self.steps + 1
+        first = self.first.lerp(g, 1 - 0.9)
+        second = (self.second * 0.999).addcmul(g, g, value=1 - 0.999)
+        scale = (second.sqrt() / (1 - 0.999**steps) ** 0.5).add(1e-8)
+        w = self.w.addcdiv(first, scale, value=-lr / (1 - 0.9**steps))
+        if step.buffers is not None:
+            w = torch.cat([w[: -len(step.buffers)], step.buffers])
+        return AdamState(w, first, second, steps)
+
+
+def pretrain(model: FlatModel, x: Tensor, epochs: int, seed: int) -> Tensor:
+    """An auto-encoder [D] trained on ``x`` [n, ...], as stored.
+
+    A tenth of the images is held out; the model after the epoch with the smallest error on them is returned.
+    """
+    rng = generator(seed, "encoder")
+    order = torch.from_numpy(rng.permutation(len(x))).to(x.device)
+    held = len(x) // 10
+    first = model.init(torch_seed(seed, "encoder"))
+    return _train(model, first, x[order[held:]], epochs, rng, x[order[:held]])
+
+
+def fine_tune(model: FlatModel, w: Tensor, x: Tensor, epochs: int) -> Tensor:
+    """The auto-encoder ``w`` [D] after more epochs on ``x`` [n, ...]: the same for the same data."""
+    return _train(model, w, x, epochs, generator(0, "encoder")) if epochs else w
+
+
+@torch.no_grad()
+def embed(model: FlatModel, w: Tensor, x: Tensor) -> Tensor:
+    """Latent vectors [n, e] of ``x`` [n, ...] under the encoder of ``w`` [D]."""
+    module = _module(model, w, x)
+    chunks = Samples.all_of(Pixels(x, module.span)).chunks(model.dtype)
+    return torch.cat([module.encoder(batch.x) for batch in chunks])
+
+
+def _train(
+    model: FlatModel, w: Tensor, x: Tensor, epochs: int, rng: np.random.Generator, held: Tensor | None = None
+) -> Tensor:
+    """Adam on batches of 64, with learning rate 1e-3, halved every ten epochs."""
+    span = _module(model, w, x).span
+    w = w.to(x.device, model.dtype)
+    now, least, best = AdamState(w, torch.zeros_like(w), torch.zeros_like(w), 0), math.inf, None
+    for epoch in range(epochs):
+        training = LocalTraining.parse({"epochs": 1, "batch_size": 64, "lr": 1e-3 * 0.5 ** (epoch // 10)})
+        now = _epoch(Trainer.central(model, Pixels(x, span), training, rng), now)
+        if held is not None and len(held):
+            error = _validation(model, now.w, Pixels(held, span))
+            if error < least:
+                least, best = error, now.w
+    return (now.w if best is None else best).to(model.device)
+
+
+def _epoch(trainer: Trainer, start: AdamState) -> AdamState:
+    def step(now: AdamState, batch: Batch) -> tuple[AdamState, Tensor]:
+        found = trainer.gradient(now.w, batch)
+        return now.descend(found, trainer.training.lr), found.loss
+
+    return trainer.run_steps(step, start)
+
+
+@torch.no_grad()
+def _validation(model: FlatModel, w: Tensor, held: Examples) -> float:
+    """Mean squared error of the reconstructed images."""
+    chunks = Samples.all_of(held).chunks(model.dtype)
+    errors = ((model.loss(model.outputs(w, batch.x), batch.y), len(batch.x)) for batch in chunks)
+    return sum(error.item() * count for error, count in errors) / len(held)
+
+
+def _module(model: FlatModel, w: Tensor, x: Tensor) -> Autoencoder:
+    return cast(Autoencoder, model.to_module(w.to(model.dtype)).to(x.device))

@@ -1,0 +1,67 @@
+"""The samples that a client, or a server, trains on, and batches of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedflow.data.examples import Examples
+
+EVALUATION_BATCH = 512
+
+
+@dataclass
+class Batch:
+    """Inputs [B, ...] and targets [B].
+
+    ``mask`` [B] says which samples count (None: all), ``positions`` [B] where they are among the client's
+    samples. ``seen`` records the data losses, scalar, that were computed on this batch while an objective was
+    evaluated, each with the buffers [Q] after it (None where they stay).
+    """
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor | None = None
+    positions: Tensor | None = None
+    seen: list[tuple[Tensor, Tensor | None]] | None = None
+
+    def only(self, chosen: Tensor) -> "Batch":
+        """The same batch, of which only the samples that are ``chosen`` [B] count."""
+        return replace(self, mask=chosen if self.mask is None else self.mask & chosen)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The ``examples`` at ``index`` [n], of which those that are ``real`` [n] count (None: all)."""
+
+    examples: Examples
+    index: Tensor
+    real: Tensor | None = None
+
+    @classmethod
+    def all_of(cls, examples: Examples) -> "Samples":
+        return cls(examples, torch.arange(len(examples), device=examples.device))
+
+    @property
+    def count(self) -> Tensor | int:
+        """How many there are; a scalar tensor where a cohort is padded."""
+        return len(self.index) if self.real is None else self.real.sum()
+
+    @property
+    def numel(self) -> int:
+        """Numbers in all inputs together."""
+        return len(self.index) * self.examples.x[0].numel()
+
+    def batch(self, positions: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Batch:
+        """The samples at ``positions`` [B]."""
+        rows = self.index[positions]
+        return Batch(self.examples.inputs(rows, dtype), self.examples.targets(rows), mask, positions)
+
+    def chunks(self, dtype: torch.dtype) -> Iterator[Batch]:
+        """All samples in order, `EVALUATION_BATCH` at a time."""
+        for start in range(0, len(self.index), EVALUATION_BATCH):
+            chunk = slice(start, start + EVALUATION_BATCH)
+            rows = self.index[chunk]
+            mask = None if self.real is None else self.real[chunk]
+            yield Batch(self.examples.inputs(rows, dtype), self.examples.targets(rows), mask)

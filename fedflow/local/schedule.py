@@ -1,0 +1,92 @@
+"""The order in which local steps see samples, drawn on the host before training starts.
+
+A schedule depends on its key (seed, stream, round, client) alone. So the loop, vmapped cohorts, captured
+graphs and compiled steps see the same batches.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflow.local.training import LocalTraining
+from fedflow.seeding import generator
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What each local step of one client is computed on.
+
+    ``positions`` [S, B] are places among the client's samples. In the loop, ``sizes`` [S] are the lengths of
+    the batches, and what follows them in a row is padding. In a cohort, where rows cannot be cut, ``mask``
+    [S, B] marks real samples and ``active`` [S] the steps that this client takes. None means all.
+    """
+
+    positions: Tensor
+    sizes: tuple[int, ...] | None = None
+    mask: Tensor | None = None
+    active: Tensor | None = None
+
+    @classmethod
+    def of_cohort(cls, fields: Mapping[str, Tensor]) -> "Schedule":
+        """One client's share of what `pad_schedules` returns."""
+        return cls(fields["positions"], None, fields.get("mask"), fields.get("active"))
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def to(self, device: torch.device) -> "Schedule":
+        """The same schedule, before padding, on ``device``."""
+        return Schedule(self.positions.to(device), self.sizes)
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """The positions [B] and the mask [B], if any, of each step."""
+        width = self.positions.shape[1]
+        masks = repeat(None) if self.mask is None else self.mask.unbind(0)
+        for row, size, mask in zip(self.positions.unbind(0), self.sizes or repeat(width), masks):
+            yield (row if size == width else row[:size]), mask
+
+    def steps(self) -> Sequence[Tensor | None]:
+        """Whether the client takes each step, scalar bool; None where the whole cohort does."""
+        return [None] * len(self) if self.active is None else self.active.unbind(0)
+
+
+def draw_schedule(
+    training: LocalTraining, samples: int, epochs: int, seed: int, stream: str, round: int, client: int
+) -> Schedule:
+    """The schedule of one client with ``samples`` samples in one round."""
+    return shuffled(generator(seed, f"batches/{stream}", round, client), samples, training.batch_size, epochs)
+
+
+def shuffled(rng: np.random.Generator, samples: int, batch_size: int, epochs: int) -> Schedule:
+    """Every epoch a fresh permutation, cut in order; the last batch may be smaller; size 0 means all."""
+    width = min(batch_size or samples, samples)
+    steps = -(-samples // width)
+    positions = np.zeros((epochs, steps * width), dtype=np.int64)
+    for row in positions:
+        row[:samples] = rng.permutation(samples)
+    sizes = (*[width] * (steps - 1), samples - (steps - 1) * width)
+    return Schedule(torch.from_numpy(positions.reshape(epochs * steps, width)), sizes * epochs)
+
+
+def pad_schedules(schedules: Sequence[Schedule], steps: int | None = None) -> dict[str, Tensor]:
+    """The schedules of a cohort, stacked, with ``steps`` steps (default: the most): fields of `Schedule`.
+
+    "positions" [C, S, B]; "mask" [C, S, B] and "active" [C, S], absent where they would be true everywhere.
+    """
+    steps = steps or max(map(len, schedules))
+    width = max(own.positions.shape[1] for own in schedules)
+    positions = np.zeros((len(schedules), steps, width), dtype=np.int64)
+    sizes = np.zeros((len(schedules), steps), dtype=np.int64)
+    for table, lengths, own in zip(positions, sizes, schedules):
+        table[: len(own), : own.positions.shape[1]] = own.positions.numpy()
+        lengths[: len(own)] = own.positions.shape[1] if own.sizes is None else own.sizes
+    fields = {"positions": positions, "mask": np.arange(width) < sizes[..., None], "active": sizes > 0}
+    return {
+        name: torch.from_numpy(values)
+        for name, values in fields.items()
+        if name == "positions" or not values.all()
+    }

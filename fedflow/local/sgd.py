@@ -1,0 +1,328 @@
+"""Local SGD: the one training loop of clients, servers, experts and encoders.
+
+The same code serves the plain loop (tensors of one client) and ``torch.func.vmap`` over a cohort (each tensor
+stands for one client of many, ragged ends masked). So it uses tensor operations only and never branches in
+Python on tensor values. What hangs on it is listed in docs/decisions/0006.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflow.data.examples import Examples
+from fedflow.local.compiled import Gradient
+from fedflow.local.samples import Batch, Samples
+from fedflow.local.schedule import Schedule, shuffled
+from fedflow.local.training import LocalTraining
+from fedflow.models.flat import FlatModel
+
+HELD = 16 << 20  # numbers: inputs are normalised once, not in every step, where there are fewer
+
+Loss = Callable[[Tensor, Batch], Tensor]
+State = TypeVar("State", bound=tuple)  # of tensors, None, and tuples of them such as `SGDState`
+
+
+class SGDState(NamedTuple):
+    """A vector in training: its value ``w`` [D] and its momentum ``velocity`` [D] (None without momentum)."""
+
+    w: Tensor
+    velocity: Tensor | None
+
+
+class Step(NamedTuple):
+    """What `Trainer.gradient` finds on one batch.
+
+    ``gradient`` [D], zero on buffers; ``loss``, the training loss that is recorded, scalar; ``buffers`` [Q]
+    after this batch, None where they stay as they are.
+    """
+
+    gradient: Tensor
+    loss: Tensor
+    buffers: Tensor | None
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all clients of a round have in common.
+
+    ``lr`` and ``t``, the number of the round, are scalar tensors where a cohort call reads them as inputs;
+    ``rounds`` is the number of rounds of the run and ``phase`` that of the method, both static.
+    ``mean_samples`` is the mean of n_k over all clients (None: the client's own n_k).
+    """
+
+    model: FlatModel
+    training: LocalTraining
+    lr: float | Tensor
+    t: int | Tensor = 0
+    rounds: int = 0
+    phase: str = ""
+    mean_samples: float | None = None
+    vmapped: bool = False
+    compiled: Gradient | None = None
+
+
+class Trainer:
+    """SGD on a set of samples.
+
+    Attributes: ``samples`` (n, scalar tensor), ``lr`` (learning rate; a scalar tensor in a cohort where
+    rounds differ in it), ``train_loss`` (mean of the recorded losses of the last training, scalar),
+    ``trained`` (the model [D] after the last `fit` or `full_step`, unless the method sets another).
+    """
+
+    def __init__(self, task: Task, data: Samples, schedules: Mapping[str, Schedule]) -> None:
+        self.model, self.training, self.lr = task.model, task.training, task.lr
+        self._task, self._data, self._schedules = task, data, schedules
+        self.samples = self._scalar(data.count)
+        self.trained: Tensor | None = None
+        self.train_loss = torch.zeros((), dtype=self.model.dtype, device=data.index.device)
+
+    @classmethod
+    def central(
+        cls, model: FlatModel, examples: Examples, training: LocalTraining, rng: np.random.Generator
+    ) -> "Trainer":
+        """A trainer on all ``examples`` in one place; ``rng`` draws their order, and the noise of dropout."""
+        schedule = shuffled(rng, len(examples), training.batch_size, training.epochs)
+        if model.draws_noise:
+            model.seed_noise(int(rng.integers(1 << 63)))
+        task = Task(model, training, training.lr)
+        return cls(task, Samples.all_of(examples), {"batches": schedule.to(examples.device)})
+
+    def loss(self, w: Tensor, batch: Batch) -> Tensor:
+        """Mean loss F_k of ``w`` [D] on one batch, scalar, in training mode."""
+        buffers = None
+        if w.requires_grad and (compiled := self._compiled_for(batch)):
+            value = compiled.loss(w, batch.x, batch.y)
+        else:
+            outputs, buffers = self._train_outputs(w, batch.x)
+            if batch.mask is None:
+                value = self.model.loss(outputs, batch.y)
+            else:
+                value = _mean(self.model.losses(outputs, batch.y), batch.mask)
+        if batch.seen is not None:
+            batch.seen.append((value.detach(), buffers))
+        return value
+
+    def losses(self, w: Tensor) -> Tensor:
+        """The loss of ``w`` [D] on each sample [n], in evaluation mode; nan for the padding of a cohort."""
+        return torch.cat([
+            losses if mask is None else losses.where(mask, torch.nan)
+            for losses, mask in self._evaluate(w, self._data)
+        ])  # fmt: skip
+
+    def full_loss(self, w: Tensor) -> Tensor:
+        """Mean loss of ``w`` [D] over all samples, scalar, in evaluation mode."""
+        return self._mean_loss(w, self._data)
+
+    def full_gradient(self, w: Tensor) -> Tensor:
+        """Gradient [D] of the mean loss over all samples (zero on buffers)."""
+        return self._full_gradient(w).gradient
+
+    def full_pass(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """The same gradient [D], and ``w`` [D] with the buffers after these samples."""
+        found = self._full_gradient(w)
+        self.train_loss = found.loss
+        return found.gradient, self._with(w, found.buffers)
+
+    def full_step(self, w: Tensor) -> Tensor:
+        """``w`` [D] after one step of gradient descent on all samples, chunk by chunk.
+
+        The same as `fit` for one epoch with ``batch_size: 0`` and no momentum, for any number of samples.
+        """
+        found = self._full_gradient(w)
+        self.train_loss = found.loss
+        self.trained = self.descend(SGDState(w, None), found).w
+        return self.trained
+
+    def steps(self, stream: str = "batches") -> Tensor:
+        """Number of local steps tau_k that this client really takes, scalar tensor."""
+        schedule = self._schedules[stream]
+        return self._scalar(len(schedule) if schedule.active is None else schedule.active.sum())
+
+    def fit(
+        self,
+        loss: Loss | None = None,
+        *,
+        start: Tensor,
+        stream: str = "batches",
+        lr: float | None = None,
+        correction: Tensor | None = None,
+    ) -> Tensor:
+        """The vector [D] after SGD from ``start`` over the batches of ``stream``.
+
+        ``loss`` defaults to `Trainer.loss`. ``correction`` [D] is added to every step outside the
+        momentum buffer. Buffers follow the network's own rule.
+        """
+
+        def step(now: SGDState, batch: Batch) -> tuple[SGDState, Tensor]:
+            found = self.gradient(now.w, batch, loss)
+            return self.descend(now, found, lr=lr, correction=correction), found.loss
+
+        self.trained = self.run_steps(step, self.initial_state(start), (stream,)).w
+        return self.trained
+
+    def run_steps(
+        self,
+        step: Callable[..., tuple[State, Tensor]],
+        start: State,
+        streams: Sequence[str] = ("batches",),
+    ) -> State:
+        """The loop of `fit`, for methods that define their own step: the state after all local steps.
+
+        ``step(state, batch)`` returns the next state and its training loss, scalar, of which the mean over
+        the steps is recorded; with several ``streams``, which must have equally many epochs, it gets a batch
+        of each. Steps that a padded client does not have change nothing.
+        """
+        now, losses = start, torch.zeros_like(self.train_loss)
+        active = self._schedules[streams[0]].steps()
+        for *batches, taken in zip(*map(self._batches, streams), active, strict=True):
+            later, value = step(now, *batches)
+            if taken is not None:
+                later, value = _where(taken, later, now), value * taken
+            now, losses = later, losses + value
+        self.train_loss = losses / self.steps(streams[0])
+        return now
+
+    def initial_state(self, w: Tensor) -> SGDState:
+        """``w`` [D] at the start of its training."""
+        return SGDState(w, torch.zeros_like(w) if self.training.momentum else None)
+
+    def gradient(self, w: Tensor, batch: Batch, objective: Loss | None = None) -> Step:
+        """One gradient of ``objective`` (default: `Trainer.loss`) at ``w`` [D] on one batch.
+
+        An objective calls `Trainer.loss` with the batch that it is given. Where it does so once, that loss is
+        recorded, so that penalties do not count; where it does so never, or several times, its own value is.
+        Buffers become those after the first of these calls, and stay as they are without one.
+        """
+        objective = objective or self.loss
+        if objective == self.loss and (compiled := self._compiled_for(batch)):
+            return Step(*compiled(w, batch.x, batch.y), None)
+        batch = replace(batch, seen=[])  # the record of this evaluation alone: objectives may be nested
+        differentiate = _functional_gradient if self._task.vmapped else _autograd_gradient
+        g, loss, buffers = differentiate(objective, w, batch)
+        return Step(self.model.trainable(g), loss, buffers)
+
+    def descend(
+        self, now: SGDState, step: Step, *, lr: float | None = None, correction: Tensor | None = None
+    ) -> SGDState:
+        """One step of SGD along the gradient, with clipping, weight decay and momentum."""
+        w, velocity = now
+        g, settings = step.gradient, self.training
+        if settings.clip_norm is not None:
+            g = g * (settings.clip_norm / g.norm().clamp(min=settings.clip_norm))
+        if settings.weight_decay:
+            g = g + settings.weight_decay * self.model.trainable(w)
+        if velocity is not None:
+            g = velocity = settings.momentum * velocity + g
+        if correction is not None:
+            g = g + correction
+        w = _along(w, g, self.lr if lr is None else lr)
+        return SGDState(self._with(w, step.buffers), velocity)
+
+    def _train_outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        if self.training.precision != "bf16":
+            return self.model.train_outputs(w, x)
+        with torch.autocast(x.device.type, torch.bfloat16):
+            outputs, buffers = self.model.train_outputs(w, x)
+        return outputs.to(self.model.dtype), buffers
+
+    def _evaluate(self, w: Tensor, data: Samples) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """The loss of each sample, and which samples count, chunk by chunk."""
+        for batch in data.chunks(self.model.dtype):
+            yield self.model.losses(self.model.outputs(w, batch.x), batch.y), batch.mask
+
+    def _mean_loss(self, w: Tensor, data: Samples) -> Tensor:
+        total = torch.zeros_like(self.train_loss)
+        for losses, mask in self._evaluate(w, data):
+            total = total + (losses if mask is None else losses * mask).sum()
+        return total / self._scalar(data.count)
+
+    def _full_gradient(self, w: Tensor) -> Step:
+        """The step of the mean loss over all samples; the buffers pass through the chunks in turn."""
+        total, value, after = torch.zeros_like(w), torch.zeros_like(self.train_loss), w
+        for batch in self._data.chunks(self.model.dtype):
+            count = len(batch.x) if batch.mask is None else batch.mask.sum()
+            g, loss, buffers = self.gradient(after, batch)
+            total, value = total + count * g, value + count * loss
+            after = self._with(after, buffers)
+        buffers = after[self.model.parameters :] if self.model.buffers else None
+        return Step(total / self.samples, value / self.samples, buffers)
+
+    def _batches(self, stream: str) -> Iterator[Batch]:
+        """The batches of all steps of a stream."""
+        held = None if self._task.vmapped or self._data.numel > HELD else self._held
+        for positions, mask in self._schedules[stream].batches():
+            if held is None:
+                yield self._data.batch(positions, mask, self.model.dtype)
+            else:
+                x, y = (values.index_select(0, positions) for values in held)
+                yield Batch(x, y, mask, positions)
+
+    @cached_property
+    def _held(self) -> tuple[Tensor, Tensor]:
+        """All inputs, normalised, and targets."""
+        index, examples = self._data.index, self._data.examples
+        return examples.inputs(index, self.model.dtype), examples.targets(index)
+
+    def _compiled_for(self, batch: Batch) -> Gradient | None:
+        compiled = self._task.compiled
+        return compiled if compiled and batch.mask is None and compiled.takes(batch.x, batch.y) else None
+
+    def _with(self, w: Tensor, buffers: Tensor | None) -> Tensor:
+        """``w`` [D] with these ``buffers`` [Q], if any."""
+        return w if buffers is None else torch.cat([w[: self.model.parameters], buffers])
+
+    def _scalar(self, value: Tensor | float, dtype: torch.dtype | None = None) -> Tensor:
+        """A scalar tensor on the device, made there: a copy from the host would make the GPU wait."""
+        dtype, device = dtype or self.model.dtype, self._data.index.device
+        if isinstance(value, Tensor):
+            return value.to(device, dtype)
+        return torch.full((), value, dtype=dtype, device=device)
+
+
+def _autograd_gradient(objective: Loss, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradient [D] of the objective, the loss to record, and the buffers after it."""
+    leaf = w.detach().requires_grad_()
+    value = objective(leaf, batch)
+    (g,) = torch.autograd.grad(value, leaf)
+    return g, *_recorded(value, batch)
+
+
+def _functional_gradient(objective: Loss, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The same under ``torch.func.vmap``."""
+
+    def with_record(w: Tensor) -> tuple[Tensor, tuple]:
+        value = objective(w, batch)
+        loss, buffers = _recorded(value, batch)
+        return value, (loss, () if buffers is None else buffers)
+
+    g, (loss, buffers) = torch.func.grad(with_record, has_aux=True)(w)
+    return g, loss, buffers if isinstance(buffers, Tensor) else None
+
+
+def _recorded(value: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
+    """The loss to record and the buffers, of an objective with this value."""
+    data, buffers = batch.seen[0] if batch.seen else (value, None)
+    return (data if batch.seen and len(batch.seen) == 1 else value).detach(), buffers
+
+
+def _along(w: Tensor, g: Tensor, lr: Tensor | float) -> Tensor:
+    """``w - lr g`` [D], in one pass."""
+    return torch.addcmul(w, g, lr, value=-1) if isinstance(lr, Tensor) else torch.sub(w, g, alpha=lr)
+
+
+def _where(active: Tensor, new: Any, old: Any) -> Any:
+    """``new`` where ``active``, else ``old``: two states of equal form."""
+    if isinstance(new, tuple):
+        parts = [_where(active, n, o) for n, o in zip(new, old)]
+        return type(new)(*parts) if hasattr(new, "_fields") else tuple(parts)
+    return None if new is None else torch.where(active, new, old)
+
+
+def _mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean of ``values`` [B] over a mask [B]; 0 where the mask is empty (a padded step)."""
+    return (values * mask).sum() / mask.sum().clamp(min=1)

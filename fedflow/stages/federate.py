@@ -1,0 +1,170 @@
+"""From clients to results: one experiment, run and recorded."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+
+from fedflow.data import load_prepared
+from fedflow.errors import BadInput, FedflowError
+from fedflow.experiment import Experiment
+from fedflow.files import make_writable, read_fact
+from fedflow.partition import load_partition
+from fedflow.results import write_results
+from fedflow.simulation.compiling import with_compiled
+from fedflow.simulation.executors import Executor
+from fedflow.simulation.loop import Simulation
+from fedflow.simulation.outcome import RoundReport
+from fedflow.terminal import say
+from fedflow.tracking import ModelCard, open_run
+
+RUN = ("partition", "method", "seed", "settings")  # what identifies a run
+
+Listener = Callable[[RoundReport, int], None]  # called with every round and the number of rounds
+
+
+def perform(
+    experiment: Experiment,
+    executor: Executor,
+    listeners: Sequence[Listener] = (),
+    out: Path | None = None,
+    system_metrics: bool = True,
+) -> dict[str, Any]:
+    """Run the experiment to its end, from its last checkpoint if it was interrupted; returns its metrics.
+
+    Writes the result files to ``out`` (default: the experiment's ``results_folder``) and one MLflow run.
+    Data set and partition must exist. Errors that can be found before training raise `FedflowError` before
+    there is a run in MLflow; so does the same experiment if it is running already, and an ``out`` that holds
+    results of another run.
+    """
+    torch.set_num_threads(1)
+    experiment.check()
+    run, root = experiment.params.run, experiment.root
+    partition = load_partition(experiment.partition_folder)
+    job, compiled = with_compiled(
+        experiment.job, run, experiment.params.engine.compile, (root / ".fedflow" / "compiled").resolve()
+    )
+    if compiled.startswith("yes"):
+        say(f"{experiment.title}: local steps are compiled ({compiled.removeprefix('yes: ')})")
+    simulation = Simulation(job, run, executor, checkpoints=root / ".fedflow" / "checkpoints")
+    if run.min_cohort > simulation.cohort_size:
+        size, share = simulation.cohort_size, run.participation
+        raise BadInput(
+            "run.min_cohort", run.min_cohort, f"at most {size}, a round at participation {share:g}"
+        )
+    facts, folder = _facts(experiment), out or experiment.results_folder
+    _respect(folder, facts, given=out is not None)
+    make_writable(folder)
+    with _only_one(root / ".fedflow" / "locks" / simulation.fingerprint, experiment):
+        record = open_run(
+            root,
+            experiment=f"{experiment.dataset}/{experiment.partition}",
+            name=f"{experiment.method} seed {experiment.seed}",
+            key=simulation.fingerprint,
+            params=_recorded_params(experiment, compiled),
+            tags={name: facts[name] for name in ("partition", "method", "dataset", "seed", "settings")},
+            datasets=_inputs(experiment, facts),
+            sweep=experiment.sweep,
+            params_file=root / "params.yaml",
+            system_metrics=system_metrics,
+            resumes=bool(simulation.state.history),  # a finished run too, if it was cut off before forgetting
+        )
+        rounds: list[RoundReport] = []
+        with record:
+            for report in simulation.rounds():
+                rounds.append(report)
+                record.round(report)
+                for listener in listeners:
+                    listener(report, run.rounds)
+            outcome = simulation.outcome()
+            params = {"settings": experiment.settings, "seed": experiment.seed, **experiment.effective}
+            write_results(folder, facts, params, rounds, outcome, partition.sizes, partition.groups)
+            groups = None if simulation.groups is None else simulation.groups.tolist()
+            record.finish(outcome, folder, _card(experiment), groups)
+        simulation.forget()
+    return facts | outcome.metrics
+
+
+def _respect(folder: Path, facts: dict[str, Any], given: bool) -> None:
+    """Refuse to replace results of another run in a folder that the user named; elsewhere say so."""
+    file = folder / "metrics.json"
+    differs = [name for name in RUN if file.exists() and read_fact(file, name) != facts[name]]
+    if differs and given:
+        raise FedflowError(
+            f"{folder} holds results of another run (other {', '.join(differs)}): "
+            "name another folder with --out, or delete it"
+        )
+    if differs:
+        say(f"{folder}: results of another run (other {', '.join(differs)}) are replaced")
+
+
+def _facts(experiment: Experiment) -> dict[str, Any]:
+    """Which run this is, in every one of its result files."""
+    return {
+        "partition": experiment.partition,
+        "method": experiment.method,
+        "method_label": experiment.job.method.label,
+        "dataset": experiment.dataset,
+        "model": experiment.params.model(experiment.dataset).name,
+        "seed": experiment.seed,
+        "settings": experiment.settings,
+        "data_hash": read_fact(experiment.prepared_folder / "meta.json", "hash"),
+        "partition_hash": read_fact(experiment.partition_folder / "summary.json", "hash"),
+    }
+
+
+def _inputs(experiment: Experiment, facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """The data set and the partition, as inputs of the recorded run."""
+    folders = {"data": experiment.prepared_folder, "partition": experiment.partition_folder}
+    names = {"data": experiment.dataset, "partition": experiment.partition}
+    return [
+        {"name": names[what], "digest": facts[f"{what}_hash"], "source": str(folder), "context": what}
+        for what, folder in folders.items()
+    ]
+
+
+def _card(experiment: Experiment) -> ModelCard:
+    """How the models of this run are built again."""
+    dataset, model = load_prepared(experiment.prepared_folder), experiment.params.model(experiment.dataset)
+    normalises = bool(dataset.mean) and not dataset.by_domain
+    renamed = load_partition(experiment.partition_folder).classes
+    return ModelCard(
+        architecture=model.name,
+        options=model.options,
+        input_shape=dataset.input_shape,
+        classes=tuple(map(str, range(renamed))) if renamed else dataset.classes,
+        mean=dataset.mean if normalises else None,
+        std=dataset.std if normalises else None,
+        input_type="uint8" if normalises else "int64" if dataset.x_train.dtype == torch.int32 else "float32",
+        method=experiment.method,
+        partition=experiment.partition,
+        serves=experiment.job.method.serves,
+        seed=experiment.seed,
+    )
+
+
+def _recorded_params(experiment: Experiment, compiled: str) -> dict[str, Any]:
+    params = experiment.params
+    return experiment.effective | {
+        "dataset": experiment.dataset,
+        "run": params.run.as_dict(),
+        "engine": params.engine.as_dict() | {"compiled": compiled},
+        "seed": experiment.seed,
+    }
+
+
+@contextmanager
+def _only_one(path: Path, experiment: Experiment) -> Iterator[None]:
+    make_writable(path.parent)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise FedflowError(f"{experiment.title} is already running in another process") from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,10 @@
+"""From results to the report."""
+
+from pathlib import Path
+
+from fedflow.report import build_report
+
+
+def write_report(root: Path = Path()) -> Path:
+    """Write ``report/`` over all results of a project; returns the path of its page."""
+    return build_report(root / "results", root / "data" / "partitions", root / "report")

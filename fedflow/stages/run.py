@@ -1,0 +1,33 @@
+"""From a named source to results: all stages that one experiment needs."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedflow.experiment import Experiment
+from fedflow.simulation.executors import Executor, Inline
+from fedflow.stages.federate import Listener, perform
+from fedflow.stages.partition import prepare_partition
+from fedflow.stages.prepare import prepare_dataset
+from fedflow.terminal import RoundBar
+
+
+def run_experiment(
+    experiment: Experiment,
+    out: Path | None = None,
+    executor: Executor | None = None,
+    listeners: Sequence[Listener] = (),
+    prepare: Callable[..., Any] = prepare_dataset,
+    divide: Callable[..., Any] = prepare_partition,
+) -> dict[str, Any]:
+    """Prepare the data, partition them, run the rounds, record everything; returns the metrics.
+
+    ``executor`` trains the clients (default: this process); ``prepare`` and ``divide`` stand for the stages
+    before, for example as Prefect tasks.
+    """
+    experiment.check()
+    for name in experiment.datasets:
+        prepare(experiment.params, name, experiment.root)
+    divide(experiment.params, experiment.partition, experiment.root)
+    with RoundBar(experiment.title) as bar:
+        return perform(experiment, executor or Inline(), [*listeners, bar.round], out)

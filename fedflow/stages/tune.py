@@ -1,0 +1,276 @@
+"""Tuning: each method's grid of settings is tried with a part of the training data held out.
+
+The rule is the same for every method. A share ``tuning.validation`` of every client's training samples is
+held out, and stands in for the test set: a client is judged on what all clients hold out of its labels, as
+the report judges it on all test images of its labels. Every combination of the grid is run on the rest; the
+highest mean over clients is chosen, the first of equals. While that is at an edge of the grid, the grid is
+widened. Neither test data nor newcomers play a part. What is chosen is written to
+``params.yaml`` under ``tuned``, by partition and method; all scores to
+``tuning/<partition>/<method>.csv``.
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from filelock import FileLock
+
+from fedflow.config import MethodParams, Params
+from fedflow.errors import BadInput, FedflowError, RoundFailed
+from fedflow.experiment import Experiment
+from fedflow.stages.run import run_experiment
+from fedflow.terminal import say
+from fedflow.tuning import MEASURES, combinations
+
+Federate = Callable[[Experiment, Path], dict[str, Any]]  # runs an experiment, with results in a folder
+
+
+def tune(
+    params: Params,
+    partition: str,
+    federate: Federate = run_experiment,
+    methods: Sequence[str] | None = None,
+    root: Path = Path(),
+    write: bool = True,
+) -> dict[str, dict[str, Any]]:
+    """Try the grid of every method (default: those of the grid); returns what is chosen.
+
+    Every try is a recorded run of the partition ``<name>-validation``, by ``federate``. ``write`` puts what
+    is chosen under ``tuned`` in ``params.yaml``. Raises `FedflowError` before the first run where a grid
+    cannot be tried or its values give the same settings, and after the first runs where they give the same
+    results.
+    """
+    params.partition(partition)
+    searches = [Search(params, partition, method, root) for method in methods or params.grid.methods]
+    for search in searches:
+        search.check()
+    chosen = {}
+    for search in searches:
+        chosen[search.method] = search.run(federate)
+        if write:
+            write_choice(root / "params.yaml", partition, search.method, chosen[search.method])
+    return chosen
+
+
+@dataclass(frozen=True)
+class Score:
+    """How one combination of settings did."""
+
+    tried: dict[str, Any]
+    settings: str  # digest of the run's settings, the end of the name of its folder
+    metrics: dict[str, Any] | None = None  # None where it diverged
+    spread: float | None = None  # population std over clients
+
+    def value(self, measure: str) -> float | None:
+        """The higher the better: mean accuracy over clients, or minus the loss where there is no accuracy."""
+        if self.metrics is None:
+            return None
+        accuracy, loss = self.metrics[MEASURES[measure]], self.metrics["loss"]
+        return accuracy if accuracy is not None else None if loss is None else -loss
+
+
+@dataclass
+class Search:
+    """The grid of one method, what was tried of it, and how it did."""
+
+    params: Params
+    partition: str
+    method: str
+    root: Path
+    grid: dict[str, list] = field(init=False)
+    scores: list[Score] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.grid = self.params.tuning.grid_of(self.method)
+
+    def check(self) -> None:
+        """Raise `BadInput` where a combination cannot be run, or where all of them are the same settings."""
+        digests = [self.experiment(tried).settings for tried in combinations(self.grid)]
+        if len(digests) > 1 and len(set(digests)) == 1:
+            raise BadInput("tuning.grid", self.grid, f"values that change a setting of {self.method}")
+
+    def run(self, federate: Federate) -> dict[str, Any]:
+        """Try the grid, widen it while the best value is at an edge, keep the scores; returns the best."""
+        self._try(federate, combinations(self.grid))
+        self.best()
+        self._refuse_idle()
+        for _ in range(self.params.tuning.widen):
+            if not self._widen(federate):
+                break
+        best = self.best().tried
+        for name, value in best.items():
+            if beyond(self.grid[name], value) is not None:
+                tried = ", ".join(map(str, self.grid[name]))
+                say(f"{self.method}: the best {name}, {value}, is at the edge of what was tried: {tried}")
+        return best
+
+    def best(self) -> Score:
+        """The highest score, the first of equals. Raises `FedflowError` where every try diverged."""
+        found = self._best()
+        if found is None:
+            raise FedflowError(f"tuning: every try of {self.method} diverged; try smaller values")
+        return found
+
+    def _best(self) -> Score | None:
+        values = [(score.value(self.params.tuning.measure), score) for score in self.scores]
+        finite = [(value, score) for value, score in values if value is not None]
+        return max(finite, key=lambda pair: pair[0])[1] if finite else None
+
+    def _try(self, federate: Federate, tries: Iterator[dict[str, Any]]) -> None:
+        for tried in tries:
+            self.scores.append(self._score(federate, tried))
+            self._save()
+
+    def _score(self, federate: Federate, tried: dict[str, Any]) -> Score:
+        tuning, experiment = self.params.tuning, self.experiment(tried)
+        out = self.root / "tuning" / self.partition / self.method / experiment.results_folder.name
+        try:
+            metrics = federate(experiment, out)
+        except RoundFailed as error:  # it diverged
+            say(f"{self.method}, {_words(tried)}: {error}")
+            return Score(tried, experiment.settings)
+        clients = pd.read_parquet(out / "clients.parquet").query("not newcomer")
+        spread = float(clients[MEASURES[tuning.measure]].std(ddof=0))
+        return Score(tried, experiment.settings, metrics, spread)
+
+    def _widen(self, federate: Federate) -> bool:
+        """Try a further value of every setting whose best one is at an edge; False where there is none."""
+        more = False
+        for name, value in self.best().tried.items():
+            further = beyond(self.grid[name], value)
+            wider = self.grid | {name: [further]}
+            if further is None or not self._accepts(wider):
+                continue
+            self._try(federate, combinations(wider))
+            self.grid[name] = sorted([*self.grid[name], further])
+            more = True
+        return more
+
+    def _accepts(self, grid: Mapping[str, Sequence[Any]]) -> bool:
+        """Whether all of a grid can be run: a setting may have bounds."""
+        with contextlib.suppress(BadInput):
+            return all(self.experiment(tried) for tried in combinations(grid))
+        return False
+
+    def _refuse_idle(self) -> None:
+        """Raise `FedflowError` where no value changes a result; say so of a single setting."""
+        varied = [name for name, values in self.grid.items() if len(values) > 1]
+        idle = [name for name in varied if self._is_idle(name)]
+        if varied and idle == varied:
+            raise FedflowError(
+                f"tuning: no value of {', '.join(idle)} changes any result of {self.method}; "
+                f"tune a setting that it uses (`fedflow methods {self.method}`)"
+            )
+        for name in idle:
+            say(f"{self.method}: no value of {name} changes any result")
+
+    def _is_idle(self, name: str) -> bool:
+        """Whether runs that differ in this setting alone have the same results, to the last bit."""
+        results: dict[str, list] = {}
+        for score in self.scores:
+            others = {n: v for n, v in score.tried.items() if n != name}
+            numbers = score.metrics and {n: v for n, v in score.metrics.items() if n != "settings"}
+            results.setdefault(_words(others), []).append(numbers)
+        return all(number == numbers[0] for numbers in results.values() for number in numbers)
+
+    def experiment(self, tried: Mapping[str, Any]) -> Experiment:
+        """The run of one combination: the partition ``<name>-validation``, and the settings in place."""
+        params, tuning, name = self.params, self.params.tuning, f"{self.partition}-validation"
+        held_out = replace(params.partition(self.partition), validation=tuning.validation)
+        method = params.methods.get(self.method, MethodParams()).changed(tried, f"methods.{self.method}")
+        rounds, fine_tune = tuning.rounds or params.run.rounds, tuning.measure == "tuned"
+        changed = params.replace(
+            *(f"methods.{self.method}.{field}={json.dumps(value)}" for field, value in tried.items()),
+            partitions=params.partitions | {name: held_out},
+            methods=params.methods | {self.method: method},
+            run=replace(params.run, rounds=rounds, fine_tune=fine_tune),
+        )
+        experiment = Experiment(changed, name, self.method, tuning.seed, self.root, "tune")
+        experiment.check()
+        return experiment
+
+    def _save(self) -> None:
+        """Write all scores so far, small enough to be kept with a study."""
+        measure = self.params.tuning.measure
+        best = self._best()
+        rows = [
+            score.tried | {
+                "accuracy": score.metrics and score.metrics[MEASURES[measure]],
+                "spread": score.spread,
+                "loss": score.metrics and score.metrics["loss"],
+                "chosen": score is best,
+                "settings": score.settings,
+            }
+            for score in self.scores
+        ]  # fmt: skip
+        path = scores_file(self.root, self.partition, self.method)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(rows).to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+
+
+def scores_file(root: Path, partition: str, method: str) -> Path:
+    """Where the scores of a method's candidates are kept."""
+    return root / "tuning" / partition / f"{method}.csv"
+
+
+def scores(root: Path, partition: str, method: str) -> pd.DataFrame:
+    """A row per candidate: its settings, accuracy (mean over clients), spread (std), loss, chosen."""
+    return pd.read_csv(scores_file(root, partition, method))
+
+
+def beyond(values: Sequence[Any], best: Any) -> float | None:
+    """The next value of a grid whose ``best`` is its smallest or largest; None elsewhere.
+
+    By the mean ratio of the grid's values, to two digits. None too where they are not two or more positive
+    numbers.
+
+    >>> beyond([0.01, 0.03, 0.1], 0.1), beyond([2, 4, 8], 2), beyond([0.01, 0.03, 0.1], 0.03)
+    (0.32, 1, None)
+    """
+    if len(values) < 2 or not all(type(value) in (int, float) and value > 0 for value in values):
+        return None
+    low, high = min(values), max(values)
+    if best not in (low, high) or low == high:
+        return None
+    ratio = (high / low) ** (1 / (len(set(values)) - 1))
+    further = best * ratio if best == high else best / ratio
+    further = round(further) if all(type(value) is int for value in values) else float(f"{further:.2g}")
+    return further if further > 0 and further not in values else None
+
+
+def write_choice(params: Path, partition: str, method: str, chosen: Mapping[str, Any]) -> None:
+    """Put ``chosen`` under ``tuned`` in params.yaml, in place of what was; comments and order stay."""
+    from ruamel.yaml import YAML
+
+    editor = YAML()
+    editor.width, editor.preserve_quotes = 110, True
+    lock = params.parent / ".fedflow" / "params.lock"
+    lock.parent.mkdir(exist_ok=True)
+    with FileLock(lock):  # others may be tuning other partitions
+        _edit(params, editor, partition, method, chosen)
+
+
+def _words(tried: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in tried.items())
+
+
+def _edit(params: Path, editor: Any, partition: str, method: str, chosen: Mapping[str, Any]) -> None:
+    document = editor.load(params.read_text())
+    if document.get("tuned") is None:
+        document["tuned"] = {}
+    section: dict[str, Any] = {}
+    document["tuned"].setdefault(partition, {})[method] = section
+    for name, value in chosen.items():
+        *parents, last = name.split(".")
+        place = section
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    partial = params.with_suffix(".partial")
+    with partial.open("w") as file:
+        editor.dump(document, file)
+    partial.replace(params)

@@ -1,0 +1,102 @@
+"""What methods build on local training: the round, a selection of samples, training on the server."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import Workers, images, one_client, quadratics, run, same
+from torch import Tensor, nn
+
+from fedflow.data import Dataset
+from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
+from fedflow.local.schedule import shuffled
+from fedflow.local.sgd import Trainer
+from fedflow.local.training import LocalTraining
+from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
+from fedflow.seeding import generator, torch_seed
+from fedflow.simulation.federation import Federation
+
+
+@pytest.fixture(scope="module")
+def federation(digits: Dataset) -> Federation:
+    return images(digits, (12, 7, 9), dtype=torch.float64)
+
+
+def test_a_client_knows_the_round(cohort: str) -> None:
+    class Clocked(FedAvg):
+        def local(self, client: Client) -> Update:
+            assert (client.rounds, client.t.dtype, client.t.shape) == (3, torch.int64, ())
+            return client.update(model=client.received["model"] + client.t)
+
+    ran = run(Clocked(), quadratics(start=0), cohort=cohort, rounds=3)
+    assert ran.server("model") == [1, 1 + 2, 1 + 2 + 3]
+
+
+class EasyHalf(FedAvg):
+    """FedAvg on the half of the samples that the received model finds easiest."""
+
+    def local(self, client: Client) -> Update:
+        start = client.received["model"]
+        losses = client.losses(start)
+        easy = losses <= losses.nanquantile(0.5)
+
+        def loss(w: Tensor, batch: Batch) -> Tensor:
+            return client.loss(w, batch.only(easy[batch.positions]))
+
+        return client.update(model=client.fit(loss, start=start), weight=self.weight(client))
+
+
+def test_a_selection_of_samples(federation: Federation, cohort: str) -> None:
+    """A full batch of all samples, of which the easy ones count, is a full batch of the easy ones."""
+    ran = run(EasyHalf(), federation, cohort=cohort, rounds=1, training={"epochs": 1})
+    w, expected = federation.model.init(torch_seed(0, "initial model", 0)), []
+    for k in range(3):
+        client = one_client(federation, k)
+        x, y = client.data()
+        easy = client.losses(w).argsort()[: (len(y) + 1) // 2]
+        g = client.gradient(w, Batch(x[easy], y[easy])).gradient
+        expected.append(len(y) / 28 * (w - 0.1 * g))
+    torch.testing.assert_close(ran.servers[0]["model"], sum(expected), rtol=0, atol=1e-12)
+
+
+class Refined(FedAvg):
+    """FedAvg whose server trains the mean on its own data."""
+
+    def aggregate(self, now: Round, server: Any, cohort: Cohort) -> tuple[Any, Diagnostics]:
+        assert now.public is not None
+        training = LocalTraining(epochs=2, batch_size=16, lr=0.05)
+        trainer = Trainer.central(now.model, now.public, training, now.rng)
+        w = trainer.fit(start=self.average(cohort))
+        return GlobalModel(w), {"loss": float(trainer.train_loss)}
+
+
+def test_a_server_trains_on_its_own_data(federation: Federation) -> None:
+    """With the same bits for any number of workers; against ``torch.optim`` on the order that it drew."""
+    alone, shared = (run(Refined(), federation, executor=Workers(n), rounds=2) for n in (1, 3))
+    assert same(alone.state(), shared.state())
+    plain = run("fedavg", federation, rounds=1).servers[0]["model"]
+    public = federation.public
+    assert public is not None
+    module = federation.model.to_module(plain).train()
+    sgd = torch.optim.SGD(module.parameters(), lr=0.05)
+    order = shuffled(generator(0, "server", 1, 0), len(public), 16, 2)
+    for rows, _ in order.batches():
+        sgd.zero_grad()
+        nn.functional.cross_entropy(module(public.x[rows].double()), public.y[rows]).backward()
+        sgd.step()
+    expected = federation.model.from_module(module)
+    torch.testing.assert_close(alone.servers[0]["model"], expected, rtol=0, atol=1e-12)
+
+
+def test_the_noise_of_a_server_is_drawn_from_its_generator(digits: Dataset) -> None:
+    """Dropout without a seed would repeat, or depend on, that of the last client."""
+    model = images(digits, (12,), "mlp", dropout=0.5).model
+    ends, once = [], LocalTraining(batch_size=0)
+    for seed in (0, 0, 1):
+        trainer = Trainer.central(model, digits.train, once, np.random.default_rng(seed))
+        ends.append(trainer.fit(start=model.init(0)))
+        model.seed_noise(7)
+    assert torch.equal(ends[0], ends[1]) and not torch.equal(ends[0], ends[2])
