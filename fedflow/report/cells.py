@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fedflow.metrics.table import SHARE, UNMEASURED, Metric, Unit, yardstick_first
-from fedflow.report.collect import Run
 from fedflow.report.published import Published
+from fedflow.report.run import Run
 from fedflow.report.tables import Stat, best, columns, stat, yardstick
 
 Methods = dict[str, list[Run]]  # by variant

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fedflow.metrics.table import MB, METRICS, yardstick_first
 from fedflow.report.cells import label, write
-from fedflow.report.collect import Run
+from fedflow.report.run import Run
 from fedflow.report.tables import Stat, best, by_method, verdict, yardstick
 
 Methods = dict[str, list[Run]]  # by variant

@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 
 from fedflow.metrics.table import METRICS, YARDSTICKS, Metric, diagnostics, yardstick_first
-from fedflow.report.collect import ENTRIES, Run
+from fedflow.report.collect import ENTRIES
+from fedflow.report.run import Run
 
 TABLES = ("accuracy", "fairness", "traffic", "clusters")
 

@@ -8,24 +8,22 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedflow.data import SOURCES, DatasetParams
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES, PartitionParams
+from fedflow.report.run import Run
 from fedflow.settings import Settings, explain
 from fedflow.simulation.run import RunSettings
-
-if TYPE_CHECKING:  # which imports this module
-    from fedflow.report.collect import Run
 
 PLAIN = ("method", "training", "run")  # sections left out of the names of their fields
 LENGTH, DIGITS = 20, 4  # letters of the differences in a label, and of the digest among them
 HASHES = ("data_hash", "partition_hash")
 
 
-def named(runs: "Sequence[Run]") -> "list[Run]":
+def named(runs: Sequence[Run]) -> list[Run]:
     """``runs`` with ``variant`` and ``label``; of two of the same variant and seed, the one in ``<seed>``."""
     found = []
     for _, group in groupby(runs, key=lambda run: (run.partition, run.method)):
@@ -42,16 +40,16 @@ def named(runs: "Sequence[Run]") -> "list[Run]":
     return sorted(found, key=lambda run: (run.partition, run.method, run.variant, run.seed))
 
 
-def _identity(run: "Run") -> tuple[str, ...]:
+def _identity(run: Run) -> tuple[str, ...]:
     """What runs must share to be averaged."""
     return (run.settings, *(run.metrics[name] for name in HASHES))
 
 
-def _is_plain(run: "Run") -> bool:
+def _is_plain(run: Run) -> bool:
     return run.folder.name == str(run.seed)
 
 
-def _name(run: "Run", base: "Run") -> "Run":
+def _name(run: Run, base: Run) -> Run:
     """``run`` with its names: those of its method and of what differs from ``base``."""
     label = run.metrics["method_label"]
     if _identity(run) == _identity(base):
@@ -105,7 +103,7 @@ def spoken(name: str) -> str:
     return rest if section in PLAIN else " ".join([section, *rest.split(".")]).strip()
 
 
-def settings_table(runs: "Iterable[Run]") -> list[dict[str, str]]:
+def settings_table(runs: Iterable[Run]) -> list[dict[str, str]]:
     """A row per variant: the settings that differ from the defaults, and the others."""
     rows = []
     for variant in {run.variant: run for run in runs}.values():
