@@ -32,7 +32,8 @@ def closure(*modules: str, aside: tuple[str, ...] = ASIDE) -> dict[str, Path]:
     """These modules and all that they import, directly or not, with their files.
 
     Only modules of fedflow and of the packages of ``modules`` are followed, never PyTorch's, and of fedflow
-    none in or below ``aside``. `LOADERS` are not followed unless they are among ``modules``.
+    none in or below ``aside``. `LOADERS` are not followed unless they are among ``modules``. Raises
+    `ModuleNotFoundError` for one of ``modules`` that fedflow does not have.
     """
     found: dict[str, Path] = {}
     followed = {"fedflow", *(_top(name) for name in modules)} - {"torch"}
@@ -41,6 +42,8 @@ def closure(*modules: str, aside: tuple[str, ...] = ASIDE) -> dict[str, Path]:
         name = left.pop()
         file = _file(name)
         skipped = name.startswith("fedflow.") and name.split(".")[1] in aside
+        if file is None and name in modules and _top(name) == "fedflow":
+            raise ModuleNotFoundError(f"there is no module {name}")
         if file is None or skipped or _top(name) not in followed:
             continue
         found[name] = file

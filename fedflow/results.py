@@ -17,17 +17,13 @@ import pandas as pd
 
 from fedflow.errors import FedflowError
 from fedflow.methods.base import Dissimilarity
+from fedflow.metrics.table import METRICS, diagnostics, yardstick_first
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.outcome import Outcome, RoundReport
 
 MARKER = "metrics.json"
 PARTIAL = ".partial"  # folder of files that are being written
 Write = Callable[[Path], object]
-
-ROUND_COLUMNS = (
-    "round", "train_loss", "global_accuracy", "local_accuracy", "local_std", "local_worst10",
-    "bytes_down", "bytes_up", "clock", "idle", "delay", "clusters", "ari", "nmi", "clustering_error",
-)  # fmt: skip
 
 
 def write_results(
@@ -42,7 +38,7 @@ def write_results(
     """Write the six files of a run into ``folder``, in place of those of an earlier run.
 
     ``metrics.json`` has the final numbers, ``rounds.csv`` those by round, ``clients.parquet`` those by
-    client. ``clusters.json`` tells who was in which cluster, and how the server compared clients;
+    client. ``clusters.json`` says who was in which cluster, and how the server compared clients;
     ``proximity.parquet`` is the matrix of that, with a row and a column for every client it compared.
 
     ``facts`` says which run this is (partition, method, seed, hashes); ``params``, its settings, become
@@ -51,14 +47,6 @@ def write_results(
     `FedflowError` when the folder cannot be written; a full disk leaves the files of the earlier run as
     they were.
     """
-    table = pd.DataFrame(
-        [
-            {"round": r.round}
-            | {name: r.values.get(name) for name in ROUND_COLUMNS[1:]}
-            | {"failed": len(r.failed)}
-            for r in rounds
-        ]
-    )
     clients = _clients(outcome.scores, samples, groups).assign(participations=outcome.participations)
     clients["newcomer"] = False
     if outcome.newcomers is not None:
@@ -76,7 +64,7 @@ def write_results(
     files: dict[str, Write | None] = {
         "params.json": partial(_write_json, value=params),
         "clusters.json": partial(_write_json, value=clusters),
-        "rounds.csv": partial(table.to_csv, index=False, float_format="%.9g"),
+        "rounds.csv": partial(_rounds(rounds).to_csv, index=False, float_format="%.9g"),
         "clients.parquet": partial(clients.to_parquet, index=False),
         "proximity.parquet": _matrix(outcome.dissimilarity).to_parquet,
         "failures.json": partial(_write_json, value=failures) if failures else None,
@@ -89,9 +77,9 @@ def write_results(
 
 
 def _replace(folder: Path, files: Mapping[str, Write | None]) -> None:
-    """Put a complete set in place of an older one; None stands for a file that the new set has not.
+    """Put a complete set in place of an older one; None stands for a file that the new set does not have.
 
-    Moved files are new ones: links to those of before, DVC's cache say, keep their content.
+    Moved files are new ones: hard links to earlier files, such as DVC's cache, keep their content.
     """
     made = folder / PARTIAL
     shutil.rmtree(made, ignore_errors=True)  # of a killed process
@@ -123,6 +111,17 @@ def _sync(path: Path) -> None:
         os.close(number)
 
 
+def _rounds(rounds: list[RoundReport]) -> pd.DataFrame:
+    """One row per round: the metrics of the table, failed clients, then the diagnostics of the method."""
+    metrics = [metric.name for metric in METRICS.values() if metric.rounds]
+    more = diagnostics({name for report in rounds for name in report.values})
+    return pd.DataFrame([
+        {"round": r.round} | {name: r.values.get(name) for name in metrics} | {"failed": len(r.failed)}
+        | {name: r.values.get(name) for name in more}
+        for r in rounds
+    ])  # fmt: skip
+
+
 def _clients(scores: Scores, samples: np.ndarray, groups: np.ndarray | None) -> pd.DataFrame:
     """One row per client of ``scores``."""
     group = [pd.NA] * len(scores.clients) if groups is None else groups[scores.clients]
@@ -130,17 +129,14 @@ def _clients(scores: Scores, samples: np.ndarray, groups: np.ndarray | None) -> 
         "client": scores.clients,
         "samples": samples[scores.clients],
         "test_samples": scores.test_samples,
-        "local_accuracy": scores.local_accuracy,
-        "global_accuracy": scores.global_accuracy,
-        "tuned_accuracy": scores.tuned_accuracy,
-        "local_final_accuracy": scores.trained_accuracy,
+        **{m.name: getattr(scores, m.client) for m in yardstick_first(METRICS.values()) if m.client},
         "cluster": scores.cluster,
         "group": pd.array(group, dtype="Int64"),
     })  # fmt: skip
 
 
 def _about(found: Dissimilarity | None) -> dict[str, Any] | None:
-    """All of it but the matrix."""
+    """Everything except the matrix."""
     if found is None:
         return None
     names = ("unit", "linkage", "height", "decomposition_error")
@@ -148,7 +144,7 @@ def _about(found: Dissimilarity | None) -> dict[str, Any] | None:
 
 
 def _matrix(found: Dissimilarity | None) -> pd.DataFrame:
-    """Dissimilarities [n, n], rows and columns named after the clients: as text there, parquet wants it."""
+    """Dissimilarities [n, n], rows and columns named after the clients; parquet needs text as names."""
     clients, matrix = (list(found.clients), found.matrix) if found else ([], np.empty((0, 0)))
     index = pd.Index(np.array(clients, dtype=np.int64), name="client")
     return pd.DataFrame(matrix, index, [str(k) for k in clients])

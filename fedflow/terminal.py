@@ -1,4 +1,4 @@
-"""Progress in the terminal: a bar over the rounds, or plain lines where the output is no terminal.
+"""Progress in the terminal: a bar over the rounds, or plain lines where the output is not a terminal.
 
 Text comes from anywhere (reasons of failures, names): square brackets and colons in it mean nothing to rich.
 """
@@ -17,7 +17,7 @@ def plain() -> Console:
 
 
 def say(line: str) -> None:
-    """One plain line, also beside a bar and from within a flow."""
+    """Print one plain line, also beside a bar and from within a flow."""
     plain().print(line)
 
 
@@ -41,7 +41,7 @@ class RoundBar:
         self.bar.stop()
 
     def round(self, report: RoundReport, rounds: int) -> None:
-        """Show one round out of so many."""
+        """Advance the bar to ``report``, one of ``rounds`` rounds."""
         accuracy = report.values.get("local_accuracy")
         note = "" if accuracy is None else f"local accuracy {accuracy:.3f}"
         for k, reason in report.failed.items():

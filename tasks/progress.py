@@ -13,6 +13,7 @@ from prefect.artifacts import (
 )
 
 from fedflow.experiment import Experiment
+from fedflow.metrics.table import heading, headlines, printed
 from fedflow.simulation.outcome import RoundReport
 
 
@@ -36,7 +37,7 @@ class PrefectProgress:
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
-        self.rows: list[dict[str, Any]] = []
+        self.evaluated: list[RoundReport] = []
         self.done = 0.0
 
     def _key(self, what: str) -> str:
@@ -51,42 +52,40 @@ class PrefectProgress:
     def __exit__(self, *error: object) -> None: ...
 
     def round(self, report: RoundReport, rounds: int) -> None:
-        """Take note of one round; the artifact moves in steps of at least 5 %."""
+        """Record one round; the progress bar moves in steps of at least 5 %."""
         percent = 100 * report.round / rounds
-        values = report.values
-        if "local_accuracy" in values:
-            self.rows.append({
-                "round": report.round,
-                "local accuracy": f"{values['local_accuracy']:.4f}",
-                "global accuracy": f"{values['global_accuracy']:.4f}" if "global_accuracy" in values else "",
-                "train loss": f"{values['train_loss']:.4f}",
-                "failed": len(report.failed),
-            })  # fmt: skip
+        if "local_accuracy" in report.values:
+            self.evaluated.append(report)
         if percent - self.done >= 5 or percent == 100:
             update_progress_artifact(artifact_id=self.artifact, progress=percent)  # type: ignore[arg-type]
             self.done = percent
 
     def finish(self, metrics: dict[str, Any]) -> None:
-        """Leave the table of evaluations and a summary."""
-        create_table_artifact(table=self.rows, key=self._key("accuracy"), description="Accuracy by round")
+        """Publish the table of evaluations and a summary."""
+        table = evaluations(self.evaluated)
+        create_table_artifact(table=table, key=self._key("accuracy"), description="Accuracy by round")
         lines = [f"| {name} | {value} |" for name, value in metrics.items() if value is not None]
         create_markdown_artifact(
             "\n".join(["| metric | value |", "|---|---|", *lines]), key=self._key("summary")
         )
 
 
+def evaluations(rounds: Sequence[RoundReport]) -> list[dict[str, Any]]:
+    """A row per round with its headline metrics and diagnostics, as text."""
+    names = headlines({name for report in rounds for name in report.values})
+    return [
+        {"round": report.round}
+        | {heading(name): printed(name, report.values.get(name)) for name in names}
+        | {"failed": len(report.failed)}
+        for report in rounds
+    ]
+
+
 def comparison(name: str, results: Sequence[dict[str, Any]]) -> None:
     """One table over all runs of a sweep."""
-    columns = (
-        "partition",
-        "method",
-        "seed",
-        "local_accuracy",
-        "global_accuracy",
-        "tuned_accuracy",
-        "bytes_up",
-    )
-    table = [{column: result[column] for column in columns} for result in results]
+    measured = headlines(dict.fromkeys(name for result in results for name in result))
+    columns = ("partition", "method", "seed", *measured)
+    table = [{column: result.get(column) for column in columns} for result in results]
     create_table_artifact(
         table=table, key=artifact_key(name, "comparison"), description="Every run of the sweep"
     )

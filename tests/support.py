@@ -242,13 +242,6 @@ def one_client(
     return worker.client_of(job, federation, shard, 0, dict.fromkeys(streams, training.epochs), compiled)
 
 
-def a_round(federation: Federation, t: int = 1, rounds: int = 3, seed: int = 0) -> Round:
-    """Round ``t`` as hooks see it, at a learning rate of 0.1."""
-    partition = federation.partition
-    sizes, draw = partition.sizes[: partition.participants], partial(np.random.default_rng, seed)
-    return Round(t, rounds, 0.1, sizes, federation.model, federation.public, draw)
-
-
 def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     """Whether two sets of vectors are equal, bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

@@ -6,21 +6,16 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from multiprocessing.connection import Listener
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
-from command import make_project
 
 import fedflow
-from fedflow import experiment
 from fedflow.config import load_params
 from fedflow.data import load_prepared
-from fedflow.methods import METHODS
 
 HOME = Path(fedflow.__file__).parents[1]
 PARAMS = """
@@ -39,16 +34,35 @@ tuned: {}
 grid: {datasets: [digits, mnist], partitions: [skewed, even], methods: [fedavg, ditto], seeds: [0]}
 engine: {executor: inline, device: cpu}
 """
-# What DVC calls: it hands its arguments to this process, which has imported everything already.
+# What DVC calls: it hands its arguments to a process that has imported all libraries already, and forks.
 COMMAND = """#!{python} -S
 import os, sys
 from multiprocessing.connection import Client
 with Client({address!r}) as here:
-    here.send(sys.argv[1:])
+    here.send((sys.argv, dict(os.environ)))
     sys.exit(here.recv())
+"""
+SERVER = """
+import os, sys
+from multiprocessing.connection import Listener
+import matplotlib.figure, mlflow, pandas, rich.progress, scipy.optimize, sklearn.metrics, torch, typer, yaml
+with Listener({address!r}) as listener:
+    print("ready", flush=True)
+    while True:
+        with listener.accept() as caller:
+            arguments, environment = caller.recv()
+            if (child := os.fork()) == 0:
+                sys.argv[:], sys.path[0] = arguments, os.getcwd()
+                os.environ.clear()
+                os.environ.update(environment)
+                from fedflow import cli
+                cli.main()
+                sys.exit()
+            caller.send(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 SKEWED = ["federate@skewed-ditto-0", "federate@skewed-fedavg-0"]
 EVEN = ["federate@even-ditto-0", "federate@even-fedavg-0"]
+DITTO = ["federate@even-ditto-0", "federate@skewed-ditto-0"]
 
 
 def write_images(seed: int) -> None:
@@ -74,34 +88,17 @@ def change(section: str, value: object) -> None:
     Path("params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
 
 
-def call(arguments: list[str]) -> int:
-    """``fedflow ARGUMENTS`` in this process; its exit code."""
-    from fedflow import cli
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["fedflow", *arguments])
-        try:
-            cli.main()
-        except SystemExit as end:
-            return end.code if isinstance(end.code, int) else 1
-    return 0
-
-
-def serve(listener: Listener) -> None:
-    """Run the commands that come in, until one is empty."""
-    while True:
-        with listener.accept() as caller:
-            arguments = caller.recv()
-            if not arguments:
-                return
-            caller.send(call(arguments))
+def edit(file: str, old: str, new: str) -> None:
+    """Replace text of a source of the project's own copy of fedflow."""
+    path = Path("fedflow") / file
+    before = path.read_text()
+    assert old in before
+    path.write_text(before.replace(old, new))
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A project in the current folder in which everything was run once."""
-    from multiprocessing.connection import Client
-
+    """A project in the current folder, with its own copy of fedflow, in which everything was run once."""
     root, bin = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("bin")
     (root / "params.yaml").write_text(PARAMS)
     for name in ("dvc.yaml", "requirements.lock", ".dvcignore"):
@@ -110,21 +107,21 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     address = str(bin / "socket")
     (bin / "fedflow").write_text(COMMAND.format(python=sys.executable, address=address))
     (bin / "fedflow").chmod(0o755)
-    with pytest.MonkeyPatch.context() as patch, Listener(address) as listener:
+    with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
         patch.setenv("FEDFLOW_DATA", str(bin))
         patch.setenv("PATH", f"{bin}:{Path(sys.executable).parent}:{os.environ['PATH']}")
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        server = threading.Thread(target=serve, args=[listener], daemon=True)
-        server.start()
+        command = [sys.executable, "-c", SERVER.format(address=address)]
+        server = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert server.stdout is not None and server.stdout.readline() == b"ready\n"
         write_images(0)
         write_losses(0)
         dvc("init", "--no-scm", "--quiet")
         assert {*SKEWED, *EVEN, "report"} <= set(dvc_repro())
         yield root
-        with Client(address) as last:
-            last.send([])
-        server.join()
+        server.kill()
+        server.wait()
 
 
 def dvc(*arguments: str) -> str:
@@ -159,7 +156,7 @@ def test_nothing_runs_twice_but_the_look_at_the_files(project):
         ("partitions.skewed.alpha", 0.2, ["partition@skewed", *SKEWED, "report"]),
         ("training.lr", 0.05, [*SKEWED, *EVEN, "report"]),
         ("models.mnist.options.hidden", [9], [*EVEN, "report"]),
-        ("methods.ditto.lam", 0.5, ["federate@skewed-ditto-0", "federate@even-ditto-0", "report"]),
+        ("methods.ditto.lam", 0.5, [*DITTO, "report"]),
         ("tuned.skewed.ditto.lam", 2.0, ["federate@skewed-ditto-0", "report"]),
     ],
 )
@@ -184,7 +181,7 @@ def test_changes_that_no_run_sees_rerun_nothing(project, changes):
 
 
 def test_a_data_set_prepared_by_hand_reruns_nothing(project):
-    assert call(["prepare", "spare"]) == 0
+    subprocess.run(["fedflow", "prepare", "spare"], check=True)
     assert repro() == []
 
 
@@ -198,7 +195,7 @@ def test_a_replaced_file_of_the_data_root_is_read_again(project):
 def test_old_data_never_come_back_from_the_cache(project):
     before = prepared("mnist")
     write_images(2)
-    assert call(["prepare", "mnist"]) == 0
+    subprocess.run(["fedflow", "prepare", "mnist"], check=True)
     new = prepared("mnist")
     repro()
     assert prepared("mnist") == new != before
@@ -217,6 +214,36 @@ def test_a_replaced_file_of_losses_divides_the_data_again(project):
 def test_a_method_needs_no_entry_under_methods(project):
     change("grid.methods", ["fedavg", "ditto", "local"])
     assert repro() == ["federate@even-local-0", "federate@skewed-local-0", "report"]
+
+
+HARMLESS = [
+    ("methods/personal/ditto.py", '"""Ditto:', '"""Ditto, in other words:'),
+    ("simulation/worker.py", "import torch\n", "import torch  # a comment\n"),
+    ("methods/averaging/fedprox.py", "/ 2", "/ 3"),
+    ("models/linear.py", "(y - ", "(1 * y - "),
+    ("partition/shards.py", "import numpy as np\n", "import math\nimport numpy as np\n"),
+    ("tracking/record.py", "import math\n", "import math\nimport cmath\n"),
+]
+EDITS = {
+    "words, and what no run uses": (HARMLESS, []),
+    "a method": ([("methods/personal/ditto.py", "self.lam / 2", "self.lam / 3")], [*DITTO, "report"]),
+    "a scheme, and no client's data": (
+        [("partition/dirichlet.py", "TRIES = 1000", "TRIES = 1001")], ["partition@even", "partition@skewed"],
+    ),
+    "a scheme": (
+        [("partition/iid.py", "rng.permutation(len(labels))", "rng.permutation(len(labels))[::-1]")],
+        ["partition@even", *EVEN, "report"],
+    ),
+    "the engine": ([("simulation/worker.py", "RETRIES = 1 ", "RETRIES = 2 ")], [*SKEWED, *EVEN, "report"]),
+    "the report": ([("report/page.py", "import jinja2\n", "import math\nimport jinja2\n")], ["report"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("edits", "reruns"), EDITS.values(), ids=EDITS)
+def test_an_edit_of_the_code_reruns_what_it_may_change(project, edits, reruns):
+    for each in edits:
+        edit(*each)
+    assert repro() == sorted(reruns)
 
 
 def test_the_metrics_of_the_pipeline_are_one_small_table(project):
@@ -239,39 +266,3 @@ def test_the_documented_experiment_changes_a_run_of_the_default_grid(page):
         _, name, _ = override.split(".", 2)
         after = load_params(HOME / "params.yaml", [override])
         assert name in before.grid.methods and after.method(name) != before.method(name)
-
-
-@pytest.mark.parametrize("difficulty", ["null", "{expert: mlp, epochs: 1}"], ids=["plain", "expert"])
-def test_the_partition_stage_depends_on_all_code_that_partitions_are_made_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, difficulty: str
-) -> None:
-    """Else a later stage would make a partition anew, while it depends on the old one."""
-    hashed: list[str] = []
-
-    def digest(*parts: str) -> str:
-        hashed.extend(parts)
-        return ""
-
-    root = make_project(tmp_path)
-    params = load_params(root / "params.yaml", [f"partitions.mixed.difficulty={difficulty}"])
-    experiment.prepare_dataset(params, "digits", root)
-    monkeypatch.setattr(experiment, "code_digest", digest)
-    experiment.prepare_partition(params, "mixed", root)
-    depends = yaml.safe_load((HOME / "dvc.yaml").read_text())["stages"]["partition"]["deps"]
-    assert hashed and {f"fedflow/{part}" for part in hashed} <= set(depends)
-    assert all((HOME / path).exists() for path in depends if path.startswith("fedflow"))
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_run_depends_on_all_files_that_its_method_is_made_of(name: str) -> None:
-    from fedflow.identity import imported
-
-    used, found = {METHODS[name].__module__}, set[str]()
-    while used:
-        module = used.pop()
-        found.add(module)
-        named = {getattr(value, "__module__", None) or "" for value in vars(sys.modules[module]).values()}
-        used |= {m for m in named if m.startswith("fedflow.methods.")} - found
-    depends = imported(METHODS[name].__module__, within="fedflow.methods")
-    assert found <= depends.keys() and all(file.is_file() for file in depends.values())
-    assert len(depends) < 10  # its own family, and not all methods

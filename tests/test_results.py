@@ -17,7 +17,7 @@ import torch
 
 from fedflow.errors import FedflowError
 from fedflow.methods.base import Dissimilarity
-from fedflow.results import ROUND_COLUMNS, write_results
+from fedflow.results import write_results
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.outcome import Outcome, RoundReport
 
@@ -36,6 +36,7 @@ def write(
     nothing, scores = np.full(3, np.nan), np.array([0.25, 0.5, 1.0])
     zero = dict.fromkeys(("clock", "idle", "delay"), 0.0)
     first = {"train_loss": 2.5, "bytes_down": 80, "bytes_up": 40, "clusters": 1} | zero
+    first |= {"method/step": 0.5, "client/alpha/mean": 0.25}
     rounds = [
         RoundReport(1, [0, 1], failed or {}, values=first),
         RoundReport(
@@ -68,7 +69,12 @@ def test_settings_have_a_file_of_their_own(tmp_path):
 def test_rounds_have_a_row_each_and_gaps_where_not_evaluated(tmp_path):
     write(tmp_path)
     table = pd.read_csv(tmp_path / "rounds.csv")
-    assert list(table) == [*ROUND_COLUMNS, "failed"]
+    assert list(table) == [
+        "round", "train_loss", "global_accuracy", "local_accuracy", "local_std", "local_worst10",
+        "bytes_down", "bytes_up", "clock", "idle", "delay", "clusters", "ari", "nmi", "clustering_error",
+        "failed", "client/alpha/mean", "method/step",
+    ]  # fmt: skip
+    assert table["method/step"].tolist() == [0.5, 0.5] and table["bytes_up"].tolist() == [40, 60]
     assert table["round"].tolist() == [1, 2] and table["failed"].tolist() == [0, 0]
     assert np.isnan(table["local_accuracy"][0]) and table["local_accuracy"][1] == 0.3
 

@@ -19,7 +19,8 @@ def print_line(line: object) -> None:
 def print_metrics(metrics: dict[str, Any], folder: Path) -> None:
     from fedflow.metrics.table import headlines
 
-    parts = [f"{name} {metrics[name]:.4g}" for name in headlines(metrics) if metrics[name] is not None]
+    numbers = {name: metrics[name] for name in headlines(metrics) if metrics[name] is not None}
+    parts = [f"{name} {v if type(v) is int else format(v, '.4g')}" for name, v in numbers.items()]
     print_line(", ".join(parts))
     print_line(f"results: {folder}")
 

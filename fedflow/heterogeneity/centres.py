@@ -1,4 +1,4 @@
-"""Clustering around centres: k-means of points, k-medoids of a matrix of dissimilarities."""
+"""Clustering around centres: k-means of points, k-medoids of a dissimilarity matrix."""
 
 import numpy as np
 import torch
@@ -14,8 +14,8 @@ def k_means(
 ) -> tuple[Tensor, Tensor]:
     """Clusters [N] of ``points`` [N, F] and their means [number, F]: the best of several k-means++ starts.
 
-    The means are sorted by their first coordinates, so that clusters have the same numbers however the
-    points are numbered; or they come from ``start`` [number, F], and keep its numbers.
+    The means are sorted by their first coordinates, so that the numbers of clusters do not depend on the
+    order of points; with ``start`` [number, F], these are the first means, and clusters keep their numbers.
     """
     from sklearn.cluster import KMeans  # takes seconds to import
 
@@ -33,9 +33,9 @@ def k_means(
 def k_medoids(dissimilarity: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
     """Clusters [N] of items with ``dissimilarity`` [N, N], and their medoids [number] (PAM).
 
-    BUILD adds the item that lowers the summed dissimilarity to the nearest medoid most; SWAP makes the best
-    exchange of a medoid and another item as long as one lowers it (Kaufman and Rousseeuw 1990). Lowest index
-    on ties. Without chance: the same for the same matrix.
+    BUILD adds the item that most reduces the summed dissimilarity to the nearest medoid; SWAP makes the best
+    exchange of a medoid and another item while one reduces it (Kaufman and Rousseeuw 1990). Lowest index on
+    ties. Deterministic.
     """
     d = np.asarray(dissimilarity, dtype=np.float64)
     medoids, nearest = np.empty(0, np.int64), np.full(len(d), np.inf)

@@ -1,4 +1,4 @@
-"""Super clusters: groups of classes whose images span similar subspaces.
+"""Super clusters: groups of classes with images in similar subspaces.
 
 Morafah et al., "Rethinking Data Heterogeneity in Federated Learning", 2022.
 """
@@ -13,7 +13,7 @@ from fedflow.heterogeneity.subspace import proximity, signature
 def class_proximity(x: np.ndarray, y: np.ndarray, p: int = 3, mode: str = "entry_min_abs") -> np.ndarray:
     """Angles in degrees [K, K] between the classes of samples ``x`` [n, ...] with labels ``y`` [n] = 0..K-1.
 
-    Pixels are taken as they are, 0..255 and not centred, as in the released code.
+    Pixels are used unscaled, 0..255, and not centred, as in the released code.
     """
     counts = np.bincount(y)
     if not counts.all():
@@ -31,11 +31,11 @@ def class_super_clusters(
 ) -> list[list[int]]:
     """Groups of classes, each sorted, in the order of their first class.
 
-    They are the clusters at ``threshold`` degrees (smaller: more groups, a harder partition), or ``number``
-    clusters; without either, those before the largest gap of the merge heights.
+    These are the clusters at ``threshold`` degrees (smaller: more groups, a harder partition), or ``number``
+    clusters; without either, the clusters at the largest gap of the merge heights.
     """
     if threshold is not None and number is not None:
-        raise BadInput("number", number, "nothing, since a threshold is given")
+        raise BadInput("number", number, "null, because a threshold is given")
     tree = merge(class_proximity(x, y, p), linkage)
     if number is not None:
         member = cut_into(tree, number)

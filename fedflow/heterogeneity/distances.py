@@ -1,9 +1,9 @@
-"""Distances between distributions of labels, of inputs, of Gaussians fitted to them, and between gradients.
+"""Distances between distributions of labels and inputs, between fitted Gaussians, and between gradients.
 
 Functions of two histograms or two Gaussians broadcast over leading axes, so ``p[:, None], p[None]`` gives
 all pairs; those of samples take one array [n_k, F] per client and return all pairs [N, N] at once. Those of
-gradients and models, `gaussian_kl` and `linear_cka` are for notebooks: `fedflow partitions compare` has no
-models.
+gradients and models, `gaussian_kl` and `linear_cka` are public functions for studies: `fedflow partitions
+compare` has no models.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,12 +18,12 @@ from fedflow.errors import BadInput
 
 
 def total_variation(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Half the summed difference, in [0, 1]: the earth mover's distance when all labels are equally far."""
+    """Half the summed difference, in [0, 1]: the earth mover's distance of labels at equal distances."""
     return 0.5 * np.abs(p - q).sum(-1)
 
 
 def kl(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """Kullback-Leibler divergence KL(p||q) in nats, >= 0; infinite where q misses a label that p has."""
+    """Kullback-Leibler divergence KL(p||q) in nats, >= 0; infinite if q lacks a label of p."""
     return rel_entr(p, q).sum(-1)
 
 
@@ -73,12 +73,11 @@ def _log_det(cov: np.ndarray) -> np.ndarray:
 def sliced_wasserstein(
     samples: Iterable[np.ndarray], directions: np.ndarray, levels: int = 100
 ) -> np.ndarray:
-    """W1 (earth mover's distance) [N, N] of samples seen along each of ``directions`` [F, L], averaged.
+    """W1 (earth mover's distance) [N, N] of samples projected on each of ``directions`` [F, L], averaged.
 
-    It bounds the exact distance in F dimensions from below, which nothing here computes.
-
-    The identity as directions averages over single features. Quantile functions are compared at
-    ``levels`` midpoints: exact for clients of ``levels`` samples each.
+    A lower bound of the exact distance in F dimensions. With the identity as directions, it averages over
+    single features. Quantile functions are compared at ``levels`` midpoints: exact for clients of ``levels``
+    samples each.
     """
     middles = (np.arange(levels) + 0.5) / levels
     seen = [np.sort(x @ directions, axis=0)[(middles * len(x)).astype(int)].ravel() for x in samples]
@@ -93,8 +92,8 @@ def median_distance(x: np.ndarray) -> float:
 def mmd(samples: Sequence[np.ndarray], width: float | None = None) -> np.ndarray:
     """Maximum mean discrepancy [N, N] with the kernel exp(-|x - y|^2 / (2 width^2)), in [0, sqrt 2].
 
-    The biased estimate, which is never negative and above 0 for equal distributions. ``width`` is the
-    `median_distance` of all samples together if it is not given.
+    The biased estimate: never negative, and positive for samples of equal distributions. ``width`` defaults
+    to the `median_distance` of all samples together.
     """
     from sklearn.metrics.pairwise import rbf_kernel  # takes seconds to import
 
@@ -115,10 +114,10 @@ def mmd(samples: Sequence[np.ndarray], width: float | None = None) -> np.ndarray
 
 
 def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
-    """Linear centred kernel alignment of ``x`` [n, F] and ``y`` [n, G], rows paired: 0..1, 1 is alike.
+    """Linear centred kernel alignment of ``x`` [n, F] and ``y`` [n, G], rows paired, in [0, 1]: 1 = equal.
 
-    |Y^T X|^2 / (|X^T X| |Y^T Y|) in Frobenius norms, columns centred (Kornblith et al. 2019). The same after
-    shifting, scaling or rotating the columns of either. nan if either is constant.
+    |Y^T X|^2 / (|X^T X| |Y^T Y|) in Frobenius norms, columns centred (Kornblith et al. 2019). Invariant
+    to shifts, scaling and rotation of the columns of either. nan if either is constant.
     """
     x, y = x - x.mean(0), y - y.mean(0)
     across, own, other = (np.linalg.norm(product) for product in (y.T @ x, x.T @ x, y.T @ y))
@@ -129,7 +128,7 @@ def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def gradient_diversity(gradients: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """How much the ``gradients`` [C, P] disagree: 1 when all are equal, infinite when they cancel out.
+    """How much the ``gradients`` [C, P] disagree: 1 if all are equal, infinite if they cancel out.
 
     sum_k w_k |g_k|^2 / |sum_k w_k g_k|^2, weights [C] normalised to sum 1 and equal by default, which
     is C sum |g_k|^2 / |sum g_k|^2 (Yin et al. 2018; Haddadpour and Mahdavi 2019).
@@ -145,8 +144,8 @@ def gradient_spread(
 ) -> float:
     """How far the ``gradients`` [C, P] are from their mean, sum_k p_k |g_k - g|^2: H_device.
 
-    With ``clusters`` [C] the mean gradients of these take their place: H_cluster, never larger (FedCluster,
-    Chen et al. 2020). ``weights`` [C] are normalised to sum 1 and equal by default.
+    With ``clusters`` [C], those are replaced by the mean gradients of clusters: H_cluster, never
+    larger (FedCluster, Chen et al. 2020). ``weights`` [C] are normalised to sum 1 and equal by default.
     """
     w = np.ones(len(gradients)) if weights is None else np.asarray(weights, np.float64)
     groups = np.arange(len(gradients)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
@@ -159,7 +158,7 @@ def gradient_spread(
 def weight_divergence(model: np.ndarray, central: np.ndarray) -> float:
     """How far a federated ``model`` [P] is from one trained on all data from the same start: |w - w'| / |w'|.
 
-    Small where clients hold alike data (Zhao et al., "Federated Learning with Non-IID Data", 2018, arXiv
+    Small if clients have similar data (Zhao et al., "Federated Learning with Non-IID Data", 2018, arXiv
     1806.00582, section 3.1).
     """
     return float(np.linalg.norm(model - central) / np.linalg.norm(central))

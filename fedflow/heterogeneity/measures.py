@@ -1,6 +1,6 @@
 """The measures of heterogeneity: each turns the data of N clients into a matrix [N, N].
 
-Every measure sees at most so many random samples of a client, keyed by a seed, and pixels in [0, 1].
+Measures use a limited number of random samples per client, keyed by a seed, and pixels in [0, 1].
 """
 
 from collections.abc import Callable, Iterator
@@ -13,15 +13,15 @@ from fedflow.heterogeneity import distances
 from fedflow.heterogeneity.subspace import proximity, signature
 from fedflow.seeding import generator
 
-POOL = 2000  # inputs of the whole data set that fix projections and the width of the kernel
-COMPONENTS = 50  # leading ones of the pool, on which MMD and CKA are computed
+POOL = 2000  # inputs of the whole data set that define projections and the width of the kernel
+COMPONENTS = 50  # leading components of the pool, on which MMD and CKA are computed
 GAUSSIAN = 10  # leading principal components that Gaussians are fitted to
-RIDGE = 1e-3  # of the pool's mean variance, added to every variance: few samples leave none
-DIRECTIONS = 64  # random ones along which the earth mover's distance is averaged
+RIDGE = 1e-3  # of the mean variance of the pool, added to every variance: that of few samples may be 0
+DIRECTIONS = 64  # random directions over which the earth mover's distance is averaged
 
 
 class Views:
-    """The data of some clients in the forms that measures look at, each computed once and on demand."""
+    """The data of some clients in the forms that measures need, each computed once and on demand."""
 
     def __init__(
         self, x: np.ndarray, labels: np.ndarray, rows: list[np.ndarray], samples: int, p: int, seed: int
@@ -38,7 +38,7 @@ class Views:
         )
 
     def inputs(self) -> Iterator[np.ndarray]:
-        """The inputs [n_k, F] of one client after the other: as floats, all together would be large."""
+        """The inputs [n_k, F], client by client: as floats, all together would be large."""
         return map(_flat, self._x)
 
     @cached_property
@@ -105,10 +105,10 @@ def _bhattacharyya(views: Views) -> np.ndarray:
 
 
 def _cka(views: Views) -> np.ndarray:
-    """Rows are features, which clients share, and columns samples, whose number and order do not matter.
+    """Rows are features, which clients share; columns are samples, in any number and order.
 
-    Centring a column takes the mean feature off a sample; |Y^T X|^2 = <X X^T, Y Y^T> compares the clients'
-    second moments of features. nan where a client's features are all equal.
+    Centring a column subtracts the mean feature of a sample; |Y^T X|^2 = <X X^T, Y Y^T> compares the second
+    moments of the clients' features. nan for a client with constant features.
     """
     axes = signature(views.pool - views.pool.mean(1, keepdims=True), COMPONENTS)
     centred = [(x - x.mean(1, keepdims=True)) @ axes for x in views.inputs()]
@@ -120,12 +120,12 @@ def _cka(views: Views) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Measure:
-    """One measure of two clients: how it is called and computed; ``alike`` where larger is more similar."""
+    """One measure of two clients: its title and its function; ``similarity`` if larger is more similar."""
 
     title: str
     of: View
     labels: bool = False
-    alike: bool = False
+    similarity: bool = False
 
 
 MEASURES = {
@@ -139,5 +139,5 @@ MEASURES = {
     "angle_min": Measure("smallest principal angle, degrees (Eq. 5.1)", _of_signatures("principal_min")),
     "angle_entry": Measure("smallest angle of columns, degrees (Eq. 5.1)", _of_signatures("entry_min_abs")),
     "angle_sum": Measure("sum of principal angles, degrees (Eq. 5.2)", _of_signatures("principal_sum")),
-    "cka": Measure("linear CKA, 1 is alike", _cka, alike=True),
+    "cka": Measure("linear CKA, 1 is most similar", _cka, similarity=True),
 }

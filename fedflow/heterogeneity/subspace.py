@@ -1,8 +1,8 @@
 """Client data as subspaces: truncated-SVD signatures and the angles between them.
 
 A signature holds the leading left singular vectors of the data matrix D [F, n], one flattened sample a
-column, not centred. Two clients are as far apart as the angles between their signatures (Morafah et al.,
-PACFL, 2022, Eq. 3.1 and 3.2). All angles are in degrees.
+column, not centred. The distance of two clients is an angle between their signatures (Morafah et al., PACFL,
+2022, Eq. 3.1 and 3.2). All angles are in degrees.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,17 +14,17 @@ from scipy.sparse.linalg import svds
 from fedflow.errors import BadInput, unknown_name
 
 Signatures = Sequence[np.ndarray]  # per client [F, q_k]; an array [N, F, q] is one
-GRAM_SIDE = 1024  # up to this many rows or columns the Gram matrix is quicker than iterating
+GRAM_SIDE = 1024  # up to this many rows or columns the Gram matrix is faster than iteration
 BLOCK_ROWS = 1024  # columns of signatures compared at once: 8 MB of cosines
-RELATIVE_RANK = 1e-7  # a direction weaker than this against the strongest is rounding error
+RELATIVE_RANK = 1e-7  # directions weaker than this, relative to the strongest, are rounding errors
 
 
 def signature(x: np.ndarray, p: int, labels: np.ndarray | None = None) -> np.ndarray:
     """The ``p`` leading directions of the samples ``x`` [n, ...], as orthonormal columns [F, q].
 
-    q = min(p, rank). With ``labels`` [n] each label has its own p directions, side by side in the order of
-    the labels; those of different labels are not orthogonal. Signs are fixed: the entry of largest
-    magnitude of a column is positive. Data that are all zero have one direction, the zero vector.
+    q = min(p, rank). With ``labels`` [n], each label contributes p directions, in the order of the labels;
+    those of different labels are not orthogonal. Signs are fixed: the entry of largest
+    magnitude of a column is positive. All-zero data have one direction, the zero vector.
     """
     if p < 1:
         raise BadInput("p", p, "a whole number >= 1")
@@ -67,17 +67,16 @@ def proximity(
 
     ==================  =====================================================================================
     ``principal_min``   smallest principal angle (Eq. 3.1, 5.1)
-    ``principal_sum``   sum of the principal angles: Eq. 3.2, 5.2 whatever the basis
-    ``entry_min``       smallest angle of any two columns, opposite ones 180 apart (released PACFL)
+    ``principal_sum``   sum of the principal angles: Eq. 3.2, 5.2 independent of the basis
+    ``entry_min``       smallest angle of any two columns, where opposite columns are at 180 (released PACFL)
     ``entry_min_abs``   the same without signs
-    ``trace``           sum of the angles of columns of the same place (Eq. 3.2, 5.2 as written)
+    ``trace``           sum of the angles of columns at equal places (Eq. 3.2, 5.2 as written)
     ``trace_abs``       the same without signs
     ``greedy_repo``     min(p, q) times ``entry_min_abs``: the published values of Eq. 3.2
     ==================  =====================================================================================
 
-    The principal modes need an orthonormal basis and make one where columns are not; the others only scale
-    columns to length 1. Sums run over min(p, q) angles. Memory stays bounded: blocks of pairs are measured
-    by one matrix product each.
+    The principal modes orthonormalise columns; the others only scale them to length 1. Sums run over
+    min(p, q) angles. Memory is bounded: each block of pairs is one matrix product.
     """
     if mode not in MODES:
         raise unknown_name("mode", mode, MODES)
@@ -103,7 +102,7 @@ def extend(
 
 
 def _stack(signatures: Signatures, mode: str) -> tuple[np.ndarray, np.ndarray]:
-    """Columns as rows [N, P, F], filled up with zeros, and how many each signature has [N]."""
+    """Columns as rows [N, P, F], padded with zeros, and the number of columns of each signature [N]."""
     if len(signatures) == 0:
         raise BadInput("signatures", 0, "at least one")
     features = {len(u) for u in signatures}
@@ -155,7 +154,7 @@ def _degrees(cosines: np.ndarray) -> np.ndarray:
 
 
 def _first(angles: np.ndarray, ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Sum of the first min(p, q) of ``angles`` [I, J, P]: what follows belongs to filled-up columns."""
+    """Sum of the first min(p, q) of ``angles`` [I, J, P]: the others belong to padding."""
     counted = np.arange(angles.shape[2]) < np.minimum.outer(ranks, others)[..., None]
     return (angles * counted).sum(2)
 

@@ -26,15 +26,15 @@ ENCODERS: dict[str, type[Autoencoder]] = {"conv": ConvAE, "residual": ResidualAE
 
 @functools.lru_cache(maxsize=8)
 def autoencoder(name: str, input_shape: tuple[int, ...], latent: int) -> FlatModel:
-    """The named auto-encoder for images of ``input_shape``; `BadInput` where it does not fit them."""
+    """The named auto-encoder for images of ``input_shape``; `BadInput` if it does not fit them."""
     if len(input_shape) != 3 or input_shape[1] % 4 or input_shape[2] % 4:
         shape = f"{name} for inputs {input_shape}"
-        raise BadInput("method.encoder", shape, "pixels, or images whose sides 4 divides")
+        raise BadInput("method.encoder", shape, "pixels, or images with sides divisible by 4")
     return FlatModel(functools.partial(ENCODERS[name], input_shape, latent))
 
 
 def pixels(x: Tensor) -> Tensor:
-    """Images or features ``x`` [n, ...] as they are stored, float32: uint8 becomes 0..1."""
+    """Stored images or features ``x`` [n, ...] as float32: uint8 becomes 0..1."""
     return x.float() / 255 if x.dtype == torch.uint8 else x.float()
 
 
@@ -80,7 +80,7 @@ class AdamState(NamedTuple):
 def pretrain(model: FlatModel, x: Tensor, epochs: int, seed: int) -> Tensor:
     """An auto-encoder [D] trained on ``x`` [n, ...], as stored.
 
-    A tenth of the images is held out; the epoch after which the error on them is smallest counts.
+    A tenth of the images is held out; the model after the epoch with the smallest error on them is returned.
     """
     rng = generator(seed, "encoder")
     order = torch.from_numpy(rng.permutation(len(x))).to(x.device)

@@ -1,1 +1,1 @@
-"""Measurements of clients and of clusterings."""
+"""Measures of clients and of clusterings."""

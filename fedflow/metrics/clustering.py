@@ -1,4 +1,4 @@
-"""How well found clusters match planted groups, or the labels that clients have in common."""
+"""Agreement of found clusters with planted groups, or with the labels that clients share."""
 
 import numpy as np
 
@@ -11,15 +11,15 @@ def agreement(
     """``ari``, ``nmi`` and ``clustering_error`` of the clients that have a cluster (>= 0).
 
     The first two are the adjusted Rand index and the normalised mutual information of ``clusters`` [N] and
-    planted ``groups`` [N]. Where none are planted, they are None, and the error is that of the ``labels``
-    [N, C], True where a client has the label.
+    planted ``groups`` [N]. Without planted groups, they are None, and the error is that of the ``labels``
+    [N, C], True if a client has the label.
     """
     known = clusters >= 0
     found: dict[str, float | None] = {"ari": None, "nmi": None, "clustering_error": None}
     if not known.any():
         return found
     if groups is not None:
-        # It takes seconds to import.
+        # Importing it takes seconds.
         from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
         found["ari"] = float(adjusted_rand_score(groups[known], clusters[known]))
@@ -33,13 +33,13 @@ def agreement(
 def clustering_error(clusters: np.ndarray, labels: np.ndarray) -> float:
     """Mean number of wrong companions of a client: false ones in its cluster and true ones elsewhere.
 
-    j is a true companion of i when it has half of i's labels, |L_i and L_j| >= ceil(|L_i| / 2), which need
-    not be mutual. ``labels`` [N, C] is True where a client has the label. ``clusters`` are numbers [N], or
-    bool [N, N] where every client has a cluster of its own: row i is True for its members.
+    j is a true companion of i if it has half of i's labels, |L_i and L_j| >= ceil(|L_i| / 2), which need not
+    be mutual. ``labels`` [N, C] is True if a client has the label. ``clusters`` are numbers [N], or bool
+    [N, N] if every client has its own cluster: row i is True for its members.
     Source: Morafah et al., FLIS, arXiv 2208.09754, figures of the clustering error; authors' code.
     """
     count, weights = len(clusters), np.ones(len(clusters), dtype=np.intp)
-    if clusters.ndim == 1:  # clients with the same labels in the same cluster count as one, so many times
+    if clusters.ndim == 1:  # clients with equal labels in one cluster are counted once, with a weight
         kinds, weights = np.unique(np.column_stack([labels, clusters]), axis=0, return_counts=True)
         labels, clusters = kinds[:, :-1], kinds[:, -1]
     held = labels.astype(np.float32)  # exact for counts, and multiplied by BLAS

@@ -1,4 +1,4 @@
-"""How a number is spread over clients: the fairness measures of the field."""
+"""The distribution of a value over clients: the fairness measures of the literature."""
 
 import numpy as np
 
@@ -6,11 +6,11 @@ NAMES = ("mean", "weighted", "variance", "std", "lowest", "highest", "worst10", 
 
 
 def summarise(values: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
-    """The spread of per-client values [N], leaving out nan; all nan when none is left.
+    """Statistics of per-client values [N], ignoring nan; all nan if no value is left.
 
-    ``weighted`` is the mean by ``weights`` [N], such as test samples (default: all alike); variance and std
+    ``weighted`` is the mean by ``weights`` [N], such as test samples (default: equal); variance and std
     are those of the population. Worst (best) 10 % is the mean of the max(1, floor(0.1 N)) lowest (highest)
-    clients. Gini is sum_i (2i - N - 1) v_(i) / (N sum v) with values ascending: 0 when all are equal.
+    clients. Gini is sum_i (2i - N - 1) v_(i) / (N sum v) with values ascending: 0 if all are equal.
     """
     measured = ~np.isnan(values)
     weights = np.ones(len(values)) if weights is None else weights

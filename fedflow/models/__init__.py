@@ -1,4 +1,4 @@
-"""Network architectures by name, with the parameter counts that their papers give."""
+"""Network architectures by name, with the parameter counts of their papers."""
 
 from fedflow.models.cnn import CNN
 from fedflow.models.lenet import LeNet5
@@ -47,7 +47,7 @@ ARCHITECTURES |= {
         CNN,
         "conv 32, 64, dense 200, 200 without biases; SuPerFed on CIFAR-10 made 28x28",
         {"hidden": (200, 200), "padding": 1, "pool_padding": 1, "bias": False},
-        (3, 28, 28),  # its 3,136 features; 32x32 images give 4,096
+        (3, 28, 28),  # 3,136 features, as published; 32x32 images give 4,096
     ),
     "char_lstm": Architecture(
         CharLSTM, "next character, 2-layer LSTM 256 without biases; SuPerFed on Shakespeare", {}, (80,), 80

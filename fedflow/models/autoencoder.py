@@ -1,7 +1,7 @@
-"""Auto-encoders of images: an ``encoder`` to a latent vector [e], a ``decoder`` back to the image.
+"""Auto-encoders of images: an ``encoder`` to a latent vector [e] and a ``decoder`` back to the image.
 
-Their targets are the inputs; the loss of a sample is its mean squared error. ``span`` is the range of pixels
-that they are made for.
+Their targets are the inputs; the loss of a sample is its mean squared error. ``span`` is the range of
+input pixels.
 """
 
 from typing import ClassVar
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Autoencoder(nn.Module):
-    """Base of both, which put their ``encoder`` and ``decoder`` together."""
+    """Base of both: the ``decoder`` of the ``encoder``."""
 
     span: ClassVar[tuple[float, float]] = (0.0, 1.0)
     encoder: nn.Module
@@ -27,14 +27,14 @@ class ConvAE(Autoencoder):
     """FLT's for grey images: two convolutions with pools, a dense layer, and two transposed convolutions.
 
     51,577 parameters for 1x28x28 and e = 128, of which the encoder has 25,956. Source: Jamali-Rad et al.,
-    Table 13, whose total fits two pools and 4 channels.
+    Table 13; two pools and 4 channels give its total.
     """
 
     def __init__(self, input_shape: tuple[int, int, int], latent: int = 128) -> None:
         super().__init__()
         channels, height, width = input_shape
         if height % 4 or width % 4:
-            raise ValueError("it needs sides that 4 divides")
+            raise ValueError("it needs sides divisible by 4")
         flat = 4 * (height // 4) * (width // 4)
         self.encoder = nn.Sequential(
             nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -60,7 +60,7 @@ class ResidualAE(Autoencoder):
         super().__init__()
         channels, height, width = input_shape
         if height % 4 or width % 4:
-            raise ValueError("it needs sides that 4 divides")
+            raise ValueError("it needs sides divisible by 4")
         flat = 8 * (height // 4) * (width // 4)
         self.encoder = nn.Sequential(
             nn.Conv2d(channels, 64, 4, stride=2, padding=1), nn.ReLU(), nn.BatchNorm2d(64),
@@ -82,7 +82,7 @@ class ResidualAE(Autoencoder):
 
 
 class Residual(nn.Module):
-    """x + conv1x1(ReLU(conv3x3(ReLU x))), 128 channels by way of 32, without biases."""
+    """x + conv1x1(ReLU(conv3x3(ReLU x))), 128 channels through 32, without biases."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 class CNN(nn.Module):
     """Square convolutions ``filters``, each with ReLU and 2x2 max pooling, then dense layers ``hidden``.
 
-    ``kernel`` is the side of the convolutions, ``padding`` theirs, ``pool_padding`` that of the pools, of
-    which ``one_pool`` leaves the last. ``batch_norm`` normalises after every convolution;
+    ``kernel`` is the side of the convolutions, ``padding`` their padding, ``pool_padding`` that of the pools;
+    ``one_pool`` keeps only the last pool. ``batch_norm`` normalises after every convolution;
     ``feature_dropout`` follows the last pool, ``dropout`` every layer of ``hidden``. The classifier (head)
     is the last dense layer.
     """
@@ -46,7 +46,7 @@ class CNN(nn.Module):
                 height, width = ((side + 2 * pool_padding) // 2 for side in (height, width))
             channels = outside
         if min(height, width) < 1:
-            raise ValueError("nothing is left of the images after its convolutions")
+            raise ValueError("the images are too small for its convolutions")
         if feature_dropout:
             self.features.append(nn.Dropout(feature_dropout))
         widths = [channels * height * width, *hidden]

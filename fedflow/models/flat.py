@@ -1,10 +1,9 @@
 """A model is a vector: `FlatModel` turns an ``nn.Module`` into functions of one flat vector ``w`` [D].
 
 The vector holds the P trainable parameters first, then the Q floating-point buffers (BatchNorm
-statistics), D = P + Q. So buffers are averaged, kept, clustered and sent wherever a model is, and
-cannot be forgotten; what must not touch them (gradients, norms, cosines, control variates, server
-optimisers) works on ``w[:P]`` or uses `FlatModel.with_buffers` (docs/decisions/0001). Integer
-counters stay in the module.
+statistics), D = P + Q. So buffers are averaged, stored, clustered and sent with the model, and cannot be
+forgotten; computations without them (gradients, norms, cosines, control variates, server optimisers) use
+``w[:P]`` or `FlatModel.with_buffers` (docs/decisions/0001). Integer counters stay in the module.
 """
 
 import copy
@@ -24,7 +23,7 @@ CONVOLUTIONS = ("matmul", "grouped")
 
 
 class Part:
-    """A named share of the vector (the body, the head): positions ``index`` [n] within [D]."""
+    """A part of the vector (the body, the head): positions ``index`` [n] within [D]."""
 
     def __init__(self, mask: Tensor) -> None:
         self.mask = mask
@@ -49,10 +48,10 @@ class FlatModel:
     """An ``nn.Module`` as pure functions of one vector.
 
     ``factory`` builds the module; it may define ``losses(outputs, y) -> [B]`` and
-    ``hits(outputs, y) -> [B]``, which default to cross-entropy and to a correct arg max.
+    ``hits(outputs, y) -> [B]``, by default cross-entropy and a correct arg max.
 
-    ``convolution`` says how a cohort convolves under ``torch.func.vmap``: by one matrix product per
-    image, or by one grouped convolution.
+    ``convolution`` is that of a cohort under ``torch.func.vmap``: one matrix product per image, or one
+    grouped convolution.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class FlatModel:
         ends = torch.tensor(self.sizes).cumsum(0).tolist()
         self.slices = {name: slice(end - n, end) for name, n, end in zip(self.names, self.sizes, ends)}
         self._parts: dict[tuple[str, ...], Part] = {}
-        self._per_thread = threading.local()  # a call swaps tensors in place: one module per thread
+        self._per_thread = threading.local()  # calls swap tensors in place: one module per thread
         self._noise = _Noise()
 
     def init(self, seed: int) -> Tensor:
@@ -112,9 +111,9 @@ class FlatModel:
         return self._call(False, self._pieces(w), x)
 
     def train_outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Outputs [B, K] in training mode, and the buffers [Q] after this batch (None if they stay).
+        """Outputs [B, K] in training mode, and the buffers [Q] after this batch (None if unchanged).
 
-        A single sample that BatchNorm cannot normalise by itself is run in evaluation mode, by the buffers.
+        A single sample that BatchNorm cannot normalise runs in evaluation mode, with the buffers.
         """
         pieces = self._pieces(w)
         if not self.buffers:
@@ -143,15 +142,15 @@ class FlatModel:
         return nn.functional.cross_entropy(outputs, y)
 
     def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Whether each sample is predicted right, bool [B]."""
+        """Whether each sample is predicted correctly, bool [B]."""
         if hasattr(self._template, "hits"):
             return self._template.hits(outputs, y)  # type: ignore[operator]
         return outputs.argmax(-1) == y
 
     def part(self, *patterns: str) -> Part:
-        """The entries whose parameter names match any glob pattern; `BadInput` when none does.
+        """The entries of parameters that match any glob pattern; `BadInput` if none does.
 
-        Buffers belong to the part of the layer that they stand in.
+        Buffers belong to the part of their layer.
         """
         if patterns not in self._parts:
             self._parts[patterns] = Part(self._mask(patterns))
@@ -189,7 +188,7 @@ class FlatModel:
 
     @property
     def shared_patterns(self) -> Sequence[str]:
-        """The upper layers that LG-FedAvg shares, where the architecture declares more than its head."""
+        """The upper layers that LG-FedAvg shares: those that the architecture declares, or its head."""
         return getattr(self._template, "shared_patterns", self.head_patterns)
 
     @cached_property
@@ -198,12 +197,12 @@ class FlatModel:
         return any(isinstance(m, nn.Dropout) and m.p > 0 for m in self._template.modules())
 
     def seed_noise(self, seed: int) -> None:
-        """Start this thread's dropout noise at an address of its own."""
+        """Seed the dropout noise of this thread."""
         if self.draws_noise:
             self._noise.generator = torch.Generator(self.device).manual_seed(seed)
 
     def drawn_noise(self, w: Tensor, x: Tensor) -> list[Tensor]:
-        """The uniform numbers that dropout draws in the next training call, one tensor for each layer."""
+        """The uniform numbers that dropout draws in one training call, a tensor per layer."""
         self._noise.drawn = []
         try:
             self.train_outputs(w, x)
@@ -212,12 +211,12 @@ class FlatModel:
             self._noise.drawn = None
 
     def draw_noise(self, like: Sequence[Tensor]) -> list[Tensor]:
-        """The next ones, of the shapes that `drawn_noise` found, without that call."""
+        """The next numbers, ``like`` those of `drawn_noise`, without a training call."""
         return [self._noise.draw(layer) for layer in like]
 
     @contextmanager
     def given_noise(self, noise: Sequence[Tensor]) -> Iterator[None]:
-        """In this thread, until it ends: dropout draws nothing, and takes these numbers in turn."""
+        """Within this context, dropout in this thread uses these numbers instead of drawing."""
         self._noise.given = iter(noise)
         try:
             yield
@@ -225,11 +224,11 @@ class FlatModel:
             self._noise.given = None
 
     def with_buffers(self, w: Tensor, source: Tensor) -> Tensor:
-        """``w`` [D] with the buffers of ``source`` [D], for steps that extrapolate: buffers must not."""
+        """``w`` [D] with the buffers of ``source`` [D]: for steps that extrapolate parameters only."""
         return w if not self.buffers else torch.cat([w[: self.parameters], source[self.parameters :]])
 
     def trainable(self, v: Tensor) -> Tensor:
-        """``v`` [D] with zeros in place of buffers: for differences of models that act as gradients."""
+        """``v`` [D] with zeros in place of buffers: for differences of models that serve as gradients."""
         return (
             v
             if not self.buffers
@@ -239,8 +238,8 @@ class FlatModel:
     def _call(self, train: bool, pieces: list[Tensor], x: Tensor) -> Tensor:
         """Run the network with ``pieces`` in place of its parameters and buffers.
 
-        They are put straight into the module's tables: ``torch.func.functional_call`` adds 3 % to a step
-        of LeNet-5 on one core.
+        They are written directly to the tables of the module: ``torch.func.functional_call`` adds 3 % to a
+        step of LeNet-5 on one core.
         """
         module, slots = self._own_modules()[train]
         for (table, key), piece in zip(slots, pieces):
@@ -249,9 +248,9 @@ class FlatModel:
 
     @contextmanager
     def for_cohorts(self) -> Iterator[None]:
-        """In this thread, until it ends: calls are those of a cohort under ``torch.func.vmap``.
+        """Within this context, calls in this thread are those of a cohort under ``torch.func.vmap``.
 
-        This thread's modules are built before, because under a transform they cannot be cast or moved.
+        The modules of this thread are built first: within a transform they cannot be cast or moved.
         """
         self._per_thread.cohorts = True
         try:
@@ -291,11 +290,11 @@ def _slot(module: nn.Module, name: str) -> tuple[dict, str]:
 
 
 class _Noise(threading.local):
-    """Where this thread's dropout has its uniform numbers from: a keyed generator, or a list."""
+    """The source of uniform numbers for dropout in this thread: a keyed generator, or a list."""
 
     generator: torch.Generator
     given: Iterator[Tensor] | None = None
-    drawn: list[Tensor] | None = None  # takes note of what is drawn
+    drawn: list[Tensor] | None = None  # records what is drawn
 
     def draw(self, x: Tensor) -> Tensor:
         """Uniform numbers of the shape and type of ``x``."""

@@ -1,4 +1,4 @@
-"""LeNet-5 as the federated-learning literature uses it: two unpadded 5x5 convolutions, three dense layers."""
+"""LeNet-5 as used in the federated-learning literature: two unpadded 5x5 convolutions, three dense layers."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -26,6 +26,6 @@ class LeNet5(nn.Module):
         self.fc1, self.fc2, self.fc3 = nn.Linear(flat, 120), nn.Linear(120, 84), nn.Linear(84, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(F.max_pool2d(self.norm1(self.conv1(x)), 2))  # the same as ReLU first, on fewer entries
+        x = F.relu(F.max_pool2d(self.norm1(self.conv1(x)), 2))  # as ReLU first, but on fewer entries
         x = F.relu(F.max_pool2d(self.norm2(self.conv2(x)), 2))
         return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x.flatten(1))))))

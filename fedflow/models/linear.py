@@ -9,8 +9,8 @@ from torch import Tensor, nn
 class Linear(nn.Module):
     """One dense layer to one real output; the loss of a sample is its squared error (y - <w, x> - b)^2.
 
-    ``init`` is "default", "zeros", or "bernoulli": every weight 0 or 1 with equal chance, as IFCA starts
-    its models on mixed regression. There is no right or wrong, so hits are nan.
+    ``init`` is "default", "zeros", or "bernoulli": every weight 0 or 1 with probability 1/2, as IFCA
+    starts its models on mixed regression. A regression has no hits: they are nan.
     """
 
     head_patterns = ("layer.*",)
@@ -37,5 +37,5 @@ class Linear(nn.Module):
         return (outputs.squeeze(-1) - y).square()
 
     def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Nan for each sample [B]."""
+        """nan for each sample [B]."""
         return torch.full_like(outputs.squeeze(-1), torch.nan)

@@ -7,10 +7,10 @@ SPECIALS = 4  # tokens 0..3 are PAD, UNK, BOS, EOS
 
 
 class _LSTM(nn.LSTM):
-    """An LSTM whose weights change with every call, as those of a `FlatModel` do."""
+    """An LSTM with weights that change in every call, like those of a `FlatModel`."""
 
     def flatten_parameters(self) -> None:
-        """Do nothing: it would move the weights, which are views of the vector, to a buffer of their own."""
+        """Do nothing: it would copy the weights, which are views of the vector, to another buffer."""
 
 
 class CharLSTM(nn.Module):
@@ -45,8 +45,8 @@ class StackedLSTM(nn.Module):
     """Embedding, LSTM of ``layers``, dense layer on every step: the next word at each position [B, L, K].
 
     200-256-256 with a vocabulary of 10,000 has 5,565,328 parameters (AAggFF on Reddit). The loss and the
-    hits of a sequence are means over the positions whose target [B, L] is a word, not one of the
-    `SPECIALS`; a sequence without any counts as 0.
+    hits of a sequence are means over the positions with a word as target [B, L], not one of the
+    `SPECIALS`; a sequence without words counts as 0.
     """
 
     tokens = True
@@ -73,11 +73,11 @@ class StackedLSTM(nn.Module):
         return _over_words(F.cross_entropy(outputs.transpose(-1, -2), y, reduction="none"), y)
 
     def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Share of the words of each sequence that are predicted right [B]."""
+        """Share of correctly predicted words of each sequence [B]."""
         return _over_words((outputs.argmax(-1) == y).to(outputs.dtype), y)
 
 
 def _over_words(values: Tensor, y: Tensor) -> Tensor:
-    """Mean of ``values`` [B, L] over the positions whose target is no special token, [B]."""
+    """Mean of ``values`` [B, L] over the positions without a special token as target, [B]."""
     words = y >= SPECIALS
     return (values * words).sum(-1) / words.sum(-1).clamp(min=1)

@@ -1,7 +1,7 @@
-"""Convolution as a matrix product, for cohorts: every client has filters of its own.
+"""Convolution as a matrix product, for cohorts: every client has its own filters.
 
 Under `torch.func.vmap` PyTorch makes one grouped convolution of them, a group per client, for which GPUs have
-few fast kernels; batched matrix products of unfolded images they do well.
+few fast kernels; batched matrix products of unfolded images are fast.
 """
 
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ class MatmulConv2d(nn.Conv2d):
 
 
 def use_matmul(module: nn.Module) -> nn.Module:
-    """Let every convolution of ``module`` that can be a matrix product be one; the module itself."""
+    """Replace every convolution of ``module`` that can be a matrix product; returns ``module``."""
     for layer in module.modules():
         plain = type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros"
         if plain and not isinstance(layer.padding, str):

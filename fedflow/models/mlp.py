@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 
 class MLP(nn.Module):
-    """Dense layers of widths ``hidden`` with ReLU between; none of them is logistic regression.
+    """Dense layers of widths ``hidden`` with ReLU between; without any, logistic regression.
 
     784-200-10 has 159,010 parameters (rotated MNIST of IFCA, and with ``dropout`` 0.5 FLT's MLP),
     784-200-200-10 has 199,210 (FedDyn), without ``bias`` 238,800 for SuPerFed's TwoNN on 784-200-200-200-10.
-    ``zeros`` starts at zero, which only logistic regression can learn from (FedDyn's synthetic problem).
+    ``zeros`` starts at zero, which suits only logistic regression (FedDyn's synthetic problem).
     """
 
     head_patterns = ("layers.last.*",)
@@ -34,7 +34,7 @@ class MLP(nn.Module):
             if dropout:
                 self.layers.append(nn.Dropout(dropout))
             self.layers.append(nn.ReLU())
-        if len(hidden) > 1:  # else these would be all
+        if len(hidden) > 1:  # otherwise these are all layers
             hidden_last = len(self.layers) - (3 if dropout else 2)
             self.shared_patterns = (f"layers.{hidden_last}.*", *self.head_patterns)
         self.layers.add_module("last", nn.Linear(widths[-1], num_classes, bias))

@@ -13,7 +13,7 @@ from fedflow.errors import BadInput, unknown_name
 
 @dataclass(frozen=True)
 class Architecture:
-    """A named network: its class with fixed options, where it is used, and on which inputs it was counted."""
+    """A named network: its class and options, its use, and the inputs for which parameters are counted."""
 
     build: Callable[..., nn.Module]
     about: str
@@ -28,7 +28,7 @@ ARCHITECTURES: dict[str, Architecture] = {}
 def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: Any) -> nn.Module:
     """The named network for inputs of ``input_shape``: images (C, H, W), features (d,) or tokens (L,).
 
-    A network that takes tokens, whole numbers 0..num_classes-1, says so with ``tokens = True``.
+    Networks for tokens, whole numbers 0..num_classes-1, declare ``tokens = True``.
     Raises `BadInput` for an unknown name or option, and for inputs that do not fit, such as small images.
     """
     if name not in ARCHITECTURES:
@@ -45,18 +45,18 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: 
     except (RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
         inputs = f"{'images' if len(input_shape) == 3 else 'inputs'} {input_shape}"
         raise BadInput("model.name", name, f"a network and options that fit {inputs} ({error})") from error
-    module.options = given  # how it starts, say, is not in its layers
+    module.options = given  # type: ignore[assignment] # how it starts, say, is not in its layers
     return module.train()
 
 
 def known_options(name: str) -> list[str]:
-    """The options that the named architecture takes."""
+    """The options of the named architecture."""
     parameters = inspect.signature(ARCHITECTURES[name].build).parameters
     return [p for p in parameters if p not in ("input_shape", "num_classes")]
 
 
 def describe() -> list[dict[str, Any]]:
-    """One row per architecture: name, what it is, and its parameter count on the inputs it was made for."""
+    """One row per architecture: name, description, and parameter count for its usual inputs."""
     rows = []
     for name, entry in ARCHITECTURES.items():
         module = build(name, entry.shape, entry.classes)

@@ -1,4 +1,4 @@
-"""ResNet-9 with GroupNorm: no running statistics, so nothing but parameters to average."""
+"""ResNet-9 with GroupNorm: without running statistics, only parameters are averaged."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F

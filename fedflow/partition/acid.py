@@ -1,12 +1,12 @@
-"""ACID and ALID: every client owns S classes that follow each other, and holds as many samples as any other.
+"""ACID and ALID: every client owns S consecutive classes, and all clients hold equally many samples.
 
 Order of sampling, for training and then for test samples: client i owns the classes i, i + 1, ..,
-i + S - 1 (mod K). Again and again a client with the fewest samples, chosen at random, takes a sample of
-the class that it holds fewest of, the first such of its list, among those that are not exhausted. When
-all of them are, it takes one from a random other client that has two or more of one of them, and that
-client goes next; after 100 K tries in a row nothing can be evened out any more, and what is left stays
-unused (as do classes that nobody owns, when N < K). At last samples are permuted and dealt class by
-class. A client is tested on its own share of the test samples.
+i + S - 1 (mod K). Repeatedly, a random client among those with the fewest samples takes a sample of the class
+that it holds fewest of, the first on ties, among those that are not exhausted. If all are exhausted, it takes
+one from a random other client that has at least two of one of them, and that client is next; after 100 K
+failed tries in a row the procedure ends, and the remaining samples are unused (like classes without owner, if
+N < K). Finally samples are permuted and dealt class by class. A client is tested on its own share of the test
+samples.
 
 ACID ("active class induced diversity") keeps the labels. ALID ("anonymous label induced diversity",
 ``anonymous``) renames the classes of each client by a random permutation to 0..S-1, the same for
@@ -31,7 +31,7 @@ from fedflow.settings import option
 
 @register("acid")
 class Acid(Scheme):
-    classes_per_client: int = option(5, "classes of one client", symbol="S", ge=1, grid=(3, 5, 7))
+    classes_per_client: int = option(5, "classes of a client", symbol="S", ge=1, grid=(3, 5, 7))
     anonymous: bool = option(False, "rename each client's classes to 0..S-1 at random (ALID)")
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
@@ -59,7 +59,7 @@ def _counts(stock: np.ndarray, own: np.ndarray, rng: np.random.Generator) -> np.
     """Samples of each class for each client [N, K], of ``stock`` [K]; ``own`` [N, S] are its classes."""
     clients, classes = len(own), len(stock)
     owners = np.bincount(own.ravel(), minlength=classes)
-    # While no class runs out, S samples per client are one of each of its classes, whoever goes first.
+    # While no class runs out, S samples per client are one of each of its classes, whichever client is first.
     even = int((stock[owners > 0] // owners[owners > 0]).min())
     left = np.where(owners > 0, stock - even * owners, 0)
     counts = np.zeros((clients, classes), np.int64)
@@ -71,7 +71,7 @@ def _counts(stock: np.ndarray, own: np.ndarray, rng: np.random.Generator) -> np.
 
 
 def _serve(k: int, counts: np.ndarray, own: np.ndarray, left: np.ndarray, rng: np.random.Generator) -> bool:
-    """One more sample for client k; False where none can be had."""
+    """One more sample for client k; False if there is none."""
     clients, classes = counts.shape
     for _ in range(100 * classes):
         mine = own[k]
@@ -92,7 +92,7 @@ def _serve(k: int, counts: np.ndarray, own: np.ndarray, left: np.ndarray, rng: n
 
 
 def _renamed(labels: np.ndarray, parts: Indices, names: np.ndarray, classes: int) -> np.ndarray:
-    """``labels`` [n] as their clients name them; 0 where a sample is unused."""
+    """``labels`` [n] as their clients name them; 0 for unused samples."""
     renamed = np.zeros_like(labels)
     for k, rows in enumerate(parts):
         renamed[rows] = names[k][(labels[rows] - k) % classes]

@@ -1,10 +1,10 @@
-"""Attributes: every client holds samples that have exactly one of several attributes, all the same one.
+"""Attributes: every client holds samples of one attribute, which have no other of the attributes.
 
-Order of sampling: samples that have none or more than one of the attributes stay unused; those of each
-attribute are permuted and cut into equal shards, one for each of its clients (the first get one sample
-more, or all ``samples_per_client``). Clients are numbered attribute by attribute and divided equally
-among them; attributes are planted groups. A client is tested on the test samples that have its attribute
-only. Source: PACFL, section 3.4.2 (CelebA: smiling, wavy hair, wearing hat).
+Order of sampling: samples with none or several of the attributes are unused; those of each attribute are
+permuted and divided equally among its clients (the first get one sample more, or all get
+``samples_per_client``). Clients are numbered attribute by attribute and divided equally among them; the
+attributes are planted groups. A client is tested on the test samples that have only its attribute.
+Source: PACFL, section 3.4.2 (CelebA: smiling, wavy hair, wearing hat).
 
 >>> import numpy as np
 >>> bits = np.array([[1, 0], [0, 1], [1, 1], [0, 0], [1, 0], [0, 1]])
@@ -30,11 +30,9 @@ from fedflow.settings import option
 class Attributes(Scheme):
     columns: list[str] = option(
         factory=lambda: ["smiling", "wavy_hair", "wearing_hat"],
-        doc="columns of the data set that are 1 where a sample has an attribute, 0 elsewhere",
+        doc="columns of the data set: 1 if a sample has the attribute, else 0",
     )
-    samples_per_client: int | None = option(
-        None, "training samples of one client; nothing = all are used", ge=1
-    )
+    samples_per_client: int | None = option(None, "training samples of a client; null = all are used", ge=1)
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
         if not self.columns or len(set(self.columns)) < len(self.columns):
@@ -54,6 +52,6 @@ class Attributes(Scheme):
 
 
 def _only(columns: list[np.ndarray]) -> np.ndarray:
-    """The one attribute that a sample has, or -1."""
+    """The only attribute of a sample, or -1."""
     bits = np.stack(columns)
     return np.where(bits.sum(0) == 1, bits.argmax(0), -1)

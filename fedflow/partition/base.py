@@ -1,4 +1,4 @@
-"""What a partition scheme is, and the registry of schemes."""
+"""Partition schemes: their base class and their registry."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,12 +16,12 @@ Indices = list[np.ndarray]  # one sorted int64 array of sample positions per cli
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """What a scheme may know of a data set: n training and t test samples.
+    """What a scheme may use of a data set: n training and t test samples.
 
     ``labels`` [n] and ``test_labels`` [t] are 0..K-1 (real targets in regression); ``columns`` are facts
-    per sample, such as the user it comes from; ``inputs()`` gives pixels or features [n, ...],
-    ``losses(difficulty)`` an expert's loss per training sample [n]. ``root`` is where the files are that a
-    scheme names.
+    per sample, such as its user; ``inputs()`` returns pixels or features [n, ...],
+    ``losses(difficulty)`` an expert's loss per training sample [n]. ``root`` is the folder of the files that
+    a scheme names.
     """
 
     labels: np.ndarray
@@ -33,7 +33,7 @@ class Samples:
 
     @classmethod
     def of(cls, dataset: Dataset, **more: Any) -> "Samples":
-        """Those of a prepared data set; where targets are sequences, all samples have the label 0."""
+        """Those of a prepared data set; if targets are sequences, all samples have the label 0."""
         train, test = (
             y.numpy() if y.ndim == 1 else np.zeros(len(y), np.int64)
             for y in (dataset.y_train, dataset.y_test)
@@ -44,12 +44,12 @@ class Samples:
         )  # fmt: skip
 
     def only(self, rows: np.ndarray) -> "Samples":
-        """Without the training samples that are not at ``rows`` [m], sorted."""
+        """Restricted to the training samples at ``rows`` [m], sorted."""
         columns = {n: replace(column, train=column.train[rows]) for n, column in self.columns.items()}
         return replace(self, labels=self.labels[rows], columns=columns, inputs=lambda: self.inputs()[rows])
 
     def column(self, name: str, field: str = "partition.column") -> Column:
-        """The named column; `BadInput` of ``field`` where the data set has none."""
+        """The named column; `BadInput` of ``field`` if the data set has none."""
         if name not in self.columns:
             there = ", ".join(sorted(self.columns))
             raise BadInput(field, name, f"a column of the data set: {there or 'it has none'}")
@@ -58,11 +58,11 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """What a scheme decides.
+    """The result of a scheme.
 
     ``train``: one sorted array of training positions per client. ``groups`` [N]: planted groups.
     ``pools``: disjoint arrays of test positions, and ``own``: the pools that make up each client's test
-    set; without them a client is tested on all test samples of the labels that it trains on.
+    set; by default a client is tested on all test samples of the labels that it trains on.
     ``train_labels`` [n], ``test_labels`` [t]: labels that replace those of the data set.
     """
 
@@ -81,15 +81,15 @@ class Scheme(Settings):
     name: ClassVar[str] = ""
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
-        """Who gets what. Raises `BadInput` where it cannot be."""
+        """Divide the samples. Raises `BadInput` if that is impossible."""
         raise NotImplementedError
 
     def files(self) -> list[str]:
-        """The files that the parameters name, below the project's root."""
+        """The files that the parameters name, relative to the project's root."""
         return []
 
     def count(self, samples: Samples) -> int:
-        """The number of clients where ``clients`` is left out: only some schemes know it."""
+        """The number of clients if ``clients`` is not given: only some schemes know it."""
         raise BadInput("partition.clients", None, "a whole number >= 1")
 
 
@@ -99,7 +99,7 @@ S = TypeVar("S", bound=type[Scheme])
 
 
 def register(name: str) -> Callable[[S], S]:
-    """Class decorator: make a scheme known by ``name``."""
+    """Class decorator: register a scheme as ``name``."""
 
     def add(cls: S) -> S:
         cls.name = name
@@ -110,19 +110,19 @@ def register(name: str) -> Callable[[S], S]:
 
 
 def runs(owners: np.ndarray, count: int) -> np.ndarray:
-    """The owner of each of ``count`` samples, cut equally over ``owners``; the first get one more."""
+    """The owner of each of ``count`` samples, divided equally among ``owners``; the first get one more."""
     size, more = divmod(count, len(owners))
     return np.repeat(owners, size + (np.arange(len(owners)) < more))
 
 
 def gather(owner: np.ndarray, clients: int) -> Indices:
-    """Each client's positions, sorted, from the owner of every sample [n]; -1 is nobody."""
+    """The sorted positions of each client, from the owner of every sample [n]; -1 = no owner."""
     order = np.argsort(owner, kind="stable")
     return np.split(order, np.searchsorted(owner[order], np.arange(clients)))[1:]
 
 
 def by_counts(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> Indices:
-    """``counts[k, c]`` random samples of label c for client k, without replacement; the rest stay unused."""
+    """``counts[k, c]`` random samples of label c for client k, without replacement; the others are unused."""
     clients, classes = counts.shape
     unused = np.bincount(labels, minlength=classes) - counts.sum(0)
     order = rng.permutation(len(labels))
@@ -134,14 +134,14 @@ def by_counts(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) 
 
 
 def numbered(column: Column) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The v values of a column in training, and each sample's as 0..v-1; -1 for a test sample of none."""
+    """The v training values of a column, and those of all samples as 0..v-1 (-1: not in training)."""
     values, train = np.unique(column.train, return_inverse=True)
     test = np.searchsorted(values, column.test).clip(max=len(values) - 1)
     return values, train, np.where(values[test] == column.test, test, -1)
 
 
 def spread(total: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """``count`` distinct evenly spaced places of 0..total-1: every run gives its share."""
+    """``count`` distinct, evenly spaced positions of 0..total-1, so that every run contributes its share."""
     return ((np.arange(count) + rng.random()) * total / count).astype(int).clip(max=total - 1)
 
 

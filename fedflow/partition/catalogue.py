@@ -1,4 +1,4 @@
-"""What a scheme is, read off its code: for ``fedflow schemes NAME`` and the catalogue in ``docs/``."""
+"""Descriptions of schemes, read from their code: for ``fedflow schemes NAME`` and ``docs/partitions.md``."""
 
 import sys
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from fedflow.partition.base import SCHEMES, Samples, Scheme
 from fedflow.partition.params import PartitionParams
 from fedflow.settings import explain, markdown
 
-# What makes the picture of each scheme: parameters beside `clients: 20`.
+# The parameters of the picture of each scheme, in addition to `clients: 20`.
 EXAMPLES: dict[str, dict[str, Any]] = {
     "acid": {"classes_per_client": 3},
     "attributes": {},
@@ -41,7 +41,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "structured": {"labels_per_group": 3},
     "super_clusters": {"clusters": "cifar10"},
 }
-# Further pictures, by file name: of a scheme with other parameters.
+# Further pictures, by file name: schemes with other parameters.
 MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "iid-power": ("iid", {"power": 1.0}),
     "label_shares-by-label": ("label_shares", {"by": "label", **EXAMPLES["label_shares"]}),
@@ -52,7 +52,7 @@ MORE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 PICTURES = "images/partitions"  # below docs/
 
-# Set-ups of the literature: what it is, where it is published, entry of data, entry of partitions.
+# Set-ups of the literature: name, source, entry of data, entry of partitions.
 HALF = "{mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}"
 FEDDYN = "{mean: [0.491, 0.482, 0.447], std: [0.247, 0.243, 0.262]}"
 RECIPES: tuple[tuple[str, str, str, str], ...] = (
@@ -125,7 +125,7 @@ AFTER = (difficulty, newcomers, holdout, label_noise)
 
 @dataclass(frozen=True)
 class Page:
-    """One scheme: its module's text, its parameters, and the line of params.yaml behind each picture."""
+    """One scheme: its docstring, its parameters, and the line of params.yaml behind each picture."""
 
     name: str
     title: str
@@ -145,13 +145,13 @@ def describe(scheme: type[Scheme]) -> Page:
 
 
 def pictures() -> dict[str, dict[str, Any]]:
-    """By name, the entry of ``partitions`` behind a picture; a scheme's first has the name of the scheme."""
+    """The entry of ``partitions`` behind each picture, by name; a scheme's first has the scheme's name."""
     every = {name: (name, own) for name, own in EXAMPLES.items()} | MORE
     return {name: {"scheme": scheme, "clients": 20} | own for name, (scheme, own) in every.items()}
 
 
 def toy_samples() -> Samples:
-    """5,000 training samples of ten classes with every column that a scheme may ask for; 500 for test."""
+    """5,000 training and 500 test samples of ten classes, with every column that a scheme may need."""
     rng = np.random.default_rng(0)
     labels, test_labels = np.arange(5000) % 10, np.arange(500) % 10
 
@@ -176,28 +176,28 @@ def catalogue() -> str:
     head = [
         "# Partitions",
         "",
-        "Written from the code by `fedflow schemes --markdown > docs/partitions.md` and",
+        "Generated from the code by `fedflow schemes --markdown > docs/partitions.md` and",
         f"`fedflow schemes --pictures docs/{PICTURES}`; do not edit by hand.",
         "A partition is one line under `partitions` in `params.yaml`; `dvc repro` or `fedflow partition",
-        "NAME` makes it, `fedflow partitions compare A B` measures how heterogeneous it is beside others.",
+        "NAME` makes it, `fedflow partitions compare A B` measures how heterogeneous it is against others.",
         "Pictures: ten classes of 500 samples, one bar per client, one colour per label.",
         "",
         "| scheme | what it does |",
         "|---|---|",
         *(f"| [`{p.name}`](#{p.name}) | {p.idea} |" for p in pages),
         "",
-        "## What every scheme takes",
+        "## Fields of every scheme",
         "",
         *markdown(shared),
         "",
-        "## What any scheme can be followed by",
+        "## Steps after any scheme",
         *(line for module in AFTER for line in _step(module)),
         "",
         "## Set-ups of the literature",
         "",
         "Pixels are normalised as in the papers' code (`normalise: none` leaves them in [0, 1]). Nothing",
         "augments images: FedDyn and PFLDyn also flip and crop those of CIFAR; IFCA also changes their",
-        "contrast and standardises each by itself, for which the constants here are a stand-in.",
+        "contrast and standardises each image; the constants here approximate that.",
         "",
         "| what | where | under `data` | under `partitions`, beside `dataset:` |",
         "|---|---|---|---|",
@@ -219,7 +219,7 @@ def _picture(page: Page, name: str, entry: str) -> list[str]:
 
 
 def _step(module: ModuleType) -> list[str]:
-    """The text of a step, and the fields of its mapping where it takes one."""
+    """The text of a step, and the fields of its mapping, if it has one."""
     text = (module.__doc__ or "").split("\n\n>>>")[0].strip()
     rows = [
         line

@@ -1,10 +1,10 @@
 """Dirichlet: the samples of every label are divided in proportions drawn from Dir(alpha).
 
-Order of sampling: for every label in turn its samples are permuted and p ~ Dir(alpha, .., alpha) [N] is
-drawn; clients that already hold n / N samples or more get p = 0 (``balance``); p is renormalised, the
-cuts are floor(cumsum(p) n_c). All of it is repeated until the smallest client has ``min_size`` samples,
-at most 1,000 times, but only 20 where each of these leaves 20 clients or more too small. Every sample is
-used once. Smaller alpha is *more* skewed (0.1: about 4 of 10 labels).
+Order of sampling: for every label in turn, its samples are permuted and p ~ Dir(alpha, .., alpha) [N] is
+drawn; clients that already hold n / N samples or more get p = 0 (``balance``); p is renormalised, and the
+samples are cut at floor(cumsum(p) n_c). All of this is repeated until the smallest client has ``min_size``
+samples: at most 1,000 times, or 20 times if each of these leaves at least 20 clients too small. Every sample
+is used once. Smaller alpha is *more* skewed (0.1: about 4 of 10 labels).
 Source: Yurochkin et al., ICML 2019, with the balance step and minimum of NIID-Bench (Li et al., ICDE 2022).
 
 >>> import numpy as np
@@ -22,7 +22,7 @@ from fedflow.partition.base import Samples, Scheme, Split, gather, register
 from fedflow.settings import option
 
 TRIES = 1000
-LOOK, FAR = 20, 20  # draws after which a request is given up if each left that many clients too small
+LOOK, FAR = 20, 20  # draws after which to give up if each left this many clients too small
 
 Drawn = TypeVar("Drawn")
 
@@ -36,7 +36,7 @@ class Dirichlet(Scheme):
         10, "smallest number of samples of a client", ge=0, source="10 in PACFL and FLIS, 15 in FL-SC-NIID"
     )
     balance: bool = option(
-        True, "give no more to clients that hold their equal share already", source="NIID-Bench"
+        True, "give no more to clients that already hold an equal share", source="NIID-Bench"
     )
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
@@ -44,14 +44,14 @@ class Dirichlet(Scheme):
         rows = [np.flatnonzero(labels == c) for c in np.unique(labels)]
 
         def draw() -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
-            """Sizes [N], and of every label its samples in random order and how many each client gets [N]."""
+            """Sizes [N]; for every label, its samples in random order and the number for each client [N]."""
             dealt, sizes = [], np.zeros(clients)
             for own in rows:
                 order = rng.permutation(own)
                 p = rng.dirichlet(np.full(clients, self.alpha))
                 if self.balance:
                     p = p * (sizes < len(labels) / clients)
-                if p.sum() == 0:  # all that are not full drew nothing: share it among them
+                if p.sum() == 0:  # all clients that are not full drew 0: divide it among them
                     p = (sizes < len(labels) / clients).astype(float)
                 dealt.append((order, portions(len(own), p / p.sum())))
                 sizes += dealt[-1][1]
@@ -66,10 +66,10 @@ class Dirichlet(Scheme):
 def until_large_enough(
     draw: Callable[[], tuple[np.ndarray, Drawn]], total: int, clients: int, min_size: int, alpha: float
 ) -> Drawn:
-    """What ``draw`` gives beside sizes [N], drawn again until the smallest client has ``min_size`` samples.
+    """The second result of ``draw``, repeated until all sizes [N], its first, are at least ``min_size``.
 
-    Raises `BadInput` after `TRIES` draws. With `FAR` clients or more too small in each of the first `LOOK`,
-    the chance of a draw without any is about exp(-FAR), and it is raised then.
+    Raises `BadInput` after `TRIES` draws; or after `LOOK` if each left at least `FAR` clients too small, as
+    the chance of a draw without any is then about exp(-FAR).
     """
     if min_size * clients > total:
         raise BadInput("partition.min_size", min_size, f"at most {total // clients} for {clients} clients")
@@ -90,7 +90,7 @@ def until_large_enough(
 
 
 def portions(count: int, p: np.ndarray) -> np.ndarray:
-    """How ``count`` samples are cut in proportions ``p`` [N]: at floor(cumsum(p) count)."""
-    # The sum of 0.7 and 0.1 falls just short of 0.8: without the little extra, 10 samples are cut at 7.
+    """Sizes [N] of ``count`` samples cut in proportions ``p`` [N]: at floor(cumsum(p) count)."""
+    # The sum of 0.7 and 0.1 falls just short of 0.8: without the small addition, 10 samples are cut at 7.
     cuts = (np.cumsum(p)[:-1] * count + 1e-9).astype(int)
     return np.diff(cuts, prepend=0, append=count)

@@ -1,11 +1,11 @@
-"""Dirichlet by client: every client draws its label shares, and labels are divided in their proportions.
+"""Dirichlet by client: every client draws its label shares, and labels are divided in proportion to them.
 
 Order of sampling: q_k ~ Dir(alpha K p) [K] for every client, where p are the shares of the labels in the
-data (so Dir(alpha) when balanced); for every label the q_k are normalised over the clients, and its
+data (so Dir(alpha) if they are balanced); for every label, the q_k are normalised over the clients, and its
 samples are cut at floor(cumsum(q) n_c). All q are drawn again until the smallest client has ``min_size``
-samples, as often as in `dirichlet`; then samples are permuted and dealt label by label. Every sample is used
-once. Sizes are far more equal than those of `dirichlet`: for 500 samples on average and alpha 0.05, about
-360 to 780 instead of 0 to 2,355. Smaller alpha is more skewed.
+samples, with the limits of `dirichlet`; then samples are permuted and dealt label by label. Every sample is
+used once. Sizes are far more equal than those of `dirichlet`: with a mean of 500 samples and alpha 0.05,
+about 360 to 780 instead of 0 to 2,355. Smaller alpha is more skewed.
 Source: the code of Curriculum-FL (Vahidian et al., ICCV 2023), alpha 0.05, 0.2 and 0.9.
 
 >>> import numpy as np
@@ -36,7 +36,7 @@ class DirichletClients(Scheme):
         def draw() -> tuple[np.ndarray, np.ndarray]:
             """Sizes [N], and the samples of each label for each client [N, K]."""
             shares = rng.dirichlet(self.alpha * classes * stock / len(labels), clients)
-            shares[:, shares.sum(0) == 0] = 1  # too small to be told from 0 for all clients
+            shares[:, shares.sum(0) == 0] = 1  # rounded to 0 for all clients
             ends = np.floor(shares.cumsum(0) / shares.sum(0) * stock + 1e-9).astype(np.int64)
             ends[-1] = stock
             counts = np.diff(ends, axis=0, prepend=0)

@@ -1,18 +1,19 @@
-"""Dirichlet client after client: each draws its label shares and takes unused samples by them.
+"""Dirichlet client by client: each draws its label shares and takes unused samples accordingly.
 
 Order of sampling: for client k in turn q ~ Dir(alpha / K, .., alpha / K) [K]; counts of labels are
-multinomial with floor(n / N) trials and q, cut at what is left of a label; what is missing is drawn again
-from q over the labels that are left. q is kept in logarithms: at alpha 0.01 most shares are below the
-smallest float, and they decide what a client gets once its main label runs out. A client must hold
-``min_classes`` labels with ``min_per_class`` samples each: else it draws again, at most 1,000 times, and
-is let off then, or at once where it cannot be. Samples are permuted and dealt label by label at the
-end. At most N - 1 samples stay unused. Smaller alpha is more skewed: two labels, rarely three, at 0.01.
+multinomial with floor(n / N) trials and q, limited to the remaining samples of a label; missing samples are
+drawn again from q over the remaining labels. q is kept in logarithms: at alpha 0.01 most shares are below
+the smallest float, and they decide what a client gets once its main label is exhausted. A client must hold
+``min_classes`` labels with ``min_per_class`` samples each: otherwise it draws again, at most 1,000 times,
+after which (or at once if it is impossible) the last draw is accepted. Finally samples are permuted and dealt
+label by label. At most N - 1 samples are unused. Smaller alpha is more skewed: two labels, rarely three, at
+0.01.
 
-``official`` is what the authors' code does instead, and no partition: q ~ Dir(alpha u) with u uniform in
-[0, 1]^K; floor(n / N) labels are drawn from q, again where all are the same; labels drawn fewer than
-``min_per_class`` times are dropped; the first samples of each label are taken and *the others* removed
-from the list; a client goes on until what it drew, not what it got, is floor(n / N). So clients share
-samples, and few samples are used.
+``official`` repeats the authors' code, which makes no partition: q ~ Dir(alpha u) with u uniform in [0, 1]^K;
+floor(n / N) labels are drawn from q, again if all are equal; labels drawn fewer than ``min_per_class`` times
+are dropped; the first samples of each label are taken and *the others* removed from the list; a client draws
+until the number drawn, not the number received, is floor(n / N). So clients share samples, and few samples
+are used.
 Source: Hsu et al., 2019, as FedEvg divides data (alpha 0.01 and 1); AAggFF (TinyImageNet, 0.01) has the
 same code.
 
@@ -35,7 +36,7 @@ from fedflow.settings import option
 class DirichletDisjoint(Scheme):
     alpha: float = option(0.01, "concentration; smaller is more skewed", symbol="alpha", gt=0, grid=(0.01, 1))
     min_classes: int = option(2, "labels of which a client must hold min_per_class samples", ge=0)
-    min_per_class: int = option(6, "samples of a label that count as holding it", ge=1)
+    min_per_class: int = option(6, "samples of a label that a client needs to hold it", ge=1)
     official: bool = option(False, "as the authors' code: clients share samples")
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
@@ -90,7 +91,7 @@ def log_dirichlet(alpha: float, count: int, rng: np.random.Generator) -> np.ndar
     """log q [count] of q ~ Dir(alpha, .., alpha), up to a constant.
 
     A gamma variate of shape alpha is one of shape alpha + 1 times u^(1 / alpha), u uniform (Marsaglia, Tsang
-    2000); below 0.1 NumPy breaks sticks, and what is left of a stick is often rounded to 0. Below 1e-300 the
+    2000); below 0.1 NumPy breaks sticks, and the rest of a stick is often rounded to 0. Below 1e-300 the
     quotient overflows.
     """
     if alpha >= 0.1:

@@ -1,12 +1,11 @@
 """Dirichlet with exact sizes: every client draws its samples one by one from its own label prior.
 
 Order of sampling: sizes are fixed (equal, or as in `iid` with ``sigma``, ``power``, ``sizes``) and client k
-draws p_k ~ Dir(alpha, .., alpha) [K]. Then, until all are full: a client that is not full is picked
-uniformly and takes a sample of a label drawn from p_k; a label that is exhausted is drawn again (which
-is a draw from p_k over the labels that are left; uniform where p_k has no mass there). Picking is done
-by clocks that tick after Exp(1) times, at which their clients draw until full: the next tick is anyone's
-with equal probability. Every sample is used once, unless given sizes sum to less. Smaller alpha is more
-skewed.
+draws p_k ~ Dir(alpha, .., alpha) [K]. Then, until all are full: a client that is not full is chosen
+uniformly and takes a sample of a label drawn from p_k; an exhausted label is drawn again (that is a draw
+from p_k over the remaining labels; uniform if p_k has no mass there). Clients are chosen by clocks that tick
+after Exp(1) times until their clients are full: all of these are equally likely to tick next. Every sample is
+used once, unless given sizes sum to less. Smaller alpha is more skewed.
 Source: FedDyn (Acar et al., ICLR 2021), alpha 0.6 and 0.3.
 
 >>> import numpy as np
@@ -42,7 +41,7 @@ class DirichletExact(Sized):
 
 
 def _picked(sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Who draws, one after the other, [n]."""
+    """The client of every draw, in order [n]."""
     client, waits = np.repeat(np.arange(len(sizes)), sizes), rng.exponential(size=sizes.sum())
     time = np.cumsum(waits)
     start = np.concatenate([[0], time])[np.cumsum(sizes) - sizes]
@@ -50,14 +49,14 @@ def _picked(sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _drawn(prior: np.ndarray, client: np.ndarray, stock: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The label of every draw [n], where ``stock`` [K] samples of each are there."""
+    """The label of every draw [n], given ``stock`` [K] samples of each label."""
     left = stock > 0
     label = _draw(prior, client, left, rng)
     while True:
         demand = np.bincount(label, minlength=len(stock))
         if not (short := np.flatnonzero(demand > stock)).size:
             return label
-        order = np.argsort(label, kind="stable")  # label by label, in the order of draws
+        order = np.argsort(label, kind="stable")  # by label, then in the order of draws
         first = np.cumsum(demand) - demand
         c = short[order[first[short] + stock[short]].argmin()]  # exhausted before the others
         left[c] = False
@@ -66,7 +65,7 @@ def _drawn(prior: np.ndarray, client: np.ndarray, stock: np.ndarray, rng: np.ran
 
 
 def _draw(prior: np.ndarray, client: np.ndarray, left: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """One label for each of ``client`` [m], out of those that are ``left`` [K]."""
+    """One label for each of ``client`` [m], among those that are ``left`` [K]."""
     label = np.empty(len(client), np.min_scalar_type(len(left)))  # short integers are sorted faster
     for at in range(0, len(client), BLOCK):
         mass = prior[client[at : at + BLOCK]] * left

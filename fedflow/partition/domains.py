@@ -3,10 +3,10 @@
 Order of sampling: clients are numbered domain by domain, in the order of the column's values. In a
 domain with a clients, all its samples or S (``samples_per_client``) for each of them are permuted and
 cut into a runs (``draw: random``), or dealt label by label so that every client holds the same number
-of each label (``balanced``: exactly S / K). Where a label of a domain has too few samples for that, this
+of each label (``balanced``: exactly S / K). If a label of a domain has too few samples for that, this
 domain is drawn at random. A client is tested on all test samples of its domain.
 Source: MIX-4 of PACFL (14, 32, 26 and 28 clients of USPS, CIFAR-10, SVHN and FMNIST, 500 samples each;
-USPS at random, for 14 * 50 exceeds seven of its labels); rotated MNIST of IFCA (``draw: random``).
+USPS at random, because 14 * 50 exceeds seven of its labels); rotated MNIST of IFCA (``draw: random``).
 
 >>> import numpy as np
 >>> from fedflow.data import Column
@@ -26,12 +26,12 @@ from fedflow.settings import option
 
 @register("domains")
 class Domains(Scheme):
-    column: str = option("domain", "column of the data set whose values are the domains")
+    column: str = option("domain", "column of the data set that holds the domains")
     clients_per_domain: list[int] | None = option(
-        None, "clients of each domain; nothing = equal shares", ge=1, source="MIX-4: 14, 32, 26, 28"
+        None, "clients of each domain; null = equal shares", ge=1, source="MIX-4: 14, 32, 26, 28"
     )
     samples_per_client: int | None = option(
-        None, "training samples of one client; nothing = all are used", symbol="S", ge=1, source="MIX-4: 500"
+        None, "training samples of a client; null = all are used", symbol="S", ge=1, source="MIX-4: 500"
     )
     draw: str = option("balanced", "the same number of each label, or any", choices=("balanced", "random"))
 
@@ -65,9 +65,9 @@ def by_domain(
     balanced: bool,
     rng: np.random.Generator,
 ) -> Split:
-    """``shares[d]`` clients for domain d, with ``each`` samples or all of it.
+    """``shares[d]`` clients for domain d, with ``each`` samples per client or all of them.
 
-    ``train`` [n] and ``test`` [t] are the domains of samples; those of domain -1 stay unused.
+    ``train`` [n] and ``test`` [t] are the domains of samples; those of domain -1 are unused.
     """
     if shares.min() == 0:
         raise BadInput("partition.clients", int(shares.sum()), f"at least {len(names)}, one per domain")
@@ -96,7 +96,7 @@ def by_domain(
 
 
 def _same_of_each(rows: np.ndarray, labels: np.ndarray, clients: int, each: int | None) -> np.ndarray | None:
-    """Label by label what ``clients`` need of shuffled ``rows``; None where a label has too few."""
+    """The shuffled ``rows`` that ``clients`` need, by label; None if a label has too few."""
     by_label = rows[np.argsort(labels[rows], kind="stable")]
     if each is None:
         return by_label

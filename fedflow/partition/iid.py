@@ -2,10 +2,9 @@
 
 Order of sampling: one permutation of all positions, cut into N runs; with n = q N + r the first r
 clients get q + 1 samples, the others q. Sizes may be unequal: lognormal with ``sigma`` (drawn first, see
-`draw_sizes`), in proportion to k^``power`` for client k, or given one by one (``sizes``). ``stratified``
-sorts the permutation by label (stable) and lets clients take turns instead, so that all hold the same
-number of each label where that divides, and nearly so where not. Every sample is used once, unless given
-sizes sum to less.
+`draw_sizes`), proportional to k^``power`` for client k, or given (``sizes``). ``stratified`` sorts the
+permutation by label (stable) and deals it in turns instead, so that all clients hold the same number of each
+label, up to rounding. Every sample is used once, unless given sizes sum to less.
 Source: "homo" of NIID-Bench; unequal sizes and exact class balance of FedDyn (Acar et al., ICLR 2021);
 ``power`` 1 and 2 are the linear and square partitioners of Flower.
 
@@ -25,7 +24,7 @@ from fedflow.settings import option
 @register("iid")
 class IID(Sized):
     stratified: bool = option(
-        False, "the same number of each label for all", source="FedDyn: true on CIFAR-100"
+        False, "the same number of each label for all clients", source="FedDyn: true on CIFAR-100"
     )
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
@@ -34,7 +33,7 @@ class IID(Sized):
         order, rest = rng.permutation(len(labels)), len(labels) - sizes.sum()
         owner = np.full(len(labels), -1)
         if self.stratified:
-            turn = turns(np.append(sizes, rest))  # the last one is nobody's
+            turn = turns(np.append(sizes, rest))  # the last one has no owner
             owner[order[np.argsort(labels[order], kind="stable")]] = np.where(turn < clients, turn, -1)
         else:
             owner[order[: sizes.sum()]] = np.repeat(np.arange(clients), sizes)

@@ -1,13 +1,13 @@
-"""Label groups: classes are dealt to groups, clients too, and the data of a group are shared equally in it.
+"""Label groups: classes and clients are divided into groups, and the data of a group among its clients.
 
-Order of sampling: the K classes are permuted. They are cut into ``groups`` runs or, with
-``labels_per_group`` = L, group g gets the L from place g (L - overlap) on, around the ring; classes in
-no group stay unused. Client k belongs to group k * groups // N; the groups are planted: found clusters
-are compared with them. Then by ``sampler``: "mixed" permutes the samples of a label that groups share and
-cuts them equally over these groups, then permutes all samples of a group and cuts them equally over its
-clients; "slice" permutes each label and cuts it equally over all clients that own it; "independent" lets
-every client draw ``samples_per_label`` of each of its labels without replacement, whatever the others
-hold, so that clients share samples. Larger overlaps make groups more alike.
+Order of sampling: the K classes are permuted and cut into ``groups`` runs or, with ``labels_per_group`` = L,
+group g gets the L classes from place g (L - overlap) on a ring; classes in no group are unused. Client k
+belongs to group k * groups // N; these are planted groups, with which found clusters are compared. The
+``sampler`` divides the samples: "mixed" permutes the samples of a label that groups share and divides them
+equally among these groups, then permutes all samples of a group and divides them equally among its clients;
+"slice" permutes each label and divides it equally among all clients that own it; "independent" draws
+``samples_per_label`` of each of its labels for every client without replacement, regardless of the others,
+so that clients share samples. With larger overlaps groups are more similar.
 Source: FLT (Jamali-Rad et al., 2021): scenario 1 is 5 groups of 2 labels, scenario 2 is 5 groups of 3
 with overlap 1, both "slice"; Table 5 draws independently. With 2 groups of 5 labels, overlap 0 to 5
 sweeps from disjoint to equal.
@@ -28,16 +28,18 @@ from fedflow.settings import option
 class LabelGroups(Scheme):
     groups: int = option(2, "number of groups", ge=1)
     labels_per_group: int | None = option(
-        None, "labels of a group; left out, the classes are cut into disjoint groups", symbol="L", ge=1
+        None, "labels of a group; null = the classes are cut into disjoint groups", symbol="L", ge=1
     )
     overlap: int = option(
-        0, "labels that a group shares with the next around the ring; needs labels_per_group", ge=0
+        0, "labels that a group shares with the next on the ring; needs labels_per_group", ge=0
     )
     sampler: str = option(
-        "mixed", "how a group's samples get to its clients", choices=("mixed", "slice", "independent")
+        "mixed",
+        "how samples of a group are divided over its clients",
+        choices=("mixed", "slice", "independent"),
     )
     samples_per_label: int = option(
-        250, "samples of each label that a client draws, where sampler is independent", ge=1,
+        250, "samples of each label that a client draws, for sampler: independent", ge=1,
         source="FLT, Table 5: 250 of CIFAR-10, 300 of MNIST",
     )  # fmt: skip
 
@@ -60,7 +62,7 @@ class LabelGroups(Scheme):
         return Split(gather(owner, clients), groups=member)
 
     def _held(self, classes: int, clients: int, rng: np.random.Generator) -> np.ndarray:
-        """Which labels every group holds, bool [groups, K]."""
+        """The labels of every group, bool [groups, K]."""
         length, step = self.labels_per_group, 1
         if length is not None:
             step = length - self.overlap

@@ -1,12 +1,12 @@
-"""Label shares: a matrix says which labels every client holds, and in what shares.
+"""Label shares: a matrix defines the labels of every client, and their shares.
 
 Row k of ``shares`` [N, K] belongs to client k; only the proportions count. Order of sampling: ``by: client``
-reads a row as the label mix of a client. Sizes are as in `iid` (equal, or with ``sigma``, ``power``); where a
-label is too small for all that want it, all sizes shrink by one factor until it is just enough, while given
-``sizes`` are kept or refused. Counts are rounded down, and what a client misses then comes from the labels
-with the largest remainders that have samples left. ``by: label`` reads a column as how a label is divided:
-client k gets its share of all samples of it, cut at the floors of the cumulative shares. Samples are permuted
-and dealt label by label; a label of zeros, and what the mixes leave, stays unused.
+reads a row as the label mix of a client. Sizes are as in `iid` (equal, or with ``sigma``, ``power``); if a
+label has too few samples for the demand, all sizes are reduced by one factor until it suffices, whereas given
+``sizes`` are kept or refused. Counts are rounded down, and the missing samples of a client come from the
+labels with the largest remainders that have samples left. ``by: label`` reads a column as the division of a
+label: client k gets its share of all samples of it, cut at the floors of the cumulative shares. Samples are
+permuted and dealt label by label; labels of zeros and samples outside the mixes are unused.
 Source: the distribution partitioner of Flower Datasets is ``by: label``.
 
 >>> samples = Samples(np.arange(90) % 3)
@@ -30,7 +30,7 @@ from fedflow.settings import option
 @register("label_shares")
 class LabelShares(Sized):
     shares: str | list[list[float]] = option(
-        doc="a row of numbers per client, one per label; or a file of them, .npy or .csv without a header"
+        doc="a row of numbers per client, one per label; or a file of rows, .npy or .csv without a header"
     )
     by: str = option(
         "client", "a row is the label mix of a client, or a column the division of a label",
@@ -41,7 +41,7 @@ class LabelShares(Sized):
         super().validate()
         for name in ("sizes", "sigma", "power"):
             if self.by == "label" and (value := getattr(self, name)):
-                raise BadInput(f"partition.{name}", value, "nothing: by: label decides sizes by the shares")
+                raise BadInput(f"partition.{name}", value, "its default: by: label defines sizes")
 
     def count(self, samples: Samples) -> int:
         return len(self._matrix(samples))
@@ -72,13 +72,13 @@ class LabelShares(Sized):
         return matrix
 
     def _mixed(self, sizes: np.ndarray, mix: np.ndarray, stock: np.ndarray) -> np.ndarray:
-        """Samples of each label for each client [N, K], at most ``stock`` [K] in all."""
+        """Samples of each label for each client [N, K], in total at most ``stock`` [K]."""
         demand = sizes @ mix
         scarce = int(np.argmax(demand / np.maximum(stock, 1e-9)))
         if demand[scarce] > stock[scarce] + 1e-6:
             if self.sizes is not None:
                 accepted = (
-                    f"less: label {scarce} has {stock[scarce]} samples, clients want {demand[scarce]:g}"
+                    f"less: label {scarce} has {stock[scarce]} samples, clients need {demand[scarce]:g}"
                 )
                 raise BadInput("partition.sizes", self.sizes, accepted)
             sizes = np.floor(sizes * (stock[scarce] / demand[scarce]) + 1e-9).astype(np.int64)
@@ -94,12 +94,12 @@ class LabelShares(Sized):
 
 
 def _divided(count: int, shares: np.ndarray) -> np.ndarray:
-    """Of ``count`` samples each client's [N]; none where nobody has a share."""
+    """The number of ``count`` samples for each client [N]; 0 if no client has a share."""
     return portions(count, shares / shares.sum()) if shares.any() else np.zeros(len(shares), np.int64)
 
 
 def _rectangle(rows: list[list[float]]) -> np.ndarray:
-    """The rows as an array; of shape [0] where they are not equally long."""
+    """The rows as an array; of shape [0] if their lengths differ."""
     return np.array(rows) if len({len(row) for row in rows}) == 1 else np.empty(0)
 
 

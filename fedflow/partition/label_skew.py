@@ -1,12 +1,11 @@
-"""Label skew: every client holds a fixed share of the labels and divides each equally with its owners.
+"""Label skew: every client holds a fixed share of the labels, and each label is divided among its owners.
 
 Order of sampling: client i holds label i mod K and, of the others, the m - 1 with the smallest of K uniform
-numbers that it draws, m = max(1, round(fraction K)), halves to the even number (25 % of ten labels are 2,
-35 % are 4); then, for every label in turn, its samples are permuted, cut into as many chunks as it has owners
-(the first get one sample more) and handed out by increasing client. Samples of a label that nobody owns stay
-unused, with a warning (only possible when N < K); ``cover`` draws the labels of all clients again, at most
-1,000 times, until every label has an owner. Larger fractions are less skewed; 1 splits every class over all
-clients.
+numbers that it draws, m = max(1, round(fraction K)), halves to even (25 % of ten labels are 2, 35 % are 4);
+then, for every label in turn, its samples are permuted, cut into one chunk per owner (the first are one
+sample longer) and dealt to its owners in order. Samples of a label without owner are unused, with a warning
+(only possible if N < K); ``cover`` draws the labels of all clients again, at most 1,000 times, until every
+label has an owner. Larger fractions are less skewed; 1 divides every class among all clients.
 Source: Li, Diao, Chen, He, "Federated Learning on Non-IID Data Silos", ICDE 2022 (#C = m); ``cover``:
 FedZoo-Bench.
 
@@ -56,14 +55,14 @@ class LabelSkew(Scheme):
 
 
 def draw_labels(first: np.ndarray, classes: int, held: int, rng: np.random.Generator) -> np.ndarray:
-    """Which of 0..K-1 every client holds, bool [N, K]: its ``first`` [N] and ``held`` - 1 others."""
+    """The labels of every client, bool [N, K]: its ``first`` [N] and ``held`` - 1 others."""
     keys = rng.random((len(first), classes))
     keys[np.arange(len(first)), first] = -1
     return smallest(keys, held)
 
 
 def draw_cover(first: np.ndarray, classes: int, held: int, rng: np.random.Generator) -> np.ndarray | None:
-    """`draw_labels`, again until every label has an owner; None if `TRIES` draws were not enough."""
+    """`draw_labels` until every label has an owner; None if `TRIES` draws do not suffice."""
     if len(first) * held >= classes:
         for _ in range(TRIES):
             owned = draw_labels(first, classes, held, rng)
@@ -73,14 +72,14 @@ def draw_cover(first: np.ndarray, classes: int, held: int, rng: np.random.Genera
 
 
 def smallest(keys: np.ndarray, count: int | np.ndarray) -> np.ndarray:
-    """Marks the ``count`` smallest of every row of ``keys`` [N, K]; one number, or one per row [N, 1]."""
+    """A mask of the ``count`` smallest of every row of ``keys`` [N, K]; ``count`` may be [N, 1]."""
     return keys.argsort(1).argsort(1) < count
 
 
 def divide(labels: np.ndarray, owned: np.ndarray, rng: np.random.Generator, who: str = "clients") -> Indices:
-    """The samples of every owner, where ``owned`` [N, K] says who owns a label; each label is cut equally.
+    """The samples of every owner: each label is divided equally among its owners, ``owned`` [N, K].
 
-    ``who`` is the field to blame, with `BadInput`, where a label has more owners than samples.
+    Raises `BadInput` of the field ``who`` if a label has more owners than samples.
     """
     owner = np.full(len(labels), -1)
     for c in np.flatnonzero(owned.any(0)):
@@ -91,6 +90,6 @@ def divide(labels: np.ndarray, owned: np.ndarray, rng: np.random.Generator, who:
                 len(owned),
                 f"fewer: {len(owners)} {who} share {len(rows)} samples of label {c}",
             )
-        # A single owner gets all of them in whatever order.
+        # A single owner gets all of them: their order does not matter.
         owner[rng.permutation(rows) if len(owners) > 1 else rows] = runs(owners, len(rows))
     return gather(owner, len(owned))

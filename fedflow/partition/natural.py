@@ -1,11 +1,11 @@
-"""Natural: every client is a value of a column, such as a user, or several, and holds the samples of those.
+"""Natural: every client is one value of a column, such as a user, or several, and holds their samples.
 
-Order of sampling: the values that have ``min_samples`` training and ``min_test`` test samples qualify;
-where fewer clients are asked for, so many are drawn without replacement; clients follow the order of
-values. With ``values_per_client`` m > 1 they are permuted instead, and every m of them make up a client.
-Then, client by client, ``max_samples`` and ``max_test`` keep a run of samples that follow each other from a
-random start (training, then test). A client is tested on the test samples of its values, which may be none
-unless ``min_test`` or ``holdout`` sees to it. Samples of other values stay unused.
+Order of sampling: values with at least ``min_samples`` training and ``min_test`` test samples qualify; if
+these exceed ``clients``, that number is drawn without replacement; clients follow the order of values. With
+``values_per_client`` m > 1 values are permuted instead, and m of them make up a client. Then, client by
+client, ``max_samples`` and ``max_test`` keep consecutive samples from a random start (training, then test).
+A client is tested on the test samples of its values; there may be none without ``min_test`` or ``holdout``.
+Samples of other values are unused.
 Source: LEAF (Caldas et al., 2018): writers of FEMNIST, roles of Shakespeare, celebrities of CelebA; FLT
 (200 writers), FedDyn (100 roles of 2,000 and 400 samples), AAggFF (regions, doctors, hospitals, speakers).
 
@@ -28,14 +28,14 @@ from fedflow.settings import option
 
 @register("natural")
 class Natural(Scheme):
-    column: str = option("user", "column of the data set whose values are the clients")
-    min_samples: int = option(1, "training samples that a value must have to be a client", ge=1)
-    min_test: int = option(0, "test samples that a value must have to be a client", ge=0)
+    column: str = option("user", "column of the data set that holds the clients")
+    min_samples: int = option(1, "training samples that a value needs to qualify", ge=1)
+    min_test: int = option(0, "test samples that a value needs to qualify", ge=0)
     max_samples: int | None = option(
-        None, "training samples that a client keeps; nothing = all", ge=1, source="FedDyn: 2,000"
+        None, "largest number of training samples of a client; null = all", ge=1, source="FedDyn: 2,000"
     )
     max_test: int | None = option(
-        None, "test samples that a client keeps; nothing = all", ge=1, source="FedDyn: 400"
+        None, "largest number of test samples of a client; null = all", ge=1, source="FedDyn: 400"
     )
     values_per_client: int = option(
         1,
@@ -44,7 +44,7 @@ class Natural(Scheme):
         ge=1,
         source="Flower: grouped natural id",
     )
-    groups: str | None = option(None, "another column, constant for every client, that plants groups")
+    groups: str | None = option(None, "another column, constant for every client, with the planted groups")
 
     def count(self, samples: Samples) -> int:
         return max(1, len(self._qualified(samples.column(self.column))) // self.values_per_client)
@@ -60,7 +60,7 @@ class Natural(Scheme):
         elif clients < len(qualified):
             qualified = np.sort(rng.choice(qualified, clients, replace=False))
         values, train, test = numbered(column)
-        client = np.full(len(values) + 1, -1)  # the last entry is that of -1, no value
+        client = np.full(len(values) + 1, -1)  # the last entry is for -1, no value
         client[qualified] = np.repeat(np.arange(clients), each)
         owner = client[train]
         parts, pools = gather(owner, clients), gather(client[test], clients)
@@ -72,7 +72,7 @@ class Natural(Scheme):
         )
 
     def _qualified(self, column: Column) -> np.ndarray:
-        """The numbers of the values that may be clients."""
+        """The numbers of the values that qualify."""
         values, train, test = numbered(column)
         enough = np.bincount(train) >= self.min_samples
         enough &= np.bincount(test + 1, minlength=len(values) + 1)[1:] >= self.min_test
@@ -80,7 +80,7 @@ class Natural(Scheme):
             raise BadInput(
                 "partition.min_samples",
                 self.min_samples,
-                f"less: no value of {self.column!r} has so many, and {self.min_test} for test",
+                f"less: no value of {self.column!r} has that many, and {self.min_test} for test",
             )
         return np.flatnonzero(enough)
 
@@ -88,13 +88,13 @@ class Natural(Scheme):
         kind = samples.column(name, "partition.groups").train
         groups = kind[[rows[0] for rows in parts]]
         if (kind != groups[owner])[owner >= 0].any():
-            whose = self.column if self.values_per_client == 1 else "client"
-            raise BadInput("partition.groups", name, f"a column with one value per {whose}")
+            owner_name = self.column if self.values_per_client == 1 else "client"
+            raise BadInput("partition.groups", name, f"a column with one value per {owner_name}")
         return np.unique(groups, return_inverse=True)[1]
 
 
 def _run(rows: np.ndarray, length: int | None, rng: np.random.Generator) -> np.ndarray:
-    """At most ``length`` of ``rows``, following each other."""
+    """At most ``length`` consecutive ``rows``."""
     if length is None or len(rows) <= length:
         return rows
     start = rng.integers(len(rows) - length + 1)

@@ -1,11 +1,11 @@
-"""Noniid1: label skew in which most clients resemble the first, and the others hold little of its labels.
+"""Noniid1: label skew in which most clients resemble the first, and the others hold few of its labels.
 
-Order of sampling: m = max(1, round(fraction K)) labels (halves to the even number) are drawn, the base set
-H, which client 0 holds.
+Order of sampling: m = max(1, round(fraction K)) labels (halves to even) are drawn: the base set H, which
+client 0 holds.
 For every client u is uniform in {0, 1, 2}, x in [ceil(K / 2), K - 1] and y in [0, floor(K / 4)]; it holds
-s random labels of H and m - s others, s = ceil(x m / K) for u = 0 and 1, less ceil(0.05 m) where that is
+s random labels of H and m - s others, s = ceil(x m / K) for u = 0 and 1, less ceil(0.05 m) if that is
 all of H and u = 0, and s = ceil(y m / K) for u = 2. Then each label is divided as in label skew; a label
-that nobody owns stays unused. The two kinds are the planted groups: u = 2 is group 1, a third of them.
+without owner is unused. The two kinds are the planted groups: clients with u = 2, a third, are group 1.
 Source: "noniid1" in the code of PACFL (Vahidian et al., AAAI 2023), used for CIFAR-100.
 
 >>> import numpy as np
@@ -45,7 +45,7 @@ class NonIID1(Scheme):
 def shared_labels(
     held: int, classes: int, clients: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """How many of its ``held`` labels every client takes from the base set [N], and its u [N]."""
+    """For every client, the number of its ``held`` labels from the base set [N], and its u [N]."""
     kind = rng.integers(3, size=clients)
     near = rng.integers(-(-classes // 2), classes, size=clients)
     far = rng.integers(0, classes // 4, size=clients, endpoint=True)

@@ -13,25 +13,26 @@ from fedflow.settings import Settings, option
 
 
 class PartitionParams(Settings):
-    """One entry of ``partitions``: the shared fields, and beside them the parameters of the scheme.
+    """One entry of ``partitions``: the shared fields, and the parameters of the scheme.
 
-    What every scheme can be followed by comes in this order: ``public``, ``pieces``, ``difficulty``,
-    ``newcomers``, ``holdout``, ``selection``, ``validation``, ``label_noise``.
+    The steps that any scheme can be combined with are applied in this order: ``public``, ``pieces``,
+    ``difficulty``, ``newcomers``, ``holdout``, ``selection``, ``validation``, ``label_noise``.
     """
 
     section: ClassVar[str] = "partition"
     dataset: str = option(doc="a name under data")
-    scheme: str = option(doc="how clients get their samples")
+    scheme: str = option(doc="how samples are divided over clients")
     clients: int | None = option(
-        None, "number of clients; may be left out where the data decide", symbol="N", ge=1
+        None, "number of clients; null = as many as the data define", symbol="N", ge=1
     )
     seed: int = option(0, "seed of every random choice", ge=0)
-    min_train: int = option(1, "every client must get at least so many training samples", ge=1)
-    public: int = option(
-        0, "training samples that are set aside for the server, of every class its share", ge=0
-    )
+    min_train: int = option(1, "smallest number of training samples of a client", ge=1)
+    public: int = option(0, "training samples that are set aside for the server, stratified by class", ge=0)
     pieces: int | None = option(
-        None, "cut the data for so many clients and use the first `clients` of them only", symbol="P", ge=1
+        None,
+        "divide the data into this many pieces, of which the first `clients` are used",
+        symbol="P",
+        ge=1,
     )
     difficulty: Difficulty | None = option(
         None, "deal easy samples to the first clients, hard ones to the last"
@@ -42,13 +43,15 @@ class PartitionParams(Settings):
         ge=0,
         lt=1,
     )
-    holdout_stratified: bool = option(True, "hold out of every label its share, not of all samples at random")
+    holdout_stratified: bool = option(
+        True, "hold out the same share of every label, instead of random samples"
+    )
     selection: float = option(
-        0.0, "share of each client's training samples that it holds out to choose between models by, for "
-        "methods with select_on: heldout", ge=0, lt=1,
+        0.0, "share of each client's training samples held out for model selection, for methods with "
+        "select_on: heldout", ge=0, lt=1,
     )  # fmt: skip
     validation: float = option(
-        0.0, "share of each client's training samples that stand in for the test set, for tuning", ge=0, lt=1
+        0.0, "share of each client's training samples that replace the test set (tuning)", ge=0, lt=1
     )
     label_noise: LabelNoise | None = option(None, "wrong training labels")
     newcomers: float = option(0.0, "share of the clients that join after the last round", ge=0, lt=1)
@@ -77,7 +80,7 @@ class PartitionParams(Settings):
             raise BadInput("partition.pieces", self.pieces, f"at least clients, which is {self.clients}")
 
     def files(self) -> list[str]:
-        """The files that it is made from beside the data set, below the project's root."""
+        """The files that it is made from, except the data set, relative to the project's root."""
         losses = self.difficulty.losses if self.difficulty else None
         return [*([losses] if losses else []), *self.built.files()]
 

@@ -1,4 +1,4 @@
-"""A partition: which training samples every client holds, and on which test samples it is scored."""
+"""A partition: the training samples of every client, and the test samples that it is scored on."""
 
 import hashlib
 import json
@@ -33,13 +33,13 @@ class Partition:
     """Index lists in compressed rows, so that 100,000 clients are a handful of arrays.
 
     Client k trains on ``indices[offsets[k]:offsets[k+1]]``. Its test set is the union of disjoint test
-    pools (one per label, per domain, or one of its own): ``own_pools[own_offsets[k]:own_offsets[k+1]]``.
-    Pools are positions of the test samples, or of the training samples where ``held_out``.
-    With ``selection`` it chooses between models by further training samples, which it neither trains nor is
-    tested on: ``selection_indices[selection_offsets[k]:selection_offsets[k+1]]``.
-    ``public`` are training positions that the server holds, and no client. ``groups`` [N] are planted
-    groups; the last ``newcomers`` clients join after the last round;
-    ``train_labels`` [n] and ``test_labels`` [t] replace the labels of the data set; or None.
+    pools (one per label, per domain or per client): ``own_pools[own_offsets[k]:own_offsets[k+1]]``.
+    Pools are positions of test samples, or of training samples if ``held_out``.
+    With ``selection``, it selects models on further training samples, on which it is neither trained nor
+    tested: ``selection_indices[selection_offsets[k]:selection_offsets[k+1]]``.
+    ``public`` are training positions that only the server holds. ``groups`` [N] are planted groups; the last
+    ``newcomers`` clients join after the last round; ``train_labels`` [n] and ``test_labels`` [t] replace the
+    labels of the data set; or None.
     """
 
     offsets: np.ndarray
@@ -70,9 +70,9 @@ class Partition:
         selection: list[np.ndarray] | None = None,
         **more: Any,
     ) -> "Partition":
-        """From one array of training positions per client, one per test pool, and each client's pools.
+        """From one array of training positions per client, one per test pool, and the pools of each client.
 
-        Also, where clients hold samples out to choose by, the positions of these.
+        ``selection`` are the positions that each client holds out for model selection.
         """
         (offsets, indices), (pool_offsets, pool_indices), (own_offsets, own_pools) = map(
             _rows, (train, pools, own)
@@ -96,7 +96,7 @@ class Partition:
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
     def selection(self, client: int) -> np.ndarray | None:
-        """Training positions that one client holds out to choose by, sorted; None where nobody does."""
+        """Sorted training positions that a client holds out for model selection; None if no client does."""
         if self.selection_offsets is None or self.selection_indices is None:
             return None
         return self.selection_indices[self.selection_offsets[client] : self.selection_offsets[client + 1]]
@@ -106,7 +106,7 @@ class Partition:
         return self.pool_indices[self.pool_offsets[pool] : self.pool_offsets[pool + 1]]
 
     def test_pools(self, client: int) -> np.ndarray:
-        """The pools that make up one client's test set."""
+        """The pools that make up the test set of a client."""
         return self.own_pools[self.own_offsets[client] : self.own_offsets[client + 1]]
 
     def test(self, client: int) -> np.ndarray:
@@ -120,7 +120,7 @@ class Partition:
 
     @property
     def hash(self) -> str:
-        """16 hexadecimal digits that name the content and the data set it divides."""
+        """16 hexadecimal digits that identify the content and the data set it divides."""
         digest = hashlib.blake2b(
             f"{self.dataset_hash} {self.held_out} {self.newcomers}".encode(), digest_size=8
         )
@@ -131,9 +131,9 @@ class Partition:
 
     @property
     def classes(self) -> int | None:
-        """The number of classes where the scheme names them anew, None otherwise.
+        """The number of classes if the scheme renames them, else None.
 
-        Label noise alone does not: wrong labels are of the same classes, even where one of them is lost.
+        Label noise does not rename them: wrong labels are of the same classes, even if one is lost.
         """
         if self.train_labels is None or self.test_labels is None:
             return None
@@ -158,7 +158,7 @@ class Partition:
             ) from error
 
     def summary(self) -> dict[str, Any]:
-        """What a person wants to know of it, in plain values."""
+        """Facts for the reader, in plain values."""
         sizes = self.sizes
         groups = None if self.groups is None else len(np.unique(self.groups))
         return {
@@ -181,12 +181,12 @@ class Partition:
 
 
 def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str = "") -> Partition:
-    """Divide a data set by ``params``. Raises `BadInput` when it cannot be made.
+    """Divide a data set by ``params``. Raises `BadInput` if that is impossible.
 
-    A client is tested on all test samples of the labels it trains on (on all of them where targets are
-    real), unless the scheme or ``holdout`` says otherwise. With ``selection``, each client holds some of its
-    samples out, of every label its share, to choose between models by. With ``validation``, samples that
-    clients hold out stand in for the test set, and the test set plays no part.
+    A client is tested on all test samples of the labels it trains on (on all test samples if targets are
+    real), unless the scheme or ``holdout`` says otherwise. With ``selection``, each client holds out a
+    stratified share of its samples for model selection. With ``validation``, samples that clients hold out
+    replace the test set, which is not used.
     """
     scheme, count = params.built, len(samples.labels)
     clients = scheme.count(samples) if params.clients is None else params.clients
@@ -199,13 +199,13 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     if pieces > count - len(public):
         field, most = f"partition.{'pieces' if params.pieces else 'clients'}", count - len(public)
         raise BadInput(field, pieces, f"at most {most}, the number of training samples")
-    split = _apart(scheme, samples, public, pieces, rng(params.scheme))
+    split = _split(scheme, samples, public, pieces, rng(params.scheme))
     labels = samples.labels if split.train_labels is None else split.train_labels
     train, groups, train_labels = split.train, split.groups, split.train_labels
     _refuse_shared(train, params)
     if params.difficulty is not None:
-        if split.train_labels is not None:  # a label means another class at every client
-            accepted = "nothing, because this scheme renames the classes of each client"
+        if split.train_labels is not None:  # a label means a different class at every client
+            accepted = "null, because this scheme renames the classes of each client"
             raise BadInput("partition.difficulty", params.difficulty.as_dict(), accepted)
         losses = samples.losses(params.difficulty)
         train = by_difficulty(train, labels, losses, params.difficulty.order, rng("difficulty"))
@@ -235,7 +235,7 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
         raise BadInput("partition.clients", clients, accepted)
     if params.label_noise is not None:
         if num_classes(labels) < 2:
-            raise BadInput("partition.label_noise", params.label_noise.as_dict(), "nothing, without classes")
+            raise BadInput("partition.label_noise", params.label_noise.as_dict(), "null, without classes")
         official = params.label_noise.protocol == "official"
         spoilt = before if official else np.concatenate([*train, *(selection or [])])
         train_labels = spoil(labels, spoilt, num_classes(labels), params.label_noise, rng("label noise"))
@@ -253,7 +253,7 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
 
 
 def _stratified(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """``count`` sorted positions, of every class its share."""
+    """``count`` sorted positions, stratified by class."""
     if count >= len(labels):
         raise BadInput("partition.public", count, f"fewer than {len(labels)}, the number of training samples")
     order = rng.permutation(len(labels))
@@ -261,10 +261,10 @@ def _stratified(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.
     return np.sort(by_label[spread(len(labels), count, rng)]) if count else np.empty(0, np.int64)
 
 
-def _apart(
+def _split(
     scheme: Scheme, samples: Samples, public: np.ndarray, clients: int, rng: np.random.Generator
 ) -> Split:
-    """The scheme's split of all samples that are not ``public``."""
+    """The scheme's split of all samples except ``public``."""
     if not len(public):
         return scheme.split(samples, clients, rng)
     rest = np.setdiff1d(np.arange(len(samples.labels)), public)
@@ -280,7 +280,7 @@ def _apart(
 def _test_pools(
     split: Split, samples: Samples, train: Indices, chosen: np.ndarray
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Test pools, and those of every client: the scheme's, or one per label, or one of all real targets."""
+    """Test pools, and those of every client: the scheme's, one per label, or one for real targets."""
     if split.pools is not None and split.own is not None:
         return split.pools, [split.own[k] for k in chosen]
     labels = samples.labels if split.train_labels is None else split.train_labels
@@ -300,26 +300,24 @@ def _validation_pools(held: Indices, own: Indices, labels: np.ndarray | None) ->
     if labels is not None:
         everybody = np.sort(np.concatenate(held))
         return [everybody[labels[everybody] == c] for c in range(num_classes(labels))], own
-    alike: dict[bytes, int] = {}
-    places = [alike.setdefault(np.sort(pools).tobytes(), len(alike)) for pools in own]
-    shared: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in alike]
+    known: dict[bytes, int] = {}
+    places = [known.setdefault(np.sort(pools).tobytes(), len(known)) for pools in own]
+    shared: list[list[np.ndarray]] = [[np.empty(0, np.int64)] for _ in known]
     for place, rows in zip(places, held):
         shared[place].append(rows)
     return [np.sort(np.concatenate(rows)) for rows in shared], [np.array([place]) for place in places]
 
 
 def _refuse_shared(train: Indices, params: PartitionParams) -> None:
-    """Where clients share samples, what one holds out another would train on."""
+    """Refuse to hold out shared samples: another client would train on them."""
     all_rows = np.concatenate(train)
     if len(all_rows) == len(np.unique(all_rows)):
         return
     for name in ("difficulty", "holdout", "selection", "validation"):
         if value := getattr(params, name):
-            nothing = "nothing" if name == "difficulty" else "0"
+            off = "null" if name == "difficulty" else "0"
             shown = value if name != "difficulty" else value.as_dict()
-            raise BadInput(
-                f"partition.{name}", shown, f"{nothing}, because clients share samples in this scheme"
-            )
+            raise BadInput(f"partition.{name}", shown, f"{off}, because clients share samples in this scheme")
 
 
 def _label_counts(train: Indices, labels: np.ndarray) -> np.ndarray | None:
@@ -333,7 +331,7 @@ def _label_counts(train: Indices, labels: np.ndarray) -> np.ndarray | None:
 
 
 def _skew(counts: np.ndarray | None) -> dict[str, float]:
-    """How the labels of clients differ from those of all samples, in two numbers."""
+    """Two measures of how the labels of clients differ from those of all samples."""
     if counts is None:
         return {}
     shares, overall = counts / counts.sum(1, keepdims=True), counts.sum(0) / counts.sum()

@@ -1,10 +1,10 @@
 """Label shards: samples sorted by label are cut into runs, and every client gets m runs.
 
-Order of sampling: positions are sorted by label (stable) and cut into shards of ``length`` samples,
-or else of floor(n / (m N)), which makes m N of them; an incomplete last one is dropped. ``order: random``
-permutes the shards and client j takes the m that follow each other from place m j; ``in_order`` gives
-shard j to client j mod N, so that few combinations of labels occur (five pairs with m = 2 and ten even
-labels). Other shards stay unused. Fewer shards per client are more skewed.
+Order of sampling: positions are sorted by label (stable) and cut into shards of ``length`` samples, by
+default floor(n / (m N)), which makes m N of them; an incomplete last one is dropped. ``order: random``
+permutes the shards and gives client j the m consecutive ones from place m j; ``in_order`` gives shard j to
+client j mod N, so that few combinations of labels occur (five pairs with m = 2 and ten labels of equal size).
+Other shards are unused. Fewer shards per client are more skewed.
 Source: McMahan et al., AISTATS 2017 (m = 2), as FedZoo-Bench's "niid-randomshard"; ``length`` 250 (125 on
 CIFAR-100) in Sub-FedAvg (Vahidian et al., 2021); ``in_order`` in the code of SuPerFed (KDD 2022).
 
@@ -25,10 +25,10 @@ from fedflow.settings import option
 @register("shards")
 class Shards(Scheme):
     shards_per_client: int = option(
-        2, "label shards of one client", symbol="m", ge=1, source="McMahan et al.: 2"
+        2, "label shards of a client", symbol="m", ge=1, source="McMahan et al.: 2"
     )
     length: int | None = option(
-        None, "samples of one shard; nothing = so many that all are dealt", ge=1, source="Sub-FedAvg: 250"
+        None, "samples of one shard; null = as many as deal all samples", ge=1, source="Sub-FedAvg: 250"
     )
     order: str = option("random", "how shards are dealt", choices=("random", "in_order"))
 

@@ -1,4 +1,4 @@
-"""How many samples every client gets, and whose turn it is: for schemes that fix sizes beforehand."""
+"""Sizes of clients, and the order in which they take turns: for schemes that fix sizes beforehand."""
 
 import numpy as np
 
@@ -9,17 +9,17 @@ from fedflow.settings import option
 
 
 class Sized(Scheme):
-    """Base of schemes that fix sizes beforehand: equal, lognormal, by a power law, or one by one."""
+    """Base of schemes that fix sizes beforehand: equal, lognormal, by a power law, or given."""
 
     sigma: float = option(
         0.0, "sd of the log of a client's size; 0 = equal sizes", ge=0, le=10, source="FedDyn: 0.3"
     )
     power: float = option(
-        0.0, "sizes in proportion to k^power, client k = 1..N; 0 = equal sizes", ge=-10, le=10,
+        0.0, "sizes proportional to k^power, client k = 1..N; 0 = equal sizes", ge=-10, le=10,
         source="Flower: linear 1, square 2; Zipf's law -1",
     )  # fmt: skip
     sizes: list[int] | None = option(
-        None, "size of each client; other samples stay unused; null = all are used", ge=1
+        None, "size of each client, other samples are unused; null = all are used", ge=1
     )
 
     def validate(self) -> None:
@@ -33,7 +33,7 @@ class Sized(Scheme):
         return super().count(samples) if self.sizes is None else len(self.sizes)
 
     def draw(self, total: int, clients: int, rng: np.random.Generator) -> np.ndarray:
-        """Sizes [N] that sum to ``total``, or to less where they are given."""
+        """Sizes [N] that sum to ``total``, or to less if they are given."""
         if self.sizes is None:
             return (
                 by_power(total, clients, self.power)
@@ -47,10 +47,10 @@ class Sized(Scheme):
 
 
 def draw_sizes(total: int, clients: int, sigma: float, rng: np.random.Generator) -> np.ndarray:
-    """Sizes [N] that sum to ``total``: equal (the first get one more), or lognormal where ``sigma`` > 0.
+    """Sizes [N] that sum to ``total``: equal (the first get one more), or lognormal if ``sigma`` > 0.
 
     Lognormal: sizes ~ exp(N(log(total / N), sigma^2)) are rescaled to ``total`` and floored, and the first
-    client takes the remainder. For a mean of 500 and sigma 0.3 sizes go from about 226 to 1,023, sd 152.
+    client takes the remainder. With mean 500 and sigma 0.3, sizes range from about 226 to 1,023, sd 152.
     Source: FedDyn (Acar et al., ICLR 2021), "unbalanced".
     """
     if sigma == 0:
@@ -62,7 +62,7 @@ def draw_sizes(total: int, clients: int, sigma: float, rng: np.random.Generator)
 
 
 def by_power(total: int, clients: int, power: float) -> np.ndarray:
-    """Sizes [N] in proportion to k^power, k = 1..N, that sum to ``total``; cut as labels are by `portions`.
+    """Sizes [N] proportional to k^power, k = 1..N, that sum to ``total``, cut by `portions`.
 
     >>> by_power(1000, 4, 1).tolist(), by_power(1000, 4, -1).tolist()
     ([100, 200, 300, 400], [480, 240, 160, 120])
@@ -72,7 +72,7 @@ def by_power(total: int, clients: int, power: float) -> np.ndarray:
 
 
 def turns(sizes: np.ndarray) -> np.ndarray:
-    """Whose turn it is, [sum of sizes]: every client's turns are evenly spaced from first to last.
+    """The client of every turn [sum of sizes]: the turns of each client are evenly spaced.
 
     >>> turns(np.array([2, 4])).tolist()
     [1, 0, 1, 1, 0, 1]

@@ -1,10 +1,10 @@
-"""Structured: groups of classes in order, and in a group few clients hold most of the samples.
+"""Structured: groups of consecutive classes, in which few clients hold most of the samples.
 
 Order of sampling: the K classes are cut into runs of ``labels_per_group``, in order, the last may be
-shorter; client k belongs to group k * groups // N, which is planted. For every group in turn its D samples
-are permuted and dealt to its M clients in chunks of floor(alpha + exp(beta i^delta)), i = 1..M, where beta
-makes the sum of these sizes before rounding D; what rounding leaves goes to the first. Every sample is
-used once. A client is tested on all test samples of its group's labels, though it may miss some of them.
+shorter; client k belongs to the planted group k * groups // N. For every group in turn, its D samples are
+permuted and dealt to its M clients in chunks of floor(alpha + exp(beta i^delta)), i = 1..M, where beta is
+such that these sizes before rounding sum to D; the first client takes the remainder. Every sample is used
+once. A client is tested on all test samples of the labels of its group, even those it does not hold.
 Source: FLT (Jamali-Rad et al., 2021), Algorithm 4, scenario 4 "Structured Non-IID FEMNIST": 47 classes of
 EMNIST, 2,400 or 600 clients; delta 2 and alpha floor(D / (2 M)) as in its code.
 
@@ -24,11 +24,11 @@ from fedflow.settings import option
 class Structured(Scheme):
     labels_per_group: int = option(5, "labels of a group; the last may have fewer", ge=1, source="FLT: 5")
     alpha: int | None = option(
-        None, "size that every chunk exceeds; left out, floor(D / (2 M)) of a group", symbol="alpha", ge=0
+        None, "size that every chunk exceeds; null = floor(D / (2 M)) of a group", symbol="alpha", ge=0
     )
     delta: float = option(2.0, "larger: fewer clients hold most samples", symbol="delta", gt=0)
     pad_label_bug: bool = option(
-        False, "test clients of a shorter last group on label 0 too, as the code of FLT does"
+        False, "also test clients of a shorter last group on label 0, as the code of FLT does"
     )
 
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:

@@ -1,15 +1,15 @@
-"""Super clusters: classes that look alike form super clusters, and every client holds labels of one only.
+"""Super clusters: similar classes form super clusters, and every client holds labels of only one of them.
 
 Order of sampling: the S super clusters of s_z classes are given, or discovered from the inputs by the
-principal angles between classes; for a ``control`` random classes take their places. Clients are numbered
-super cluster by super cluster (the planted groups), and divide its samples ``within`` it:
+principal angles between classes; a ``control`` replaces them by random classes. Clients are numbered super
+cluster by super cluster (the planted groups), and ``within`` divides its samples among them:
 "labels", SC-NIID(m): client j holds the class at place j mod s_z and m_z - 1 others as in label skew, all
 drawn again, at most 1,000 times, until every class has an owner; then each label is divided as there.
-"shards": as the scheme shards. "dirichlet", SC-Dir(alpha): as the scheme dirichlet, with balance.
-``allocation``: "damped" gives ceil(w_z N) clients, w_z proportional to 1 + s_z / K, and takes one from a
-random super cluster until they are N; "proportional" follows the samples. Classes in no list stay unused.
+"shards": as in the scheme shards. "dirichlet", SC-Dir(alpha): as in the scheme dirichlet, with balance.
+``allocation``: "damped" gives ceil(w_z N) clients, w_z proportional to 1 + s_z / K, and removes one from a
+random super cluster until N remain; "proportional" follows the samples. Classes in no list are unused.
 ``control``: "matched_random" draws disjoint sets of classes of the same sizes, which is fair; "repo" draws
-each by itself as the authors' code does, so that samples may be given twice, or to nobody. The plain
+each set independently as the authors' code does, so that samples may be given twice, or not at all. The plain
 controls C-NIID and C-Dir, as the text defines them, are the schemes label_skew and dirichlet.
 Source: Morafah et al., "Rethinking Data Heterogeneity in Federated Learning" (FL-SC-NIID), sections 5.2
 and 5.3, Table 5.7; the allocation and m_z are those of its code.
@@ -48,10 +48,13 @@ class SuperClusters(Scheme):
     )
     p: int = option(3, "left singular vectors of a class, to discover clusters", symbol="p", ge=1)
     threshold: float | None = option(
-        None, "degrees up to which classes merge; smaller: more clusters, more skewed", symbol="beta", ge=0
+        None,
+        "degrees up to which classes merge; smaller: more clusters, more skewed",
+        symbol="beta",
+        ge=0,
     )
     number: int | None = option(
-        None, "number of clusters; without it and threshold, by the largest gap", ge=1
+        None, "number of clusters; null, without a threshold = by the largest gap", ge=1
     )
     control: str = option(
         "none", "random classes in place of the super clusters", choices=("none", "matched_random", "repo")
@@ -64,7 +67,7 @@ class SuperClusters(Scheme):
         "labels", "division of a super cluster's samples", choices=("labels", "shards", "dirichlet")
     )
     labels_per_client: int | str = option(
-        "published", "labels of a client; published: 2, or a fifth of the super cluster's where that is more",
+        "published", "labels of a client; published = 2, or a fifth of the super cluster's if that is more",
         symbol="m",
     )  # fmt: skip
     fraction: float | None = option(
@@ -83,7 +86,7 @@ class SuperClusters(Scheme):
                 f"a list of lists of classes, discovered, or one of {', '.join(sorted(PUBLISHED))}",
             )
         if self.number is not None and self.threshold is not None:
-            raise BadInput("partition.number", self.number, "nothing, since a threshold is given")
+            raise BadInput("partition.number", self.number, "null, because a threshold is given")
         held = self.labels_per_client
         if held != "published" and not (isinstance(held, int) and held >= 1):
             raise BadInput("partition.labels_per_client", held, "a whole number >= 1 or published")
@@ -102,7 +105,7 @@ class SuperClusters(Scheme):
         return Split(train, groups=np.repeat(np.arange(len(clusters)), counts))
 
     def _clusters(self, samples: Samples, rng: np.random.Generator) -> Indices:
-        """The classes of every super cluster, or of what stands for it in a control run."""
+        """The classes of every super cluster, or of its replacement in a control run."""
         classes, found = num_classes(samples.labels), self.clusters
         if found == "discovered":
             found = self._discover(samples)
@@ -151,7 +154,7 @@ class SuperClusters(Scheme):
         return [rows[part] for part in inner.split(Samples(labels[rows]), len(ids), rng).train]
 
     def _owned(self, ids: np.ndarray, size: int, clients: int, rng: np.random.Generator) -> np.ndarray:
-        """Which of the classes of a super cluster its clients hold, bool [a_z, s_z]."""
+        """The classes of a super cluster that its clients hold, bool [a_z, s_z]."""
         held = self._held(size)
         owned = draw_cover(ids % size, size, held, rng)
         if owned is not None:
@@ -179,13 +182,13 @@ class SuperClusters(Scheme):
 
 
 def damped(sizes: list[int], clients: int) -> np.ndarray:
-    """Clients of super clusters of ``sizes`` classes, rounded up: together N or a few more."""
+    """Clients of super clusters of ``sizes`` classes, rounded up: in total N or a few more."""
     classes = sum(sizes)
     return -(-clients * (classes + np.array(sizes)) // (classes * (len(sizes) + 1)))
 
 
 def settle(counts: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
-    """``counts`` less one in random places, until they are ``clients``; none falls below one."""
+    """``counts`` reduced by one at random places until they sum to ``clients``; each is at least one."""
     counts = counts.copy()
     while counts.sum() > clients:
         counts[rng.choice(np.flatnonzero(counts > 1))] -= 1
@@ -193,7 +196,7 @@ def settle(counts: np.ndarray, clients: int, rng: np.random.Generator) -> np.nda
 
 
 def proportional(samples: list[int], clients: int) -> np.ndarray:
-    """Clients of super clusters that hold so many ``samples``, by largest remainders; at least one each."""
+    """Clients of super clusters, proportional to their ``samples``, by largest remainders; at least one."""
     exact = clients * np.array(samples) / sum(samples)
     counts = np.maximum(exact.astype(int), 1)
     while counts.sum() < clients:

@@ -1,4 +1,4 @@
-"""What the page draws: accuracy at a glance, curves, the spread over clients, and clusters over rounds."""
+"""Pictures of accuracy: an overview, curves by round, traffic or time, and the spread over clients."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -56,7 +56,7 @@ def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
 
 
 def heading(column: str, x: str) -> str:
-    """What a curve shows: "Local accuracy by round"."""
+    """The heading of a curve, such as "Local accuracy by round"."""
     return f"{column.replace('_', ' ').capitalize()} by {'simulated time' if x == 'time' else x}"
 
 
@@ -65,8 +65,7 @@ def curve(
 ) -> Markup:
     """Mean of ``column`` over seeds by ``x`` (one of `AXES`), with a band over all seeds, in its unit.
 
-    With ``top``, all from 0 to there is shown. A method that sends nothing is a dotted level line in the
-    picture by traffic.
+    With ``top``, the axis runs from 0 to it. By traffic, a method without any is a dotted horizontal line.
     """
     words = column.replace("_", " ")
     room = _room(methods) + 0.1
@@ -88,7 +87,7 @@ def curve(
             ends.append((last[x], last["mean"], label, style["color"]))
         if top is not None:
             axes.set_ylim(min([0.0, *floors]) - 0.03 * top, 1.03 * top)
-        elif floors:  # the steep start would squeeze the rest together
+        elif floors:  # the steep start would compress the rest
             axes.set_ylim(bottom=min(floors) - 0.04 * (axes.get_ylim()[1] - min(floors)))
         axes.set_xlabel(AXES[x])
         axes.margins(x=0.01)
@@ -117,7 +116,7 @@ def _over_seeds(runs: Sequence[Run], column: str) -> pd.DataFrame:
 
 
 def _name_ends(axes: Axes, ends: list[tuple[float, float, str, str]]) -> None:
-    """Names in the right margin, pushed apart as little as possible, each led to the end of its line."""
+    """Names in the right margin, moved as little as possible, each connected to the end of its line."""
     if not ends:
         return
     ends = sorted(ends, key=lambda end: end[1])
@@ -183,7 +182,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _room(methods: Methods) -> float:
-    """Inches for the longest name of a variant, with some air."""
+    """Inches for the longest name of a variant, with a margin."""
     return 0.16 + 0.066 * min(30, max(len(runs[0].label) for runs in methods.values()))
 
 

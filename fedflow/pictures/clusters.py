@@ -1,7 +1,7 @@
-"""The pictures of a clustered run: who was in which cluster when, how far apart clients are, an embedding.
+"""The pictures of a clustered run: clusters by round, dissimilarities of clients, and an embedding.
 
-In all of them a colour is a found cluster: that at the end, but for the rounds before. Planted groups stand
-beside it where there are some, as stripes or as shapes.
+In all of them a colour is a found cluster: the last one, except in the picture by round. Planted groups, if
+there are any, are stripes or shapes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,21 +28,20 @@ from fedflow.pictures.drawing import CARD, INK, LINE, MUTED, Drawing, drawing
 # Tol's light palette, safe for colour-blind readers; other colours than those of the methods.
 FILLS = ("#77aadd", "#ee8866", "#44bb99", "#eedd88", "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00")
 SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p")
-WIDTH = 3.7  # inches: three beside one another can be read
+WIDTH = 3.7  # inches: three side by side are legible
 SCALE = "YlGnBu_r"  # close is dark
-ROWS = 2000  # of the picture of clients by round: of more clients every so many are drawn
-NAMED = 24  # clients up to which every one is named
-FEW = 12  # groups and clusters up to which they are, and clients in the embedding
+ROWS = 2000  # of the picture by round; of more clients, evenly spaced ones are drawn
+NAMED = 24  # clients up to which all are named
+FEW = 12  # groups and clusters up to which all are named, and clients in the embedding
 COLUMNS = 4  # of the legend of groups
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """Who was in which cluster: ``history`` by round in which it changed [N], -1 = none yet.
+    """The clusters of clients: ``history`` [N] by round in which they changed, -1 = none yet.
 
-    ``groups`` [N] are planted; ``compared`` is what the server grouped clients by, where it compares them.
-    Where numbers of clusters do not last, each takes that of the cluster with most of its clients in the
-    round that follows.
+    ``groups`` [N] are planted; ``compared`` is the dissimilarity that the server groups clients by, if any.
+    If cluster ids are not stable, each gets the id of the cluster with most of its clients in the next round.
     """
 
     history: Mapping[int, Sequence[int]]
@@ -53,7 +52,7 @@ class Grouping:
 
     @cached_property
     def steps(self) -> dict[int, np.ndarray]:
-        """`history` in order, with numbers that last."""
+        """`history` in order, with stable ids."""
         steps = {step: np.array(self.history[step]) for step in sorted(self.history)}
         for earlier, later in [] if self.stable_cluster_ids else reversed(list(pairwise(steps))):
             steps[earlier] = renamed(steps[earlier], steps[later])
@@ -66,29 +65,29 @@ class Grouping:
 
     @cached_property
     def planted(self) -> np.ndarray:
-        """The planted group of every client [N], all 0 where none is."""
+        """The planted group of every client [N]; all 0 without groups."""
         return np.zeros(len(self.found), dtype=int) if self.groups is None else np.array(self.groups)
 
     @cached_property
     def order(self) -> np.ndarray:
-        """Clients by planted group, within one by cluster; not those whose cluster was never asked for."""
+        """Clients that have a cluster, by planted group, then by cluster."""
         everyone = np.lexsort((np.arange(len(self.found)), self.found, self.planted))
         return everyone[self.found[everyone] >= 0]
 
     @cached_property
     def palette(self) -> dict[int, str]:
-        """The colour of every cluster, dealt in `order`."""
+        """The colour of every cluster, assigned in `order`."""
         past = [cluster for step in reversed(self.steps.values()) for cluster in np.unique(step).tolist()]
         return dealt([*self.found[self.order].tolist(), *past])
 
     @cached_property
     def stripes(self) -> dict[int, str]:
-        """The colour of every planted group: that of its cluster where clusters are groups."""
+        """The colour of every planted group: that of its cluster if clusters are groups."""
         return dealt([*self.planted[self.order].tolist(), *self.planted.tolist()])
 
 
 def pictures_of(grouping: Grouping) -> list[tuple[str, str, Callable[[Grouping, str], Drawing]]]:
-    """Name, heading and drawing of every picture there is: two need what the server compared clients by."""
+    """Name, heading and drawing of every picture: two need the dissimilarity of the server."""
     found: list[tuple[str, str, Callable[[Grouping, str], Drawing]]] = [
         ("assignment", "assignment by round", timeline)
     ]
@@ -101,15 +100,15 @@ def pictures_of(grouping: Grouping) -> list[tuple[str, str, Callable[[Grouping, 
 
 
 def draw_clusters(folder: Path, grouping: Grouping) -> None:
-    """Write ``assignment.png``; where the server compares clients, ``proximity.png``, ``embedding.png``."""
+    """Write ``assignment.png``; also ``proximity.png``, ``embedding.png`` if the server compares clients."""
     for name, _, draw in pictures_of(grouping):
         draw(grouping, name).png(folder / f"{name}.png")
 
 
 def renamed(clusters: np.ndarray, later: np.ndarray) -> np.ndarray:
-    """``clusters`` [N] with the numbers of those in ``later`` [N] that they share most clients with.
+    """``clusters`` [N] with the ids of the clusters of ``later`` [N] that share most of their clients.
 
-    No two get the same, what is left over gets new ones, and -1 stays.
+    Ids remain distinct; clusters without a match get new ids; -1 is unchanged.
     """
     names, at = np.unique(clusters, return_inverse=True)
     others = np.unique(later)
@@ -122,7 +121,7 @@ def renamed(clusters: np.ndarray, later: np.ndarray) -> np.ndarray:
 
 
 def dealt(labels: Sequence[int]) -> dict[int, str]:
-    """A colour for every label as they appear, none for -1; from the ninth on they repeat, darker."""
+    """A colour for every label in order of appearance, none for -1; from the ninth on, darker repeats."""
     colours = {-1: "none"}
     for place, label in enumerate(dict.fromkeys(label for label in labels if label >= 0)):
         shade = 0.72 ** (place // len(FILLS)) * np.array(to_rgb(FILLS[place % len(FILLS)]))
@@ -176,7 +175,7 @@ def timeline(grouping: Grouping, name: str) -> Drawing:
 def scaled(dissimilarity: np.ndarray) -> np.ndarray:
     """Points [N, 2] of classical multidimensional scaling, the same signs on every machine.
 
-    That of scikit-learn (1.9) gives nan where fewer than two eigenvalues are positive.
+    That of scikit-learn (1.9) is nan if fewer than two eigenvalues are positive.
     """
     squares = dissimilarity**2
     inner = (squares.mean(0) + squares.mean(1)[:, None] - squares.mean() - squares) / 2
@@ -186,9 +185,9 @@ def scaled(dissimilarity: np.ndarray) -> np.ndarray:
 
 
 def proximity(grouping: Grouping, name: str) -> Drawing:
-    """The matrix of dissimilarities in the order of its dendrogram, which stands to the left of it.
+    """The matrix of dissimilarities in the order of its dendrogram, which is to its left.
 
-    Stripes between them are planted groups and found clusters; the dashed line is where the tree was cut.
+    Stripes between them are planted groups and found clusters; the dashed line is the cut of the tree.
     """
     compared = _compared(grouping)
     clients, tree = np.array(compared.clients), merge(compared.matrix, compared.linkage)
@@ -225,9 +224,9 @@ def proximity(grouping: Grouping, name: str) -> Drawing:
 
 
 def _branches(axes: Axes, tree: np.ndarray, leaves: np.ndarray, grouping: Grouping) -> None:
-    """The dendrogram, its root to the left; branches within one cluster have its colour.
+    """The dendrogram, its root to the left; branches within a cluster have its colour, others are grey.
 
-    Clients whose cluster was never asked for are drawn as between clusters.
+    So are those of clients that never had a cluster.
     """
     compared, n = _compared(grouping), len(leaves)
     clusters = [{int(z)} for z in grouping.found[np.array(compared.clients)]]  # below each node
@@ -254,9 +253,9 @@ def _branches(axes: Axes, tree: np.ndarray, leaves: np.ndarray, grouping: Groupi
 
 
 def embedding(grouping: Grouping, name: str) -> Drawing:
-    """Clients as points of the plane, about as far apart as they are dissimilar: classical scaling.
+    """Clients as points of the plane, at about their dissimilarities: classical scaling.
 
-    A colour is a cluster (grey where it was never asked for), a shape a planted group.
+    A colour is a cluster (grey: never had one), a shape a planted group.
     """
     compared = _compared(grouping)
     clients, n = np.array(compared.clients), len(compared.clients)
@@ -286,7 +285,7 @@ def embedding(grouping: Grouping, name: str) -> Drawing:
 
 
 def _legend(axes: Axes, marks: Mapping[str, Line2D], **where: Any) -> None:
-    """What colours or shapes mean, in small; only where there are few."""
+    """A small legend of colours or shapes; only if there are few."""
     if len(marks) <= FEW:
         axes.legend(
             list(marks.values()), list(marks), **where, frameon=False, fontsize=8, labelcolor=MUTED,
@@ -308,7 +307,7 @@ def _stripe(axes: Axes, labels: np.ndarray, colours: Mapping[int, str]) -> None:
 
 
 def _bare(axes: Axes) -> None:
-    """Neither grid nor ticks nor frame."""
+    """Without grid, ticks and frame."""
     axes.grid(False)
     axes.spines[:].set_visible(False)
     axes.set(xticks=[], yticks=[])

@@ -1,4 +1,4 @@
-"""One picture that sets several partitions side by side: every measure, and the pairs behind some of them."""
+"""One picture of several partitions side by side: all measures, and the pairs of clients behind some."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,14 +76,14 @@ def _matrices(
     part: SubFigure, comparisons: Sequence[Comparison], orders: list[np.ndarray], name: str
 ) -> None:
     panels: Sequence[Axes] = part.subplots(1, max(len(comparisons), 3), squeeze=False)[0]
-    apart = [c.matrices[name][~np.eye(len(c.clients), dtype=bool)] for c in comparisons]
-    low, high = min(map(np.min, apart)), max(map(np.max, apart))
+    pairs = [c.matrices[name][~np.eye(len(c.clients), dtype=bool)] for c in comparisons]
+    low, high = min(map(np.min, pairs)), max(map(np.max, pairs))
     for axes in panels[len(comparisons) :]:
         axes.set_visible(False)
     for axes, comparison, order in zip(panels, comparisons, orders):
         matrix = comparison.matrices[name][np.ix_(order, order)].copy()
         np.fill_diagonal(matrix, np.nan)
-        colours = "cividis_r" if MEASURES[name].alike else "cividis"
+        colours = "cividis_r" if MEASURES[name].similarity else "cividis"
         image = axes.imshow(matrix, vmin=low, vmax=high, cmap=colours, interpolation="nearest")
         if comparison.groups is not None:
             for edge in np.flatnonzero(np.diff(comparison.groups[order])) + 0.5:
@@ -101,7 +101,7 @@ def _matrices(
 def _order(comparison: Comparison, name: str) -> np.ndarray:
     """The clients by planted group, within a group by the dendrogram of one measure."""
     matrix = comparison.matrices[name]
-    distance = matrix.max() - matrix if MEASURES[name].alike else matrix.copy()
+    distance = matrix.max() - matrix if MEASURES[name].similarity else matrix.copy()
     np.fill_diagonal(distance, 0)
     leaves = leaves_list(merge(distance, "upgma"))
     groups = np.zeros(len(leaves)) if comparison.groups is None else comparison.groups[leaves]

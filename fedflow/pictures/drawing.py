@@ -1,7 +1,7 @@
 """Matplotlib figures as inline SVG that takes colours and font from the page, so it follows light and dark.
 
-Colours are drawn as fixed hex values and then exchanged for CSS variables. From the eighth method on,
-colours repeat with dashes; every line also carries its name. Equal inputs give equal bytes.
+Colours are drawn as fixed hex values and then replaced by CSS variables. From the eighth method on,
+colours repeat with dashes; every line also has its name. Equal inputs give equal bytes.
 """
 
 import io
@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from fedflow.errors import FedflowError
 
-# Okabe and Ito's colours, darkened where they would be too pale for a line on white; no yellow.
+# Okabe and Ito's colours, without yellow; those too pale for a line on white are darkened.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#b5478c", "#b97f00", "#3b9bd6", "#6b6b6b")
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
 INK, MUTED, LINE, CARD = "#1a1a1a", "#757575", "#e2e2e2", "#fefefe"
@@ -46,7 +46,7 @@ def look(place: int) -> dict[str, Any]:
 
 
 class Drawing:
-    """One figure: as ``svg`` for the page, or as a picture on white."""
+    """One figure: as ``svg`` for the page, or as a PNG on white."""
 
     def __init__(self, figure: Figure, axes: Axes, name: str, described: str) -> None:
         self.figure, self.axes, self.name, self.described = figure, axes, name, described
@@ -60,9 +60,9 @@ class Drawing:
     def svg(self) -> Markup:
         """Inline SVG in the colours of the page."""
         buffer = io.StringIO()
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         with mpl.rc_context(rc=STYLE | {"svg.hashsalt": self.name}):
-            FigureCanvasSVG(self.figure).print_svg(buffer, metadata=nothing)
+            FigureCanvasSVG(self.figure).print_svg(buffer, metadata=no_metadata)
         return _inline(buffer.getvalue(), self.name, self.described)
 
     def png(self, path: Path) -> None:
@@ -75,9 +75,9 @@ class Drawing:
 def drawing(
     name: str, described: str, height: float, box: tuple[float, float, float, float], width: float = WIDTH
 ) -> Iterator[Drawing]:
-    """A figure in inches whose axes leave ``box`` inches free: left, bottom, right, top.
+    """A figure in inches with margins ``box`` around its axes: left, bottom, right, top.
 
-    ``name`` must be unique on the page (ids are made from it); ``described`` is read out by screen readers.
+    ``name`` must be unique on the page (ids are made from it); ``described`` is its text for screen readers.
     """
     left, bottom, right, top = box
     with mpl.rc_context(rc=STYLE):

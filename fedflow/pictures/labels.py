@@ -1,4 +1,4 @@
-"""The picture of a partition: how many samples of each label every client holds. Also of every scheme."""
+"""The picture of a partition: the samples of each label at every client; also for all schemes."""
 
 from pathlib import Path
 from textwrap import fill
@@ -14,7 +14,7 @@ from fedflow.partition import Partition, PartitionParams, make_partition
 from fedflow.partition.catalogue import pictures, toy_samples
 from fedflow.pictures.drawing import save_png
 
-# Tol's muted palette, safe for colour-blind readers, with a darker grey; more labels get a scale.
+# Tol's muted palette, safe for colour-blind readers, with a darker grey; for more labels, a colour scale.
 COLOURS = (
     "#332288", "#ddcc77", "#cc6677", "#88ccee", "#117733",
     "#bbbbbb", "#882255", "#44aa99", "#999933", "#aa4499",

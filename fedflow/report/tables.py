@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedflow.metrics.table import METRICS, YARDSTICKS, Metric, yardstick_first
+from fedflow.metrics.table import METRICS, YARDSTICKS, Metric, diagnostics, yardstick_first
 from fedflow.report.collect import ENTRIES, Run
 
 TABLES = ("accuracy", "fairness", "traffic", "clusters")
@@ -117,8 +117,7 @@ def run_table(runs: Sequence[Run]) -> pd.DataFrame:
     """A row per run with every entry of its ``metrics.json``, diagnostics last."""
     present = {name for run in runs for name in run.metrics}
     listed = [name for name in METRICS if name in present and name not in ENTRIES]
-    own = sorted({name for run in runs for name in run.diagnostics if name in run.metrics})
-    names = [*ENTRIES, *listed, *own]
+    names = [*ENTRIES, *listed, *diagnostics(present)]
     return pd.DataFrame([{name: run.metrics.get(name) for name in names} for run in runs], dtype=object)
 
 

@@ -26,8 +26,6 @@ from fedflow.simulation.messages import Messages, pack
 from fedflow.simulation.state import State
 from fedflow.simulation.timing import Timing
 
-ENGINE = "fedflow.simulation.loop"  # with all that it imports
-
 
 class RunSettings(Settings):
     """How long a run is, who takes part, and what is measured."""
@@ -100,7 +98,9 @@ class Run:
             "partition": self.federation.partition.hash,
             "public": None if self.federation.public is None else self.federation.public.digest,
             "model": self.federation.model.architecture,
-            "code": code_digest(ENGINE, type(self.job.method).__module__, *self.federation.model.modules),
+            "code": code_digest(
+                type(self).__module__, type(self.job.method).__module__, *self.federation.model.modules
+            ),
             "torch": torch.__version__,
             "compiled": bool(self.job.compiled),  # other machine code, other last bits
         }

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedflow.metrics.distribution import summarise
+from fedflow.metrics.table import completed
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.job import ClientResult
 from fedflow.simulation.run import Run
@@ -56,7 +57,6 @@ def final_metrics(run: Run, scoring: Scoring, scores: Scores, newcomers: Scores 
         "clusters": len(np.unique(scores.cluster)),
         **scoring.agreement(scores),
         "failed_clients": sum(len(r.failed) for r in history),
-        **{name: value for name, value in last.items() if "/" in name},
     }
     if newcomers is not None:
         metrics["newcomers"] = len(newcomers.clients)
@@ -64,4 +64,4 @@ def final_metrics(run: Run, scoring: Scoring, scores: Scores, newcomers: Scores 
         metrics["newcomer_tuned_accuracy"] = mean_or_none(newcomers.tuned_accuracy)
     if len(scores.clients) < run.clients:
         metrics["evaluated_clients"] = len(scores.clients)
-    return metrics
+    return completed(metrics, last)

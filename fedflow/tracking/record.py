@@ -39,11 +39,6 @@ FLUSH_ROUNDS, FLUSH_SECONDS = 10, 5.0  # metrics are sent when so many rounds or
 SYSTEM_INTERVAL = 10.0  # seconds between system metrics
 BATCH = 100  # parameters or tags in one request
 PARAM_LENGTH, TAG_LENGTH, DIGEST_LENGTH = 6000, 5000, 36  # MLflow's limits
-METRICS = (
-    "train_loss", "local_accuracy", "local_std", "local_worst10", "global_accuracy",
-    "clusters", "ari", "nmi", "clustering_error", "bytes_down", "bytes_up", "clock", "idle", "delay",
-    "seconds",
-)  # fmt: skip
 ALWAYS = "bytes_down"  # a metric of every round: tells which rounds MLflow has
 
 
@@ -404,9 +399,8 @@ def _git(root: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _metrics(report: "RoundReport") -> dict[str, Any]:
-    values = {name: report.values.get(name) for name in METRICS} | {"failed": len(report.failed)}
-    return {name: value for name, value in values.items() if value is not None}
+def _metrics(report: "RoundReport") -> dict[str, float]:
+    return report.values | {"seconds": report.seconds, "failed": len(report.failed)}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -115,7 +115,7 @@ THERE = "age, rooms, fixed, kind, price, town, old, part"
         ({"user": 1}, {"user": "town", "columns": ["user"]}, r"data.columns: 'user'"),
         ({}, {"split": "town"}, r"data.split: 'town' .* a column of train and test, not T0"),
         ({"part": "test"}, {"split": "part"}, r"houses.csv: all 50 rows are for testing"),
-        ({}, {"target": "price"}, r"data.target: 'price' .*; real ones are task: regression"),
+        ({}, {"target": "price"}, r"data.target: 'price' .*; real ones need task: regression"),
         ({}, {"task": "regression"}, r"data.target: 'kind' .* a numeric column"),
         ({"rooms": [np.nan, 1] * 25}, {}, r"column 'rooms' has 25 missing or infinite values, .* row 1$"),
         ({"age": [1, np.inf] * 25}, {}, r"column 'age' has 25 missing or infinite values, .* row 2$"),

@@ -1,17 +1,14 @@
 """Super clusters of classes: planted ones, and those of the real images."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 from test_hierarchy import CIFAR10
 
-from fedflow.data import source
+from fedflow.data import data_root, source
 from fedflow.errors import BadInput
 from fedflow.heterogeneity import class_proximity, class_super_clusters
 
-ROOT = Path(os.environ.get("FEDFLOW_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
+ROOT = data_root()
 
 
 @pytest.fixture
@@ -38,7 +35,7 @@ def test_smaller_thresholds_give_more_super_clusters(planted):
 def test_bad_input_is_named(planted):
     x, y = planted
     with pytest.raises(
-        BadInput, match="number: 2 is not accepted; expected nothing, since a threshold is given"
+        BadInput, match="number: 2 is not accepted; expected null, because a threshold is given"
     ):
         class_super_clusters(x, y, threshold=10, number=2)
     with pytest.raises(BadInput, match="y: 'no sample of class 3' is not accepted"):

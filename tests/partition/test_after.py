@@ -103,7 +103,7 @@ def test_real_targets_are_one_class():
 
 def test_difficulty_is_refused_where_a_label_means_another_class_at_every_client():
     entry = {"scheme": "acid", "classes_per_client": 3, "difficulty": {}}
-    with pytest.raises(BadInput, match=r"^partition.difficulty: .* nothing, because this scheme renames"):
+    with pytest.raises(BadInput, match=r"^partition.difficulty: .* null, because this scheme renames"):
         make(HARD, anonymous=True, **entry)
     made = make(HARD, **entry)
     for k in range(100):
@@ -152,7 +152,7 @@ def held_by(plain, tuned, k: int) -> set[int]:
 
 
 @pytest.mark.parametrize("late", [0, 0.2])
-def test_the_validation_pools_are_those_of_the_test_set_made_of_what_participants_hold_out(late):
+def test_the_validation_pools_are_those_of_the_test_set_made_of_what_training_clients_hold_out(late):
     """So a try is judged by what the table reports: all samples of the labels that a client has."""
     entry = {"scheme": "dirichlet", "alpha": 0.5, "newcomers": late}
     plain, tuned = make(**entry), make(validation=0.25, **entry)
@@ -244,7 +244,7 @@ SHARING = {
 
 @pytest.mark.parametrize("after", ["difficulty", "holdout", "selection", "validation"])
 @pytest.mark.parametrize("scheme", SHARING)
-def test_where_clients_share_samples_nothing_is_held_out_or_dealt_anew(scheme, after):
+def test_where_clients_share_samples_nothing_is_held_out_or_dealt_again(scheme, after):
     labels = np.arange(5000) % 10
     samples = Samples(labels, labels[:500], losses=lambda difficulty: LOSSES[:5000])
     made = make(samples, scheme=scheme, **SHARING[scheme])

@@ -5,9 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from test_classes import ROOT
 
-from fedflow.data import Dataset, DatasetParams, prepare
+from fedflow.data import Dataset, DatasetParams, data_root, prepare
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.distances import linear_cka
 from fedflow.heterogeneity.measures import MEASURES, Views
@@ -15,6 +14,7 @@ from fedflow.partition import Partition, PartitionParams, make_partition
 from fedflow.partition.base import Samples
 from fedflow.partition.compare import compare, table
 
+ROOT = data_root()
 INPUTS = [name for name in MEASURES if not MEASURES[name].labels]
 ORDERED = ("feature_emd", "angle_min", "angle_entry", "angle_sum", "cka")  # Table 5.3
 
@@ -49,7 +49,7 @@ def test_clients_of_equal_data_are_at_zero_and_others_are_not(made):
     comparison = compare(made[1], made[0])
     assert list(comparison.matrices) == list(MEASURES)
     for name, matrix in comparison.matrices.items():
-        alike = MEASURES[name].alike
+        alike = MEASURES[name].similarity
         assert matrix.shape == (4, 4) and matrix == pytest.approx(matrix.T)
         assert matrix[:3, :3] == pytest.approx(np.full((3, 3), float(alike)), abs=1e-4)
         assert (matrix[3, :3] < 0.9).all() if alike else (matrix[3, :3] > 0.05).all()
@@ -120,7 +120,7 @@ def test_every_measure_ranks_real_digits_by_alpha(digits):
     assert rows.index.tolist() == ["100", "0.5", "0.1"]
     for name in MEASURES:
         steps = np.diff(rows[name])
-        assert (steps < 0).all() if MEASURES[name].alike else (steps > 0).all(), name
+        assert (steps < 0).all() if MEASURES[name].similarity else (steps > 0).all(), name
     assert (np.diff(rows["skew"]) > 0).all() and (np.diff(rows["labels_per_client"]) < 0).all()
 
 
@@ -185,6 +185,6 @@ def test_super_clusters_of_cifar10_are_further_apart_than_random_ones_as_publish
         )
     )  # fmt: skip
     for name in ORDERED:
-        sign = -1 if MEASURES[name].alike else 1
+        sign = -1 if MEASURES[name].similarity else 1
         assert sign * iid[name] < sign * control[name] < sign * clustered[name], name
     assert clustered["label_tv"] == pytest.approx(control["label_tv"], abs=0.04)

@@ -92,8 +92,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
         ([[1, 2, -3]], {}, r"partition.shares: .* numbers >= 0"),
         ([[1, 0, 0], [0, 0, 0]], {}, r"partition.shares: .* not all 0 \(of any client\)"),
         ([], {}, r"partition.shares: \[\] .* rows of 3 numbers"),
-        ([[1, 0, 0]], {"sizes": [101]}, r"partition.sizes: \[101\] .* label 0 has 100 samples, .* want 101"),
-        ([[1, 0, 0]], {"by": "label", "power": 1}, r"partition.power: 1.0 .* by: label decides sizes"),
+        ([[1, 0, 0]], {"sizes": [101]}, r"partition.sizes: \[101\] .* label 0 has 100 samples, .* need 101"),
+        ([[1, 0, 0]], {"by": "label", "power": 1}, r"partition.power: 1.0 .* by: label defines sizes"),
         ([[1, 0, 0]], {"by": "class"}, r"partition.by: 'class' .* one of client, label"),
     ],
 )

@@ -92,7 +92,7 @@ def test_runs_start_anywhere():
     ("options", "clients", "message"),
     [
         ({}, 5, r"partition.clients: 5 .* at most 4, the values of 'user' with enough samples"),
-        ({"min_samples": 9}, 1, r"partition.min_samples: 9 .* less: no value of 'user' has so many"),
+        ({"min_samples": 9}, 1, r"partition.min_samples: 9 .* less: no value of 'user' has that many"),
         ({"column": "writer"}, 1, r"partition.column: 'writer' .* a column of the data set: day, town, user"),
         ({"groups": "city"}, 4, r"partition.groups: 'city' .* a column of the data set: day"),
         ({"groups": "day"}, 4, r"partition.groups: 'day' .* a column with one value per user"),

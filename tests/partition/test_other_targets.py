@@ -46,5 +46,5 @@ def test_a_scheme_by_label_refuses_real_targets_in_one_line() -> None:
 
 
 def test_label_noise_refuses_sequences() -> None:
-    with pytest.raises(FedflowError, match=r"partition.label_noise: .* expected nothing, without classes"):
+    with pytest.raises(FedflowError, match=r"partition.label_noise: .* expected null, without classes"):
         make(SEQUENCES, "natural", label_noise={"ratio": 0.1})

@@ -321,7 +321,7 @@ def test_what_cannot_be_made_is_said_in_one_line(options, clients, message):
             r"clusters: 'cifar11' .* a list of lists of classes, discovered, or one of cif",
         ),
         ({"clusters": [0, 1]}, r"partition.clusters: .*text or a list, each item a list"),
-        ({"number": 2, "threshold": 9}, r"partition.number: 2 .* nothing, since a threshold is given"),
+        ({"number": 2, "threshold": 9}, r"partition.number: 2 .* null, because a threshold is given"),
         ({"labels_per_client": 0}, r"partition.labels_per_client: 0 .* a whole number >= 1 or published"),
         ({"labels_per_client": "two"}, r"labels_per_client: 'two' .* a whole number >= 1 or published"),
         ({"within": "label"}, r"partition.within: 'label' .*did you mean 'labels'"),

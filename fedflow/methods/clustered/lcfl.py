@@ -79,7 +79,7 @@ class LCFL(Onboarding, Assigned):
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
         if phase < self.warmup:
-            return self.local(client)
+            return super().local(client)
         return client.update(losses=torch.stack([client.full_loss(w) for w in client.received["models"]]))
 
     def onboarding_aggregate(self, now: Round, phase: int, server: State, cohort: Cohort) -> State:

@@ -1,1 +1,1 @@
-"""What any partition can be followed by, whatever its scheme."""
+"""Steps that can follow any partition scheme."""

@@ -1,9 +1,9 @@
-"""Difficulty: clients keep their counts of each class, but easy samples go to the first, hard to the last.
+"""Difficulty: clients keep their class counts, but the first get easy samples and the last hard ones.
 
-The samples of each class are sorted by an expert's loss; client i is given, behind those of the clients
-before it, floor(order N_ic) in that order, and the rest of its N_ic at random out of what is left.
+The samples of each class are sorted by an expert's loss. Client i gets floor(order N_ic) of them in that
+order, after those of the clients before it, and the rest of its N_ic at random from the remaining ones.
 ``order`` 0 leaves difficulty random ("low consistency"), 1 sorts it fully ("high consistency").
-Source: Curriculum-FL, Algorithm 2, with its slips mended (counts go to N_ic, not P_i; order 0 is meant).
+Source: Curriculum-FL, Algorithm 2, with its slips corrected (counts are N_ic, not P_i; order 0 is meant).
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ class Difficulty(Settings):
         1.0, "share of a client's samples that are dealt by difficulty", symbol="f_ord", ge=0, le=1
     )
     losses: str | None = option(
-        None, "an .npy file with a loss per training sample; else an expert is trained"
+        None, "an .npy file with a loss per training sample; null = an expert is trained"
     )
     expert: str = option("lenet5", "network of the expert, trained on all training samples")
     epochs: int = option(10, "epochs of the expert's training", ge=1)
@@ -36,9 +36,9 @@ class Difficulty(Settings):
 def by_difficulty(
     parts: Indices, labels: np.ndarray, losses: np.ndarray, order: float, rng: np.random.Generator
 ) -> Indices:
-    """``parts``, which are disjoint, dealt anew: the same counts N_ic of each class, other samples.
+    """Disjoint ``parts`` dealt again: the same counts N_ic of each class, other samples.
 
-    ``labels`` [n] and ``losses`` [n] are of all samples; real targets count as one class.
+    ``labels`` [n] and ``losses`` [n] are those of all samples; real targets count as one class.
     """
     owner, dealt = np.full(len(labels), -1), np.full(len(labels), -1)
     for k, rows in enumerate(parts):
@@ -49,7 +49,7 @@ def by_difficulty(
         ranked = mine[np.argsort(losses[mine], kind="stable")]
         counts = np.bincount(owner[mine], minlength=len(parts))  # N_ic
         sorted_in = np.floor(order * counts + 1e-9)  # 0.29 * 100 is a little less than 29
-        client = np.repeat(np.arange(len(parts)), counts)  # whose turn it is, from easy to hard
+        client = np.repeat(np.arange(len(parts)), counts)  # the client of every turn, from easy to hard
         turn = np.arange(len(mine)) - np.repeat(np.cumsum(counts) - counts, counts)
         by_order = turn < sorted_in[client]
         dealt[ranked[by_order]] = client[by_order]

@@ -1,8 +1,8 @@
-"""Hold-out: every client is tested on a share of its own samples, which it does not train on.
+"""Hold-out: every client is tested on a share of its samples, which it does not train on.
 
-Order of sampling: client k's n_k samples are permuted and, if ``stratified``, sorted by label; at evenly
-spaced places from a random first one on, round(share n_k) of them are held out, but at least one and not
-all. So every label gives its share, up to one sample.
+Order of sampling: client k's n_k samples are permuted and, if ``stratified``, sorted by label; round(share
+n_k) of them, at least one and not all, are held out, at evenly spaced places from a random first one. So
+every label contributes its share, up to one sample.
 Source: AAggFF (80 % / 20 %, stratified where possible), SuPerFed (at random).
 """
 
@@ -22,7 +22,7 @@ def hold_out(
 ) -> tuple[Indices, Indices]:
     """Training and test positions of every client, sorted; together they are ``parts``.
 
-    Raises `BadInput` of ``field`` where a client has one sample only.
+    Raises `BadInput` of ``field`` if a client has only one sample.
     """
     train, test = [], []
     for k, rows in enumerate(parts):

@@ -1,9 +1,9 @@
 """Label noise: some training labels are replaced, by a transition matrix over the classes.
 
 ``pair``: label i becomes i + 1 (mod K) with probability ratio. ``symmetric``: it becomes any other
-label, each with probability ratio / (K - 1). Labels that clients are tested on stay clean.
-``protocol: official`` is what the authors' code of SuPerFed does: the two matrices are swapped, and
-labels are spoilt before clients hold out their test samples, so that those are wrong too.
+label, each with probability ratio / (K - 1). Test labels stay clean.
+``protocol: official`` repeats the authors' code of SuPerFed: the two matrices are swapped, and labels are
+corrupted before clients hold out their test samples, so that these have wrong labels too.
 Source: SuPerFed (Hahn et al., KDD 2022), section 4.3, equations 2.7 and 2.8.
 
 >>> transition("pair", 0.1, 4)[3].tolist()
@@ -19,12 +19,14 @@ KINDS = ("pair", "symmetric")
 
 class LabelNoise(Settings):
     section = "partition.label_noise"
-    kind: str = option("symmetric", "which wrong labels", choices=KINDS)
+    kind: str = option("symmetric", "which labels replace the right ones", choices=KINDS)
     ratio: float = option(
         0.2, "share of wrong labels", symbol="rho", ge=0, le=1, source="pair 0.1, 0.4; symmetric 0.2, 0.6"
     )
     protocol: str = option(
-        "clean", "clean test labels, or as the authors' code", choices=("clean", "official")
+        "clean",
+        "clean = clean test labels; official = as the authors' code",
+        choices=("clean", "official"),
     )
 
 
@@ -39,7 +41,7 @@ def transition(kind: str, ratio: float, classes: int) -> np.ndarray:
 def spoil(
     labels: np.ndarray, rows: np.ndarray, classes: int, noise: LabelNoise, rng: np.random.Generator
 ) -> np.ndarray:
-    """``labels`` [n] with those at ``rows`` [m] drawn anew by the transition matrix."""
+    """``labels`` [n] with those at ``rows`` [m] replaced by draws from the transition matrix."""
     official = noise.protocol == "official"
     kind = KINDS[1 - KINDS.index(noise.kind)] if official else noise.kind
     cumulative = transition(kind, noise.ratio, classes).cumsum(1)

@@ -1,7 +1,7 @@
-"""Newcomers: a share of the clients takes no part in the rounds and joins after the last one.
+"""Newcomers: a share of the clients does not train in the rounds and joins after the last one.
 
-Who joins late is drawn uniformly, group by group where the scheme plants groups; newcomers are numbered
-last, so that 80 of 100 clients that train are clients 0 to 79.
+Newcomers are drawn uniformly, stratified by planted group if there are any, and numbered last: if 80 of 100
+clients train, these are clients 0 to 79.
 Source: FLIS and PACFL, Tables 3.6 and 3.12 (80 clients train, 20 join).
 """
 
@@ -14,7 +14,7 @@ from fedflow.partition.base import spread
 def order_of_joining(
     clients: int, share: float, groups: np.ndarray | None, rng: np.random.Generator
 ) -> tuple[np.ndarray, int]:
-    """All clients [N] in their order, those that join after the last round behind; and how many these are."""
+    """All clients [N] in order, newcomers last; and the number of newcomers."""
     late = round(share * clients)
     if not 0 < late < clients:
         raise BadInput(

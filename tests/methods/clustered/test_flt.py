@@ -277,7 +277,7 @@ def test_clusters_beat_local_training_which_beats_averages_over_them() -> None:
 def test_an_encoder_needs_images_of_the_server(federation: Federation) -> None:
     with pytest.raises(BadInput, match=r"partition.public: 0 .* or method.encoder to pixels"):
         run("flt", dataclasses.replace(federation, public=None))
-    with pytest.raises(BadInput, match=r"method.encoder: 'conv for inputs \(2,\)' .* images whose sides"):
+    with pytest.raises(BadInput, match=r"method.encoder: 'conv for inputs \(2,\)' .* images with sides"):
         data = points(CHAIN)
         run("flt", dataclasses.replace(data, public=data.train))
     small = Examples(torch.rand(3, 1, 4, 4), torch.zeros(3))

@@ -1,0 +1,131 @@
+"""What a run's identity is made of: all code that its numbers depend on, and no other."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from support import images, prepare_run, run
+
+import fedflow
+from fedflow.data import Dataset
+from fedflow.identity import ASIDE, closure
+from fedflow.methods import METHODS
+from fedflow.partition import SCHEMES
+from fedflow.simulation.loop import Simulation
+
+HOME = Path(fedflow.__file__).parent
+QUICK = {"flt": {"encoder": "pixels"}}  # without an encoder to train
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_all_code_that_a_run_calls_is_part_of_its_identity(
+    name: str, digits: Dataset, tmp_path: Path
+) -> None:
+    """Whatever the way it is imported: calls are seen as they happen."""
+    federation, called = images(digits), set[Path]()
+
+    def see(frame: FrameType, event: str, _: Any) -> None:
+        file = Path(frame.f_code.co_filename)
+        if event == "call" and file.is_relative_to(HOME):
+            called.add(file)
+
+    before = sys.getprofile()
+    sys.setprofile(see)
+    try:
+        run(name, federation, QUICK.get(name), rounds=2, checkpoints=tmp_path).outcome()
+    finally:
+        sys.setprofile(before)
+    modules = METHODS[name].__module__, *federation.model.modules
+    counted = closure(Simulation.__module__, *modules)
+    assert called - {*counted.values()} <= {HOME / f"{module}.py" for module in ASIDE}
+    assert METHODS[name].__module__ in counted
+    own = [module for module in counted if module.startswith("fedflow.methods.")]
+    assert len(own) < 10  # its own family, and not all methods
+
+
+def test_a_partition_counts_its_own_scheme_only() -> None:
+    def schemes(name: str) -> set[str]:
+        found = closure("fedflow.partition.partition", SCHEMES[name].__module__)
+        return {name for name, scheme in SCHEMES.items() if scheme.__module__ in found}
+
+    assert schemes("natural") == {"natural"}
+    assert schemes("iid") == {"iid", "dirichlet"}  # which draws sizes
+    assert not [m for m in closure("fedflow.partition.partition") if m.startswith("fedflow.local")]
+
+
+# File, text, and what replaces it: an interrupted run of FedAvg survives all of the first at once ...
+HARMLESS = [
+    ("methods/averaging/fedprox.py", "self.mu / 2", "self.mu / 3"),
+    ("methods/averaging/newest.py", "", "import torch\n"),
+    ("methods/averaging/__init__.py", "    fedavg,\n", "    _fedopt,\n    fedavg,\n"),
+    ("methods/averaging/fedavg.py", '"""FedAvg:', '"""FedAvg, in other words:'),
+    ("local/client.py", "import torch\n", "import torch  # a comment\n"),
+    ("models/cnn.py", "padding: int = 0", "padding: int = 1"),
+    ("data/synthetic.py", "import numpy as np\n", "import math\nimport numpy as np\n"),
+]
+# ... and none of these.
+HARMFUL = {
+    "the method": ("methods/averaging/fedavg.py", "w - self", "1 * w - self"),
+    "its base": ("methods/averaging/_averaging.py", "\nclass", "\nMORE = 1\n\n\nclass"),
+    "local training": ("local/client.py", "import torch\n", "import math\nimport torch\n"),
+    "the network": ("models/mlp.py", "(200,)", "(201,)"),
+    "the engine": ("simulation/worker.py", "RETRIES = 1 ", "RETRIES = 2 "),
+}
+# Starts a run, edits, and prints how many rounds are resumed, by processes that import fedflow themselves.
+SCRIPT = """
+import json, os, sys
+from pathlib import Path
+import pandas, pytest, scipy.cluster.hierarchy, scipy.optimize, sklearn.metrics, torch
+
+def prepared():
+    from support import images, prepare_run
+    from fedflow.data import DatasetParams, load_prepared, prepare
+    there = Path("digits")
+    digits = load_prepared(there) if there.exists() else prepare(DatasetParams(source="digits"), there)
+    settings = {"rounds": 3, "checkpoint_every": 1, "checkpoints": Path("checkpoints")}
+    return prepare_run("fedavg", images(digits), **settings)
+
+def forked(do):
+    child = os.fork()
+    if not child:
+        do()
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+forked(lambda: next(prepared().rounds()))
+for edits in json.loads(sys.argv[1]):
+    before = {}
+    for file, old, new in edits:
+        path = Path("fedflow", file)
+        before[path] = path.read_text() if old else ""
+        assert old in before[path], file
+        path.write_text(before[path].replace(old, new) if old else new)
+    forked(lambda: print(len(prepared().state.history)))
+    for path, text in before.items():
+        path.write_text(text)
+"""
+
+
+def test_an_interrupted_run_is_resumed_unless_its_own_code_changed(tmp_path: Path) -> None:
+    shutil.copytree(HOME, tmp_path / "fedflow", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(Path(__file__).with_name("support.py"), tmp_path)
+    (tmp_path / "edits.py").write_text(SCRIPT)
+    edits = json.dumps([HARMLESS, *([each] for each in HARMFUL.values())])
+    done = subprocess.run(
+        [sys.executable, "-B", "edits.py", edits], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    resumed = dict(zip(["harmless", *HARMFUL], map(int, done.stdout.split()), strict=True))
+    assert resumed == {"harmless": 1} | dict.fromkeys(HARMFUL, 0)
+
+
+def test_ways_to_start_the_same_layers_are_different_networks(digits: Dataset) -> None:
+    plain, zeros = (images(digits, hidden=(), zeros=zeros) for zeros in (False, True))
+    one, other = (prepare_run("fedavg", each).fingerprint for each in (plain, zeros))
+    assert one != other
