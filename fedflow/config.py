@@ -191,7 +191,7 @@ class Params(Settings):
 
     @cached_property
     def _built(self) -> dict[tuple[str, str | None], tuple[Method, LocalTraining]]:
-        """Methods that were asked for, by name and by the partition that they are tuned for."""
+        """Methods built so far, by name and by the partition that they are tuned for."""
         return {}
 
     def _build(self, name: str, partition: str | None) -> tuple[Method, LocalTraining]:
@@ -250,7 +250,7 @@ class Changes(list[str]):
     """Changes of ``params.yaml`` as text, and the `Params` that they gave.
 
     The parameter ``settings`` of a flow that is called in the same process: Prefect records the text, and
-    `load_params` parses nothing twice.
+    `load_params` does not parse them again.
     """
 
     def __init__(self, params: Params) -> None:
