@@ -18,7 +18,7 @@ from fedflow.simulation.outcome import RoundReport
 
 
 def artifact_key(*parts: object) -> str:
-    """A key that Prefect accepts: lower case, digits and dashes, with a digest of names with other characters.
+    """A key that Prefect accepts: lower case, digits and dashes, with a digest of other names.
 
     >>> artifact_key("mnist5k-dir", "lg_fedavg", 0)
     'mnist5k-dir-lg-fedavg-0'

@@ -113,7 +113,7 @@ def tune(
 
 
 def start(params: "Params", flow: str, inline: Callable[[], T], /, **parameters: Any) -> T:
-    """Call ``inline`` if that is ``engine.executor``, else a flow by name on the shared Prefect server."""
+    """Call ``inline`` if ``engine.executor`` is inline, else this flow on the shared Prefect server."""
     if params.engine.executor == "inline":
         return inline()
     with _flow("server")():
