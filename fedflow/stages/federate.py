@@ -71,7 +71,7 @@ def perform(
             sweep=experiment.sweep,
             params_file=root / "params.yaml",
             system_metrics=system_metrics,
-            resumes=bool(simulation.state.history),  # a finished run too, if it was cut off before forgetting
+            resumes=bool(simulation.state.history),  # finished runs too, if interrupted before `forget`
         )
         rounds: list[RoundReport] = []
         with record:
