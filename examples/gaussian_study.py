@@ -41,9 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--seeds", type=int, default=200, help="number of seeds to average over (default: 200)"
-    )
+    parser.add_argument("--seeds", type=int, default=200, help="seeds to average over (default: 200)")
     seeds = parser.parse_args().seeds
     if seeds < 1:
         parser.error(f"--seeds: {seeds} is not accepted; expected a whole number >= 1")

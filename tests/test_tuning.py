@@ -143,7 +143,7 @@ def test_a_grid_is_widened_while_the_best_value_is_at_its_edge(file, capsys):
     assert best == {"training.lr": 10} and len(tried) == 4
     said = " ".join(capsys.readouterr().out.split())
     assert (
-        "fedavg: the best training.lr, 10.0, is at the edge of what was tried: 0.01, 0.1, 1.0, 10.0" in said
+        "fedavg: the best training.lr, 10.0, is at the edge of the values tried: 0.01, 0.1, 1.0, 10.0" in said
     )
     assert search(file, lambda lr, _: lr, grid=LR, widen=0)[1] == [(0.01, 1), (0.1, 1)]
 

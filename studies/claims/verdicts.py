@@ -4,7 +4,7 @@
     python studies/claims/verdicts.py super --seeds 0 --set run.rounds=2
 
 A seed draws the clients' data and a first model, the same for all methods. Settings are those of
-params.yaml beside this file, then of the claim, then of ``--set``. Runs are not recorded, and data are made in
+params.yaml beside this file, then of the claim, then of ``--set``. Runs are not recorded; data are made in
 a temporary folder.
 """
 
@@ -234,7 +234,7 @@ def main() -> None:
         "--set",
         action="append",
         default=[],
-        help="change a setting, such as run.rounds=2",
+        help="a setting, such as run.rounds=2",
         metavar="NAME=VALUE",
     )
     given = parser.parse_args()

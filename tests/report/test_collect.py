@@ -53,7 +53,7 @@ def test_a_set_that_is_not_complete_is_named(tmp_path: Path) -> None:
         ({"participation": None}, "participation is None"),
         ({"local_accuracy": float("nan")}, "contains NaN"),
         ({"seed": "0"}, "seed is '0'"),
-        ({"seed": 4}, "it is of the run p/fedavg/4"),
+        ({"seed": 4}, "it belongs to the run p/fedavg/4"),
         ({"rounds": 21}, "20 rows for 21 rounds"),
         ({"clients": 7}, "20 rows for 7 clients"),
     ],
@@ -92,7 +92,7 @@ def test_a_folder_named_after_other_settings_is_refused(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "p", "fedavg", 0, plain=False)
     collect_runs(tmp_path)
     folder.rename(folder.with_name("0-12345678"))
-    with pytest.raises(FedflowError, match="it is of the run p/fedavg/0"):
+    with pytest.raises(FedflowError, match="it belongs to the run p/fedavg/0"):
         collect_runs(tmp_path)
 
 
