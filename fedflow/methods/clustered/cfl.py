@@ -68,7 +68,7 @@ class CFL(Assigned):
     warm_up: int = option(0, "rounds before the first split", ge=0, source="authors' code: 20")
     min_size: int = option(3, "participants of a cluster that can be split", ge=2, source="authors' code")
     weighting: str = option(
-        "uniform", "weights within a cluster: n_k, or the same for all", symbol="p_k",
+        "uniform", "weights within a cluster: n_k or uniform", symbol="p_k",
         choices=("samples", "uniform"), source="authors' code: uniform",
     )  # fmt: skip
     absent: str = option(

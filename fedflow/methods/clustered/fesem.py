@@ -52,7 +52,7 @@ class State(AssignedState):
 class FeSEM(Assigned):
     centres: int = option(2, "number of centres", symbol="M", ge=1, grid=(2, 3, 4), source="section 5")
     weighting: str = option(
-        "uniform", "weights within a centre: n_k, or the same for all",
+        "uniform", "weights within a centre: n_k or uniform",
         choices=("samples", "uniform"), source="equation 6: uniform",
     )  # fmt: skip
     cluster_over: str = option(

@@ -63,7 +63,7 @@ class FLISDC(Clustered, FLIS):
         grid=(0.1, 0.3, 0.5, 0.7), source="authors' code; best on CIFAR-10: 0.3",
     )  # fmt: skip
     weighting: str = option(
-        "samples", "weights within a cluster: n_k, or the same for all", symbol="p_k",
+        "samples", "weights within a cluster: n_k or uniform", symbol="p_k",
         choices=("samples", "uniform"), source="Algorithm 4",
     )  # fmt: skip
     select_on: str = option(

@@ -44,7 +44,7 @@ class IFCA(MultiModel):
         choices=("model", "gradient"), source="Algorithm 1",
     )  # fmt: skip
     weighting: str = option(
-        "uniform", "weights p_k within a cluster: the same for all, or n_k", symbol="p_k",
+        "uniform", "weights p_k within a cluster: uniform or n_k", symbol="p_k",
         choices=("uniform", "samples"), source="authors' code: uniform; n_k on FEMNIST",
     )  # fmt: skip
     denominator: str = option(

@@ -35,7 +35,7 @@ class APFL(Personal, FedAvg):
     newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
 
     weighting: str = option(
-        "uniform", "weights p_k of the average: n_k, or the same for all", symbol="p_k",
+        "uniform", "weights p_k of the average: n_k or uniform", symbol="p_k",
         choices=("samples", "uniform"), source="Algorithm 1: uniform",
     )  # fmt: skip
     alpha: float = option(

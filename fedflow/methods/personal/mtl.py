@@ -39,7 +39,7 @@ class MTL(Averaging):
     newcomer: ClassVar[Mapping[str, str]] = {"model": "mean"}
 
     weighting: str = option(
-        "uniform", "weights p_k of the mean: the same for all, or n_k", symbol="p_k",
+        "uniform", "weights p_k of the mean: uniform or n_k", symbol="p_k",
         choices=("uniform", "samples"), source="Omega",
     )  # fmt: skip
     lam: float | None = option(

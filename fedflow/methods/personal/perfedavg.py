@@ -35,7 +35,7 @@ class PerFedAvg(FedAvg):
     serves: ClassVar[str] = "personal"
 
     weighting: str = option(
-        "uniform", "weights p_k of the average: n_k, or the same for all", symbol="p_k",
+        "uniform", "weights p_k of the average: n_k or uniform", symbol="p_k",
         choices=("samples", "uniform"), source="Algorithm 1: uniform",
     )  # fmt: skip
     alpha: float = option(0.01, "step size of the adaptation", symbol="alpha", ge=0, source="section 5")
