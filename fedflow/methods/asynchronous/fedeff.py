@@ -3,7 +3,7 @@
 Source: "FedEff: efficient federated learning with optimal local epochs for heterogeneous clients",
 Algorithm 1.
 
-Round 0: all clients train one epoch from the common first model, and report the times of a download
+Round 0: all clients train one epoch from the common initial model, and report the times of a download
 (beta_k), of an epoch (sigma_k) and of an upload (delta_k); w_1 = sum_k p_k w_k. Server: with means over all
 clients, a round is expected to last ERT = ceil(mean(beta) + tau E_b mean(sigma) + mean(delta)), and client k
 trains E_k = floor((ERT - beta_k - delta_k) / sigma_k) epochs in every round. Otherwise as FedAvg.

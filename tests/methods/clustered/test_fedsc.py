@@ -13,7 +13,7 @@ from fedflow.data import Dataset
 from fedflow.heterogeneity.distances import weight_divergence
 from fedflow.heterogeneity.hierarchy import merge
 from fedflow.methods import build_method
-from fedflow.methods.clustered.fedcluster import alike
+from fedflow.methods.clustered.fedcluster import complete_linkage
 from fedflow.methods.clustered.fedsc import FedSC
 from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
@@ -26,7 +26,7 @@ SGD = {"epochs": 1, "batch_size": 8, "lr": 0.1}
 
 
 def clustered(features: Tensor, number: int, **hyper: Any) -> list[int]:
-    return alike(FedSC.parse(hyper).distances(features, features), features, number).tolist()
+    return complete_linkage(FedSC.parse(hyper).distances(features, features), features, number).tolist()
 
 
 def test_clusters_of_label_shares() -> None:

@@ -9,7 +9,7 @@ from support import Ran, late, quadratics, run
 
 from fedflow.errors import BadInput
 from fedflow.methods import build_method
-from fedflow.methods.clustered.lcfl import LCFL, between
+from fedflow.methods.clustered.lcfl import LCFL, loss_distances
 from fedflow.simulation.federation import Federation
 
 C = (0, 0.4, 5, 5.6)
@@ -30,14 +30,14 @@ def test_distances_of_losses() -> None:
     c = torch.tensor([0, 0.4, 5], dtype=torch.float64)
     losses = (c - c[:, None]).square() / 2 + 0.1 * torch.arange(3)[:, None]
     expected = torch.tensor([[0, 0.16, 25], [0.16, 0, 21.16], [25, 21.16, 0]], dtype=torch.float64)
-    torch.testing.assert_close(between(losses), expected)
+    torch.testing.assert_close(loss_distances(losses), expected)
 
 
 def test_distances_are_symmetric_and_zero_between_equal_clients() -> None:
     losses = torch.rand(6, 6, generator=torch.Generator().manual_seed(0))
     losses[3], losses[:, 3] = losses[2], losses[:, 2].clone()
     losses[3, 3] = losses[2, 2]
-    d = between(losses)
+    d = loss_distances(losses)
     assert torch.equal(d, d.T) and not d.diagonal().any() and (d >= 0).all() and d[2, 3] == 0
 
 
