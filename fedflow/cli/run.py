@@ -113,7 +113,7 @@ def tune(
 
 
 def start(params: "Params", flow: str, inline: Callable[[], T], /, **parameters: Any) -> T:
-    """Call ``inline`` if that is ``engine.executor``, else the flow of this name on the shared Prefect server."""
+    """Call ``inline`` if that is ``engine.executor``, else the flow of this name on the shared server."""
     if params.engine.executor == "inline":
         return inline()
     with _flow("server")():

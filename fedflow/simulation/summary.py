@@ -1,4 +1,4 @@
-"""What a run comes to: the metrics of its end, and summaries of what clients report."""
+"""Summaries: the final metrics of a run, and those of clients' reports."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from fedflow.simulation.scoring import Scoring, mean_or_none
 
 
 def summarised(sent: Sequence[ClientResult]) -> dict[str, float]:
-    """Mean, least and largest of every scalar that clients of a round report."""
+    """Mean, minimum and maximum of every scalar that clients of a round report."""
     values: dict[str, float] = {}
     for name in sorted({name for result in sent for name in result.reported}):
         own = np.array([result.reported[name] for result in sent if name in result.reported])

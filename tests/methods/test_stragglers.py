@@ -39,7 +39,7 @@ def test_a_share_of_every_cohort_trains_fewer_epochs(cohort: str) -> None:
 def test_random_epochs_for_all_are_uniform() -> None:
     """FedNova's experiments: E_k from 2 to 5 for everybody."""
     training = LocalTraining.parse(LATE | {"stragglers": 1, "least_epochs": 2})
-    late = training.late(np.arange(4000), np.random.default_rng(0))
+    late = training.draw_stragglers(np.arange(4000), np.random.default_rng(0))
     counts = np.bincount(list(late.values()), minlength=6)
     assert len(late) == 4000 and counts[:2].sum() == 0
     assert np.abs(counts[2:] - 1000).max() < 4 * np.sqrt(750)
