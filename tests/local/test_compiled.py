@@ -109,7 +109,7 @@ def test_compiled_and_plain_steps_agree(
     torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-6)
 
 
-def test_a_loss_of_a_methods_own_agrees(federation: Federation, gradient: Gradient) -> None:
+def test_a_methods_own_loss_agrees(federation: Federation, gradient: Gradient) -> None:
     start, ends = federation.model.init(0), []
     head = federation.model.head()
     for made in (gradient, None):
@@ -147,7 +147,9 @@ def test_a_loss_is_differentiated_once_only(federation: Federation, gradient: Gr
         g.sum().backward()
 
 
-def test_the_code_is_found_again(federation: Federation, gradient: Gradient, folder: Path) -> None:
+def test_compiled_code_is_found_in_the_cache(
+    federation: Federation, gradient: Gradient, folder: Path
+) -> None:
     """As another process would: it computes the same bits, and nothing was compiled."""
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*.so")}
     hits = counters["aot_autograd"]["autograd_cache_hit"]
@@ -164,7 +166,7 @@ def test_the_code_is_found_again(federation: Federation, gradient: Gradient, fol
     assert all(place.stat().st_mode & 0o077 == 0 for place in folder.iterdir() if place.is_dir())
 
 
-def test_what_a_killed_compiler_left_is_deleted_and_what_it_finished_is_kept(tmp_path: Path) -> None:
+def test_unfinished_code_of_a_killed_compiler_is_deleted_and_finished_code_is_kept(tmp_path: Path) -> None:
     place, library = tmp_path / "code", tmp_path / "code" / "half.so"
     with pytest.raises(KeyboardInterrupt), compiling._cache(place):
         library.touch()
@@ -192,7 +194,7 @@ def test_without_a_compiler_steps_are_plain(
     assert after is job and why == "no: the compiler failed"
 
 
-def test_who_asks_for_it_in_vain_is_told_why(federation: Federation, tmp_path: Path) -> None:
+def test_a_refused_compilation_gives_the_reason(federation: Federation, tmp_path: Path) -> None:
     half = LocalTraining.parse(TRAINING.as_dict() | {"precision": "bf16"})
     job = Job(federation, build_method("fedavg"), half, seed=0)
     with pytest.raises(BadInput, match=r"engine.compile: 'always' .* auto or never here: .*bf16"):
@@ -221,7 +223,7 @@ def test_long_sequences_stay_with_the_recurrent_operator(positions: int, worth: 
     assert worth or why == "a recurrent network over 30 positions would be slower"
 
 
-def test_what_cannot_be_compiled_says_why(digits: Dataset) -> None:
+def test_obstacles_to_compilation_are_named(digits: Dataset) -> None:
     norm = images(digits, SIZES, "cnn", filters=(4,), batch_norm=True).model
     assert why_not(norm, TRAINING) == "the network has BatchNorm"
     plain = images(digits, SIZES).model
@@ -230,7 +232,7 @@ def test_what_cannot_be_compiled_says_why(digits: Dataset) -> None:
     assert why_not(plain, TRAINING) is None
 
 
-def test_a_compiled_run_is_another_experiment_and_repeats_itself(
+def test_a_compiled_run_is_another_experiment_and_is_repeatable(
     federation: Federation, gradient: Gradient, folder: Path
 ) -> None:
     job = Job(federation, build_method("fedprox"), TRAINING, seed=0)

@@ -83,6 +83,6 @@ def test_uint8_images_become_what_the_network_is_made_for() -> None:
 
 
 @pytest.mark.parametrize("shape", [(5,), (1, 9, 8)])
-def test_inputs_that_it_cannot_read(shape: tuple[int, ...]) -> None:
+def test_unreadable_inputs_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(BadInput, match=r"method.encoder: 'conv for inputs .* pixels, or images with sides"):
         autoencoder("conv", shape, 4)

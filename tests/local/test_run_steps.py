@@ -59,7 +59,7 @@ def test_a_step_gets_a_batch_of_every_stream(federation: Federation) -> None:
     assert any(one.tolist() != other.tolist() for one, other in seen)  # drawn independently
 
 
-def test_steps_that_a_padded_client_does_not_have_change_nothing(federation: Federation) -> None:
+def test_padded_steps_have_no_effect(federation: Federation) -> None:
     """Seven samples make four steps, of eight that a neighbour with twenty needs: state may be nested."""
     w = federation.model.init(0)
 

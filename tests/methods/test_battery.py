@@ -154,7 +154,7 @@ def renamed(models: dict[int, Tensor]) -> dict[str, Tensor]:
     return {str(number): w for number, w in models.items()}
 
 
-def test_a_run_killed_while_client_rows_are_written_resumes_too(
+def test_a_run_killed_while_client_rows_are_written_resumes(
     name: str, federation: Federation, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = HALF | {"rounds": 3, "checkpoint_every": 1, "keep_trained": True}
@@ -360,7 +360,7 @@ def averaged(
                 yield None, model.head().join(w, server["body"])
 
 
-def test_running_statistics_are_averaged_and_never_beyond(name: str, normed: Federation) -> None:
+def test_running_statistics_are_averages_of_those_sent(name: str, normed: Federation) -> None:
     """Of what all clients sent, the mean with their weights, by cluster; nothing beyond in models served."""
     model = normed.model
     first = model.init(0)[model.parameters :]

@@ -91,7 +91,7 @@ def test_sampling_in_proportion_is_of_the_run(federation: Federation) -> None:
     assert np.abs(counts - expected).max() < 4 * np.sqrt(expected.max())
 
 
-def test_samples_that_count_twice_are_said(federation: Federation, recwarn: Any) -> None:
+def test_samples_that_count_twice_cause_a_warning(federation: Federation, recwarn: Any) -> None:
     def told(name: str, **settings: Any) -> list[str]:
         recwarn.clear()
         prepare_run(name, federation, sampling="proportional", **settings)

@@ -45,7 +45,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_models_of_a_method_come_back_from_the_record(name: str, root: Path) -> None:
+def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> None:
     experiment = Experiment(load_params(root / "params.yaml"), "few", name, 0, root)
     metrics = perform(experiment, Inline(), system_metrics=False)
     assert metrics["newcomers"] == 1 and metrics["newcomer_accuracy"] is not None

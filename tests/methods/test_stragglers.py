@@ -77,13 +77,13 @@ def test_dropped_stragglers_take_no_part() -> None:
     assert dropped.simulation.state.participations.sum() == 16
 
 
-def test_who_is_late_is_the_same_for_all_methods_and_workers(federation: Federation) -> None:
+def test_stragglers_are_the_same_for_all_methods_and_workers(federation: Federation) -> None:
     late = {"training": LATE | {"batch_size": 8, "drop_stragglers": True}, "participation": 0.5}
     cohorts = [[r.cohort for r in run(name, federation, **late).rounds] for name in ("fedavg", "scaffold")]
     assert cohorts[0] == cohorts[1]
 
 
-def test_streams_that_are_short_anyway_stay_so(federation: Federation, cohort: str) -> None:
+def test_streams_that_are_short_already_do_not_change(federation: Federation, cohort: str) -> None:
     """FedRep's one epoch of the body: with a head that is never late, nothing changes."""
     more: dict[str, Any] = {"participation": 0.5, "cohort": cohort}
     training = {"epochs": 5, "batch_size": 8}

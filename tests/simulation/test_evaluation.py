@@ -126,7 +126,7 @@ def test_a_client_without_test_images_is_left_out_of_the_mean(federation: Federa
 
 
 @pytest.mark.parametrize("method", ["fedavg", "ditto"])
-def test_clients_that_hold_samples_out_are_scored_on_those(federation: Federation, method: str) -> None:
+def test_clients_with_held_out_samples_are_scored_on_those(federation: Federation, method: str) -> None:
     """On rows of the training split; the client of one sample holds out none."""
     whole = list(map(federation.partition.train, range(8)))
     held = [rows[: len(rows) // 2] for rows in whole]

@@ -67,7 +67,7 @@ def test_a_kill_before_the_checkpoint_is_in_place_changes_no_round(tmp_path: Pat
     assert [json.loads(line)["round"] for line in file.read_text().splitlines()] == list(range(1, 41))
 
 
-def test_assignments_and_failures_are_told_again(digits: Dataset, tmp_path: Path) -> None:
+def test_assignments_and_failures_are_restored(digits: Dataset, tmp_path: Path) -> None:
     settings = {"rounds": 4, "evaluate_every": 1, "checkpoint_every": 2, "checkpoints": tmp_path}
     simulation = prepare_run("ifca", images(digits), **settings)
     rounds = simulation.rounds()
@@ -94,7 +94,7 @@ def empty(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip, cut, empty, Path.unlink])
-def test_a_damaged_history_is_one_clear_line(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_history_is_refused_in_one_line(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     run("fedavg", quadratics(), checkpoints=tmp_path)
     (file,) = tmp_path.glob(f"*/{HISTORY}")
     damage(file)
@@ -104,7 +104,7 @@ def test_a_damaged_history_is_one_clear_line(tmp_path: Path, damage: Callable[[P
     assert str(error.value).endswith("delete its folder to start over")
 
 
-def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_refused_in_one_line(tmp_path: Path) -> None:
     simulation = prepare_run("fedavg", quadratics(), checkpoints=tmp_path, checkpoint_every=1)
     assert simulation.folder is not None
     (simulation.folder / HISTORY).mkdir(parents=True)

@@ -68,7 +68,7 @@ def nobody_asked() -> None:
     Asking.asked.clear()
 
 
-def test_all_are_asked_in_every_phase_before_the_first_round(federation: Federation):
+def test_all_clients_are_onboarded_in_every_phase_before_the_first_round(federation: Federation):
     ran = run(Asking(), federation, rounds=2, participation=0.5)
     assert Asking.asked == [(0, list(range(8))), (1, list(range(8)))]
     assert same(
@@ -77,7 +77,7 @@ def test_all_are_asked_in_every_phase_before_the_first_round(federation: Federat
     )
 
 
-def test_the_traffic_of_introductions_is_counted_apart(federation: Federation):
+def test_traffic_of_the_onboarding_is_counted_separately(federation: Federation):
     metrics = run(Asking(), federation, rounds=1).outcome().metrics
     assert metrics["introduction_bytes_down"] == 8 * 4 and metrics["introduction_bytes_up"] == 2 * 8 * 4
     expected = run("fedavg", federation, rounds=1).outcome().metrics
@@ -90,7 +90,7 @@ def test_answers_do_not_depend_on_the_workers(federation: Federation, workers: i
     assert same(ran.servers[-1], run(Asking(), federation, rounds=1, cohort="vmap").servers[-1])
 
 
-def test_nobody_is_asked_twice_after_a_resume(federation: Federation, tmp_path):
+def test_no_client_is_onboarded_twice_after_a_resume(federation: Federation, tmp_path):
     settings = {"rounds": 3, "checkpoints": tmp_path}
     next(prepare_run(Asking(), federation, **settings).rounds())  # killed after a round without a checkpoint
     Asking.asked.clear()
@@ -99,7 +99,7 @@ def test_nobody_is_asked_twice_after_a_resume(federation: Federation, tmp_path):
     assert simulation.outcome().metrics["introduction_bytes_down"] == 8 * 4
 
 
-def test_newcomers_are_asked_when_they_join(federation: Federation):
+def test_newcomers_are_onboarded_when_they_join(federation: Federation):
     late = replace(federation, partition=replace(federation.partition, newcomers=2))
     outcome = run(Asking(), late, rounds=1).outcome()
     assert Asking.asked == [(0, list(range(6))), (1, list(range(6))), (0, [6, 7]), (1, [6, 7])]

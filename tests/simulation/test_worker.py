@@ -51,7 +51,7 @@ def test_out_of_memory_halves_the_cohort_and_changes_no_result(
         torch.testing.assert_close(halved.state()[name], w, rtol=0, atol=1e-5)
 
 
-def test_a_fallback_to_the_loop_is_told_once(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fallback_to_the_loop_warns_once(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "WARNED_METHODS", set())
     monkeypatch.setattr(worker, "train_cohort", Spy(room=0))
     with pytest.warns(UserWarning) as told:
@@ -93,7 +93,7 @@ class Uneven(FedAvg):
         return client.update(model=w, weight=1.0, keep={"seen": w[:2]} if "shift" in client.received else {})
 
 
-def test_clients_that_receive_other_names_or_shapes_train_in_other_calls(
+def test_clients_with_other_names_or_shapes_train_in_other_calls(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = run(Uneven(), federation, cohort="loop", rounds=2)
@@ -107,7 +107,7 @@ def test_clients_that_receive_other_names_or_shapes_train_in_other_calls(
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_only_a_client_that_raises_is_tried_again(federation: Federation, value: float) -> None:
+def test_only_a_client_that_raises_is_retried(federation: Federation, value: float) -> None:
     tried: list[int] = []
 
     class Diverging(FedAvg):
@@ -131,7 +131,7 @@ def test_a_weight_that_is_not_finite_leaves_its_client_out(federation: Federatio
     assert all(value.isfinite().all() for value in ran.servers[-1].values())
 
 
-def test_a_worker_that_cannot_compile_ends_the_run_with_one_line(
+def test_a_worker_that_cannot_compile_stops_the_run_with_one_line(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "compiled_gradient", lambda *about: None)

@@ -15,7 +15,7 @@ ROOT = 2**0.5
         ("sqrt", [0, ROOT, ROOT, ROOT / 2, ROOT / 2 + (2 - ROOT / 2) / 3**0.5]),
     ],
 )
-def test_late_updates_count_less(staleness: str, models: list[float], cohort: str) -> None:
+def test_stale_updates_count_less(staleness: str, models: list[float], cohort: str) -> None:
     """Updates are half of the way to b = 0, 4, 8 from the model fetched; delays are 0, 1, 1, 0, 2 steps."""
     clients = quadratics(((1, 0), (1, 4), (1, 8)), (10, 10, 10), start=0)
     ran = run(

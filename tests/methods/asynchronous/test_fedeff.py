@@ -49,7 +49,7 @@ def test_the_epochs_that_fit_into_a_round(
     assert (ert - need(TIMES, fitting(TIMES, ert))).tolist() == idle
 
 
-def test_no_client_waits_as_long_as_an_epoch_of_its_own() -> None:
+def test_no_client_waits_for_as_long_as_its_own_epoch() -> None:
     rng = np.random.default_rng(0)
     for _ in range(100):
         times = rng.uniform(0.1, [2, 10, 2], (20, 3))
@@ -116,7 +116,7 @@ def test_a_round_without_any_client_is_refused() -> None:
         eff({"tau": 0.01, "base_epochs": 1, "unit": 0.1, "slow": "skip"})
 
 
-def test_more_than_the_most_epochs_are_cut() -> None:
+def test_epochs_are_limited_to_most_epochs() -> None:
     ran = eff({"tau": 0.8, "most_epochs": 4}, rounds=1)
     assert ran.server("model") == near([model_after([4, 4, 2], model_after([1, 1, 1], 0.5))])
 

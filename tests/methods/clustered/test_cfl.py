@@ -138,7 +138,7 @@ def test_weights_within_a_cluster(weighting: str, mean: float) -> None:
 # Those who are absent
 
 
-def test_who_was_absent_follows_by_its_next_update(cohort: str) -> None:
+def test_an_absent_client_joins_its_part_by_its_next_update(cohort: str) -> None:
     """It trains the model before the split, which nobody averages; then it belongs to its part."""
     dw = [*OPPOSED, (-1.7, 0.3)]
     ran = cfl(dw, {"min_size": 4}, cohorts=[[0, 1, 2, 3], [4], [2, 4]], cohort=cohort)
@@ -148,7 +148,7 @@ def test_who_was_absent_follows_by_its_next_update(cohort: str) -> None:
     assert third == [*first[:2], pytest.approx([-1 - 1.8, 0.95 + 0.2])]
 
 
-def test_who_never_took_part_is_served_by_its_gradients() -> None:
+def test_a_client_that_never_took_part_is_served_by_its_gradients() -> None:
     """Down two levels; the steps of client 6 and 7 point as those of 1 and 4 do."""
     dw = [(3, 0.1), (3, -0.1), (-3, 2), (-3, 2.1), (-3, -2), (-3, -2.1), (1, 0), (-1, -0.4)]
     ran = cfl(dw, {"eps1": 3.1}, cohorts=[list(range(6))] * 2)
@@ -157,7 +157,7 @@ def test_who_never_took_part_is_served_by_its_gradients() -> None:
     assert sorted(ran.outcome().models) == [1, 3, 4]
 
 
-def test_the_last_updates_of_the_absent_count_when_asked(cohort: str) -> None:
+def test_last_updates_of_absent_clients_may_count(cohort: str) -> None:
     """Everybody was there once when the cluster is split; the mean of three rounds by hand."""
     cohorts = [[0, 1], [2], [3]]
     ran = cfl(OPPOSED, {"absent": "stale"}, cohorts=cohorts, cohort=cohort)

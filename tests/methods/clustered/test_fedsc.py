@@ -127,7 +127,7 @@ def test_newcomers_join_the_cluster_whose_farthest_member_is_nearest(digits: Dat
 
 
 @MODES
-def test_random_clusters_ask_nobody(federation: Federation, mode: str) -> None:
+def test_random_clusters_need_no_onboarding(federation: Federation, mode: str) -> None:
     method = build_method("fedsc", {"grouping": "random", "mode": mode})
     assert method.onboarding_phases() == 0
     server = method.setup(federation.model, federation.model.init)

@@ -128,7 +128,7 @@ def test_more_centres_than_participants_fill_up_later() -> None:
     assert ran.server("models")[-1] == pytest.approx([1, 9, 11 / 3])
 
 
-def test_those_who_do_not_take_part_keep_their_centre(cohort: str) -> None:
+def test_absent_clients_keep_their_centre(cohort: str) -> None:
     """0, 1 | 4, 6 first; then only 1 and 6 train, and the centres are theirs."""
     method = with_cohorts(build_method("fesem"), [[0, 1, 2, 3], [1, 3]])
     ran = run(method, points([0, 1, 4, 6]), rounds=2, training=JUMP, cohort=cohort)
@@ -200,7 +200,7 @@ def test_assignments_last_until_the_next_ones(every: int, cohort: str) -> None:
     )
 
 
-def test_who_is_new_is_assigned_at_any_time() -> None:
+def test_new_clients_are_assigned_in_any_round() -> None:
     method = with_cohorts(build_method("fesem", {"recluster_every": 9}), [[0, 2], [0, 1, 3]])
     ran = run(method, points([0, 1, 4, 6]), rounds=2, training=JUMP)
     assert ran.server("assignment") == [[0, 2, 1, 2], [0, 0, 1, 1]]

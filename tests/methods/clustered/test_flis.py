@@ -114,7 +114,7 @@ def test_inferences_are_those_of_the_network(federation: Federation, soft: bool)
 
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("inference", ["one_hot", "soft"])
-def test_what_is_compared_are_the_trained_models(name: str, inference: str) -> None:
+def test_trained_models_are_compared(name: str, inference: str) -> None:
     c = torch.tensor([0.0, 1, 7, 9], dtype=torch.float64)
     compared = flis(name, {"inference": inference}, thresholds(c.tolist())).outcome().dissimilarity
     asked = torch.arange(10, dtype=torch.float64) + 0.5
@@ -199,9 +199,7 @@ grid: {datasets: [digits, other], partitions: [plain], methods: [flis_dc], seeds
     ("hyper", "partition", "count"),
     [("{}", "held", 20), ("{public: other}", "held", 50), ("{noise: 30}", "held", 30), ("{}", "plain", None)],
 )
-def test_where_the_data_of_the_server_come_from(
-    hyper: str, partition: str, count: int | None, tmp_path: Path
-) -> None:
+def test_sources_of_the_server_data(hyper: str, partition: str, count: int | None, tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text(PARAMS.replace("HYPER", hyper))
     params = load_params(tmp_path / "params.yaml")
     experiment = Experiment(params, partition, "flis_dc", 0, tmp_path)
@@ -382,7 +380,7 @@ def test_a_client_may_be_served_the_model_that_its_test_samples_choose() -> None
     assert found["train"].server("models") == found["test"].server("models")
 
 
-def test_the_first_of_equal_models_is_chosen() -> None:
+def test_ties_go_to_the_first_model() -> None:
     client = one_client(thresholds((4,)), models=torch.tensor([[9.0], [3], [5], [3]], dtype=torch.float64))
     assert int(FLISDC().choose(client)) == 1
 

@@ -127,7 +127,7 @@ def once(absent: str, centres: tuple[float, ...] = (1, 0, 3, 0), gamma: float = 
     return held(run(with_cohorts(method, [[0, 2]]), federation, training=JUMP, rounds=1))
 
 
-def test_the_absent_are_left_out_or_counted_with_the_model_that_they_had() -> None:
+def test_absent_clients_are_left_out_or_count_with_their_last_model() -> None:
     """(10 * 1 + 60 * 3) / 70, and over all 200 samples 0.95; the paper's oracle has client 2 of 30."""
     assert once("omit") == pytest.approx([190 / 70] * 4)
     assert once("stale") == pytest.approx([190 / 200] * 4)
@@ -141,7 +141,7 @@ def test_clients_unrelated_to_participants_keep_their_model() -> None:
 # Faults of the authors' code
 
 
-def test_averages_in_place_are_taken_over_those_of_before(cohort: str) -> None:
+def test_averages_in_place_use_the_means_of_earlier_clients(cohort: str) -> None:
     """(10 + 30 * 2 + 60 * 4) / 100 = 3.1, then with 3.1 in place of 1, and with 3.31 in place of 2."""
     faulty = {"gamma": 10, "absent": "stale", "averaging": "in_place"}
     ran = flt(faulty, points((1, 2, 4), (10, 30, 60)), cohort=cohort)
@@ -165,7 +165,7 @@ def test_members_may_be_read_in_the_order_of_the_leaves() -> None:
      *(({"encoder": e, "finetune": "central"}, f"finetune: 'central' .* per_client where encoder is {e}")
        for e in ("pixels", "labels"))],
 )  # fmt: skip
-def test_options_that_do_not_go_together_are_refused(hyper: dict[str, Any], message: str) -> None:
+def test_incompatible_options_are_refused(hyper: dict[str, Any], message: str) -> None:
     """Such as faults where the code cannot have them, and an encoder for all where there is none to train."""
     with pytest.raises(BadInput, match=f"^method.{message}"):
         build_method("flt", hyper)
@@ -494,13 +494,13 @@ def test_components_are_those_of_scikit_learn(digits: Dataset) -> None:
     np.testing.assert_allclose(found[-1].numpy(), reference.mean_, atol=1e-6)
 
 
-def test_components_that_data_lack_are_zero() -> None:
+def test_components_beyond_the_rank_of_the_data_are_zero() -> None:
     found = components(torch.tensor([[1.0, 2, 3], [1, 2, 5]]), 4)
     assert found.tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 0], [0, 0, 0], [1, 2, 4]]
     assert not components(torch.rand(1, 6), 4)[:-1].any()
 
 
-def test_own_components_hide_where_data_lie_but_shared_ones_do_not() -> None:
+def test_own_components_hide_the_location_of_data_but_shared_ones_do_not() -> None:
     """Scores are centred: equal samples are at 0, wherever they lie."""
     blocks = points((1, 2, 20, 21))
     own = run("pca_km_hc", blocks, {"gamma": 1.5, "p": 2}, training=JUMP, rounds=1)

@@ -168,7 +168,7 @@ def test_a_start_is_redrawn_where_a_model_attracts_too_few() -> None:
     assert newcomers is not None and newcomers.cluster.tolist() == [1]
 
 
-def test_starts_that_never_attract_enough_end_in_one_line() -> None:
+def test_too_few_redraws_are_refused() -> None:
     message = r"^method.min_init_share: 0.6 is not accepted; expected at most 0.5, or more redraws"
     with pytest.raises(BadInput, match=message):
         started({"min_init_share": 0.6, "redraws": 3})
@@ -224,7 +224,7 @@ def best_losses(models: list[float]) -> float:
     return sum(min((theta - c) ** 2 for theta in models) for _, c in FOUR)
 
 
-def test_published_numbers_may_let_the_test_data_choose() -> None:
+def test_the_test_data_may_choose_as_in_published_numbers() -> None:
     """Client 1 trains near the first model, but is tested with what client 2 has; client 0 with nothing."""
     clients = quadratics(((1, 0), (1, 0.4), (1, 5)), (1,) * 3)
     own = [np.array([], dtype=int), np.array([2]), np.array([2])]
@@ -251,7 +251,7 @@ def test_published_numbers_may_let_the_test_data_choose() -> None:
         ({"pretraining": 5}, "pretraining"),
     ],
 )
-def test_ways_to_start_that_do_not_go_together(hyper: dict[str, Any], field: str) -> None:
+def test_incompatible_ways_to_start_are_refused(hyper: dict[str, Any], field: str) -> None:
     with pytest.raises(BadInput, match=f"^method.{field}: "):
         build_method("ifca", hyper)
 

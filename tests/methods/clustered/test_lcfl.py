@@ -42,7 +42,7 @@ def test_distances_are_symmetric_and_zero_between_equal_clients() -> None:
 
 
 @pytest.mark.parametrize("distance", ["loss", "model", "update"])
-def test_each_cluster_trains_a_model_of_its_own(distance: str, cohort: str) -> None:
+def test_each_cluster_trains_its_own_model(distance: str, cohort: str) -> None:
     """From 2.75, the mean after the warm-up, where both clusters start. Updates from 2 differ in sign."""
     clients = quadratics(tuple((1, c) for c in C), (10,) * 4, start=2)
     ran = lcfl({"distance": distance}, clients, cohort=cohort)

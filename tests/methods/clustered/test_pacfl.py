@@ -75,7 +75,7 @@ def apart(points: Sequence[float]) -> np.ndarray:
 # Clusters
 
 
-def test_each_cluster_trains_a_model_of_its_own(cohort: str) -> None:
+def test_each_cluster_trains_its_own_model(cohort: str) -> None:
     """Both start at 0.5. Weights are samples: w - 0.1 cos (w - sin) in the mean."""
     angles, sizes = np.radians((0, 10, 80, 85)), (1, 3, 2, 2)
     ran = pacfl({"beta": 20}, rays((0, 10, 80, 85), sizes=sizes), training={"epochs": 1}, cohort=cohort)
@@ -107,7 +107,7 @@ def test_raw_data_sets_of_mix4_hide_a_source_at_42_degrees(linkage: str) -> None
     assert formed(SOURCES, clusters=4, linkage=linkage) == [0, 1, 2, 3]
 
 
-def test_without_beta_it_lies_in_the_largest_gap_and_is_drawn() -> None:
+def test_the_default_beta_is_in_the_largest_gap_and_is_drawn() -> None:
     """Merges at 3, 4 and 41.5, the mean of 41, 38, 45 and 42."""
     ran = pacfl({}, rays((0, 3, 41, 45)))
     assert ran.server("assignment") == [[0, 0, 1, 1]]
@@ -198,7 +198,7 @@ ANGLES = {"equal": (0, 0, 0, 0, 0, 0, 0), "W": (30, 90, 30, 30, 90, 90, 60),
 
 @pytest.mark.parametrize("other", PLANES)
 @pytest.mark.parametrize("mode", MODES)
-def test_every_angle_between_clients_that_is_worked_out(mode: str, other: str) -> None:
+def test_angles_between_signatures(mode: str, other: str) -> None:
     """One client has twice e_1 and e_2, the other data with the signature W = [30 degrees off, 60 off]."""
     planes = clouds([np.array(PLANES["equal"], dtype=float), np.array(PLANES[other])])
     matrix = pacfl({"p": 2, "clusters": 1, "proximity": mode}, planes).servers[0]["proximity"]

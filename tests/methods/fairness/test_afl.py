@@ -85,7 +85,7 @@ def test_afl_ends_at_the_minimax_point(lambda_lr: float, ten: float, hundred: fl
     assert ran.server("lam")[-1][4] == pytest.approx(share, abs=1e-4)
 
 
-def test_the_average_of_all_rounds_is_served_when_asked() -> None:
+def test_the_average_of_all_rounds_can_be_served() -> None:
     settings: dict[str, Any] = {"rounds": 3, "training": ONE_STEP}
     ran = run("afl", quadratics(), {"lambda_used": "old", "served": "average"}, **settings)
     models = ran.server("model")
@@ -98,7 +98,7 @@ def test_the_average_of_all_rounds_is_served_when_asked() -> None:
 # Partial participation
 
 
-def test_the_cohort_shares_what_it_had(cohort: str) -> None:
+def test_the_cohort_keeps_its_total_weight(cohort: str) -> None:
     """lambda of four clients, of whom the second and third take part with losses 1 and 2.
 
     Their (1/4, 1/4) are (1/2, 1/2) of the cohort; plus 0.1 * (1, 2) and projected (0.45, 0.55).
@@ -110,7 +110,7 @@ def test_the_cohort_shares_what_it_had(cohort: str) -> None:
     assert ran.server("model") == [pytest.approx([1 - 0.45 * 0.3, 1 - 0.55 * 0.2])]
 
 
-def test_a_cohort_without_weight_counts_the_same() -> None:
+def test_a_cohort_without_weight_is_averaged_uniformly() -> None:
     """After a round in which all weight went to the last of three clients, the others meet."""
     hyper = {"lambda_lr": 10, "lambda_used": "old"}
     method = with_cohorts(build_method("afl", hyper), [[0, 1, 2], [0, 1]])

@@ -49,7 +49,7 @@ def test_without_private_parameters_it_is_fedavg(federation: Federation, cohort:
     assert torch.equal(shared.servers[-1]["body"], plain.servers[-1]["model"])
 
 
-def test_weight_decay_does_not_reach_what_is_fixed(cohort: str) -> None:
+def test_weight_decay_does_not_change_the_fixed_part(cohort: str) -> None:
     """One client, whose head takes a step of 0.1 with decay 0.5, then its body with the new head."""
     client = by_hand(Product, ((1,),), (4,))
     hyper = {"head_epochs": 1}
@@ -66,7 +66,7 @@ class Normed(nn.Sequential):
         super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
 
 
-def test_statistics_of_a_fixed_body_rest(digits: Dataset) -> None:
+def test_statistics_of_a_fixed_body_do_not_change(digits: Dataset) -> None:
     """They follow the one pass that trains the body, not the head's passes before it."""
     normed = replace(images(digits, (16, 16)), model=FlatModel(Normed))
     bodies = [
