@@ -56,7 +56,7 @@ def client(federation: Federation, gradient: Gradient | None, k: int = 0, **trai
 
 
 def differ(one: Tensor, other: Tensor, start: Tensor) -> float:
-    """How far two ends are apart, relative to the way from the start."""
+    """The distance of two end points, relative to their distance from the start."""
     return float((one - other).norm() / (other - start).norm())
 
 
@@ -75,7 +75,7 @@ def test_compiled_steps_have_the_noise_of_plain_ones(federation: Federation, gra
 def test_compiled_noise_is_that_of_the_client(
     federation: Federation, gradient: Gradient, folder: Path, tmp_path: Path
 ) -> None:
-    """Whoever trains it, and after a resume."""
+    """On any worker, and after a resume."""
     job = Job(federation, build_method("scaffold"), TRAINING, seed=0)
     settings = RunSettings(rounds=3, participation=1.0, fine_tune=False, checkpoint_every=1)
     compiled, why = with_compiled(job, settings, "always", folder)
@@ -97,7 +97,7 @@ def test_compiled_noise_is_that_of_the_client(
 def test_compiled_and_plain_steps_agree(
     federation: Federation, gradient: Gradient, k: int, training: dict[str, float]
 ) -> None:
-    """To 1e-4 of the way that the steps go: single precision over a few steps."""
+    """Up to 1e-4 of the distance covered: single precision over a few steps."""
     start = federation.model.init(0)
     correction = federation.model.init(1) * 0.01
     ends, losses = [], []
@@ -150,7 +150,7 @@ def test_a_loss_is_differentiated_once_only(federation: Federation, gradient: Gr
 def test_compiled_code_is_found_in_the_cache(
     federation: Federation, gradient: Gradient, folder: Path
 ) -> None:
-    """As another process would: it computes the same bits, and nothing was compiled."""
+    """As in another process: it computes the same bits, without compilation."""
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*.so")}
     hits = counters["aot_autograd"]["autograd_cache_hit"]
     again = compiling._compiled.__wrapped__(federation.model, federation.train, 8, str(folder))

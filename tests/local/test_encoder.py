@@ -1,4 +1,4 @@
-"""Auto-encoders: the published sizes, what training does to them, and how they travel."""
+"""Auto-encoders: published sizes, training, and embeddings."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def test_training_lowers_the_error_and_is_repeatable(digits: Dataset) -> None:
 
 
 def test_the_best_epoch_counts(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors of 3, 1 and 2: what the second epoch left is returned."""
+    """Errors of 3, 1 and 2: the model of the second epoch is returned."""
     x = digits.train.x[:40]
     model = autoencoder("conv", tuple(x.shape[1:]), 4)
     seen, errors = [], iter((3.0, 1.0, 2.0))

@@ -1,4 +1,4 @@
-"""What a gradient tells of its objective: the loss that is recorded, and the statistics of BatchNorm."""
+"""What a gradient records of its objective: the training loss and the statistics of BatchNorm."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,7 +42,7 @@ def penalised(client: Client) -> Loss:
 
 
 def doubtful(client: Client) -> Loss:
-    """The data loss, and another one far away that does not count."""
+    """The data loss, and another one far away with weight 0."""
     return lambda w, batch: client.loss(w, batch) + 0 * client.loss(w * 0 + 100, batch)
 
 
@@ -64,7 +64,7 @@ def with_objective(make: Callable[[Client], Loss]) -> FedAvg:
 
 @pytest.mark.parametrize("make", [penalised, doubtful, mixed])
 def test_the_recorded_loss_is_that_of_the_data(federation: Federation, make: Any, cohort: str) -> None:
-    """Penalties do not count; of several data losses the value of the objective does."""
+    """Penalties do not count; with several data losses, the value of the objective is recorded."""
     ours, theirs = (run(with_objective(each), federation, cohort=cohort) for each in (make, plain))
     losses = [[report.values["train_loss"] for report in ran.rounds] for ran in (ours, theirs)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-12)

@@ -1,4 +1,4 @@
-"""What must hold for every registered method; a new one is covered the day it registers."""
+"""Properties of every registered method; a new method is covered as soon as it is registered."""
 
 import contextlib
 import copy
@@ -361,7 +361,7 @@ def averaged(
 
 
 def test_running_statistics_are_averages_of_those_sent(name: str, normed: Federation) -> None:
-    """Of what all clients sent, the mean with their weights, by cluster; nothing beyond in models served."""
+    """The weighted mean, by cluster, of what clients sent; served models are within the range of these."""
     model = normed.model
     first = model.init(0)[model.parameters :]
     for method in variants(name):

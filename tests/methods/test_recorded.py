@@ -1,4 +1,4 @@
-"""Every registered method, through params.yaml to the record: what it serves is what MLflow gives back."""
+"""Every registered method, from params.yaml to the record: models loaded from MLflow are those served."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +33,7 @@ grid: {datasets: [digits], partitions: [few], methods: [fedavg], seeds: [0]}
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A project folder whose store all methods share."""
+    """A project folder with a store that all methods share."""
     root = tmp_path_factory.mktemp("project")
     (root / "params.yaml").write_text(PARAMS)
     params = load_params(root / "params.yaml")

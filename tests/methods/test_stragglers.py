@@ -1,4 +1,4 @@
-"""Stragglers: who they are, how many epochs they train, and what becomes of them."""
+"""Stragglers: how they are drawn, how many epochs they train, and how they are dropped."""
 
 import itertools
 from typing import Any
@@ -37,7 +37,7 @@ def test_a_share_of_every_cohort_trains_fewer_epochs(cohort: str) -> None:
 
 
 def test_random_epochs_for_all_are_uniform() -> None:
-    """FedNova's experiments: E_k from 2 to 5 for everybody."""
+    """FedNova's experiments: E_k from 2 to 5 for all clients."""
     training = LocalTraining.parse(LATE | {"stragglers": 1, "least_epochs": 2})
     late = training.draw_stragglers(np.arange(4000), np.random.default_rng(0))
     counts = np.bincount(list(late.values()), minlength=6)
@@ -84,7 +84,7 @@ def test_stragglers_are_the_same_for_all_methods_and_workers(federation: Federat
 
 
 def test_streams_that_are_short_already_do_not_change(federation: Federation, cohort: str) -> None:
-    """FedRep's one epoch of the body: with a head that is never late, nothing changes."""
+    """FedRep's single epoch of the body: no result changes if the head trains all its epochs."""
     more: dict[str, Any] = {"participation": 0.5, "cohort": cohort}
     training = {"epochs": 5, "batch_size": 8}
     hyper = {"head_epochs": 1}
@@ -121,5 +121,5 @@ def test_stragglers_that_make_no_sense_are_refused(late: dict[str, Any], field: 
     "name", [name for name, method in METHODS.items() if issubclass(method, Asynchronous)]
 )
 def test_asynchronous_methods_have_no_stragglers(name: str, federation: Federation) -> None:
-    with pytest.raises(BadInput, match=r"^training.stragglers: .* whose clients come when they are done"):
+    with pytest.raises(BadInput, match=r"^training.stragglers: .* which is asynchronous"):
         run(name, federation, training=LATE)

@@ -1,4 +1,4 @@
-"""Federations found by content, wherever a worker has it."""
+"""Federations located by content, wherever a worker has it."""
 
 import shutil
 from dataclasses import replace
@@ -26,7 +26,7 @@ engine: {device: cpu}
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationFiles:
-    """What travels to a worker; the worker runs in an empty folder, and has the machine's name "node7"."""
+    """The files sent to a worker, which runs in an empty folder on a machine named "node7"."""
     root, worker = tmp_path / "root", tmp_path / "worker"
     root.mkdir()
     worker.mkdir()

@@ -1,4 +1,4 @@
-"""Cohort calls: what is captured, when a capture is trusted, and which calls are of one kind."""
+"""Cohort calls: which are captured, when a capture is trusted, and which calls are of one kind."""
 
 import warnings
 from collections.abc import Callable
@@ -109,7 +109,7 @@ def test_only_the_latest_kinds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class Scheduled(FedAvg):
-    """FedAvg whose steps get shorter from round to round."""
+    """FedAvg with steps that shrink from round to round."""
 
     def local(self, client: Any) -> Any:
         w = client.received["model"]
@@ -123,7 +123,7 @@ class Scheduled(FedAvg):
 def test_replayed_rounds_equal_direct_ones(
     digits: Dataset, monkeypatch: pytest.MonkeyPatch, name: str | FedAvg, clients: int
 ) -> None:
-    """The whole path of a GPU, with rounded shapes, on tensors of the CPU; the learning rate decays."""
+    """The GPU's code path, with rounded shapes, on CPU tensors; the learning rate decays."""
     federation = images(digits, SIZES if clients == 8 else (12,) * 8)
     settings: dict[str, Any] = {
         "training": {"lr_decay": 0.8}, "rounds": 6 if clients == 8 else 14, "participation": clients / 8

@@ -1,4 +1,4 @@
-"""Which of the vectors that clients keep travel to workers."""
+"""The kept vectors of clients that are sent to workers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ def federation(digits: Dataset) -> Federation:
 
 
 class Mailbox:
-    """An executor that notes which kept vectors every shard carries, and how many vectors in all."""
+    """An executor that records the kept vectors of every shard, and its number of vectors."""
 
     workers = 1
 

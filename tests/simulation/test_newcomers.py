@@ -1,4 +1,4 @@
-"""Clients that join after the last round: as if they were not there, then served and fine-tuned."""
+"""Clients that join after the last round: they do not affect the rounds, and are served and fine-tuned."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ LATE = 2
 
 @pytest.fixture(scope="module")
 def everyone(digits: Dataset) -> Federation:
-    """With data of the server's own, as some methods ask for."""
+    """With public data for the server, which some methods need."""
     federation = images(digits)
     return replace(federation, public=federation.test.only(torch.arange(40)))
 
@@ -29,7 +29,7 @@ def federation(everyone: Federation) -> Federation:
 
 @pytest.fixture(scope="module")
 def without(everyone: Federation) -> Federation:
-    """The same without the clients that join late."""
+    """The same federation without newcomers."""
     kept, partition = len(SIZES) - LATE, everyone.partition
     pools = [partition.pool(p) for p in range(10)]
     train, own = ([part(k) for k in range(kept)] for part in (partition.train, partition.test_pools))
@@ -65,7 +65,7 @@ def test_a_newcomer_of_fedavg_gets_the_global_model_and_tunes_it(
 
 
 def test_a_newcomer_of_local_starts_from_the_initial_model(federation: Federation):
-    """And is then trained from there, here with full batches, whose order no stream decides."""
+    """It is then trained from there, here with full batches, which do not depend on a stream."""
     simulation = prepare_run("local", federation, rounds=1)
     model, first = federation.model, simulation.state.store.first["model"]
     list(simulation.rounds())

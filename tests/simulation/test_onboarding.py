@@ -1,4 +1,4 @@
-"""What happens before the first round: everybody is asked, newcomers after the last one."""
+"""Onboarding: of all clients before the first round, of newcomers after the last one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ class At(GlobalModel):
 
 
 class Asking(Onboarding, FedAvg):
-    """FedAvg that asks for sizes and mean pixels first, and then sends the sum of all sizes to everybody."""
+    """FedAvg that first asks for sizes and mean pixels, and then sends all clients the sum of sizes."""
 
     asked: ClassVar[list] = []
 
@@ -100,8 +100,8 @@ def test_no_client_is_onboarded_twice_after_a_resume(federation: Federation, tmp
 
 
 def test_newcomers_are_onboarded_when_they_join(federation: Federation):
-    late = replace(federation, partition=replace(federation.partition, newcomers=2))
-    outcome = run(Asking(), late, rounds=1).outcome()
+    with_newcomers = replace(federation, partition=replace(federation.partition, newcomers=2))
+    outcome = run(Asking(), with_newcomers, rounds=1).outcome()
     assert Asking.asked == [(0, list(range(6))), (1, list(range(6))), (0, [6, 7]), (1, [6, 7])]
     assert outcome.metrics["introduction_bytes_down"] == 6 * 4  # paid by those that took part
 

@@ -16,7 +16,7 @@ TEN = quadratics(((1, 1),) * 10, range(1, 11))
 
 @pytest.fixture(scope="module")
 def federation(digits: Dataset) -> Federation:
-    """With data of the server's own, as some methods ask for."""
+    """With public data for the server, which some methods need."""
     federation = images(digits)
     return replace(federation, public=federation.test.only(torch.arange(40)))
 
@@ -137,7 +137,7 @@ def planted_groups(**settings: int) -> Simulation:
 
 
 def test_an_assignment_is_reported_when_it_changes() -> None:
-    """The first evaluation tells it, the next two add nothing."""
+    """The first evaluation reports it; in the next two it is unchanged."""
     ran = follow(planted_groups(evaluate_every=1))
     assert [r.assignment for r in ran.rounds] == [[1, 1, 0, 0], None, None]
     assert (ran.values("clusters"), ran.values("ari")) == ([2] * 3, [1] * 3)

@@ -1,4 +1,4 @@
-"""What a round costs with very many clients: work and memory follow the cohort, not the clients."""
+"""The cost of a round with very many clients: work and memory depend on the cohort, not on all clients."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ def federation(digits: Dataset) -> Federation:
 
 
 def lines(call: Callable[[], object]) -> int:
-    """How many lines of fedflow's own Python run during ``call``: a loop counts as often as it turns."""
+    """The number of lines of fedflow's Python code that run during ``call``, every iteration counted."""
     count = 0
 
     def note(frame: Any, event: str, argument: object) -> Any:
@@ -52,7 +52,7 @@ def lines(call: Callable[[], object]) -> int:
 def test_the_cost_of_a_round_of_ten_clients_does_not_depend_on_their_number(
     federation: Federation, method: str, every: int, tmp_path: Path
 ) -> None:
-    """With evaluations where all are served one model, and with checkpoints."""
+    """With evaluations of a global model, and with checkpoints."""
 
     def rounds(clients: int) -> int:
         pools, own = [np.arange(20)], [np.zeros(1, np.int64)] * clients
@@ -61,15 +61,15 @@ def test_the_cost_of_a_round_of_ten_clients_does_not_depend_on_their_number(
             method, many, rounds=9, participation=10 / clients, evaluate_every=every, checkpoint_every=2,
             checkpoints=tmp_path,
         )  # fmt: skip
-        told = simulation.rounds()
-        next(told)
-        return lines(lambda: [next(told) for _ in range(2)])
+        reports = simulation.rounds()
+        next(reports)
+        return lines(lambda: [next(reports) for _ in range(2)])
 
     assert rounds(4000) == pytest.approx(rounds(400), rel=0.02)
 
 
 class Counting(Workers):
-    """Workers that note how many clients of a shard are asked for their model."""
+    """Workers that record how many clients per shard determine their model."""
 
     def __init__(self, workers: int) -> None:
         super().__init__(workers)
@@ -143,8 +143,8 @@ def test_every_method_and_round_scores_the_same_sample(federation: Federation) -
 
 def test_assignments_of_a_sample_leave_the_others_out(federation: Federation) -> None:
     ran = sampled("ifca", federation)
-    told = next(r.assignment for r in ran.rounds if r.assignment is not None)
-    assert [k for k in range(8) if told[k] >= 0] == list(ran.simulation.scoring.scored)
+    assigned = next(r.assignment for r in ran.rounds if r.assignment is not None)
+    assert [k for k in range(8) if assigned[k] >= 0] == list(ran.simulation.scoring.scored)
 
 
 def test_results_of_a_sample_have_a_row_for_every_client(federation: Federation, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_results_of_a_sample_have_a_row_for_every_client(federation: Federation,
 
 
 def test_rows_in_files_are_resident_only_while_they_are_used(tmp_path: Path) -> None:
-    """64 rows of 1 MiB are written and read; the process must not keep what it did with them."""
+    """64 rows of 1 MiB are written and read; the process must not keep their pages."""
     store = ClientStore({"c": torch.zeros(1 << 18)}, 100_000, tmp_path)
     process = psutil.Process()
     before = process.memory_info().rss

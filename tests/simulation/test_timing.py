@@ -1,4 +1,4 @@
-"""Simulated time: how long clients take, in which order they are done, and what a server has by then."""
+"""Simulated time: how long clients take, in which order they finish, and the server's state then."""
 
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ def begin(durations: list[float], number: int) -> Any:
 
 
 def test_the_first_to_finish_comes_first_and_is_replaced() -> None:
-    """Two of four clients work: 0 and 2 (drawn), 2 is done at 1, replaced by one that needs until 4 or 6."""
+    """Two of four clients train: 0 and 2 (drawn); 2 ends at 1 and is replaced by one that ends at 4 or 6."""
     durations, rng = [3.0, 5.0, 1.0, 3.0], np.random.default_rng(1)
     drawn = np.random.default_rng(1).choice(4, size=2, replace=False).tolist()
     assert sorted(drawn) == [1, 2]
@@ -149,10 +149,10 @@ def hasty(times: list[list[int]], **kwargs: Any) -> Ran:
 
 
 def test_stale_updates_are_of_the_model_that_was_received(cohort: str) -> None:
-    """Clients need 2, 3 and 7; x is 0. Each moves half of the way from what it fetched to 0, 4 or 8.
+    """Clients need 2, 3 and 7; x is 0. Each moves half of the way from the received model to 0, 4 or 8.
 
-    At 2 client 0 brings 0; at 3 client 1 brings 2, of which client 0 knows nothing when it brings 0 again
-    at 4. At 6 both are done, client 0 first: it fetched x = 2 and brings -1; client 1 fetched 2 and brings 1.
+    At 2 client 0 sends 0; at 3 client 1 sends 2, of which client 0 is unaware when it sends 0 again at 4.
+    At 6 both are done, client 0 first: it received x = 2 and sends -1; client 1 received 2 and sends 1.
     """
     ran = hasty([[0, 2, 0], [0, 3, 0], [0, 7, 0]], cohort=cohort)
     assert [r.cohort for r in ran.rounds] == [[0], [1], [0], [0], [1]]
@@ -180,7 +180,7 @@ def test_an_asynchronous_run_resumes_with_the_same_work(tmp_path: Path) -> None:
 
 
 def test_equal_clients_in_full_concurrency_are_a_cohort() -> None:
-    """Nobody is late: the model goes half of the way to the mean 4 in every round."""
+    """No update is stale: the model moves half of the way to the mean 4 in every round."""
     ran = hasty([[1, 2, 1]] * 3, participation=1.0, rounds=3)
     assert [r.cohort for r in ran.rounds] == [[0, 1, 2]] * 3
     assert ran.values("clock") == near([4, 8, 12])

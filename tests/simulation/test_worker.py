@@ -1,4 +1,4 @@
-"""What a worker does when a vmapped cohort fails."""
+"""Workers, when a vmapped cohort fails."""
 
 import warnings
 from typing import Any
@@ -24,7 +24,7 @@ def federation(digits: Dataset) -> Federation:
 
 
 class Spy:
-    """`worker.train_cohort` of a GPU with memory for ``room`` clients; notes how many it was asked for."""
+    """`worker.train_cohort` on a GPU with memory for ``room`` clients; records the requested widths."""
 
     def __init__(self, room: int) -> None:
         self.room, self.asked, self.solve = room, [], worker.train_cohort
@@ -54,9 +54,9 @@ def test_out_of_memory_halves_the_cohort_and_changes_no_result(
 def test_a_fallback_to_the_loop_warns_once(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "WARNED_METHODS", set())
     monkeypatch.setattr(worker, "train_cohort", Spy(room=0))
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(UserWarning) as warned:
         fallen = run("fedavg", federation, cohort="vmap", rounds=2)
-    assert [str(warning.message) for warning in told] == [
+    assert [str(warning.message) for warning in warned] == [
         "fedavg: clients train one by one, because vmap failed "
         "(OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB)"
     ]
@@ -78,7 +78,7 @@ def test_a_method_that_vmap_cannot_run_is_named_with_the_reason(
 
 
 class Uneven(FedAvg):
-    """FedAvg that shifts the models of some clients, which alone receive the shift, and keep some more."""
+    """FedAvg that shifts the models of some clients; only these receive the shift and keep another vector."""
 
     def client_state(self, model: Any, initial: Tensor) -> dict[str, Tensor]:
         return {"seen": initial[:2]}

@@ -147,7 +147,7 @@ def test_random_epochs_are_at_most_those_of_the_mean_client() -> None:
 
 
 def test_equal_epochs_are_fedavg(federation: Federation, cohort: str) -> None:
-    """After its round 0: one epoch, which FedAvg trains with everybody."""
+    """After its round 0: one epoch, in which FedAvg trains all clients."""
     sgd = {"batch_size": 0, "lr": 0.1}
     first = run("fedavg", federation, rounds=1, training=sgd | {"epochs": 1}).servers[0]["model"]
     ran = run("fedeff", federation, {"policy": "EC", "tau": 0.4}, rounds=1, training=sgd, cohort=cohort)

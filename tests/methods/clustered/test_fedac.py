@@ -260,7 +260,7 @@ SIX: list[list[float]] = [
 
 
 def test_clients_find_their_clusters(cohort: str) -> None:
-    """Everybody goes to its own point, where the model of its like awaits those who come later."""
+    """Every client moves to its own point; clients that come later find the model of similar ones there."""
     hyper = FREE | {"tune_every": 0}
     federation = planted([*SIX, [3.9, 0.9, 0.1], [-3.8, 0.9, 0]], newcomers=2)
     ran = run("fedac", federation, hyper, training=JUMP, rounds=2, cohort=cohort)
@@ -280,7 +280,7 @@ def test_clients_find_their_clusters(cohort: str) -> None:
 
 
 def test_an_absent_client_counts_with_its_last_model(cohort: str) -> None:
-    """Clients 2 and 5 come in the second round, from (1, 1, 1) half their way, and stay with their like."""
+    """Clients 2 and 5 come in the second round, half their way from (1, 1, 1), and stay in their clusters."""
     method = with_cohorts(build_method("fedac", FREE | {"tune_every": 0}), [[0, 1, 3, 4], [2, 5]])
     half = {"epochs": 1, "lr": 0.5}
     simulation = prepare_run(method, planted(SIX), training=half, rounds=2, cohort=cohort)

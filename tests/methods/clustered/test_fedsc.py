@@ -137,7 +137,7 @@ def test_random_clusters_need_no_onboarding(federation: Federation, mode: str) -
 
 
 def test_weights_diverge_from_central_training_where_clients_hold_few_labels(digits: Dataset) -> None:
-    """FedAvg on the same images: one client with all, four who were dealt them at random, or by label."""
+    """FedAvg on the same images: one client with all of them, four with random parts, or sorted by label."""
     rows, clients = np.argsort(digits.y_train.numpy(), kind="stable")[:400], images(digits, (1,))
     shuffled, ends = np.random.default_rng(0).permutation(rows), {}
     for name, dealt in (("all", [rows]), ("alike", np.split(shuffled, 4)), ("few", np.split(rows, 4))):

@@ -233,7 +233,7 @@ def test_all_models_are_clustered_and_weighted_by_samples() -> None:
 
 
 def test_the_absent_start_with_the_common_model(cohort: str) -> None:
-    """From 0, clients 0 and 1 go to 9 and 8: client 2, who is absent, is alone with the first model."""
+    """From 0, clients 0 and 1 go to 9 and 8: the absent client 2 is alone with the initial model."""
     method = with_cohorts(build_method("fesem", {"cluster_over": "all"}), [[0, 1], [2]])
     ran = run(method, points([9, 8, 7]), rounds=2, training=JUMP, cohort=cohort)
     assert ran.server("assignment")[0] == [1, 1, 0]

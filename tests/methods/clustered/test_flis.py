@@ -1,4 +1,4 @@
-"""Both forms of FLIS: models that are one threshold, so that it is known who agrees; and real images.
+"""Both forms of FLIS: models that are one threshold, so that agreement is known; and real images.
 
 A client with samples c moves its threshold to c in one step of 1. The server's inputs are 0.5, 1.5, ..., 9.5:
 models of thresholds c_i and c_j agree on all except |c_i - c_j| of ten.
@@ -285,7 +285,7 @@ def test_dc_without_a_bound_is_fedavg(federation: Federation, cohort: str) -> No
 
 
 def test_dc_with_a_bound_above_one_averages_no_models_and_clients_choose_among_them() -> None:
-    """At 1 equal predictors are averaged still: thresholds 7 and 7.2 tell all ten inputs alike."""
+    """At 1, equal predictors are still averaged: thresholds 7 and 7.2 agree on all ten inputs."""
     c = (0.0, 1.0, 7.0, 7.2)
     one, none = (flis("flis_dc", {"beta": beta}, thresholds(c)) for beta in (1, 1.01))
     assert one.server("models") == [pytest.approx([0, 1, 7.1, 7.1])]
@@ -369,7 +369,7 @@ def test_missing_samples_to_choose_by_are_refused_before_any_training(federation
 
 
 def test_a_client_may_be_served_the_model_that_its_test_samples_choose() -> None:
-    """Trained on 0 and 9, tested on 9 and 0: each is served the other's model, but trains from its own."""
+    """Trained on 0 and 9, tested on 9 and 0: each is served the other's model but trains its own."""
     clients = thresholds((0, 9))
     swapped = replace(clients, test=Examples(clients.test.x.flip(0), clients.test.y))
     found = {
@@ -440,7 +440,7 @@ def test_hc_with_a_bound_above_one_is_local_training_of_participants(
 
 
 def test_at_one_equal_predictors_belong_together() -> None:
-    """Thresholds 7 and 7.2 tell all ten inputs alike."""
+    """Thresholds 7 and 7.2 agree on all ten inputs."""
     for variant in ("clusters", "neighbourhood"):
         ran = flis("flis_hc", {"beta": 1, "variant": variant}, thresholds((7, 0, 7.2, 1)))
         assert ran.server("assignment") == [[0, 1, 0, 2]]

@@ -166,7 +166,7 @@ def test_members_may_be_read_in_the_order_of_the_leaves() -> None:
        for e in ("pixels", "labels"))],
 )  # fmt: skip
 def test_incompatible_options_are_refused(hyper: dict[str, Any], message: str) -> None:
-    """Such as faults where the code cannot have them, and an encoder for all where there is none to train."""
+    """Such as bugs in settings where the code cannot have them, or a shared encoder with none to train."""
     with pytest.raises(BadInput, match=f"^method.{message}"):
         build_method("flt", hyper)
 
@@ -438,7 +438,7 @@ def test_without_epochs_nothing_is_trained_for_all(federation: Federation) -> No
 
 @pytest.mark.parametrize("reducer", ["none", "tsne"])
 def test_relating_clients_again_changes_nothing(federation: Federation, reducer: str) -> None:
-    """Neither between two rounds nor after the last, though models changed: why FLT has no such option."""
+    """Neither between rounds nor after the last, although models change: so FLT has no such option."""
     hyper = SMALL | {"finetune": "per_client", "reducer": reducer}
     simulation = prepare_run("flt", federation, hyper, rounds=2, training=SGD, participation=0.5)
     for _ in simulation.rounds():
@@ -501,7 +501,7 @@ def test_components_beyond_the_rank_of_the_data_are_zero() -> None:
 
 
 def test_own_components_hide_the_location_of_data_but_shared_ones_do_not() -> None:
-    """Scores are centred: equal samples are at 0, wherever they lie."""
+    """Scores are centred: equal samples are at 0, wherever they are."""
     blocks = points((1, 2, 20, 21))
     own = run("pca_km_hc", blocks, {"gamma": 1.5, "p": 2}, training=JUMP, rounds=1)
     assert own.server("assignment") == [[0, 0, 0, 0]]

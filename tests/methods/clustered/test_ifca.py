@@ -1,4 +1,4 @@
-"""IFCA's layers that clusters share, and its ways to start; the worked numbers are in test_oracles.py."""
+"""IFCA with shared layers, and its initialisations; the worked numbers are in test_oracles.py."""
 
 from dataclasses import replace
 from functools import partial
@@ -66,7 +66,7 @@ def test_the_shared_body_is_averaged_over_all_and_heads_over_their_clusters(coho
 def test_with_every_layer_in_the_head_nothing_is_shared(
     federation: Federation, shared: str, cohort: str
 ) -> None:
-    """The heads that are drawn are then the models that are."""
+    """The initial heads are then the initial models."""
     one = run("ifca", federation, {"shared": shared, "own": ["*"]}, cohort=cohort, **HALF)
     plain = run("ifca", federation, cohort=cohort, **HALF)
     torch.testing.assert_close(one.servers[-1]["models"], plain.servers[-1]["models"], rtol=0, atol=1e-6)
@@ -225,7 +225,7 @@ def best_losses(models: list[float]) -> float:
 
 
 def test_the_test_data_may_choose_as_in_published_numbers() -> None:
-    """Client 1 trains near the first model, but is tested with what client 2 has; client 0 with nothing."""
+    """Client 1 trains near the first model but is tested on sample 2; client 0 has no test samples."""
     clients = quadratics(((1, 0), (1, 0.4), (1, 5)), (1,) * 3)
     own = [np.array([], dtype=int), np.array([2]), np.array([2])]
     partition = Partition.from_lists(

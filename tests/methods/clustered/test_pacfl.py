@@ -1,4 +1,4 @@
-"""PACFL: rays in the plane, whose angles are known; and real images, for what a signature is."""
+"""PACFL: rays in the plane with known angles, and real images for signatures."""
 
 import warnings
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ def joined(ran: Ran) -> list[int]:
 
 
 def measured(matrix: np.ndarray, **known: Any) -> State:
-    """What the server knows of these dissimilarities; the common first model is 9."""
+    """The server's state with these dissimilarities; the common initial model is 9."""
     first = torch.tensor([9.0])
     return State(**{"models": first[None], "initial": first, "proximity": torch.from_numpy(matrix)} | known)
 
@@ -231,7 +231,7 @@ def test_newcomers_extend_the_matrix_to_that_of_all(digits: Dataset, mode: str, 
 @pytest.mark.parametrize("linkage", LINKAGES)
 @pytest.mark.parametrize("assign", ["attach", "rehc"])
 def test_a_newcomer_at_80_degrees(beta: float, together: set[str], linkage: str, assign: str) -> None:
-    """The others are at 0 and 10: 70 away, 80, or 75 in the mean."""
+    """The others are at 0 and 10: distances 80 and 70, 75 in the mean."""
     ran = pacfl({"beta": beta, "linkage": linkage, "assign": assign}, rays((0, 10, 80), newcomers=1))
     assert ran.server("assignment") == [[0, 0]]
     assert joined(ran) == ([0, 0, 0] if linkage in together else [0, 0, 1])
@@ -280,7 +280,7 @@ def test_clustering_again_can_move_others_and_attaching_cannot(
 
 
 def test_parts_of_a_split_cluster_start_from_its_model() -> None:
-    """0, 4 and 8 are one at 6 in the mean; with 12, 4 and 8 no longer are: 0 and 4 keep the name."""
+    """0, 4 and 8 are one cluster at 6 in the mean; with 12, 8 leaves it: 0 and 4 keep the number."""
     matrix = apart((0, 4, 8.1, 12))
     together, models = torch.zeros(3, dtype=torch.int64), torch.tensor([[3.0]])
     server = measured(matrix, assignment=together, models=models)

@@ -30,7 +30,7 @@ def test_projection_onto_the_simplex(v: list[float], nearest: list[float]) -> No
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=20))
 def test_the_projection_is_the_nearest_point(v: list[float]) -> None:
-    """Sum 1, nothing negative, and one threshold taken off all that is left (the optimality conditions)."""
+    """Sum 1, no negative entry, and one threshold subtracted from positive ones (optimality conditions)."""
     point = np.array(v)
     x = project(point)
     assert x.sum() == pytest.approx(1) and (x >= 0).all()
@@ -99,7 +99,7 @@ def test_the_average_of_all_rounds_can_be_served() -> None:
 
 
 def test_the_cohort_keeps_its_total_weight(cohort: str) -> None:
-    """lambda of four clients, of whom the second and third take part with losses 1 and 2.
+    """lambda of four clients; the second and third take part, with losses 1 and 2.
 
     Their (1/4, 1/4) are (1/2, 1/2) of the cohort; plus 0.1 * (1, 2) and projected (0.45, 0.55).
     """
@@ -111,7 +111,7 @@ def test_the_cohort_keeps_its_total_weight(cohort: str) -> None:
 
 
 def test_a_cohort_without_weight_is_averaged_uniformly() -> None:
-    """After a round in which all weight went to the last of three clients, the others meet."""
+    """All weight goes to the last of three clients; then the others are the cohort."""
     hyper = {"lambda_lr": 10, "lambda_used": "old"}
     method = with_cohorts(build_method("afl", hyper), [[0, 1, 2], [0, 1]])
     clients = lines((0, 0, 5), ((0.1,), (0.2,), (0,)))
@@ -122,7 +122,7 @@ def test_a_cohort_without_weight_is_averaged_uniformly() -> None:
 
 @pytest.mark.parametrize("lambda_used", ["new", "old"])
 def test_afl_with_a_fixed_lambda_is_fedavg(federation: Federation, lambda_used: str, cohort: str) -> None:
-    """Equal but for the rounding of n_k / n."""
+    """Equal up to the rounding of n_k / n."""
     settings: dict[str, Any] = {"participation": 0.5, "training": {"batch_size": 8}, "cohort": cohort}
     hyper = {"lambda_lr": 0, "prior": "samples", "lambda_used": lambda_used}
     ran, plain = run("afl", federation, hyper, **settings), run("fedavg", federation, **settings)

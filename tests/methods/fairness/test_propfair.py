@@ -52,7 +52,7 @@ def test_fair_weights_cost_one_number_up(federation: Federation) -> None:
 
 @pytest.mark.parametrize(("beyond", "line"), [("plain", 1 / 3), ("huber", 1 / 0.2)])
 def test_the_slope_is_one_over_the_distance_to_the_baseline(beyond: str, line: float) -> None:
-    """Also at and beyond M, where a log would be infinite or not a number."""
+    """Also at and above M, where the log is infinite or not a number."""
     method = build_method("propfair", {"baseline": 3, "beyond": beyond})
     assert isinstance(method, PropFair)
     losses = torch.tensor([0, 1, 2.7, 2.9, 3, 100], dtype=torch.float64, requires_grad=True)

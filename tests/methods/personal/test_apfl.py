@@ -1,4 +1,4 @@
-"""APFL on the test-bed T1, and the FedAvg and Local at the ends of its mixture."""
+"""APFL on the test-bed T1, and FedAvg and Local at the ends of its mixture."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Per-FedAvg on the test-bed T1, and the FedAvg that it is without adaptation."""
+"""Per-FedAvg on the test-bed T1, and FedAvg without adaptation."""
 
 from dataclasses import replace
 from typing import Any
