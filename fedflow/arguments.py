@@ -1,4 +1,4 @@
-"""What experiments and flows are asked for, checked as strictly as the options of the command line."""
+"""Parameters of experiments and flows, checked as strictly as the options of the command line."""
 
 import re
 from pathlib import Path

@@ -160,7 +160,7 @@ class Params(Settings):
         return self
 
     def replace(self, *changes: str, **sections: Any) -> Self:
-        """A copy with other sections; ``changes`` say in words what differs. Raises `BadInput`."""
+        """A copy with other sections; ``changes`` describe them, as for `load_params`. Raises `BadInput`."""
         return replace(self, **sections).remember(self.plain, (*self.changes, *changes))
 
     def dataset(self, name: str) -> DatasetParams:
@@ -181,7 +181,7 @@ class Params(Settings):
     def method(self, name: str, partition: str | None = None) -> tuple[Method, LocalTraining]:
         """The named method, and its local training: the shared settings with its own changes.
 
-        With ``partition``, what was tuned for the two of them comes on top.
+        With ``partition``, what was tuned for both takes precedence.
         """
         tuned = name in (self.tuned.get(partition or "") or {})
         key = name, partition if tuned else None
@@ -191,23 +191,18 @@ class Params(Settings):
 
     @cached_property
     def _built(self) -> dict[tuple[str, str | None], tuple[Method, LocalTraining]]:
-        """Methods that were asked for, by name and by the partition that they are tuned for."""
+        """Methods built so far, by name and by the partition that they are tuned for."""
         return {}
 
     def _build(self, name: str, partition: str | None) -> tuple[Method, LocalTraining]:
         if name not in METHODS:
             raise unknown_name("method.name", name, METHODS)
-        if partition is None:
-            section, entry, training = (
-                f"methods.{name}",
-                self.methods.get(name, MethodParams()),
-                self.training,
-            )
-            own = entry.parameters
-        else:
-            section, entry = f"tuned.{partition}.{name}", (self.tuned[partition] or {})[name]
-            training = self.method(name)[1]
-            own = self.methods.get(name, MethodParams()).parameters | entry.parameters
+        entry = self.methods.get(name, MethodParams())
+        section, own, training = f"methods.{name}", entry.parameters, self.training
+        if partition is not None:
+            section, training = f"tuned.{partition}.{name}", self.method(name)[1]
+            entry = (self.tuned[partition] or {})[name]
+            own = own | entry.parameters
         if entry.training:
             changed = training.as_dict() | entry.training
             training = LocalTraining.parse(changed, section=f"{section}.training")
@@ -250,7 +245,7 @@ class Changes(list[str]):
     """Changes of ``params.yaml`` as text, and the `Params` that they gave.
 
     The parameter ``settings`` of a flow that is called in the same process: Prefect records the text, and
-    `load_params` parses nothing twice.
+    `load_params` does not parse them again.
     """
 
     def __init__(self, params: Params) -> None:

@@ -1,4 +1,4 @@
-"""A look at everything that an experiment needs, before it needs it."""
+"""Check everything that an experiment needs before it starts."""
 
 import importlib.metadata
 import os
@@ -27,7 +27,7 @@ LITTLE_SPACE = 2 * 2**30  # bytes
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the examination; ``status`` is ok, note or bad."""
+    """One line of the report; ``status`` is ok, note or bad."""
 
     status: str
     what: str
@@ -103,7 +103,7 @@ def _store(root: Path) -> Finding:
         return Finding(
             "bad",
             "record",
-            f"{folder} cannot be written ({error.strerror}); set MLFLOW_TRACKING_URI or mend it",
+            f"{folder} cannot be written ({error.strerror}); set MLFLOW_TRACKING_URI or fix it",
         )
 
 
@@ -114,7 +114,7 @@ def _space(root: Path) -> Finding:
 
 
 def _existing(path: Path) -> Path:
-    """The path itself, or the closest folder above it that exists: the doctor makes nothing."""
+    """The path itself, or the closest folder above it that exists."""
     path = path.resolve()
     return next(place for place in (path, *path.parents) if place.exists())
 
@@ -123,7 +123,7 @@ def _server() -> Finding:
     url = os.environ.get("PREFECT_API_URL")
     if not url:
         return Finding(
-            "ok", "Prefect API", "PREFECT_API_URL is not set: runs start and share one on localhost"
+            "ok", "Prefect API", "PREFECT_API_URL is not set: runs start and share a server on localhost"
         )
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=5):

@@ -83,14 +83,14 @@ class Experiment:
 
     @cached_property
     def settings(self) -> str:
-        """A digest of `effective`: runs with different ones are never averaged."""
+        """A digest of `effective`: runs with different settings are never averaged."""
         return digest(self.effective)
 
     @cached_property
     def results_folder(self) -> Path:
         """``results/<partition>/<method>/<seed>`` where params.yaml itself gives these settings.
 
-        With other ones, the digest follows the seed.
+        With other settings, their digest follows the seed.
         """
         name = str(self.seed) if self._as_in_the_file() else f"{self.seed}-{self.settings[:SHORT]}"
         return self.root / "results" / self.partition / self.method / name
@@ -99,7 +99,7 @@ class Experiment:
         plain = self.params.plain
         try:
             return plain is not None and replace(self, params=plain).settings == self.settings
-        except FedflowError:  # the file knows no such partition, say
+        except FedflowError:  # for example, the file has no such partition
             return False
 
     def check(self) -> None:
@@ -147,7 +147,7 @@ def experiments(
 
 
 def pick_device(wanted: str) -> str:
-    """``auto`` becomes cuda where there is a GPU; `FedflowError` when cuda is asked for in vain."""
+    """``auto`` becomes cuda where there is a GPU; `FedflowError` for cuda where there is no GPU."""
     if wanted == "cuda" and not torch.cuda.is_available():
         raise FedflowError("engine.device: 'cuda' was asked for, but torch sees no GPU here; use cpu or auto")
     return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted

@@ -1,6 +1,6 @@
 """Progress in the terminal: a bar over the rounds, or plain lines where the output is not a terminal.
 
-Text comes from anywhere (reasons of failures, names): square brackets and colons in it mean nothing to rich.
+Text may contain anything (reasons of failures, names), so rich does not interpret brackets and colons.
 """
 
 from typing import Self

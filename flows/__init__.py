@@ -1,1 +1,1 @@
-"""What happens in which order."""
+"""Prefect flows: stages in their order."""

@@ -37,8 +37,8 @@ def federate(
         seed: experiment seed
         settings: changes to params.yaml, such as ``run.rounds=5`` or ``methods.ifca.clusters=4``
         root: the project's folder
-        out: where the result files go (default: results/<partition>/<method>/<seed>, with a digest behind the
-            seed where params.yaml has other settings)
+        out: folder of the result files (default: results/<partition>/<method>/<seed>, followed by a digest if
+            params.yaml has other settings)
         sweep: name of the MLflow parent run
     """
     check_arguments(settings=settings, root=root, out=out)

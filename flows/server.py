@@ -1,8 +1,8 @@
-"""A Prefect API server that all runs of a checkout share, so that its start is paid once.
+"""A Prefect API server that all runs of a checkout share, so that it is started once.
 
-The first run starts it in the background on a free local port; later runs find it; it stops by
-itself when nobody has used it for a while, or with ``python -m flows.server --stop``. It answers
-only who knows its password (docs/security.md). A `PREFECT_API_URL` of your own always wins.
+The first run starts it in the background on a free local port; later runs find it. It stops when no
+run has used it for a while, or with ``python -m flows.server --stop``. Requests need its password
+(docs/security.md). `PREFECT_API_URL` names another server instead.
 """
 
 import argparse
@@ -32,8 +32,8 @@ START_TIMEOUT = 180.0  # seconds; a first start also makes the database
 STOP_TIMEOUT = 15.0  # seconds between the polite and the hard stop
 CERTIFICATES = "PREFECT_API_SSL_CERT_FILE"
 PASSWORD = "PREFECT_API_AUTH_STRING"
-ALIVE, USERS = "alive.lock", "users.lock"  # what the server, and every process that uses it, holds
-HOSTS = ("127.0.0.1", "localhost")  # names of the server: what a page elsewhere calls it by is refused
+ALIVE, USERS = "alive.lock", "users.lock"  # locks of the server, and of every process that uses it
+HOSTS = ("127.0.0.1", "localhost")  # accepted names of the server: requests by other names are refused
 IDLE = 180.0  # seconds without a user after which the server stops
 
 
@@ -47,7 +47,7 @@ def prefect_api(port: int = 0) -> Iterator[str]:
     """Within this context a Prefect API server runs and ``PREFECT_API_URL`` names it; yields its URL.
 
     ``port`` is where a server that has to be started listens; 0 is any free port. Enter the context
-    before Prefect is imported: Prefect reads its settings once, and threads of its own (those that
+    before Prefect is imported: Prefect reads its settings once, and its threads (those that
     forward events of worker processes) see no later change.
     """
     if url := os.environ.get("PREFECT_API_URL"):
@@ -55,7 +55,7 @@ def prefect_api(port: int = 0) -> Iterator[str]:
         return
     folder = home()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.chmod(0o700)  # it may be older, and wider
+    folder.chmod(0o700)  # an older one may be readable by others
     before = {name: os.environ.get(name) for name in ("PREFECT_API_URL", CERTIFICATES, PASSWORD)}
     try:
         with (folder / USERS).open("a+") as user:
@@ -75,7 +75,7 @@ def prefect_api(port: int = 0) -> Iterator[str]:
 
 
 def private(folder: Path) -> dict[str, str]:
-    """Variables for a Prefect process of this checkout: its own home, nothing sent to anybody."""
+    """Variables for a Prefect process of this checkout: a private home, and no telemetry."""
     return {
         "PREFECT_HOME": str(folder),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -84,7 +84,7 @@ def private(folder: Path) -> dict[str, str]:
 
 
 def running(folder: Path) -> str | None:
-    """The URL of this checkout's server, None when there is none or it does not answer."""
+    """The URL of this checkout's server; None if there is none or it does not answer."""
     state = _state(folder)
     return state["url"] if state and _healthy(state["url"]) else None
 
@@ -115,7 +115,7 @@ def stop() -> bool:
 
 
 def _few_certificates(folder: Path) -> Path:
-    """A file with one certificate: our server uses none, but every task would read all there are (40 ms)."""
+    """A file with one certificate: our server uses none, but every task would read them all (40 ms)."""
     few = folder / "certificates.pem"
     if not few.exists():
         end = "-----END CERTIFICATE-----\n"
@@ -124,14 +124,14 @@ def _few_certificates(folder: Path) -> Path:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write it as a whole, or not at all."""
+    """Write it whole, or not at all."""
     partial = file.with_suffix(f".{os.getpid()}")
     partial.write_text(text)
     partial.replace(file)
 
 
 def _state(folder: Path) -> dict[str, Any] | None:
-    """Where the server is, None when there is none: one that was killed leaves its file, but no lock."""
+    """Where the server is; None if there is none: a killed server leaves its file, but no lock."""
     try:
         state = json.loads((folder / "server.json").read_text())
         return state if _locked(folder / ALIVE, fcntl.LOCK_SH) else None
@@ -158,7 +158,7 @@ def _healthy(url: str) -> bool:
 
 
 def _start(folder: Path, port: int) -> str:
-    """Start the server, or wait for the one that another run has started; two would spoil the database."""
+    """Start the server, or wait for the one that another run has started; two would corrupt the database."""
     server: subprocess.Popen | None = None
     log = folder / "server.log"
     with FileLock(folder / "server.lock"):
@@ -182,14 +182,14 @@ def _start(folder: Path, port: int) -> str:
 
 
 def _serve(folder: Path, port: int) -> None:
-    """Be the server, until no run has used it for `IDLE` seconds."""
-    os.umask(0o077)  # nobody else reads what it writes
-    alive = FileLock(folder / ALIVE, timeout=STOP_TIMEOUT)  # ends with this process, whatever the clock says
+    """Run the server until no run has used it for `IDLE` seconds."""
+    os.umask(0o077)  # its files are private
+    alive = FileLock(folder / ALIVE, timeout=STOP_TIMEOUT)  # released when this process ends
     try:
         alive.acquire()
     except Timeout as error:
         raise FedflowError("another server of this folder runs") from error
-    listener = socket.socket()  # bound before Prefect starts, so that nobody can take the port meanwhile
+    listener = socket.socket()  # bound before Prefect starts, so that no other process takes the port
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(("127.0.0.1", port))
@@ -207,7 +207,7 @@ def _serve(folder: Path, port: int) -> None:
         "PREFECT_UI_API_URL": url,
         "PREFECT_SERVER_API_AUTH_STRING": password.read_text(),
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{host}:{port}" for host in HOSTS),
-        # Slots that a killed run holds expire also when the server is killed and started anew.
+        # Slots that a killed run holds expire even if the server is killed and restarted.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     }
     import uvicorn
@@ -227,7 +227,7 @@ def _serve(folder: Path, port: int) -> None:
             time.sleep(1)
         server.should_exit = True
 
-    # Once it has shut down, uvicorn raises the signal again: leave a way through the `finally` below.
+    # After its shutdown uvicorn raises the signal again: exit through the `finally` below.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     threading.Thread(target=end_when_idle, daemon=True).start()
     try:

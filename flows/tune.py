@@ -1,4 +1,4 @@
-"""Choose the settings of methods on held-out training data: one small grid each, the same rule for all."""
+"""Choose the settings of methods on held-out training data, by the same rule for every method."""
 
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,14 @@ def tune(
     root: str = ".",
     write: bool = True,
 ) -> dict[str, dict[str, Any]]:
-    """Run the grid under ``tuning`` in params.yaml; returns what is chosen for every method.
+    """Run the grid under ``tuning`` in params.yaml; returns the chosen settings of every method.
 
     Args:
         partition: a name under ``partitions`` in params.yaml
         methods: names of methods (default: those of the grid)
         settings: changes to params.yaml, such as ``tuning.rounds=10``
         root: the project's folder
-        write: put what is chosen under ``tuned`` in params.yaml
+        write: write the choice to ``tuned`` in params.yaml
     """
     check_arguments(partition=partition, methods=methods, settings=settings, root=root, write=write)
     params = load_params(Path(root) / "params.yaml", settings or [])

@@ -18,7 +18,7 @@ from fedflow.simulation.outcome import RoundReport
 
 
 def artifact_key(*parts: object) -> str:
-    """A key that Prefect accepts: lower case, digits and dashes, with a digest of names that hold others.
+    """A key that Prefect accepts: lower case, digits and dashes, with a digest of other names.
 
     >>> artifact_key("mnist5k-dir", "lg_fedavg", 0)
     'mnist5k-dir-lg-fedavg-0'
@@ -27,7 +27,7 @@ def artifact_key(*parts: object) -> str:
     """
     text = "-".join(map(str, parts))
     key = re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")
-    if not re.fullmatch("[A-Za-z0-9_-]+", text):  # what was replaced may be all that tells two names apart
+    if not re.fullmatch("[A-Za-z0-9_-]+", text):  # names may differ only in what was replaced
         key = f"{key}-{hashlib.blake2b(text.encode(), digest_size=3).hexdigest()}".strip("-")
     return key
 

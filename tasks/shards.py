@@ -35,7 +35,7 @@ LOST_WORKERS = 3  # replacements of a broken worker pool in one round
 
 
 def _may_pass(task: Any, run: Any, state: State) -> bool:
-    """Whether another try may help: not where a machine lacks the data."""
+    """Whether a retry may help: not if the machine lacks the data."""
     return not isinstance(state.result(raise_on_failure=False), FedflowError)
 
 
@@ -51,11 +51,11 @@ def _may_pass(task: Any, run: Any, state: State) -> bool:
 def run_shard(
     work: Callable, job: Job, shard: Any, title: str, worker: int, clients: int, in_turn: bool = False
 ) -> Any:
-    """``work(job, shard)``: safe to retry, because it changes nothing but its result.
+    """``work(job, shard)``: safe to retry, because it has no side effects.
 
     ``in_turn`` waits until the GPU of this machine is free.
     """
-    # Small networks crawl when threads share a core; the setting counts for the thread that makes it only.
+    # Small networks are slow when threads share a core; the setting applies to the calling thread only.
     torch.set_num_threads(1)
     with concurrency(GPU_LIMIT, occupy=1, lease_duration=LEASE) if in_turn else nullcontext():
         return work(job, shard)
@@ -64,7 +64,7 @@ def run_shard(
 def end_with_parent() -> None:
     """Let this worker process end when the one that started it does, however that ends.
 
-    A pool tells its workers to stop; a driver that the kernel kills, because memory is short, tells nobody.
+    A pool stops its workers; a driver that the kernel kills, because memory is short, cannot.
     """
     parent = parent_process()
     assert parent is not None
@@ -82,7 +82,7 @@ def on_gpu(job: Job) -> bool:
 
 
 def ensure_gpu_limit() -> None:
-    """Make the limit `GPU_LIMIT` unless the API server has it: without it nobody waits.
+    """Create the limit `GPU_LIMIT` unless the API server has it: without it no shard waits.
 
     It has one slot however many GPUs there are: without a cluster all shards use the first one.
     """
@@ -167,7 +167,7 @@ class PrefectExecutor:
             return self._runner.submit(run_shard.with_options(tags=["gpu"]) if gpu else run_shard, parameters)
 
     def _on_gpu(self) -> AbstractContextManager[Any]:
-        """What makes a cluster give every shard a GPU of its own."""
+        """Makes a cluster give every shard its own GPU."""
         if self.kind != "ray":
             return nullcontext()
         from prefect_ray.context import remote_options
@@ -176,7 +176,7 @@ class PrefectExecutor:
 
     @cached_property
     def _lost(self) -> tuple[type[BaseException], ...]:
-        """What is raised in place of the result of a shard whose worker, or whole cluster, is gone."""
+        """Raised instead of the result of a shard whose worker, or whole cluster, is lost."""
         if self.kind == "dask":
             from distributed import CancelledError, KilledWorker
 
@@ -188,7 +188,7 @@ class PrefectExecutor:
         return (BrokenProcessPool,)
 
     def _check_reachable(self) -> None:
-        """Raise OSError soon where nobody listens at the address: Ray would try for many minutes."""
+        """Raise OSError soon if no cluster listens at the address: Ray would retry for minutes."""
         address = self.address or ""
         where = urlsplit(address if "//" in address else f"//{address}")
         if where.port is not None:
@@ -196,7 +196,7 @@ class PrefectExecutor:
 
     @contextmanager
     def _reaching(self, *failures: type[Exception]) -> Iterator[None]:
-        """Say in one line that no cluster answers, where one of these is raised."""
+        """Report in one line that no cluster answers, if one of these is raised."""
         try:
             yield
         except failures as error:

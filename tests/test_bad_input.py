@@ -361,7 +361,7 @@ def test_a_full_disk_while_data_are_prepared(refused, root):
 def test_a_full_disk_while_a_partition_is_written(refused, capsys, root):
     assert fedflow(capsys, "prepare", "digits").code == 0
     with disk_of(1_000):
-        assert_matches(refused("partition", "skewed"), "cannot write the partition to data/partitions/skewed")
+        assert_matches(refused("partition", "skewed"), "cannot write the picture to data/partitions/skewed")
     assert fedflow(capsys, "partition", "skewed").code == 0
 
 

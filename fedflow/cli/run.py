@@ -83,7 +83,7 @@ def tune(
         list[str] | None, typer.Option(help="A registered method. Repeatable; default: those of the grid.")
     ] = None,
     settings: Set = None,
-    write: Annotated[bool, typer.Option(help="Put what is chosen under `tuned` in params.yaml.")] = True,
+    write: Annotated[bool, typer.Option(help="Write the choice to `tuned` in params.yaml.")] = True,
     root: Root = Path(),
 ) -> None:
     """Choose each method's learning rate (or what `tuning` lists) on held-out training data.
@@ -113,7 +113,7 @@ def tune(
 
 
 def start(params: "Params", flow: str, inline: Callable[[], T], /, **parameters: Any) -> T:
-    """Call ``inline`` if that is ``engine.executor``, else the flow of this name on the shared server."""
+    """Call ``inline`` if ``engine.executor`` is inline, else this flow on the shared Prefect server."""
     if params.engine.executor == "inline":
         return inline()
     with _flow("server")():
@@ -136,7 +136,7 @@ def _full_name(change: str, method: str) -> str:
 
 
 def _score(tried: dict[Any, Any]) -> tuple[str, str]:
-    """Mean and spread of a candidate of tuning in per cent; the loss where there is no accuracy."""
+    """Mean and spread of a candidate in per cent; the loss if there is no accuracy."""
     known = {name: value for name, value in tried.items() if value == value}
     if "accuracy" in known:
         return f"{100 * known['accuracy']:.2f}", f"{100 * known['spread']:.2f}"

@@ -91,6 +91,9 @@ class Client(Trainer):
         **vectors: Tensor,
     ) -> Update:
         """What this client sends up; ``weight`` defaults to its number of samples."""
+        for name, value in {**(scalars or {}), **(diagnostics or {})}.items():
+            if value.ndim:
+                raise ValueError(f"{name!r} must be a scalar and has shape {list(value.shape)}")
         return Update(
             vectors=vectors,
             weight=self._scalar(self.samples if weight is None else weight),

@@ -31,10 +31,10 @@ from fedflow.local.training import LocalTraining
 from fedflow.models.flat import FlatModel
 
 OVERHEAD = 0.2e-3  # seconds of every eager step
-FIRST, SLOW, FAST = 100e6, 16e9, 60e9  # a step's first operations; their rate per second; that of the rest
-LEAST = 2000  # steps below which the cost is not estimated
-PAYS = 600  # seconds of eager steps above which the compiler's 40 to 60 s pay off several times over
-LARGE = 5e9  # operations of a step that is nearly all convolutions, which a compiler cannot improve
+FIRST, SLOW, FAST = 100e6, 16e9, 60e9  # its floating-point operations up to here, per second; and the rest
+LEAST = 2000  # steps below which costs are not estimated
+PAYS = 600  # seconds of eager steps above which the compiler's 40 to 60 s pay off several times
+LARGE = 5e9  # operations of a step that is nearly all convolutions, which a compiler cannot speed up
 UNROLLED = 20  # positions of a recurrent network, each of which becomes a part of the graph
 _LOCK = threading.Lock()  # one compilation at a time: the tracer and the environment belong to the process
 
@@ -48,7 +48,7 @@ class Gradient:
         self._run, self._kind, self._draw = run, _kind(x, y), draw
 
     def takes(self, x: Tensor, y: Tensor) -> bool:
-        """Whether it was compiled for such a batch."""
+        """Whether it was compiled for batches of this shape."""
         return _kind(x, y) == self._kind
 
     def __call__(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,7 +94,7 @@ def why_not(model: FlatModel, training: LocalTraining) -> str | None:
 
 
 def pays(model: FlatModel, examples: Examples, training: LocalTraining, steps: float) -> tuple[bool, str]:
-    """Whether this number of local steps is worth a compilation, and the estimate in words.
+    """Whether ``steps`` local steps are worth a compilation, and the estimate in words.
 
     Estimated from floating-point operations, not timed, so that it is the same for every worker and after
     every restart. Measured on one core against the plain steps: 1.3 times as fast for an MLP (25 MFLOP a
@@ -135,7 +135,7 @@ def _compiled(model: FlatModel, examples: Examples, batch_size: int, folder: str
         noise = model.drawn_noise(w, x)
         run = _compile(_differentiate(model), Path(folder), w, x, y, *noise)
         gradient = Gradient(run, x, y, functools.partial(model.draw_noise, noise))
-    except Exception as error:  # whatever fails in the compiler: plain steps remain
+    except Exception as error:  # whatever the compiler rejects: plain steps compute the same
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         warnings.warn(f"local steps are not compiled, because that failed ({reason})", stacklevel=3)
         return None

@@ -6,7 +6,7 @@ Python on tensor values. docs/decisions/0006 lists what depends on it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
@@ -201,7 +201,8 @@ class Trainer:
         objective = objective or self.loss
         if objective == self.loss and (compiled := self._compiled_for(batch)):
             return Step(*compiled(w, batch.x, batch.y), None)
-        batch = replace(batch, seen=[])  # the record of this evaluation alone: objectives may be nested
+        # With a record for this evaluation alone: objectives may be nested.
+        batch = Batch(batch.x, batch.y, batch.mask, batch.positions, [])
         differentiate = _functional_gradient if self._task.vmapped else _autograd_gradient
         g, loss, buffers = differentiate(objective, w, batch)
         return Step(self.model.trainable(g), loss, buffers)

@@ -19,6 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from fedflow.data import Examples
+from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.training import LocalTraining
 from fedflow.models.flat import FlatModel
@@ -54,6 +55,16 @@ class Round:
     def clients(self) -> int:
         """The number N of clients, without newcomers."""
         return len(self.sizes)
+
+    def need_public(self, by: str, *, instead: str = "") -> Examples:
+        """The server's data, which the method ``by`` this name needs; `BadInput` if there are none.
+
+        ``instead`` says how else the method can get data.
+        """
+        if self.public is None:
+            accepted = f"a number >= 1, as {by} needs data of the server{instead and '; ' + instead}"
+            raise BadInput("partition.public", 0, accepted)
+        return self.public
 
 
 @dataclass(frozen=True)

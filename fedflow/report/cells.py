@@ -1,11 +1,11 @@
-"""The tables of the page: what a cell says, how it sorts, and which one is best."""
+"""The tables of the page: text and sort key of a cell, and which one is best."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fedflow.metrics.table import SHARE, UNMEASURED, Metric, Unit, yardstick_first
-from fedflow.report.collect import Run
 from fedflow.report.published import Published
+from fedflow.report.run import Run
 from fedflow.report.tables import Stat, best, columns, stat, yardstick
 
 Methods = dict[str, list[Run]]  # by variant
@@ -69,7 +69,7 @@ def accuracy_table(methods: Methods, published: Published | None) -> Table:
 
 
 def label(runs: Sequence[Run]) -> str:
-    """The method's name as its paper writes it, and what sets this variant apart from the plain one."""
+    """The method's name as its paper writes it, and how this variant differs from the plain one."""
     return runs[0].label
 
 

@@ -11,7 +11,8 @@ import pandas as pd
 
 from fedflow.errors import FedflowError
 from fedflow.methods.base import Dissimilarity
-from fedflow.metrics.table import METRICS, diagnostics
+from fedflow.metrics.table import METRICS
+from fedflow.report.run import Run
 from fedflow.report.variants import named
 from fedflow.results import MARKER
 
@@ -35,46 +36,6 @@ ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
 }
 MEASURED = (int, float, type(None))  # its other entries; a regression has no accuracy
 CLIENTS = ("client", "samples", "local_accuracy", "cluster")
-
-
-@dataclass(frozen=True)
-class Run:
-    """One finished run: its settings, ``metrics.json``, ``rounds.csv``, its clients and ``clusters.json``."""
-
-    folder: Path
-    metrics: dict[str, Any]
-    params: dict[str, Any]  # `SECTIONS` of settings
-    rounds: pd.DataFrame  # a row per round; bytes are cumulative, accuracies empty where not evaluated
-    clients: pd.DataFrame  # a row per client that took part
-    groups: list[int] | None  # planted group of every client
-    history: list[dict[str, Any]]  # round and assignment [N], where the assignment changed; -1 = none yet
-    dissimilarity: Dissimilarity | None = None  # where the server compares clients
-    stable_cluster_ids: bool = True  # whether a cluster has the same number in all of history
-    variant: str = ""  # runs of the same method and variant are averaged
-    label: str = ""  # the name that is printed
-    repeated: str = ""  # another folder with the same settings, data and seed; it is not shown
-
-    @property
-    def diagnostics(self) -> list[str]:
-        """The names of the method's diagnostics, columns of ``rounds``."""
-        return diagnostics(self.rounds.columns)
-
-    @property
-    def partition(self) -> str:
-        return self.metrics["partition"]
-
-    @property
-    def method(self) -> str:
-        return self.metrics["method"]
-
-    @property
-    def seed(self) -> int:
-        return self.metrics["seed"]
-
-    @property
-    def settings(self) -> str:
-        """The digest of `params`."""
-        return self.metrics["settings"]
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""The findings that head the page, worded no more strongly than the seeds allow."""
+"""The findings that head the page, which claim no more than the seeds support."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedflow.metrics.table import MB, METRICS, yardstick_first
 from fedflow.report.cells import label, write
-from fedflow.report.collect import Run
+from fedflow.report.run import Run
 from fedflow.report.tables import Stat, best, by_method, verdict, yardstick
 
 Methods = dict[str, list[Run]]  # by variant
@@ -13,7 +13,7 @@ Methods = dict[str, list[Run]]  # by variant
 
 @dataclass(frozen=True)
 class Finding:
-    """A question, the method that answers it, its number, and how sure that is."""
+    """A question, the method that answers it, its value, and how certain that is."""
 
     question: str
     method: str
@@ -25,9 +25,8 @@ class Finding:
 
 
 def findings(methods: Methods) -> list[Finding]:
-    """Who is ahead on local, global and worst-10 % accuracy (without any: on the loss), and who moves least.
-
-    The least traffic is that until the target is reached.
+    """Who is ahead on local, global and worst-10 % accuracy (without any: on the loss), and who sends least
+    until the target is reached.
     """
     found = []
     order = yardstick(methods)
@@ -51,7 +50,7 @@ def findings(methods: Methods) -> list[Finding]:
 
 
 def summary(groups: dict[str, list[Run]]) -> list[str]:
-    """The opening sentences: who leads where, and where the seeds set no method apart."""
+    """The opening sentences: who leads where, and where the seeds do not separate the methods."""
     sentences = []
     for metric, words in (
         ("local_accuracy", "On the clients' own test sets"),
@@ -74,7 +73,7 @@ def summary(groups: dict[str, list[Run]]) -> list[str]:
 
 
 def _level(ranked: Sequence[tuple[str, Stat]], metric: str) -> list[str]:
-    """Of ``ranked``, the best first, it and all that are not set apart from it.
+    """Of ``ranked`` (best first), the best and all that are not separated from it.
 
     Those are equal as printed, or overlap with it in their ranges over seeds, where both have several.
     """
@@ -89,7 +88,7 @@ def _level(ranked: Sequence[tuple[str, Stat]], metric: str) -> list[str]:
 
 
 def _printed(value: Stat, metric: str) -> str:
-    """The mean as the page has it."""
+    """The mean as the page prints it."""
     return write(value, METRICS[metric].unit)[0]
 
 

@@ -15,9 +15,10 @@ from fedflow.pictures import accuracy
 from fedflow.pictures.clusters import Grouping, pictures_of
 from fedflow.pictures.drawing import DASHES, SERIES
 from fedflow.report import cells
-from fedflow.report.collect import PartitionFacts, Run, collect_partitions, collect_runs
+from fedflow.report.collect import PartitionFacts, collect_partitions, collect_runs
 from fedflow.report.findings import findings, summary
 from fedflow.report.published import published_for
+from fedflow.report.run import Run
 from fedflow.report.tables import best, by_method, by_partition, columns, stat, write_tables, yardstick
 from fedflow.report.variants import HASHES, flat, settings_table, spoken, text
 

@@ -7,7 +7,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from fedflow.report.collect import PartitionFacts, Run
+from fedflow.report.collect import PartitionFacts
+from fedflow.report.run import Run
 
 WORDS = {"global": "global", "local_final": "local, last trained"}
 

@@ -8,14 +8,15 @@ from pathlib import Path
 import pandas as pd
 
 from fedflow.metrics.table import METRICS, YARDSTICKS, Metric, diagnostics, yardstick_first
-from fedflow.report.collect import ENTRIES, Run
+from fedflow.report.collect import ENTRIES
+from fedflow.report.run import Run
 
 TABLES = ("accuracy", "fairness", "traffic", "clusters")
 
 
 @dataclass(frozen=True)
 class Stat:
-    """One metric of one variant on one partition: its value by seed, leaving out seeds without one."""
+    """One metric of one variant on one partition: its value by seed, without seeds that lack it."""
 
     values: dict[int, float]
 
@@ -73,14 +74,14 @@ def yardstick(methods: dict[str, list[Run]]) -> str:
 
 
 def verdict(first: Stat, second: Stat, name: str, metric: str = "local_accuracy") -> str:
-    """How far ``first`` is ahead of ``second``, called ``name``, and whether the seeds bear it out."""
+    """How far ``first`` is ahead of ``second``, called ``name``, and whether the seeds support it."""
     sign = -1 if METRICS[metric].better == "lower" else 1
     distance = abs(first.mean - second.mean)
     gap = f"{distance * 100:.1f} points" if METRICS[metric].unit.sign == "%" else f"{distance:.3g}"
     shared = sorted(first.values.keys() & second.values.keys())
     wins = sum(sign * (first.values[seed] - second.values[seed]) > 0 for seed in shared)
     if len(first.values) == 1 or len(second.values) == 1:
-        return f"{gap} ahead of {name}, on one seed: how much is chance is not known."
+        return f"{gap} ahead of {name}, on one seed: the effect of chance is unknown."
     apart = first.low > second.high if sign > 0 else first.high < second.low
     on = f"{gap} ahead of {name} on average, and ahead on {wins} of {len(shared)} shared seeds"
     return (

@@ -1,31 +1,29 @@
 """Variants: the runs of a method on a partition that have the same settings and the same data.
 
-Only runs of one variant are averaged, over their seeds. The variant that params.yaml gave (it is in the
-folder ``<seed>``) has the name of the method; the others are named after what differs from it.
+Only runs of one variant are averaged, over their seeds. The variant that params.yaml defines (its folder
+is ``<seed>``) has the name of the method; the others are named after their differences from it.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedflow.data import SOURCES, DatasetParams
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES, PartitionParams
+from fedflow.report.run import Run
 from fedflow.settings import Settings, explain
 from fedflow.simulation.run import RunSettings
 
-if TYPE_CHECKING:  # it names the runs that it has read
-    from fedflow.report.collect import Run
-
-PLAIN = ("method", "training", "run")  # sections whose fields are known without them
-LENGTH, DIGITS = 20, 4  # letters of the differences in a label, of them those of a digest
+PLAIN = ("method", "training", "run")  # sections left out of the names of their fields
+LENGTH, DIGITS = 20, 4  # letters of the differences in a label, and of the digest among them
 HASHES = ("data_hash", "partition_hash")
 
 
-def named(runs: "Sequence[Run]") -> "list[Run]":
+def named(runs: Sequence[Run]) -> list[Run]:
     """``runs`` with ``variant`` and ``label``; of two of the same variant and seed, the one in ``<seed>``."""
     found = []
     for _, group in groupby(runs, key=lambda run: (run.partition, run.method)):
@@ -42,16 +40,16 @@ def named(runs: "Sequence[Run]") -> "list[Run]":
     return sorted(found, key=lambda run: (run.partition, run.method, run.variant, run.seed))
 
 
-def _identity(run: "Run") -> tuple[str, ...]:
+def _identity(run: Run) -> tuple[str, ...]:
     """What runs must share to be averaged."""
     return (run.settings, *(run.metrics[name] for name in HASHES))
 
 
-def _is_plain(run: "Run") -> bool:
+def _is_plain(run: Run) -> bool:
     return run.folder.name == str(run.seed)
 
 
-def _name(run: "Run", base: "Run") -> "Run":
+def _name(run: Run, base: Run) -> Run:
     """``run`` with its names: those of its method and of what differs from ``base``."""
     label = run.metrics["method_label"]
     if _identity(run) == _identity(base):
@@ -66,7 +64,7 @@ def _name(run: "Run", base: "Run") -> "Run":
 
 
 def _shortened(words: Sequence[str], settings: str) -> str:
-    """As many of the differences as fit, then the digest of all settings."""
+    """The differences that fit, then the digest of all settings."""
     whole = ", ".join(words)
     if len(whole) <= LENGTH:
         return whole
@@ -79,7 +77,7 @@ def _shortened(words: Sequence[str], settings: str) -> str:
 
 
 def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by dotted name; what ``parameters`` holds counts as one level up."""
+    """Settings by dotted name; the entries of ``parameters`` are moved one level up."""
     found: dict[str, Any] = {}
     for name, value in params.items():
         if isinstance(value, Mapping):
@@ -90,7 +88,7 @@ def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def text(value: Any) -> str:
-    """A value as YAML would have it in one line."""
+    """A value as YAML writes it in one line."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -105,8 +103,8 @@ def spoken(name: str) -> str:
     return rest if section in PLAIN else " ".join([section, *rest.split(".")]).strip()
 
 
-def settings_table(runs: "Iterable[Run]") -> list[dict[str, str]]:
-    """A row per variant: which settings differ from the defaults, and all the others."""
+def settings_table(runs: Iterable[Run]) -> list[dict[str, str]]:
+    """A row per variant: the settings that differ from the defaults, and the others."""
     rows = []
     for variant in {run.variant: run for run in runs}.values():
         params, usual = flat(variant.params), flat(defaults(variant.params))

@@ -161,7 +161,10 @@ class Simulation(Run):
                 f"round {t}: {len(gathered.sent)} of {len(cohort)} clients succeeded, "
                 f"run.min_cohort is {self.settings.min_cohort} ({names})"
             )
-        state.server, diagnostics = method.aggregate(now, state.server, gathered)
+        after = method.aggregate(now, state.server, gathered)
+        if not isinstance(after, tuple):
+            raise FedflowError(f"{method.name}.aggregate must return the server's state and its diagnostics")
+        state.server, diagnostics = after
         for sent in gathered.sent:
             state.store.put(sent.client, sent.keep)
             state.participations[sent.client] += 1

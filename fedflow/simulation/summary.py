@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from fedflow.metrics.distribution import summarise
-from fedflow.metrics.table import completed
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.job import ClientResult
 from fedflow.simulation.run import Run
@@ -64,4 +63,4 @@ def final_metrics(run: Run, scoring: Scoring, scores: Scores, newcomers: Scores 
         metrics["newcomer_tuned_accuracy"] = mean_or_none(newcomers.tuned_accuracy)
     if len(scores.clients) < run.clients:
         metrics["evaluated_clients"] = len(scores.clients)
-    return completed(metrics, last)
+    return metrics

@@ -12,6 +12,7 @@ from fedflow.data import load_prepared
 from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import Experiment
 from fedflow.files import make_writable, read_fact
+from fedflow.metrics.table import completed
 from fedflow.partition import load_partition
 from fedflow.results import write_results
 from fedflow.simulation.compiling import with_compiled
@@ -70,7 +71,7 @@ def perform(
             sweep=experiment.sweep,
             params_file=root / "params.yaml",
             system_metrics=system_metrics,
-            resumes=bool(simulation.state.history),  # a finished run too, if it was cut off before forgetting
+            resumes=bool(simulation.state.history),  # finished runs too, if interrupted before `forget`
         )
         rounds: list[RoundReport] = []
         with record:
@@ -80,6 +81,7 @@ def perform(
                 for listener in listeners:
                     listener(report, run.rounds)
             outcome = simulation.outcome()
+            outcome.metrics = completed(outcome.metrics, rounds[-1].values)
             params = {"settings": experiment.settings, "seed": experiment.seed, **experiment.effective}
             write_results(folder, facts, params, rounds, outcome, partition.sizes, partition.groups)
             groups = None if simulation.groups is None else simulation.groups.tolist()

@@ -56,7 +56,7 @@ def _origin(wanted: PartitionParams, dataset: Dataset, root: Path) -> str:
     """A hash of all that a partition depends on: parameters, data, code, and the files that they name."""
     files = hashlib.blake2b()
     for name in wanted.files():
-        with contextlib.suppress(OSError):  # whoever reads it says so
+        with contextlib.suppress(OSError):  # reading it later raises the error
             files.update((root / name).read_bytes())
     about = wanted.as_dict(), dataset.hash, partition_code(wanted), files.hexdigest(), torch.__version__
     return hashlib.blake2b(json.dumps(about).encode(), digest_size=8).hexdigest()

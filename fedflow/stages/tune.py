@@ -62,11 +62,11 @@ class Score:
 
     tried: dict[str, Any]
     settings: str  # digest of the run's settings, the end of the name of its folder
-    metrics: dict[str, Any] | None = None  # None where it diverged
+    metrics: dict[str, Any] | None = None  # None if it diverged
     spread: float | None = None  # population std over clients
 
     def value(self, measure: str) -> float | None:
-        """The higher the better: mean accuracy over clients, or minus the loss where there is no accuracy."""
+        """The higher the better: mean accuracy over clients, or minus the loss if there is no accuracy."""
         if self.metrics is None:
             return None
         accuracy, loss = self.metrics[MEASURES[measure]], self.metrics["loss"]
@@ -109,7 +109,7 @@ class Search:
         return best
 
     def best(self) -> Score:
-        """The highest score, the first of equals. Raises `FedflowError` where every try diverged."""
+        """The highest score, the first of equals. Raises `FedflowError` if every try diverged."""
         found = self._best()
         if found is None:
             raise FedflowError(f"tuning: every try of {self.method} diverged; try smaller values")
@@ -138,7 +138,7 @@ class Search:
         return Score(tried, experiment.settings, metrics, spread)
 
     def _widen(self, federate: Federate) -> bool:
-        """Try a further value of every setting whose best one is at an edge; False where there is none."""
+        """Try one more value of every setting whose best value is at an edge; False if there is none."""
         more = False
         for name, value in self.best().tried.items():
             further = beyond(self.grid[name], value)

@@ -1,7 +1,7 @@
 """A run whose paths exist on no other machine, as a program: ``elsewhere.py ROOT MARKER SETTING ...``.
 
 The workers of the cluster must find the data by content. Where MARKER is not empty, one of them kills
-itself in the second round, and the file of that name tells so.
+itself in the second round, and leaves the file of that name.
 """
 
 import sys

@@ -4,12 +4,15 @@ import pandas as pd
 import yaml
 
 
-def test_the_learning_rate_that_learns_is_chosen_and_used(api, root, mlflow_runs):
+def test_the_learning_rate_that_learns_is_chosen_and_used(api, root, mlflow_runs, seen):
     from flows.federate import federate
     from flows.tune import tune
 
     grid = "tuning={grid: {training.lr: [1.0e-06, 0.1]}, rounds: 2, widen: 0}"
     assert tune("digits-6", ["fedavg"], settings=[grid], root=str(root)) == {"fedavg": {"training.lr": 0.1}}
+    recorded = seen("federate").flow_run.parameters
+    assert recorded["settings"] == [grid, "methods.fedavg.training.lr=0.1"]
+    assert (recorded["partition"], recorded["sweep"]) == ("digits-6-validation", "tune")
     scores = pd.read_csv(root / "tuning" / "digits-6" / "fedavg.csv")
     assert scores["training.lr"].tolist() == [1e-6, 0.1]
     assert scores.accuracy.idxmax() == 1 and scores.chosen.tolist() == [False, True]

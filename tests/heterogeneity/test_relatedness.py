@@ -54,11 +54,8 @@ def test_matching_distances_and_their_graph() -> None:
     assert {pair: a[pair] for pair in upper} == pytest.approx(upper, abs=5e-5)
     assert np.array_equal(a, a.T) and not a.diagonal().any()
     assert disjoint(graph(a, 1)).tolist() == [0, 0, 1, 1, 2]
-
-
-def test_squared_matching_distances() -> None:
-    a = distances(Z, "matching_sq")
-    assert (a[0, 1], a[2, 3]) == pytest.approx((0.05, 0.155))
+    squared = distances(Z, "matching_sq")
+    assert (squared[0, 1], squared[2, 3]) == pytest.approx((0.05, 0.155))
 
 
 def test_closest_pairs_join_all_that_have_a_mean_in_common() -> None:
@@ -107,10 +104,9 @@ def test_the_threshold_lies_in_the_largest_gap() -> None:
     assert disjoint(graph(a, largest_gap(a))).tolist() == [0, 0, 1, 1]
 
 
-def test_where_all_are_equally_far_nothing_tells_them_apart() -> None:
-    assert graph(np.zeros((3, 3)), largest_gap(np.zeros((3, 3)))).all()
-    assert graph(1 - np.eye(3), largest_gap(1 - np.eye(3))).all()
-    assert largest_gap(np.zeros((1, 1))) == np.inf
+def test_clients_at_equal_distances_are_all_related() -> None:
+    for a in (np.zeros((3, 3)), 1 - np.eye(3), np.zeros((1, 1))):
+        assert largest_gap(a) == np.inf and graph(a, np.inf).all()
 
 
 def test_ward_recovers_blocks_also_with_an_edge_too_many() -> None:

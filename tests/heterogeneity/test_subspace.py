@@ -45,16 +45,9 @@ def random_signatures(seed: int, columns: list[int], features: int = 12) -> list
     ids=["W", "rotated", "negated", "swapped", "equal"],
 )
 def test_every_mode_gives_its_worked_angle(w, expected):
-    modes = (
-        "principal_min",
-        "principal_sum",
-        "entry_min",
-        "entry_min_abs",
-        "trace",
-        "trace_abs",
-        "greedy_repo",
-    )
-    assert tuple(MODES) == modes
+    modes = tuple(MODES)
+    assert modes == ("principal_min", "principal_sum", "entry_min", "entry_min_abs", "trace", "trace_abs",
+                     "greedy_repo")  # fmt: skip
     assert [angle(U, w, mode) for mode in modes] == pytest.approx(expected, abs=1e-4)
 
 

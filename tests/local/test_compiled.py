@@ -194,7 +194,7 @@ def test_without_a_compiler_steps_are_plain(
     assert after is job and why == "no: the compiler failed"
 
 
-def test_a_refused_compilation_gives_the_reason(federation: Federation, tmp_path: Path) -> None:
+def test_an_impossible_compilation_is_refused(federation: Federation, tmp_path: Path) -> None:
     half = LocalTraining.parse(TRAINING.as_dict() | {"precision": "bf16"})
     job = Job(federation, build_method("fedavg"), half, seed=0)
     with pytest.raises(BadInput, match=r"engine.compile: 'always' .* auto or never here: .*bf16"):

@@ -115,7 +115,12 @@ def test_building_a_network_leaves_it_in_training_mode() -> None:
     ("network", "shape", "classes", "parameters"),
     [
         ("twocnn", (1, 28, 28), 10, 721_200),
+        ("lenet5", (1, 28, 28), 10, 44_426),
         ("lenet5", (3, 32, 32), 40, 64_556),
+        ("lenet5", (3, 32, 32), 100, 69_656),
+        ("lenet5_bn", (3, 32, 32), 100, 69_700),
+        ("mlp", (1, 28, 28), 47, 166_447),
+        ("mlp", (1, 28, 28), 62, 169_462),
         ("cnn_feddyn", (3, 32, 32), 100, 815_332),
         ("cnn_feddyn", (3, 32, 32), 5, 796_997),
         ("cnn_leaf", (1, 28, 28), 47, 6_572_975),
@@ -148,26 +153,20 @@ def test_every_network_is_described_by_name_inputs_and_size() -> None:
     assert all(row["about"] for row in rows)
 
 
-@pytest.mark.parametrize("network", ["lenet5", "lenet5_bn", "resnet9", "cnn", "cnn_mnist", "twocnn"])
-def test_images_that_are_too_small_are_refused_in_one_line(network: str) -> None:
-    with pytest.raises(BadInput, match=rf"model.name: '{network}' .*fit images \(1, 4, 4\)") as error:
-        build(network, (1, 4, 4), 10)
+SMALL = ("lenet5", "lenet5_bn", "resnet9", "cnn", "cnn_mnist", "twocnn")
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "options", "message"),
+    [(name, (1, 4, 4), {}, rf"model.name: '{name}' .*fit images \(1, 4, 4\)") for name in SMALL]
+    + [("mlp", (1, 28, 28), {"hidden": h}, "model.name: 'mlp'") for h in (["many"], 5, [0.5], [-1])]
+    + [
+        ("lenet", (1, 28, 28), {}, r"model.name: 'lenet' .*did you mean 'lenet5'"),
+        ("mlp", (1, 28, 28), {"hiden": [10]}, r"model.options.hiden: .*did you mean 'hidden'"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_in_one_line(network: str, shape: tuple, options: dict, message: str):
+    with pytest.raises(BadInput, match=message) as error:
+        build(network, shape, 10, **options)
     assert "\n" not in str(error.value)
-
-
-def test_an_unknown_network_is_refused_with_the_closest_one() -> None:
-    with pytest.raises(BadInput, match=r"model.name: 'lenet' .*did you mean 'lenet5'"):
-        build("lenet", (1, 28, 28), 10)
-
-
-def test_an_unknown_option_is_refused_with_the_closest_one() -> None:
-    with pytest.raises(BadInput, match=r"model.options.hiden: .*did you mean 'hidden'"):
-        build("mlp", (1, 28, 28), 10, hiden=[10])
     assert known_options("lenet5") == ["batch_norm"]
-
-
-@pytest.mark.parametrize("hidden", [["many"], 5, [0.5], [-1]])
-def test_an_option_of_the_wrong_kind_is_refused_in_one_line(hidden: object) -> None:
-    with pytest.raises(BadInput, match=r"model.name: 'mlp'") as error:
-        build("mlp", (1, 28, 28), 10, hidden=hidden)
-    assert "\n" not in str(error.value)

@@ -325,20 +325,6 @@ def test_noise_on_renamed_classes_is_of_those():
     assert made.classes == 3 and set(made.train_labels) == {0, 1, 2}
 
 
-@pytest.mark.parametrize(
-    ("noise", "message"),
-    [
-        ({"kind": "pairs"}, r"partition.label_noise.kind: 'pairs' .*did you mean 'pair'"),
-        ({"ratio": 1.2}, r"partition.label_noise.ratio: 1.2 .*<= 1"),
-        ({"rho": 0.2}, r"partition.label_noise.rho: .*expected one of"),
-        ({"protocol": "dirty"}, r"partition.label_noise.protocol: 'dirty' .*clean, official"),
-    ],
-)
-def test_noise_is_checked_by_name(noise, message):
-    with pytest.raises(BadInput, match=message):
-        make(label_noise=noise)
-
-
 def test_numbers_have_no_wrong_label():
     with pytest.raises(FedflowError, match="targets of this data set are numbers, not classes"):
         make(Samples(np.linspace(0, 1, 60), np.zeros(5)), clients=3, label_noise={})
@@ -363,9 +349,13 @@ def test_the_first_hundred_of_so_many_pieces_are_used(pieces, size):
         ({"pieces": 60_000}, r"partition.pieces: 60000 .*at most 50000"),
         ({"pieces": 49_500, "public": 1000}, r"partition.pieces: 49500 .*at most 49000"),
         ({"public": 50_000}, r"partition.public: 50000 .*fewer than 50000"),
+        ({"label_noise": {"kind": "pairs"}}, r"label_noise.kind: 'pairs' .*did you mean 'pair'"),
+        ({"label_noise": {"ratio": 1.2}}, r"partition.label_noise.ratio: 1.2 .*<= 1"),
+        ({"label_noise": {"rho": 0.2}}, r"partition.label_noise.rho: .*expected one of"),
+        ({"label_noise": {"protocol": "dirty"}}, r"label_noise.protocol: 'dirty' .*clean, official"),
     ],
 )
-def test_pieces_are_checked(entry, message):
+def test_steps_are_checked_by_name(entry, message):
     with pytest.raises(BadInput, match=message):
         make(**entry)
 

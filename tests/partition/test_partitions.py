@@ -40,22 +40,16 @@ def test_a_client_is_tested_on_all_test_samples_of_the_labels_it_trains_on(made)
         assert made.test_size(k) == len(made.test(k)) == 30
 
 
-def test_iid_clients_are_tested_on_the_complete_test_set():
-    entry = {"dataset": "digits", "scheme": "iid", "clients": 4}
-    made = make_partition(PartitionParams.parse(entry), SAMPLES)
-    assert all(np.array_equal(made.test(k), np.arange(150)) for k in range(4))
-
-
-def test_one_training_sample_of_a_label_brings_all_its_test_samples():
-    entry = {"dataset": "d", "scheme": "iid", "clients": 1}
-    made = make_partition(PartitionParams.parse(entry), Samples(np.array([0, 0, 1]), np.array([1, 0, 1, 1])))
-    assert made.test(0).tolist() == [0, 1, 2, 3]
-
-
-def test_a_label_without_test_samples_adds_none():
-    entry = {"dataset": "d", "scheme": "iid", "clients": 1}
-    made = make_partition(PartitionParams.parse(entry), Samples(np.array([0, 1]), np.array([0, 0])))
-    assert made.test(0).tolist() == [0, 1] and made.test_size(0) == 2
+@pytest.mark.parametrize(
+    ("clients", "train", "test"),
+    [(4, TRAIN, TEST), (1, [0, 0, 1], [1, 0, 1, 1]), (1, [0, 1], [0, 0])],
+    ids=["every label", "one sample of a label", "a label without test samples"],
+)
+def test_clients_of_all_labels_are_tested_on_the_complete_test_set(clients, train, test):
+    entry = {"dataset": "d", "scheme": "iid", "clients": clients}
+    made = make_partition(PartitionParams.parse(entry), Samples(np.array(train), np.array(test)))
+    for k in range(clients):
+        assert made.test(k).tolist() == list(range(len(test))) and made.test_size(k) == len(test)
 
 
 def test_saving_and_loading_changes_nothing(made, saved):

@@ -36,16 +36,9 @@ PERMISSIVE = {
     "structured": {"labels_per_group": 6},
     "super_clusters": {"clusters": [[0]], "labels_per_client": 1},
 }
-EVERY_SAMPLE = {  # schemes that use all samples
-    "dirichlet",
-    "dirichlet_clients",
-    "dirichlet_exact",
-    "domains",
-    "iid",
-    "label_groups",
-    "label_skew",
-    "structured",
-}
+# Schemes that use all samples.
+EVERY_SAMPLE = {"dirichlet", "dirichlet_clients", "dirichlet_exact", "domains", "iid", "label_groups",
+                "label_skew", "structured"}  # fmt: skip
 
 
 def permissive(name: str, labels: np.ndarray, clients: int) -> dict:

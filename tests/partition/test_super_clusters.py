@@ -1,9 +1,7 @@
 """Super clusters: the published sets and client counts, SC-NIID and SC-Dir in them, and their controls."""
 
 import io
-import os
 import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from fedflow.data import data_root
 from fedflow.errors import BadInput
 from fedflow.partition import PartitionParams, Samples, Split
 from fedflow.partition.label_skew import LabelSkew
 from fedflow.partition.super_clusters import PUBLISHED, SuperClusters, damped, proportional, settle
 
-ROOT = Path(os.environ.get("FEDFLOW_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
+ROOT = data_root()
 CIFAR10, CIFAR100 = np.repeat(np.arange(10), 5000), np.repeat(np.arange(100), 500)
 STL10 = np.repeat(np.arange(10), 500)
 SIZES = {name: [len(classes) for classes in clusters] for name, clusters in PUBLISHED.items()}
@@ -65,13 +64,9 @@ def test_damped_allocation_has_the_worked_numbers(sizes, clients, expected):
 
 @pytest.mark.parametrize(
     ("samples", "clients", "expected"),
-    [
-        ([20_000, 30_000], 100, [40, 60]),
-        ([2000, 3500, 39_500, 3000, 2000], 100, [4, 7, 79, 6, 4]),
-        ([1, 1, 1000], 10, [1, 1, 8]),  # nobody is left without
-        ([50, 50], 7, [4, 3]),
-    ],
-)
+    [([20_000, 30_000], 100, [40, 60]), ([2000, 3500, 39_500, 3000, 2000], 100, [4, 7, 79, 6, 4]),
+     ([1, 1, 1000], 10, [1, 1, 8]), ([50, 50], 7, [4, 3])],
+)  # fmt: skip
 def test_proportional_allocation_follows_the_samples(samples, clients, expected):
     assert proportional(samples, clients).tolist() == expected
 

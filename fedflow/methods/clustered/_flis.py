@@ -33,12 +33,8 @@ class FLIS(Pretrained, Method):
 
     def public_inputs(self, now: Round) -> Examples:
         """The server's M inputs; `BadInput` if it has none."""
-        if now.public is None:
-            raise BadInput(
-                "partition.public", 0, f"a number >= 1, as {self.name} needs data of the server; "
-                "or set method.public to a data set, or method.noise to a number"
-            )  # fmt: skip
-        return now.public
+        instead = "or set method.public to a data set, or method.noise to a number"
+        return now.need_public(self.name, instead=instead)
 
     def inferences(self, now: Round, cohort: Cohort) -> Tensor:
         """Predictions of the cohort's models for the server's inputs: classes [m, M] or probabilities [m, F].

@@ -1,0 +1,50 @@
+"""One finished run, as the report uses it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedflow.methods.base import Dissimilarity
+from fedflow.metrics.table import diagnostics
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run: its settings, ``metrics.json``, ``rounds.csv``, its clients and ``clusters.json``."""
+
+    folder: Path
+    metrics: dict[str, Any]
+    params: dict[str, Any]  # `SECTIONS` of settings
+    rounds: pd.DataFrame  # a row per round; bytes are cumulative, accuracies empty where not evaluated
+    clients: pd.DataFrame  # a row per client that took part
+    groups: list[int] | None  # planted group of every client
+    history: list[dict[str, Any]]  # round and assignment [N], where the assignment changed; -1 = none yet
+    dissimilarity: Dissimilarity | None = None  # where the server compares clients
+    stable_cluster_ids: bool = True  # whether a cluster has the same number in all of history
+    variant: str = ""  # runs of the same method and variant are averaged
+    label: str = ""  # the name that is printed
+    repeated: str = ""  # another folder with the same settings, data and seed; it is not shown
+
+    @property
+    def diagnostics(self) -> list[str]:
+        """The names of the method's diagnostics, columns of ``rounds``."""
+        return diagnostics(self.rounds.columns)
+
+    @property
+    def partition(self) -> str:
+        return self.metrics["partition"]
+
+    @property
+    def method(self) -> str:
+        return self.metrics["method"]
+
+    @property
+    def seed(self) -> int:
+        return self.metrics["seed"]
+
+    @property
+    def settings(self) -> str:
+        """The digest of `params`."""
+        return self.metrics["settings"]

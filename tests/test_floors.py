@@ -1,0 +1,69 @@
+"""The import graph of fedflow, flows and tasks: no circles, no import upward, edges only at the edges."""
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+HOME = Path(__file__).parents[1]
+FLOORS = (  # from bottom to top; a module imports from its own floor and from those below
+    {"fedflow", "errors", "arguments", "settings", "seeding", "identity", "files"},
+    {"data", "metrics"},
+    {"models"},
+    {"partition", "heterogeneity"},
+    {"local"},
+    {"methods"},
+    {"simulation"},
+    {"config", "tuning", "results"},
+    {"pictures"},
+    {"stages", "tracking", "report", "experiment", "schema", "fingerprints", "terminal"},
+    {"flows", "tasks", "cli", "doctor"},
+)
+
+
+def module(file: Path) -> str:
+    return ".".join(file.relative_to(HOME).with_suffix("").parts).removesuffix(".__init__")
+
+
+FILES = {module(f): f for top in ("fedflow", "flows", "tasks") for f in sorted((HOME / top).rglob("*.py"))}
+
+
+def imports(name: str) -> set[str]:
+    """Everything that the module imports, also within functions and for type checking."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(FILES[name].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (inner & FILES.keys()) or {node.module}
+    return found
+
+
+GRAPH = {name: imports(name) for name in FILES}
+
+
+def floor(name: str) -> int:
+    top, *rest = name.split(".")
+    part = rest[0] if top == "fedflow" and rest else top
+    return next(i for i, parts in enumerate(FLOORS) if part in parts)
+
+
+def users(*packages: str) -> set[str]:
+    return {name for name, used in GRAPH.items() if any(u.split(".")[0] in packages for u in used)}
+
+
+def test_modules_do_not_import_one_another_in_circles() -> None:
+    try:
+        TopologicalSorter({name: used & FILES.keys() for name, used in GRAPH.items()}).prepare()
+    except CycleError as error:
+        raise AssertionError(" -> ".join(error.args[1])) from None
+
+
+def test_no_module_imports_from_a_floor_above() -> None:
+    upward = [f"{n} -> {u}" for n, used in GRAPH.items() for u in used & FILES.keys() if floor(u) > floor(n)]
+    assert not upward
+
+
+def test_edges_are_used_at_the_edges_only() -> None:
+    assert all(name.startswith("fedflow.tracking.") for name in users("mlflow"))
+    assert not any(name.startswith("fedflow.") for name in users("prefect", "flows", "tasks"))

@@ -1,0 +1,69 @@
+"""The JSON schema of ``params.yaml`` accepts what `load_params` accepts, and refuses most of the rest."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from command import PARAMS, fedflow
+
+from fedflow.config import set_value
+from fedflow.schema import params_schema
+
+jsonschema = pytest.importorskip("jsonschema")
+ROOT = Path(__file__).parents[1]
+FILES = (ROOT / "params.yaml", *ROOT.glob("studies/*/params.yaml"))
+
+
+@pytest.fixture(scope="module")
+def validator():
+    jsonschema.Draft202012Validator.check_schema(params_schema())
+    return jsonschema.Draft202012Validator(params_schema())
+
+
+@pytest.mark.parametrize("text", [PARAMS, *(file.read_text() for file in FILES)])
+def test_files_of_the_project_are_accepted(validator, text):
+    assert [error.message for error in validator.iter_errors(yaml.safe_load(text))] == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "methods.ditto.training.lr=1e-3", "methods.fedavg=null", "models.digits=mlp",
+        "run.target_accuracy=null", "tuned.mnist5k-dir.fedavg.training.lr=0.1",
+        "data.digits.normalise={mean: [0.5], std: [0.5]}",
+        "data.tables={source: table, path: a.csv, target: y}",
+    ],
+)  # fmt: skip
+def test_other_forms_are_accepted(validator, change):
+    values = yaml.safe_load((ROOT / "params.yaml").read_text())
+    set_value(values, change)
+    assert [error.message for error in validator.iter_errors(values)] == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "run.round=5", "run.rounds=0", "run.rounds=many", "runs={}", "training.lr=0",
+        "training.momentum=1", "engine.executor=thread", "data.digits.source=digit",
+        "data.digits.dimension=3", "data.digits.padding=1", "models.digits=lenet",
+        "models.digits={name: mlp, options: {hiden: [3]}}", "partitions.mnist5k-dir.scheme=dir",
+        "partitions.mnist5k-dir.alfa=1", "partitions.mnist5k-dir.groups=2",
+        "partitions.mnist5k-dir.alpha=0", "methods.fedavgg={}", "methods.ifca.cluster=2",
+        "methods.ifca.clusters=0", "methods.ifca.training.epoch=1",
+        "tuned.mnist5k-dir.ifca.cluster=2", "grid.seeds=[-1]", "grid={}",
+    ],
+)  # fmt: skip
+def test_wrong_fields_are_refused(validator, change):
+    values = yaml.safe_load((ROOT / "params.yaml").read_text())
+    set_value(values, change)
+    assert not validator.is_valid(values)
+
+
+def test_the_command_prints_it_with_meanings_and_defaults(capsys):
+    printed = json.loads(fedflow(capsys, "schema").out)
+    assert printed == params_schema()
+    epochs = printed["properties"]["training"]["properties"]["epochs"]
+    assert (
+        (epochs["type"], epochs["minimum"]) == ("integer", 1) and epochs["description"] and epochs["default"]
+    )
