@@ -23,10 +23,7 @@ def fails(message: str, run: Callable) -> None:
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-# Columns of arrays
-
-
-def test_pairs_of_whole_numbers_are_columns_that_follow_their_samples(npz: Callable, tmp_path: Path) -> None:
+def test_pairs_of_whole_numbers_are_columns_that_follow_their_samples(npz, tmp_path):
     path = str(npz(**USERS, row_train=np.arange(30), row_test=np.arange(12), note=np.array(["x"])))
     whole = prepare(DatasetParams(source="npz", path=path), tmp_path / "whole")
     prepare(DatasetParams(source="npz", path=path, train_limit=9, keep_labels=[2, 0]), tmp_path / "some")
@@ -49,13 +46,13 @@ def test_pairs_of_whole_numbers_are_columns_that_follow_their_samples(npz: Calla
         (USERS | {"user_train": np.zeros(30)}, "'user' is float64 [30] in train; needs whole numbers [30]"),
     ],
 )  # fmt: skip
-def test_columns_that_do_not_fit_are_refused(npz: Callable, changes: dict, message: str) -> None:
+def test_columns_that_do_not_fit_are_refused(npz, changes, message):
     path = npz(**changes)
     fails(message, lambda: source("npz").load(path=path))
     fails(f"{path}: ", lambda: source("npz").load(path=path))
 
 
-def test_domains_of_images_are_normalised_with_their_own_constants(npz: Callable, tmp_path: Path) -> None:
+def test_domains_of_images_are_normalised_with_their_own_constants(npz, tmp_path):
     halves = {"domain_train": np.arange(30) % 2, "domain_test": np.ones(12, int)}
     data = prepare(DatasetParams(source="npz", path=str(npz(**halves)), channels=3), tmp_path)
     assert data.by_domain and data.columns["domain"].names == ("0", "1")
@@ -70,7 +67,7 @@ def test_domains_of_images_are_normalised_with_their_own_constants(npz: Callable
     fails("small: no training image has the domain 1", lambda: prepare(params, tmp_path))
 
 
-def test_users_of_leaf_need_not_have_every_class(tmp_path: Path) -> None:
+def test_users_of_leaf_need_not_have_every_class(tmp_path):
     for split in ("train", "test"):
         data = {name: {"x": [[0.5] * 784] * 3, "y": [7, 61, 7]} for name in ("ann", "bob")}
         (tmp_path / split).mkdir()
@@ -81,8 +78,6 @@ def test_users_of_leaf_need_not_have_every_class(tmp_path: Path) -> None:
     assert data.num_classes == 62 and sorted(data.y_train.tolist()) == [7, 7, 7, 61]
     assert data.columns["user"].names == ("ann", "bob") and len(data.columns["user"].train) == 4
 
-
-# A table beside an image folder
 
 TABLE = """file,user,camera
 train/cat/0.png,7,wide
@@ -113,7 +108,7 @@ def with_table(tree: dict, folder: Callable, tar: Callable, tmp_path: Path) -> C
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_table_gives_the_columns_of_an_image_folder(with_table: Callable, packed: bool) -> None:
+def test_a_table_gives_the_columns_of_an_image_folder(with_table, packed):
     lines = TABLE.splitlines()
     data = with_table("\n".join([lines[0], *reversed(lines[1:])]), packed)
     user, camera = data.columns["user"], data.columns["camera"]
@@ -136,23 +131,16 @@ def test_a_table_gives_the_columns_of_an_image_folder(with_table: Callable, pack
         ("", "has no column 'file'"),
     ],
 )
-def test_a_table_that_does_not_fit_is_refused(
-    with_table: Callable, tmp_path: Path, table: str, message: str
-) -> None:
+def test_a_table_that_does_not_fit_is_refused(with_table, tmp_path, table, message):
     fails(f"{tmp_path / 'facts.csv'}: cannot be read: {message}", lambda: with_table(table))
 
 
-def test_a_table_that_is_not_there_is_named(with_table: Callable, folder: Callable, tree: dict) -> None:
+def test_a_table_that_is_not_there_is_named(with_table, folder, tree):
     params = DatasetParams.parse({"source": "folder", "path": str(folder(tree)), "table": "none.csv"})
     fails("none.csv: cannot be read", lambda: prepare(params, "out"))
 
 
-# Files that are replaced
-
-
-def test_a_replaced_file_is_noticed_and_a_touched_or_missing_one_is_not(
-    npz: Callable, tmp_path: Path
-) -> None:
+def test_a_replaced_file_is_noticed_and_a_touched_or_missing_one_is_not(npz, tmp_path):
     path, out = npz(), tmp_path / "out"
     params = DatasetParams(source="npz", path=str(path))
     assert not is_current(out, params)
@@ -166,9 +154,7 @@ def test_a_replaced_file_is_noticed_and_a_touched_or_missing_one_is_not(
     assert is_current(out, params)
 
 
-def test_prepare_reads_a_replaced_file_again_and_says_where_a_field_is_wrong(
-    npz: Callable, tmp_path: Path
-) -> None:
+def test_prepare_reads_a_replaced_file_again_and_says_where_a_field_is_wrong(npz, tmp_path):
     root, file = make_project(tmp_path / "project"), npz()
     params = load_params(root / "params.yaml", [f"data.arrays.path={file}"])
     first = load_prepared(prepare_dataset(params, "arrays", root))
@@ -178,9 +164,7 @@ def test_prepare_reads_a_replaced_file_again_and_says_where_a_field_is_wrong(
     fails("data.arrays.train_limit: 2 is not", lambda: prepare_dataset(limited, "arrays", root))
 
 
-def test_files_of_folders_tables_and_parts_are_watched(
-    with_table: Callable, npz: Callable, tmp_path: Path
-) -> None:
+def test_files_of_folders_tables_and_parts_are_watched(with_table, npz, tmp_path):
     with_table()
     folder = {"source": "folder", "path": str(tmp_path / "images"), "table": str(tmp_path / "facts.csv")}
     params = DatasetParams.parse({"source": "mix", "parts": [folder, {"source": "npz", "path": str(npz())}]})
@@ -195,9 +179,7 @@ def test_files_of_folders_tables_and_parts_are_watched(
 
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["itself", "part of a mix"])
-def test_a_file_of_the_data_root_is_watched(
-    npz: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mixed: bool
-) -> None:
+def test_a_file_of_the_data_root_is_watched(npz, tmp_path, monkeypatch, mixed):
     """Replacing a subset by the full set, or another layout of it, must not keep training on the subset."""
     root, out, source = tmp_path / "root", tmp_path / "out", {"source": "cifar100_mini"}
     sizes = {"train": 200, "test": 100}

@@ -54,7 +54,7 @@ def fails(read: Callable[..., RawData], *arguments: Any) -> str:
     return str(caught.value)
 
 
-def test_pixels_labels_and_users_of_femnist(write: Callable) -> None:
+def test_pixels_labels_and_users_of_femnist(write):
     path = write(
         train=[{"w1": letters(3, 61), "w0": letters(10)}, {"w2": letters(0)}],
         test=[{"w1": letters(61), "w0": letters()}, {"w2": letters(10, 3)}],
@@ -69,7 +69,7 @@ def test_pixels_labels_and_users_of_femnist(write: Callable) -> None:
     assert user.names == ("w1", "w0", "w2")
 
 
-def test_users_with_few_training_samples_and_users_of_the_test_alone_are_left_out(write: Callable) -> None:
+def test_users_with_few_training_samples_and_users_of_the_test_alone_are_left_out(write):
     path = write(
         train=[{"few": letters(1), "a": letters(1, 2), "b": letters(3, 4), "c": letters(5, 6)}],
         test=[{"few": letters(1), "new": letters(9), "c": letters(5), "b": letters(3), "a": letters(2)}],
@@ -80,7 +80,7 @@ def test_users_with_few_training_samples_and_users_of_the_test_alone_are_left_ou
     assert raw.y_test.tolist() == [3, 2] and raw.columns["user"].test.tolist() == [1, 0]
 
 
-def test_characters_of_shakespeare_are_their_places_in_the_alphabet(write: Callable) -> None:
+def test_characters_of_shakespeare_are_their_places_in_the_alphabet(write):
     role = [LINE, LINE[1:] + "a"], ["a", "}"]
     raw = leaf.shakespeare(write(train=[{"ROMEO": role}], test=[{"ROMEO": role}]), LeafOptions())
     assert len(raw.classes) == 80 and "".join(raw.classes) == "".join(sorted(raw.classes)) == ALPHABET
@@ -89,7 +89,7 @@ def test_characters_of_shakespeare_are_their_places_in_the_alphabet(write: Calla
     assert raw.y_train.dtype == np.int64 and raw.y_train.tolist() == [ALPHABET.index("a"), 79]
 
 
-def test_pictures_of_celeba_are_resized(write: Callable, png: Callable) -> None:
+def test_pictures_of_celeba_are_resized(write, png):
     # LEAF writes the labels of CelebA as real numbers.
     path = write(train=[{"7": (["1.png", "2.png"], [0.0, 1.0])}], test=[{"7": (["1.png"], [1])}])
     (path / "images").mkdir()
@@ -104,7 +104,7 @@ def test_pictures_of_celeba_are_resized(write: Callable, png: Callable) -> None:
     np.testing.assert_array_equal(leaf.celeba(path, elsewhere).x_test, raw.x_test)
 
 
-def test_words_of_reddit_are_ranked_by_frequency_then_alphabet(write: Callable) -> None:
+def test_words_of_reddit_are_ranked_by_frequency_then_alphabet(write):
     x1, y1 = comment(
         ("<BOS> b a c a b a c d e", "b a c a b a c d e f"),
         ("f <EOS>" + 8 * " <PAD>", "<EOS> <PAD>" + 8 * " <PAD>"),
@@ -121,7 +121,7 @@ def test_words_of_reddit_are_ranked_by_frequency_then_alphabet(write: Callable) 
     assert leaf.reddit(path, RedditOptions()).classes[4:] == ("a", "b", "c", "d", "e", "f")
 
 
-def test_what_is_wrong_is_said_in_one_line_with_the_file_and_user(write: Callable, tmp_path: Path) -> None:
+def test_what_is_wrong_is_said_in_one_line_with_the_file_and_user(write, tmp_path):
     good = letters(1)
     assert "train: has no *.json file" in fails(leaf.femnist, tmp_path, LeafOptions())
     path = write(train=[{"a": good}], test=[{"b": good}])
@@ -164,8 +164,6 @@ def test_what_is_wrong_is_said_in_one_line_with_the_file_and_user(write: Callabl
         (leaf.reddit, RedditOptions(), [[["a"] * 10]], [{}], "user 'a': cannot be read: has no 'target_"),
     ],
 )
-def test_a_user_that_does_not_fit_is_named(
-    write: Callable, read: Callable, options: LeafOptions, x: list, y: list, message: str
-) -> None:
+def test_a_user_that_does_not_fit_is_named(write, read, options, x, y, message):
     path = write(train=[{"a": (x, y)}], test=[{"a": ([], [])}])
     assert message in fails(read, path, options)

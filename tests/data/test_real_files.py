@@ -17,7 +17,7 @@ def needs(name: str) -> pytest.MarkDecorator:
 
 
 @needs("mnist.npz")
-def test_mnist_has_its_official_counts() -> None:
+def test_mnist_has_its_official_counts():
     raw = source("mnist").load(ROOT)
     train = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert torch.from_numpy(raw.y_train).bincount().tolist() == train
@@ -25,14 +25,14 @@ def test_mnist_has_its_official_counts() -> None:
 
 
 @needs("mnist.npz")
-def test_the_usual_constants_of_mnist_are_those_of_its_images() -> None:
+def test_the_usual_constants_of_mnist_are_those_of_its_images():
     x = torch.from_numpy(source("mnist").load(ROOT).x_train).float() / 255
     assert round(x.mean().item(), 4) == source("mnist").mean[0]
     assert round(x.std().item(), 4) == source("mnist").std[0]
 
 
 @needs("usps.npz")
-def test_usps_becomes_the_input_of_mix4(tmp_path: Path) -> None:
+def test_usps_becomes_the_input_of_mix4(tmp_path):
     data = prepare(DatasetParams(source="usps", pad=8, channels=3), tmp_path, ROOT)
     assert data.input_shape == (3, 32, 32) and len(data.train) == 7291 and len(data.test) == 2007
     corner = data.test.inputs(torch.arange(9))[..., 0, 0]
@@ -43,7 +43,7 @@ def test_usps_becomes_the_input_of_mix4(tmp_path: Path) -> None:
     not all((ROOT / name).is_file() for name in ("mnist.npz", "fmnist.npz", "usps.npz", "cifar10.tar")),
     reason="no mnist, fmnist, usps and cifar10 in the data root",
 )
-def test_mix4_of_real_images(tmp_path: Path) -> None:
+def test_mix4_of_real_images(tmp_path):
     root = tmp_path / "root"
     root.mkdir()
     for name in ("mnist.npz", "fmnist.npz", "usps.npz"):
@@ -84,7 +84,7 @@ def test_mix4_of_real_images(tmp_path: Path) -> None:
 
 @needs("mnist.npz")
 @needs("usps.npz")
-def test_digits_of_two_domains_share_their_labels(tmp_path: Path) -> None:
+def test_digits_of_two_domains_share_their_labels(tmp_path):
     parts = [{"source": "mnist", "train_limit": 1000, "resize": 16, "test_limit": 10}, {"source": "usps"}]
     entry = {"source": "mix", "parts": parts, "labels": "shared"}
     data = prepare(DatasetParams.parse(entry), tmp_path, ROOT)
@@ -92,27 +92,27 @@ def test_digits_of_two_domains_share_their_labels(tmp_path: Path) -> None:
 
 
 @needs("emnist_letters.npz")
-def test_the_first_ten_letters_of_emnist(tmp_path: Path) -> None:
+def test_the_first_ten_letters_of_emnist(tmp_path):
     params = DatasetParams(source="emnist_letters", keep_labels=[*range(10)])
     data = prepare(params, tmp_path, ROOT)
     assert data.classes == tuple("ABCDEFGHIJ") and data.y_train.bincount().tolist() == [2400] * 10
 
 
 @needs("emnist_letters.npz")
-def test_a_subset_of_emnist_letters_is_accepted() -> None:
+def test_a_subset_of_emnist_letters_is_accepted():
     raw = source("emnist_letters").load(ROOT)
     assert raw.classes[0] == "A" and raw.classes[25] == "Z" and raw.y_train.max() == 25
 
 
 @needs("cifar100_mini.npz")
-def test_cifar100_mini_is_balanced() -> None:
+def test_cifar100_mini_is_balanced():
     raw = source("cifar100_mini").load(ROOT)
     assert set(torch.from_numpy(raw.y_train).bincount().tolist()) == {100} and len(raw.classes) == 100
 
 
 @pytest.mark.slow
 @needs("cifar10.tar")
-def test_cifar10_is_read_from_its_tar(tmp_path: Path) -> None:
+def test_cifar10_is_read_from_its_tar(tmp_path):
     data = prepare(DatasetParams(source="cifar10"), tmp_path, ROOT)
     assert data.classes[0] == "airplane" and data.input_shape == (3, 32, 32)
     assert data.y_train.bincount().tolist() == [5000] * 10 and data.y_test.bincount().tolist() == [1000] * 10
@@ -122,7 +122,7 @@ def test_cifar10_is_read_from_its_tar(tmp_path: Path) -> None:
 
 
 @needs("tinyshakespeare.txt")
-def test_tiny_shakespeare_has_its_roles_and_characters() -> None:
+def test_tiny_shakespeare_has_its_roles_and_characters():
     options = SOURCES["tinyshakespeare"].options
     assert options is not None
     raw = source("tinyshakespeare").load(ROOT, options=options.parse({"stride": 50, "min_samples": 10}))

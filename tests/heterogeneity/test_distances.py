@@ -27,9 +27,6 @@ def gaussian(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=3), root @ root.T + 0.1 * np.eye(3)
 
 
-# Histograms
-
-
 def test_two_of_four_labels_that_share_one():
     assert distances.total_variation(P, Q) == 0.5
     assert distances.kl(P, Q) == np.inf
@@ -45,9 +42,6 @@ def test_distances_of_histograms_are_symmetric_bounded_and_those_of_scipy(a, b):
         assert distance(p, q) == pytest.approx(distance(q, p))
     assert distances.kl(p, p) == 0 and distances.kl(p, q) >= -1e-12
     assert distances.js(p, q) == pytest.approx(jensenshannon(p, q) ** 2, abs=1e-9)
-
-
-# Gaussians
 
 
 @pytest.mark.parametrize(
@@ -82,9 +76,6 @@ def test_pairs_broadcast():
     for distance in (distances.bhattacharyya, distances.gaussian_kl):
         pairs = distance(means[:, None], covs[:, None], means[None], covs[None])
         assert pairs[1, 3] == pytest.approx(distance(means[1], covs[1], means[3], covs[3]))
-
-
-# Samples
 
 
 def test_the_worked_mmd():
@@ -146,9 +137,6 @@ def test_cka_is_symmetric_bounded_and_forgets_scale_shift_and_rotation(seed, f, 
     assert distances.linear_cka(x, x) == pytest.approx(1)
     rotation = np.linalg.qr(rng.normal(size=(f, f)))[0]
     assert distances.linear_cka(scale * x @ rotation + rng.normal(size=f), y) == pytest.approx(found)
-
-
-# Gradients
 
 
 @pytest.mark.parametrize(

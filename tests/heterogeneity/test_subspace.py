@@ -30,9 +30,6 @@ def random_signatures(seed: int, columns: list[int], features: int = 12) -> list
     return [signature(rng.normal(size=(q + 3, features)) + 0.5, q) for q in columns]
 
 
-# Worked numbers
-
-
 @pytest.mark.parametrize(
     ("w", "expected"),
     [
@@ -86,9 +83,6 @@ def test_any_threshold_from_5_to_30_degrees_recovers_four_sources():
         assert clusters(angles, beta).tolist() == np.repeat(range(4), 10).tolist()
 
 
-# Signatures
-
-
 @pytest.mark.parametrize("shape", [(9, 30), (30, 9), (12, 12)])
 def test_a_signature_spans_the_leading_left_singular_vectors(shape):
     x = np.random.default_rng(1).normal(size=shape)
@@ -129,9 +123,6 @@ def test_black_images_are_90_degrees_from_everything():
 def test_a_signature_forgets_the_scale_of_its_data(seed, scale, p):
     x = np.random.default_rng(seed).normal(size=(7, 10))
     assert signature(scale * x, p) == pytest.approx(signature(x, p), abs=1e-6)
-
-
-# Matrices
 
 
 @pytest.mark.parametrize("mode", MODES)

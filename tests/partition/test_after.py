@@ -34,9 +34,6 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-# Difficulty
-
-
 def test_easy_samples_go_to_the_first_clients_and_hard_ones_to_the_last():
     """Algorithm 2 by hand: N = [[2, 1], [3, 1], [1, 4]] samples of two classes."""
     labels = np.repeat([0, 1], 6)
@@ -108,9 +105,6 @@ def test_difficulty_is_refused_where_a_label_means_another_class_at_every_client
     made = make(HARD, **entry)
     for k in range(100):
         assert set(CIFAR.labels[made.train(k)]) == set(CIFAR.test_labels[made.test(k)])
-
-
-# Hold-out and validation
 
 
 @pytest.mark.parametrize(("clients", "train", "test"), [(50, 960, 240), (100, 480, 120), (500, 96, 24)])
@@ -255,9 +249,6 @@ def test_where_clients_share_samples_nothing_is_held_out_or_dealt_again(scheme, 
     assert "\n" not in str(error.value)
 
 
-# Label noise
-
-
 @pytest.mark.parametrize("kind", ["pair", "symmetric"])
 @pytest.mark.parametrize("ratio", [0, 0.1, 0.6, 1])
 def test_rows_of_the_transition_matrix_are_probabilities(kind, ratio):
@@ -330,9 +321,6 @@ def test_numbers_have_no_wrong_label():
         make(Samples(np.linspace(0, 1, 60), np.zeros(5)), clients=3, label_noise={})
 
 
-# Pieces
-
-
 @pytest.mark.parametrize(("pieces", "size"), [(100, {500}), (200, {250}), (400, {125}), (800, {62, 63})])
 def test_the_first_hundred_of_so_many_pieces_are_used(pieces, size):
     made, all_pieces = make(pieces=pieces), make(clients=pieces)
@@ -373,9 +361,6 @@ def test_unused_are_the_samples_that_nobody_trains_or_is_tested_on(entry, unused
     assert make(**entry).facts["samples_unused"] == unused
 
 
-# Newcomers
-
-
 def test_newcomers_are_of_every_planted_group_and_numbered_last():
     entry = {"scheme": "label_groups", "groups": 4, "clients": 100}
     made, plain = make(newcomers=0.2, **entry), make(**entry)
@@ -410,9 +395,6 @@ def test_the_seed_decides_who_joins_late():
     one, again, other = (make(newcomers=0.2, seed=seed) for seed in (1, 1, 2))
     assert one.hash == again.hash != other.hash
     assert one.hash != make(seed=1).hash
-
-
-# Together
 
 
 def test_what_follows_a_scheme_does_not_change_the_draws_of_the_rest():

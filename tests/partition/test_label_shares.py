@@ -1,7 +1,6 @@
 """A matrix of label shares: worked numbers, both readings of it, files, and what cannot be."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,7 +61,7 @@ def test_any_shares_give_disjoint_parts_near_the_mix_that_is_asked_for(stock, cl
 
 
 @pytest.mark.parametrize("suffix", ["npy", "csv"])
-def test_shares_come_from_a_file_below_the_project(tmp_path: Path, suffix: str):
+def test_shares_come_from_a_file_below_the_project(tmp_path, suffix):
     matrix = np.array([[2.0, 0, 2], [1, 2, 3]])
     np.save(tmp_path / "mix.npy", matrix)
     np.savetxt(tmp_path / "mix.csv", matrix, delimiter=",")
@@ -76,7 +75,7 @@ def test_shares_come_from_a_file_below_the_project(tmp_path: Path, suffix: str):
     assert json.loads(json.dumps(made.summary()))["samples_unused"] == 500
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "text.csv").write_text("a,b,c\n1,2,3\n")
     np.save(tmp_path / "objects.npy", np.array([None]), allow_pickle=True)
     for name in ("none.npy", "text.csv", "objects.npy"):

@@ -110,9 +110,6 @@ def test_a_data_set_without_columns_is_refused():
         make_partition(PartitionParams.parse(entry), Samples(np.zeros(5, int)))
 
 
-# Several values for one client
-
-
 def test_values_are_grouped_at_random_into_clients_of_equally_many():
     users = np.repeat(np.arange(21), 4)
     data = Samples(np.zeros(84, int), np.zeros(84, int), {"user": Column(users, users)})

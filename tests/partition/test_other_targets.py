@@ -28,7 +28,7 @@ def make(samples: Samples, scheme: str, **more: object):
 
 
 @pytest.mark.parametrize("targets", [REAL, SEQUENCES], ids=["real", "sequences"])
-def test_users_and_equal_shares_need_no_labels(targets: Samples) -> None:
+def test_users_and_equal_shares_need_no_labels(targets):
     users = make(targets, "natural")
     assert users.sizes.tolist() == [10] * 6 and [users.test(k).tolist() for k in (0, 5)] == [[0, 1], [10, 11]]
     shares = make(targets, "iid", clients=4)
@@ -38,13 +38,13 @@ def test_users_and_equal_shares_need_no_labels(targets: Samples) -> None:
     assert held.sizes.tolist() == [12] * 4 and held.test_size(3) == 3
 
 
-def test_a_scheme_by_label_refuses_real_targets_in_one_line() -> None:
+def test_a_scheme_by_label_refuses_real_targets_in_one_line():
     for scheme, more in ("label_skew", {"fraction": 0.5}), ("natural", {"label_noise": {"ratio": 0.1}}):
         with pytest.raises(FedflowError, match="numbers, not classes; choose a scheme") as caught:
             make(REAL, scheme, clients=4, **more)
         assert "\n" not in str(caught.value)
 
 
-def test_label_noise_refuses_sequences() -> None:
+def test_label_noise_refuses_sequences():
     with pytest.raises(FedflowError, match=r"partition.label_noise: .* expected null, without classes"):
         make(SEQUENCES, "natural", label_noise={"ratio": 0.1})

@@ -108,8 +108,6 @@ def test_the_hash_depends_on_the_data_set_too(made):
     assert make_partition(params(), SAMPLES, "other").hash != made.hash
 
 
-# Damage
-
 FILE, SUMMARY = "partition.safetensors", "summary.json"
 
 
@@ -172,9 +170,6 @@ def test_a_folder_that_cannot_be_made_is_named(made, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(FedflowError, match=r"cannot write the partition to .*file/p"):
         made.save(tmp_path / "file" / "p")
-
-
-# What is refused
 
 
 @pytest.mark.parametrize(

@@ -64,9 +64,6 @@ def sizes(parts: list[np.ndarray]) -> np.ndarray:
     return np.array([len(rows) for rows in parts])
 
 
-# Worked numbers
-
-
 def test_ten_samples_for_three_owners_are_4_3_3():
     assert np.bincount(runs(np.arange(3), 10)).tolist() == [4, 3, 3]
 
@@ -103,9 +100,6 @@ def test_label_groups_are_planted_and_disjoint():
     assert groups.tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
     own = np.array([held[groups == g].any(0) for g in range(3)])
     assert (own.sum(0) == 1).all() and sorted(own.sum(1)) == [3, 3, 4]
-
-
-# Published statistics: 5,000 samples of each of ten labels, 100 clients
 
 
 @pytest.mark.parametrize(
@@ -145,9 +139,6 @@ def test_without_balance_sizes_spread_further():
         return sizes(scheme.split(Samples(CIFAR10), 20, np.random.default_rng(1)).train).std()
 
     assert spread(True) < spread(False)
-
-
-# What holds for every registered scheme
 
 
 @st.composite
@@ -215,9 +206,6 @@ def test_the_example_in_a_scheme_s_docstring_is_true(name):
     assert result.attempted > 0 and result.failed == 0
 
 
-# What cannot be made
-
-
 @pytest.mark.parametrize(
     ("scheme", "labels", "clients", "message"),
     [
@@ -257,9 +245,6 @@ def test_what_is_reached_by_a_late_draw_is_what_it_was():
     entry = {"dataset": "d", "scheme": "dirichlet", "alpha": 0.1, "min_size": 30, "clients": 20, "seed": 1}
     made = make_partition(PartitionParams.parse(entry), Samples(np.arange(2000) % 10))
     assert made.hash == "ac5df75de8679a1a"
-
-
-# Labels without an owner
 
 
 def test_label_skew_says_which_share_of_the_samples_nobody_holds():

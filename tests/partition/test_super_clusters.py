@@ -33,9 +33,6 @@ def by_group(values: np.ndarray, groups: np.ndarray) -> list[np.ndarray]:
     return [values[groups == g] for g in range(groups.max() + 1)]
 
 
-# The published sets, and how many clients each gets
-
-
 def test_published_super_clusters_are_table_5_7():
     assert SIZES == {"cifar10": [4, 6], "stl10": [3, 7], "fmnist": [3, 4, 3], "cifar100": [4, 7, 6, 4, 79]}
     for clusters in PUBLISHED.values():
@@ -79,9 +76,6 @@ def test_both_allocations_give_every_super_cluster_a_client_and_everybody_a_plac
         proportional(sizes, clients),
     ):
         assert counts.sum() == clients and counts.min() >= 1
-
-
-# SC-NIID
 
 
 def test_sc_niid_of_cifar10_has_the_published_sizes():
@@ -138,9 +132,6 @@ def test_one_super_cluster_is_label_skew():
     assert all(np.array_equal(a, b) for a, b in zip(made.train, plain.train))
 
 
-# The other divisions of a super cluster
-
-
 def test_sc_dir_runs_dirichlet_in_every_super_cluster():
     made = split(CIFAR10, clusters="cifar10", within="dirichlet")
     counts = label_counts(CIFAR10, made.train)
@@ -162,9 +153,6 @@ def test_shards_come_from_one_super_cluster():
         assert set(own.sum(1)) == {2 * (5000 * len(classes) // (2 * clients))}
 
 
-# Controls
-
-
 def test_the_matched_control_draws_disjoint_classes_of_the_same_sizes():
     made = split(CIFAR10, clusters="cifar10", control="matched_random", seed=1)
     owned = [set(np.flatnonzero(c.any(0))) for c in by_group(label_counts(CIFAR10, made.train), made.groups)]
@@ -183,9 +171,6 @@ def test_the_control_of_the_code_gives_2_4_of_ten_classes_twice_and_as_many_to_n
         unused.append((times[:, 0] == 0).sum())
     # hypergeometric, variance 0.64: the mean of 200 draws has an sd of 0.06
     assert np.mean(twice) == pytest.approx(2.4, abs=0.2) and twice == unused
-
-
-# Discovery
 
 
 def two_kinds(classes: int = 6, per_class: int = 30) -> Samples:
@@ -223,9 +208,6 @@ def test_fifty_images_of_each_cifar10_class_are_enough_to_tell_vehicles_from_ani
     given = SuperClusters(clusters="cifar10").split(samples, 20, np.random.default_rng(0))
     assert np.bincount(labels).tolist() == [50] * 10
     assert all(np.array_equal(a, b) for a, b in zip(found.train, given.train))
-
-
-# What holds for all
 
 
 @st.composite
@@ -272,9 +254,6 @@ def test_a_client_holds_labels_of_its_super_cluster_only(case, seed):
 def test_classes_in_no_list_stay_unused():
     made = split(CIFAR10, clusters=[[0, 1], [8, 9]])
     assert np.unique(CIFAR10[np.concatenate(made.train)]).tolist() == [0, 1, 8, 9]
-
-
-# What is refused
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,4 @@
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,7 +9,7 @@ from fedflow.report.collect import collect_partitions, collect_runs
 from fedflow.report.tables import run_table, stat
 
 
-def test_no_results_says_where_and_how_to_make_them(tmp_path: Path) -> None:
+def test_no_results_says_where_and_how_to_make_them(tmp_path):
     with pytest.raises(FedflowError, match=r"no results found in .*results; run `make repro` first"):
         collect_runs(tmp_path / "results")
 
@@ -20,7 +18,7 @@ FILES = ["metrics.json", "params.json", "rounds.csv", "clients.parquet", "cluste
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_cut_off_file_is_named(tmp_path: Path, name: str) -> None:
+def test_cut_off_file_is_named(tmp_path, name):
     path = write_run(tmp_path, "p", "ifca", 0) / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(FedflowError) as error:
@@ -30,13 +28,13 @@ def test_cut_off_file_is_named(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES[1:])
-def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
+def test_missing_file_is_named(tmp_path, name):
     (write_run(tmp_path, "p", "ifca", 0) / name).unlink()
     with pytest.raises(FedflowError, match=f"{name}: No such file"):
         collect_runs(tmp_path)
 
 
-def test_a_set_that_is_not_complete_is_named(tmp_path: Path) -> None:
+def test_a_set_that_is_not_complete_is_named(tmp_path):
     folder = write_run(tmp_path, "p", "ifca", 0)
     (folder / "metrics.json").unlink()
     with pytest.raises(FedflowError) as error:
@@ -58,14 +56,14 @@ def test_a_set_that_is_not_complete_is_named(tmp_path: Path) -> None:
         ({"clients": 7}, "20 rows for 7 clients"),
     ],
 )
-def test_wrong_metric_is_named(tmp_path: Path, change: dict, words: str) -> None:
+def test_wrong_metric_is_named(tmp_path, change, words):
     path = write_run(tmp_path, "p", "fedavg", 0) / "metrics.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(FedflowError, match=words):
         collect_runs(tmp_path)
 
 
-def test_only_a_metric_that_every_run_has_may_not_be_absent(tmp_path: Path) -> None:
+def test_only_a_metric_that_every_run_has_may_not_be_absent(tmp_path):
     """Results of before a metric was added to the table stay readable."""
     path = write_run(tmp_path, "p", "fedavg", 0) / "metrics.json"
     metrics = json.loads(path.read_text())
@@ -81,14 +79,14 @@ def test_only_a_metric_that_every_run_has_may_not_be_absent(tmp_path: Path) -> N
     ("change", "words"),
     [({"settings": "other"}, "its settings differ from those of metrics.json"), ({"run": None}, "no run")],
 )
-def test_settings_of_another_run_are_refused(tmp_path: Path, change: dict, words: str) -> None:
+def test_settings_of_another_run_are_refused(tmp_path, change, words):
     path = write_run(tmp_path, "p", "fedavg", 0) / "params.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(FedflowError, match=rf"p/fedavg/0/params\.json: {words}"):
         collect_runs(tmp_path)
 
 
-def test_a_folder_named_after_other_settings_is_refused(tmp_path: Path) -> None:
+def test_a_folder_named_after_other_settings_is_refused(tmp_path):
     folder = write_run(tmp_path, "p", "fedavg", 0, plain=False)
     collect_runs(tmp_path)
     folder.rename(folder.with_name("0-12345678"))
@@ -96,14 +94,14 @@ def test_a_folder_named_after_other_settings_is_refused(tmp_path: Path) -> None:
         collect_runs(tmp_path)
 
 
-def test_assignment_of_wrong_length_is_refused(tmp_path: Path) -> None:
+def test_assignment_of_wrong_length_is_refused(tmp_path):
     path = write_run(tmp_path, "p", "ifca", 0) / "clusters.json"
     path.write_text(json.dumps({"groups": None, "history": [{"round": 1, "assignment": [0, 1]}]}))
     with pytest.raises(FedflowError, match="20 assignments"):
         collect_runs(tmp_path)
 
 
-def test_planted_groups_of_wrong_length_are_refused(tmp_path: Path) -> None:
+def test_planted_groups_of_wrong_length_are_refused(tmp_path):
     path = write_run(tmp_path, "p", "ifca", 0) / "clusters.json"
     path.write_text(json.dumps({"groups": [0, 1], "history": []}))
     with pytest.raises(FedflowError, match="groups"):
@@ -118,7 +116,7 @@ def test_planted_groups_of_wrong_length_are_refused(tmp_path: Path) -> None:
         (lambda table: table * float("nan"), "a matrix of finite numbers"),
     ],
 )
-def test_a_matrix_of_other_clients_is_refused(tmp_path: Path, spoil: Callable, words: str) -> None:
+def test_a_matrix_of_other_clients_is_refused(tmp_path, spoil, words):
     path = write_run(tmp_path, "p", "pacfl", 0) / "proximity.parquet"
     assert collect_runs(tmp_path)[0].dissimilarity is not None
     spoil(pd.read_parquet(path)).to_parquet(path)
@@ -126,14 +124,14 @@ def test_a_matrix_of_other_clients_is_refused(tmp_path: Path, spoil: Callable, w
         collect_runs(tmp_path)
 
 
-def test_a_matrix_without_a_description_is_refused(tmp_path: Path) -> None:
+def test_a_matrix_without_a_description_is_refused(tmp_path):
     path = write_run(tmp_path, "p", "pacfl", 0) / "clusters.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"proximity": {"height": 1}}))
     with pytest.raises(FedflowError, match=r"clusters\.json: proximity needs a unit"):
         collect_runs(tmp_path)
 
 
-def test_whether_cluster_ids_are_stable_is_read_and_never_assumed(tmp_path: Path) -> None:
+def test_whether_cluster_ids_are_stable_is_read_and_never_assumed(tmp_path):
     path = write_run(tmp_path, "p", "ifca", 0) / "clusters.json"
     facts = json.loads(path.read_text())
     assert facts.pop("stable_cluster_ids") and collect_runs(tmp_path)[0].stable_cluster_ids
@@ -147,14 +145,14 @@ def test_whether_cluster_ids_are_stable_is_read_and_never_assumed(tmp_path: Path
             collect_runs(tmp_path)
 
 
-def test_empty_run_folders_are_passed_over(tmp_path: Path) -> None:
+def test_empty_run_folders_are_passed_over(tmp_path):
     write_run(tmp_path, "p", "fedavg", 10)
     write_run(tmp_path, "p", "fedavg", 9)
     (tmp_path / "p" / "fedavg" / "11").mkdir()
     assert [run.seed for run in collect_runs(tmp_path)] == [9, 10]
 
 
-def test_cut_off_partition_summary_is_named(tmp_path: Path) -> None:
+def test_cut_off_partition_summary_is_named(tmp_path):
     path = write_partition(tmp_path, "p", scheme="iid") / "summary.json"
     path.write_text(path.read_text()[:40])
     with pytest.raises(FedflowError, match=r"p/summary\.json"):

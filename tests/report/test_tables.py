@@ -14,14 +14,14 @@ SKEW20, SKEW30 = ({"scheme": "label_skew", "fraction": fraction} for fraction in
 DIRICHLET = {"scheme": "dirichlet", "alpha": 0.1}
 
 
-def test_std_is_that_of_a_sample() -> None:
+def test_std_is_that_of_a_sample():
     values = [0.9, 0.8, 0.97]
     found = Stat(dict(enumerate(values)))
     assert (found.mean, found.std) == pytest.approx((np.mean(values), np.std(values, ddof=1)), abs=1e-15)
     assert Stat({3: 0.9}).std == 0
 
 
-def test_verdict_goes_no_further_than_the_seeds() -> None:
+def test_verdict_goes_no_further_than_the_seeds():
     low, high = Stat({0: 0.80, 1: 0.82}), Stat({0: 0.90, 1: 0.84})
     assert verdict(high, low, "B") == (
         "6.0 points ahead of B on average, and ahead on 2 of 2 shared seeds; "
@@ -34,7 +34,7 @@ def test_verdict_goes_no_further_than_the_seeds() -> None:
     assert "on one seed" in verdict(Stat({0: 0.9}), low, "B")
 
 
-def test_findings_name_the_cheapest_method_whose_every_seed_arrives(tmp_path: Path) -> None:
+def test_findings_name_the_cheapest_method_whose_every_seed_arrives(tmp_path):
     for seed in (0, 1):
         for method in ("fedavg", "ditto", "scaffold"):
             write_run(tmp_path, "p", method, seed)
@@ -55,7 +55,7 @@ def change(folder: Path, **metrics: object) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | metrics))
 
 
-def test_the_least_traffic_is_that_of_a_method_that_sends_something(tmp_path: Path) -> None:
+def test_the_least_traffic_is_that_of_a_method_that_sends_something(tmp_path):
     for method in ("local", "fedavg", "ditto", "scaffold"):
         moved = 0 if method == "local" else 9_000_000
         change(write_run(tmp_path, "p", method, 0), bytes_to_target=moved, rounds_to_target=5)
@@ -66,13 +66,13 @@ def test_the_least_traffic_is_that_of_a_method_that_sends_something(tmp_path: Pa
     assert "3 of 3 methods that send anything" in cheapest.detail
 
 
-def test_no_traffic_finding_where_no_method_sends_anything(tmp_path: Path) -> None:
+def test_no_traffic_finding_where_no_method_sends_anything(tmp_path):
     change(write_run(tmp_path, "p", "local", 0), bytes_to_target=0, rounds_to_target=5)
     questions = {finding.question for finding in findings(by_method(collect_runs(tmp_path)))}
     assert "Least traffic to the target" not in questions and "Best for the clients" in questions
 
 
-def test_equal_means_have_no_winner(tmp_path: Path) -> None:
+def test_equal_means_have_no_winner(tmp_path):
     for method, worst in (("fedavg", 0.0), ("ditto", 0.0), ("ifca", 0.0)):
         change(write_run(tmp_path, "p", method, 0), local_worst10=worst, global_accuracy=worst or 0.5)
     change(tmp_path / "p" / "ifca" / "0", global_accuracy=0.4)
@@ -83,7 +83,7 @@ def test_equal_means_have_no_winner(tmp_path: Path) -> None:
     assert (two.label, two.detail) == ("Ditto and FedAvg", "2 of 3 methods have this mean.")
 
 
-def test_the_headline_claims_no_more_than_the_seeds_bear_out(tmp_path: Path) -> None:
+def test_the_headline_claims_no_more_than_the_seeds_bear_out(tmp_path):
     """Ditto is ahead on average on both partitions, and beyond the seeds on one."""
     accuracies = {
         "near": {"ditto": (0.90, 0.94), "fedavg": (0.91, 0.92), "ifca": (0.70, 0.71)},
@@ -109,9 +109,7 @@ def test_the_headline_claims_no_more_than_the_seeds_bear_out(tmp_path: Path) -> 
         ("cifar10", DIRICHLET, "flis_dc", (60.33, 2.3, "local, last trained", "FLIS(DC)")),
     ],
 )
-def test_published_numbers_are_those_of_the_tables(
-    tmp_path: Path, dataset: str, scheme: dict, method: str, expected: tuple
-) -> None:
+def test_published_numbers_are_those_of_the_tables(tmp_path, dataset, scheme, method, expected):
     write_run(tmp_path / "results", "p", method, 0, dataset=dataset)
     write_partition(tmp_path / "partitions", "p", **scheme)
     facts = collect_partitions(tmp_path / "partitions", ["p"])["p"]
@@ -130,9 +128,7 @@ def test_published_numbers_are_those_of_the_tables(
         ("cifar10", SKEW20, "ditto"),
     ],
 )
-def test_nothing_is_published_for_other_settings(
-    tmp_path: Path, dataset: str, scheme: dict, method: str
-) -> None:
+def test_nothing_is_published_for_other_settings(tmp_path, dataset, scheme, method):
     write_run(tmp_path / "results", "p", method, 0, dataset=dataset)
     write_partition(tmp_path / "partitions", "p", **scheme)
     facts = collect_partitions(tmp_path / "partitions", ["p"])["p"]

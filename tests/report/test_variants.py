@@ -27,7 +27,7 @@ def accuracy(folder: Path) -> float:
     return json.loads((folder / "metrics.json").read_text())["local_accuracy"]
 
 
-def test_runs_of_other_settings_are_never_averaged(tmp_path: Path) -> None:
+def test_runs_of_other_settings_are_never_averaged(tmp_path):
     grid = [write_run(tmp_path / "results", "p", "ifca", seed, clusters=2) for seed in (0, 1)]
     more = [write_run(tmp_path / "results", "p", "ifca", s, clusters=4, plain=False) for s in (0, 1)]
     write_run(tmp_path / "results", "p", "fedavg", 0)
@@ -47,7 +47,7 @@ def test_runs_of_other_settings_are_never_averaged(tmp_path: Path) -> None:
     assert set(curves["method"]) == {"ifca", "ifca · method.clusters 4", "fedavg"}
 
 
-def test_runs_on_other_data_are_never_averaged(tmp_path: Path) -> None:
+def test_runs_on_other_data_are_never_averaged(tmp_path):
     for seed, name in ((1, "data_hash"), (2, "partition_hash")):
         file = write_run(tmp_path, "p", "fedavg", seed) / "metrics.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {name: "0123456789abcdef"}))
@@ -59,19 +59,19 @@ def test_runs_on_other_data_are_never_averaged(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_the_plain_folder_gives_the_name_however_many_others_there_are(tmp_path: Path) -> None:
+def test_the_plain_folder_gives_the_name_however_many_others_there_are(tmp_path):
     write_run(tmp_path, "p", "ifca", 0, clusters=2)
     for seed in (0, 1, 2):
         write_run(tmp_path, "p", "ifca", seed, clusters=4, plain=False)
     assert list(accuracies(tmp_path)) == ["IFCA", "IFCA · clusters 4"]
 
 
-def test_a_variant_alone_has_the_name_of_its_method(tmp_path: Path) -> None:
+def test_a_variant_alone_has_the_name_of_its_method(tmp_path):
     write_run(tmp_path, "p", "ifca", 0, clusters=4, plain=False)
     assert list(accuracies(tmp_path)) == ["IFCA"]
 
 
-def test_many_differences_end_in_the_digest(tmp_path: Path) -> None:
+def test_many_differences_end_in_the_digest(tmp_path):
     write_run(tmp_path, "p", "ifca", 0, clusters=2, restarts=1, trial=10)
     write_run(tmp_path, "p", "ifca", 0, clusters=4, restarts=3, trial=50, plain=False)
     _, other = collect_runs(tmp_path)
@@ -79,7 +79,7 @@ def test_many_differences_end_in_the_digest(tmp_path: Path) -> None:
     assert other.variant == "ifca · method.clusters 4, method.restarts 3, method.trial 50"
 
 
-def test_the_same_run_twice_is_shown_once_and_told(tmp_path: Path) -> None:
+def test_the_same_run_twice_is_shown_once_and_told(tmp_path):
     write_run(tmp_path / "results", "p", "fedavg", 0)
     twice = write_run(tmp_path / "results", "p", "fedavg", 0, plain=False)
     (run,) = collect_runs(tmp_path / "results")
@@ -88,7 +88,7 @@ def test_the_same_run_twice_is_shown_once_and_told(tmp_path: Path) -> None:
     assert f"FedAvg, seed 0 is there twice: {twice.name} is not shown." in page
 
 
-def test_every_row_tells_its_settings_what_differs_from_the_defaults_first(tmp_path: Path) -> None:
+def test_every_row_tells_its_settings_what_differs_from_the_defaults_first(tmp_path):
     write_run(tmp_path / "results", "p", "ifca", 0, clusters=5, averaging="model")
     (row,) = settings_table(collect_runs(tmp_path / "results"))
     assert row["own"].startswith("clusters 5, epochs 2, lr 0.03, participation 0.3, target_accuracy 0.9")
@@ -99,7 +99,7 @@ def test_every_row_tells_its_settings_what_differs_from_the_defaults_first(tmp_p
     assert details is not None and row["own"] in details[0] and row["settings"] in details[0]
 
 
-def test_settings_that_methods_should_share_are_compared_over_all_rows(tmp_path: Path) -> None:
+def test_settings_that_methods_should_share_are_compared_over_all_rows(tmp_path):
     write_run(tmp_path / "results", "p", "fedavg", 0)
     write_run(tmp_path / "results", "p", "scaffold", 0)
     write_run(tmp_path / "results", "p", "ditto", 0, rounds=6)

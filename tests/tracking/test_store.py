@@ -98,9 +98,6 @@ def test_drafts_of_killed_processes_are_swept_from_an_existing_store_too(root, s
     assert not draft.exists()
 
 
-# Moved and copied projects
-
-
 RUN = {"experiment": "digits/é", "name": "n", "key": "k", "params": {}, "system_metrics": False}
 
 
