@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support import refused
 
 from fedflow.data import Dataset, DatasetParams, prepare, within
-from fedflow.errors import BadInput
 
 
 @pytest.fixture
@@ -160,23 +160,20 @@ def test_two_mixes_are_byte_identical_and_record_their_defaults(mix, tmp_path):
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_named_where_the_user_wrote_it(mix, parts, params, message):
-    with pytest.raises(BadInput, match=message) as caught:
+    with refused(message):
         mix(*parts, **params)
-    assert "\n" not in str(caught.value)
 
 
 def test_parts_of_other_kinds_are_refused(mix, npz):
     x = {f"x_{s}": np.zeros((n, 4), np.float32) for s, n in (("train", 30), ("test", 12))}
     y = {f"y_{s}": np.zeros(n, np.float32) for s, n in (("train", 30), ("test", 12))}
     features = {"source": "npz", "path": str(npz("features.npz", **x))}
-    with pytest.raises(BadInput, match=r"parts\[1\]\.source: 'npz' .*expected images, as parts\[0\] has"):
+    with refused(r"parts\[1\]\.source: 'npz' .*expected images, as parts\[0\] has"):
         mix({}, features)
-    with pytest.raises(
-        BadInput, match=r"data\.mine\.labels: 'separate' .*shared: parts\[0\] \(real\) has no"
-    ):
+    with refused(r"data\.mine\.labels: 'separate' .*shared: parts\[0\] \(real\) has no"):
         mix({"source": "npz", "path": str(npz("real.npz", **x, **y))})
     wide = {name: np.pad(array, ((0, 0), (0, 1))) for name, array in x.items()}
-    with pytest.raises(BadInput, match=r"parts\[1\]: \[5\] .*expected features of the shape \[4\]"):
+    with refused(r"parts\[1\]: \[5\] .*expected features of the shape \[4\]"):
         mix(features, {"source": "npz", "path": str(npz("wide.npz", **wide))})
-    with pytest.raises(BadInput, match=r"parts\[0\]\.channels: 1 .*another part is in colour"):
+    with refused(r"parts\[0\]\.channels: 1 .*another part is in colour"):
         mix({"channels": 1}, colour(npz))

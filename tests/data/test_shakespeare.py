@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import refused
 
 from fedflow.data.shakespeare import FILE, ShakespeareOptions, encoded, tinyshakespeare
 from fedflow.errors import FedflowError
@@ -67,5 +68,5 @@ def test_another_layout_is_refused_in_one_line(tmp_path, text, message):
 
 
 def test_a_missing_file_is_named_with_the_data_root(tmp_path):
-    with pytest.raises(FedflowError, match=rf"{FILE} is not in the data root {tmp_path}"):
+    with refused(rf"{FILE} is not in the data root {tmp_path}", FedflowError):
         tinyshakespeare(tmp_path, ShakespeareOptions())

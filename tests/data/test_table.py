@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from support import refused
 
 from fedflow.data.files import RawData
 from fedflow.data.table import TableOptions, read_table
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import FedflowError
 
 ROWS = 50
 
@@ -124,9 +125,8 @@ THERE = "age, rooms, fixed, kind, price, town, old, part"
     ],
 )
 def test_what_does_not_fit_is_said_in_one_line(read, changes, options, message):
-    with pytest.raises(FedflowError, match=message) as caught:
+    with refused(message, FedflowError):
         read(changes, **options)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["NA", "None", "null", "nan", "NaN", "n/a"])
@@ -139,9 +139,9 @@ def test_classes_and_users_may_be_called_as_missing_values_often_are(read, name)
 
 
 def test_an_empty_cell_is_a_missing_class_and_na_a_missing_number(read):
-    with pytest.raises(FedflowError, match=r"column 'kind' has 25 missing or infinite values, .* row 1$"):
+    with refused(r"column 'kind' has 25 missing or infinite values, .* row 1$", FedflowError):
         read({"kind": ["", "flat"] * 25})
-    with pytest.raises(FedflowError, match=r"column 'age' has 10 missing or infinite values, .* row 5$"):
+    with refused(r"column 'age' has 10 missing or infinite values, .* row 5$", FedflowError):
         read({"age": [1, 2, 3, 4, "NA"] * 10})
 
 
@@ -152,7 +152,7 @@ def test_missing_values_in_columns_without_use_do_not_matter(read):
 def test_a_file_that_is_no_table_is_named(tmp_path):
     for name in ("empty.csv", "no.parquet"):
         (tmp_path / name).touch()
-        with pytest.raises(FedflowError, match=rf"{name}: cannot be read"):
+        with refused(rf"{name}: cannot be read", FedflowError):
             read_table(tmp_path / name, TableOptions(target="kind"))
     for content, message in (
         ("age,kind\n", "has no rows"),
@@ -160,7 +160,7 @@ def test_a_file_that_is_no_table_is_named(tmp_path):
         ("age,kind,age\n1,flat,2\n", "has two columns 'age'"),
     ):
         (tmp_path / "odd.csv").write_text(content)
-        with pytest.raises(FedflowError, match=f"odd.csv: cannot be read: {message}"):
+        with refused(f"odd.csv: cannot be read: {message}", FedflowError):
             read_table(tmp_path / "odd.csv", TableOptions(target="kind"))
-    with pytest.raises(BadInput, match=r"data.task: 'ranking'"):
+    with refused(r"data.task: 'ranking'"):
         TableOptions.parse({"target": "kind", "task": "ranking"})

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from support import refused
 from torch import nn
 
-from fedflow.errors import BadInput
 from fedflow.models import ARCHITECTURES, build, describe, known_options
 from fedflow.models.flat import CONVOLUTIONS, FlatModel
 from fedflow.models.matmul import MatmulConv2d, use_matmul
@@ -164,7 +164,6 @@ SMALL = ("lenet5", "lenet5_bn", "resnet9", "cnn", "cnn_mnist", "twocnn")
     ],
 )
 def test_what_cannot_be_built_is_refused_in_one_line(network, shape, options, message):
-    with pytest.raises(BadInput, match=message) as error:
+    with refused(message):
         build(network, shape, 10, **options)
-    assert "\n" not in str(error.value)
     assert known_options("lenet5") == ["batch_norm"]

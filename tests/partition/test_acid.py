@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import refused
 
-from fedflow.errors import BadInput
 from fedflow.partition import PartitionParams, Samples, make_partition
 from fedflow.partition.acid import Acid
 
@@ -107,7 +107,5 @@ def test_parts_are_disjoint_of_own_classes_and_of_even_size(stock, clients, held
 
 
 def test_more_classes_than_there_are_are_refused():
-    with pytest.raises(
-        BadInput, match=r"partition.classes_per_client: 5 .* at most 4, the number of classes"
-    ):
+    with refused(r"partition.classes_per_client: 5 .* at most 4, the number of classes"):
         Acid().split(Samples(np.arange(40) % 4), 4, np.random.default_rng(0))

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import refused
 
 from fedflow.data import Column
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import FedflowError
 from fedflow.partition import Partition, PartitionParams, Samples, load_partition, make_partition
 from fedflow.partition.after.difficulty import by_difficulty
 from fedflow.partition.after.holdout import hold_out
@@ -100,7 +101,7 @@ def test_real_targets_are_one_class():
 
 def test_difficulty_is_refused_where_a_label_means_another_class_at_every_client():
     entry = {"scheme": "acid", "classes_per_client": 3, "difficulty": {}}
-    with pytest.raises(BadInput, match=r"^partition.difficulty: .* null, because this scheme renames"):
+    with refused(r"^partition.difficulty: .* null, because this scheme renames"):
         make(HARD, anonymous=True, **entry)
     made = make(HARD, **entry)
     for k in range(100):
@@ -225,7 +226,7 @@ def test_labels_to_choose_by_are_as_wrong_as_those_to_train_on():
 
 @pytest.mark.parametrize("purpose", ["holdout", "selection", "validation"])
 def test_a_client_of_one_sample_cannot_hold_any_out(purpose):
-    with pytest.raises(BadInput, match=rf"partition.{purpose}: 0.2 .*0, because client 0 has 1 samples"):
+    with refused(rf"partition.{purpose}: 0.2 .*0, because client 0 has 1 samples"):
         make(Samples(np.zeros(3, int), np.zeros(3, int)), clients=3, **{purpose: 0.2})
 
 
@@ -244,9 +245,8 @@ def test_where_clients_share_samples_nothing_is_held_out_or_dealt_again(scheme, 
     made = make(samples, scheme=scheme, **SHARING[scheme])
     assert len(np.unique(made.indices)) < len(made.indices)
     value: object = {} if after == "difficulty" else 0.2
-    with pytest.raises(BadInput, match=rf"^partition.{after}: .*because clients share samples") as error:
+    with refused(rf"^partition.{after}: .*because clients share samples"):
         make(samples, scheme=scheme, **SHARING[scheme], **{after: value})
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("kind", ["pair", "symmetric"])
@@ -317,7 +317,7 @@ def test_noise_on_renamed_classes_is_of_those():
 
 
 def test_numbers_have_no_wrong_label():
-    with pytest.raises(FedflowError, match="targets of this data set are numbers, not classes"):
+    with refused("targets of this data set are numbers, not classes", FedflowError):
         make(Samples(np.linspace(0, 1, 60), np.zeros(5)), clients=3, label_noise={})
 
 
@@ -344,7 +344,7 @@ def test_the_first_hundred_of_so_many_pieces_are_used(pieces, size):
     ],
 )
 def test_steps_are_checked_by_name(entry, message):
-    with pytest.raises(BadInput, match=message):
+    with refused(message):
         make(**entry)
 
 
@@ -379,9 +379,7 @@ def test_any_share_of_clients_joins_late_spread_over_the_groups(clients, share, 
     planted = np.arange(clients) % groups
     late = round(share * clients)
     if not 0 < late < clients:
-        with pytest.raises(
-            BadInput, match=f"partition.newcomers: .* 1 to {clients - 1} of {clients} clients"
-        ):
+        with refused(f"partition.newcomers: .* 1 to {clients - 1} of {clients} clients"):
             order_of_joining(clients, share, planted, rng())
         return
     order, count = order_of_joining(clients, share, planted, rng())

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import refused
 
-from fedflow.errors import BadInput
 from fedflow.partition import Samples
 from fedflow.partition.dirichlet_exact import DirichletExact, _drawn, _picked
 from fedflow.partition.sizes import draw_sizes
@@ -99,5 +99,5 @@ def test_a_hundred_thousand_clients_take_seconds():
 
 
 def test_an_alpha_of_nothing_is_refused():
-    with pytest.raises(BadInput, match=r"partition.alpha: 0.0 .* a number > 0"):
+    with refused(r"partition.alpha: 0.0 .* a number > 0"):
         DirichletExact(alpha=0)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import refused
 
 from fedflow.data import Column
-from fedflow.errors import BadInput
 from fedflow.partition import PartitionParams, Samples, make_partition
 from fedflow.partition.domains import Domains
 
@@ -45,7 +45,7 @@ def test_mix_4_has_50_samples_of_each_class_and_500_of_usps(mix4):
 def test_a_fifteenth_client_of_usps_is_refused(mix4):
     scheme = Domains(clients_per_domain=[15, 32, 26, 27], samples_per_client=500)
     message = r"partition.samples_per_client: 500 .* at most 486, for 15 clients of usps with 7291 samples"
-    with pytest.raises(BadInput, match=message):
+    with refused(message):
         scheme.split(mix4, 100, np.random.default_rng(0))
 
 
@@ -108,13 +108,12 @@ def test_parts_are_disjoint_of_one_domain_and_of_exact_size(counts, shares, each
 def test_what_cannot_be_made_is_refused_in_one_line(options, clients, message):
     column = Column(np.repeat([0, 1, 2], 100), np.empty(0, int))
     samples = Samples(np.arange(300) % 2, columns={"domain": column})
-    with pytest.raises(BadInput, match=message) as error:
+    with refused(message):
         Domains.parse(options).split(samples, clients, np.random.default_rng(0))
-    assert "\n" not in str(error.value)
 
 
 def test_clients_may_only_be_left_out_where_the_list_is_given(mix4):
-    with pytest.raises(BadInput, match=r"partition.clients: None .* a whole number >= 1"):
+    with refused(r"partition.clients: None .* a whole number >= 1"):
         make_partition(PartitionParams.parse({"dataset": "m", "scheme": "domains"}), mix4)
-    with pytest.raises(BadInput, match=r"partition.clients_per_domain: 0 .* each item a whole number >= 1"):
+    with refused(r"partition.clients_per_domain: 0 .* each item a whole number >= 1"):
         Domains(clients_per_domain=[3, 0])

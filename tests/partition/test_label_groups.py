@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import refused
 
-from fedflow.errors import BadInput
 from fedflow.partition import PartitionParams, Samples, Split, make_partition
 from fedflow.partition.label_groups import LabelGroups
 
@@ -162,14 +162,14 @@ def test_samples_that_clients_share_are_not_counted_twice():
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said_in_one_line(options, clients, message):
-    with pytest.raises(BadInput, match=message):
+    with refused(message):
         split(LabelGroups(**options), np.arange(100) % 10, clients)
 
 
 def test_an_overlap_needs_labels_per_group_and_is_at_most_all_of_them():
-    with pytest.raises(BadInput, match=r"partition.overlap: 1 .* at most labels_per_group, which is 0"):
+    with refused(r"partition.overlap: 1 .* at most labels_per_group, which is 0"):
         LabelGroups(overlap=1)
-    with pytest.raises(BadInput, match=r"partition.overlap: 4 .* which is 3"):
+    with refused(r"partition.overlap: 4 .* which is 3"):
         LabelGroups(labels_per_group=3, overlap=4)
-    with pytest.raises(BadInput, match=r"partition.sampler: 'sliced' .*did you mean 'slice'"):
+    with refused(r"partition.sampler: 'sliced' .*did you mean 'slice'"):
         LabelGroups(sampler="sliced")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import refused
 
-from fedflow.errors import BadInput
 from fedflow.partition import Samples
 from fedflow.partition.shards import Shards
 
@@ -51,7 +51,7 @@ def test_shards_are_runs_of_the_sorted_samples(labels, clients, each, length, or
     labels = np.array(labels)
     scheme = Shards(shards_per_client=each, length=length, order=order)
     if clients * each * length > len(labels):
-        with pytest.raises(BadInput, match=r"partition.length: \d .* at most \d for \d+ shards"):
+        with refused(r"partition.length: \d .* at most \d for \d+ shards"):
             scheme.split(Samples(labels), clients, np.random.default_rng(seed))
         return
     parts, again = (
@@ -65,5 +65,5 @@ def test_shards_are_runs_of_the_sorted_samples(labels, clients, each, length, or
 
 
 def test_too_long_shards_name_the_length_that_would_do():
-    with pytest.raises(BadInput, match=r"partition.length: 400 .* at most 250 for 200 shards"):
+    with refused(r"partition.length: 400 .* at most 250 for 200 shards"):
         Shards(length=400).split(Samples(np.arange(50_000) % 10), 100, np.random.default_rng(0))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import refused
 
 from fedflow.data import Column
-from fedflow.errors import BadInput
 from fedflow.partition import PartitionParams, Samples, make_partition
 from fedflow.partition.natural import Natural
 
@@ -99,14 +99,13 @@ def test_runs_start_anywhere():
     ],
 )
 def test_what_cannot_be_made_is_refused_in_one_line(options, clients, message):
-    with pytest.raises(BadInput, match=message) as error:
+    with refused(message):
         split(clients, **options)
-    assert "\n" not in str(error.value)
 
 
 def test_a_data_set_without_columns_is_refused():
     entry = {"dataset": "d", "scheme": "natural"}
-    with pytest.raises(BadInput, match=r"partition.column: 'user' .* of the data set: it has none"):
+    with refused(r"partition.column: 'user' .* of the data set: it has none"):
         make_partition(PartitionParams.parse(entry), Samples(np.zeros(5, int)))
 
 
@@ -136,11 +135,11 @@ def test_one_value_for_each_client_is_the_default():
 def test_groups_that_differ_within_a_client_are_refused():
     users = np.arange(40) % 8
     columns = {"user": Column(users, users), "town": Column(users % 2, users % 2)}
-    with pytest.raises(BadInput, match=r"partition.groups: 'town' .* one value per client"):
+    with refused(r"partition.groups: 'town' .* one value per client"):
         Natural(values_per_client=4, groups="town").split(
             Samples(np.zeros(40, int), columns=columns), 2, np.random.default_rng(0)
         )
-    with pytest.raises(BadInput, match=r"partition.clients: 3 .* at most 2, the values of 'user' .* 4 each"):
+    with refused(r"partition.clients: 3 .* at most 2, the values of 'user' .* 4 each"):
         Natural(values_per_client=4).split(
             Samples(np.zeros(40, int), columns=columns), 3, np.random.default_rng(0)
         )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from support import refused
 
 from fedflow.data import Column
 from fedflow.errors import BadInput
@@ -218,16 +219,13 @@ def test_the_example_in_a_scheme_s_docstring_is_true(name):
     ids=lambda value: type(value).__name__ if hasattr(value, "split") else None,
 )
 def test_a_partition_that_cannot_be_made_names_the_field_and_what_works(scheme, labels, clients, message):
-    with pytest.raises(BadInput, match=message):
+    with refused(message):
         scheme.split(Samples(np.arange(labels) % 10), clients, np.random.default_rng(0))
 
 
 def test_dirichlet_gives_up_after_a_bounded_number_of_draws():
     labels = np.repeat(np.arange(2), 50)
-    with pytest.raises(
-        BadInput,
-        match=rf"alpha 0.001, or a larger alpha: in each of {TRIES} draws \d clients or more had fewer",
-    ):
+    with refused(rf"alpha 0.001, or a larger alpha: in each of {TRIES} draws \d clients or more had fewer"):
         Dirichlet(alpha=0.001, min_size=9).split(Samples(labels), 10, np.random.default_rng(0))
 
 
@@ -236,7 +234,7 @@ def test_dirichlet_gives_up_after_a_bounded_number_of_draws():
 )
 def test_a_request_that_is_far_out_of_reach_is_refused_after_a_few_draws(scheme):
     labels = np.arange(2000) % 10
-    with pytest.raises(BadInput, match=rf"in each of {LOOK} draws [2-9]\d clients or more had fewer samples"):
+    with refused(rf"in each of {LOOK} draws [2-9]\d clients or more had fewer samples"):
         scheme.split(Samples(labels), 100, np.random.default_rng(0))
 
 
@@ -273,9 +271,7 @@ def test_cover_changes_nothing_where_the_first_draw_covers_all_labels():
 
 
 def test_cover_that_cannot_be_is_refused():
-    with pytest.raises(
-        BadInput, match=r"partition.cover: True .* 2 labels for each of 4 clients gives all 10"
-    ):
+    with refused(r"partition.cover: True .* 2 labels for each of 4 clients gives all 10"):
         LabelSkew(fraction=0.2, cover=True).split(Samples(CIFAR10), 4, np.random.default_rng(0))
 
 

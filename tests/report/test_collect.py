@@ -3,6 +3,7 @@ import json
 import pandas as pd
 import pytest
 from result_folders import write_partition, write_run
+from support import refused
 
 from fedflow.errors import FedflowError
 from fedflow.report.collect import collect_partitions, collect_runs
@@ -10,7 +11,7 @@ from fedflow.report.tables import run_table, stat
 
 
 def test_no_results_says_where_and_how_to_make_them(tmp_path):
-    with pytest.raises(FedflowError, match=r"no results found in .*results; run `make repro` first"):
+    with refused(r"no results found in .*results; run `make repro` first", FedflowError):
         collect_runs(tmp_path / "results")
 
 
@@ -30,7 +31,7 @@ def test_cut_off_file_is_named(tmp_path, name):
 @pytest.mark.parametrize("name", FILES[1:])
 def test_missing_file_is_named(tmp_path, name):
     (write_run(tmp_path, "p", "ifca", 0) / name).unlink()
-    with pytest.raises(FedflowError, match=f"{name}: No such file"):
+    with refused(f"{name}: No such file", FedflowError):
         collect_runs(tmp_path)
 
 
@@ -59,7 +60,7 @@ def test_a_set_that_is_not_complete_is_named(tmp_path):
 def test_wrong_metric_is_named(tmp_path, change, words):
     path = write_run(tmp_path, "p", "fedavg", 0) / "metrics.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(FedflowError, match=words):
+    with refused(words, FedflowError):
         collect_runs(tmp_path)
 
 
@@ -71,7 +72,7 @@ def test_only_a_metric_that_every_run_has_may_not_be_absent(tmp_path):
     (run,) = collect_runs(tmp_path)
     assert stat([run], "loss") is None and "loss" not in run_table([run])
     path.write_text(json.dumps({k: v for k, v in metrics.items() if k != "bytes_up"}))
-    with pytest.raises(FedflowError, match=r"metrics\.json: no bytes_up"):
+    with refused(r"metrics\.json: no bytes_up", FedflowError):
         collect_runs(tmp_path)
 
 
@@ -82,7 +83,7 @@ def test_only_a_metric_that_every_run_has_may_not_be_absent(tmp_path):
 def test_settings_of_another_run_are_refused(tmp_path, change, words):
     path = write_run(tmp_path, "p", "fedavg", 0) / "params.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(FedflowError, match=rf"p/fedavg/0/params\.json: {words}"):
+    with refused(rf"p/fedavg/0/params\.json: {words}", FedflowError):
         collect_runs(tmp_path)
 
 
@@ -90,21 +91,21 @@ def test_a_folder_named_after_other_settings_is_refused(tmp_path):
     folder = write_run(tmp_path, "p", "fedavg", 0, plain=False)
     collect_runs(tmp_path)
     folder.rename(folder.with_name("0-12345678"))
-    with pytest.raises(FedflowError, match="it is of the run p/fedavg/0"):
+    with refused("it is of the run p/fedavg/0", FedflowError):
         collect_runs(tmp_path)
 
 
 def test_assignment_of_wrong_length_is_refused(tmp_path):
     path = write_run(tmp_path, "p", "ifca", 0) / "clusters.json"
     path.write_text(json.dumps({"groups": None, "history": [{"round": 1, "assignment": [0, 1]}]}))
-    with pytest.raises(FedflowError, match="20 assignments"):
+    with refused("20 assignments", FedflowError):
         collect_runs(tmp_path)
 
 
 def test_planted_groups_of_wrong_length_are_refused(tmp_path):
     path = write_run(tmp_path, "p", "ifca", 0) / "clusters.json"
     path.write_text(json.dumps({"groups": [0, 1], "history": []}))
-    with pytest.raises(FedflowError, match="groups"):
+    with refused("groups", FedflowError):
         collect_runs(tmp_path)
 
 
@@ -120,14 +121,14 @@ def test_a_matrix_of_other_clients_is_refused(tmp_path, spoil, words):
     path = write_run(tmp_path, "p", "pacfl", 0) / "proximity.parquet"
     assert collect_runs(tmp_path)[0].dissimilarity is not None
     spoil(pd.read_parquet(path)).to_parquet(path)
-    with pytest.raises(FedflowError, match=rf"proximity\.parquet: .*{words}"):
+    with refused(rf"proximity\.parquet: .*{words}", FedflowError):
         collect_runs(tmp_path)
 
 
 def test_a_matrix_without_a_description_is_refused(tmp_path):
     path = write_run(tmp_path, "p", "pacfl", 0) / "clusters.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"proximity": {"height": 1}}))
-    with pytest.raises(FedflowError, match=r"clusters\.json: proximity needs a unit"):
+    with refused(r"clusters\.json: proximity needs a unit", FedflowError):
         collect_runs(tmp_path)
 
 
@@ -139,9 +140,7 @@ def test_whether_cluster_ids_are_stable_is_read_and_never_assumed(tmp_path):
     assert not collect_runs(tmp_path)[0].stable_cluster_ids
     for unknown in ({}, {"stable_cluster_ids": None}):
         path.write_text(json.dumps(facts | unknown))
-        with pytest.raises(
-            FedflowError, match=r"stable_cluster_ids needs true or false; run this experiment"
-        ):
+        with refused(r"stable_cluster_ids needs true or false; run this experiment", FedflowError):
             collect_runs(tmp_path)
 
 
@@ -155,6 +154,6 @@ def test_empty_run_folders_are_passed_over(tmp_path):
 def test_cut_off_partition_summary_is_named(tmp_path):
     path = write_partition(tmp_path, "p", scheme="iid") / "summary.json"
     path.write_text(path.read_text()[:40])
-    with pytest.raises(FedflowError, match=r"p/summary\.json"):
+    with refused(r"p/summary\.json", FedflowError):
         collect_partitions(tmp_path, ["p"])
     assert collect_partitions(tmp_path, ["unknown"]) == {}

@@ -2,6 +2,7 @@ import json
 import time
 
 import pytest
+from support import refused
 
 from fedflow.errors import FedflowError
 from fedflow.tracking import open_run
@@ -145,7 +146,7 @@ def test_runs_of_a_sweep_have_one_parent(start, api, outcome):
 
 def test_a_run_has_one_writer(start, outcome):
     with start() as record:
-        with pytest.raises(FedflowError, match="is being recorded by another process"):
+        with refused("is being recorded by another process", FedflowError):
             start()
         record.finish(outcome())
 
