@@ -4,12 +4,13 @@ import json
 
 import numpy as np
 import pytest
+from dealing import disjoint, label_counts, make
 from hypothesis import given
 from hypothesis import strategies as st
 from support import refused
 
 from fedflow.errors import FedflowError
-from fedflow.partition import PartitionParams, Samples, make_partition
+from fedflow.partition import PartitionParams, Samples
 from fedflow.partition.label_shares import LabelShares
 
 LABELS = np.random.default_rng(0).permutation(np.repeat([0, 1, 2], [100, 200, 300]))
@@ -18,8 +19,8 @@ LABELS = np.random.default_rng(0).permutation(np.repeat([0, 1, 2], [100, 200, 30
 def counts(shares: object, labels: np.ndarray = LABELS, **options: object) -> list[list[int]]:
     scheme = LabelShares.parse({"shares": shares} | options)
     parts = scheme.split(Samples(labels), scheme.count(Samples(labels)), np.random.default_rng(0)).train
-    assert np.unique(np.concatenate(parts)).size == sum(map(len, parts))
-    return [np.bincount(labels[rows], minlength=labels.max() + 1).tolist() for rows in parts]
+    assert disjoint(parts)
+    return label_counts(labels, parts).tolist()
 
 
 def test_a_row_is_the_mix_of_a_client_and_sizes_fit_the_scarcest_label():
@@ -67,12 +68,9 @@ def test_shares_come_from_a_file_below_the_project(tmp_path, suffix):
     np.save(tmp_path / "mix.npy", matrix)
     np.savetxt(tmp_path / "mix.csv", matrix, delimiter=",")
     entry = {"dataset": "d", "scheme": "label_shares", "shares": f"mix.{suffix}", "sizes": [40, 60]}
-    params = PartitionParams.parse(entry)
-    made = make_partition(params, Samples(LABELS, LABELS, root=tmp_path))
-    inline = make_partition(
-        PartitionParams.parse(entry | {"shares": matrix.tolist()}), Samples(LABELS, LABELS)
-    )
-    assert made.hash == inline.hash and params.files() == [f"mix.{suffix}"]
+    made = make(Samples(LABELS, LABELS, root=tmp_path), **entry)
+    inline = make(Samples(LABELS, LABELS), **entry | {"shares": matrix.tolist()})
+    assert made.hash == inline.hash and PartitionParams.parse(entry).files() == [f"mix.{suffix}"]
     assert json.loads(json.dumps(made.summary()))["samples_unused"] == 500
 
 

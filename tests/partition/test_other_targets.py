@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from dealing import make
 from support import refused
 
 from fedflow.data import Column, Dataset
 from fedflow.errors import FedflowError
-from fedflow.partition import PartitionParams, Samples, make_partition
+from fedflow.partition import Samples
 
 USERS = Column(np.arange(60) // 10, np.arange(12) // 2)
 
@@ -22,10 +23,6 @@ def samples(y: np.ndarray, test: np.ndarray) -> Samples:
 
 REAL = samples(np.linspace(-3, -1, 60), np.linspace(-3, -1, 12))
 SEQUENCES = samples(np.ones((60, 4), np.int64), np.ones((12, 4), np.int64))
-
-
-def make(samples: Samples, scheme: str, **more: object):
-    return make_partition(PartitionParams.parse({"dataset": "d", "scheme": scheme} | more), samples)
 
 
 @pytest.mark.parametrize("targets", [REAL, SEQUENCES], ids=["real", "sequences"])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dealing import equal, make
 from safetensors.numpy import load_file, save_file
 from support import refused
 
@@ -47,8 +48,7 @@ def test_a_client_is_tested_on_all_test_samples_of_the_labels_it_trains_on(made)
     ids=["every label", "one sample of a label", "a label without test samples"],
 )
 def test_clients_of_all_labels_are_tested_on_the_complete_test_set(clients, train, test):
-    entry = {"dataset": "d", "scheme": "iid", "clients": clients}
-    made = make_partition(PartitionParams.parse(entry), Samples(np.array(train), np.array(test)))
+    made = make(Samples(np.array(train), np.array(test)), "iid", clients=clients)
     for k in range(clients):
         assert made.test(k).tolist() == list(range(len(test))) and made.test_size(k) == len(test)
 
@@ -56,16 +56,14 @@ def test_clients_of_all_labels_are_tested_on_the_complete_test_set(clients, trai
 def test_saving_and_loading_changes_nothing(made, saved):
     loaded = load_partition(saved)
     assert loaded.hash == made.hash and loaded.params == made.params and loaded.dataset_hash == "abc"
-    for k in range(12):
-        assert np.array_equal(loaded.train(k), made.train(k))
-        assert np.array_equal(loaded.test(k), made.test(k))
     assert loaded.groups is None
+    for k in range(12):
+        assert equal((loaded.train(k), loaded.test(k)), (made.train(k), made.test(k)))
 
 
 def test_arrays_are_mapped_from_the_file_and_copied_by_nobody(tmp_path):
     many = np.arange(200_000) % 10
-    entry = PartitionParams.parse({"dataset": "d", "scheme": "iid", "clients": 100})
-    make_partition(entry, Samples(many, many[:100])).save(tmp_path)
+    make(Samples(many, many[:100]), "iid", clients=100).save(tmp_path)
     tracemalloc.start()
     loaded = load_partition(tmp_path)  # compares the hash of all arrays too
     peak = tracemalloc.get_traced_memory()[1]
@@ -74,8 +72,7 @@ def test_arrays_are_mapped_from_the_file_and_copied_by_nobody(tmp_path):
 
 
 def test_planted_groups_survive_saving(tmp_path):
-    groups = PartitionParams.parse({"dataset": "d", "scheme": "label_groups", "groups": 2, "clients": 4})
-    make_partition(groups, SAMPLES).save(tmp_path)
+    make(SAMPLES, "label_groups", groups=2, clients=4).save(tmp_path)
     assert load_partition(tmp_path).groups.tolist() == [0, 0, 1, 1]
     assert json.loads((tmp_path / "summary.json").read_text())["groups"] == 2
 
@@ -98,8 +95,7 @@ def test_the_summary_tells_sizes_labels_and_skew(saved):
 
 
 def test_parameters_left_at_their_defaults_are_recorded(tmp_path):
-    entry = {"dataset": "d", "scheme": "dirichlet", "clients": 4}
-    make_partition(PartitionParams.parse(entry), SAMPLES).save(tmp_path)
+    make(SAMPLES, "dirichlet", clients=4).save(tmp_path)
     recorded = json.loads((tmp_path / "summary.json").read_text())["params"]["parameters"]
     assert recorded == {"alpha": 0.1, "min_size": 10, "balance": True}
     assert load_partition(tmp_path).params["parameters"] == recorded
@@ -116,20 +112,10 @@ def cut_short(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-40])
 
 
-def flip(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    file.write_bytes(bytes(content))
-
-
 def other_indices(file: Path) -> None:
     arrays = load_file(file)
     arrays["indices"][:2] = arrays["indices"][1::-1]
     save_file(arrays, file)
-
-
-def pickled(file: Path) -> None:
-    file.write_bytes(pickle.dumps({"offsets": [0]}))
 
 
 @pytest.mark.parametrize(
@@ -138,9 +124,8 @@ def pickled(file: Path) -> None:
         (FILE, Path.unlink, "there is no .*partition.safetensors"),
         (SUMMARY, Path.unlink, "there is no .*summary.json"),
         (FILE, cut_short, "partition.safetensors is damaged"),
-        (FILE, flip, "does not match the hash in summary.json"),
         (FILE, lambda file: file.write_bytes(b""), "partition.safetensors is damaged"),
-        (FILE, pickled, "partition.safetensors is damaged"),
+        (FILE, lambda file: file.write_bytes(pickle.dumps({})), "partition.safetensors is damaged"),
         (FILE, other_indices, "does not match the hash in summary.json"),
         (SUMMARY, cut_short, "is damaged"),
         (SUMMARY, lambda file: file.write_text("[]"), "is damaged"),
@@ -199,24 +184,18 @@ def test_messages_name_the_partition_as_params_yaml_does():
         PartitionParams.parse(entry, section="partitions.mine")
 
 
-def test_more_clients_than_samples_are_refused():
+def test_every_client_gets_the_least_that_is_asked_for():
     with refused(r"partition.clients: 601 .*at most 600"):
         make_partition(params(clients=601), SAMPLES)
-
-
-def test_every_client_gets_the_least_that_is_asked_for():
     with refused(r"partition.clients: 12 .*fewer: .* min_train is 200"):
         make_partition(params(min_train=200), SAMPLES)
-    empty = {"dataset": "d", "scheme": "dirichlet", "clients": 100, "alpha": 0.01, "min_size": 0}
     with refused(r"a client got 0 samples, min_train is 1"):
-        make_partition(PartitionParams.parse(empty), SAMPLES)
+        make(SAMPLES, "dirichlet", clients=100, alpha=0.01, min_size=0)
 
 
 def test_a_hundred_thousand_clients_share_a_million_samples(tmp_path):
     labels = np.random.default_rng(0).integers(0, 10, 1_000_000)
-    entry = PartitionParams.parse({"dataset": "d", "scheme": "iid", "clients": 100_000})
-    made = make_partition(entry, Samples(labels, labels[:1000]))
-    assert (made.sizes == 10).all()
-    assert np.array_equal(np.sort(made.indices), np.arange(1_000_000))
+    made = make(Samples(labels, labels[:1000]), "iid", clients=100_000)
+    assert (made.sizes == 10).all() and np.array_equal(np.sort(made.indices), np.arange(1_000_000))
     made.save(tmp_path)
     assert load_partition(tmp_path).hash == made.hash

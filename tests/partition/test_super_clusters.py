@@ -5,6 +5,7 @@ import tarfile
 
 import numpy as np
 import pytest
+from dealing import equal, label_counts, part_sizes
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -24,10 +25,6 @@ SIZES = {name: [len(classes) for classes in clusters] for name, clusters in PUBL
 
 def split(labels: np.ndarray, clients: int = 100, seed: int = 0, **options: object) -> Split:
     return SuperClusters(**options).split(Samples(labels), clients, np.random.default_rng(seed))
-
-
-def label_counts(labels: np.ndarray, parts: list[np.ndarray]) -> np.ndarray:
-    return np.array([np.bincount(labels[rows], minlength=labels.max() + 1) for rows in parts])
 
 
 def by_group(values: np.ndarray, groups: np.ndarray) -> list[np.ndarray]:
@@ -81,7 +78,7 @@ def test_both_allocations_give_every_super_cluster_a_client_and_everybody_a_plac
 
 def test_sc_niid_of_cifar10_has_the_published_sizes():
     made = split(CIFAR10, clusters="cifar10")
-    sizes, counts = np.array([len(rows) for rows in made.train]), label_counts(CIFAR10, made.train)
+    sizes, counts = part_sizes(made.train), label_counts(CIFAR10, made.train)
     vehicles, animals = by_group(sizes, made.groups)
     assert (len(vehicles), len(animals)) in {(47, 53), (46, 54)} and (np.diff(made.groups) >= 0).all()
     assert vehicles.mean() == 20_000 / len(vehicles) and animals.mean() == 30_000 / len(animals)
@@ -102,7 +99,7 @@ def test_the_first_label_is_that_of_the_client_s_number():
 def test_sc_niid_of_cifar100_gives_two_labels_but_16_in_the_largest_super_cluster():
     made = split(CIFAR100, clusters="cifar100")
     held = (label_counts(CIFAR100, made.train) > 0).sum(1)
-    sizes = np.array([len(rows) for rows in made.train])
+    sizes = part_sizes(made.train)
     assert [set(own) for own in by_group(held, made.groups)] == [{2}, {2}, {2}, {2}, {16}]
     means = [own.mean() for own in by_group(sizes, made.groups)]
     # 2,000, 3,500, 3,000, 2,000 and 39,500 samples for 16 to 18 and 28 to 30 clients
@@ -114,7 +111,7 @@ def test_sc_niid_of_cifar100_gives_two_labels_but_16_in_the_largest_super_cluste
 )
 def test_sc_niid_of_stl10_leaves_few_samples(clients, means):
     made = split(STL10, clients, clusters="stl10")
-    sizes = by_group(np.array([len(rows) for rows in made.train]), made.groups)
+    sizes = by_group(part_sizes(made.train), made.groups)
     assert [own.mean() for own in sizes] == pytest.approx(means, rel=0.1)  # one client is dropped at random
 
 
@@ -130,7 +127,7 @@ def test_one_super_cluster_is_label_skew():
     everything = [list(range(10))]
     made = split(CIFAR10, clusters=everything, labels_per_client=2, seed=7)
     plain = LabelSkew(fraction=0.2).split(Samples(CIFAR10), 100, np.random.default_rng(7))
-    assert all(np.array_equal(a, b) for a, b in zip(made.train, plain.train))
+    assert equal(made.train, plain.train)
 
 
 def test_sc_dir_runs_dirichlet_in_every_super_cluster():
@@ -208,7 +205,7 @@ def test_fifty_images_of_each_cifar10_class_are_enough_to_tell_vehicles_from_ani
     found = SuperClusters().split(samples, 20, np.random.default_rng(0))
     given = SuperClusters(clusters="cifar10").split(samples, 20, np.random.default_rng(0))
     assert np.bincount(labels).tolist() == [50] * 10
-    assert all(np.array_equal(a, b) for a, b in zip(found.train, given.train))
+    assert equal(found.train, given.train)
 
 
 @st.composite
@@ -240,7 +237,7 @@ def test_a_client_holds_labels_of_its_super_cluster_only(case, seed):
         )
         return
     assert len(made.train) == len(made.groups) == clients and (np.diff(made.groups) >= 0).all()
-    assert all(np.array_equal(a, b) for a, b in zip(made.train, again.train))
+    assert equal(made.train, again.train)
     assert all(rows.dtype == np.int64 and (np.diff(rows) > 0).all() for rows in made.train)
     owned = [set(np.flatnonzero(c.any(0))) for c in by_group(label_counts(labels, made.train), made.groups)]
     assert [len(own) for own in owned] == [len(own) for own in options["clusters"]]
