@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from result_folders import METHODS, write_partition, write_run
+from result_folders import METHODS, change, write_partition, write_run
 from support import refused
 
 from fedflow.errors import FedflowError
@@ -63,24 +63,18 @@ def test_figures_take_their_colours_from_the_page(built):
 def test_tables_hold_mean_and_sample_std_over_seeds(built):
     root = built[0]
     runs = [json.loads(p.read_text()) for p in root.glob("results/skew/ifca/*/metrics.json")]
-    for name, metric in (
-        ("accuracy", "global_accuracy"),
-        ("fairness", "local_gini"),
-        ("traffic", "bytes_down"),
-        ("clusters", "clusters"),
-    ):
+    metrics = {"accuracy": "global_accuracy", "fairness": "local_gini", "traffic": "bytes_down"}
+    for name, metric in (metrics | {"clusters": "clusters"}).items():
         table = pd.read_csv(root / "report" / f"{name}.csv").set_index(["partition", "method", "metric"])
         row, values = table.loc[("skew", "ifca", metric)], [run[metric] for run in runs]
-        # nine digits are written
-        expected = [np.mean(values), np.std(values, ddof=1)]
+        expected = [np.mean(values), np.std(values, ddof=1)]  # nine digits are written
         np.testing.assert_allclose([row["mean"], row["std"]], expected, rtol=1e-8)
         assert row["seeds"] == 2
 
 
 def test_runs_table_has_a_row_per_run(built):
     table = pd.read_csv(built[0] / "report" / "runs.csv")
-    assert len(table) == 12
-    assert table["bytes_down"].dtype == np.int64
+    assert len(table) == 12 and table["bytes_down"].dtype == np.int64
 
 
 def test_published_numbers_stand_beside_their_partition_only(built):
@@ -119,8 +113,9 @@ def test_best_mean_is_bold(built):
 
 def test_every_method_is_named_at_its_line(built):
     curve = re.search(r'<svg[^>]*aria-label="local accuracy by round".*?</svg>', built[1], flags=re.DOTALL)
-    assert curve is not None
-    assert all(f">{METHODS[name]}</text>" in curve[0] for name in ("fedavg", "local", "ifca"))
+    assert curve is not None and all(
+        f">{METHODS[name]}</text>" in curve[0] for name in ("fedavg", "local", "ifca")
+    )
 
 
 def test_newcomers_have_columns_where_there_are_some(tmp_path):
@@ -166,15 +161,8 @@ def test_one_run_without_partition_folder_makes_a_page(tmp_path):
 
 def test_run_without_optional_metrics_makes_a_page(tmp_path):
     folder = write_run(tmp_path / "results", "p", "fedavg", 0, groups=False)
-    metrics = json.loads((folder / "metrics.json").read_text())
-    nothing = (
-        "tuned_accuracy",
-        "local_final_accuracy",
-        "target_accuracy",
-        "rounds_to_target",
-        "bytes_to_target",
-    )
-    (folder / "metrics.json").write_text(json.dumps(metrics | dict.fromkeys(nothing)))
+    optional = "tuned_accuracy local_final_accuracy target_accuracy rounds_to_target bytes_to_target"
+    change(folder / "metrics.json", **dict.fromkeys(optional.split()))
     page = build(tmp_path)
     assert "After fine-tuning, %" not in page and "Least traffic" not in page
 
@@ -183,8 +171,8 @@ def test_a_regression_is_ordered_by_its_loss(tmp_path):
     for method, loss in (("fedavg", 1.25), ("ifca", 0.0125)):
         folder = write_run(tmp_path / "results", "p", method, 0)
         metrics = json.loads((folder / "metrics.json").read_text())
-        nothing = [name for name in metrics if "accuracy" in name or name.startswith("local_")]
-        (folder / "metrics.json").write_text(json.dumps(metrics | dict.fromkeys(nothing) | {"loss": loss}))
+        absent = [name for name in metrics if "accuracy" in name or name.startswith("local_")]
+        change(folder / "metrics.json", **dict.fromkeys(absent), loss=loss)
         for name, read, write in (
             ("rounds.csv", pd.read_csv, partial(pd.DataFrame.to_csv, index=False)),
             ("clients.parquet", pd.read_parquet, pd.DataFrame.to_parquet),
@@ -201,9 +189,7 @@ def test_a_regression_is_ordered_by_its_loss(tmp_path):
 
 
 def test_unlike_runs_and_missing_seeds_are_told(workplace):
-    folder = workplace / "results" / "mnist5k-dir" / "fedavg" / "1"
-    metrics = json.loads((folder / "metrics.json").read_text())
-    (folder / "metrics.json").write_text(json.dumps(metrics | {"data_hash": "other"}))
+    change(workplace / "results" / "mnist5k-dir" / "fedavg" / "1" / "metrics.json", data_hash="other")
     for file in (workplace / "results" / "mnist5k-dir" / "ditto" / "0").iterdir():
         file.unlink()
     page = build(workplace)
@@ -242,5 +228,4 @@ def test_curves_have_a_row_per_evaluated_round(workplace):
     build(workplace)
     table = pd.read_csv(workplace / "report" / "accuracy_curves.csv")
     assert list(table) == ["partition", "method", "seed", "round", "local_accuracy", "global_accuracy"]
-    assert len(table) == 2 * 5 * 2 * 10
-    assert table.notna().all(axis=None)
+    assert len(table) == 2 * 5 * 2 * 10 and table.notna().all(axis=None)
