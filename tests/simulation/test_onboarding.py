@@ -79,9 +79,9 @@ def test_all_clients_are_onboarded_in_every_phase_before_the_first_round(federat
 
 def test_traffic_of_the_onboarding_is_counted_separately(federation: Federation):
     metrics = run(Asking(), federation, rounds=1).outcome().metrics
-    assert metrics["introduction_bytes_down"] == 8 * 4 and metrics["introduction_bytes_up"] == 2 * 8 * 4
+    assert metrics["onboarding_bytes_down"] == 8 * 4 and metrics["onboarding_bytes_up"] == 2 * 8 * 4
     expected = run("fedavg", federation, rounds=1).outcome().metrics
-    assert metrics["bytes_up"] == expected["bytes_up"] and "introduction_bytes_up" not in expected
+    assert metrics["bytes_up"] == expected["bytes_up"] and "onboarding_bytes_up" not in expected
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -96,14 +96,14 @@ def test_no_client_is_onboarded_twice_after_a_resume(federation: Federation, tmp
     Asking.asked.clear()
     simulation = prepare_run(Asking(), federation, **settings)
     assert len(list(simulation.rounds())) == 3 and Asking.asked == []
-    assert simulation.outcome().metrics["introduction_bytes_down"] == 8 * 4
+    assert simulation.outcome().metrics["onboarding_bytes_down"] == 8 * 4
 
 
 def test_newcomers_are_onboarded_when_they_join(federation: Federation):
     with_newcomers = replace(federation, partition=replace(federation.partition, newcomers=2))
     outcome = run(Asking(), with_newcomers, rounds=1).outcome()
     assert Asking.asked == [(0, list(range(6))), (1, list(range(6))), (0, [6, 7]), (1, [6, 7])]
-    assert outcome.metrics["introduction_bytes_down"] == 6 * 4  # paid by those that took part
+    assert outcome.metrics["onboarding_bytes_down"] == 6 * 4  # paid by those that took part
 
 
 def test_a_client_that_cannot_answer_is_named(federation: Federation):
