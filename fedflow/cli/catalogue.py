@@ -17,23 +17,22 @@ def methods(
         bool, typer.Option(help="Print the whole catalogue in Markdown (docs/methods.md).")
     ] = False,
 ) -> None:
-    """List the methods, or explain one: idea, source, equations, hyper-parameters, traffic.
+    """List the methods by family, or explain one: idea, source, equations, hyper-parameters, traffic.
 
     Example: `fedflow methods ifca`.
     """
     from fedflow.errors import unknown_name
     from fedflow.methods import METHODS
-    from fedflow.methods.catalogue import catalogue, describe
+    from fedflow.methods.catalogue import catalogue, describe, families
 
     if markdown:
         print(catalogue(), end="")
         return
     if name is None:
-        print_table(
-            "methods",
-            ("name", "method", "serves", "idea"),
-            [describe(METHODS[m]).row() for m in sorted(METHODS)],
-        )
+        for family in families():
+            rows = [page.row() for page in family.pages]
+            print_table(f"{family.title}: {family.about}", ("name", "method", "serves", "idea"), rows)
+            print_line("")
         return
     if name not in METHODS:
         raise unknown_name("method.name", name, METHODS)

@@ -64,7 +64,7 @@ def test_one_line_says_what_is_wrong(monkeypatch, root, arguments, message):
         run(monkeypatch, "dataset_angles.py", "--data", str(root), *arguments)
 
 
-def test_the_settings_of_all_claims_are_accepted() -> None:
+def test_the_settings_of_all_claims_are_accepted():
     study = runpy.run_path(str(EXAMPLES.parent / "studies" / "claims" / "verdicts.py"))
     for claim in study["CLAIMS"].values():
         for case in claim.cases:
@@ -72,7 +72,7 @@ def test_the_settings_of_all_claims_are_accepted() -> None:
             Experiment(params, case.partition, case.method, 0).check()
 
 
-def test_a_run_of_a_claim_is_measured(tmp_path: Path) -> None:
+def test_a_run_of_a_claim_is_measured(tmp_path):
     study = runpy.run_path(str(EXAMPLES.parent / "studies" / "claims" / "verdicts.py"))
     claim = study["CLAIMS"]["fedac"]
     (local,) = (case for case in claim.cases if case.method == "local")

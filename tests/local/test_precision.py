@@ -1,4 +1,4 @@
-"""Products in bf16: about the same steps, and exactly those of float32 where nobody asks for it."""
+"""Products in bf16: about the same steps as in float32."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def test_bf16_takes_about_the_same_steps(padded: Dataset, network: str, cohort: 
         ).servers[-1]["model"]
         for precision in ("float32", "tf32", "bf16")
     }
-    assert torch.equal(ran["tf32"], ran["float32"])  # which CPUs do not know
+    assert torch.equal(ran["tf32"], ran["float32"])  # CPUs have no tf32
     moved = (ran["float32"] - start).norm()
     assert 0 < (ran["bf16"] - ran["float32"]).norm() < 0.05 * moved
     assert ran["bf16"].dtype == torch.float32

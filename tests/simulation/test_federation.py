@@ -1,4 +1,4 @@
-"""Federations found by content, wherever a worker has it."""
+"""Federations located by content, wherever a worker has it."""
 
 import shutil
 from dataclasses import replace
@@ -26,7 +26,7 @@ engine: {device: cpu}
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationFiles:
-    """What travels to a worker; the worker runs in an empty folder, and has the machine's name "node7"."""
+    """The files sent to a worker, which runs in an empty folder on a machine named "node7"."""
     root, worker = tmp_path / "root", tmp_path / "worker"
     root.mkdir()
     worker.mkdir()
@@ -62,7 +62,7 @@ def test_a_worker_finds_the_content_in_its_own_folder(files, tmp_path, monkeypat
     assert opened.partition.hash == files.partition.hash
 
 
-def test_other_content_at_the_path_is_passed_over(files, tmp_path, monkeypatch):
+def test_other_content_at_the_path_is_ignored(files, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDFLOW_CACHE", str(tmp_path / "cache"))
     expected, own = files.open(), files.prepared
     shutil.copytree(own.path, tmp_path / "cache" / own.hash)
@@ -72,7 +72,7 @@ def test_other_content_at_the_path_is_passed_over(files, tmp_path, monkeypatch):
     assert files.open().train.x.equal(expected.train.x)
 
 
-def test_content_that_is_nowhere_ends_in_one_line_that_says_what_to_do(files):
+def test_missing_content_is_refused_with_advice(files):
     with pytest.raises(FedflowError) as error:
         elsewhere(files).open()
     message, own = str(error.value), files.prepared.hash

@@ -1,4 +1,4 @@
-"""What a round costs with very many clients: work and memory follow the cohort, not the clients."""
+"""The cost of a round with very many clients: work and memory depend on the cohort, not on all clients."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ def federation(digits: Dataset) -> Federation:
 
 
 def lines(call: Callable[[], object]) -> int:
-    """How many lines of fedflow's own Python run during ``call``: a loop counts as often as it turns."""
+    """The number of lines of fedflow's Python code that run during ``call``, every iteration counted."""
     count = 0
 
     def note(frame: Any, event: str, argument: object) -> Any:
@@ -49,10 +49,10 @@ def lines(call: Callable[[], object]) -> int:
 @pytest.mark.parametrize(
     ("method", "every"), [("fedavg", 1), ("scaffold", 1), ("cc_fedams", 1), ("ditto", 9), ("ifca", 9)]
 )
-def test_a_round_of_ten_clients_takes_as_many_lines_whatever_their_number(
+def test_the_cost_of_a_round_of_ten_clients_does_not_depend_on_their_number(
     federation: Federation, method: str, every: int, tmp_path: Path
 ) -> None:
-    """With evaluations where all are served one model, and with checkpoints."""
+    """With evaluations of a global model, and with checkpoints."""
 
     def rounds(clients: int) -> int:
         pools, own = [np.arange(20)], [np.zeros(1, np.int64)] * clients
@@ -61,15 +61,15 @@ def test_a_round_of_ten_clients_takes_as_many_lines_whatever_their_number(
             method, many, rounds=9, participation=10 / clients, evaluate_every=every, checkpoint_every=2,
             checkpoints=tmp_path,
         )  # fmt: skip
-        told = simulation.rounds()
-        next(told)
-        return lines(lambda: [next(told) for _ in range(2)])
+        reports = simulation.rounds()
+        next(reports)
+        return lines(lambda: [next(reports) for _ in range(2)])
 
     assert rounds(4000) == pytest.approx(rounds(400), rel=0.02)
 
 
 class Counting(Workers):
-    """Workers that note how many clients of a shard are asked for their model."""
+    """Workers that record how many clients per shard determine their model."""
 
     def __init__(self, workers: int) -> None:
         super().__init__(workers)
@@ -81,7 +81,7 @@ class Counting(Workers):
 
 
 @pytest.mark.parametrize(("method", "asked"), [("fedavg", [1, 1]), ("ifca", [4, 4]), ("ditto", [4, 4])])
-def test_one_client_is_asked_where_all_are_served_one_model(
+def test_one_client_determines_a_model_that_all_are_served(
     federation: Federation, method: str, asked: list[int]
 ) -> None:
     workers = Counting(2)
@@ -90,7 +90,7 @@ def test_one_client_is_asked_where_all_are_served_one_model(
 
 
 @pytest.mark.parametrize("method", ["ditto", "fedper", "apfl"])
-def test_personal_models_are_scored_in_parts_as_at_once(
+def test_personal_models_have_the_same_scores_in_chunks(
     federation: Federation, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(method, federation, training=SGD, rounds=2, fine_tune=True, executor=Workers(2)).outcome()
@@ -103,7 +103,7 @@ def test_personal_models_are_scored_in_parts_as_at_once(
     assert all(torch.equal(parts.models[k], whole.models[k]) for k in range(8))
 
 
-def test_an_outcome_holds_so_many_personal_models_only(
+def test_an_outcome_has_a_limit_of_personal_models(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedflow.simulation.scoring.PERSONAL_EVAL_CHUNK", 2 * federation.model.size)
@@ -116,9 +116,7 @@ def sampled(method: str, federation: Federation, **settings: Any) -> Ran:
 
 
 @pytest.mark.parametrize("method", ["fedavg", "ifca", "ditto"])
-def test_a_sample_of_clients_has_the_scores_that_it_has_among_all(
-    federation: Federation, method: str
-) -> None:
+def test_a_sample_of_clients_has_the_same_scores_as_among_all(federation: Federation, method: str) -> None:
     some = sampled(method, federation, fine_tune=True)
     everyone = run(method, federation, training=SGD, evaluate_every=1, fine_tune=True).outcome().scores
     outcome, chosen = some.outcome(), list(some.simulation.scoring.scored)
@@ -145,8 +143,8 @@ def test_every_method_and_round_scores_the_same_sample(federation: Federation) -
 
 def test_assignments_of_a_sample_leave_the_others_out(federation: Federation) -> None:
     ran = sampled("ifca", federation)
-    told = next(r.assignment for r in ran.rounds if r.assignment is not None)
-    assert [k for k in range(8) if told[k] >= 0] == list(ran.simulation.scoring.scored)
+    assigned = next(r.assignment for r in ran.rounds if r.assignment is not None)
+    assert [k for k in range(8) if assigned[k] >= 0] == list(ran.simulation.scoring.scored)
 
 
 def test_results_of_a_sample_have_a_row_for_every_client(federation: Federation, tmp_path: Path) -> None:
@@ -159,7 +157,7 @@ def test_results_of_a_sample_have_a_row_for_every_client(federation: Federation,
 
 
 def test_rows_in_files_are_resident_only_while_they_are_used(tmp_path: Path) -> None:
-    """64 rows of 1 MiB are written and read; the process must not keep what it did with them."""
+    """64 rows of 1 MiB are written and read; the process must not keep their pages."""
     store = ClientStore({"c": torch.zeros(1 << 18)}, 100_000, tmp_path)
     process = psutil.Process()
     before = process.memory_info().rss
@@ -170,7 +168,7 @@ def test_rows_in_files_are_resident_only_while_they_are_used(tmp_path: Path) -> 
     assert process.memory_info().rss - before < 16 << 20
 
 
-def test_the_clustering_error_counts_alike_clients_together() -> None:
+def test_the_clustering_error_groups_equal_clients() -> None:
     rng = np.random.default_rng(0)
     labels, clusters = rng.random((300, 4)) < 0.4, rng.integers(3, size=300)
     labels[np.arange(300), rng.integers(4, size=300)] = True
