@@ -143,7 +143,9 @@ def _about(runs: Sequence[Run], facts: PartitionFacts | None) -> dict[str, Any]:
         "participation": first["participation"],
         "rounds": first["rounds"],
         "scheme": facts.scheme.replace("_", " ") if facts else "",
-        "params": ", ".join(f"{name} {value}" for name, value in facts.parameters.items()) if facts else "",
+        "params": ", ".join(f"{name} {text(value)}" for name, value in facts.parameters.items())
+        if facts
+        else "",
         "sizes": f"{sizes['min']:g} to {sizes['max']:g}"
         if sizes and {"min", "max"} <= sizes.keys()
         else None,
