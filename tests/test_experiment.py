@@ -173,9 +173,7 @@ def test_clients_hold_samples_by_the_losses_of_an_expert(root: Path, consistency
     ],
     ids=["missing", "no array", "too few", "nan", "text", "pickled"],
 )
-def test_losses_that_cannot_be_used_are_one_line(
-    root: Path, consistency: Callable, content: Any, message: str
-) -> None:
+def test_losses_that_cannot_be_used_are_one_line(root, consistency, content, message) -> None:
     file = root / "losses.npy"
     if content is None:
         file.unlink()
@@ -198,9 +196,7 @@ def test_losses_that_cannot_be_used_are_one_line(
         ("order=2", r"difficulty.order: 2.0 .*<= 1"),
     ],
 )
-def test_an_expert_that_cannot_be_trained_is_one_line(
-    consistency: Callable, changes: str, message: str
-) -> None:
+def test_an_expert_that_cannot_be_trained_is_one_line(consistency, changes, message) -> None:
     with pytest.raises(FedflowError, match=message) as error:
         consistency(f"partitions.hard.difficulty.{changes}")
     assert "\n" not in str(error.value)
@@ -254,9 +250,7 @@ def test_a_global_model_that_is_served_is_the_one_recorded(root: Path) -> None:
     assert len(states) == 2 and all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
-def test_a_run_killed_after_it_was_recorded_is_not_recorded_twice(
-    root: Path, go: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_killed_after_it_was_recorded_is_not_recorded_twice(root, go, monkeypatch) -> None:
     def killed(simulation: Simulation) -> None:
         raise KeyboardInterrupt
 
@@ -279,9 +273,7 @@ def test_a_run_killed_after_it_was_recorded_is_not_recorded_twice(
     assert len(runs(root)) == 2
 
 
-def test_a_second_process_is_refused_before_it_reads_the_checkpoint(
-    root: Path, go: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_process_is_refused_before_it_reads_the_checkpoint(root, go, monkeypatch) -> None:
     """It would settle rows that the first process is writing."""
 
     def again(report: Any, rounds: int) -> None:

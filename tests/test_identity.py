@@ -23,9 +23,7 @@ QUICK = {"flt": {"encoder": "pixels"}}  # without an encoder to train
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_all_code_that_a_run_calls_is_part_of_its_identity(
-    name: str, digits: Dataset, tmp_path: Path
-) -> None:
+def test_all_code_that_a_run_calls_is_part_of_its_identity(name, digits, tmp_path) -> None:
     """Whatever the way it is imported: calls are seen as they happen."""
     federation, called = images(digits), set[Path]()
 

@@ -74,9 +74,7 @@ def test_roles_of_plays_are_clients(capsys, project: Path) -> None:
         ("machines", "logistic", r"float32 inputs \[10\] and float32 targets \[\]"),
     ],
 )
-def test_a_network_for_other_data_is_refused_in_one_line(
-    capsys, project: Path, partition: str, network: str, words: str
-) -> None:
+def test_a_network_for_other_data_is_refused_in_one_line(capsys, project, partition, network, words) -> None:
     dataset = {"roles": "plays", "machines": "mixture"}[partition]
     done = fedflow(
         capsys, "run", "--root", project, "--partition", partition, "--method", "fedavg",

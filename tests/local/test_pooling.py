@@ -11,9 +11,7 @@ from fedflow.local.pooling import POOLING
 
 @pytest.mark.parametrize("height, width", [(4, 6), (5, 7)])
 @pytest.mark.parametrize("kernel", [2, (2, 3), 4])
-def test_values_and_gradients_are_those_of_pytorch_bit_for_bit(
-    height: int, width: int, kernel: int | tuple[int, int]
-) -> None:
+def test_values_and_gradients_are_those_of_pytorch_bit_for_bit(height, width, kernel) -> None:
     x = torch.randint(
         -2, 3, (3, 5, height, width), generator=torch.Generator().manual_seed(0)
     ).float()  # ties

@@ -163,9 +163,7 @@ def test_the_last_trained_models_are_scored_too(federation: Federation) -> None:
 
 
 @pytest.mark.parametrize(("method", "models"), [("fedavg", {0}), ("ifca", {0, 1}), ("ditto", set(range(8)))])
-def test_the_outcome_holds_the_models_that_are_served(
-    federation: Federation, method: str, models: set[int]
-) -> None:
+def test_the_outcome_holds_the_models_that_are_served(federation, method, models) -> None:
     ran = run(method, federation, training=SGD)
     outcome = ran.outcome()
     assert set(outcome.models) <= models

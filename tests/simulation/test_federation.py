@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command import one_line_error, prepared_project
 
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
 from fedflow.experiment import Experiment
 from fedflow.simulation import federation
 from fedflow.simulation.federation import FederationFiles
-from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 
 PARAMS = """
@@ -28,12 +28,8 @@ engine: {device: cpu}
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationFiles:
     """What travels to a worker; the worker runs in an empty folder, and has the machine's name "node7"."""
     root, worker = tmp_path / "root", tmp_path / "worker"
-    root.mkdir()
     worker.mkdir()
-    (root / "params.yaml").write_text(PARAMS)
-    params = load_params(root / "params.yaml")
-    prepare_dataset(params, "digits", root)
-    prepare_partition(params, "few", root)
+    params = prepared_project(root, PARAMS, "few")
     monkeypatch.chdir(worker)
     monkeypatch.delenv("FEDFLOW_CACHE", raising=False)
     monkeypatch.setattr(federation.socket, "gethostname", lambda: "node7")
@@ -73,15 +69,10 @@ def test_other_content_at_the_path_is_passed_over(files, tmp_path, monkeypatch):
 
 
 def test_content_that_is_nowhere_ends_in_one_line_that_says_what_to_do(files):
-    with pytest.raises(FedflowError) as error:
+    own, gone = files.prepared.hash, "/gone/prepared/x"
+    places = f"there is no {gone}.*worker/data/{own}.*worker/data/prepared/x"
+    with one_line_error(f"node7 lacks content {own}.*{places}.*Copy {gone}.*FEDFLOW_CACHE.*dvc pull"):
         elsewhere(files).open()
-    message, own = str(error.value), files.prepared.hash
-    assert "\n" not in message
-    for part in (
-        f"node7 lacks content {own}", "there is no /gone/prepared/x", f"worker/data/{own}",
-        "worker/data/prepared/x", "Copy /gone/prepared/x", "FEDFLOW_CACHE", "dvc pull",
-    ):  # fmt: skip
-        assert part in message
 
 
 def test_damaged_content_is_named_and_never_used(files):

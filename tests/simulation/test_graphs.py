@@ -10,7 +10,6 @@ import torch
 from support import SIZES, images, run
 from torch import Tensor
 
-from fedflow.data import Dataset
 from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.methods.averaging.fedavg import FedAvg
@@ -120,9 +119,7 @@ class Scheduled(FedAvg):
     "name", ["fedavg", "scaffold", "ditto", "ifca", "fednova", "apfl", pytest.param(Scheduled(), id="t")]
 )
 @pytest.mark.parametrize("clients", [1, 8])
-def test_rounds_that_are_replayed_are_those_that_are_not(
-    digits: Dataset, monkeypatch: pytest.MonkeyPatch, name: str | FedAvg, clients: int
-) -> None:
+def test_rounds_that_are_replayed_are_those_that_are_not(digits, monkeypatch, name, clients) -> None:
     """The whole path of a GPU, with rounded shapes, on tensors of the CPU; the learning rate decays."""
     federation = images(digits, SIZES if clients == 8 else (12,) * 8)
     settings: dict[str, Any] = {
@@ -152,9 +149,7 @@ def test_shapes_are_rounded_to_few() -> None:
 
 
 @pytest.mark.parametrize(("wanted", "clients"), [(None, cohort.FIRST_WIDTH), (3, 3)])
-def test_calls_are_as_wide_as_set_until_memory_runs_out(
-    digits: Dataset, wanted: int | None, clients: int
-) -> None:
+def test_calls_are_as_wide_as_set_until_memory_runs_out(digits, wanted, clients) -> None:
     federation = images(digits)
     job = Job(federation, build_method("fedavg"), LocalTraining(), seed=0, width=wanted)
     first, other = (Shard(1, [], [], [], [], phase=phase) for phase in ("first", "other"))

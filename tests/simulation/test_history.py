@@ -41,9 +41,7 @@ def killed_at(simulation: Simulation, number: int, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("method", ["fedavg", "ifca"])
-def test_what_a_checkpoint_writes_does_not_grow_with_the_round(
-    digits: Dataset, tmp_path: Path, method: str
-) -> None:
+def test_what_a_checkpoint_writes_does_not_grow_with_the_round(digits, tmp_path, method) -> None:
     simulation = prepare_run(method, images(digits), checkpoints=tmp_path, **OFTEN)
     written, before = [], 0
     for _ in simulation.rounds():

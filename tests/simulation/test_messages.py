@@ -47,9 +47,7 @@ class Mailbox:
         ("local", {"model"}, {"model"}),
     ],
 )
-def test_clients_are_scored_without_what_they_are_not_served_with(
-    federation: Federation, method: str, to_train: set[str], to_serve: set[str]
-) -> None:
+def test_clients_are_scored_without_what_they_are_not_served_with(federation, method, to_train, to_serve):
     box = Mailbox()
     run(method, federation, rounds=2, evaluate_every=1, fine_tune=True, executor=box).outcome()
     assert box.of("train_shard") == [to_train] * 2

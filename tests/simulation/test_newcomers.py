@@ -49,9 +49,7 @@ def test_the_rounds_are_those_without_newcomers(name: str, federation: Federatio
     assert expected.newcomers is None and "newcomers" not in expected.metrics
 
 
-def test_a_newcomer_of_fedavg_gets_the_global_model_and_tunes_it(
-    federation: Federation, everyone: Federation
-):
+def test_a_newcomer_of_fedavg_gets_the_global_model_and_tunes_it(federation, everyone):
     ran = run("fedavg", federation, rounds=2)
     ended = ran.outcome()
     newcomers = ended.newcomers
@@ -89,9 +87,7 @@ def test_a_newcomer_of_local_starts_from_the_first_model(federation: Federation)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ditto", "fedper"])
-def test_newcomers_are_tuned_in_a_cohort_as_one_by_one(
-    name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
-):
+def test_newcomers_are_tuned_in_a_cohort_as_one_by_one(name, federation, monkeypatch):
     training = {"batch_size": 8, "epochs": 2, "lr": 0.1}
     one_by_one = run(name, federation, rounds=1, training=training).outcome().newcomers
     forbid_fallback(monkeypatch)

@@ -94,9 +94,7 @@ def test_clients_learn_to_predict_tokens(network: str, next_word: bool) -> None:
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # LSTMs are run one by one in a cohort
 @pytest.mark.parametrize(("network", "next_word"), [("char_lstm", True), ("stacked_lstm", False)])
-def test_a_cohort_learns_tokens_as_its_clients_do(
-    network: str, next_word: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cohort_learns_tokens_as_its_clients_do(network, next_word, monkeypatch) -> None:
     forbid_fallback(monkeypatch)
     federation = by_user(language(5, next_word), network, hidden=4, embedding=3)
     together = run("ditto", federation, cohort="vmap", rounds=1).state()

@@ -13,7 +13,6 @@ import torch
 from support import Ran, Workers, images, prepare_run, run
 
 from fedflow.data import Dataset
-from fedflow.metrics.clustering import clustering_error
 from fedflow.partition import Partition
 from fedflow.results import write_results
 from fedflow.simulation.clients import ClientStore
@@ -81,18 +80,14 @@ class Counting(Workers):
 
 
 @pytest.mark.parametrize(("method", "asked"), [("fedavg", [1, 1]), ("ifca", [4, 4]), ("ditto", [4, 4])])
-def test_one_client_is_asked_where_all_are_served_one_model(
-    federation: Federation, method: str, asked: list[int]
-) -> None:
+def test_one_client_is_asked_where_all_are_served_one_model(federation, method, asked) -> None:
     workers = Counting(2)
     run(method, federation, training=SGD, rounds=1, executor=workers)
     assert workers.asked == asked
 
 
 @pytest.mark.parametrize("method", ["ditto", "fedper", "apfl"])
-def test_personal_models_are_scored_in_parts_as_at_once(
-    federation: Federation, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_personal_models_are_scored_in_parts_as_at_once(federation, method, monkeypatch) -> None:
     whole = run(method, federation, training=SGD, rounds=2, fine_tune=True, executor=Workers(2)).outcome()
     monkeypatch.setattr("fedflow.simulation.scoring.PERSONAL_EVAL_CHUNK", 3 * federation.model.size)
     workers = Counting(2)
@@ -103,9 +98,7 @@ def test_personal_models_are_scored_in_parts_as_at_once(
     assert all(torch.equal(parts.models[k], whole.models[k]) for k in range(8))
 
 
-def test_an_outcome_holds_so_many_personal_models_only(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outcome_holds_so_many_personal_models_only(federation, monkeypatch) -> None:
     monkeypatch.setattr("fedflow.simulation.scoring.PERSONAL_EVAL_CHUNK", 2 * federation.model.size)
     monkeypatch.setattr("fedflow.simulation.scoring.PERSONAL_CLIENTS", 3)
     assert set(run("ditto", federation, rounds=1).outcome().models) == {0, 1, 2}
@@ -116,9 +109,7 @@ def sampled(method: str, federation: Federation, **settings: Any) -> Ran:
 
 
 @pytest.mark.parametrize("method", ["fedavg", "ifca", "ditto"])
-def test_a_sample_of_clients_has_the_scores_that_it_has_among_all(
-    federation: Federation, method: str
-) -> None:
+def test_a_sample_of_clients_has_the_scores_that_it_has_among_all(federation, method) -> None:
     some = sampled(method, federation, fine_tune=True)
     everyone = run(method, federation, training=SGD, evaluate_every=1, fine_tune=True).outcome().scores
     outcome, chosen = some.outcome(), list(some.simulation.scoring.scored)
@@ -168,14 +159,3 @@ def test_rows_in_files_are_resident_only_while_they_are_used(tmp_path: Path) -> 
         store.settle()
         assert float(store.get(k * 1500)["c"].max()) == k
     assert process.memory_info().rss - before < 16 << 20
-
-
-def test_the_clustering_error_counts_alike_clients_together() -> None:
-    rng = np.random.default_rng(0)
-    labels, clusters = rng.random((300, 4)) < 0.4, rng.integers(3, size=300)
-    labels[np.arange(300), rng.integers(4, size=300)] = True
-    wrong = 0
-    for i in range(300):
-        true = (labels & labels[i]).sum(1) >= np.ceil(labels[i].sum() / 2)
-        wrong += (true != (clusters == clusters[i])).sum()
-    assert clustering_error(clusters, labels) == wrong / 300

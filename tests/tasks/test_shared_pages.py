@@ -43,18 +43,14 @@ def read_all(files: FederationFiles) -> dict[str, float]:
 
 @pytest.fixture
 def files(tmp_path: Path) -> FederationFiles:
-    from fedflow.config import load_params  # here, because the processes need none of it
+    from command import prepared_project  # here, because the processes need none of it
+
     from fedflow.experiment import Experiment
-    from fedflow.stages.partition import prepare_partition
-    from fedflow.stages.prepare import prepare_dataset
 
     x, y = np.zeros((IMAGES, SIDE, SIDE), np.uint8), np.arange(IMAGES) % 10
     x += (y * 20).astype(np.uint8)[:, None, None]
     np.savez(tmp_path / "large.npz", x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
-    (tmp_path / "params.yaml").write_text(PARAMS % (tmp_path / "large.npz"))
-    params = load_params(tmp_path / "params.yaml")
-    prepare_dataset(params, "large", tmp_path)
-    prepare_partition(params, "few", tmp_path)
+    params = prepared_project(tmp_path, PARAMS % (tmp_path / "large.npz"), "few")
     return Experiment(params, "few", "fedavg", 0, tmp_path).job.federation
 
 
