@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import make_project
+from command import make_project, one_line_error
 
 from fedflow.config import load_params
 from fedflow.errors import BadInput
@@ -51,9 +51,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ids=str,
 )
 def test_a_run_with_a_bad_parameter_is_refused(given, says):
-    with pytest.raises(BadInput, match=f"^{says}") as error:
+    with one_line_error(f"^{says}", BadInput):
         federate.fn(**RUN | given)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
