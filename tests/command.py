@@ -63,6 +63,17 @@ def make_project(root: Path, text: str = PARAMS) -> Path:
     return root
 
 
+def one_cell(data: str, network: str, partition: str) -> str:
+    """The params.yaml of one partition, ``few``, of one data set, ``data``."""
+    return f"""
+data: {{data: {data}}}
+models: {{data: {network}}}
+partitions: {{few: {{dataset: data, {partition}}}}}
+grid: {{datasets: [data], partitions: [few], methods: [fedavg], seeds: [0]}}
+engine: {{device: cpu}}
+"""
+
+
 def prepared_project(root: Path, text: str, partition: str, changes: Sequence[str] = ()) -> Any:
     """The parameters of a project whose data set and partition are prepared."""
     from fedflow.config import load_params
@@ -87,13 +98,9 @@ def one_line_error(match: str, kind: type[Exception] | None = None) -> Iterator[
 
 def recorded(store: Path) -> dict[str, list]:
     """Experiments, runs with their state, and how many parameters, metrics and tags ``mlflow.db`` holds."""
-    queries = {
-        "experiments": "SELECT name FROM experiments ORDER BY name",
-        "runs": "SELECT run_uuid, name, status FROM runs ORDER BY start_time",
-        "params": "SELECT count(*) FROM params",
-        "metrics": "SELECT count(*) FROM metrics",
-        "tags": "SELECT count(*) FROM tags",
-    }
+    queries = {name: f"SELECT count(*) FROM {name}" for name in ("params", "metrics", "tags")}
+    queries["experiments"] = "SELECT name FROM experiments ORDER BY name"
+    queries["runs"] = "SELECT run_uuid, name, status FROM runs ORDER BY start_time"
     if not store.exists():
         return {}
     with sqlite3.connect(f"file:{store}?mode=ro", uri=True) as database:

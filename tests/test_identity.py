@@ -115,9 +115,8 @@ def test_an_interrupted_run_is_resumed_unless_its_own_code_changed(tmp_path: Pat
     shutil.copy(Path(__file__).with_name("support.py"), tmp_path)
     (tmp_path / "edits.py").write_text(SCRIPT)
     edits = json.dumps([HARMLESS, *([each] for each in HARMFUL.values())])
-    done = subprocess.run(
-        [sys.executable, "-B", "edits.py", edits], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-B", "edits.py", edits]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     resumed = dict(zip(["harmless", *HARMFUL], map(int, done.stdout.split()), strict=True))
     assert resumed == {"harmless": 1} | dict.fromkeys(HARMFUL, 0)

@@ -49,15 +49,11 @@ def write(folder: Path, groups=None, failed=None, newcomers=None, compared=None)
     write_results(folder, FACTS, PARAMS, rounds, outcome, samples, groups)
 
 
-def test_metrics_say_which_run_they_are_of_and_settings_have_a_file(tmp_path):
+def test_metrics_name_their_run_and_rounds_have_gaps_where_not_evaluated(tmp_path):
     write(tmp_path)
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert metrics == {**FACTS, "rounds": 2, "local_accuracy": 0.58, "ari": None}
     assert json.loads((tmp_path / "params.json").read_text()) == PARAMS
-
-
-def test_rounds_have_a_row_each_and_gaps_where_not_evaluated(tmp_path):
-    write(tmp_path)
     table = pd.read_csv(tmp_path / "rounds.csv")
     assert list(table) == [
         "round", "train_loss", "global_accuracy", "local_accuracy", "local_std", "local_worst10",

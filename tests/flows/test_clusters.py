@@ -27,12 +27,9 @@ class Cluster:
 
     def __init__(self, folder: Path, executor: str) -> None:
         self.folder, self.executor, self.programs = folder, executor, {}
-        self.environment = dict(os.environ) | {
-            "PYTHONPATH": str(HERE),  # lossy.py
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": secrets.token_hex(32),
-            "RAY_USAGE_STATS_ENABLED": "0",
-        }
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        self.environment = dict(os.environ) | token | {"RAY_USAGE_STATS_ENABLED": "0"}
+        self.environment["PYTHONPATH"] = str(HERE)  # lossy.py
 
     def start(self, name: str, ready: str, *command: str) -> None:
         """Start a program and wait until it has said ``ready``; its data folder is ``<name>/cache``."""

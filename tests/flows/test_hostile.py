@@ -79,10 +79,8 @@ class TestPrefect:
 
     def test_a_socket_wants_the_password(self, api):
         events = f"{api.replace('http', 'ws', 1)}/events/out"
-        with (
-            pytest.raises(ConnectionClosed),
-            connect(events, subprotocols=["prefect"], origin=EVIL, open_timeout=60) as socket,
-        ):
+        page = {"subprotocols": ["prefect"], "origin": EVIL, "open_timeout": 60}
+        with pytest.raises(ConnectionClosed), connect(events, **page) as socket:
             socket.send(json.dumps({"type": "auth", "token": "guess"}))
             socket.recv(60)
 

@@ -73,11 +73,8 @@ def record(root: Path) -> dict[tuple, Any]:
 
 
 def differences(one: dict, other: dict) -> dict:
-    return {
-        key: (one.get(key), other.get(key))
-        for key in one.keys() | other.keys()
-        if one.get(key) != other.get(key)
-    }
+    pairs = {key: (one.get(key), other.get(key)) for key in one.keys() | other.keys()}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def files(client: Any, run: str, folder: str | None = None) -> list[str]:
@@ -165,10 +162,8 @@ def pipeline(tmp_path: Path, command) -> tuple[Path, Callable[[], subprocess.Pop
     params = yaml.safe_load((copy / "params.yaml").read_text())
     grid = {name: params[name] | PARAMS[name] for name in ("data", "models", "partitions", "grid")}
     (copy / "params.yaml").write_text(yaml.safe_dump(params | grid | {"run": PARAMS["run"]}, sort_keys=False))
-    environment = command[1] | {
-        "PYTHONPATH": str(copy),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = command[1] | {"PYTHONPATH": str(copy), "PATH": path}
     return copy, lambda: start([sys.executable, "-m", "dvc", "repro"], environment, copy)
 
 
@@ -204,7 +199,6 @@ def test_dvc_repro_killed_and_started_twice(pipeline, tmp_path: Path, command):
     for method in ("fedavg", "ifca"):
         names = ["--partition", "digits-6", "--method", method, "--sweep", "repro", "--root", str(whole)]
         finish(start([*program, "run", *names], environment, whole), whole)
-    assert reproduced(copy) == {
-        f"{m}/{n}": c for m in ("fedavg", "ifca") for n, c in results(whole, m).items()
-    }
+    expected = {m: results(whole, m) for m in ("fedavg", "ifca")}
+    assert reproduced(copy) == {f"{m}/{n}": content for m in expected for n, content in expected[m].items()}
     assert not differences(record(copy), record(whole))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command import one_line_error, prepared_project
+from command import one_cell, one_line_error, prepared_project
 
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
@@ -14,14 +14,7 @@ from fedflow.simulation import federation
 from fedflow.simulation.federation import FederationFiles
 from fedflow.stages.prepare import prepare_dataset
 
-PARAMS = """
-data: {digits: {source: digits}}
-models: {digits: {name: mlp, options: {hidden: [4]}}}
-partitions: {few: {dataset: digits, scheme: iid, clients: 3}}
-methods: {fedavg: {}}
-grid: {datasets: [digits], partitions: [few], methods: [fedavg], seeds: [0]}
-engine: {device: cpu}
-"""
+PARAMS = one_cell("{source: digits}", "mlp", "scheme: iid, clients: 3")
 
 
 @pytest.fixture
@@ -62,8 +55,8 @@ def test_other_content_at_the_path_is_passed_over(files, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDFLOW_CACHE", str(tmp_path / "cache"))
     expected, own = files.open(), files.prepared
     shutil.copytree(own.path, tmp_path / "cache" / own.hash)
-    params = load_params(tmp_path / "root" / "params.yaml", ["data.digits.train_limit=500"])
-    prepare_dataset(params, "digits", tmp_path / "root")
+    params = load_params(tmp_path / "root" / "params.yaml", ["data.data.train_limit=500"])
+    prepare_dataset(params, "data", tmp_path / "root")
     federation._open.cache_clear()
     assert files.open().train.x.equal(expected.train.x)
 

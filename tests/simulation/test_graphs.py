@@ -81,9 +81,7 @@ def test_a_capture_that_fails_warns_once_and_changes_no_result() -> None:
 
     cohorts = Cohorts(fail)
     cohorts.run(call(torch.ones(2)))
-    with pytest.warns(
-        UserWarning, match="without a CUDA graph .operation not permitted when stream is cap.*g.$"
-    ):
+    with pytest.warns(UserWarning, match="without a CUDA graph .operation not permitted when .*ing.$"):
         assert cohorts.run(call(torch.ones(2)))["out"].tolist() == [2.0, 2.0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -115,16 +113,13 @@ class Scheduled(FedAvg):
         return client.update(model=w + (client.fit(start=w) - w) * (1 - client.t / (2 * client.rounds)))
 
 
-@pytest.mark.parametrize(
-    "name", ["fedavg", "scaffold", "ditto", "ifca", "fednova", "apfl", pytest.param(Scheduled(), id="t")]
-)
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "ifca", "fednova", "apfl", Scheduled()])
 @pytest.mark.parametrize("clients", [1, 8])
 def test_rounds_that_are_replayed_are_those_that_are_not(digits, monkeypatch, name, clients) -> None:
     """The whole path of a GPU, with rounded shapes, on tensors of the CPU; the learning rate decays."""
     federation = images(digits, SIZES if clients == 8 else (12,) * 8)
-    settings: dict[str, Any] = {
-        "training": {"lr_decay": 0.8}, "rounds": 6 if clients == 8 else 14, "participation": clients / 8
-    }  # fmt: skip
+    settings: dict[str, Any] = {"training": {"lr_decay": 0.8}, "participation": clients / 8}
+    settings["rounds"] = 6 if clients == 8 else 14
     plain = run(name, federation, cohort="vmap", **settings)
     cohorts = Cohorts(Recorded)
     monkeypatch.setattr(Recorded, "made", [])

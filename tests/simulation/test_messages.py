@@ -4,17 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import pytest
-from support import images, prepare_run, run
+from support import prepare_run, run
 
-from fedflow.data import Dataset
 from fedflow.methods.averaging.scaffold import Scaffold
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
-
-
-@pytest.fixture(scope="module")
-def federation(digits: Dataset) -> Federation:
-    return images(digits)
 
 
 class Mailbox:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
 import torch
-from support import Ran, Workers, images, prepare_run, run
+from support import Ran, Workers, prepare_run, run
 
-from fedflow.data import Dataset
 from fedflow.partition import Partition
 from fedflow.results import write_results
 from fedflow.simulation.clients import ClientStore
@@ -20,11 +20,6 @@ from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
 
 SGD = {"batch_size": 8, "epochs": 1, "lr": 0.1}
-
-
-@pytest.fixture(scope="module")
-def federation(digits: Dataset) -> Federation:
-    return images(digits)
 
 
 def lines(call: Callable[[], object]) -> int:
@@ -56,11 +51,8 @@ def test_a_round_of_ten_clients_takes_as_many_lines_whatever_their_number(
     def rounds(clients: int) -> int:
         pools, own = [np.arange(20)], [np.zeros(1, np.int64)] * clients
         many = replace(federation, partition=Partition.from_lists([np.arange(6)] * clients, pools, own))
-        simulation = prepare_run(
-            method, many, rounds=9, participation=10 / clients, evaluate_every=every, checkpoint_every=2,
-            checkpoints=tmp_path,
-        )  # fmt: skip
-        told = simulation.rounds()
+        often = {"evaluate_every": every, "checkpoint_every": 2, "checkpoints": tmp_path}
+        told = prepare_run(method, many, rounds=9, participation=10 / clients, **often).rounds()
         next(told)
         return lines(lambda: [next(told) for _ in range(2)])
 
@@ -134,19 +126,14 @@ def test_every_method_and_round_scores_the_same_sample(federation: Federation) -
     assert elsewhere != first.simulation.scoring.scored
 
 
-def test_assignments_of_a_sample_leave_the_others_out(federation: Federation) -> None:
+def test_assignments_leave_others_out_and_results_have_a_row_for_every_client(federation, tmp_path) -> None:
     ran = sampled("ifca", federation)
-    told = next(r.assignment for r in ran.rounds if r.assignment is not None)
-    assert [k for k in range(8) if told[k] >= 0] == list(ran.simulation.scoring.scored)
-
-
-def test_results_of_a_sample_have_a_row_for_every_client(federation: Federation, tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    ran = sampled("ifca", federation)
+    told, scored = next(filter(None, (r.assignment for r in ran.rounds))), list(ran.simulation.scoring.scored)
+    assert [k for k in range(8) if told[k] >= 0] == scored
     write_results(tmp_path, {}, {}, ran.rounds, ran.outcome(), federation.partition.sizes, None)
-    table = pandas.read_parquet(tmp_path / "clients.parquet")
+    table = pd.read_parquet(tmp_path / "clients.parquet")
     assert table["client"].tolist() == list(range(8))
-    assert np.flatnonzero(table["local_accuracy"].notna()).tolist() == list(ran.simulation.scoring.scored)
+    assert np.flatnonzero(table["local_accuracy"].notna()).tolist() == scored
 
 
 def test_rows_in_files_are_resident_only_while_they_are_used(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import cloudpickle
 import numpy as np
 import pytest
-from command import make_project, one_line_error, prepared_project
+from command import make_project, one_cell, one_line_error, prepared_project
 
 from fedflow.errors import BadInput
 from fedflow.experiment import Experiment
@@ -17,14 +17,7 @@ from fedflow.simulation.loop import Simulation
 from fedflow.simulation.run import RunSettings
 from tasks import shards
 
-PARAMS = """
-data: {arrays: {source: npz, path: %s}}
-models: {arrays: {name: mlp, options: {hidden: [4]}}}
-partitions: {few: {dataset: arrays, scheme: iid, clients: 4}}
-methods: {fedavg: {}}
-grid: {datasets: [arrays], partitions: [few], methods: [fedavg], seeds: [0]}
-engine: {device: cpu}
-"""
+NETWORK = "{name: mlp, options: {hidden: [4]}}"
 JOB = SimpleNamespace(federation=SimpleNamespace(device="cpu"))
 SHARDS = [SimpleNamespace(clients=[0, 1]), SimpleNamespace(clients=[2])]
 
@@ -100,14 +93,15 @@ def test_a_task_carries_no_data_however_much_there_is(runner, tmp_path):
         root = make_project(tmp_path / f"{samples:05}")
         x, y = np.zeros((samples, 8, 8), np.uint8), np.arange(samples) % 10
         np.savez(root / "arrays.npz", x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
-        params = prepared_project(root, PARAMS % (root / "arrays.npz"), "few")
+        source = f"{{source: npz, path: {root / 'arrays.npz'}}}"
+        params = prepared_project(root, one_cell(source, NETWORK, "scheme: iid, clients: 4"), "few")
         job, runner.bytes = Experiment(params, "few", "fedavg", 0, root).job, ()
         with shards.PrefectExecutor() as executor:
             list(Simulation(job, RunSettings(rounds=1, participation=1.0), executor).rounds())
         return max(runner.bytes)
 
     few, many = sent(100), sent(10_000)
-    assert Path(tmp_path / "10000/data/prepared/arrays/train.safetensors").stat().st_size > 700_000
+    assert Path(tmp_path / "10000/data/prepared/data/train.safetensors").stat().st_size > 700_000
     assert abs(many - few) < 16  # counts have more digits
     assert many < 100_000
 
