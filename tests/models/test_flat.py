@@ -47,9 +47,8 @@ def test_the_vector_holds_parameters_then_buffers():
     model = flat()
     assert (model.parameters, model.buffers, model.size) == (44_470, 2 * (6 + 16), 44_514)
     names = list(model.slices)
-    assert [name for name in names if model.slices[name].start >= model.parameters] == [
-        f"{norm}.{stat}" for norm in ("norm1", "norm2") for stat in ("running_mean", "running_var")
-    ]
+    buffers = [name for name in names if model.slices[name].start >= model.parameters]
+    assert buffers == [f"norm{i}.running_{of}" for i in (1, 2) for of in ("mean", "var")]
     starts, ends = ([getattr(model.slices[name], end) for name in names] for end in ("start", "stop"))
     assert [*starts, model.size] == [0, *ends]
 
@@ -190,9 +189,8 @@ def test_a_batch_of_one_sample_is_no_obstacle(digits, sizes, batch):
 
 
 def test_a_single_sample_is_normalised_by_the_buffers_where_it_must_be(normed):
-    dense = FlatModel(
-        lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(784), nn.Dropout(0.5), nn.Linear(784, 10))
-    )
+    layers = (nn.Flatten(), nn.BatchNorm1d(784), nn.Dropout(0.5), nn.Linear(784, 10))
+    dense = FlatModel(lambda: nn.Sequential(*copy.deepcopy(layers)))
     w, x = dense.init(0), normed.train.x[:1]
     dense.seed_noise(0)
     outputs, stats = dense.train_outputs(w, x)
@@ -218,11 +216,8 @@ def test_dropout_is_keyed_by_client_and_not_by_thread():
     for thread in threads:
         thread.join()
     outputs("again", 3)
-    assert [torch.equal(seen["here"], seen[n]) for n in ("thread 3", "again", "thread 4")] == [
-        True,
-        True,
-        False,
-    ]
+    equal = [torch.equal(seen["here"], seen[name]) for name in ("thread 3", "again", "thread 4")]
+    assert equal == [True, True, False]
     assert torch.equal(model.outputs(w, x), model.outputs(w, x))  # none in evaluation
 
 
