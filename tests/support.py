@@ -74,9 +74,7 @@ def consecutive(sizes: Sequence[int]) -> Partition:
     return Partition.from_lists(rows, rows, [np.array([k]) for k in range(len(sizes))])
 
 
-def by_hand(
-    factory: Callable[[], nn.Module], samples: Sequence[Sequence[float]], sizes: Sequence[int]
-) -> Federation:
+def by_hand(factory: Callable[[], nn.Module], samples: Sequence[Any], sizes: Sequence[int]) -> Federation:
     """Clients with ``sizes[k]`` equal samples each, in float64."""
     x = torch.tensor(samples, dtype=torch.float64).repeat_interleave(torch.tensor(sizes), 0)
     examples = Examples(x, torch.zeros(len(x), dtype=torch.float64))

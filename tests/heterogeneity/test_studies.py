@@ -45,7 +45,7 @@ def test_angles_of_the_data_sets_at_hand(monkeypatch, capsys, root):
     out = root / "pictures" / "classes.png"
     run(monkeypatch, "dataset_angles.py", "--data", str(root), "--classes", "mnist", "--out", str(out))
     printed = capsys.readouterr().out
-    assert "fmnist - mnist" in printed and "not at hand: cifar10, svhn, usps, emnist_letters" in printed
+    assert "fmnist - mnist" in printed and "not available: cifar10, svhn, usps, emnist_letters" in printed
     assert "super cluster: 0, 2, 4, 6, 8" in printed and "super cluster: 1, 3, 5, 7, 9" in printed
     assert out.stat().st_size > 10_000
 

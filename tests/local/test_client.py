@@ -1,4 +1,4 @@
-"""What methods build on local training: the round, a selection of samples, training on the server."""
+"""What local training offers to methods: the round, a selection of samples, training on the server."""
 
 from typing import Any
 
@@ -67,7 +67,6 @@ class Refined(FedAvg):
     """FedAvg whose server trains the mean on its own data."""
 
     def aggregate(self, now: Round, server: Any, cohort: Cohort) -> tuple[Any, Diagnostics]:
-        assert now.public is not None
         training = LocalTraining(epochs=2, batch_size=16, lr=0.05)
         trainer = Trainer.central(now.model, now.public, training, now.rng)
         w = trainer.fit(start=self.average(cohort))
@@ -75,12 +74,11 @@ class Refined(FedAvg):
 
 
 def test_a_server_trains_on_its_own_data(federation: Federation) -> None:
-    """With the same bits for any number of workers; against ``torch.optim`` on the order that it drew."""
+    """The same bits for any number of workers, and the steps of ``torch.optim`` in the same order."""
     alone, shared = (run(Refined(), federation, executor=Workers(n), rounds=2) for n in (1, 3))
     assert same(alone.state(), shared.state())
     plain = run("fedavg", federation, rounds=1).servers[0]["model"]
     public = federation.public
-    assert public is not None
     module = federation.model.to_module(plain).train()
     sgd = torch.optim.SGD(module.parameters(), lr=0.05)
     order = shuffled(generator(0, "server", 1, 0), len(public), 16, 2)
@@ -93,7 +91,7 @@ def test_a_server_trains_on_its_own_data(federation: Federation) -> None:
 
 
 def test_the_noise_of_a_server_is_drawn_from_its_generator(digits: Dataset) -> None:
-    """Dropout without a seed would repeat, or depend on, that of the last client."""
+    """Without a seed, dropout would repeat or depend on that of the last client."""
     model = images(digits, (12,), "mlp", dropout=0.5).model
     ends, once = [], LocalTraining(batch_size=0)
     for seed in (0, 0, 1):

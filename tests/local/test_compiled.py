@@ -45,7 +45,6 @@ def federation(digits: Dataset) -> Federation:
 def gradient(federation: Federation, folder: Path) -> Gradient:
     """The one compilation that these tests share."""
     made = compiled_gradient(federation.model, federation.train, TRAINING, str(folder))
-    assert made is not None
     return made
 
 
@@ -56,7 +55,7 @@ def client(federation: Federation, gradient: Gradient | None, k: int = 0, **trai
 
 
 def differ(one: Tensor, other: Tensor, start: Tensor) -> float:
-    """How far two ends are apart, relative to the way from the start."""
+    """The distance of two end points, relative to their distance from the start."""
     return float((one - other).norm() / (other - start).norm())
 
 
@@ -72,9 +71,7 @@ def test_compiled_steps_have_the_noise_of_plain_ones(federation: Federation, gra
     assert differ(ends[3], ends[2], start) > 1e-2
 
 
-def test_compiled_noise_is_that_of_the_client(
-    federation: Federation, gradient: Gradient, folder: Path, tmp_path: Path
-) -> None:
+def test_compiled_noise_is_that_of_the_client(federation, gradient, folder, tmp_path) -> None:
     """Whoever trains it, and after a resume."""
     job = Job(federation, build_method("scaffold"), TRAINING, seed=0)
     settings = RunSettings(rounds=3, participation=1.0, fine_tune=False, checkpoint_every=1)
@@ -89,14 +86,8 @@ def test_compiled_noise_is_that_of_the_client(
 
 
 @pytest.mark.parametrize("k", range(3))
-@pytest.mark.parametrize(
-    "training",
-    [{}, {"momentum": 0.9, "weight_decay": 0.01}, {"clip_norm": 0.5}],
-    ids=["plain", "all", "clip"],
-)
-def test_compiled_and_plain_steps_agree(
-    federation: Federation, gradient: Gradient, k: int, training: dict[str, float]
-) -> None:
+@pytest.mark.parametrize("training", [{}, {"momentum": 0.9, "weight_decay": 0.01}, {"clip_norm": 0.5}])
+def test_compiled_and_plain_steps_agree(federation, gradient, k, training) -> None:
     """To 1e-4 of the way that the steps go: single precision over a few steps."""
     start = federation.model.init(0)
     correction = federation.model.init(1) * 0.01
@@ -109,7 +100,7 @@ def test_compiled_and_plain_steps_agree(
     torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-6)
 
 
-def test_a_loss_of_a_methods_own_agrees(federation: Federation, gradient: Gradient) -> None:
+def test_a_methods_own_loss_agrees(federation: Federation, gradient: Gradient) -> None:
     start, ends = federation.model.init(0), []
     head = federation.model.head()
     for made in (gradient, None):
@@ -124,18 +115,14 @@ def test_a_loss_of_a_methods_own_agrees(federation: Federation, gradient: Gradie
     assert torch.equal(head.outside(ends[0]), head.outside(start))
 
 
-def test_full_batches_are_compiled_and_smaller_ones_are_plain(
-    federation: Federation, gradient: Gradient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_batches_are_compiled_and_smaller_ones_are_plain(federation, gradient, monkeypatch) -> None:
     seen: list[int] = []
     run = gradient._run
     monkeypatch.setattr(gradient, "_run", lambda w, x, y, *noise: seen.append(len(x)) or run(w, x, y, *noise))
     client(federation, gradient).fit(start=federation.model.init(0))
     assert seen == [8, 8] * TRAINING.epochs  # of 8, 8 and 7 samples
-    one, other = (
-        client(federation, made, 2).fit(start=federation.model.init(0)) for made in (gradient, None)
-    )
-    assert torch.equal(one, other)
+    start = federation.model.init(0)
+    assert torch.equal(*(client(federation, made, 2).fit(start=start) for made in (gradient, None)))
 
 
 def test_a_loss_is_differentiated_once_only(federation: Federation, gradient: Gradient) -> None:
@@ -147,8 +134,10 @@ def test_a_loss_is_differentiated_once_only(federation: Federation, gradient: Gr
         g.sum().backward()
 
 
-def test_the_code_is_found_again(federation: Federation, gradient: Gradient, folder: Path) -> None:
-    """As another process would: it computes the same bits, and nothing was compiled."""
+def test_compiled_code_is_found_in_the_cache(
+    federation: Federation, gradient: Gradient, folder: Path
+) -> None:
+    """As in another process: it computes the same bits, without compilation."""
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*.so")}
     hits = counters["aot_autograd"]["autograd_cache_hit"]
     again = compiling._compiled.__wrapped__(federation.model, federation.train, 8, str(folder))
@@ -164,7 +153,7 @@ def test_the_code_is_found_again(federation: Federation, gradient: Gradient, fol
     assert all(place.stat().st_mode & 0o077 == 0 for place in folder.iterdir() if place.is_dir())
 
 
-def test_what_a_killed_compiler_left_is_deleted_and_what_it_finished_is_kept(tmp_path: Path) -> None:
+def test_unfinished_code_of_a_killed_compiler_is_deleted_and_finished_code_is_kept(tmp_path: Path) -> None:
     place, library = tmp_path / "code", tmp_path / "code" / "half.so"
     with pytest.raises(KeyboardInterrupt), compiling._cache(place):
         library.touch()
@@ -179,9 +168,7 @@ def test_what_a_killed_compiler_left_is_deleted_and_what_it_finished_is_kept(tmp
     assert [file.name for file in tmp_path.iterdir() if file.is_dir()] == ["code"]
 
 
-def test_without_a_compiler_steps_are_plain(
-    federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_compiler_steps_are_plain(federation, tmp_path, monkeypatch) -> None:
     def no_compiler(*_: Any) -> None:
         raise RuntimeError("no C++ compiler found\nat all")
 
@@ -200,9 +187,7 @@ def test_an_impossible_compilation_is_refused(federation: Federation, tmp_path: 
     assert with_compiled(job, RunSettings(), "auto", tmp_path)[1].startswith("no: ")
 
 
-def test_long_runs_compile_and_short_ones_do_not(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_runs_compile_and_short_ones_do_not(federation, monkeypatch) -> None:
     few, _ = pays(federation.model, federation.train, TRAINING, 100)
     some, why = pays(federation.model, federation.train, TRAINING, 10_000)
     many, _ = pays(federation.model, federation.train, TRAINING, 10_000_000)
@@ -221,7 +206,7 @@ def test_long_sequences_stay_with_the_recurrent_operator(positions: int, worth: 
     assert worth or why == "a recurrent network over 30 positions would be slower"
 
 
-def test_what_cannot_be_compiled_says_why(digits: Dataset) -> None:
+def test_obstacles_to_compilation_are_named(digits: Dataset) -> None:
     norm = images(digits, SIZES, "cnn", filters=(4,), batch_norm=True).model
     assert why_not(norm, TRAINING) == "the network has BatchNorm"
     plain = images(digits, SIZES).model
@@ -230,9 +215,7 @@ def test_what_cannot_be_compiled_says_why(digits: Dataset) -> None:
     assert why_not(plain, TRAINING) is None
 
 
-def test_a_compiled_run_is_another_experiment_and_repeats_itself(
-    federation: Federation, gradient: Gradient, folder: Path
-) -> None:
+def test_a_compiled_run_is_another_experiment_and_repeats_itself(federation, gradient, folder) -> None:
     job = Job(federation, build_method("fedprox"), TRAINING, seed=0)
     settings = RunSettings(rounds=2, participation=1.0, fine_tune=False)
     there, why = with_compiled(job, settings, "always", folder)

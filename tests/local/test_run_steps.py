@@ -13,9 +13,8 @@ from fedflow.local.sgd import SGDState, Task
 from fedflow.local.training import LocalTraining
 from fedflow.simulation.federation import Federation
 
-TRAINING = LocalTraining.parse(
-    {"epochs": 2, "batch_size": 5, "lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "clip_norm": 0.5}
-)
+ALL = {"momentum": 0.9, "weight_decay": 0.1, "clip_norm": 0.5}
+TRAINING = LocalTraining(epochs=2, batch_size=5, lr=0.1, **ALL)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +23,7 @@ def federation(digits: Dataset) -> Federation:
 
 
 def padded(federation: Federation, k: int, samples: int) -> Client:
-    """Client k as a cohort that needs ``samples`` samples of each sees it."""
+    """Client k, padded to ``samples`` samples as in a cohort."""
     own = torch.as_tensor(federation.partition.train(k))
     both = [draw_schedule(TRAINING, n, 2, 0, "batches", 1, k) for n in (len(own), samples)]
     schedule = Schedule.of_cohort({name: t[0] for name, t in pad_schedules(both).items()})
@@ -59,8 +58,8 @@ def test_a_step_gets_a_batch_of_every_stream(federation: Federation) -> None:
     assert any(one.tolist() != other.tolist() for one, other in seen)  # drawn independently
 
 
-def test_steps_that_a_padded_client_does_not_have_change_nothing(federation: Federation) -> None:
-    """Seven samples make four steps, of eight that a neighbour with twenty needs: state may be nested."""
+def test_padded_steps_have_no_effect(federation: Federation) -> None:
+    """Seven samples make four of the eight steps that a neighbour with twenty needs; states are nested."""
     w = federation.model.init(0)
 
     def trained(ours: Client) -> tuple[SGDState, Tensor]:

@@ -47,7 +47,7 @@ def test_a_set_that_is_not_complete_is_named(tmp_path):
         ("metrics", {"participation": None}, "participation is None"),
         ("metrics", {"local_accuracy": float("nan")}, "contains NaN"),
         ("metrics", {"seed": "0"}, "seed is '0'"),
-        ("metrics", {"seed": 4}, "it is of the run p/pacfl/4"),
+        ("metrics", {"seed": 4}, "it belongs to the run p/pacfl/4"),
         ("metrics", {"rounds": 21}, "20 rows for 21 rounds"),
         ("metrics", {"clients": 7}, "20 rows for 7 clients"),
         ("params", {"settings": "other"}, r"params\.json: its settings differ from those of metrics.json"),
@@ -80,7 +80,7 @@ def test_a_folder_named_after_other_settings_is_refused(tmp_path):
     folder = write_run(tmp_path, "p", "fedavg", 0, plain=False)
     collect_runs(tmp_path)
     folder.rename(folder.with_name("0-12345678"))
-    with refused("it is of the run p/fedavg/0", FedflowError):
+    with refused("it belongs to the run p/fedavg/0", FedflowError):
         collect_runs(tmp_path)
 
 

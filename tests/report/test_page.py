@@ -100,7 +100,7 @@ def test_a_partition_shows_how_its_groups_were_found(tmp_path):
     ]  # fmt: skip
     assert clustered.count("<svg") == 5 and "cut at 20" in clustered and "angle, degrees" in clustered
     assert "2 planted groups of 10 clients" in clustered and "Clustering error" in clustered
-    assert "None of the methods that ran here serves clusters" in other and "<h3>r" not in section
+    assert "None of these methods serves clusters" in other and "<h3>r" not in section
 
 
 def test_best_mean_is_bold(built):
@@ -153,7 +153,7 @@ def test_names_are_escaped(tmp_path):
 def test_one_run_without_partition_folder_makes_a_page(tmp_path):
     write_run(tmp_path / "results", "p", "local", 3)
     page = build(tmp_path)
-    assert "The only method here." in page and "one seed says little" in page
+    assert "The only method." in page and "one seed says little" in page
     assert "unknown: no summary.json" in page
 
 

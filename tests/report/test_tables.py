@@ -58,7 +58,7 @@ def test_the_least_traffic_is_that_of_a_method_that_sends_something(tmp_path):
     found = {finding.question: finding for finding in findings(by_method(collect_runs(tmp_path)))}
     cheapest = found["Least traffic to the target"]
     assert (cheapest.label, cheapest.value) == ("Ditto and FedAvg", "9.0")
-    assert "3 of 3 methods that send anything" in cheapest.detail
+    assert "3 of 3 communicating methods" in cheapest.detail
 
 
 def test_no_traffic_finding_where_no_method_sends_anything(tmp_path):

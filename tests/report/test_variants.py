@@ -85,7 +85,7 @@ def test_the_same_run_twice_is_shown_once_and_told(tmp_path):
     (run,) = collect_runs(tmp_path / "results")
     assert run.folder.name == "0"
     page = report(tmp_path)
-    assert f"FedAvg, seed 0 is there twice: {twice.name} is not shown." in page
+    assert f"FedAvg, seed 0 has two results: {twice.name} is not shown." in page
 
 
 def test_every_row_tells_its_settings_what_differs_from_the_defaults_first(tmp_path):

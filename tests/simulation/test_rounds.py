@@ -3,9 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support import Ran, Workers, follow, images, prepare_run, quadratics, run, with_cohorts
+from support import Ran, Workers, follow, prepare_run, quadratics, run, with_cohorts
 
-from fedflow.data import Dataset
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.methods.base import Asynchronous
 from fedflow.simulation.federation import Federation
@@ -14,27 +13,17 @@ from fedflow.simulation.loop import Simulation
 TEN = quadratics(((1, 1),) * 10, range(1, 11))
 
 
-@pytest.fixture(scope="module")
-def federation(digits: Dataset) -> Federation:
-    """With data of the server's own, as some methods ask for."""
-    federation = images(digits)
-    return replace(federation, public=federation.test.only(torch.arange(40)))
-
-
 def cohorts(ran: Ran) -> list[list[int]]:
     return [r.cohort for r in ran.rounds]
 
 
-def test_methods_get_the_same_cohorts_and_the_same_first_model(federation: Federation) -> None:
+def test_methods_get_the_same_cohorts_and_the_same_initial_model(federation: Federation) -> None:
     """All but those that choose their cohorts themselves, as FedCluster does."""
     expected = cohorts(run("fedavg", federation, participation=0.4))
     assert len(set(map(tuple, expected))) > 1
     uniform = {Method.plan, METHODS["fedavg"].plan, METHODS["local"].plan}
-    sampled = [
-        name
-        for name, method in METHODS.items()
-        if method.plan in uniform and not issubclass(method, Asynchronous)
-    ]
+    waiting = {name: method for name, method in METHODS.items() if not issubclass(method, Asynchronous)}
+    sampled = [name for name, method in waiting.items() if method.plan in uniform]
     assert len(sampled) > 20
     for name in sampled:
         assert cohorts(run(name, federation, participation=0.4)) == expected, name
@@ -75,7 +64,7 @@ def test_traffic_adds_up_over_rounds() -> None:
     assert ran.outcome().metrics["bytes_up"] == 96
 
 
-def test_rounds_are_evaluated_when_asked_and_at_the_end(federation: Federation) -> None:
+def test_rounds_are_evaluated_periodically_and_at_the_end(federation: Federation) -> None:
     ran = run("fedavg", federation, rounds=5, evaluate_every=2)
     assert ["local_accuracy" in r.values for r in ran.rounds] == [False, True, False, True, True]
     names = {"local_accuracy", "global_accuracy", "local_std", "local_worst10"}
@@ -83,7 +72,7 @@ def test_rounds_are_evaluated_when_asked_and_at_the_end(federation: Federation) 
     assert {name: last[name] for name in names} == {name: metrics[name] for name in names}
 
 
-def test_the_spread_over_clients_is_told_at_the_end(federation: Federation) -> None:
+def test_the_spread_over_clients_is_reported_at_the_end(federation: Federation) -> None:
     outcome = run("fedavg", federation, training={"lr": 0.5}).outcome()
     accuracy, samples = outcome.scores.local_accuracy, outcome.scores.test_samples
     assert len(set(samples.tolist())) > 1
@@ -95,19 +84,14 @@ def test_the_spread_over_clients_is_told_at_the_end(federation: Federation) -> N
 
 def test_the_target_is_reached_in_the_first_round_that_has_it(federation: Federation) -> None:
     def metrics(target: float | None) -> dict:
-        ran = run(
-            "fedavg", federation, rounds=6, evaluate_every=1, target_accuracy=target, training={"lr": 0.5}
-        )
-        curve = ran.values("local_accuracy")
-        return ran.outcome().metrics | {
-            "curve": curve,
-            "bytes": [r.values["bytes_down"] + r.values["bytes_up"] for r in ran.rounds],
-        }
+        settings = {"rounds": 6, "evaluate_every": 1, "target_accuracy": target}
+        ran = run("fedavg", federation, training={"lr": 0.5}, **settings)
+        sent = np.add(ran.values("bytes_down"), ran.values("bytes_up")).tolist()
+        return ran.outcome().metrics | {"curve": ran.values("local_accuracy"), "bytes": sent}
 
     plain = metrics(None)
     assert plain["rounds_to_target"] is plain["bytes_to_target"] is None
-    best = max(plain["curve"])
-    reached = metrics(best)
+    reached = metrics(best := max(plain["curve"]))
     first = plain["curve"].index(best)
     assert (reached["rounds_to_target"], reached["bytes_to_target"]) == (first + 1, plain["bytes"][first])
     assert metrics(0.999)["rounds_to_target"] is None
@@ -136,25 +120,20 @@ def planted_groups(**settings: int) -> Simulation:
     return simulation
 
 
-def test_an_assignment_is_told_when_it_changes() -> None:
-    """The first evaluation tells it, the next two add nothing."""
+def test_an_assignment_is_reported_when_it_changes() -> None:
+    """The first evaluation reports it; in the next two it is unchanged."""
     ran = follow(planted_groups(evaluate_every=1))
     assert [r.assignment for r in ran.rounds] == [[1, 1, 0, 0], None, None]
     assert (ran.values("clusters"), ran.values("ari")) == ([2] * 3, [1] * 3)
 
 
-def test_agreement_with_planted_groups_is_told_where_it_was_measured() -> None:
+def test_agreement_with_planted_groups_is_reported_if_measured() -> None:
     ran = follow(planted_groups(evaluate_every=2))
     assert [ran.values(name) for name in ("ari", "nmi")] == [[None, 1, 1]] * 2
     assert ran.values("clustering_error") == [None, 0, 0]
 
 
-def test_one_cluster_is_no_assignment() -> None:
-    ran = run("fedavg", quadratics(), evaluate_every=1)
+def test_one_cluster_is_no_assignment_and_more_workers_than_clients_do_no_harm() -> None:
+    ran, shared = (run("fedavg", quadratics(), executor=e, evaluate_every=1) for e in (None, Workers(8)))
     assert [r.assignment for r in ran.rounds] == ran.values("ari") == [None] * 3
-    assert ran.values("clusters") == [1] * 3
-
-
-def test_more_workers_than_clients_do_no_harm() -> None:
-    ran = run("fedavg", quadratics(), executor=Workers(8))
-    assert ran.server("model") == run("fedavg", quadratics()).server("model")
+    assert ran.values("clusters") == [1] * 3 and ran.server("model") == shared.server("model")
