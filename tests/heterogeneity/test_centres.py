@@ -27,13 +27,10 @@ def test_k_means_does_not_depend_on_the_order_of_the_points():
 
 
 def test_k_medoids_of_two_clouds():
-    assignment, medoids = k_medoids(
-        np.abs(np.subtract.outer([0.0, 1, 2, 10, 11, 12], [0.0, 1, 2, 10, 11, 12])), 2
-    )
-    assert (
-        assignment[:3].tolist() == [assignment[0]] * 3 and assignment[3:].tolist() == [1 - assignment[0]] * 3
-    )
-    assert sorted(medoids) == [1, 4]
+    x = np.array([0.0, 1, 2, 10, 11, 12])
+    assignment, medoids = k_medoids(np.abs(np.subtract.outer(x, x)), 2)
+    first = assignment[0]
+    assert assignment.tolist() == [first] * 3 + [1 - first] * 3 and sorted(medoids) == [1, 4]
 
 
 @given(st.integers(0, 10**6), st.integers(1, 4))

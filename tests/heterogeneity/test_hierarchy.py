@@ -121,10 +121,7 @@ def test_clusters_are_numbered_nested_and_fewer_as_beta_grows(seed, items, linka
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: merge(FOUR, "average"),
-            "linkage: 'average' is not accepted; expected one of complete, single",
-        ),
+        (lambda: merge(FOUR, "average"), "linkage: 'average' is not accepted; expected one of complete, sin"),
         (lambda: merge(FOUR[:2]), r"dissimilarity: \(2, 4\) is not accepted"),
         (lambda: merge(np.array([[0, np.inf], [np.inf, 0]])), "expected finite numbers"),
         (lambda: largest_gap(merge(line(0, 1))), "items: 2 is not accepted; expected at least 3"),

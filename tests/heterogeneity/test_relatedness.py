@@ -22,16 +22,10 @@ from fedflow.heterogeneity.relatedness import (
 )
 from fedflow.seeding import generator
 
-Z = [
-    np.array(z)
-    for z in (
-        [(0, 0), (4, 0)],
-        [(4.2, 0.1), (0.1, 0.2)],
-        [(4, 0.3), (9, 9)],
-        [(9.2, 9.1), (4.1, -0.2)],
-        [(20.0, 0), (20, 5)],
-    )
-]
+Z = np.array([
+    [(0, 0), (4, 0)], [(4.2, 0.1), (0.1, 0.2)], [(4, 0.3), (9, 9)], [(9.2, 9.1), (4.1, -0.2)],
+    [(20, 0), (20, 5)],
+])  # fmt: skip
 
 
 def blocks(*members: tuple[int, ...], edges: tuple[tuple[int, int], ...] = ()) -> np.ndarray:
@@ -71,11 +65,7 @@ def test_closest_pairs_join_all_that_have_a_mean_in_common():
 def test_signatures_of_different_sizes_match_in_the_best_way():
     """(0, 0) with itself and (1, 0) with (1.5, 0): sqrt(0.25) / 2."""
     pair = [np.array([(0.0, 0), (1, 0)]), np.array([(5.0, 5), (0, 0), (1.5, 0)])]
-    assert distances(pair)[0, 1] == 0.25
-    assert distances(pair, "min_pair")[0, 1] == 0
-
-
-def test_an_unknown_distance():
+    assert distances(pair)[0, 1] == 0.25 and distances(pair, "min_pair")[0, 1] == 0
     with refused(r"distance: 'mean' .* one of matching, matching_sq, min_pair"):
         distances(Z, "mean")
 

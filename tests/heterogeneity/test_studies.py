@@ -64,16 +64,19 @@ def test_one_line_says_what_is_wrong(monkeypatch, root, arguments, message):
         run(monkeypatch, "dataset_angles.py", "--data", str(root), *arguments)
 
 
-def test_the_settings_of_all_claims_are_accepted():
-    study = runpy.run_path(str(EXAMPLES.parent / "studies" / "claims" / "verdicts.py"))
+@pytest.fixture(scope="module")
+def study() -> dict:
+    return runpy.run_path(str(EXAMPLES.parent / "studies" / "claims" / "verdicts.py"))
+
+
+def test_the_settings_of_all_claims_are_accepted(study):
     for claim in study["CLAIMS"].values():
         for case in claim.cases:
             params = load_params(study["PARAMS"], [*claim.settings, *case.settings])
             Experiment(params, case.partition, case.method, 0).check()
 
 
-def test_a_run_of_a_claim_is_measured(tmp_path):
-    study = runpy.run_path(str(EXAMPLES.parent / "studies" / "claims" / "verdicts.py"))
+def test_a_run_of_a_claim_is_measured(study, tmp_path):
     claim = study["CLAIMS"]["fedac"]
     (local,) = (case for case in claim.cases if case.method == "local")
     found = study["run"](local, 0, (claim.settings, ["run.rounds=1"]), claim.measure, tmp_path)

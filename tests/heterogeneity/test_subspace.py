@@ -67,9 +67,8 @@ def test_a_newcomer_extends_the_matrix():
     for mode in MODES:
         whole = proximity(signatures, mode=mode)
         assert whole == pytest.approx(np.array([[0, 10, 80], [10, 0, 70], [80, 70, 0]]), abs=TOLERANCE)
-        assert extend(whole[:2, :2], signatures[:2], signatures[2:], mode) == pytest.approx(
-            whole, abs=TOLERANCE
-        )
+        extended = extend(whole[:2, :2], signatures[:2], signatures[2:], mode)
+        assert extended == pytest.approx(whole, abs=TOLERANCE)
 
 
 def test_any_threshold_from_5_to_30_degrees_recovers_four_sources():

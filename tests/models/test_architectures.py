@@ -29,12 +29,10 @@ def samples(network: str, *sizes: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Random inputs and targets of the kinds that a network takes."""
     entry, noise = ARCHITECTURES[network], torch.Generator().manual_seed(0)
     shape, steps = (*sizes, *entry.shape), entry.shape if network == "stacked_lstm" else ()
-    tokens = getattr(entry.build, "tokens", False)
-    x = (
-        torch.randint(entry.classes, shape, generator=noise)
-        if tokens
-        else torch.randn(shape, generator=noise)
-    )
+    if getattr(entry.build, "tokens", False):
+        x = torch.randint(entry.classes, shape, generator=noise)
+    else:
+        x = torch.randn(shape, generator=noise)
     y = torch.randint(entry.classes, (*sizes, *steps), generator=noise)
     return x, y.float() if network == "linear" else y
 
@@ -43,12 +41,8 @@ def samples(network: str, *sizes: int) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("network", [name for name in ARCHITECTURES if name not in NORMED + NOISY])
 @pytest.mark.parametrize("convolution", CONVOLUTIONS)
 def test_one_step_of_a_cohort_under_vmap_is_the_step_of_each_client(network, convolution):
-    model, (x, y) = (
-        flat(network, dtype=torch.float64, convolution=convolution),
-        samples(network, CLIENTS, BATCH),
-    )
-    x = x.double() if x.is_floating_point() else x
-    y = y.double() if y.is_floating_point() else y
+    model = flat(network, dtype=torch.float64, convolution=convolution)
+    x, y = (t.double() if t.is_floating_point() else t for t in samples(network, CLIENTS, BATCH))
     w = torch.stack([model.init(seed) for seed in range(CLIENTS)])
 
     def loss(w: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -65,10 +59,8 @@ def test_one_step_of_a_cohort_under_vmap_is_the_step_of_each_client(network, con
 
 @pytest.mark.parametrize("options", [{"stride": 2}, {"padding": (2, 1), "bias": False}, {"dilation": 2}])
 def test_a_convolution_as_a_matrix_product_is_the_same(options):
-    network, x = (
-        nn.Sequential(nn.Conv2d(3, 4, (3, 5), **options)).double(),
-        torch.randn(2, 3, 11, 12).double(),
-    )
+    network = nn.Sequential(nn.Conv2d(3, 4, (3, 5), **options)).double()
+    x = torch.randn(2, 3, 11, 12).double()
     expected = network(x)
     torch.testing.assert_close(use_matmul(network)(x), expected)
     assert type(network[0]) is MatmulConv2d
@@ -114,32 +106,22 @@ def test_building_a_network_leaves_it_in_training_mode():
 @pytest.mark.parametrize(
     ("network", "shape", "classes", "parameters"),
     [
-        ("twocnn", (1, 28, 28), 10, 721_200),
-        ("lenet5", (1, 28, 28), 10, 44_426),
-        ("lenet5", (3, 32, 32), 40, 64_556),
-        ("lenet5", (3, 32, 32), 100, 69_656),
-        ("lenet5_bn", (3, 32, 32), 100, 69_700),
-        ("mlp", (1, 28, 28), 47, 166_447),
-        ("mlp", (1, 28, 28), 62, 169_462),
-        ("cnn_feddyn", (3, 32, 32), 100, 815_332),
-        ("cnn_feddyn", (3, 32, 32), 5, 796_997),
+        ("twocnn", (1, 28, 28), 10, 721_200), ("lenet5", (1, 28, 28), 10, 44_426),
+        ("lenet5", (3, 32, 32), 40, 64_556), ("lenet5", (3, 32, 32), 100, 69_656),
+        ("lenet5_bn", (3, 32, 32), 100, 69_700), ("resnet9", (3, 96, 96), 10, 6_616_330),
+        ("mlp", (1, 28, 28), 47, 166_447), ("mlp", (1, 28, 28), 62, 169_462),
+        ("cnn_feddyn", (3, 32, 32), 100, 815_332), ("cnn_feddyn", (3, 32, 32), 5, 796_997),
         ("cnn_leaf", (1, 28, 28), 47, 6_572_975),
-        ("resnet9", (3, 96, 96), 10, 6_616_330),
     ],
-)
+)  # fmt: skip
 def test_networks_have_the_published_size_on_other_data_too(network, shape, classes, parameters):
     assert sum(p.numel() for p in build(network, shape, classes).parameters()) == parameters
 
 
 def test_options_change_the_network():
-    widths = [
-        layer.out_features
-        for layer in build("mlp", (1, 8, 8), 10, hidden=[64, 32]).modules()
-        if isinstance(layer, nn.Linear)
-    ]
-    assert widths == [64, 32, 10]
-    dropout = [m for m in build("mlp", (1, 8, 8), 10, dropout=0.5).modules() if isinstance(m, nn.Dropout)]
-    assert [layer.p for layer in dropout] == [0.5]
+    layers = list(build("mlp", (1, 8, 8), 10, hidden=[64, 32], dropout=0.5).modules())
+    assert [layer.out_features for layer in layers if isinstance(layer, nn.Linear)] == [64, 32, 10]
+    assert [layer.p for layer in layers if isinstance(layer, nn.Dropout)] == [0.5, 0.5]
 
 
 def test_every_network_is_described_by_name_inputs_and_size():
@@ -157,6 +139,7 @@ SMALL = ("lenet5", "lenet5_bn", "resnet9", "cnn", "cnn_mnist", "twocnn")
 @pytest.mark.parametrize(
     ("network", "shape", "options", "message"),
     [(name, (1, 4, 4), {}, rf"model.name: '{name}' .*fit images \(1, 4, 4\)") for name in SMALL]
+    + [("char_lstm", (1, 8, 8), {}, r"model.name: 'char_lstm' .*fit images \(1, 8, 8\)")]
     + [("mlp", (1, 28, 28), {"hidden": h}, "model.name: 'mlp'") for h in (["many"], 5, [0.5], [-1])]
     + [
         ("lenet", (1, 28, 28), {}, r"model.name: 'lenet' .*did you mean 'lenet5'"),

@@ -47,12 +47,10 @@ def test_the_vector_holds_parameters_then_buffers():
     model = flat()
     assert (model.parameters, model.buffers, model.size) == (44_470, 2 * (6 + 16), 44_514)
     names = list(model.slices)
-    assert [name for name in names if model.slices[name].start >= model.parameters] == [
-        f"{norm}.{stat}" for norm in ("norm1", "norm2") for stat in ("running_mean", "running_var")
-    ]
-    ends = [model.slices[name].stop for name in names]
-    assert [model.slices[name].start for name in names] == [0, *ends[:-1]]
-    assert ends[-1] == model.size
+    buffers = [name for name in names if model.slices[name].start >= model.parameters]
+    assert buffers == [f"norm{i}.running_{of}" for i in (1, 2) for of in ("mean", "var")]
+    starts, ends = ([getattr(model.slices[name], end) for name in names] for end in ("start", "stop"))
+    assert [*starts, model.size] == [0, *ends]
 
 
 def test_slices_and_views_are_places_in_the_vector():
@@ -102,8 +100,7 @@ def test_equal_seeds_give_equal_initial_models():
 def test_a_model_travels_as_its_recipe():
     model = flat("mlp", hidden=(3,))
     travelled = pickle.loads(pickle.dumps(model))  # noqa: S301
-    assert travelled.names == model.names
-    assert travelled.architecture == model.architecture
+    assert (travelled.names, travelled.architecture) == (model.names, model.architecture)
     assert copy.deepcopy(model) is model
 
 
@@ -150,8 +147,7 @@ def test_buffers_follow_batch_norm_itself(normed):
 def test_gradients_do_not_touch_buffers(normed):
     model = normed.model
     gradient = one_client(normed, 1).full_gradient(model.init(0))
-    assert not gradient[model.parameters :].any()
-    assert gradient[: model.parameters].any()
+    assert not gradient[model.parameters :].any() and gradient[: model.parameters].any()
 
 
 def test_neither_weight_decay_nor_proximal_terms_touch_buffers(normed):
@@ -193,9 +189,8 @@ def test_a_batch_of_one_sample_is_no_obstacle(digits, sizes, batch):
 
 
 def test_a_single_sample_is_normalised_by_the_buffers_where_it_must_be(normed):
-    dense = FlatModel(
-        lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(784), nn.Dropout(0.5), nn.Linear(784, 10))
-    )
+    layers = (nn.Flatten(), nn.BatchNorm1d(784), nn.Dropout(0.5), nn.Linear(784, 10))
+    dense = FlatModel(lambda: nn.Sequential(*copy.deepcopy(layers)))
     w, x = dense.init(0), normed.train.x[:1]
     dense.seed_noise(0)
     outputs, stats = dense.train_outputs(w, x)
@@ -221,9 +216,8 @@ def test_dropout_is_keyed_by_client_and_not_by_thread():
     for thread in threads:
         thread.join()
     outputs("again", 3)
-    assert torch.equal(seen["here"], seen["thread 3"])
-    assert torch.equal(seen["here"], seen["again"])
-    assert not torch.equal(seen["here"], seen["thread 4"])
+    equal = [torch.equal(seen["here"], seen[name]) for name in ("thread 3", "again", "thread 4")]
+    assert equal == [True, True, False]
     assert torch.equal(model.outputs(w, x), model.outputs(w, x))  # none in evaluation
 
 
@@ -242,9 +236,8 @@ def test_networks_that_cannot_be_vmapped_train_in_the_loop(padded, network, opti
     settings = {"training": {"batch_size": 4, "epochs": 1}, "rounds": 2}
     loop = run("fedavg", federation, cohort="loop", **settings)
     monkeypatch.setattr(worker, "_train_vmapped", None)
-    assert torch.equal(
-        run("fedavg", federation, cohort="vmap", **settings).servers[-1]["model"], loop.servers[-1]["model"]
-    )
+    vmap = run("fedavg", federation, cohort="vmap", **settings)
+    assert torch.equal(vmap.servers[-1]["model"], loop.servers[-1]["model"])
 
 
 def test_models_may_bring_their_own_loss_and_hits():

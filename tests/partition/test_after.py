@@ -5,6 +5,7 @@ from itertools import pairwise
 import dealing
 import numpy as np
 import pytest
+from dealing import label_counts
 from hypothesis import given
 from hypothesis import strategies as st
 from support import refused
@@ -60,7 +61,7 @@ def test_clients_keep_their_class_counts_and_together_their_samples(owners, orde
     labels, losses = np.arange(len(owner)) % 3, np.random.default_rng(seed).random(len(owner))
     before = [np.flatnonzero(owner == k) for k in range(4)]
     after = by_difficulty(before, labels, losses, order, np.random.default_rng(seed))
-    assert np.array_equal(*(dealing.label_counts(labels, parts) for parts in (before, after)))
+    assert np.array_equal(*(label_counts(labels, parts) for parts in (before, after)))
     assert np.array_equal(np.sort(np.concatenate(after)), np.flatnonzero(owner >= 0))
 
 
@@ -129,9 +130,7 @@ def test_every_label_gives_its_share_unless_samples_are_drawn_at_random():
     def off(**entry: object) -> float:
         """By how many samples at most a label's part of the held-out ones differs from its share."""
         made = make(scheme="dirichlet", alpha=0.5, holdout=0.2, **entry)
-        train, test = (
-            dealing.label_counts(CIFAR.labels, map(rows, range(100))) for rows in (made.train, made.test)
-        )
+        train, test = (label_counts(CIFAR.labels, map(rows, range(100))) for rows in (made.train, made.test))
         return abs(test - 0.2 * (train + test)).max()
 
     assert off() <= 1.0001 and off(holdout_stratified=False) > 5

@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from dealing import make
 from support import refused
 
 from fedflow.data import Dataset, DatasetParams, data_root, prepare
 from fedflow.heterogeneity.distances import linear_cka
 from fedflow.heterogeneity.measures import MEASURES, Views
-from fedflow.partition import Partition, PartitionParams, make_partition
+from fedflow.partition import Partition
 from fedflow.partition.base import Samples
 from fedflow.partition.compare import compare, table
 
@@ -41,8 +42,7 @@ def made() -> tuple[Dataset, Partition]:
 
 
 def by_scheme(data: Dataset, scheme: str, clients: int, seed: int = 0, **parameters: object) -> Partition:
-    params = {"dataset": "made", "scheme": scheme, "clients": clients, "seed": seed, **parameters}
-    return make_partition(PartitionParams.parse(params), Samples.of(data))
+    return make(Samples.of(data), scheme, clients=clients, seed=seed, **parameters)
 
 
 def test_clients_of_equal_data_are_at_zero_and_others_are_not(made):
@@ -57,11 +57,7 @@ def test_clients_of_equal_data_are_at_zero_and_others_are_not(made):
 
 
 def test_measures_of_labels_are_those_of_the_shares(made):
-    found = {
-        name: compare(made[1], made[0], [name]).matrices[name][0, 3]
-        for name in MEASURES
-        if name not in INPUTS
-    }
+    found = {name: compare(made[1], made[0], [name]).matrices[name][0, 3] for name in {*MEASURES} - {*INPUTS}}
     assert found["label_tv"] == 1 and found["label_js"] == pytest.approx(math.log(2))
     p, q = np.array([31, 1, 1]) / 33, np.array([1, 16, 16]) / 33  # one sample more of every label
     both = (p * np.log(p / q)).sum() + (q * np.log(q / p)).sum()
@@ -75,9 +71,8 @@ def test_facts_describe_all_clients_that_have_samples(made):
     assert comparison.clients.tolist() == [0, 1, 2, 3]
     shares = np.array([90, 15, 15]) / 120
     skew = (3 * (1 - shares[0]) + shares[0]) / 4
-    assert comparison.facts == pytest.approx(
-        {"clients": 4, "size_mean": 30, "size_sd": 0, "labels_per_client": 5 / 4, "skew": skew}
-    )
+    expected = {"clients": 4, "size_mean": 30, "size_sd": 0, "labels_per_client": 5 / 4, "skew": skew}
+    assert comparison.facts == pytest.approx(expected)
 
 
 def test_a_partition_with_its_own_labels_is_measured_by_them(made):
@@ -94,9 +89,8 @@ def test_cka_is_that_of_data_matrices_with_features_as_rows(made):
 
 
 def test_directions_have_length_one():
-    shifted = dataset(
-        np.concatenate([np.zeros((5, 400)), np.ones((5, 400))]).astype("f4"), np.repeat([0, 1], 5)
-    )
+    y = np.repeat([0, 1], 5)
+    shifted = dataset(np.tile(y[:, None], 400).astype("f4"), y)
     found = compare(split(np.arange(5), np.arange(5, 10)), shifted, ["feature_emd"]).means["feature_emd"]
     # all 400 features move by 1: along a random direction by |sum of its entries|, sqrt(2 / pi) on average
     assert found == pytest.approx(math.sqrt(2 / math.pi), rel=0.2)
@@ -108,9 +102,8 @@ def test_clients_and_samples_are_drawn_by_seed(digits):
     assert len(few[0].clients) == 5 and few[0].clients.tolist() == few[1].clients.tolist()
     assert (few[0].matrices["angle_min"] == few[1].matrices["angle_min"]).all()
     assert few[0].clients.tolist() != few[2].clients.tolist()
-    views = Views(
-        digits.x_train.numpy(), digits.y_train.numpy(), [partition.train(k) for k in range(12)], 20, 2, 0
-    )
+    rows = [partition.train(k) for k in range(12)]
+    views = Views(digits.x_train.numpy(), digits.y_train.numpy(), rows, 20, 2, 0)
     assert {len(x) for x in views.inputs()} == {20}
 
 
@@ -129,11 +122,8 @@ def test_real_targets_leave_measures_of_inputs_and_tokens_those_of_labels():
     features = dataset(rng.normal(size=(40, 3)).astype("f4"), rng.normal(size=40))
     tokens = dataset(rng.integers(0, 80, (40, 5)).astype("i4"), rng.integers(0, 80, 40))
     comparison = compare(partition, features)
-    assert list(comparison.matrices) == INPUTS and set(comparison.facts) == {
-        "clients",
-        "size_mean",
-        "size_sd",
-    }
+    assert list(comparison.matrices) == INPUTS
+    assert set(comparison.facts) == {"clients", "size_mean", "size_sd"}
     assert all(math.isfinite(mean) for mean in comparison.means.values())
     assert list(compare(partition, tokens).matrices) == [name for name in MEASURES if name not in INPUTS]
     with refused("measures: 'label_tv' is not accepted; expected a measure of inputs"):

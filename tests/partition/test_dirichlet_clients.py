@@ -7,10 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import refused
 
+from fedflow.partition import Scheme
 from fedflow.partition.dirichlet import TRIES, Dirichlet
 from fedflow.partition.dirichlet_clients import DirichletClients
 
 CIFAR10 = np.repeat(np.arange(10), 5000)
+
+
+def drawn_sizes(scheme: Scheme, draws: int) -> np.ndarray:
+    return np.array([part_sizes(deal(scheme, CIFAR10, seed=seed)) for seed in range(draws)])
 
 
 @pytest.mark.parametrize(
@@ -18,24 +23,15 @@ CIFAR10 = np.repeat(np.arange(10), 5000)
 )
 def test_sizes_have_the_published_range(alpha, smallest, largest):
     """The published numbers are of one draw; means of ten are within a fifth of them."""
-    drawn = np.array(
-        [part_sizes(deal(DirichletClients(alpha=alpha), CIFAR10, seed=seed)) for seed in range(10)]
-    )
+    drawn = drawn_sizes(DirichletClients(alpha=alpha), 10)
     assert (drawn.sum(1) == 50_000).all()
     assert drawn.min(1).mean() == pytest.approx(smallest, rel=0.2)
     assert drawn.max(1).mean() == pytest.approx(largest, rel=0.2)
 
 
 def test_sizes_are_far_more_equal_than_class_by_class():
-    by_class = np.mean(
-        [
-            part_sizes(deal(Dirichlet(alpha=0.2, min_size=0, balance=False), CIFAR10, seed=s)).std()
-            for s in range(3)
-        ]
-    )
-    by_client = np.mean(
-        [part_sizes(deal(DirichletClients(alpha=0.2), CIFAR10, seed=seed)).std() for seed in range(3)]
-    )
+    by_class = drawn_sizes(Dirichlet(alpha=0.2, min_size=0, balance=False), 3).std(1).mean()
+    by_client = drawn_sizes(DirichletClients(alpha=0.2), 3).std(1).mean()
     assert by_client < by_class / 4
 
 

@@ -14,11 +14,8 @@ USERS = Column(np.arange(60) // 10, np.arange(12) // 2)
 
 
 def samples(y: np.ndarray, test: np.ndarray) -> Samples:
-    nothing = torch.empty(0)
-    dataset = Dataset(
-        "d", nothing, torch.as_tensor(y), nothing, torch.as_tensor(test), (), (), (), "", {"user": USERS}
-    )
-    return Samples.of(dataset)
+    no_inputs, y, test = torch.empty(0), torch.as_tensor(y), torch.as_tensor(test)
+    return Samples.of(Dataset("d", no_inputs, y, no_inputs, test, (), (), (), "", {"user": USERS}))
 
 
 REAL = samples(np.linspace(-3, -1, 60), np.linspace(-3, -1, 12))

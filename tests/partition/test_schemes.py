@@ -215,9 +215,8 @@ def test_what_is_reached_by_a_late_draw_is_what_it_was():
 
 
 def test_label_skew_says_which_share_of_the_samples_nobody_holds():
-    with pytest.warns(
-        UserWarning, match="6 of 10 labels without owner among 3 clients: 30000 samples .*cover"
-    ):
+    message = "6 of 10 labels without owner among 3 clients: 30000 samples .*cover"
+    with pytest.warns(UserWarning, match=message):
         parts = deal(LabelSkew(fraction=0.2), CIFAR10, 3)
     assert part_sizes(parts).sum() == 20_000
 

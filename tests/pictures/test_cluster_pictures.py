@@ -25,10 +25,8 @@ def test_the_matrix_is_in_the_order_of_the_dendrogram_and_names_its_clients():
     groups = [0, 1, 0, 1, 0, 1]
     drawn = proximity(grouping(groups, groups), "x")
     order = [int(label.get_text()) for label in drawn.axes.get_yticklabels()]
-    assert sorted(order) == list(range(6)) and [k % 2 for k in order] in (
-        [0, 0, 0, 1, 1, 1],
-        [1, 1, 1, 0, 0, 0],
-    )
+    assert sorted(order) == list(range(6))
+    assert [k % 2 for k in order] in ([0, 0, 0, 1, 1, 1], [1, 1, 1, 0, 0, 0])
     cells = np.ma.filled(drawn.axes.images[0].get_array(), np.nan)
     expected = apart(groups)[np.ix_(order, order)]
     np.fill_diagonal(expected, np.nan)
@@ -101,7 +99,7 @@ def test_the_timeline_of_very_many_clients_has_a_row_for_some_of_each_cluster():
     assert (cells[:, 0] == cells[0, 0]).all(1).sum() == pytest.approx(2000 * 2 / 3, abs=1)
 
 
-def test_clusters_that_are_numbered_anew_keep_the_colour_of_most_of_their_clients():
+def test_clusters_that_are_renumbered_keep_the_colour_of_most_of_their_clients():
     """Rounds call the same two clusters 0 and 1, then 1 and 4; a third one is new."""
     history = {1: [0, 0, 1, 1, 5], 2: [1, 1, 4, 4, 4]}
     *known, new = Grouping(history, 2, stable_cluster_ids=False).steps[1].tolist()

@@ -33,9 +33,8 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def heights(figure: Figure, clients: int) -> np.ndarray:
     """Height of every client's bar, whatever it is made of."""
-    return np.sum([[bar.get_height() for bar in bars] for bars in figure.axes[0].containers], axis=0)[
-        :clients
-    ]
+    bars = [[bar.get_height() for bar in bars] for bars in figure.axes[0].containers]
+    return np.sum(bars, axis=0)[:clients]
 
 
 def test_bars_are_as_high_as_clients_have_samples(drawn):

@@ -113,9 +113,7 @@ def test_best_mean_is_bold(built):
 
 def test_every_method_is_named_at_its_line(built):
     curve = re.search(r'<svg[^>]*aria-label="local accuracy by round".*?</svg>', built[1], flags=re.DOTALL)
-    assert curve is not None and all(
-        f">{METHODS[name]}</text>" in curve[0] for name in ("fedavg", "local", "ifca")
-    )
+    assert all(f">{METHODS[name]}</text>" in curve[0] for name in ("fedavg", "local", "ifca"))
 
 
 def test_newcomers_have_columns_where_there_are_some(tmp_path):

@@ -15,9 +15,8 @@ def record_of(root, outcome, card, rounds):
     """Records a finished run that serves one kind of model, once per kind."""
 
     def make(serves: str, partition: str) -> str:
-        with open_run(
-            root, experiment=partition, name=serves, key=serves, params={}, system_metrics=False
-        ) as record:
+        options = {"params": {}, "system_metrics": False}
+        with open_run(root, experiment=partition, name=serves, key=serves, **options) as record:
             record.round(rounds[0])
             record.finish(outcome(serves), card=card(serves, partition))
         return record.run_id
@@ -54,9 +53,8 @@ def test_mlflow_serves_logits_of_raw_images(record_of, root, model, outcome):
     x = (torch.from_numpy(images) / 255 - 0.3) / 0.5
     for client in (0, 4):
         expected = model.outputs(outcome("personal").models[client], x).detach().numpy()
-        np.testing.assert_allclose(
-            served.predict(images, params={"client": client}), expected, rtol=1e-5, atol=1e-6
-        )
+        found = served.predict(images, params={"client": client})
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     with refused(r"one of 0, 1, 2, 3, 4, 5", FedflowError):
         served.predict(images, params={"client": 99})
     assert version.run_id == run_id

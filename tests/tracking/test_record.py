@@ -54,17 +54,15 @@ def test_a_run_is_recorded_completely(start, api, rounds, outcome, tmp_path, roo
     assert len(run.data.params["method.note"]) == 6000
     assert run.data.tags["seed"] == "3"
     assert len(run.data.tags["fedflow.params_sha256"]) == 64
-    assert [(d.dataset.name, d.dataset.digest) for d in run.inputs.dataset_inputs] == [
-        (d["name"], d["digest"]) for d in DATASETS
-    ]
+    recorded = [(d.dataset.name, d.dataset.digest) for d in run.inputs.dataset_inputs]
+    assert recorded == [(d["name"], d["digest"]) for d in DATASETS]
     assert steps(api, record.run_id) == list(range(1, 12))
     assert steps(api, record.run_id, "local_accuracy") == [5, 10, 11]  # once, though it is a final number too
     assert run.data.metrics["tuned_accuracy"] == 0.6
     assert run.data.metrics["bytes_down"] == 1100
     assert "rounds_to_target" not in run.data.metrics
-    files = {
-        f.path for folder in ("", "results", "clusters") for f in api.list_artifacts(run.info.run_id, folder)
-    }
+    folders = ("", "results", "clusters")
+    files = {f.path for folder in folders for f in api.list_artifacts(record.run_id, folder)}
     assert {"results/metrics.json", "results/clients.parquet", "clients.json", "failures.json"} <= files
     assert {"clusters/round-0005.json", "clusters/round-0011.json"} <= files
     assert {f"clusters/{name}.png" for name in ("assignment", "proximity", "embedding")} <= files
