@@ -5,8 +5,6 @@ import io
 import json
 import pickle
 import re
-import resource
-import signal
 import subprocess
 import sys
 import tarfile
@@ -18,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command import PARAMS, Done, fedflow, make_project, recorded
+from command import PARAMS, Done, disk_of, fedflow, make_project, recorded
 
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
@@ -290,18 +288,6 @@ def test_a_file_where_the_store_must_be(capsys, root):
     (root / "mlruns").unlink()
     (root / "mlruns").touch()
     assert_matches(one_line(fedflow(capsys, *RUN)), r"MLflow store sqlite:.*(Not a directory|File exists)")
-
-
-@contextmanager
-def disk_of(size: int) -> Iterator[None]:
-    """Within this context no file can grow beyond ``size`` bytes (Python ignores the signal: EFBIG)."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    assert signal.getsignal(signal.SIGXFSZ) == signal.SIG_IGN
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_full_disk_while_data_are_prepared(refused, root):

@@ -55,13 +55,10 @@ def test_clusters_are_compared_up_to_their_numbers():
     assert agreement(np.arange(6), groups)["clustering_error"] == 1
 
 
-def test_clients_without_a_cluster_do_not_count():
+def test_clients_without_a_cluster_do_not_count_and_without_groups_or_clusters_there_is_no_agreement():
     clusters, groups = np.array([0, 0, 1, 1, -1]), np.array([0, 0, 1, 1, 0])
     found = agreement(clusters, groups)
     assert found["ari"] == pytest.approx(1.0) and found["clustering_error"] == 0
-
-
-def test_there_is_no_agreement_without_groups_or_clusters():
     nothing = {"ari": None, "nmi": None, "clustering_error": None}
     assert agreement(np.array([0, 1]), None) == nothing
     assert agreement(np.array([-1, -1]), np.array([0, 1])) == nothing
