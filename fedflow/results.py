@@ -1,7 +1,7 @@
-"""The files of a finished run: what DVC tracks, the report reads and MLflow keeps. Deterministic bytes.
+"""The files of a finished run, for DVC, the report and MLflow. Deterministic bytes.
 
-``metrics.json`` marks a complete set: it is removed before any other file changes and comes back last, so
-that files of two runs, or half of one, never count as a run.
+``metrics.json`` marks a complete set: it is removed before any other file changes and written last, so that
+files of two runs, or half of one, never count as a run.
 """
 
 import json
@@ -38,20 +38,19 @@ def write_results(
     """Write the six files of a run into ``folder``, in place of those of an earlier run.
 
     ``metrics.json`` has the final numbers, ``rounds.csv`` those by round, ``clients.parquet`` those by
-    client. ``clusters.json`` says who was in which cluster, and how the server compared clients;
-    ``proximity.parquet`` is the matrix of that, with a row and a column for every client it compared.
+    client. ``clusters.json`` has the cluster of every client, and how the server compared clients;
+    ``proximity.parquet`` is the matrix of these dissimilarities, with a row and a column per client.
 
-    ``facts`` says which run this is (partition, method, seed, hashes); ``params``, its settings, become
+    ``facts`` identifies the run (partition, method, seed, hashes); ``params``, its settings, become
     ``params.json``. ``samples`` [N] are training sizes, ``groups`` [N] planted groups, both with newcomers
-    last, as in the table of clients. Clusters and groups in JSON are of those who took part. Raises
-    `FedflowError` when the folder cannot be written; a full disk leaves the files of the earlier run as
-    they were.
+    last, as in the table of clients. Clusters and groups in JSON exclude newcomers. Raises `FedflowError` if
+    the folder cannot be written; a full disk leaves the files of the earlier run unchanged.
     """
     clients = _clients(outcome.scores, samples, groups).assign(participations=outcome.participations)
     clients["newcomer"] = False
     if outcome.newcomers is not None:
-        late = _clients(outcome.newcomers, samples, groups).assign(participations=0, newcomer=True)
-        clients = pd.concat([clients, late], ignore_index=True)
+        newcomers = _clients(outcome.newcomers, samples, groups).assign(participations=0, newcomer=True)
+        clients = pd.concat([clients, newcomers], ignore_index=True)
     groups = None if groups is None else groups[outcome.scores.clients]
     history = [{"round": r.round, "assignment": r.assignment} for r in rounds if r.assignment is not None]
     clusters = {
@@ -77,9 +76,9 @@ def write_results(
 
 
 def _replace(folder: Path, files: Mapping[str, Write | None]) -> None:
-    """Put a complete set in place of an older one; None stands for a file that the new set does not have.
+    """Replace an older set by a complete new one; None stands for a file that the new set does not have.
 
-    Moved files are new ones: hard links to earlier files, such as DVC's cache, keep their content.
+    Files are replaced, not overwritten: hard links to earlier files, such as DVC's cache, keep their content.
     """
     made = folder / PARTIAL
     shutil.rmtree(made, ignore_errors=True)  # of a killed process
@@ -112,7 +111,7 @@ def _sync(path: Path) -> None:
 
 
 def _rounds(rounds: list[RoundReport]) -> pd.DataFrame:
-    """One row per round: the metrics of the table, failed clients, then the diagnostics of the method."""
+    """One row per round: the metrics of `METRICS`, failed clients, then the diagnostics of the method."""
     metrics = [metric.name for metric in METRICS.values() if metric.rounds]
     more = diagnostics({name for report in rounds for name in report.values})
     return pd.DataFrame([

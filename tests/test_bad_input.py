@@ -117,7 +117,7 @@ def assert_matches(line: str, pattern: str) -> None:
 def test_a_gpu_that_is_not_there_is_refused(refused, monkeypatch, command):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     line = refused(*command, "--set", "engine.device=cuda")
-    assert_matches(line, "engine.device: 'cuda' was asked for, but torch sees no GPU here")
+    assert_matches(line, "engine.device: 'cuda' was requested, but torch sees no GPU here")
 
 
 # Partitions and networks that do not fit the data

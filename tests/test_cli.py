@@ -94,7 +94,7 @@ def test_tuning_prints_every_candidate_with_its_spread_and_which_is_chosen(capsy
     assert (done.code, done.err) == (0, "")
     assert re.search(r"^fedavg +training.lr 1e-06 +\d+\.\d\d +\d+\.\d\d *$", done.out, re.M)
     assert re.search(r"^fedavg +training.lr 0.1 +\d+\.\d\d +\d+\.\d\d +\* *$", done.out, re.M)
-    assert "is at the edge of what was tried: 1e-06, 0.1" in " ".join(done.out.split())
+    assert "is at the edge of the values tried: 1e-06, 0.1" in " ".join(done.out.split())
 
 
 def test_set_method_changes_this_run_whose_results_go_where_out_says(call, project, tmp_path):

@@ -326,7 +326,7 @@ def test_a_file_that_is_edited_keeps_the_plain_folder(root: Path, go: Callable, 
     assert after["settings"] != before["settings"]
     folder = root / "results" / "digits-4" / "fedavg" / "0"
     assert json.loads((folder / "metrics.json").read_text())["settings"] == after["settings"]
-    assert "another run (other settings) are replaced" in " ".join(capsys.readouterr().out.split())
+    assert "replacing results of another run (other settings)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_file_that_needs_the_changes_to_be_valid_gives_no_plain_results(root: Path) -> None:

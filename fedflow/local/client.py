@@ -30,12 +30,12 @@ class Update:
     diagnostics: dict[str, Tensor] = field(default_factory=dict)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Update":
-        """The same with every tensor changed."""
+        """This update with ``change`` applied to every tensor."""
         named = {kind: {name: change(t) for name, t in getattr(self, kind).items()} for kind in NAMED}
         return Update(weight=change(self.weight), group=change(self.group), **named)
 
     def finite(self) -> Tensor:
-        """Whether no NaN and no infinite value is in it, scalar bool."""
+        """Whether it has no NaN or infinite value, scalar bool."""
         numbers = [self.weight, *(t for kind in NAMED for t in getattr(self, kind).values())]
         return torch.stack([t.isfinite().all() for t in numbers]).all()
 
@@ -45,8 +45,8 @@ class Client(Trainer):
 
     Attributes, besides those of `Trainer`: ``received`` and ``kept`` (name -> vector), ``mean_samples`` (mean
     of n_k over all N clients), ``t`` (number of the round, from 1, scalar int64 tensor), ``rounds`` (number
-    of rounds of the run), ``phase`` (`Method.phase` of this round), ``times`` (while clients are onboarded:
-    how long its download, epoch and upload take, tensor [3]).
+    of rounds of the run), ``phase`` (`Method.phase` of this round), ``times`` (in the onboarding only: of its
+    download, epoch and upload, tensor [3]).
     """
 
     times: Tensor
@@ -69,7 +69,7 @@ class Client(Trainer):
     def data(self, raw: bool = False) -> tuple[Tensor, Tensor]:
         """All inputs [n_k, ...] and targets [n_k] of this client; ``raw``: pixels 0..255 as they are stored.
 
-        For onboarding only: no cohort can be stacked from ragged data.
+        For the onboarding only: ragged data cannot be stacked in a cohort.
         """
         index, examples = self._data.index, self._data.examples
         inputs = examples.x[index] if raw else examples.inputs(index, self.model.dtype)
@@ -77,7 +77,7 @@ class Client(Trainer):
 
     def selection_loss(self, w: Tensor) -> Tensor:
         """Mean loss of ``w`` [D] over the samples held out for model selection (`Method.selects`)."""
-        assert self._selection is not None, "Method.selects makes the engine provide them"
+        assert self._selection is not None, "provided by the engine if Method.selects()"
         return self._mean_loss(w, self._selection)
 
     def update(
@@ -91,6 +91,9 @@ class Client(Trainer):
         **vectors: Tensor,
     ) -> Update:
         """What this client sends up; ``weight`` defaults to its number of samples."""
+        for name, value in {**(scalars or {}), **(diagnostics or {})}.items():
+            if value.ndim:
+                raise ValueError(f"{name!r} must be a scalar and has shape {list(value.shape)}")
         return Update(
             vectors=vectors,
             weight=self._scalar(self.samples if weight is None else weight),

@@ -1,11 +1,10 @@
-"""The gradient of the data loss as machine code, for runs on a CPU that are long enough to pay for it.
+"""The gradient of the data loss as machine code, for runs on a CPU that are long enough to benefit.
 
-The network's mean loss and its gradient, one pure function ``(w [D], x [B, ...], y [B]) -> (g [D], F)``, is
-traced once and compiled by TorchInductor for full batches. Every method gains: what it adds to the data loss
-stays as it is written, and smaller last batches are computed as before. Dropout's random numbers are an
-input, drawn as in a plain step. Compiled and plain gradients agree to the rounding of single precision, so
-which of them a run uses is decided once, from what it will compute and never from a clock, and it belongs to
-the run's fingerprint.
+The network's mean loss and its gradient, one pure function ``(w [D], x [B, ...], y [B]) -> (g [D], F)``, are
+traced once and compiled by TorchInductor for full batches. Every method benefits: terms that it adds to the
+data loss run as written, and smaller last batches are not compiled. Dropout's random numbers are an input,
+drawn as in a plain step. Compiled and plain gradients agree up to single-precision rounding. So a run decides
+once which of them it uses, by the work ahead and never by a clock; the choice is part of its fingerprint.
 """
 
 import contextlib
@@ -58,7 +57,7 @@ class Gradient:
         return g, loss
 
     def loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The loss, scalar, as a part of an expression that is differentiated by ``w``, once."""
+        """The loss, scalar, as part of an expression that is differentiated by ``w`` once."""
         return _Loss.apply(w, x, y, self)
 
 
@@ -77,7 +76,7 @@ class _Loss(torch.autograd.Function):
 
 
 def _kind(*tensors: Tensor) -> list[tuple]:
-    """What machine code depends on."""
+    """The properties of tensors that machine code depends on."""
     return [(t.shape, t.dtype, t.is_contiguous()) for t in tensors]
 
 
@@ -90,14 +89,14 @@ def why_not(model: FlatModel, training: LocalTraining) -> str | None:
     if training.precision == "bf16":
         return "local steps are in bf16"
     if not training.batch_size:
-        return "full-gradient batches have a shape for every client"
+        return "full-gradient batches have a different shape for every client"
     return None
 
 
 def pays(model: FlatModel, examples: Examples, training: LocalTraining, steps: float) -> tuple[bool, str]:
     """Whether ``steps`` local steps are worth a compilation, and the estimate in words.
 
-    Counted in floating-point operations and not timed, so that it is the same for every worker and after
+    Estimated from floating-point operations, not timed, so that it is the same for every worker and after
     every restart. Measured on one core against the plain steps: 1.3 times as fast for an MLP (25 MFLOP a
     step), 1.4 for LeNet-5 (32), 1.3 for CNNs (432 to 4,032), but 0.9 for ResNet-9 (22,720); 1.9 for an LSTM
     over 10 positions, but 0.5 over 80, and three minutes to compile.
@@ -121,9 +120,9 @@ def pays(model: FlatModel, examples: Examples, training: LocalTraining, steps: f
 def compiled_gradient(
     model: FlatModel, examples: Examples, training: LocalTraining, folder: str
 ) -> Gradient | None:
-    """The compiled gradient for full batches, from the cache in ``folder`` where it is there.
+    """The compiled gradient for full batches, from the cache in ``folder`` if present.
 
-    None, with one warning per process, where it cannot be compiled: without a C++ compiler, say.
+    None, with one warning per process, if it cannot be compiled, for example without a C++ compiler.
     """
     with _LOCK:
         return _compiled(model, examples, training.batch_size, folder)
@@ -171,7 +170,7 @@ def _differentiate(model: FlatModel) -> Callable[..., tuple[Tensor, Tensor]]:
 
 
 def _example(model: FlatModel, examples: Examples, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """A vector and a full batch of the shapes that training has."""
+    """A vector and a full batch with the shapes of training."""
     rows, w = torch.arange(batch_size) % len(examples), model.init(0)
     x, y = examples.inputs(rows, model.dtype), examples.targets(rows)
     model.seed_noise(0)
@@ -181,10 +180,9 @@ def _example(model: FlatModel, examples: Examples, batch_size: int) -> tuple[Ten
 
 @contextlib.contextmanager
 def _cache(place: Path) -> Iterator[None]:
-    """Let the compiler keep its results in ``place``: the user's own, because they are run when found.
+    """Let the compiler store its results in ``place``, private to the user, because this code is executed.
 
-    For one process at a time. What one that was killed left there is put away first: half a library takes
-    down whoever loads it.
+    One process at a time. Files of a killed process are removed first: loading half a library crashes.
     """
     unfinished, before = place / "unfinished", os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -205,7 +203,7 @@ def _cache(place: Path) -> Iterator[None]:
 
 
 def _processor() -> str:
-    """What the machine code depends on: a folder may be shared by different machines."""
+    """The processor, on which machine code depends: different machines may share a folder."""
     about = [platform.machine(), platform.processor()]
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()

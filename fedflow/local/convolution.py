@@ -1,7 +1,7 @@
-"""The gradient of a convolution by its input as one matrix product, where that input has few channels.
+"""The gradient of a convolution by its input as one matrix product, for inputs with few channels.
 
-The library's own kernel computes 16 channels at a time, so that with 6 most of its work is thrown away: a
-tenth of a step of LeNet-5.
+The library's kernel computes 16 channels at a time; with 6 channels most of this work is wasted, a tenth of a
+step of LeNet-5.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ def _gradients(
 
 
 def _by_input(g: Tensor, x: Tensor, weight: Tensor, padding: Sequence[int]) -> Tensor:
-    """Every output's gradient times the kernel, laid where the kernel was, and summed."""
+    """Every output's gradient times the kernel, shifted to the kernel's position, and summed."""
     n, out, h, w = g.shape
     channels, kh, kw = weight.shape[1:]
     kernel = weight.permute(1, 2, 3, 0).reshape(-1, out)

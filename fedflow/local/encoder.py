@@ -1,4 +1,4 @@
-"""Encoders: auto-encoders that a server trains on its own images, and clients perhaps on theirs.
+"""Auto-encoders that a server trains on its own images, and clients may train on theirs.
 
 Source: Jamali-Rad, Abdizadeh, Singh, "Federated Learning with Taskonomy for Non-IID Data", section 3.1,
 Appendix A, and code github.com/hjraad/FLT. No labels are used. An encoder travels as a vector (`FlatModel`).
@@ -58,7 +58,7 @@ class Pixels(Examples):
 
 
 class AdamState(NamedTuple):
-    """A vector in training by Adam: its value ``w`` [D], two moments [D] of its gradients, steps taken."""
+    """A vector trained by Adam: its value ``w`` [D], two moments [D] of its gradients, steps taken."""
 
     w: Tensor
     first: Tensor
@@ -80,7 +80,7 @@ class AdamState(NamedTuple):
 def pretrain(model: FlatModel, x: Tensor, epochs: int, seed: int) -> Tensor:
     """An auto-encoder [D] trained on ``x`` [n, ...], as stored.
 
-    A tenth of the images is held out; the model after the epoch with the smallest error on them is returned.
+    A tenth of the images is held out; returns the model after the epoch with the smallest error on them.
     """
     rng = generator(seed, "encoder")
     order = torch.from_numpy(rng.permutation(len(x))).to(x.device)

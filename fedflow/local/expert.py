@@ -1,6 +1,6 @@
-"""An expert: one network trained on all training samples, as if there were no clients.
+"""An expert: one network trained on all training samples, without clients.
 
-Its loss on a sample says how hard the sample is: Curriculum-FL deals samples to clients by that.
+Its loss on a sample measures the sample's difficulty, by which Curriculum-FL distributes samples to clients.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""What clients report of their labels before they train."""
+"""What clients report about their labels before they train."""
 
 import torch
 from torch import Tensor

@@ -1,6 +1,6 @@
 """Max pooling as comparisons of whole channels, which TorchInductor turns into vector instructions.
 
-What it makes of the operator itself branches at every entry: a fifth of a step of LeNet-5.
+Its code for the operator itself branches at every entry: a fifth of a step of LeNet-5.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 
 def _values_and_indices(x: Tensor, kernel: Sequence[int], *rest: Any) -> Any:
-    """As ``aten.max_pool2d_with_indices``, but that an index is the place within its own window."""
+    """As ``aten.max_pool2d_with_indices``, but an index is the place within its window."""
     if not _tiles(kernel, *rest):
         return NotImplemented
     (kh, kw), (h, w) = kernel, _whole(x, kernel)
@@ -20,7 +20,7 @@ def _values_and_indices(x: Tensor, kernel: Sequence[int], *rest: Any) -> Any:
     best, *others = [images[:, i:h:kh, j:w:kw] for i in range(kh) for j in range(kw)]
     at = torch.zeros_like(best, dtype=torch.int32)
     for place, value in enumerate(others, 1):
-        better = (value > best) | (value != value)  # NaN wins, and the first of equals
+        better = (value > best) | (value != value)  # NaN wins; ties: the first
         best, at = torch.where(better, value, best), torch.where(better, place, at)
     return best.permute(0, 3, 1, 2), at.permute(0, 3, 1, 2)
 
@@ -46,7 +46,7 @@ def _tiles(
     dilation: Sequence[int] = (1, 1),
     ceil_mode: bool = False,
 ) -> bool:
-    """Whether windows lie next to each other and inside the image."""
+    """Whether windows are adjacent, disjoint and inside the image."""
     return (
         len(kernel) == 2
         and [*stride] in ([], [*kernel])
@@ -57,7 +57,7 @@ def _tiles(
 
 
 def _whole(x: Tensor, kernel: Sequence[int]) -> tuple[int, int]:
-    """Height and width of the part that whole windows cover."""
+    """Height and width of the part that complete windows cover."""
     return x.shape[-2] // kernel[0] * kernel[0], x.shape[-1] // kernel[1] * kernel[1]
 
 

@@ -1,4 +1,4 @@
-"""The samples that a client, or a server, trains on, and batches of them."""
+"""The samples that a client or a server trains on, and batches of them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,9 +15,9 @@ EVALUATION_BATCH = 512
 class Batch:
     """Inputs [B, ...] and targets [B].
 
-    ``mask`` [B] says which samples count (None: all), ``positions`` [B] where they are among the client's
-    samples. ``seen`` records the data losses, scalar, that were computed on this batch while an objective was
-    evaluated, each with the buffers [Q] after it (None where they stay).
+    ``mask`` [B] says which samples count (None: all), ``positions`` [B] are their places among the client's
+    samples. ``seen`` records the data losses, scalar, that an objective computed on this batch, each with the
+    buffers [Q] after it (None if unchanged).
     """
 
     x: Tensor
@@ -27,13 +27,13 @@ class Batch:
     seen: list[tuple[Tensor, Tensor | None]] | None = None
 
     def only(self, chosen: Tensor) -> "Batch":
-        """The same batch, of which only the samples that are ``chosen`` [B] count."""
+        """This batch with only the ``chosen`` [B] samples counting."""
         return replace(self, mask=chosen if self.mask is None else self.mask & chosen)
 
 
 @dataclass(frozen=True)
 class Samples:
-    """The ``examples`` at ``index`` [n], of which those that are ``real`` [n] count (None: all)."""
+    """The ``examples`` at ``index`` [n]; only those that are ``real`` [n] count (None: all)."""
 
     examples: Examples
     index: Tensor
@@ -45,7 +45,7 @@ class Samples:
 
     @property
     def count(self) -> Tensor | int:
-        """How many there are; a scalar tensor where a cohort is padded."""
+        """The number of samples; a scalar tensor in a padded cohort."""
         return len(self.index) if self.real is None else self.real.sum()
 
     @property

@@ -1,7 +1,7 @@
 """The order in which local steps see samples, drawn on the host before training starts.
 
-A schedule depends on its key (seed, stream, round, client) alone. So the loop, vmapped cohorts, captured
-graphs and compiled steps see the same batches.
+A schedule depends only on its key (seed, stream, round, client). So the loop, vmapped cohorts, captured
+graphs and compiled steps use the same batches.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +18,11 @@ from fedflow.seeding import generator
 
 @dataclass(frozen=True)
 class Schedule:
-    """What each local step of one client is computed on.
+    """The batches of one client's local steps.
 
     ``positions`` [S, B] are places among the client's samples. In the loop, ``sizes`` [S] are the lengths of
-    the batches, and what follows them in a row is padding. In a cohort, where rows cannot be cut, ``mask``
-    [S, B] marks real samples and ``active`` [S] the steps that this client takes. None means all.
+    the batches; the rest of a row is padding. In a cohort, where rows cannot be cut, ``mask`` [S, B] marks
+    real samples and ``active`` [S] the steps that this client takes. None means all.
     """
 
     positions: Tensor
@@ -39,7 +39,7 @@ class Schedule:
         return len(self.positions)
 
     def to(self, device: torch.device) -> "Schedule":
-        """The same schedule, before padding, on ``device``."""
+        """This schedule on ``device``; for schedules without padding of a cohort."""
         return Schedule(self.positions.to(device), self.sizes)
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor | None]]:
@@ -50,7 +50,7 @@ class Schedule:
             yield (row if size == width else row[:size]), mask
 
     def steps(self) -> Sequence[Tensor | None]:
-        """Whether the client takes each step, scalar bool; None where the whole cohort does."""
+        """Whether the client takes each step, scalar bool; None if the whole cohort does."""
         return [None] * len(self) if self.active is None else self.active.unbind(0)
 
 
@@ -62,7 +62,7 @@ def draw_schedule(
 
 
 def shuffled(rng: np.random.Generator, samples: int, batch_size: int, epochs: int) -> Schedule:
-    """Every epoch a fresh permutation, cut in order; the last batch may be smaller; size 0 means all."""
+    """A new permutation per epoch, cut into batches; the last one may be smaller; size 0 means all."""
     width = min(batch_size or samples, samples)
     steps = -(-samples // width)
     positions = np.zeros((epochs, steps * width), dtype=np.int64)
@@ -73,9 +73,9 @@ def shuffled(rng: np.random.Generator, samples: int, batch_size: int, epochs: in
 
 
 def pad_schedules(schedules: Sequence[Schedule], steps: int | None = None) -> dict[str, Tensor]:
-    """The schedules of a cohort, stacked, with ``steps`` steps (default: the most): fields of `Schedule`.
+    """The schedules of a cohort, stacked, with ``steps`` steps (default: the longest): fields of `Schedule`.
 
-    "positions" [C, S, B]; "mask" [C, S, B] and "active" [C, S], absent where they would be true everywhere.
+    "positions" [C, S, B]; "mask" [C, S, B] and "active" [C, S], absent if they would be true everywhere.
     """
     steps = steps or max(map(len, schedules))
     width = max(own.positions.shape[1] for own in schedules)

@@ -2,11 +2,11 @@
 
 The same code serves the plain loop (tensors of one client) and ``torch.func.vmap`` over a cohort (each tensor
 stands for one client of many, ragged ends masked). So it uses tensor operations only and never branches in
-Python on tensor values. What hangs on it is listed in docs/decisions/0006.
+Python on tensor values. How to extend it is in docs/decisions/0006.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,24 +21,24 @@ from fedflow.local.schedule import Schedule, shuffled
 from fedflow.local.training import LocalTraining
 from fedflow.models.flat import FlatModel
 
-HELD = 16 << 20  # numbers: inputs are normalised once, not in every step, where there are fewer
+HELD = 16 << 20  # numbers: below this size, inputs are normalised once instead of in every step
 
 Loss = Callable[[Tensor, Batch], Tensor]
 State = TypeVar("State", bound=tuple)  # of tensors, None, and tuples of them such as `SGDState`
 
 
 class SGDState(NamedTuple):
-    """A vector in training: its value ``w`` [D] and its momentum ``velocity`` [D] (None without momentum)."""
+    """A vector trained by SGD: its value ``w`` [D] and ``velocity`` [D] (None without momentum)."""
 
     w: Tensor
     velocity: Tensor | None
 
 
 class Step(NamedTuple):
-    """What `Trainer.gradient` finds on one batch.
+    """The result of `Trainer.gradient` on one batch.
 
     ``gradient`` [D], zero on buffers; ``loss``, the training loss that is recorded, scalar; ``buffers`` [Q]
-    after this batch, None where they stay as they are.
+    after this batch, None if unchanged.
     """
 
     gradient: Tensor
@@ -48,9 +48,9 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What all clients of a round have in common.
+    """The settings that all clients of a round share.
 
-    ``lr`` and ``t``, the number of the round, are scalar tensors where a cohort call reads them as inputs;
+    ``lr`` and ``t``, the number of the round, are scalar tensors if a cohort call reads them as inputs;
     ``rounds`` is the number of rounds of the run and ``phase`` that of the method, both static.
     ``mean_samples`` is the mean of n_k over all clients (None: the client's own n_k).
     """
@@ -69,8 +69,8 @@ class Task:
 class Trainer:
     """SGD on a set of samples.
 
-    Attributes: ``samples`` (n, scalar tensor), ``lr`` (learning rate; a scalar tensor in a cohort where
-    rounds differ in it), ``train_loss`` (mean of the recorded losses of the last training, scalar),
+    Attributes: ``samples`` (n, scalar tensor), ``lr`` (learning rate; a scalar tensor in a cohort if it
+    changes between rounds), ``train_loss`` (mean of the recorded losses of the last training, scalar),
     ``trained`` (the model [D] after the last `fit` or `full_step`, unless the method sets another).
     """
 
@@ -85,7 +85,7 @@ class Trainer:
     def central(
         cls, model: FlatModel, examples: Examples, training: LocalTraining, rng: np.random.Generator
     ) -> "Trainer":
-        """A trainer on all ``examples`` in one place; ``rng`` draws their order, and the noise of dropout."""
+        """A trainer on all ``examples`` in one place; ``rng`` draws their order and the noise of dropout."""
         schedule = shuffled(rng, len(examples), training.batch_size, training.epochs)
         if model.draws_noise:
             model.seed_noise(int(rng.integers(1 << 63)))
@@ -108,7 +108,7 @@ class Trainer:
         return value
 
     def losses(self, w: Tensor) -> Tensor:
-        """The loss of ``w`` [D] on each sample [n], in evaluation mode; nan for the padding of a cohort."""
+        """The loss of ``w`` [D] on each sample [n], in evaluation mode; NaN for the padding of a cohort."""
         return torch.cat([
             losses if mask is None else losses.where(mask, torch.nan)
             for losses, mask in self._evaluate(w, self._data)
@@ -123,7 +123,7 @@ class Trainer:
         return self._full_gradient(w).gradient
 
     def full_pass(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        """The same gradient [D], and ``w`` [D] with the buffers after these samples."""
+        """The gradient [D] of `full_gradient`, and ``w`` [D] with the buffers after these samples."""
         found = self._full_gradient(w)
         self.train_loss = found.loss
         return found.gradient, self._with(w, found.buffers)
@@ -139,7 +139,7 @@ class Trainer:
         return self.trained
 
     def steps(self, stream: str = "batches") -> Tensor:
-        """Number of local steps tau_k that this client really takes, scalar tensor."""
+        """The number tau_k of local steps that this client takes, scalar tensor."""
         schedule = self._schedules[stream]
         return self._scalar(len(schedule) if schedule.active is None else schedule.active.sum())
 
@@ -154,8 +154,8 @@ class Trainer:
     ) -> Tensor:
         """The vector [D] after SGD from ``start`` over the batches of ``stream``.
 
-        ``loss`` defaults to `Trainer.loss`. ``correction`` [D] is added to every step outside the
-        momentum buffer. Buffers follow the network's own rule.
+        ``loss`` defaults to `Trainer.loss`. ``correction`` [D] is added to every step outside the momentum
+        buffer. The network itself updates its buffers.
         """
 
         def step(now: SGDState, batch: Batch) -> tuple[SGDState, Tensor]:
@@ -173,9 +173,9 @@ class Trainer:
     ) -> State:
         """The loop of `fit`, for methods that define their own step: the state after all local steps.
 
-        ``step(state, batch)`` returns the next state and its training loss, scalar, of which the mean over
-        the steps is recorded; with several ``streams``, which must have equally many epochs, it gets a batch
-        of each. Steps that a padded client does not have change nothing.
+        ``step(state, batch)`` returns the next state and its training loss, scalar; the mean over the steps
+        is recorded. With several ``streams``, which must have equally many epochs, it gets a batch of each.
+        Padded steps have no effect.
         """
         now, losses = start, torch.zeros_like(self.train_loss)
         active = self._schedules[streams[0]].steps()
@@ -194,14 +194,15 @@ class Trainer:
     def gradient(self, w: Tensor, batch: Batch, objective: Loss | None = None) -> Step:
         """One gradient of ``objective`` (default: `Trainer.loss`) at ``w`` [D] on one batch.
 
-        An objective calls `Trainer.loss` with the batch that it is given. Where it does so once, that loss is
-        recorded, so that penalties do not count; where it does so never, or several times, its own value is.
-        Buffers become those after the first of these calls, and stay as they are without one.
+        An objective calls `Trainer.loss` with the batch that it is given. If it does so exactly once, that
+        loss is recorded, without penalties; otherwise, the value of the objective is. Buffers become those
+        after the first of these calls, and do not change without one.
         """
         objective = objective or self.loss
         if objective == self.loss and (compiled := self._compiled_for(batch)):
             return Step(*compiled(w, batch.x, batch.y), None)
-        batch = replace(batch, seen=[])  # the record of this evaluation alone: objectives may be nested
+        # With a record for this evaluation alone: objectives may be nested.
+        batch = Batch(batch.x, batch.y, batch.mask, batch.positions, [])
         differentiate = _functional_gradient if self._task.vmapped else _autograd_gradient
         g, loss, buffers = differentiate(objective, w, batch)
         return Step(self.model.trainable(g), loss, buffers)
@@ -231,7 +232,7 @@ class Trainer:
         return outputs.to(self.model.dtype), buffers
 
     def _evaluate(self, w: Tensor, data: Samples) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """The loss of each sample, and which samples count, chunk by chunk."""
+        """The loss of each sample, and the mask of samples that count, chunk by chunk."""
         for batch in data.chunks(self.model.dtype):
             yield self.model.losses(self.model.outputs(w, batch.x), batch.y), batch.mask
 
@@ -242,7 +243,7 @@ class Trainer:
         return total / self._scalar(data.count)
 
     def _full_gradient(self, w: Tensor) -> Step:
-        """The step of the mean loss over all samples; the buffers pass through the chunks in turn."""
+        """The step of the mean loss over all samples; every chunk updates the buffers in turn."""
         total, value, after = torch.zeros_like(w), torch.zeros_like(self.train_loss), w
         for batch in self._data.chunks(self.model.dtype):
             count = len(batch.x) if batch.mask is None else batch.mask.sum()
@@ -277,7 +278,7 @@ class Trainer:
         return w if buffers is None else torch.cat([w[: self.model.parameters], buffers])
 
     def _scalar(self, value: Tensor | float, dtype: torch.dtype | None = None) -> Tensor:
-        """A scalar tensor on the device, made there: a copy from the host would make the GPU wait."""
+        """A scalar tensor, created on the device: a copy from the host would stall the GPU."""
         dtype, device = dtype or self.model.dtype, self._data.index.device
         if isinstance(value, Tensor):
             return value.to(device, dtype)
@@ -293,7 +294,7 @@ def _autograd_gradient(objective: Loss, w: Tensor, batch: Batch) -> tuple[Tensor
 
 
 def _functional_gradient(objective: Loss, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The same under ``torch.func.vmap``."""
+    """The result of `_autograd_gradient` under ``torch.func.vmap``."""
 
     def with_record(w: Tensor) -> tuple[Tensor, tuple]:
         value = objective(w, batch)

@@ -1,4 +1,4 @@
-"""How clients train: the settings that every method shares."""
+"""Settings of local training that all methods share."""
 
 import math
 
@@ -9,10 +9,10 @@ from fedflow.settings import Settings, option
 
 
 class LocalTraining(Settings):
-    """Local SGD of one client in one round. The optimiser state is fresh in every round.
+    """Local SGD of one client in one round. The optimiser state is reset in every round.
 
-    A batch of one sample that BatchNorm cannot normalise by itself, because it has one value per channel
-    there, takes its step in evaluation mode: by the running statistics, which stay, and without dropout.
+    BatchNorm cannot normalise a batch with one value per channel. Such a batch of one sample takes its step
+    in evaluation mode: with the running statistics, which do not change, and without dropout.
     """
 
     section = "training"
@@ -26,18 +26,20 @@ class LocalTraining(Settings):
     clip_norm: float | None = option(None, "largest norm of a gradient; longer ones are scaled down", gt=0)
     precision: str = option(
         "float32",
-        "of the products in the network: tf32 rounds their factors on GPUs that can, bf16 everywhere",
+        "of matrix products: tf32 rounds their factors on GPUs that support it, bf16 on all devices",
         choices=("float32", "tf32", "bf16"),
     )
     lr_decay: float = option(
-        1.0, "factor on lr after every round; rates that a method has beside lr stay as they are", gt=0, le=1
+        1.0, "factor on lr after every round; other learning rates of a method do not decay", gt=0, le=1
     )
     stragglers: float = option(
         0.0, "share of a cohort, rounded down, whose epochs are random in a round, from least_epochs to E",
         ge=0, le=1, grid=(0, 0.5, 0.9), source="FedProx, section 5.2; FedNova: 1",
     )  # fmt: skip
     least_epochs: int = option(1, "fewest epochs of a straggler", ge=1, source="FedProx: 1; FedNova: 2 of 5")
-    drop_stragglers: bool = option(False, "stragglers take no part", source="FedAvg as compared with FedProx")
+    drop_stragglers: bool = option(
+        False, "drop stragglers from the cohort", source="FedAvg as compared with FedProx"
+    )
 
     def validate(self) -> None:
         if self.stragglers == 1 and self.drop_stragglers:
@@ -45,15 +47,15 @@ class LocalTraining(Settings):
         if self.stragglers and not self.drop_stragglers and self.least_epochs >= self.epochs:
             raise BadInput("training.least_epochs", self.least_epochs, f"less than epochs, {self.epochs}")
 
-    def late(self, cohort: np.ndarray, rng: np.random.Generator) -> dict[int, int]:
+    def draw_stragglers(self, cohort: np.ndarray, rng: np.random.Generator) -> dict[int, int]:
         """The stragglers of a cohort [m], and the epochs that each has time for."""
         count = int(self.stragglers * len(cohort) + 1e-9)
-        who = rng.choice(np.sort(cohort), size=count, replace=False)
+        chosen = rng.choice(np.sort(cohort), size=count, replace=False)
         epochs = rng.integers(self.least_epochs, max(self.least_epochs, self.epochs), count, endpoint=True)
-        return dict(zip(who.tolist(), epochs.tolist()))
+        return dict(zip(chosen.tolist(), epochs.tolist()))
 
     def lr_in(self, round: int) -> float:
-        """The learning rate of a round; rounds count from 1, and onboarding has that of the first."""
+        """The learning rate of a round; rounds count from 1; the onboarding has that of the first."""
         return self.lr * self.lr_decay ** max(0, round - 1)
 
     def steps(self, samples: int, epochs: int | None = None) -> int:

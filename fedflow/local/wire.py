@@ -1,4 +1,4 @@
-"""How many bytes a message takes: the one counter of traffic, for both directions."""
+"""The size of messages in bytes: the one counter of traffic, for both directions."""
 
 from collections.abc import Mapping
 
@@ -14,9 +14,9 @@ def message_bytes(
 ) -> int:
     """Bytes of ``vectors`` (name -> any shape) and a number of ``scalars``.
 
-    Dense vectors take their entries, bool ones a bit an entry, sparse ones (COO) each stored entry and its
-    place. ``masks`` (vector -> the mask among ``vectors``) says which vectors are sent without their masked
-    entries.
+    Dense vectors count every entry, bool vectors one bit per entry, sparse ones (COO) every stored entry and
+    its position. ``masks`` (vector -> the mask among ``vectors``) names vectors that are sent only where the
+    mask is true.
     """
     masks = masks or {}
     return SCALAR * scalars + sum(_size(v, vectors.get(masks.get(name, ""))) for name, v in vectors.items())

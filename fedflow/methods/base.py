@@ -2,12 +2,11 @@
 
 A method is a `Settings` class (its hyper-parameters) and up to six core hooks, called in this order: `setup`
 once; in every round `plan`, `broadcast`, `local`, `aggregate`; and `model_for` to serve and score clients.
-The other hooks of `Method` have defaults that most methods keep. What only some methods do is a base class
-beside `Method` that the engine asks for by `isinstance`: `Onboarding`, `Asynchronous`, `Clustered`, `Cyclic`,
-`Pretrained`.
+The other hooks of `Method` have defaults that most methods keep. Optional abilities are further base classes,
+which the engine checks with `isinstance`: `Onboarding`, `Asynchronous`, `Clustered`, `Cyclic`, `Pretrained`.
 
-Hooks are functions: they change neither the server's state nor their other arguments, and return what is new.
-A method never loops over batches, knows no device, and writes no file; the engine does.
+Hooks are pure functions: they do not modify the server's state or other arguments, but return new values.
+A method never loops over batches, chooses a device or writes a file; the engine does.
 """
 
 import dataclasses
@@ -20,13 +19,14 @@ import numpy as np
 from torch import Tensor
 
 from fedflow.data import Examples
+from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.training import LocalTraining
 from fedflow.models.flat import FlatModel
 from fedflow.settings import Settings
 
 Message = dict[str, Tensor]  # what one client receives, by name
-Diagnostics = Mapping[str, float]  # a method's own numbers of one round, by name
+Diagnostics = Mapping[str, float]  # numbers of one round that a method reports, by name
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Round:
     """One round as the server sees it.
 
     ``t`` counts from 1 to ``rounds`` (T); it is 0 in the onboarding before the first round, and T in that of
-    newcomers. Models are served and scored as in the round that comes next. ``lr`` is the clients' learning
-    rate, ``sizes`` [N] are n_k of all clients, ``public`` is what the server itself holds, if anything.
-    ``rng`` is for the random choices of one hook in this round: the same numbers for the same seed.
+    newcomers. Models are served and scored as in the next round. ``lr`` is the clients' learning rate,
+    ``sizes`` [N] are n_k of all clients, ``public`` is the server's own data, if any. ``rng`` is for the
+    random choices of one hook in this round: the same numbers for the same seed.
     """
 
     t: int
@@ -53,23 +53,33 @@ class Round:
 
     @property
     def clients(self) -> int:
-        """N."""
+        """The number N of clients, without newcomers."""
         return len(self.sizes)
+
+    def need_public(self, by: str, *, instead: str = "") -> Examples:
+        """The server's data, which the method ``by`` this name needs; `BadInput` if there are none.
+
+        ``instead`` says how else the method can get data.
+        """
+        if self.public is None:
+            accepted = f"a number >= 1, as {by} needs data of the server{instead and '; ' + instead}"
+            raise BadInput("partition.public", 0, accepted)
+        return self.public
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """What the server remembers between rounds: tensors, or None for what is not known or not used.
+    """The server's state between rounds: tensors, or None for fields that are unknown or unused.
 
-    Methods with more than a model subclass it.
+    Methods with more state than a model subclass it.
     """
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that is known, by field."""
+        """The tensors by field, without those that are None."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def restored(self, tensors: Mapping[str, Tensor]) -> Any:
-        """A state of this class with what `tensors` returned."""
+        """A state of this class from what `tensors` returned."""
         return type(self)(**{field.name: tensors.get(field.name) for field in dataclasses.fields(self)})
 
 
@@ -85,12 +95,12 @@ class Cohort(Protocol):
 
     ids: list[int]
     groups: list[int]
-    newcomers: bool  # whether these clients join after training (numbers N and up)
+    newcomers: bool  # whether these clients join after the last round (numbers N and up)
 
     def mean(self, name: str, group: int | None = None, weights: np.ndarray | None = None) -> Tensor:
-        """Weighted mean [.] of an uploaded vector, over all clients or over one of ``groups``.
+        """Weighted mean [.] of an uploaded vector, over the cohort or over one of its ``groups``.
 
-        ``weights`` [m], not normalised, replace the clients' own (for methods that declare ``gathers``).
+        ``weights`` [m], not normalised, replace the uploaded ones (for methods that declare ``gathers``).
         """
 
     def stack(self, name: str) -> Tensor:
@@ -108,20 +118,20 @@ class Cohort(Protocol):
 
 
 class Passes(NamedTuple):
-    """Local work in one round: passes over all samples of a client, by what is computed."""
+    """Local work in one round: passes over all samples of a client, with and without gradients."""
 
     gradients: float
-    losses: float = 0.0  # without their gradients
+    losses: float = 0.0  # without gradients
 
 
 class Method(Settings):
     """Base of all methods.
 
-    ``serves`` says what clients are given: one "global" model, one per "cluster", or a "personal" one each.
-    ``gathers`` asks for every client's update in `aggregate` instead of their means. ``newcomer`` maps kept
-    vectors to received ones: a client that never took part is served with these. ``serves_with`` names the
-    kept vectors that `model_for` reads (default: all where models are "personal", else none). ``masks`` maps
-    uploaded vectors to uploaded masks (bool): only entries under the mask travel.
+    ``serves``: the kind of model that clients are served, "global", one per "cluster", or "personal".
+    ``gathers``: `aggregate` needs every client's update, not only means. ``newcomer`` maps kept vectors to
+    received ones, which replace them for a client that never took part. ``serves_with`` names the kept
+    vectors that `model_for` reads (default: all where models are "personal", else none). ``masks`` maps
+    uploaded vectors to uploaded masks (bool): only entries under the mask are sent.
     """
 
     section = "method"
@@ -136,13 +146,13 @@ class Method(Settings):
     # The core.
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Any:
-        """The server's first state, a `ServerState`. ``initial(i)`` [D] is the i-th first model."""
+        """The server's initial state, a `ServerState`. ``initial(i)`` [D] is the i-th initial model."""
         return GlobalModel(initial(0))
 
     def plan(self, now: Round, server: Any, chances: np.ndarray, size: int) -> tuple[np.ndarray, Any]:
-        """The cohort, ``size`` distinct clients, each in proportion to its chance [N] (`run.sampling`).
+        """The cohort, ``size`` distinct clients, drawn in proportion to their chances [N] (`run.sampling`).
 
-        Also the server's state, with what was drawn here and is needed later.
+        Also the server's state, with random choices that are needed later.
         """
         return draw(now.rng, chances, size), server
 
@@ -159,25 +169,25 @@ class Method(Settings):
         raise NotImplementedError
 
     def model_for(self, client: Client) -> Tensor | tuple[Tensor, Tensor | None]:
-        """The vector [D] that a client is served and scored with, from what it received to be served.
+        """The vector [D] that a client is served and scored with, from `broadcast_for_evaluation`.
 
         Clustered methods return (vector, cluster number). Clients that share a model should return
         the same memory, so that it is evaluated once. (vectors [k, D], None) leaves the choice to
-        the client's own test data, as some published numbers do: the least loss there.
+        the client's own test data, as some published numbers do: the model with the lowest loss there.
         """
         return client.received["model"]
 
-    # What most methods leave as it is.
+    # Hooks with defaults that most methods keep.
 
     def check(self, rounds: int) -> None:
         """Raise `BadInput` if a run of ``rounds`` rounds is too short for a phase of the method."""
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
-        """The first value of every vector that a client keeps; ``initial`` [D] is the common first model."""
+        """Initial values of the vectors that a client keeps; ``initial`` [D] is the common model."""
         return {}
 
     def phase(self, now: Round) -> str:
-        """The phase of the method that a round belongs to (`Client.phase`), by its number alone."""
+        """The phase of the method in this round (`Client.phase`); depends on ``now.t`` only."""
         return ""
 
     def streams(self, training: LocalTraining) -> dict[str, int]:
@@ -185,43 +195,43 @@ class Method(Settings):
         return {"batches": training.epochs}
 
     def epochs(self, now: Round, server: Any, client: int) -> int | None:
-        """Local epochs of one client, in all its streams; None: those of `streams`."""
+        """Local epochs of one client in all its streams; None: those of `streams`."""
         return None
 
     def work(self, now: Round, server: Any, epochs: float, steps: int) -> Passes:
-        """What `local` computes, for simulated time: by default one gradient per step.
+        """The work of `local`, for simulated time: by default one gradient per step.
 
-        ``epochs`` are those of all its streams together, ``steps`` the local steps of one epoch.
+        ``epochs`` is the sum over all streams, ``steps`` the number of local steps in one epoch.
         """
         return Passes(epochs)
 
     def broadcast_for_evaluation(self, now: Round, server: Any, client: int) -> Message:
-        """What one client receives to be served and scored: by default as to train."""
+        """What one client receives to be served and scored: by default the same as for training."""
         return self.broadcast(now, server, client)
 
     def selects(self) -> bool:
-        """Whether clients choose by samples that they hold out, so that the partition needs ``selection``."""
+        """Whether clients select models on held-out samples, so that the partition needs ``selection``."""
         return False
 
 
 class Onboarding:
-    """For methods whose server must know clients before these take part.
+    """For methods whose server must know clients before they take part.
 
-    In every phase the clients are asked in turns (`onboarding_broadcast`, `onboarding_local`), and the server
-    learns from the answers of each turn (`onboarding_aggregate`). Newcomers, numbered N and up, are onboarded
+    In every phase, the clients answer in turns (`onboarding_broadcast`, `onboarding_local`), and the server
+    processes the answers of each turn (`onboarding_aggregate`). Newcomers, numbered N and up, are onboarded
     after the last round, before they are served.
     """
 
     def onboarding_phases(self) -> int:
-        """The number of phases; 0: these settings need none."""
+        """The number of phases; 0 if these settings need no onboarding."""
         return 1
 
     def onboarding_turns(
         self, now: Round, phase: int, server: Any, clients: Sequence[int]
     ) -> Sequence[Sequence[int]]:
-        """The clients of each turn, out of all clients or all newcomers: by default one turn.
+        """The clients of each turn, from all clients or all newcomers: by default one turn.
 
-        The answers of one turn are aggregated before the next one begins.
+        The answers of one turn are aggregated before the next turn starts.
         """
         return [clients]
 
@@ -239,23 +249,23 @@ class Onboarding:
 
 
 class Asynchronous:
-    """For methods whose server takes a step as soon as some clients are done, while others still work."""
+    """For methods whose server takes a step as soon as some clients are done, while others still train."""
 
     def clients_in_flight(self, size: int) -> int:
-        """Clients that train at the same time, if a server step uses ``size`` updates.
+        """The concurrency: clients that train at the same time, if a server step uses ``size`` updates.
 
-        Each trains from the model that it once received; `plan` is not asked. 0: synchronous rounds.
+        Each trains from the model that it received when it started; `plan` is not called. 0: synchronous.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Dissimilarity:
-    """How far apart clients are to the server: ``matrix`` [n, n] in ``unit``, symmetric, of ``clients`` [n].
+    """The server's dissimilarities of ``clients`` [n]: ``matrix`` [n, n] in ``unit``, symmetric.
 
-    ``linkage`` is how clusters of them are compared (`fedflow.heterogeneity.LINKAGES`), and ``height`` is
-    where the tree of clusters was cut, if it was. ``decomposition_error`` is the share of adjacent pairs that
-    are in different clusters, if a graph was cut into these.
+    ``linkage`` compares clusters of them (`fedflow.heterogeneity.LINKAGES`); ``height`` is where the tree of
+    clusters was cut, if it was. ``decomposition_error`` is the share of adjacent pairs in different clusters,
+    if a graph was cut into clusters.
     """
 
     matrix: np.ndarray
@@ -269,13 +279,13 @@ class Dissimilarity:
 class Clustered:
     """For methods whose `model_for` returns a cluster number: assignments are recorded and compared.
 
-    ``stable_cluster_ids`` is false if cluster numbers are given again in every round.
+    ``stable_cluster_ids`` is false if clusters are renumbered in every round.
     """
 
     stable_cluster_ids: ClassVar[bool] = True
 
     def dissimilarity(self, server: Any) -> Dissimilarity | None:
-        """The matrix by which the server groups clients, if there is one: recorded and drawn."""
+        """The matrix by which the server clusters clients, if any: it is recorded and drawn."""
         return None
 
 
@@ -289,9 +299,9 @@ class Cyclic:
 
 @dataclass(frozen=True)
 class ServerData:
-    """Inputs that a method gives the server, in place of those that the partition sets aside, if any.
+    """Inputs for the server, instead of those that the partition sets aside, if any.
 
-    ``dataset`` names one under `data`; ``noise`` is a number of uniform random inputs.
+    ``dataset`` names a data set under `data`; ``noise`` is a number of uniform random inputs.
     """
 
     dataset: str | None = None
@@ -299,24 +309,24 @@ class ServerData:
 
 
 class Pretrained:
-    """For methods whose server has inputs of its own, and may train on them before it meets any client."""
+    """For methods whose server has its own inputs, and may train on them before the first round."""
 
     def server_data(self) -> ServerData | None:
         """The server's inputs; None: those that the partition sets aside."""
         return None
 
     def pretrain_server(self, server: Any, public: Examples, seed: int) -> Any:
-        """The server's first state after it has used these inputs."""
+        """The server's initial state after training on these inputs, or any other use of them."""
         return server
 
 
 def server_data(method: Method) -> ServerData:
-    """What the method gives its server; nothing by default."""
+    """The server's inputs as the method declares them; none by default."""
     declared = method.server_data() if isinstance(method, Pretrained) else None
     return declared or ServerData()
 
 
 def draw(rng: np.random.Generator, chances: np.ndarray, size: int) -> np.ndarray:
-    """``size`` distinct indices, each in proportion to its chance [n], which are not normalised."""
+    """``size`` distinct indices, drawn in proportion to ``chances`` [n], which need not sum to 1."""
     equal = (chances == chances[0]).all()
     return rng.choice(len(chances), size=size, replace=False, p=None if equal else chances / chances.sum())

@@ -1,7 +1,8 @@
-"""What a method is, read off its code: for ``fedflow methods NAME`` and the catalogue in ``docs/``."""
+"""Descriptions of methods, read from their code: for ``fedflow methods NAME`` and ``docs/methods.md``."""
 
 import sys
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from fedflow.local.schedule import Schedule
 from fedflow.local.sgd import Task
 from fedflow.local.training import LocalTraining
 from fedflow.local.wire import message_bytes
+from fedflow.methods import FAMILIES
 from fedflow.methods.base import Method, Round
 from fedflow.methods.registry import METHODS
 from fedflow.methods.tables import published_in
@@ -24,7 +26,7 @@ from fedflow.settings import explain, markdown
 
 @dataclass(frozen=True)
 class Page:
-    """One method: its module's text, hyper-parameters, bytes per participant and round, published tables."""
+    """One method: its module's text, hyper-parameters, bytes per client and round, published tables."""
 
     name: str
     label: str
@@ -41,7 +43,7 @@ class Page:
 
 
 def describe(method: type[Method]) -> Page:
-    """The page of one method with default hyper-parameters; traffic is counted from messages of LeNet-5."""
+    """The page of one method with default hyper-parameters; traffic is counted from messages with LeNet-5."""
     text = (sys.modules[method.__module__].__doc__ or "").strip()
     idea = text.split("\n\n")[0].replace("\n", " ").partition(": ")[2]
     down, up = traffic(method)
@@ -50,7 +52,7 @@ def describe(method: type[Method]) -> Page:
 
 
 def traffic(method: type[Method]) -> tuple[int, int]:
-    """Bytes down and up for one participant in one round, by running one local step on two blank images."""
+    """Bytes down and up for one client in one round, counted in one local step on two blank images."""
     instance, training, model = (
         method(),
         LocalTraining.parse({}),
@@ -68,23 +70,43 @@ def traffic(method: type[Method]) -> tuple[int, int]:
     return message_bytes(received), up
 
 
+@dataclass(frozen=True)
+class Family:
+    """The methods of one family, by name: its title, the sentence of its package, its pages."""
+
+    title: str
+    about: str
+    pages: list[Page]
+
+
+def families() -> list[Family]:
+    """All registered methods by family."""
+    return [_family(package) for package in FAMILIES]
+
+
+def _family(package: ModuleType) -> Family:
+    names = sorted(n for n, method in METHODS.items() if method.__module__.startswith(f"{package.__name__}."))
+    title = package.__name__.rpartition(".")[2].capitalize()
+    return Family(title, (package.__doc__ or "").strip(), [describe(METHODS[name]) for name in names])
+
+
 def catalogue() -> str:
-    """The method catalogue in Markdown, one section per registered method."""
-    pages = [describe(METHODS[name]) for name in sorted(METHODS)]
-    head = [
+    """The method catalogue in Markdown: one table per family, then one section per registered method."""
+    lines = [
         "# Methods",
         "",
         "Written by `fedflow methods --markdown > docs/methods.md` from the code; do not edit by hand.",
-        "Traffic is bytes per participant and round with LeNet-5 for CIFAR-10 (P = 62,006), at the defaults.",
-        "",
-        "| name | method | serves | down | up | idea |",
-        "|---|---|---|---:|---:|---|",
+        "Traffic is bytes per client and round with LeNet-5 for CIFAR-10 (P = 62,006), at the defaults.",
     ]
-    rows = [
-        f"| [`{p.name}`](#{p.name}) | {p.label} | {p.serves} | {p.down:,} | {p.up:,} | {p.idea} |"
-        for p in pages
-    ]
-    return "\n".join([*head, *rows, *(_section(page) for page in pages)]) + "\n"
+    grouped = families()
+    for family in grouped:
+        lines += ["", f"## {family.title}", "", family.about, ""]
+        lines += ["| name | method | serves | down | up | idea |", "|---|---|---|---:|---:|---|"]
+        lines += [
+            f"| [`{p.name}`](#{p.name}) | {p.label} | {p.serves} | {p.down:,} | {p.up:,} | {p.idea} |"
+            for p in family.pages
+        ]
+    return "\n".join([*lines, *(_section(page) for family in grouped for page in family.pages)]) + "\n"
 
 
 def _section(page: Page) -> str:

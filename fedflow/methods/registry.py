@@ -12,7 +12,7 @@ M = TypeVar("M", bound=type[Method])
 
 
 def register(name: str, label: str) -> Callable[[M], M]:
-    """Class decorator: make a method known by ``name``, shown as ``label``."""
+    """Class decorator: register a method under ``name``, shown as ``label``."""
 
     def add(cls: M) -> M:
         cls.name, cls.label = name, label
@@ -23,7 +23,7 @@ def register(name: str, label: str) -> Callable[[M], M]:
 
 
 def build_method(name: str, hyper_parameters: Mapping[str, object] | None = None) -> Method:
-    """The named method with its hyper-parameters; `BadInput` for unknown names or values."""
+    """The named method with its hyper-parameters; `BadInput` for unknown names or bad values."""
     if name not in METHODS:
         raise unknown_name("method.name", name, METHODS)
     return METHODS[name].parse(hyper_parameters or {})

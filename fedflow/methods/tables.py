@@ -1,4 +1,4 @@
-"""Which published tables have which methods: what one can hold a run against."""
+"""The methods of each published table, to compare runs with."""
 
 _PERSONAL = "scaffold lg_fedavg fedper apfl pfedme ditto fedrep"
 _FAIR = "fedavg qfedavg term fedmgda propfair"
@@ -32,5 +32,5 @@ TABLES: dict[tuple[str, str], str] = {
 
 
 def published_in(method: str) -> list[str]:
-    """The tables that have the method, such as ``FLT, Table 5 (ablation)``."""
+    """The tables that contain the method, such as ``FLT, Table 5 (ablation)``."""
     return [f"{paper}, {tables}" for (paper, tables), names in TABLES.items() if method in names.split()]

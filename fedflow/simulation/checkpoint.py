@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file, replaced atomically, that holds all a run needs to resume."""
+"""Checkpoints: one safetensors file, replaced atomically, with everything that a run needs to resume."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ FILE = "checkpoint.safetensors"
 
 
 def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write the checkpoint; a kill at any moment leaves the old one or the new one, whole."""
+    """Write the checkpoint; a kill at any moment leaves the old one or the new one, complete."""
     path = folder / FILE
     partial = path.with_suffix(".partial")
     whole, about = {name: t.contiguous().cpu() for name, t in tensors.items()}, json.dumps(facts)

@@ -13,11 +13,11 @@ from fedflow.errors import FedflowError
 
 
 class ClientStore:
-    """Named vectors per client. A client that never trained shares the first value, so it costs nothing.
+    """Named vectors per client. Clients that never trained share the initial value, so they take no space.
 
-    With a ``folder`` the rows live in memory-mapped files (sparse where nobody wrote) and only what
-    changed since the last checkpoint is in memory: `changes` goes into the checkpoint, then `settle`
-    writes it to the files. A run killed anywhere resumes from the checkpoint by settling its changes again.
+    With a ``folder``, the rows are in memory-mapped files (sparse where no row was written), and only changes
+    since the last checkpoint are in memory: `changes` goes into the checkpoint, then `settle` writes it to
+    the files. A run killed at any point resumes from the checkpoint by settling its changes again.
     A checkpoint also has a digest of every row in the files, which is compared when the row is first read.
     """
 
@@ -29,7 +29,7 @@ class ClientStore:
         self._unread = {name: np.zeros(clients, dtype=bool) for name in first}  # rows of an earlier process
 
     def get(self, client: int, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        """Vectors of one client (all, or ``names``); the shared first value itself where none was written."""
+        """Vectors of one client (all, or ``names``); the shared initial value where none was written."""
         return {name: self._row(name, client) for name in (self.first if names is None else names)}
 
     def put(self, client: int, values: Mapping[str, Tensor]) -> None:
@@ -39,7 +39,7 @@ class ClientStore:
             self.written[name][client] = True
 
     def changes(self) -> dict[str, Tensor]:
-        """The rows written since the last `settle`, which rows exist, and digests of those in the files."""
+        """The rows written since the last `settle`, which rows exist, and digests of rows in the files."""
         tensors: dict[str, Tensor] = {}
         for name, rows in self._recent.items():
             tensors[f"written/{name}"] = torch.from_numpy(self.written[name].astype(np.uint8))
@@ -51,9 +51,9 @@ class ClientStore:
         return tensors
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take up the state of a checkpoint, and settle its changes (again, if need be).
+        """Restore the state of a checkpoint, and settle its changes, again if necessary.
 
-        Raises `FedflowError` where a file lacks rows that the checkpoint does not have.
+        Raises `FedflowError` if a file lacks rows that the checkpoint does not have either.
         """
         for name in self.first:
             written = self.written[name] = tensors[f"written/{name}"].numpy().astype(bool)
@@ -68,14 +68,14 @@ class ClientStore:
         self.settle()
 
     def settle(self) -> None:
-        """Write recent rows to the files (nothing to do without a folder)."""
+        """Write recent rows to the files, if there is a folder."""
         if self.folder is None:
             return
         for name, rows in self._recent.items():
             if not rows:
                 continue
             dtype = self._file(name).dtype
-            # Not through a map: there, every page in a hole of the file costs a fault and a block of its own.
+            # Not through a map, where every page in a hole of the file costs a page fault and a block.
             with self._path(name).open("r+b") as file:
                 for k in sorted(rows):
                     row = np.ascontiguousarray(rows[k].cpu().numpy(), dtype=dtype)
@@ -99,7 +99,7 @@ class ClientStore:
         return torch.from_numpy(row).to(self.first[name].device)
 
     def _file(self, name: str) -> np.memmap:
-        """The rows [N, n], mapped anew: pages count as resident only for as long as this is in use."""
+        """The rows [N, n], newly mapped: pages count as resident only while this map is in use."""
         assert self.folder is not None
         first = self.first[name]
         path, shape = self._path(name), (self.clients, first.numel())
@@ -107,7 +107,7 @@ class ClientStore:
         self.folder.mkdir(parents=True, exist_ok=True)
         size = shape[0] * shape[1] * dtype.itemsize
         whole = path.exists() and path.stat().st_size == size
-        if not whole and self.written[name].sum() > len(self._recent[name]):  # more than can be written again
+        if not whole and self.written[name].sum() > len(self._recent[name]):  # more than memory can restore
             raise self._damaged(name, f"it does not have {size:,} bytes")
         return np.memmap(path, dtype=dtype, mode="r+" if whole else "w+", shape=shape)
 

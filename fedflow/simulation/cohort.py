@@ -1,4 +1,4 @@
-"""A cohort trained at once: clients of a shard as one call of `torch.func.vmap`, padded where they differ."""
+"""Vmapped cohorts: the clients of a shard in one call of `torch.func.vmap`, padded to equal sizes."""
 
 import json
 from collections.abc import Callable
@@ -15,15 +15,15 @@ from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import MOST_STEPS, Call
 from fedflow.simulation.job import Job, Shard, task_of
 
-FIRST_WIDTH = 32  # clients of a call before it is known how much memory one takes
+FIRST_WIDTH = 32  # clients per call until the memory per client is known
 WIDEST = 256  # more than enough to keep a GPU busy
-MEMORY = 0.4  # of the free memory, for one call: capturing it takes as much again
+MEMORY = 0.4  # share of the free memory for one call: capturing it takes as much again
 
 ClientStep = Callable[[Client], Update]
 
 
 def width(job: Job, federation: Federation, shard: Shard, step: ClientStep) -> int:
-    """How many clients one call trains: the setting, or as many as fit in GPU memory, once that is known."""
+    """Clients per call: the setting, or as many as fit in GPU memory, once that is known."""
     return federation.cohorts.widths.get(_about(job, shard, step), job.width or FIRST_WIDTH)
 
 
@@ -33,7 +33,7 @@ def limit_width(job: Job, federation: Federation, shard: Shard, step: ClientStep
 
 
 def max_width_for_memory(free: int, each: int) -> int:
-    """How many clients of ``each`` bytes a call may train: a power of two, so that shapes are few."""
+    """Clients of ``each`` bytes that fit into one call: a power of two, so that there are few shapes."""
     return 1 << min(WIDEST, max(1, int(MEMORY * free / max(1, each)))).bit_length() - 1
 
 
@@ -64,7 +64,7 @@ def train_cohort(
 
 
 def _about(job: Job, shard: Shard, step: ClientStep) -> tuple[str, ...]:
-    """What a vmapped call computes, apart from the values of its inputs."""
+    """Identifies the computation of a vmapped call, apart from the values of its inputs."""
     method, settings = job.method, json.dumps([job.method.as_dict(), job.training.as_dict()], default=str)
     return method.name, step.__qualname__, settings, shard.phase, str(job.rounds), str(job.keep_trained)
 
@@ -78,9 +78,9 @@ def cohort_call(
     streams: dict[str, int],
     round_shapes: bool,
 ) -> Call:
-    """The call that trains the clients at ``places``; ``round_shapes`` so that it resembles others.
+    """The call that trains the clients at ``places``; ``round_shapes`` lets calls share shapes.
 
-    All of them receive and keep vectors of the same names and shapes.
+    All these clients receive and keep vectors of the same names and shapes.
     """
     device, partition = federation.model.device, federation.partition
     ids = [shard.clients[i] for i in places]
@@ -108,10 +108,10 @@ def cohort_call(
             key = f"{kind}/{name}"
             vectors = [shard.vectors[p] for p in at[: 1 if one_for_all else None]]
             value = vectors[0] if one_for_all else torch.stack(vectors)
-            inputs[key] = value.to(device)  # a graph would read a tensor of the host only once
+            inputs[key] = value.to(device)  # a graph would read a host tensor only once
             each |= set() if one_for_all else {key}
     task = task_of(job, federation, shard, vmapped=True)
-    # What changes from round to round is an input: a graph would replay the number that it was captured with.
+    # Values that change from round to round are inputs: a graph would replay those of its capture.
     inputs["t"] = torch.full((), shard.round, dtype=torch.int64, device=device)
     if job.training.lr_decay < 1:
         inputs["lr"] = torch.full((), float(task.lr), dtype=torch.float64, device=device)
@@ -157,7 +157,7 @@ def _parts(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
 
 
 def unpacked(outputs: dict[str, Tensor]) -> tuple[list[bool], Update]:
-    """Which clients' updates are finite, and the updates, their numbers on the host after one transfer."""
+    """Which clients' updates are finite, and the updates, with scalars on the host after one transfer."""
     names = [name for name in outputs if not name.startswith(("vectors/", "keep/"))]
     numbers = dict(zip(names, torch.stack([outputs[name].double() for name in names]).cpu()))
     parts = _parts(outputs | numbers)
@@ -168,6 +168,6 @@ def unpacked(outputs: dict[str, Tensor]) -> tuple[list[bool], Update]:
 
 
 def rounded(count: int) -> int:
-    """``count`` or a little more, so that ragged cohorts have few shapes: 2^k or 1.5 * 2^k."""
+    """``count`` rounded up to 2^k or 1.5 * 2^k, so that ragged cohorts have few shapes."""
     power = 1 << max(0, count - 1).bit_length()
     return power * 3 // 4 if count <= power * 3 // 4 else power

@@ -11,9 +11,9 @@ from fedflow.simulation.run import RunSettings
 
 
 def with_compiled(job: Job, settings: RunSettings, wanted: str, folder: Path) -> tuple[Job, str]:
-    """``job``, compiling where ``wanted`` ("auto", "always", "never") and the work ahead say so, and why.
+    """``job``, with compilation if ``wanted`` ("auto", "always", "never") and the work justify it, and why.
 
-    The code is in ``folder`` then, so that workers and later runs find it there.
+    The code is then stored in ``folder``, for workers and later runs.
     """
     if wanted == "never":
         return job, "no: engine.compile is never"
@@ -35,7 +35,7 @@ def with_compiled(job: Job, settings: RunSettings, wanted: str, folder: Path) ->
 
 
 def steps_ahead(job: Job, settings: RunSettings, federation: Federation) -> float:
-    """Local steps with full batches of the whole run, if all clients are equally likely."""
+    """Local steps with full batches in the whole run, if all clients are equally likely."""
     sizes = federation.partition.sizes[: federation.partition.training_clients]
     epochs = job.method.streams(job.training).values()
     full = int((sizes // job.training.batch_size).sum())  # the batches that are compiled

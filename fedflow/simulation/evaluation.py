@@ -1,4 +1,4 @@
-"""Scoring: which accuracy every client gets from the model that it is served."""
+"""Scoring: the accuracy of every client with the model that it is served."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,17 +16,14 @@ from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job, Shard
 from fedflow.simulation.worker import TrainedClients, client_of, train_clients
 
-AT_ONCE = {
-    "cpu": 128,
-    "cuda": 512,
-}  # samples: what larger batches leave behind does not fit into a CPU's cache
+AT_ONCE = {"cpu": 128, "cuda": 512}  # samples: the activations of larger batches exceed a CPU's cache
 
 
 @dataclass
 class EvaluationShard(Shard):
     """One worker's share of an evaluation.
 
-    ``received`` and ``kept`` have one entry where what the first client is served goes for all of them.
+    ``received`` and ``kept`` have a single entry if all clients are served the same model.
     """
 
     full: bool = False  # also on the complete test set
@@ -37,7 +34,7 @@ class EvaluationShard(Shard):
 
 @dataclass
 class Scores:
-    """Per client of a shard, arrays [m]; nan (cluster: -1) where not measured."""
+    """Per client of a shard, arrays [m]; NaN (cluster: -1) where not measured."""
 
     clients: list[int]
     cluster: np.ndarray
@@ -47,11 +44,11 @@ class Scores:
     global_accuracy: np.ndarray
     tuned_accuracy: np.ndarray
     trained_accuracy: np.ndarray
-    models: list[Tensor]  # distinct served vectors, when asked for
-    model: np.ndarray  # place in models, -1 where not there
+    models: list[Tensor]  # distinct served vectors, if requested
+    model: np.ndarray  # index into models, -1 if absent
 
     def among(self, partition: Partition, clients: int) -> "Scores":
-        """The same of the first so many clients [N], whether they were scored or not."""
+        """These scores expanded to all ``clients`` (N); NaN where not evaluated."""
         if len(self.clients) == clients:
             return self
         spread: dict[str, Any] = {}
@@ -64,7 +61,7 @@ class Scores:
 
 
 def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
-    """Score every client of the shard with the model its method serves it."""
+    """Score every client of the shard with the model that it is served."""
     federation, asked = job.federation.open(), len(shard.received)
     vectors: list[Tensor] = []
     places: dict[object, int] = {}
@@ -83,11 +80,10 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
             places[key] = len(vectors)
             vectors.append(w)
         model[i] = places[key]
-    # One that stands for all has told what all of them are served.
+    # A single entry holds for all clients.
     model, cluster = (np.resize(array, len(shard.clients)) for array in (model, cluster))
     local, full, losses = _score(federation, vectors, model, shard.clients, shard.full)
-    nothing = np.full(len(shard.clients), np.nan)
-    tuned = trained = nothing
+    tuned = trained = np.full(len(shard.clients), np.nan)
     if shard.tune:
         tuned = _tuned(job, federation, shard, vectors, model)
     if shard.trained:
@@ -124,7 +120,7 @@ def merged(parts: list[Scores]) -> Scores:
 
 
 def _best_of(federation: Federation, models: Tensor, client: int) -> Tensor:
-    """Which of ``models`` [k, D] has the least loss on the client's own test samples, 0 if it has none."""
+    """The index of the model [k, D] with the lowest loss on the client's test samples, 0 if it has none."""
     alone, first = [client], np.zeros(1, dtype=np.int64)
     losses = [_score(federation, [w], first, alone, False)[2][0] for w in models]
     return torch.tensor(losses).nan_to_num(torch.inf).argmin()
@@ -141,9 +137,9 @@ def _tuned(
         return client.update(model=client.fit(start=client.received["model"], stream="tune"))
 
     accuracy = dict.fromkeys(shard.clients, np.nan)
-    for solved in train_clients(job, start, step, {"tune": job.training.epochs}):
-        if isinstance(solved, TrainedClients):
-            for k, w in zip(solved.clients, solved.update.vectors["model"]):
+    for outcome in train_clients(job, start, step, {"tune": job.training.epochs}):
+        if isinstance(outcome, TrainedClients):
+            for k, w in zip(outcome.clients, outcome.update.vectors["model"]):
                 scores, _, _ = _score(federation, [w], np.zeros(1, dtype=np.int64), [k], False)
                 accuracy[k] = scores[0]
     return np.array([accuracy[k] for k in shard.clients])
@@ -172,7 +168,7 @@ def _score(
         hits, loss = _predict(federation, w, federation.own_test, np.flatnonzero(needed))
         counts = (np.bincount(pool, each[samples], len(pools)) for each in (hits, loss, np.ones_like(hits)))
         right, lost, size = (np.bincount(owner, count[own], len(members)) for count in counts)
-        tested = members[size > 0]  # a client without test samples stays nan
+        tested = members[size > 0]  # clients without test samples stay NaN
         local[tested], losses[tested] = (sums[size > 0] / size[size > 0] for sums in (right, lost))
         if full:
             over_all = hits if shared else _predict(federation, w, complete, rows)[0]
@@ -181,17 +177,17 @@ def _score(
 
 
 def _rows(offsets: np.ndarray, values: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The ``chosen`` rows of compressed ``values`` one after the other, and whose place each value has."""
+    """The ``chosen`` rows of compressed ``values``, concatenated, and the place of each value's row."""
     starts, sizes = offsets[chosen], offsets[chosen + 1] - offsets[chosen]
-    whose = np.repeat(np.arange(len(chosen)), sizes)
-    within = np.arange(len(whose)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return values[starts[whose] + within], whose
+    owner = np.repeat(np.arange(len(chosen)), sizes)
+    within = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return values[starts[owner] + within], owner
 
 
 def _test_sizes(partition: Partition, clients: Sequence[int]) -> np.ndarray:
     """Number of test samples of each of ``clients`` [m]."""
-    pools, whose = _rows(partition.own_offsets, partition.own_pools, np.asarray(clients))
-    return np.bincount(whose, np.diff(partition.pool_offsets)[pools], len(clients)).astype(np.int64)
+    pools, owner = _rows(partition.own_offsets, partition.own_pools, np.asarray(clients))
+    return np.bincount(owner, np.diff(partition.pool_offsets)[pools], len(clients)).astype(np.int64)
 
 
 @torch.no_grad()

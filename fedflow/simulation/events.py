@@ -1,4 +1,4 @@
-"""Who is at work and when they are done: the events of simulated time, in order."""
+"""Events of simulated time: which clients train, and when they finish."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Work:
-    """What one client was sent and does: begun in a round (from the server before it), done at ``ends``."""
+    """The training of one client, started in round ``begun`` with ``received``, done at time ``ends``."""
 
     client: int
     begun: int
     ends: float
-    epochs: int | None  # of its own, where the method says how many
+    epochs: int | None  # set by the method; None: the usual number
     received: dict[str, Tensor]
-    most: int | None = None  # epochs at most, of a straggler
+    most: int | None = None  # upper limit of epochs, for a straggler
 
 
 def first_done(
@@ -28,11 +28,11 @@ def first_done(
     rng: np.random.Generator,
     begin: Callable[[int, float], Work],
 ) -> tuple[list[Work], list[Work]]:
-    """The next ``size`` works that are done, in this order, and those still ``busy`` when the last one is.
+    """The next ``size`` works to finish, in order, and those that are still ``busy`` when the last one ends.
 
-    ``slots`` of so many clients work at any time. Whoever is done is replaced at once by a random idle
-    client, which begins from the server as it is before these updates; nobody works twice for the same
-    step of the server, so that a slot stays empty when all others are busy or done.
+    ``slots`` of all ``clients`` train at any time. A client that finishes is replaced at once by a random
+    idle one, which starts from the server's state before these updates. No client trains twice for the same
+    server step, so a slot stays empty if all other clients are busy or done.
     """
     busy, done = list(busy), list[Work]()
     while len(done) < size:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 26}  # numbers: what fits into a cache, or keeps a GPU busy
+AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 26}  # numbers that fit into a cache, or keep a GPU busy
 
 
 class ExactSum:
@@ -24,7 +24,7 @@ class ExactSum:
         self.add_rows(vector[None], [weight])
 
     def add_rows(self, vectors: Tensor, weights: list[float]) -> None:
-        """Add ``weights`` [C] times ``vectors`` [C, n], by halves: few operations, whatever C is."""
+        """Add ``weights`` [C] times ``vectors`` [C, n], summed pairwise: few operations for any C."""
         scale = torch.tensor(weights, dtype=torch.float64).to(vectors.device, non_blocking=True)[:, None]
         for part, high, low in self._chunks(vectors):
             rows = part.double() * scale
@@ -46,7 +46,7 @@ class ExactSum:
         return ((self.high + self.low) / self.weight).to(dtype)
 
     def _chunks(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Columns of ``rows`` [C, n] with the places where they are summed, few enough to stay at hand."""
+        """Blocks of columns of ``rows`` [C, n] and of the sums; a block fits into the cache."""
         if self.high is None or self.low is None:
             self.high, self.low = (torch.zeros_like(rows[0], dtype=torch.float64) for _ in range(2))
         columns = max(1, AT_ONCE[rows.device.type] // len(rows))
@@ -72,7 +72,7 @@ def _halved(high: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum of two float64 tensors, and what rounding loses of it (Knuth)."""
+    """The sum of two float64 tensors, and its rounding error (Knuth)."""
     total = a + b
     back = total - a
     return total, (a - (total - back)) + (b - back)

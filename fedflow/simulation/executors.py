@@ -1,4 +1,4 @@
-"""Who runs the shards of a round. This file knows the plain loop; Prefect's runners live in ``tasks/``."""
+"""Executors of a round's shards. Here is the plain loop; those of Prefect are in ``tasks/``."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -9,7 +9,7 @@ from fedflow.simulation.job import Job
 
 
 class Executor(Protocol):
-    """Runs ``work(job, shard)`` for every shard and returns the results in the order of the shards."""
+    """Runs ``work(job, shard)`` for every shard; returns the results in the order of the shards."""
 
     workers: int
 
@@ -30,7 +30,7 @@ class Inline:
 def balanced(clients: Sequence[int], load: np.ndarray, workers: int) -> list[list[int]]:
     """Split ``clients`` into at most ``workers`` shards of about equal load, each in client order.
 
-    ``load`` [N] is the work of every client: the largest goes first, to the worker that has least.
+    ``load`` [N] is the work of every client; the largest is assigned first, to the least loaded worker.
     """
     shards: list[list[int]] = [[] for _ in range(min(workers, len(clients)))]
     loads = [0.0] * len(shards)

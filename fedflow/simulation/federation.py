@@ -1,4 +1,4 @@
-"""A federation: a model, training and test examples, and which client holds what."""
+"""A federation: a model, training and test examples, and their partition among clients."""
 
 import functools
 import json
@@ -29,17 +29,17 @@ class Federation:
     train: Examples
     test: Examples
     partition: Partition
-    public: Examples | None = None  # data of the server itself
-    cohorts: Cohorts = field(default_factory=Cohorts, init=False, repr=False)  # what a GPU captured with them
+    public: Examples | None = None  # the server's own data
+    cohorts: Cohorts = field(default_factory=Cohorts, init=False, repr=False)  # captured CUDA graphs
 
     @property
     def own_test(self) -> Examples:
-        """The examples that test pools point into: the training split where clients hold some of it out."""
+        """The examples that test pools index: the training split if clients hold out parts of it."""
         return self.train if self.partition.held_out else self.test
 
     @functools.cached_property
     def complete(self) -> tuple[Examples, np.ndarray]:
-        """The examples and rows of the complete test set: all that clients held out while tuning."""
+        """The examples and rows of the complete test set; while tuning, all held-out samples."""
         if self.partition.params.get("validation"):
             return self.train, np.unique(self.partition.pool_indices)
         return self.test, np.arange(len(self.test))
@@ -58,23 +58,23 @@ class Federation:
 class Stored:
     """A folder of data: its path where the run was started, and the hash of its content.
 
-    On another machine the path may be missing, or hold something else. There the same content is looked
-    for in the worker's own data folder, `FEDFLOW_CACHE` (default ``data`` where it was started): by
-    hash, and by the last two names of the path (``prepared/digits``).
+    On another machine, the path may be missing or hold other content. A worker there also looks in its own
+    data folder, `FEDFLOW_CACHE` (default: ``data`` in its working directory): by hash, and by the last two
+    names of the path (``prepared/digits``).
     """
 
     path: str
     hash: str
 
     def places(self) -> list[Path]:
-        """Where the content may lie, the likeliest first."""
+        """Folders that may hold the content, the likeliest first."""
         own, here = Path(os.environ.get("FEDFLOW_CACHE") or "data").resolve(), Path(self.path)
         return list(dict.fromkeys([here, own / self.hash, own.joinpath(*here.parts[-2:])]))
 
 
 @dataclass(frozen=True)
 class FederationFiles:
-    """The same, by content: what travels to workers, which load it once each and share the file's pages."""
+    """A federation by content, as it is sent to workers; each loads it once and shares the file's pages."""
 
     prepared: Stored
     partition: Stored
@@ -82,11 +82,11 @@ class FederationFiles:
     model_options: str = "{}"  # JSON, because only hashable paths and names are loaded once
     device: str = "cpu"
     convolution: str = "matmul"  # of vmapped cohorts
-    public: Stored | None = None  # another prepared data set, of the server itself
-    noise: int = 0  # so many random inputs are the server's data instead
+    public: Stored | None = None  # another prepared data set, for the server
+    noise: int = 0  # number of random inputs that are the server's data instead
 
     def open(self) -> Federation:
-        """Raises `FedflowError` if this machine lacks the content, or has it damaged."""
+        """Raises `FedflowError` if this machine lacks the content, or it is damaged."""
         return _open(self)
 
 
@@ -99,8 +99,8 @@ C = TypeVar("C", bound=_Content)
 
 
 def found(stored: Stored, load: Callable[[Path], C]) -> C:
-    """What ``load`` reads in the first place that has the content; other content is never taken for it."""
-    if not stored.hash:  # it was never made: ``load`` says so
+    """What ``load`` reads from the first folder with this content; other content is not accepted."""
+    if not stored.hash:  # it was never made: ``load`` raises the error
         return load(Path(stored.path))
     seen = []
     for folder in stored.places():
@@ -148,9 +148,9 @@ def _open(files: FederationFiles) -> Federation:
 
 
 def random_examples(like: Examples, count: int) -> Examples:
-    """``count`` random inputs of the shape and kind of ``like``, and targets that mean nothing.
+    """``count`` random inputs of the shape and type of ``like``, with meaningless targets.
 
-    Every entry is uniform: a pixel over 0..255, anything else from the smallest to the largest in ``like``.
+    Every entry is uniform: pixels over 0..255, others between the smallest and the largest in ``like``.
     """
     rng, shape = generator(0, "random examples"), (count, *like.x.shape[1:])
     low, high = (0, 255) if like.images else (like.x.min().item(), like.x.max().item())

@@ -1,4 +1,4 @@
-"""What the server receives in one round: updates in client order, and exact means of them."""
+"""What the server receives in one round: updates in client order, and their exact means."""
 
 import numpy as np
 import torch

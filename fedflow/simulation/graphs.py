@@ -1,7 +1,7 @@
-"""Calls of `torch.func.vmap` over the clients of a cohort, and those calls as CUDA graphs.
+"""Calls of `torch.func.vmap` over the clients of a cohort, and such calls as CUDA graphs.
 
-One kernel launch serves every client of a call. Small networks wait for launches, so a call that comes back
-with the same shapes is captured, and from then on all its local steps are one launch.
+One kernel launch serves every client of a call. Small networks are bound by launches, so a call that recurs
+with the same shapes is captured; from then on, all its local steps are one launch.
 """
 
 import functools
@@ -28,7 +28,7 @@ class Call:
     """A cohort call: the function of ``one`` client of named tensors, and its ``inputs``.
 
     Inputs in ``each`` have one entry per client, the others are common to all. ``about`` identifies the
-    computation: calls with equal words and shapes differ only in the values of their inputs.
+    computation: calls with equal ``about`` and shapes differ only in the values of their inputs.
     """
 
     about: tuple[str, ...]
@@ -41,7 +41,7 @@ class Call:
         return self.on(self.inputs)
 
     def on(self, inputs: Tensors) -> Tensors:
-        """The same of other inputs."""
+        """The outputs for other inputs."""
         dims = {name: 0 if name in self.each else None for name in inputs}
         return torch.func.vmap(self.one, in_dims=(dims,))(inputs)
 
@@ -58,7 +58,7 @@ class Captured:
     """
 
     def __init__(self, call: Call) -> None:
-        self.one = call.one  # keeps alive what the graph reads, such as the images
+        self.one = call.one  # keeps tensors alive that the graph reads, such as the images
         self.inputs = {name: value.clone() for name, value in call.inputs.items()}
         self.graph = torch.cuda.CUDAGraph()
         # All graphs share memory: the outputs of a replay are read before the next one starts.
@@ -76,7 +76,7 @@ class Captured:
 
 @dataclass
 class _Kind:
-    """How many calls of one kind there were, and how calls run from the fourth on."""
+    """The number of calls of one kind so far, and how calls run from the fourth on."""
 
     calls: int = 0
     run: Run = Call.__call__
@@ -86,7 +86,7 @@ class Cohorts:
     """Runs cohort calls; outputs are valid until the next one.
 
     The first call of a kind runs directly. The second also runs directly, and is captured. The third runs
-    directly, and is replayed with its own inputs: if both agree, later calls are only replayed, else they run
+    directly and is replayed with the same inputs: if both agree, later calls are replayed, else they run
     directly.
     """
 

@@ -1,7 +1,7 @@
 """The rounds of a run so far: in memory, and one JSON line each in a file beside the checkpoint.
 
-The file only grows. A checkpoint says how much of it belongs to it, so saving costs what the new rounds cost,
-and what a killed run appended for a checkpoint that never came is cut off.
+The file is append-only. A checkpoint records how much of it is valid, so saving costs only the new rounds,
+and lines that a killed run appended without a checkpoint are cut off.
 """
 
 import hashlib
@@ -18,16 +18,16 @@ FILE = "history.jsonl"
 
 
 class History(list[RoundReport]):
-    """A list of rounds, in order. With a ``folder`` it can be saved there; finished rounds do not change."""
+    """A list of rounds, in order. With a ``folder``, it can be saved; finished rounds do not change."""
 
     def __init__(self, folder: Path | None = None) -> None:
         super().__init__()
         self.folder = folder
-        self._rounds, self._bytes = 0, 0  # of the file, that are saved
+        self._rounds, self._bytes = 0, 0  # saved in the file
         self._digest = hashlib.blake2b(digest_size=16)  # of these bytes
 
     def save(self) -> dict[str, Any]:
-        """Append what the file lacks, and wait until it is on the disk.
+        """Append the rounds that the file lacks, and wait until they are on the disk.
 
         Returns the size and digest of the file, for the checkpoint that is written next.
         Raises `FedflowError` when the file cannot be written.
@@ -49,7 +49,7 @@ class History(list[RoundReport]):
         return {"bytes": self._bytes, "digest": self._digest.hexdigest()}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take up the rounds of a checkpoint that holds ``saved``; `FedflowError` unless they are intact."""
+        """Restore the rounds of a checkpoint with the facts ``saved``; `FedflowError` unless intact."""
         assert self.folder is not None
         path = self.folder / FILE
         try:

@@ -1,4 +1,4 @@
-"""What travels to workers and back: plain data."""
+"""Jobs, shards and results, which travel between the run and its workers: plain data."""
 
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ from fedflow.simulation.timing import Timing
 
 @dataclass(frozen=True)
 class Job:
-    """What is the same for every shard of a run."""
+    """The settings that all shards of a run share."""
 
     federation: Federation | FederationFiles
     method: Method
@@ -39,24 +39,24 @@ class Shard:
     received: list[dict[str, int]]
     kept: list[dict[str, int]]
     phase: str = ""  # of the method
-    epochs: list[int | None] | None = None  # per client, where its method decides
-    most: list[int | None] | None = None  # per client, at most: of stragglers
+    epochs: list[int | None] | None = None  # per client, if the method sets them
+    most: list[int | None] | None = None  # per client, upper limits of stragglers
 
     def epochs_of(self, i: int, usual: int) -> int:
-        """Local epochs of the i-th client: the method's, else ``usual``; fewer of a straggler."""
+        """Local epochs of the i-th client: the method's, else ``usual``; fewer for a straggler."""
         own = (self.epochs[i] if self.epochs else None) or usual
         return min(own, (self.most[i] if self.most else None) or own)
 
 
 @dataclass
 class ClientResult:
-    """Result of one client: what it sent, what it keeps, bytes up, training loss."""
+    """The result of one client: its update, kept vectors, bytes up, training loss."""
 
     client: int
     group: int
     weight: float
     scalars: dict[str, float]
-    reported: dict[str, float]  # scalars, and diagnostics, which are not sent
+    reported: dict[str, float]  # scalars and diagnostics; the latter are not sent
     keep: dict[str, Tensor]
     vectors: dict[str, Tensor]  # only for methods that gather
     traffic: int  # bytes up
@@ -82,7 +82,7 @@ class OnboardingShard(Shard):
 def task_of(
     job: Job, federation: Federation, shard: Shard, *, vmapped: bool = False, compiled: Gradient | None = None
 ) -> Task:
-    """What all clients of a shard have in common."""
+    """The task that all clients of a shard share."""
     lr, mean = job.training.lr_in(shard.round), federation.mean_samples
     return Task(
         federation.model, job.training, lr, shard.round, job.rounds, shard.phase, mean, vmapped, compiled

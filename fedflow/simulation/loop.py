@@ -29,7 +29,7 @@ from fedflow.simulation.worker import onboard_shard, train_shard
 class Simulation(Run):
     """Iterate over `rounds`, then call `outcome`.
 
-    Checkpoints are in ``checkpoints/<fingerprint>``; a run that finds one there resumes.
+    Checkpoints are in ``checkpoints/<fingerprint>``; if one exists there, the run resumes from it.
     Raises `FedflowError` if fewer than ``min_cohort`` clients of a round succeed.
     """
 
@@ -39,11 +39,11 @@ class Simulation(Run):
 
     @cached_property
     def _times(self) -> dict[int, np.ndarray]:
-        """Of a download, an epoch and an upload, by client: filled as they are needed."""
+        """Times of a download, an epoch and an upload, by client; drawn when needed."""
         return {}
 
     def rounds(self) -> Iterator[RoundReport]:
-        """Every round in order; after a resume the earlier ones come first (``replayed``)."""
+        """Every round in order; after a resume, earlier rounds come first (``replayed``)."""
         yield from (replace(past, replayed=True) for past in self.state.history)
         if self.state.onboarded is None:
             self.state.onboarded = self.onboard(range(self.clients), 0)
@@ -66,7 +66,7 @@ class Simulation(Run):
         """Final scores of every client, on its own and on the complete test set, and the models served."""
         scores = self.scoring.final()
         compared = self.scoring.dissimilarity()
-        newcomers = self._welcome()
+        newcomers = self._newcomer_scores()
         return Outcome(
             scores.among(self.federation.partition, self.clients),
             self.state.participations,
@@ -78,15 +78,15 @@ class Simulation(Run):
         )
 
     def forget(self) -> None:
-        """Delete the checkpoint: the run is finished and recorded."""
+        """Delete the checkpoint, when the run is finished and recorded."""
         if self.folder is not None:
             (self.folder / FILE).unlink(missing_ok=True)  # first: without the rows it must not be found
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def onboard(self, clients: Sequence[int], t: int) -> dict[str, int]:
-        """Let the server meet clients before they take part; returns the bytes down and up.
+        """Onboard clients before they take part; returns the bytes down and up.
 
-        Nothing ({}) if the method has no phases of onboarding.
+        {} if the method has no onboarding.
         """
         method, traffic = self.job.method, {"down": 0, "up": 0}
         if not isinstance(method, Onboarding) or not method.onboarding_phases():
@@ -121,13 +121,13 @@ class Simulation(Run):
                 state.store.put(sent.client, sent.keep)
         return sum(map(received_bytes, shards)), sum(sent.traffic for sent in answers.sent)
 
-    def _welcome(self) -> Scores | None:
-        """Scores of the newcomers: of the model they are served, and after one local training of it."""
-        late = range(self.clients, len(self.federation.partition.sizes))
-        if not late:
+    def _newcomer_scores(self) -> Scores | None:
+        """Scores of the newcomers after their onboarding: as served, and after one local training."""
+        newcomers = range(self.clients, len(self.federation.partition.sizes))
+        if not newcomers:
             return None
-        self.onboard(late, self.settings.rounds)
-        return self.scoring.scores("newcomers", self.settings.rounds, late, tune=True)
+        self.onboard(newcomers, self.settings.rounds)
+        return self.scoring.scores("newcomers", self.settings.rounds, newcomers, tune=True)
 
     def _round(self, t: int) -> RoundReport:
         method = self.job.method
@@ -142,7 +142,7 @@ class Simulation(Run):
         return report
 
     def _cycle(self, t: int, cycle: int, report: RoundReport) -> list[float]:
-        """One server step, noted in the report; returns the training losses of its clients."""
+        """One server step, added to the report; returns the training losses of its clients."""
         state, method = self.state, self.job.method
         works = self._works(t, cycle, report)
         cohort, now = sorted(works), self.round(t, "server", t, cycle)
@@ -161,7 +161,10 @@ class Simulation(Run):
                 f"round {t}: {len(gathered.sent)} of {len(cohort)} clients succeeded, "
                 f"run.min_cohort is {self.settings.min_cohort} ({names})"
             )
-        state.server, diagnostics = method.aggregate(now, state.server, gathered)
+        after = method.aggregate(now, state.server, gathered)
+        if not isinstance(after, tuple):
+            raise FedflowError(f"{method.name}.aggregate must return the server's state and its diagnostics")
+        state.server, diagnostics = after
         for sent in gathered.sent:
             state.store.put(sent.client, sent.keep)
             state.participations[sent.client] += 1
@@ -174,7 +177,7 @@ class Simulation(Run):
         return [sent.train_loss for sent in gathered.sent]
 
     def _works(self, t: int, cycle: int, report: RoundReport) -> dict[int, Work]:
-        """What the clients of this cycle have done, and when: also noted in the report."""
+        """The finished work of this cycle, by client; its times are added to the report."""
         state, method, size, values = self.state, self.job.method, self.cohort_size, report.values
         now = self.round(t, "cohort", t, *([cycle] if cycle else []))
         begin = partial(self._begin, t)
@@ -185,9 +188,9 @@ class Simulation(Run):
             )
         else:
             cohort, state.server = method.plan(now, state.server, self.chances, size)
-            late = self._stragglers(cohort, t, cycle)
-            dropped = late if self.job.training.drop_stragglers else {}
-            done = [begin(int(k), values["clock"], late.get(k)) for k in cohort if k not in dropped]
+            stragglers = self._stragglers(cohort, t, cycle)
+            dropped = stragglers if self.job.training.drop_stragglers else {}
+            done = [begin(int(k), values["clock"], stragglers.get(k)) for k in cohort if k not in dropped]
         values["clock"] = max(work.ends for work in done)
         if not slots:
             values["idle"] += float(np.mean([values["clock"] - work.ends for work in done]))
@@ -198,10 +201,10 @@ class Simulation(Run):
         """The stragglers of a cohort, and the epochs that each has time for."""
         if not self.job.training.stragglers:
             return {}
-        return self.job.training.late(cohort, generator(self.job.seed, "stragglers", t, cycle))
+        return self.job.training.draw_stragglers(cohort, generator(self.job.seed, "stragglers", t, cycle))
 
     def _begin(self, t: int, k: int, clock: float, most: int | None = None) -> Work:
-        """What client ``k`` receives and does from ``clock`` on, in ``most`` epochs at most."""
+        """The work that client ``k`` starts at time ``clock``, of at most ``most`` epochs."""
         server, method, job = self.state.server, self.job.method, self.job
         now = self.round(t, "epochs", t, k)
         epochs = method.epochs(now, server, k)

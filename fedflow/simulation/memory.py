@@ -1,12 +1,12 @@
-"""Steady memory: what a step frees, the next step finds again."""
+"""Steady memory: pages that one step frees are reused by the next."""
 
 import ctypes
 import functools
 import os
 import platform
 
-# Of glibc's malloc.h. Larger blocks than the first get pages of their own, which go back when they are freed;
-# so does what is free at the end of the heap beyond the second.
+# Options of glibc's malloc.h. Blocks larger than the first get separate pages, which are returned when freed;
+# free memory at the end of the heap beyond the second is returned too.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = (-3, 32 << 20), (-1, 1 << 30)
 
 
@@ -15,7 +15,7 @@ def keep_pages() -> bool:
     """Let this process keep freed memory (up to 1 GB) instead of returning it after every step.
 
     A step of a network with 600,000 parameters otherwise faults in 500 fresh pages, a tenth of its time.
-    Returns whether that was done: by glibc, where no ``MALLOC_`` variable or tunable says otherwise.
+    Returns whether that was done: with glibc only, and unless a ``MALLOC_`` variable or tunable is set.
     """
     own_choice = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ)
     if own_choice or platform.libc_ver()[0] != "glibc":

@@ -1,4 +1,4 @@
-"""What travels between server and clients: tensors that clients share are packed once."""
+"""Messages between server and clients: tensors that clients share are packed once."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -32,9 +32,9 @@ def pack(
     names: Sequence[str],
     replaced: Callable[[int], Mapping[str, str]] = lambda client: {},
 ) -> Messages:
-    """The messages that ``send`` makes, and the kept vectors ``names`` of every client.
+    """The messages that ``send`` returns, and the kept vectors ``names`` of every client.
 
-    ``replaced`` maps kept vectors of a client to received ones, which it has instead.
+    ``replaced`` maps kept vectors of a client to received ones that take their place.
     """
     packed, places = Messages([], [], []), dict[tuple, int]()
 

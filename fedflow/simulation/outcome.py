@@ -1,4 +1,4 @@
-"""The results of a run: of every round, and at the end."""
+"""The results of a run: those of every round, and those of the end."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,16 +9,16 @@ from torch import Tensor
 from fedflow.methods.base import Dissimilarity
 from fedflow.simulation.evaluation import Scores
 
-PERSONAL_CLIENTS = 1000  # personal models of an outcome, those of the lowest client numbers
-PERSONAL_BYTES = 1 << 30  # ... and no more than this
+PERSONAL_CLIENTS = 1000  # personal models in an outcome: those of the lowest client numbers
+PERSONAL_BYTES = 1 << 30  # upper limit of their size
 
 
 @dataclass
 class RoundReport:
     """What happened in one round (numbered from 1).
 
-    ``values`` has a number for every metric that was measured, by name (`fedflow.metrics.table`). The
-    method's own are called ``method/<name>`` (of the server step) and ``client/<name>/mean``, ``/min``,
+    ``values`` has a number for every metric that was measured, by name (`fedflow.metrics.table`).
+    Diagnostics of the method are ``method/<name>`` (of the server step) and ``client/<name>/mean``, ``/min``,
     ``/max`` (over the cohort). Bytes and clock are totals since the start.
     """
 
@@ -43,5 +43,5 @@ class Outcome:
     metrics: dict[str, Any]
     models: dict[int, Tensor]  # the served vectors: by cluster number, or by client; {0: w} if global
     newcomers: Scores | None = None
-    dissimilarity: Dissimilarity | None = None  # between clients that took part, if the server compares them
+    dissimilarity: Dissimilarity | None = None  # between clients, without newcomers, if the server has one
     stable_cluster_ids: bool = True

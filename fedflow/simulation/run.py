@@ -1,4 +1,4 @@
-"""A run before its first round: what is run, on which federation, from which state; no loop yet."""
+"""A run without its loop: the job, its settings, the federation and the state."""
 
 import hashlib
 import json
@@ -28,26 +28,26 @@ from fedflow.simulation.timing import Timing
 
 
 class RunSettings(Settings):
-    """How long a run is, who takes part, and what is measured."""
+    """The length of a run, participation, and evaluation."""
 
     section = "run"
     rounds: int = option(20, "rounds", symbol="T", ge=1)
     participation: float = option(
-        0.1, "share of the clients in a round; m = max(1, floor(R N))", symbol="R", gt=0, le=1
+        0.1, "share of the clients in a cohort; m = max(1, floor(R N))", symbol="R", gt=0, le=1
     )
     sampling: str = option(
-        "uniform", "how cohorts are drawn: uniformly, or in proportion to n_k, as goes with uniform weights",
+        "uniform", "how cohorts are drawn: uniformly, or in proportion to n_k (to use with uniform weights)",
         choices=("uniform", "proportional"),
     )  # fmt: skip
-    min_cohort: int = option(1, "stop with an error when fewer clients of a round succeed", ge=1)
+    min_cohort: int = option(1, "stop with an error if fewer clients of a round succeed", ge=1)
     evaluate_every: int = option(5, "rounds between evaluations; the last round is always evaluated", ge=1)
     evaluate_clients: int | None = option(
-        None, "score so many random clients, the same in every round and at the end; null: all", ge=1
+        None, "number of random clients to score, the same in all evaluations; null = all", ge=1
     )
     fine_tune: bool = option(True, "at the end, also score every client after one more local training")
     keep_trained: bool = option(False, "keep every client's last trained model, and score it at the end")
     target_accuracy: float | None = option(
-        None, "report rounds and bytes until this local accuracy", gt=0, le=1
+        None, "also report the rounds and bytes until this local accuracy", gt=0, le=1
     )
     checkpoint_every: int = option(5, "rounds between checkpoints", ge=1)
     timing: Timing = option(factory=Timing, doc="how fast clients are, in simulated time")
@@ -57,7 +57,7 @@ class Run:
     """One federated run: its job, settings, federation and state.
 
     ``clients`` (N) take part, with ``sizes`` [N] training samples and planted ``groups`` [N], if any.
-    Newcomers of the partition, numbered N and up, do not. Raises `BadInput` for what cannot run together.
+    Newcomers of the partition, numbered N and up, do not. Raises `BadInput` for incompatible settings.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Run:
 
     @cached_property
     def state(self) -> State:
-        """The state to start from: that of the checkpoint, if there is one."""
+        """The state to start from: that of the checkpoint, if one exists."""
         return self._start()
 
     @cached_property
@@ -102,14 +102,14 @@ class Run:
                 type(self).__module__, type(self.job.method).__module__, *self.federation.model.modules
             ),
             "torch": torch.__version__,
-            "compiled": bool(self.job.compiled),  # other machine code, other last bits
+            "compiled": bool(self.job.compiled),  # changes the last bits
         }
         return hashlib.blake2b(
             json.dumps(about, sort_keys=True, default=str).encode(), digest_size=12
         ).hexdigest()
 
     def round(self, t: int, purpose: str, *keys: int) -> Round:
-        """Round ``t`` for a hook; its random numbers are keyed by the ``purpose``."""
+        """Round ``t`` for a hook; its random numbers are keyed by ``purpose`` and ``keys``."""
         return Round(
             t, self.settings.rounds, self.job.training.lr_in(t), self.sizes, self.federation.model,
             self.federation.public, partial(generator, self.job.seed, purpose, *keys),
@@ -122,9 +122,9 @@ class Run:
         names: Sequence[str] | None = None,
         newcomer: Mapping[str, str] | None = None,
     ) -> Messages:
-        """What each client receives and keeps: by default all vectors of the method's own.
+        """What each client receives and keeps: by default all vectors of the method.
 
-        Clients that never took part keep what ``newcomer`` names (kept vector -> received vector).
+        For clients that never took part, ``newcomer`` maps kept vectors to received ones that replace them.
         """
 
         def replaced(k: int) -> Mapping[str, str]:
@@ -135,14 +135,14 @@ class Run:
         return pack(clients, send, self.state.store, names, replaced)
 
     def _check(self) -> None:
-        """Raise `BadInput` unless the method can have the run that is asked for; warn of odd ones."""
+        """Raise `BadInput` unless method, run and partition are compatible; warn about odd settings."""
         settings, method, training = self.settings, self.job.method, self.job.training
         partition = self.federation.partition
         method.check(settings.rounds)
-        settings.timing.need(len(partition.sizes))
+        settings.timing.check(len(partition.sizes))
         if method.selects() and partition.selection_offsets is None:
             raise BadInput(
-                "partition.selection", 0, f"a share > 0, by which clients of {method.name} choose; "
+                "partition.selection", 0, f"a share > 0, as {method.name} needs held-out samples; "
                 "or set method.select_on to train"
             )  # fmt: skip
         if isinstance(method, Asynchronous) and method.clients_in_flight(self.cohort_size):

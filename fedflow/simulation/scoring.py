@@ -1,4 +1,4 @@
-"""Scoring within a run: who is scored, in which chunks, and what is recorded of it."""
+"""Scoring within a run: which clients are scored, in which chunks, and what is recorded."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from fedflow.simulation.evaluation import EvaluationShard, Scores, evaluate_shar
 from fedflow.simulation.outcome import PERSONAL_BYTES, PERSONAL_CLIENTS, RoundReport
 from fedflow.simulation.run import Run
 
-PERSONAL_EVAL_CHUNK = 1 << 26  # values of personal models that are evaluated at once: 256 MiB
+PERSONAL_EVAL_CHUNK = 1 << 26  # personal-model values evaluated at once: 256 MiB
 
 
 class Scoring:
@@ -27,7 +27,7 @@ class Scoring:
 
     @cached_property
     def scored(self) -> Sequence[int]:
-        """The clients that are scored: all, or a sample that is the same for all methods."""
+        """The clients to score: all, or a sample that is the same for all methods."""
         size, clients = self.run.settings.evaluate_clients, self.run.clients
         if size is None or size >= clients:
             return range(clients)
@@ -35,7 +35,7 @@ class Scoring:
         return sorted(rng.choice(clients, size=size, replace=False).tolist())
 
     def evaluate(self, report: RoundReport) -> None:
-        """Put the scores after this round, and the clusters found, into its report."""
+        """Add the scores and clusters after this round to its report."""
         personal = self.method.serves == "personal"  # N models on the complete test set: only at the end
         title = f"round {report.round} · evaluate"
         scores = self.scores(title, report.round, self.scored, full=not personal)
@@ -71,7 +71,7 @@ class Scoring:
         names += ["trained"] if what.get("trained") else []
         now = run.round(after + 1, "served")
         send = partial(method.broadcast_for_evaluation, now, run.state.server)
-        # Where all are served one model, one of them is asked for it.
+        # If all clients are served one model, one client determines it.
         asked = None if names or method.serves != "global" else 1
         # Personal models need not be in memory all at once.
         own = bool(names) or method.serves == "personal"
@@ -90,7 +90,7 @@ class Scoring:
         return merged(parts)
 
     def served_models(self, scores: Scores) -> dict[int, Tensor]:
-        """The served vectors [D] by cluster number, or by client; {0: w} if one serves all."""
+        """The served vectors [D] by cluster number or by client; {0: w} if global."""
         owner = {
             "global": np.zeros(len(scores.clients), dtype=int),
             "cluster": scores.cluster,
@@ -138,19 +138,19 @@ class Scoring:
         return own
 
     def _served_with(self) -> list[str]:
-        """The kept vectors that clients are served with: the others need not travel to be scored."""
+        """The kept vectors that `model_for` reads; the others need not be sent for scoring."""
         if self.method.serves_with is not None:
             return list(self.method.serves_with)
         return self.run.state.own_vectors if self.method.serves == "personal" else []
 
     @property
     def _recorded(self) -> int:
-        """How many personal models the outcome holds at most."""
+        """The largest number of personal models in an outcome."""
         model = self.run.federation.model
         return max(1, min(PERSONAL_CLIENTS, PERSONAL_BYTES // (model.size * model.dtype.itemsize)))
 
 
 def mean_or_none(values: np.ndarray) -> float | None:
-    """Mean over what was measured; None if nothing was, or where a diverged model makes it infinite."""
+    """Mean of the measured values; None if there are none, or if a diverged model makes it infinite."""
     measured = values[~np.isnan(values)]
     return float(measured.mean()) if len(measured) and np.isfinite(measured.mean()) else None

@@ -1,4 +1,4 @@
-"""All that a run needs to resume: the server, the clients, the history; and its form in a checkpoint."""
+"""The state that a run needs to resume (server, clients, history), and its form in a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,27 +16,27 @@ from fedflow.simulation.history import History
 
 @dataclass
 class State:
-    """What changes from round to round; N clients take part."""
+    """The values that change from round to round; N clients take part."""
 
     server: ServerState
     store: ClientStore
     participations: np.ndarray  # [N]
     assignment: np.ndarray  # last known cluster of every client [N], -1 before the first
-    onboarded: dict[str, int] | None = None  # bytes of the onboarding, down and up; None: it is to come
-    busy: list[Work] = field(default_factory=list)  # what clients do while the server takes its steps
+    onboarded: dict[str, int] | None = None  # bytes of the onboarding, down and up; None before it
+    busy: list[Work] = field(default_factory=list)  # clients that train while the server takes its steps
     history: History = field(default_factory=History)
 
     @property
     def own_vectors(self) -> list[str]:
-        """The vectors that the method lets every client keep."""
+        """The names of the vectors that clients keep for the method."""
         return [name for name in self.store.first if name != "trained"]
 
     def packed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and plain facts, to be saved: only what is not in the files of clients and rounds yet.
+        """Tensors and plain facts to save, without what the files of clients and rounds already hold.
 
-        New rounds are in the file of the history when this returns.
+        Writes new rounds to the file of the history.
         """
-        # Copies, because a server may know one tensor by two names.
+        # Copies, because a server may have one tensor under two names.
         tensors = {f"server/{name}": t.clone() for name, t in self.server.tensors().items()}
         tensors |= {f"busy/{w.client}/{n}": t.clone() for w in self.busy for n, t in w.received.items()}
         tensors |= self.store.changes()

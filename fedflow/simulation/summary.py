@@ -1,4 +1,4 @@
-"""What a run comes to: the metrics of its end, and summaries of what clients report."""
+"""Summaries: the final metrics of a run, and those of clients' reports."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from fedflow.simulation.scoring import Scoring, mean_or_none
 
 
 def summarised(sent: Sequence[ClientResult]) -> dict[str, float]:
-    """Mean, least and largest of every scalar that clients of a round report."""
+    """Mean, minimum and maximum of every scalar that clients of a round report."""
     values: dict[str, float] = {}
     for name in sorted({name for result in sent for name in result.reported}):
         own = np.array([result.reported[name] for result in sent if name in result.reported])
@@ -47,7 +47,7 @@ def final_metrics(run: Run, scoring: Scoring, scores: Scores, newcomers: Scores 
         "loss": mean_or_none(scores.local_loss),
         "bytes_down": last["bytes_down"],
         "bytes_up": last["bytes_up"],
-        **{f"introduction_bytes_{way}": count for way, count in (run.state.onboarded or {}).items()},
+        **{f"onboarding_bytes_{way}": count for way, count in (run.state.onboarded or {}).items()},
         "target_accuracy": target,
         "rounds_to_target": reached.round if reached else None,
         "bytes_to_target": reached.values["bytes_down"] + reached.values["bytes_up"] if reached else None,

@@ -30,7 +30,7 @@ from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import ClientResult, Job, OnboardingShard, Shard, Trained, task_of
 from fedflow.simulation.memory import keep_pages
 
-RETRIES = 1  # of a client whose training raised; NaN would come back, from the same seed
+RETRIES = 1  # of a client whose training raised an error; NaN would recur, from the same seed
 WARNED_METHODS: set[str] = set()  # methods that fell back to the loop in this process
 GPU_LOCK = threading.RLock()  # of the threads of this process that train cohorts
 
@@ -39,7 +39,7 @@ GPU_LOCK = threading.RLock()  # of the threads of this process that train cohort
 class TrainedClients:
     """Trained clients and their updates: tensors [C, ...]; weights, groups and scalars are on the host.
 
-    Valid until the next ones are taken.
+    Valid until the next one is taken from the iterator.
     """
 
     clients: list[int]
@@ -47,8 +47,7 @@ class TrainedClients:
 
 
 def onboard_shard(job: Job, shard: OnboardingShard) -> Trained:
-    """Ask every client of the shard; the server gets every answer."""
-
+    """Run one turn of the onboarding for every client of the shard; every answer is gathered."""
     method = job.method
     assert isinstance(method, Onboarding)
 
@@ -62,7 +61,7 @@ def onboard_shard(job: Job, shard: OnboardingShard) -> Trained:
 
 
 def train_shard(job: Job, shard: Shard) -> Trained:
-    """Train every client of the shard; fold their vectors into sums unless the method gathers."""
+    """Train every client of the shard; sum their vectors unless the method gathers."""
 
     def step(client: Client) -> Update:
         update = job.method.local(client)
@@ -116,7 +115,7 @@ def _fold(
 
 def _row(stacked: dict[str, Tensor], c: int) -> dict[str, Tensor]:
     """Client ``c``'s tensors of a cohort."""
-    # Copies: a view would keep the whole cohort, and the next replay of a graph would write over it.
+    # Copies: a view would keep the whole cohort in memory, and the next replay of a graph would overwrite it.
     return {name: t[c].clone() for name, t in stacked.items()}
 
 
@@ -132,7 +131,7 @@ def train_clients(
     vmapped = job.cohort == "vmap" or (job.cohort == "auto" and federation.model.device.type == "cuda")
     # Not dropout, whose noise is keyed by client, nor BatchNorm, which counts padding and batches in place.
     if vmapped and not federation.model.draws_noise and not federation.model.buffers:
-        # Until its updates are taken: a call on a GPU overwrites the outputs of the one before.
+        # Held until the updates are taken: a call on a GPU overwrites the outputs of the previous one.
         with GPU_LOCK if federation.model.device.type == "cuda" else nullcontext():
             yield from _train_vmapped(job, federation, shard, step, streams)
     else:
@@ -157,14 +156,14 @@ def _train_vmapped(
     step: Callable[[Client], Update],
     streams: dict[str, int],
 ) -> Iterator[TrainedClients | tuple[int, str]]:
-    """`train_clients` in calls of at most ``width`` clients, halved wherever the GPU runs out of memory."""
+    """`train_clients` in calls of at most ``width`` clients, halved when the GPU runs out of memory."""
     for left in _stackable(shard, federation.partition.sizes):
         while left:
             places = left[: width(job, federation, shard, step)]
             finite, update = [False] * len(places), None
             try:
                 finite, update = train_cohort(job, federation, shard, places, step, streams)
-            except Exception as error:  # one client may be the cause: find it, and save the others
+            except Exception as error:  # one client may be the cause: retry each alone
                 if isinstance(error, torch.OutOfMemoryError) and len(places) > 1:
                     limit_width(job, federation, shard, step, (len(places) + 1) // 2)
                     continue
@@ -180,7 +179,7 @@ def _train_vmapped(
 
 
 def _stackable(shard: Shard, sizes: np.ndarray) -> list[list[int]]:
-    """Places in the shard, grouped: clients of one call receive messages of the same names and shapes."""
+    """Places in the shard, grouped by the names and shapes of messages, which must agree within a call."""
     groups: dict[tuple, list[int]] = {}
     # Neighbours in size share a call, so that little is wasted on padding.
     for i in np.argsort(-sizes[shard.clients], kind="stable").tolist():
@@ -232,7 +231,7 @@ def client_of(
     streams: dict[str, int],
     compiled: Gradient | None = None,
 ) -> Client:
-    """The i-th client of the shard, on its own."""
+    """The i-th client of the shard, for the plain loop."""
     k, device, partition = shard.clients[i], federation.model.device, federation.partition
 
     def samples(rows: np.ndarray) -> Samples:

@@ -1,8 +1,8 @@
 """Trained models in the record: logged from code with safetensors weights, and loaded again.
 
 A run logs ``global``, or ``cluster-<j>`` for every cluster, or ``personal`` (all clients in one).
-Each has two artifacts: ``weights.safetensors`` with the vectors [n, D], and ``model.json`` that tells
-how to build the network and whose vector each row is. No pickle is written or read.
+Each has two artifacts: ``weights.safetensors`` with the vectors [n, D], and ``model.json`` with the network
+and the client or cluster of each row. No pickle is written or read.
 """
 
 import json
@@ -40,9 +40,9 @@ class ModelCard:
     """How to build the network of a run, how its inputs were normalised, and where it comes from.
 
     ``input_shape`` is (C, H, W) for images; ``mean`` and ``std`` have one value per channel, for pixels in
-    [0, 1]. Without them (features, tokens, images with constants per domain) inputs of ``input_type`` are
-    taken as they come: such images must be normalised already. ``serves`` is "global", "cluster" or
-    "personal", as the method declares it.
+    [0, 1]. Without them (features, tokens, images with constants per domain), inputs of ``input_type`` are
+    used unchanged: such images must already be normalised. ``serves`` is "global", "cluster" or "personal",
+    as the method declares it.
     """
 
     architecture: str
@@ -65,9 +65,9 @@ def load_model(
 
     ``load_model(run_id)`` is the global model, ``load_model(run_id, "cluster-1")`` that of cluster 1,
     ``load_model(run_id, "personal", client=7)`` that of client 7. It takes inputs as in training:
-    images scaled to [0, 1], minus the mean, divided by the standard deviation of the data set (of their
-    domain, where domains have their own).
-    Raises `FedflowError` for a run, model or client that the store does not have, naming those it has.
+    images scaled to [0, 1], minus the mean, divided by the standard deviation of the data set (or of their
+    domain).
+    Raises `FedflowError` for a run, model or client that is not in the store, naming those that are.
     """
     store = open_store(root)
     api = store.client()
@@ -109,10 +109,10 @@ def rebuild(card: Mapping[str, Any], weights: Path, row: int) -> nn.Module:
 def log_models(
     store: Store, run: "Run", card: ModelCard, models: Mapping[int, Tensor], cluster: Sequence[int], step: int
 ) -> None:
-    """Log and register the models that a run serves in the end, as far as it has not done so already.
+    """Log and register the final models of a run, except those that are already logged.
 
     A kill can come between any two calls: each model is logged once, registered once and aliased, whatever
-    was done before, and what is unfinished is deleted. ``models`` are vectors [D] by number (0, cluster or
+    was done before, and unfinished models are deleted. ``models`` are vectors [D] by number (0, cluster or
     client); ``cluster`` is that of every client. The registered name is ``<partition>.<method>``, plus
     ``.cluster-<j>`` for cluster models.
     """
@@ -162,7 +162,7 @@ def _served(
 def _log(
     api: "MlflowClient", run: "Run", name: str, facts: dict[str, Any], weights: Tensor, step: int
 ) -> "LoggedModel":
-    """Write one model; it counts as logged only when the run lists it, which comes last."""
+    """Write one model; it counts as logged once the run lists it, which is the last step."""
     from mlflow import pyfunc
     from mlflow.entities import LoggedModelOutput
     from mlflow.models import Model
@@ -269,7 +269,7 @@ def _artifact(logged: "LoggedModel", file: str, store: Store) -> Path:
 
 
 def _ranges(ids: Sequence[int]) -> str:
-    """Sorted numbers in short: '0-3, 7'."""
+    """Sorted numbers as ranges: '0-3, 7'."""
     cuts = [0, *(i for i in range(1, len(ids)) if ids[i] != ids[i - 1] + 1), len(ids)]
     runs = [ids[a:b] for a, b in pairwise(cuts)]
     return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)

@@ -1,7 +1,7 @@
 """One run in MLflow: parameters, data, metrics by round, clusters, results and models.
 
 Everything goes through a client of one store; MLflow's global "active run" is never used. A run has
-one writer, its metrics go in batches, and an unfinished run of the same experiment is resumed.
+one writer, its metrics are sent in batches, and an unfinished run of the same key is resumed.
 """
 
 import contextlib
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
     from fedflow.simulation.outcome import Outcome, RoundReport
 
-FLUSH_ROUNDS, FLUSH_SECONDS = 10, 5.0  # rounds or seconds after which metrics are sent
+FLUSH_ROUNDS, FLUSH_SECONDS = 10, 5.0  # metrics are sent after this many rounds or seconds
 SYSTEM_INTERVAL = 10.0  # seconds between system metrics
 BATCH = 100  # parameters or tags in one request
 PARAM_LENGTH, TAG_LENGTH, DIGEST_LENGTH = 6000, 5000, 36  # MLflow's limits
-ALWAYS = "bytes_down"  # measured in every round: shows which rounds MLflow has
+ALWAYS = "bytes_down"  # a metric of every round, which shows the rounds that MLflow has
 
 
 def open_run(
@@ -56,15 +56,15 @@ def open_run(
     system_metrics: bool = True,
     resumes: bool = False,
 ) -> "RunRecord":
-    """Open the record of one run: a new one, or the unfinished one of the same ``key`` again.
+    """Open the record of one run: a new one, or the unfinished one of the same ``key``.
 
     ``experiment`` is the MLflow experiment (one per data set and partition), ``sweep`` the parent run
     that groups this one, ``key`` the fingerprint of what is computed. ``params`` may be nested; their
     names are joined with dots. ``datasets`` have ``name``, ``digest``, ``source``, ``context`` and
     may have ``schema`` and ``profile`` (JSON-like). The SHA-256 of ``params_file`` becomes a tag.
-    With ``resumes`` the last run of the key is resumed even if it is finished: a checkpoint still exists, so
-    it was interrupted after that.
-    Raises `FedflowError` when the store fails, or while another process records the same run.
+    With ``resumes``, the last run of the key is resumed even if it is finished: an existing checkpoint means
+    that it was killed after that.
+    Raises `FedflowError` if the store fails, or while another process records the same run.
     """
     store = open_store(root)
     with reporting(store.uri):
@@ -98,8 +98,8 @@ def open_run(
 class RunRecord:
     """The one writer of a run.
 
-    Use it as a context: an exception marks the run as failed, an interrupt as killed. ``recorded`` holds
-    the numbers of the rounds that MLflow has already; they are not logged twice.
+    Use it as a context: an exception marks the run as failed, an interrupt as killed. ``recorded`` holds the
+    numbers of the rounds that MLflow already has; they are not logged again.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class RunRecord:
         if not self._open:
             return
         interrupted = kind is not None and not issubclass(kind, Exception)
-        # What the block raised matters more than a store that fails as well.
+        # The error of the block matters more than one of the store.
         with contextlib.suppress(FedflowError) if error else contextlib.nullcontext():
             reason = error or FedflowError("the run ended before it was finished")
             self.fail(reason, status="KILLED" if interrupted else "FAILED")
@@ -144,7 +144,7 @@ class RunRecord:
             self.flush()
 
     def flush(self) -> None:
-        """Send the waiting metrics."""
+        """Send the waiting rounds."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
@@ -154,7 +154,7 @@ class RunRecord:
             for name, value in _metrics(report).items()
         ]
         with reporting(self.store.uri):
-            # Assignments first: a round that MLflow has metrics of is complete.
+            # Assignments first: a round with metrics in MLflow is complete.
             for report in self._waiting:
                 if report.assignment is not None:
                     self._log_json(f"clusters/round-{report.round:04d}.json", report.assignment)
@@ -173,8 +173,8 @@ class RunRecord:
     ) -> None:
         """Log the end of the run and close it as finished.
 
-        ``folder`` is the results folder: all its files go under ``results/``, and ``clients.parquet``
-        also as a table. ``card`` says how to rebuild the models; without it none are logged.
+        ``folder`` is the results folder: all its files are logged under ``results/``, and ``clients.parquet``
+        also as a table. ``card`` describes how to rebuild the models; without it, none are logged.
         ``groups`` [N] are the planted groups, for the pictures of clusters.
         """
         self.flush()
@@ -221,7 +221,7 @@ class RunRecord:
         if resumed:
             self.recorded = {m.step for m in self.api.get_metric_history(self.run_id, ALWAYS)}
             tags["fedflow.resumed"] = int(had.tags.get("fedflow.resumed", 0)) + 1
-            # MLflow's parameters cannot change; those that do not touch the result may (workers, say).
+            # MLflow's parameters cannot change; those that do not affect the result may (such as workers).
             changed = {name: value for name, value in values.items() if had.params.get(name, value) != value}
             if changed:
                 tags["fedflow.changed_params"] = json.dumps(changed)
@@ -253,7 +253,7 @@ class RunRecord:
             self.api.log_inputs(self.run_id, new_inputs)
 
     def _monitor_system(self) -> None:
-        """Record processor, memory, disk and GPU use, of the sweep if there is one; once per machine."""
+        """Record processor, memory, disk and GPU use, once per machine; for the whole sweep, if any."""
         from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
         owner = self.parent or self.run_id
@@ -273,7 +273,7 @@ class RunRecord:
         self._monitor.start()
 
     def _log_final(self, metrics: Mapping[str, Any], rounds: int) -> None:
-        """The final numbers at the last step, except those that this step already has."""
+        """Log the final numbers at the last step, except those that it already has."""
         from mlflow.entities import Metric
 
         had = self.api.get_run(self.run_id).data.metrics
@@ -284,7 +284,7 @@ class RunRecord:
             self.api.log_batch(self.run_id, metrics=new)
 
     def _log_clusters(self, outcome: "Outcome", rounds: int, groups: Sequence[int] | None) -> None:
-        """Pictures of the clusters over rounds and of the dissimilarities, if clients have clusters."""
+        """Log pictures of the clusters, if clients have any."""
         if not self._assignments:
             return
         from fedflow.pictures.clusters import Grouping, draw_clusters  # imports matplotlib, which is slow
@@ -298,7 +298,7 @@ class RunRecord:
             self.api.log_artifacts(self.run_id, folder, "clusters")
 
     def _log_table(self, parquet: Path) -> None:
-        """The table of clients, in the form that MLflow's pages show."""
+        """Log the table of clients in the form that MLflow's pages show."""
         present = {file.path for file in self.api.list_artifacts(self.run_id)}
         if parquet.is_file() and "clients.json" not in present:  # MLflow would append to it
             import pandas as pd
@@ -333,13 +333,13 @@ def _experiment(api: "MlflowClient", store: Store, name: str) -> str:
     try:
         return api.create_experiment(name, store.artifacts(name))
     except MlflowException:
-        if found := api.get_experiment_by_name(name):  # another machine was faster
+        if found := api.get_experiment_by_name(name):  # another machine has just made it
             return found.experiment_id
         raise
 
 
 def _parent(api: "MlflowClient", experiment: str, sweep: str) -> str:
-    """The parent run of a sweep, running; created if it does not exist."""
+    """The parent run of a sweep, running; created if necessary."""
     found = api.search_runs([experiment], f"tags.`fedflow.sweep` = {_quoted(sweep)}", max_results=1)
     if found:
         api.update_run(found[0].info.run_id, status="RUNNING")
@@ -355,7 +355,7 @@ def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
 
 
 def _earlier(api: "MlflowClient", experiment: str, key: str, finished: bool) -> "Run | None":
-    """The last run of the key that is not finished, or ``finished`` as well."""
+    """The last unfinished run of the key; with ``finished``, the last of any status."""
     query = f"tags.`fedflow.key` = {_quoted(key)}"
     query += "" if finished else " and attributes.status != 'FINISHED'"
     found = api.search_runs([experiment], query, max_results=1, order_by=["attributes.start_time DESC"])
@@ -363,7 +363,7 @@ def _earlier(api: "MlflowClient", experiment: str, key: str, finished: bool) -> 
 
 
 def _about(root: Path, params_file: Path | None) -> dict[str, str]:
-    """Tags that say which code and which parameter file a run came from."""
+    """Tags with the code version and the parameter file of a run."""
     tags = {"fedflow.version": version("fedflow")} | _source()
     if params_file is not None and params_file.is_file():
         tags["fedflow.params_sha256"] = hashlib.sha256(params_file.read_bytes()).hexdigest()
@@ -377,7 +377,7 @@ def _about(root: Path, params_file: Path | None) -> dict[str, str]:
 
 
 def _source() -> dict[str, str]:
-    """Tags that MLflow's pages show as source and creator; without a source they hide the commit as well."""
+    """Tags that MLflow's pages show as source and creator; without a source, they hide the commit too."""
     program, *arguments = sys.argv or [""]
     tags = {
         "mlflow.source.name": shlex.join([Path(program).name, *arguments])[:TAG_LENGTH],
@@ -389,7 +389,7 @@ def _source() -> dict[str, str]:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    """The answer of git, None without git or outside a repository."""
+    """The output of git; None without git or outside a repository."""
     try:
         done = subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=30, check=False
@@ -417,7 +417,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _quoted(text: str) -> str:
-    """Text for MLflow's filters, which have no escape characters."""
+    """Text for MLflow's filters, which have no escapes."""
     return f'"{text}"' if "'" in text else f"'{text}'"
 
 

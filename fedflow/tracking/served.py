@@ -28,11 +28,11 @@ class ServedModel(PythonModel):
     def predict(
         self, context: PythonModelContext, model_input: np.ndarray, params: dict[str, Any] | None = None
     ) -> np.ndarray:
-        """Outputs [n, K] for uint8 images [n, C, H, W] (or floats that are scaled to [0, 1] already).
+        """Outputs [n, K] for uint8 images [n, C, H, W] (or floats already scaled to [0, 1]).
 
         Without one mean and std for all images, inputs must be as in training: normalised, or tokens.
 
-        ``params={"client": k}`` chooses among personal models; `BadInput` when client k has none.
+        ``params={"client": k}`` chooses among personal models; `BadInput` if client k has none.
         """
         ids = self.card["ids"]
         chosen = (params or {}).get("client", ids[0]) if self.card["serves"] == "personal" else ids[0]

@@ -3,11 +3,10 @@
 MLflow takes seconds to import, so it is imported inside functions; its telemetry is switched off
 before that. The environment variable ``MLFLOW_TRACKING_URI`` chooses another store.
 
-The database holds the absolute addresses of artifacts, so a copied or renamed project would write into the
-folder of the original. MLflow has no address that would move along: it resolves a relative one against the
-working directory, and ``mlflow-artifacts:`` needs a running server, which `fedflow run` and
-``mlflow.pyfunc.load_model`` do without. So `open_store` refuses a store that names another place, and
-`move_store` rewrites the addresses.
+The database holds absolute addresses of artifacts, so a copied or renamed project would write into the folder
+of the original. MLflow has no relocatable addresses: it resolves relative ones against the working directory,
+and ``mlflow-artifacts:`` needs a running server, which `fedflow run` and ``mlflow.pyfunc.load_model`` do not
+have. So `open_store` refuses a store whose addresses are elsewhere, and `move_store` rewrites them.
 """
 
 import contextlib
@@ -42,14 +41,14 @@ ADDRESSES = (  # all columns of MLflow's tables that say where artifacts are
 )  # fmt: skip
 
 CHATTY = ("mlflow.pyfunc", "alembic")  # loggers
-# They write tracebacks of errors that are raised as well; and a store that fails the monitor fails the run.
+# They write tracebacks of errors that are also raised; the monitor's store is that of the run.
 REPEATING = ("mlflow.store.db.utils", "mlflow.system_metrics")
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("DO_NOT_TRACK", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # for jobs that runs here never have
+os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # for jobs, which runs here never have
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class Store:
         return self.folder / "artifacts"
 
     def artifacts(self, experiment: str) -> str | None:
-        """Where a new experiment keeps its artifacts; None = where the server wants them."""
+        """Where a new experiment keeps its artifacts; None: the server decides."""
         if database(self.uri) is None:
             return None
         name = "".join(c if c.isalnum() or c in "-_." else "_" for c in experiment)
@@ -80,12 +79,12 @@ class Store:
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Within this context no other process of this machine holds the lock ``name``."""
+        """Within this context, no other process on this machine holds the lock ``name``."""
         with self.file_lock(name):
             yield
 
     def file_lock(self, name: str, timeout: float = LOCK_TIMEOUT) -> FileLock:
-        """A lock that ends with the process which holds it, however that ends."""
+        """A lock that is released when its process ends, however it ends."""
         folder = self.folder / "locks"
         folder.mkdir(parents=True, exist_ok=True)
         return FileLock(folder / f"{name}.lock", timeout=timeout)
@@ -104,10 +103,10 @@ def database(uri: str) -> Path | None:
 
 
 def open_store(root: Path | str = ".") -> Store:
-    """The store of a checkout, with its schema; made if need be, by one process even if many ask.
+    """The store of a checkout, with its schema; created if necessary, by one process at a time.
 
-    Raises `FedflowError` when it cannot be made or reached, and then nothing half-made is left; also when
-    its artifacts are elsewhere, because it was moved or copied (`move_store`).
+    Raises `FedflowError` if it cannot be created or reached, leaving no partial store; also if its artifacts
+    are elsewhere, because it was moved or copied (`move_store`).
     """
     store = _locate(root)
     uri, file = store.uri, database(store.uri)
@@ -127,17 +126,17 @@ def open_store(root: Path | str = ".") -> Store:
 
 
 def check_store(root: Path | str = ".") -> None:
-    """Raise `FedflowError` for a SQLite store that cannot be read or was moved; makes nothing."""
+    """Raise `FedflowError` for a SQLite store that cannot be read or was moved; creates nothing."""
     store = _locate(root)
     with reporting(store.uri):
         _check_place(store)
 
 
 def move_store(root: Path | str = ".") -> tuple[int, Path]:
-    """Let a moved or copied store name the artifacts beside it, in one transaction.
+    """Rewrite the addresses of a moved or copied store to the artifacts beside it, in one transaction.
 
-    Returns how many addresses changed, and the folder that they name now. Raises `FedflowError` when there is
-    no SQLite store, or when its artifacts were left behind.
+    Returns the number of changed addresses, and their folder. Raises `FedflowError` if there is no SQLite
+    store, or if its artifacts were left behind.
     """
     store = _locate(root)
     file, here, changed = database(store.uri), store.artifact_folder.as_uri(), 0
@@ -181,7 +180,7 @@ def ui_command(root: Path | str = ".", port: int = 5000) -> list[str]:
 
 @contextmanager
 def reporting(uri: str) -> Iterator[None]:
-    """Turn what goes wrong in the store into one `FedflowError` that names it."""
+    """Turn errors of the store into a `FedflowError` that names it."""
     try:
         yield
     except FedflowError:
@@ -202,12 +201,12 @@ def _of_the_store(error: Exception) -> bool:
 
 
 def _reason(error: Exception, file: Path | None) -> str:
-    """The first line of what the database said, if it said something; else of the error itself."""
+    """The first line of the database's error, if there is one; else of the error itself."""
     cause: BaseException | None = error
     while cause is not None and not hasattr(cause, "orig"):
         cause = cause.__cause__
     text = str(getattr(cause, "orig", error))
-    # SQLite's words for a file that is no more: a connection from before and a new one say different things.
+    # SQLite's messages for a deleted file, through an old connection or through a new one.
     emptied = file is not None and not (file.exists() and file.stat().st_size)
     if emptied and ("readonly database" in text or "no such table" in text):
         return "the database was deleted while a run was being recorded"
@@ -221,7 +220,7 @@ def _locate(root: Path | str) -> Store:
 
 
 def _check_place(store: Store) -> None:
-    """Raise `FedflowError` when the database names artifacts of another place."""
+    """Raise `FedflowError` if the database names artifacts elsewhere."""
     for folder in _elsewhere(store).values():
         raise FedflowError(
             f"MLflow store {store.uri} was moved or copied: its artifacts are recorded in {folder}; "
@@ -230,10 +229,10 @@ def _check_place(store: Store) -> None:
 
 
 def _elsewhere(store: Store) -> dict[str, Path]:
-    """Artifact folders of stores elsewhere that experiments of this database name: address and path.
+    """Artifact folders of other stores that experiments of this database name: address and path.
 
-    They are told by how `Store.artifacts` names the places of experiments below them; experiments that
-    somebody else made, and put elsewhere on purpose, have other names.
+    They are recognised by the names that `Store.artifacts` gives to experiments; experiments that were put
+    elsewhere on purpose have other names.
     """
     file = database(store.uri)
     if file is None or not file.exists():
@@ -257,7 +256,7 @@ def _elsewhere(store: Store) -> dict[str, Path]:
 
 
 def _drafts(file: Path) -> list[Path]:
-    """What `_create` has made so far, and what killed processes left of it."""
+    """The files of a `_create` in progress, and those that killed processes left."""
     return list(file.parent.glob(f".{file.name}.*.draft*"))
 
 
@@ -271,7 +270,7 @@ def _sweep(file: Path, store: Store) -> None:
 
 def _create(file: Path, store: Store) -> None:
     """Make the database beside its final place and move it there when it is complete."""
-    # A name of its own for every attempt, because MLflow keeps connections to a database that failed.
+    # A new name for every attempt, because MLflow keeps connections to a database that failed.
     draft = file.with_name(f".{file.name}.{uuid4().hex}.draft")
     try:
         draft.touch()  # a folder that cannot be written to fails here, before seconds of imports
@@ -287,18 +286,18 @@ def _create(file: Path, store: Store) -> None:
 
 
 def _reach(uri: str) -> None:
-    """Fail at once when no server answers; MLflow itself would retry for minutes."""
+    """Fail at once if no server answers; MLflow itself would retry for minutes."""
     try:
         urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=REACH_TIMEOUT).close()
     except urllib.error.HTTPError:
-        pass  # it answers; whether it lets us in, MLflow will say
+        pass  # it answers; MLflow reports a refused access
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise FedflowError(f"MLflow store {uri}: no server answers ({reason})") from error
 
 
 def _quiet() -> None:
-    """Without the lines that MLflow writes about its own steps; warnings stay."""
+    """Silence MLflow's lines about its own steps; warnings stay."""
     for name in CHATTY:
         logging.getLogger(name).setLevel(logging.WARNING)
     for name in REPEATING:

@@ -1,4 +1,4 @@
-"""What methods build on local training: the round, a selection of samples, training on the server."""
+"""What local training offers to methods: the round, a selection of samples, training on the server."""
 
 from typing import Any
 
@@ -68,7 +68,7 @@ class Refined(FedAvg):
 
 
 def test_a_server_trains_on_its_own_data(federation: Federation) -> None:
-    """With the same bits for any number of workers; against ``torch.optim`` on the order that it drew."""
+    """The same bits for any number of workers, and the steps of ``torch.optim`` in the same order."""
     alone, shared = (run(Refined(), federation, executor=Workers(n), rounds=2) for n in (1, 3))
     assert same(alone.state(), shared.state())
     plain = run("fedavg", federation, rounds=1).servers[0]["model"]
@@ -85,7 +85,7 @@ def test_a_server_trains_on_its_own_data(federation: Federation) -> None:
 
 
 def test_the_noise_of_a_server_is_drawn_from_its_generator(digits: Dataset) -> None:
-    """Dropout without a seed would repeat, or depend on, that of the last client."""
+    """Without a seed, dropout would repeat or depend on that of the last client."""
     model = images(digits, (12,), "mlp", dropout=0.5).model
     ends, once = [], LocalTraining(batch_size=0)
     for seed in (0, 0, 1):

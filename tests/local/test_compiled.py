@@ -55,7 +55,7 @@ def client(federation: Federation, gradient: Gradient | None, k: int = 0, **trai
 
 
 def differ(one: Tensor, other: Tensor, start: Tensor) -> float:
-    """How far two ends are apart, relative to the way from the start."""
+    """The distance of two end points, relative to their distance from the start."""
     return float((one - other).norm() / (other - start).norm())
 
 
@@ -100,7 +100,7 @@ def test_compiled_and_plain_steps_agree(federation, gradient, k, training) -> No
     torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-6)
 
 
-def test_a_loss_of_a_methods_own_agrees(federation: Federation, gradient: Gradient) -> None:
+def test_a_methods_own_loss_agrees(federation: Federation, gradient: Gradient) -> None:
     start, ends = federation.model.init(0), []
     head = federation.model.head()
     for made in (gradient, None):
@@ -134,8 +134,10 @@ def test_a_loss_is_differentiated_once_only(federation: Federation, gradient: Gr
         g.sum().backward()
 
 
-def test_the_code_is_found_again(federation: Federation, gradient: Gradient, folder: Path) -> None:
-    """As another process would: it computes the same bits, and nothing was compiled."""
+def test_compiled_code_is_found_in_the_cache(
+    federation: Federation, gradient: Gradient, folder: Path
+) -> None:
+    """As in another process: it computes the same bits, without compilation."""
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*.so")}
     hits = counters["aot_autograd"]["autograd_cache_hit"]
     again = compiling._compiled.__wrapped__(federation.model, federation.train, 8, str(folder))
@@ -151,7 +153,7 @@ def test_the_code_is_found_again(federation: Federation, gradient: Gradient, fol
     assert all(place.stat().st_mode & 0o077 == 0 for place in folder.iterdir() if place.is_dir())
 
 
-def test_what_a_killed_compiler_left_is_deleted_and_what_it_finished_is_kept(tmp_path: Path) -> None:
+def test_unfinished_code_of_a_killed_compiler_is_deleted_and_finished_code_is_kept(tmp_path: Path) -> None:
     place, library = tmp_path / "code", tmp_path / "code" / "half.so"
     with pytest.raises(KeyboardInterrupt), compiling._cache(place):
         library.touch()
@@ -204,7 +206,7 @@ def test_long_sequences_stay_with_the_recurrent_operator(positions: int, worth: 
     assert worth or why == "a recurrent network over 30 positions would be slower"
 
 
-def test_what_cannot_be_compiled_says_why(digits: Dataset) -> None:
+def test_obstacles_to_compilation_are_named(digits: Dataset) -> None:
     norm = images(digits, SIZES, "cnn", filters=(4,), batch_norm=True).model
     assert why_not(norm, TRAINING) == "the network has BatchNorm"
     plain = images(digits, SIZES).model

@@ -1,4 +1,4 @@
-"""Auto-encoders: the published sizes, what training does to them, and how they travel."""
+"""Auto-encoders: published sizes, training, and embeddings."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def test_training_lowers_the_error_and_is_repeatable(digits: Dataset) -> None:
 
 
 def test_the_best_epoch_counts(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors of 3, 1 and 2: what the second epoch left is returned."""
+    """Errors of 3, 1 and 2: the model of the second epoch is returned."""
     x = digits.train.x[:40]
     model = autoencoder("conv", tuple(x.shape[1:]), 4)
     seen, errors = [], iter((3.0, 1.0, 2.0))
@@ -81,6 +81,6 @@ def test_uint8_images_become_what_the_network_is_made_for() -> None:
 
 
 @pytest.mark.parametrize("shape", [(5,), (1, 9, 8)])
-def test_inputs_that_it_cannot_read(shape: tuple[int, ...]) -> None:
+def test_unreadable_inputs_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(BadInput, match=r"method.encoder: 'conv for inputs .* pixels, or images with sides"):
         autoencoder("conv", shape, 4)

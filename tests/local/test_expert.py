@@ -18,7 +18,7 @@ def federation(digits: Dataset) -> Federation:
     return images(digits)
 
 
-def test_every_sample_has_the_cross_entropy_of_a_network_that_learnt(federation: Federation) -> None:
+def test_every_sample_has_the_cross_entropy_of_a_trained_network(federation: Federation) -> None:
     losses = expert_losses(federation.model, federation.train, TRAINING, seed=0)
     assert losses.shape == (len(federation.train),) and losses.dtype == np.float64
     assert 0 < losses.mean() < 0.5 < np.log(10)  # better than guessing
@@ -49,7 +49,7 @@ def test_training_is_plain_sgd_on_all_samples(federation: Federation) -> None:
     assert losses == pytest.approx(expected.detach().numpy(), abs=1e-5)
 
 
-def test_an_expert_that_diverges_is_one_line(federation: Federation) -> None:
+def test_a_diverging_expert_is_refused_in_one_line(federation: Federation) -> None:
     huge = Examples(federation.train.x * 1e20, federation.train.y)
     with pytest.raises(FedflowError, match=r"the expert diverged at learning rate 0.1; try a smaller one"):
         expert_losses(federation.model, huge, TRAINING, seed=0)

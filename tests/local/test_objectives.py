@@ -1,4 +1,4 @@
-"""What a gradient tells of its objective: the loss that is recorded, and the statistics of BatchNorm."""
+"""What a gradient records of its objective: the training loss and the statistics of BatchNorm."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +36,7 @@ def penalised(client: Client) -> Loss:
 
 
 def doubtful(client: Client) -> Loss:
-    """The data loss, and another one far away that does not count."""
+    """The data loss, and another one far away with weight 0."""
     return lambda w, batch: client.loss(w, batch) + 0 * client.loss(w * 0 + 100, batch)
 
 
@@ -58,14 +58,14 @@ def with_objective(make: Callable[[Client], Loss]) -> FedAvg:
 
 @pytest.mark.parametrize("make", [penalised, doubtful, mixed])
 def test_the_recorded_loss_is_that_of_the_data(federation: Federation, make: Any, cohort: str) -> None:
-    """Penalties do not count; of several data losses the value of the objective does."""
+    """Penalties do not count; with several data losses, the value of the objective is recorded."""
     ours, theirs = (run(with_objective(each), federation, cohort=cohort) for each in (make, plain))
     losses = [ran.values("train_loss") for ran in (ours, theirs)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-12)
     torch.testing.assert_close(ours.servers[-1]["model"], theirs.servers[-1]["model"], rtol=0, atol=1e-12)
 
 
-def test_an_objective_may_do_without_the_data_loss(federation: Federation, cohort: str) -> None:
+def test_an_objective_may_have_no_data_loss(federation: Federation, cohort: str) -> None:
     ran = run(with_objective(without_data), federation, cohort=cohort, rounds=1)
     w = federation.model.init(torch_seed(0, "initial model", 0))
     assert ran.values("train_loss")[0] == pytest.approx(float(w.square().sum()) * (1 + 0.8**2) / 2)
@@ -80,7 +80,7 @@ def test_statistics_are_those_after_the_first_data_loss(normed: Federation, make
     assert torch.equal(trained, expected if moves else w[normed.model.parameters :])
 
 
-def test_an_objective_within_an_objective_keeps_its_losses_to_itself(federation: Federation) -> None:
+def test_losses_of_a_nested_objective_are_not_recorded(federation: Federation) -> None:
     client, w = one_client(federation), federation.model.init(0)
     batch = Batch(*client.data())
 

@@ -1,4 +1,4 @@
-"""Products in bf16: about the same steps, and exactly those of float32 where nobody asks for it."""
+"""Products in bf16: about the same steps as in float32."""
 
 import pytest
 import torch

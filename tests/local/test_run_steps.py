@@ -16,7 +16,7 @@ TRAINING = LocalTraining(epochs=2, batch_size=5, lr=0.1, **ALL)
 
 
 def padded(federation: Federation, k: int, samples: int) -> Client:
-    """Client k as a cohort that needs ``samples`` samples of each sees it."""
+    """Client k, padded to ``samples`` samples as in a cohort."""
     own = torch.as_tensor(federation.partition.train(k))
     both = [draw_schedule(TRAINING, n, 2, 0, "batches", 1, k) for n in (len(own), samples)]
     schedule = Schedule.of_cohort({name: t[0] for name, t in pad_schedules(both).items()})
@@ -51,8 +51,8 @@ def test_a_step_gets_a_batch_of_every_stream(federation: Federation) -> None:
     assert any(one.tolist() != other.tolist() for one, other in seen)  # drawn independently
 
 
-def test_steps_that_a_padded_client_does_not_have_change_nothing(federation: Federation) -> None:
-    """Seven samples make four steps, of eight that a neighbour with twenty needs: state may be nested."""
+def test_padded_steps_have_no_effect(federation: Federation) -> None:
+    """Seven samples make four of the eight steps that a neighbour with twenty needs; states are nested."""
     w = federation.model.init(0)
 
     def trained(ours: Client) -> tuple[SGDState, Tensor]:

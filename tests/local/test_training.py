@@ -79,7 +79,7 @@ def test_full_loss_and_gradient_are_those_of_all_samples(federation: Federation,
 
 
 @pytest.mark.parametrize(("size", "epochs", "steps"), [(10, 2, 6), (0, 2, 2), (23, 1, 1), (100, 1, 1)])
-def test_a_client_knows_its_steps(federation: Federation, size: int, epochs: int, steps: int) -> None:
+def test_the_number_of_local_steps(federation: Federation, size: int, epochs: int, steps: int) -> None:
     training = LocalTraining(batch_size=size, epochs=epochs)
     assert int(one_client(federation, training=training).steps()) == training.steps(SIZES[0]) == steps
 

@@ -1,4 +1,4 @@
-"""Federations for methods that weigh clients by their losses: what a client sends can be chosen at will."""
+"""Federations for methods that weight clients by their losses, with any losses and updates."""
 
 import functools
 from collections.abc import Sequence

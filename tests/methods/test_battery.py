@@ -1,9 +1,10 @@
-"""What must hold for every registered method; a new one is covered the day it registers."""
+"""Properties of every registered method; a new method is covered as soon as it is registered."""
 
 import contextlib
 import copy
 import dataclasses
 import itertools
+import math
 import re
 import sys
 import types
@@ -23,6 +24,7 @@ from fedflow.config import load_params
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
 from fedflow.local.client import Client, Update
+from fedflow.local.samples import Samples
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.methods.base import Asynchronous, Cyclic, Onboarding
@@ -61,15 +63,15 @@ def spoiled(federation: Federation, client: int) -> Federation:
 
 
 def run_spoiled(method: Method, federation: Federation, client: int, **settings: Any) -> Ran:
-    """A run in which the inputs of one client become NaN after the server has met everybody."""
+    """A run in which the inputs of one client become NaN after the onboarding."""
     simulation = prepare_run(method, federation, **settings)
     simulation.state.onboarded = simulation.onboard(range(simulation.clients), 0)
     simulation.job = dataclasses.replace(simulation.job, federation=spoiled(federation, client))
     return follow(simulation)
 
 
-def told(ran: Ran) -> list[dict[str, Any]]:
-    """The rounds, without their wall-clock times."""
+def reports(ran: Ran) -> list[dict[str, Any]]:
+    """The reports of the rounds, without wall-clock times."""
     return [dataclasses.asdict(r) | {"seconds": 0, "replayed": False} for r in ran.rounds]
 
 
@@ -85,7 +87,7 @@ def test_loop_agrees_with_vmap(name: str, federation: Federation, monkeypatch: p
 
 
 class OnMeta(FlatModel):
-    """A network whose tensors have shapes and no values: what a CUDA graph cannot hold fails on them."""
+    """A network whose tensors have shapes but no values: operations that no CUDA graph can hold fail."""
 
     def __init__(self, model: FlatModel) -> None:
         super().__init__(model.factory, device="meta", dtype=model.dtype)
@@ -125,7 +127,7 @@ def test_workers_do_not_change_a_bit(name: str, federation: Federation, workers:
         for n in (1, workers)
     )
     assert same(alone.state(), shared.state())
-    assert told(alone) == told(shared)
+    assert reports(alone) == reports(shared)
     assert alone.outcome().metrics == shared.outcome().metrics
 
 
@@ -142,7 +144,7 @@ def test_a_run_killed_anywhere_resumes_to_the_same_end(
         again = run(name, federation, checkpoints=folder, **settings)
         assert [r.replayed for r in again.rounds] == [n < stop // 2 * 2 for n in range(5)]
         assert same(again.state(), straight.state())
-        assert told(again) == told(straight)
+        assert reports(again) == reports(straight)
         one, other = again.outcome(), straight.outcome()
         assert one.metrics == other.metrics
         assert np.array_equal(one.participations, other.participations)
@@ -153,7 +155,7 @@ def renamed(models: dict[int, Tensor]) -> dict[str, Tensor]:
     return {str(number): w for number, w in models.items()}
 
 
-def test_a_run_killed_while_client_rows_are_written_resumes_too(
+def test_a_run_killed_while_client_rows_are_written_resumes(
     name: str, federation: Federation, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = HALF | {"rounds": 3, "checkpoint_every": 1, "keep_trained": True}
@@ -180,7 +182,7 @@ def power_cut(store: ClientStore) -> None:
 def test_scores_of_a_round_do_not_depend_on_the_rounds_to_come(
     name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a learning rate that decays: losses tell where accuracies are too coarse."""
+    """With a learning rate that decays; compares losses, because accuracies are too coarse."""
 
     def losses(count: int) -> list[list[float]]:
         found: list[list[float]] = []
@@ -192,9 +194,14 @@ def test_scores_of_a_round_do_not_depend_on_the_rounds_to_come(
 
         monkeypatch.setattr("fedflow.simulation.scoring.evaluate_shard", spy)
         training = SGD | {"lr_decay": 0.5}
-        ran = run(name, federation, **HALF | {"rounds": count, "training": training, "evaluate_every": 1})
-        assert len(found) == len(ran.rounds)
+        settings = HALF | {"rounds": count, "training": training, "evaluate_every": 1}
+        simulation = prepare_run(name, federation, **settings)
+        simulation.job = dataclasses.replace(simulation.job, rounds=9)  # the method may depend on T
+        assert len(list(simulation.rounds())) == len(found)
         return found
+
+    now = Simulation.round
+    monkeypatch.setattr(Simulation, "round", lambda *key: dataclasses.replace(now(*key), rounds=9))
 
     short, long = losses(2), losses(4)
     assert long[:2] == short
@@ -211,7 +218,7 @@ def test_the_learning_rate_makes_a_difference(name: str, federation: Federation)
 
 
 def test_the_learning_rate_decays_everywhere(name: str, federation: Federation, cohort: str) -> None:
-    """The second round is that of a run whose learning rate is half as large from there on."""
+    """The second round equals that of a run whose learning rate is halved after the first."""
     halved, swapped = (
         prepare_run(
             name,
@@ -236,7 +243,7 @@ def state_of(simulation: Simulation) -> dict[str, Tensor]:
     return {f"server/{name}": w for name, w in simulation.state.server.tensors().items()} | kept
 
 
-def test_introductions_have_the_learning_rate_of_the_first_round(name: str, federation: Federation) -> None:
+def test_onboarding_has_the_learning_rate_of_the_first_round(name: str, federation: Federation) -> None:
     if issubclass(METHODS[name], Onboarding) and METHODS[name]().onboarding_phases():
         first, decayed = (
             run(
@@ -291,17 +298,17 @@ def normed(digits: Dataset) -> Federation:
     )
 
 
-# One cluster in a round, weights that are those sent, and nothing that is slow.
+# One cluster per round, weights as they were sent, and no slow encoder.
 PLAIN: dict[str, dict[str, Any]] = {
     "afl": {"lambda_lr": 0, "prior": "samples"}, "fedcluster": {"clusters": 1}, "fedsc": {"clusters": 1},
     **QUICK, "term": {"t": 0},
 }  # fmt: skip
 MORE = {"fednova": [{"gmf": 0.5}, {"mu": 0.1}], "l2gd": [{"lam": 10}]}
-ELSEWHERE = {"encoder", "reducer", "distance"}  # how clients are compared before they train
+ELSEWHERE = {"encoder", "reducer", "distance"}  # choices that only affect the onboarding
 
 
 def variants(name: str) -> Iterator[Method]:
-    """The method as it is, with each of its choices, and with a long step of the server."""
+    """The method with its defaults, with each other choice, and with a large server learning rate."""
     hypers: list[dict[str, Any]] = [{}, *MORE.get(name, ())]
     for field in dataclasses.fields(METHODS[name]):  # type: ignore[arg-type]
         choices = () if field.name in ELSEWHERE else field.metadata["choices"]
@@ -309,16 +316,16 @@ def variants(name: str) -> Iterator[Method]:
         hypers += [{field.name: not field.default}] if isinstance(field.default, bool) else []
         hypers += [{field.name: 3.0}] if field.name == "server_lr" else []
     for hyper in hypers:
-        with contextlib.suppress(BadInput):  # where one goes with others alone
+        with contextlib.suppress(BadInput):  # choices that are valid only together with others
             yield build_method(name, PLAIN.get(name, {}) | hyper)
 
 
-OVERLAPPING = {"flis_dc", "flis_hc", "flt"}  # clients count in several clusters
+OVERLAPPING = {"flis_dc", "flis_hc", "flt"}  # a client may be in several clusters
 
 
 @dataclasses.dataclass
 class Seen:
-    """What one client sent: weight and cluster, the model that is averaged, and the model it held."""
+    """What one client sent: weight and cluster, the model that is averaged, and the model it trained."""
 
     weight: float
     cluster: int
@@ -327,7 +334,7 @@ class Seen:
 
 
 def spied(method: Method) -> tuple[Method, list[Seen]]:
-    """The same method, and what its clients will have sent."""
+    """The same method, and a list that collects what its clients send."""
     all_sent: list[Seen] = []
 
     class Spied(type(method)):  # type: ignore[misc]
@@ -347,7 +354,7 @@ def spied(method: Method) -> tuple[Method, list[Seen]]:
 def averaged(
     method: Method, server: dict[str, Tensor], model: FlatModel
 ) -> Iterator[tuple[int | None, Tensor]]:
-    """The models [D] that the server has averaged, of which clusters (None: of all clients)."""
+    """The averaged models [D] on the server, and their clusters (None: of all clients)."""
     kinds = ("model",) if "models" in server else ("model", "mean")
     yield from ((None, server[kind]) for kind in kinds if kind in server)
     if "models" in server and method.name not in OVERLAPPING:
@@ -359,8 +366,8 @@ def averaged(
                 yield None, model.head().join(w, server["body"])
 
 
-def test_running_statistics_are_averaged_and_never_beyond(name: str, normed: Federation) -> None:
-    """Of what all clients sent, the mean with their weights, by cluster; nothing beyond in models served."""
+def test_running_statistics_are_averages_of_those_sent(name: str, normed: Federation) -> None:
+    """The weighted mean, by cluster, of what clients sent; served models are within the range of these."""
     model = normed.model
     first = model.init(0)[model.parameters :]
     for method in variants(name):
@@ -405,13 +412,13 @@ def test_a_client_that_returns_nan_is_left_out(name: str, federation: Federation
 def test_a_vmapped_client_that_returns_nan_does_not_spoil_the_others(
     name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the client to blame is tried again on its own."""
-    retried, solve_one = [], worker._train_one
+    """Only the client that failed is retried alone."""
+    retried, train_one = [], worker._train_one
 
     def spy(job: Any, federation: Any, shard: Any, i: int, *rest: Any) -> Any:
         if not isinstance(shard, OnboardingShard):
             retried.append(shard.clients[i])
-        return solve_one(job, federation, shard, i, *rest)
+        return train_one(job, federation, shard, i, *rest)
 
     monkeypatch.setattr(worker, "_train_one", spy)
     loop, vmapped = (
@@ -437,7 +444,7 @@ def test_a_client_whose_training_raises_is_left_out(name: str, federation: Feder
 
 
 def breaking(name: str, with_samples: int) -> Method:
-    """The method, whose client step raises for the clients with so many samples."""
+    """The method with a client step that raises for clients with this number of samples."""
 
     class Breaking(METHODS[name]):  # type: ignore[name-defined, misc]
         def local(self, client: Client) -> Update:
@@ -448,7 +455,7 @@ def breaking(name: str, with_samples: int) -> Method:
     return Breaking()
 
 
-def test_a_client_that_fails_once_is_tried_again(name: str, federation: Federation) -> None:
+def test_a_client_that_fails_once_is_retried(name: str, federation: Federation) -> None:
     class Shaky(METHODS[name]):  # type: ignore[name-defined, misc]
         tried: typing.ClassVar[list[int]] = []
 
@@ -484,12 +491,12 @@ def test_a_cohort_of_one(name: str, federation: Federation, client: int, cohort:
     assert 0 <= ran.outcome().metrics["local_accuracy"] <= 1
 
 
-# Where chance looks at the number of a client, another setting that does without
+# Settings without random choices that depend on client numbers
 BY_NUMBER: dict[str, dict[str, Any]] = {"fedcluster": {"grouping": "similar"}}
 
 
 def test_renumbering_clients_changes_nothing(name: str, digits: Dataset) -> None:
-    """With full batches, which no number shuffles, and equal speeds; in float64, where order hardly shows."""
+    """With full batches, which are not shuffled, and equal speeds; in float64, where order hardly matters."""
     order = [5, 2, 7, 0, 3, 6, 1, 4]
     whole = {"training": {"batch_size": 0, "epochs": 2}, "timing": {"speeds": [[1, 1]]}}
     whole |= {"rounds": 2, "evaluate_every": 1}
@@ -503,7 +510,7 @@ def test_renumbering_clients_changes_nothing(name: str, digits: Dataset) -> None
 
 
 def by_client(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Clusters are numbered by first member: every client's own model, and who is with whom, instead."""
+    """Clusters are numbered by first member, so compare clients' models and joint membership instead."""
     if not {"server/models", "server/assignment"} <= state.keys():
         return state
     models, cluster = state["server/models"], state["server/assignment"]
@@ -511,7 +518,7 @@ def by_client(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def renumbered(state: dict[str, Tensor], order: list[int]) -> dict[str, Tensor]:
-    """Rows are clients, also on the server; where columns are as many, they are too."""
+    """Rows are clients, also on the server; so are columns where there are as many."""
     n = len(order)
     rows = {name: w[order] if w.shape[:1] == (n,) else w for name, w in state.items()}
     return {name: w[:, order] if w.shape == (n, n) else w for name, w in rows.items()}
@@ -526,7 +533,7 @@ WORK: dict[str, list[dict[str, Any]]] = {  # other settings in which a method co
         {"shared": "averaged", "pretraining": 1},
         {"random_assignment_rounds": 1},
     ],
-    "l2gd": [{"p": 0.01}],  # enough zeros that no step is computed in vain, as vmap has to
+    "l2gd": [{"p": 0.01}],  # enough zeros that every computed step is taken
     "perfedavg": [{}, {"order": "hessian_free"}],
     "propfair": [{}, {"applied": "weights"}],
     "scaffold": [{}, {"variate": "I"}],
@@ -538,26 +545,28 @@ def test_simulated_time_counts_the_work_that_is_done(
 ) -> None:
     """A pass over all samples takes 1 with gradients, and 1/3 without."""
     for hyper in WORK.get(name, [{}]):
-        told: dict[int, list[float]] = {k: [] for k in range(len(SIZES))}
+        expected: dict[int, list[float]] = {k: [] for k in range(len(SIZES))}
         done: dict[int, list[float]] = {k: [] for k in range(len(SIZES))}
         with monkeypatch.context() as patch:
-            count_work(patch, told, done)
+            count_work(patch, expected, done)
             given = [[0, 1, 0]] * len(SIZES)
             run(name, federation, hyper, timing={"given": given}, **HALF | {"training": SGD | {"epochs": 2}})
         assert sum(map(len, done.values())) >= 4
         for k, own in done.items():
-            assert own == pytest.approx(told[k][: len(own)], abs=1e-9)  # some are at work in the end
+            assert own == pytest.approx(expected[k][: len(own)], abs=1e-9)  # some still train at the end
 
 
-def count_work(patch: pytest.MonkeyPatch, told: dict[int, list[float]], done: dict[int, list[float]]) -> None:
-    """Note for every client how long it was ``told`` to work, and what it has ``done``, in order."""
+def count_work(
+    patch: pytest.MonkeyPatch, expected: dict[int, list[float]], done: dict[int, list[float]]
+) -> None:
+    """Record the ``expected`` work of every client by simulated time, and the work ``done``, in order."""
     begin, client_of = Simulation._begin, worker.client_of
-    gradient, full_loss = Client.gradient, Client.full_loss
+    gradient, evaluate = Client.gradient, Client._evaluate
     at_work: list[float] = []
 
     def begun(self: Simulation, number: int, k: int, now: float, *most: int | None) -> Work:
         work = begin(self, number, k, now, *most)
-        told[k].append(work.ends - now)
+        expected[k].append(work.ends - now)
         return work
 
     def started(job: Any, federation: Any, shard: Any, i: int, *rest: Any) -> Client:
@@ -575,15 +584,15 @@ def count_work(patch: pytest.MonkeyPatch, told: dict[int, list[float]], done: di
         at_work[-1] += len(batch.y) / int(self.samples)
         return gradient(self, w, batch, *rest)
 
-    def counted_loss(self: Client, w: Tensor) -> Tensor:
-        at_work[-1] += 1 / 3
-        return full_loss(self, w)
+    def counted_loss(self: Client, w: Tensor, data: Samples) -> Any:
+        at_work[-1] += (data is self._data) / 3
+        return evaluate(self, w, data)
 
     patch.setattr(Simulation, "_begin", begun)
     patch.setattr(worker, "client_of", started)
     patch.setattr("fedflow.simulation.evaluation.client_of", served)
     patch.setattr(Client, "gradient", counted)
-    patch.setattr(Client, "full_loss", counted_loss)
+    patch.setattr(Client, "_evaluate", counted_loss)
 
 
 # What the method's page says
@@ -600,10 +609,13 @@ def test_the_page_of_a_method_is_complete(name: str) -> None:
     assert [section for section in SECTIONS if section not in page(name)] == []
 
 
+SCALARS = dict.fromkeys(("one scalar", "the cluster number", "the step number", "the ones", "the zeros"), 1)
+
+
 def test_traffic_is_what_the_page_says(name: str, federation: Federation) -> None:
     """Read "*Traffic*: k P down, 1 P and the cluster number up." and compare with the bytes of a run.
 
-    m are the participants of the round before, of the first round 1.
+    m is the size of the previous cohort, 1 in the first round.
     """
     (sentence,) = re.findall(r"\*Traffic\*: (.*?)\.\s", page(name))
     method, model = build_method(name), federation.model
@@ -611,17 +623,16 @@ def test_traffic_is_what_the_page_says(name: str, federation: Federation) -> Non
     sizes = {"P": model.size, "P_body": model.size - len(model.head().index)}
     sizes["P_head"] = len(model.part(*model.shared_patterns).index)
 
-    def count(direction: str, m: int) -> int:
-        if sentence == "none":
-            return 0
-        (words,) = (part for part in sentence.split(", ") if part.endswith(direction))
-        first, *more = words.removesuffix(f" {direction}").split(" and ")
-        times, vector = re.fullmatch(r"(?:(\w+) )?(P|P_body|P_head)", first).groups()  # type: ignore[union-attr]
-        factor = int(times) if (times or "1").isdigit() and times else (symbols | {"m": m}).get(times, 1)
-        return 4 * (factor * sizes[vector] + sum(sizes.get(what, 1) for what in more))
+    def count(words: str, m: int) -> int:
+        """Bytes of messages such as "k P and one scalar"; KeyError for a word that is not known."""
+        first, *more = words.split(" and ")
+        *times, vector = first.split(" ")
+        factors = [int(n) if n.isdigit() else (symbols | {"m": m})[n] for n in times]
+        return 4 * (math.prod(factors) * sizes[vector] + sum((sizes | SCALARS)[what] for what in more))
 
+    ways = ("", "") if sentence == "none" else re.fullmatch("(.*) down, (.*) up", sentence).groups()  # type: ignore[union-attr]
     for ran in (run(name, federation, **HALF), run(name, federation, cohort="vmap", **HALF)):
-        down, up = ([4 * count(way, m) for m in (1, 4)] for way in ("down", "up"))
+        down, up = ([4 * count(words, m) if words else 0 for m in (1, 4)] for words in ways)
         assert ran.values("bytes_down") == list(itertools.accumulate(down))
         assert ran.values("bytes_up") == list(itertools.accumulate(up))
 

@@ -1,4 +1,4 @@
-"""What methods have in common: weights of averages, which model is served, how cohorts are drawn."""
+"""Behaviour that methods share: weights of averages, the model that is served, how cohorts are drawn."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ BESIDE = {"ditto": "model", "apfl": "model", "pfedme": "model", "l2gd": "mean"}
 
 @pytest.mark.parametrize("name", BESIDE)
 def test_the_global_model_can_be_served(name: str, federation: Federation, tmp_path: Any) -> None:
-    """Training is the same; the record holds one model, also of a run that resumed."""
+    """Training is the same; the record holds one model, also for a resumed run."""
     personal, common = (
         run(name, federation, {"served": served}, **HALF) for served in ("personal", "global")
     )
@@ -91,18 +91,18 @@ def test_sampling_in_proportion_is_of_the_run(federation: Federation) -> None:
     assert np.abs(counts - expected).max() < 4 * np.sqrt(expected.max())
 
 
-def test_samples_that_count_twice_are_said(federation: Federation, recwarn: Any) -> None:
-    def told(name: str, **settings: Any) -> list[str]:
+def test_samples_that_count_twice_cause_a_warning(federation: Federation, recwarn: Any) -> None:
+    def messages(name: str, **settings: Any) -> list[str]:
         recwarn.clear()
         prepare_run(name, federation, sampling="proportional", **settings)
         return [str(w.message) for w in recwarn if w.category is UserWarning]
 
-    (message,) = told("fedavg", participation=0.5)
+    (message,) = messages("fedavg", participation=0.5)
     assert message == (
         "fedavg: run.sampling: proportional and weighting: samples both count a client's samples"
     )
-    assert not told("fedavg", participation=1.0)
-    assert not told("scaffold", participation=0.5)
+    assert not messages("fedavg", participation=1.0)
+    assert not messages("scaffold", participation=0.5)
 
 
 # Rates, with a learning rate of 0.1 and then of 0.05

@@ -196,7 +196,7 @@ def test_scaffold_with_weights_ends_at_the_weighted_optimum(cohort: str) -> None
 PARTIAL = [[0], [1], [0, 1]]
 
 
-def test_weighted_server_variate_is_the_weighted_mean_of_the_clients(cohort: str) -> None:
+def test_weighted_server_control_variate_is_the_weighted_mean(cohort: str) -> None:
     method = with_cohorts(build_method("scaffold", {"weighting": "samples"}), PARTIAL)
     ran = run(method, quadratics(), cohort=cohort)
     assert ran.server("c") == near([0.25 * own[0] + 0.75 * own[1] for own in ran.kept("c")])
@@ -211,13 +211,13 @@ def test_scaffold_with_partial_participation(cohort: str) -> None:
 
 
 @pytest.mark.parametrize("variate", SCAFFOLD)
-def test_server_variate_is_the_mean_of_the_clients(variate: str, cohort: str) -> None:
+def test_server_control_variate_is_the_mean_of_the_clients(variate: str, cohort: str) -> None:
     method = with_cohorts(build_method("scaffold", {"variate": variate}), PARTIAL)
     ran = run(method, quadratics(), cohort=cohort)
     assert ran.server("c") == near([sum(own) / 2 for own in ran.kept("c")])
 
 
-def test_server_variate_divided_by_the_participants_moves_too_far(cohort: str) -> None:
+def test_server_control_variate_divided_by_the_cohort_size_moves_too_far(cohort: str) -> None:
     """The known mistake: with one of two clients, c moves by dc and not by dc / 2."""
     method = with_cohorts(build_method("scaffold", {"divide_by": "participants"}), PARTIAL[:1])
     assert run(method, quadratics(), rounds=1, cohort=cohort).server("c") == near([-0.475])
@@ -349,7 +349,7 @@ def test_ifca_takes_the_first_of_equal_models() -> None:
     assert int(build_method("ifca").choose(client)) == 0
 
 
-def test_ifca_keeps_the_model_that_nobody_chose(cohort: str) -> None:
+def test_ifca_keeps_a_model_that_no_client_chose(cohort: str) -> None:
     assert ifca([1, 4, 1000], {}, cohort=cohort).server("models")[0][2] == 1000
 
 

@@ -8,7 +8,7 @@ def test_every_method_of_a_table_is_registered():
     assert {name for names in TABLES.values() for name in names.split()} <= set(METHODS)
 
 
-def test_a_method_knows_its_tables():
+def test_tables_of_a_method():
     assert published_in("pacfl")[-1] == "PACFL, Tables 3.11, 5.6 (MIX-4)"
     assert published_in("one_shot") == ["IFCA, Table 3 (FEMNIST)"]
     assert published_in("fedsgd") == []

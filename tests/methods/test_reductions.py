@@ -80,7 +80,7 @@ def test_first_round_of_scaffold_is_uniform_fedavg(federation: Federation, cohor
 
 
 def test_ditto_without_pull_is_local(federation: Federation, cohort: str) -> None:
-    """With full batches, because the two draw their batches from streams of their own."""
+    """With full batches, because the two draw their batches from different streams."""
     full = HALF | {"training": SGD | {"batch_size": 0}, "cohort": cohort}
     ditto, local = (run("ditto", federation, {"lam": 0}, **full), run("local", federation, **full))
     personal, alone = torch.stack(ditto.clients[-1]["personal"]), torch.stack(local.clients[-1]["model"])

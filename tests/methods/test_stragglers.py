@@ -1,4 +1,4 @@
-"""Stragglers: who they are, how many epochs they train, and what becomes of them."""
+"""Stragglers: how they are drawn, how many epochs they train, and how they are dropped."""
 
 import itertools
 from typing import Any
@@ -37,9 +37,9 @@ def test_a_share_of_every_cohort_trains_fewer_epochs(cohort: str) -> None:
 
 
 def test_random_epochs_for_all_are_uniform() -> None:
-    """FedNova's experiments: E_k from 2 to 5 for everybody."""
+    """FedNova's experiments: E_k from 2 to 5 for all clients."""
     training = LocalTraining.parse(LATE | {"stragglers": 1, "least_epochs": 2})
-    late = training.late(np.arange(4000), np.random.default_rng(0))
+    late = training.draw_stragglers(np.arange(4000), np.random.default_rng(0))
     counts = np.bincount(list(late.values()), minlength=6)
     assert len(late) == 4000 and counts[:2].sum() == 0
     assert np.abs(counts[2:] - 1000).max() < 4 * np.sqrt(750)
@@ -77,14 +77,14 @@ def test_dropped_stragglers_take_no_part() -> None:
     assert dropped.simulation.state.participations.sum() == 16
 
 
-def test_who_is_late_is_the_same_for_all_methods_and_workers(federation: Federation) -> None:
+def test_stragglers_are_the_same_for_all_methods_and_workers(federation: Federation) -> None:
     late = {"training": LATE | {"batch_size": 8, "drop_stragglers": True}, "participation": 0.5}
     cohorts = [[r.cohort for r in run(name, federation, **late).rounds] for name in ("fedavg", "scaffold")]
     assert cohorts[0] == cohorts[1]
 
 
-def test_streams_that_are_short_anyway_stay_so(federation: Federation, cohort: str) -> None:
-    """FedRep's one epoch of the body: with a head that is never late, nothing changes."""
+def test_streams_that_are_short_already_do_not_change(federation: Federation, cohort: str) -> None:
+    """FedRep's single epoch of the body: no result changes if the head trains all its epochs."""
     more: dict[str, Any] = {"participation": 0.5, "cohort": cohort}
     training = {"epochs": 5, "batch_size": 8}
     hyper = {"head_epochs": 1}
@@ -121,5 +121,5 @@ def test_stragglers_that_make_no_sense_are_refused(late: dict[str, Any], field: 
     "name", [name for name, method in METHODS.items() if issubclass(method, Asynchronous)]
 )
 def test_asynchronous_methods_have_no_stragglers(name: str, federation: Federation) -> None:
-    with pytest.raises(BadInput, match=r"^training.stragglers: .* whose clients come when they are done"):
+    with pytest.raises(BadInput, match=r"^training.stragglers: .* which is asynchronous"):
         run(name, federation, training=LATE)

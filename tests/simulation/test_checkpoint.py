@@ -20,7 +20,7 @@ from fedflow.simulation.loop import Simulation
 from fedflow.simulation.run import RunSettings
 
 
-def test_a_checkpoint_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+def test_a_checkpoint_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
     odd = {"none": torch.zeros(0), "one": torch.zeros(1).expand(1), "bool": torch.tensor(True)}
     tensors = {"server/w": torch.rand(3), "ids": torch.arange(2), **odd}
     save_checkpoint(tmp_path / "new" / "folder", tensors, {"round": 3, "loss": 1 / 3})
@@ -60,7 +60,7 @@ def test_a_kill_while_saving_leaves_the_old_checkpoint(tmp_path: Path, monkeypat
     save_checkpoint(tmp_path, {"w": torch.ones(2)}, {"round": 2})  # over what the kill left behind
 
 
-def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FedflowError, match="cannot write the checkpoint"):
         save_checkpoint(tmp_path / "file", {}, {})
@@ -114,7 +114,7 @@ def test_a_checkpoint_of_another_experiment_is_not_taken_up(tmp_path: Path) -> N
     assert not prepare_run("fedavg", quadratics(sizes=(20, 20)), checkpoints=tmp_path).state.history
 
 
-def test_a_finished_run_can_forget_its_checkpoint(tmp_path: Path) -> None:
+def test_a_finished_run_can_delete_its_checkpoint(tmp_path: Path) -> None:
     ran = run("local", quadratics(), checkpoints=tmp_path)
     names = {p.name for p in (tmp_path / ran.simulation.fingerprint).iterdir()}
     assert names == {FILE, "history.jsonl", "clients-model.bin"}
@@ -122,7 +122,7 @@ def test_a_finished_run_can_forget_its_checkpoint(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_how_often_to_checkpoint_can_change_between_a_kill_and_the_resume(tmp_path: Path) -> None:
+def test_checkpoint_every_can_change_between_a_kill_and_the_resume(tmp_path: Path) -> None:
     rounds = prepare_run("fedavg", quadratics(), checkpoints=tmp_path, checkpoint_every=1).rounds()
     next(rounds)
     again = prepare_run("fedavg", quadratics(), checkpoints=tmp_path, checkpoint_every=2)

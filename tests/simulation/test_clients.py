@@ -19,14 +19,14 @@ def row(value: float) -> Tensor:
     return torch.full((3,), value)
 
 
-def test_clients_that_never_trained_share_the_first_value(store: ClientStore) -> None:
+def test_clients_that_never_trained_share_the_initial_value(store: ClientStore) -> None:
     store.put(5, {"model": row(1)})
     assert all(store.get(k)["model"] is FIRST["model"] for k in (0, 4, 6, 999))
     assert store.get(5)["c"] is FIRST["c"]
 
 
 @pytest.mark.parametrize("settled", [False, True])
-def test_rows_come_back_as_they_were_put(store: ClientStore, settled: bool) -> None:
+def test_rows_are_read_as_they_were_written(store: ClientStore, settled: bool) -> None:
     store.put(5, {"model": row(0.1), "c": torch.tensor([1 / 3, 2], dtype=torch.float64)})
     store.put(7, {"model": row(2)})
     store.put(7, {"model": row(3)})
@@ -37,7 +37,7 @@ def test_rows_come_back_as_they_were_put(store: ClientStore, settled: bool) -> N
     assert torch.equal(store.get(7)["model"], row(3))
 
 
-def test_rows_that_are_handed_out_do_not_change_afterwards(store: ClientStore) -> None:
+def test_returned_rows_do_not_change_afterwards(store: ClientStore) -> None:
     store.put(5, {"model": row(1)})
     store.settle()
     before = store.get(5)["model"]
@@ -67,7 +67,7 @@ def test_memory_holds_no_settled_rows_and_files_hold_no_unwritten_ones(tmp_path:
     assert stat.st_blocks * 512 < 200_000  # sparse
 
 
-def test_a_store_killed_before_its_rows_reached_the_files_redoes_them(tmp_path: Path) -> None:
+def test_a_store_killed_before_settling_settles_again(tmp_path: Path) -> None:
     store = ClientStore(FIRST, 10, tmp_path)
     store.put(1, {"model": row(1)})
     store.settle()
@@ -99,7 +99,7 @@ def test_rows_of_an_earlier_process_are_compared_with_their_digests(tmp_path: Pa
     assert torch.equal(again.get(2)["model"], row(5))
 
 
-def test_rows_after_the_last_checkpoint_are_forgotten(store: ClientStore) -> None:
+def test_rows_after_the_last_checkpoint_are_dropped(store: ClientStore) -> None:
     store.put(1, {"model": row(1)})
     checkpoint = store.changes()
     store.settle()

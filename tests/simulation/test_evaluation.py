@@ -16,7 +16,7 @@ SGD = {"batch_size": 8, "epochs": 2, "lr": 0.1}
 
 
 def served(ran: Ran, k: int) -> torch.Tensor:
-    """The vector that client k is served, from what the run kept."""
+    """The vector that client k is served, from the run's state."""
     name = ran.simulation.job.method.name
     if name == "ditto":
         return ran.clients[-1]["personal"][k]
@@ -50,7 +50,7 @@ def test_noise_of_a_step_before_clients_are_served_is_keyed_by_client(digits: Da
 
 @pytest.mark.parametrize("method", ["fedavg", "fedper", "local"])
 def test_tuned_accuracy_is_that_after_one_more_local_training(federation: Federation, method: str) -> None:
-    """With full batches, whose order no stream decides."""
+    """With full batches, which do not depend on a stream."""
     training = {"batch_size": 0, "epochs": 2, "lr": 0.1}
     ran = run(method, federation, training=training, rounds=1, fine_tune=True)
     outcome = ran.outcome()
@@ -72,7 +72,7 @@ def descend(federation: Federation, k: int, w: torch.Tensor, steps: int, lr: flo
 
 
 def seen(call: Callable[[], object]) -> int:
-    """How many images the network sees in evaluation mode during ``call``."""
+    """The number of images that the network evaluates during ``call``."""
     counts: list[int] = []
     outputs = FlatModel.outputs
 
@@ -117,7 +117,7 @@ def test_a_client_without_test_images_is_left_out_of_the_mean(federation: Federa
 
 
 @pytest.mark.parametrize("method", ["fedavg", "ditto"])
-def test_clients_that_hold_samples_out_are_scored_on_those(federation: Federation, method: str) -> None:
+def test_clients_with_held_out_samples_are_scored_on_those(federation: Federation, method: str) -> None:
     """On rows of the training split; the client of one sample holds out none."""
     whole = list(map(federation.partition.train, range(8)))
     held = [rows[: len(rows) // 2] for rows in whole]

@@ -57,7 +57,7 @@ def test_the_sum_is_exact(terms: list) -> None:
     assert Fraction(float(sums.high)) + Fraction(float(sums.low)) == expected
 
 
-def test_what_a_plain_sum_loses_is_kept() -> None:
+def test_rounding_errors_of_a_plain_sum_are_kept() -> None:
     terms = [(1e16, 1), (1.0, 1), (-1e16, 1)]
     sums = ExactSum()
     for value, weight in terms:

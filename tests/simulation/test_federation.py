@@ -1,4 +1,4 @@
-"""Federations found by content, wherever a worker has it."""
+"""Federations located by content, wherever a worker has it."""
 
 import shutil
 from dataclasses import replace
@@ -19,7 +19,7 @@ PARAMS = one_cell("{source: digits}", "mlp", "scheme: iid, clients: 3")
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FederationFiles:
-    """What travels to a worker; the worker runs in an empty folder, and has the machine's name "node7"."""
+    """The files sent to a worker, which runs in an empty folder on a machine named "node7"."""
     root, worker = tmp_path / "root", tmp_path / "worker"
     worker.mkdir()
     params = prepared_project(root, PARAMS, "few")
@@ -51,7 +51,7 @@ def test_a_worker_finds_the_content_in_its_own_folder(files, tmp_path, monkeypat
     assert opened.partition.hash == files.partition.hash
 
 
-def test_other_content_at_the_path_is_passed_over(files, tmp_path, monkeypatch):
+def test_other_content_at_the_path_is_ignored(files, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDFLOW_CACHE", str(tmp_path / "cache"))
     expected, own = files.open(), files.prepared
     shutil.copytree(own.path, tmp_path / "cache" / own.hash)

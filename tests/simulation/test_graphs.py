@@ -1,4 +1,4 @@
-"""Cohort calls: what is captured, when a capture is trusted, and which calls are of one kind."""
+"""Cohort calls: which are captured, when a capture is trusted, and which calls are of one kind."""
 
 import warnings
 from collections.abc import Callable
@@ -89,7 +89,7 @@ def test_a_capture_that_fails_warns_once_and_changes_no_result() -> None:
             assert cohorts.run(call(torch.ones(2)))["out"].tolist() == [2.0, 2.0]
 
 
-def test_calls_are_of_one_kind_if_words_and_shapes_are_equal() -> None:
+def test_calls_are_of_one_kind_if_computation_and_shapes_are_equal() -> None:
     kind = call(torch.ones(2)).key
     assert call(torch.zeros(2), factor=7.0).key == kind
     assert call(torch.ones(3)).key != kind and call(torch.ones(2), about="triple").key != kind
@@ -106,7 +106,7 @@ def test_only_the_latest_kinds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class Scheduled(FedAvg):
-    """FedAvg whose steps get shorter from round to round."""
+    """FedAvg with steps that shrink from round to round."""
 
     def local(self, client: Any) -> Any:
         w = client.received["model"]
@@ -154,7 +154,7 @@ def test_calls_are_as_wide_as_set_until_memory_runs_out(digits, wanted, clients)
     assert cohort.width(job, federation, other, job.method.local) == clients  # another phase is another call
 
 
-def test_the_width_that_fits_hardly_depends_on_what_is_free() -> None:
+def test_the_width_changes_in_powers_of_two() -> None:
     gib = 1 << 30
     free = {1: 1, 3: 1, 5: 2, 10: 4, 39: 8, 40: 16, 41: 16, 10_000: 256}
     assert {n: cohort.max_width_for_memory(n * gib, gib) for n in free} == free

@@ -1,4 +1,4 @@
-"""The rounds of a run in a file that only grows."""
+"""The rounds of a run in an append-only file."""
 
 import json
 from collections.abc import Callable
@@ -20,13 +20,13 @@ HISTORY = "history.jsonl"
 OFTEN = {"rounds": 40, "evaluate_every": 1, "checkpoint_every": 1}
 
 
-def told(rounds: list[RoundReport]) -> list[RoundReport]:
-    """Without what a resume and the clock on the wall change."""
+def comparable(rounds: list[RoundReport]) -> list[RoundReport]:
+    """Without the fields that a resume and wall-clock time change."""
     return [replace(report, seconds=0, replayed=False) for report in rounds]
 
 
 def killed_at(simulation: Simulation, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run until the rounds of checkpoint ``number`` are appended, but not yet the checkpoint written."""
+    """Run until the rounds of checkpoint ``number`` are appended, but the checkpoint is not yet written."""
     left = iter(range(number - 1))
 
     def save(*arguments: Any) -> None:
@@ -60,12 +60,12 @@ def test_a_kill_before_the_checkpoint_is_in_place_changes_no_round(tmp_path: Pat
     assert len(file.read_text().splitlines()) == 7
     again = run("scaffold", quadratics(), checkpoints=tmp_path, **OFTEN)
     assert [report.replayed for report in again.rounds] == [True] * 6 + [False] * 34
-    assert told(again.rounds) == told(whole.rounds)
+    assert comparable(again.rounds) == comparable(whole.rounds)
     assert same(again.servers[-1], whole.servers[-1])
     assert [json.loads(line)["round"] for line in file.read_text().splitlines()] == list(range(1, 41))
 
 
-def test_assignments_and_failures_are_told_again(digits: Dataset, tmp_path: Path) -> None:
+def test_assignments_and_failures_are_restored(digits: Dataset, tmp_path: Path) -> None:
     settings = {"rounds": 4, "evaluate_every": 1, "checkpoint_every": 2, "checkpoints": tmp_path}
     simulation = prepare_run("ifca", images(digits), **settings)
     rounds = simulation.rounds()
@@ -73,7 +73,7 @@ def test_assignments_and_failures_are_told_again(digits: Dataset, tmp_path: Path
     simulation.state.history.append(replace(before[1], round=3, failed={1: "ValueError: [no]"}))
     simulation._checkpoint()
     history = prepare_run("ifca", images(digits), **settings).state.history
-    assert told(history[:2]) == told(before) and history[0].assignment is not None
+    assert comparable(history[:2]) == comparable(before) and history[0].assignment is not None
     assert history[2].failed == {1: "ValueError: [no]"}
 
 
@@ -96,7 +96,7 @@ def test_a_damaged_history_is_one_clear_line(tmp_path: Path, damage: str) -> Non
         list(prepare_run("fedavg", quadratics(), checkpoints=tmp_path).rounds())
 
 
-def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_refused_in_one_line(tmp_path: Path) -> None:
     simulation = prepare_run("fedavg", quadratics(), checkpoints=tmp_path, checkpoint_every=1)
     (simulation.folder / HISTORY).mkdir(parents=True)
     with pytest.raises(FedflowError, match=rf"cannot write the checkpoint .*{HISTORY}: Is a directory"):

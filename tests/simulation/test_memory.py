@@ -30,7 +30,7 @@ def steps(**environment: str) -> tuple[bool, int]:
     return kept == "True", int(faults)
 
 
-def test_steps_find_the_memory_of_the_step_before() -> None:
+def test_steps_reuse_the_memory_of_the_previous_step() -> None:
     kept, faults = steps()
     assert kept == (platform.libc_ver()[0] == "glibc")
     assert not kept or faults < 4000  # a step's four vectors are 3,900 pages: at most one step's in ten

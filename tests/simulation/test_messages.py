@@ -1,4 +1,4 @@
-"""Which of the vectors that clients keep travel to workers."""
+"""The kept vectors of clients that are sent to workers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ from fedflow.simulation.job import Job
 
 
 class Mailbox:
-    """An executor that notes which kept vectors every shard carries, and how many vectors in all."""
+    """An executor that records the kept vectors of every shard, and its number of vectors."""
 
     workers = 1
 
@@ -48,14 +48,14 @@ def test_clients_are_scored_without_what_they_are_not_served_with(federation, me
     assert box.of("evaluate_shard") == [to_serve] * 3
 
 
-def test_a_shared_model_is_one_vector_whatever_clients_keep(federation: Federation) -> None:
+def test_a_shared_model_is_packed_once(federation: Federation) -> None:
     box = Mailbox()
     run("scaffold", federation, rounds=1, executor=box).outcome()
     assert {count for name, _, count in box.kept if name == "evaluate_shard"} == {2}  # x and c, not c_k
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "ditto"])
-def test_last_trained_models_travel_only_to_be_scored_themselves(federation: Federation, method: str) -> None:
+def test_last_trained_models_are_sent_only_to_be_scored(federation: Federation, method: str) -> None:
     box = Mailbox()
     own = {"scaffold": {"c"}, "ditto": {"personal"}}.get(method, set())
     served = {"ditto": {"personal"}}.get(method, set())
@@ -66,7 +66,7 @@ def test_last_trained_models_travel_only_to_be_scored_themselves(federation: Fed
     assert "trained" in ran.clients[-1]
 
 
-def test_a_method_can_say_that_it_serves_with_more(federation: Federation) -> None:
+def test_a_method_can_declare_what_it_serves_with(federation: Federation) -> None:
     class Reading(Scaffold):
         serves_with: ClassVar[tuple[str, ...] | None] = ("c",)
 

@@ -1,4 +1,4 @@
-"""Clients that join after the last round: as if they were not there, then served and fine-tuned."""
+"""Clients that join after the last round: they do not affect the rounds, and are served and fine-tuned."""
 
 from dataclasses import replace
 
@@ -57,8 +57,8 @@ def test_a_newcomer_of_fedavg_gets_the_global_model_and_tunes_it(federation):
     assert not np.isnan(newcomers.tuned_accuracy).any()
 
 
-def test_a_newcomer_of_local_starts_from_the_first_model(federation: Federation):
-    """And is then trained from there, here with full batches, whose order no stream decides."""
+def test_a_newcomer_of_local_starts_from_the_initial_model(federation: Federation):
+    """It is then trained from there, here with full batches, which do not depend on a stream."""
     simulation = prepare_run("local", federation, rounds=1)
     model, first = federation.model, simulation.state.store.first["model"]
     list(simulation.rounds())
@@ -86,7 +86,7 @@ def test_newcomers_are_tuned_in_a_cohort_as_one_by_one(name, federation, monkeyp
         assert getattr(together, field) == pytest.approx(getattr(one_by_one, field), abs=0.01)
 
 
-def test_participation_counts_those_who_take_part(federation: Federation):
+def test_participation_does_not_count_newcomers(federation: Federation):
     simulation = prepare_run("fedavg", federation, participation=0.5, rounds=20)
     assert (simulation.clients, simulation.cohort_size) == (6, 3)
     assert {k for report in simulation.rounds() for k in report.cohort} == set(range(6))
@@ -94,7 +94,7 @@ def test_participation_counts_those_who_take_part(federation: Federation):
     assert next(everyone.rounds()).cohort == list(range(6))
 
 
-def test_a_run_with_newcomers_goes_on_from_its_checkpoint(federation: Federation, tmp_path):
+def test_a_run_with_newcomers_resumes_from_its_checkpoint(federation: Federation, tmp_path):
     whole = run("scaffold", federation, rounds=4, participation=0.5).outcome()
     settings = {"rounds": 4, "participation": 0.5, "checkpoints": tmp_path, "checkpoint_every": 1}
     rounds = prepare_run("scaffold", federation, **settings).rounds()

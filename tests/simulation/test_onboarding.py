@@ -1,4 +1,4 @@
-"""What happens before the first round: everybody is asked, newcomers after the last one."""
+"""Onboarding: of all clients before the first round, of newcomers after the last one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class At(GlobalModel):
 
 
 class Asking(Onboarding, FedAvg):
-    """FedAvg that asks for sizes and mean pixels first, and then sends the sum of all sizes to everybody."""
+    """FedAvg that first asks for sizes and mean pixels, and then sends all clients the sum of sizes."""
 
     asked: ClassVar[list] = []
 
@@ -62,18 +62,18 @@ def nobody_asked() -> None:
     Asking.asked.clear()
 
 
-def test_all_are_asked_in_every_phase_before_the_first_round(federation: Federation):
+def test_all_clients_are_onboarded_in_every_phase_before_the_first_round(federation: Federation):
     ran = run(Asking(), federation, rounds=2, participation=0.5)
     assert Asking.asked == [(0, list(range(8))), (1, list(range(8)))]
     plain = run("fedavg", federation, rounds=2, participation=0.5)
     assert torch.equal(ran.servers[-1]["model"], plain.servers[-1]["model"])
 
 
-def test_the_traffic_of_introductions_is_counted_apart(federation: Federation):
+def test_traffic_of_the_onboarding_is_counted_separately(federation: Federation):
     metrics = run(Asking(), federation, rounds=1).outcome().metrics
-    assert metrics["introduction_bytes_down"] == 8 * 4 and metrics["introduction_bytes_up"] == 2 * 8 * 4
+    assert metrics["onboarding_bytes_down"] == 8 * 4 and metrics["onboarding_bytes_up"] == 2 * 8 * 4
     expected = run("fedavg", federation, rounds=1).outcome().metrics
-    assert metrics["bytes_up"] == expected["bytes_up"] and "introduction_bytes_up" not in expected
+    assert metrics["bytes_up"] == expected["bytes_up"] and "onboarding_bytes_up" not in expected
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -82,19 +82,19 @@ def test_answers_do_not_depend_on_the_workers(federation: Federation, workers: i
     assert same(ran.servers[-1], run(Asking(), federation, rounds=1, cohort="vmap").servers[-1])
 
 
-def test_nobody_is_asked_twice_after_a_resume(federation: Federation, tmp_path):
+def test_no_client_is_onboarded_twice_after_a_resume(federation: Federation, tmp_path):
     settings = {"rounds": 3, "checkpoints": tmp_path}
     next(prepare_run(Asking(), federation, **settings).rounds())  # killed after a round without a checkpoint
     Asking.asked.clear()
     simulation = prepare_run(Asking(), federation, **settings)
     assert len(list(simulation.rounds())) == 3 and Asking.asked == []
-    assert simulation.outcome().metrics["introduction_bytes_down"] == 8 * 4
+    assert simulation.outcome().metrics["onboarding_bytes_down"] == 8 * 4
 
 
 def test_newcomers_are_asked_when_they_join(federation: Federation):
     outcome = run(Asking(), late(federation, 2), rounds=1).outcome()
     assert Asking.asked == [(0, list(range(6))), (1, list(range(6))), (0, [6, 7]), (1, [6, 7])]
-    assert outcome.metrics["introduction_bytes_down"] == 6 * 4  # paid by those that took part
+    assert outcome.metrics["onboarding_bytes_down"] == 6 * 4  # paid by those that took part
 
 
 def test_a_client_that_cannot_answer_is_named(federation: Federation):

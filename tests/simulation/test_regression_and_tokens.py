@@ -1,4 +1,4 @@
-"""Runs on what is no image: linear regression, whose accuracies are nothing, and sequences of tokens."""
+"""Runs on data other than images: linear regression, which has no accuracies, and sequences of tokens."""
 
 import json
 from functools import partial
@@ -71,7 +71,7 @@ def test_accuracies_of_a_regression_are_null(regression: Federation) -> None:
 
 
 def language(length: int, next_word: bool) -> RawData:
-    """Two users who count, each with a step of its own: the next word (or the next at every place)."""
+    """Two users who count with different steps: predict the next word (or the next at every position)."""
     rng, words = np.random.default_rng(0), 8
     user = np.arange(2).repeat(40)
     start = rng.integers(words, size=80)
@@ -87,7 +87,7 @@ def test_clients_learn_to_predict_tokens(network: str, next_word: bool) -> None:
     ran = run("fedavg", federation, training={"epochs": 5, "lr": 2.0}, rounds=20, evaluate_every=10)
     losses = ran.values("train_loss")
     assert losses[-1] < losses[0] / 4
-    assert ran.values("local_accuracy")[-1] > 0.7  # the first word tells nothing of the step
+    assert ran.values("local_accuracy")[-1] > 0.7  # the first word does not reveal the step
     outcome = ran.outcome()
     assert outcome.metrics["loss"] < 1 and outcome.scores.test_samples.tolist() == [40, 40]
 

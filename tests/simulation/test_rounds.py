@@ -17,7 +17,7 @@ def cohorts(ran: Ran) -> list[list[int]]:
     return [r.cohort for r in ran.rounds]
 
 
-def test_methods_get_the_same_cohorts_and_the_same_first_model(federation: Federation) -> None:
+def test_methods_get_the_same_cohorts_and_the_same_initial_model(federation: Federation) -> None:
     """All but those that choose their cohorts themselves, as FedCluster does."""
     expected = cohorts(run("fedavg", federation, participation=0.4))
     assert len(set(map(tuple, expected))) > 1
@@ -64,7 +64,7 @@ def test_traffic_adds_up_over_rounds() -> None:
     assert ran.outcome().metrics["bytes_up"] == 96
 
 
-def test_rounds_are_evaluated_when_asked_and_at_the_end(federation: Federation) -> None:
+def test_rounds_are_evaluated_periodically_and_at_the_end(federation: Federation) -> None:
     ran = run("fedavg", federation, rounds=5, evaluate_every=2)
     assert ["local_accuracy" in r.values for r in ran.rounds] == [False, True, False, True, True]
     names = {"local_accuracy", "global_accuracy", "local_std", "local_worst10"}
@@ -72,7 +72,7 @@ def test_rounds_are_evaluated_when_asked_and_at_the_end(federation: Federation) 
     assert {name: last[name] for name in names} == {name: metrics[name] for name in names}
 
 
-def test_the_spread_over_clients_is_told_at_the_end(federation: Federation) -> None:
+def test_the_spread_over_clients_is_reported_at_the_end(federation: Federation) -> None:
     outcome = run("fedavg", federation, training={"lr": 0.5}).outcome()
     accuracy, samples = outcome.scores.local_accuracy, outcome.scores.test_samples
     assert len(set(samples.tolist())) > 1
@@ -120,14 +120,14 @@ def planted_groups(**settings: int) -> Simulation:
     return simulation
 
 
-def test_an_assignment_is_told_when_it_changes() -> None:
-    """The first evaluation tells it, the next two add nothing."""
+def test_an_assignment_is_reported_when_it_changes() -> None:
+    """The first evaluation reports it; in the next two it is unchanged."""
     ran = follow(planted_groups(evaluate_every=1))
     assert [r.assignment for r in ran.rounds] == [[1, 1, 0, 0], None, None]
     assert (ran.values("clusters"), ran.values("ari")) == ([2] * 3, [1] * 3)
 
 
-def test_agreement_with_planted_groups_is_told_where_it_was_measured() -> None:
+def test_agreement_with_planted_groups_is_reported_if_measured() -> None:
     ran = follow(planted_groups(evaluate_every=2))
     assert [ran.values(name) for name in ("ari", "nmi")] == [[None, 1, 1]] * 2
     assert ran.values("clustering_error") == [None, 0, 0]

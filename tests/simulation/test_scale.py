@@ -1,4 +1,4 @@
-"""What a round costs with very many clients: work and memory follow the cohort, not the clients."""
+"""The cost of a round with very many clients: work and memory depend on the cohort, not on all clients."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ SGD = {"batch_size": 8, "epochs": 1, "lr": 0.1}
 
 
 def lines(call: Callable[[], object]) -> int:
-    """How many lines of fedflow's own Python run during ``call``: a loop counts as often as it turns."""
+    """The number of lines of fedflow's Python code that run during ``call``, every iteration counted."""
     count = 0
 
     def note(frame: Any, event: str, argument: object) -> Any:
@@ -43,10 +43,10 @@ def lines(call: Callable[[], object]) -> int:
 @pytest.mark.parametrize(
     ("method", "every"), [("fedavg", 1), ("scaffold", 1), ("cc_fedams", 1), ("ditto", 9), ("ifca", 9)]
 )
-def test_a_round_of_ten_clients_takes_as_many_lines_whatever_their_number(
+def test_the_cost_of_a_round_of_ten_clients_does_not_depend_on_their_number(
     federation: Federation, method: str, every: int, tmp_path: Path
 ) -> None:
-    """With evaluations where all are served one model, and with checkpoints."""
+    """With evaluations of a global model, and with checkpoints."""
 
     def rounds(clients: int) -> int:
         pools, own = [np.arange(20)], [np.zeros(1, np.int64)] * clients
@@ -60,7 +60,7 @@ def test_a_round_of_ten_clients_takes_as_many_lines_whatever_their_number(
 
 
 class Counting(Workers):
-    """Workers that note how many clients of a shard are asked for their model."""
+    """Workers that record how many clients per shard determine their model."""
 
     def __init__(self, workers: int) -> None:
         super().__init__(workers)
@@ -137,7 +137,7 @@ def test_assignments_leave_others_out_and_results_have_a_row_for_every_client(fe
 
 
 def test_rows_in_files_are_resident_only_while_they_are_used(tmp_path: Path) -> None:
-    """64 rows of 1 MiB are written and read; the process must not keep what it did with them."""
+    """64 rows of 1 MiB are written and read; the process must not keep their pages."""
     store = ClientStore({"c": torch.zeros(1 << 18)}, 100_000, tmp_path)
     process = psutil.Process()
     before = process.memory_info().rss

@@ -1,4 +1,4 @@
-"""Simulated time: how long clients take, in which order they are done, and what a server has by then."""
+"""Simulated time: how long clients take, in which order they finish, and the server's state then."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def test_every_client_has_a_class_and_keeps_its_speed() -> None:
     assert not np.array_equal(timing.times(1, 7, 1), times[7])
 
 
-def test_an_unsteady_client_draws_anew_within_its_class() -> None:
+def test_an_unsteady_client_draws_new_speeds_within_its_class() -> None:
     timing = Timing.parse({"steady": False, "speeds": [[1, 2], [50, 80]]})
     drawn = np.array([[timing.times(0, k, 1, t)[1] for t in range(20)] for k in range(20)])
     assert (drawn.std(1) > 0).all()
@@ -85,14 +85,14 @@ def test_a_round_lasts_until_the_slowest_is_done(epochs: int, makespan: int, idl
     assert ran.outcome().metrics["clock"] == near(2 * makespan)
 
 
-def test_cycles_of_a_round_follow_each_other() -> None:
+def test_cycles_of_a_round_run_one_after_the_other() -> None:
     """Clusters of one client each: 2 x 2 + 3, 2 x 4 + 4 and 2 x 10 + 6."""
     alone = {"clusters": 3, "given": [0, 1, 2]}
     ran = run("fedcluster", THREE, alone, timing={"given": GIVEN}, rounds=1)
     assert (ran.values("clock")[0], ran.values("idle")[0]) == near((7 + 12 + 26, 0))
 
 
-def test_the_time_to_the_target_is_told() -> None:
+def test_the_time_to_the_target_is_reported() -> None:
     ran = run("fedavg", THREE, timing={"given": GIVEN}, evaluate_every=1, target_accuracy=0.01)
     reached = next(r for r in ran.rounds if r.values.get("local_accuracy", 0) >= 0.01)
     assert ran.outcome().metrics["clock_to_target"] == reached.values["clock"]
@@ -105,8 +105,8 @@ def begin(durations: list[float], number: int) -> Any:
     return lambda k, now: Work(k, number, now + durations[k], None, {})
 
 
-def test_who_is_done_first_comes_first_and_another_takes_its_place() -> None:
-    """Two of four clients work: 0 and 2 (drawn), 2 is done at 1, replaced by one that needs until 4 or 6."""
+def test_the_first_to_finish_comes_first_and_is_replaced() -> None:
+    """Two of four clients train: 0 and 2 (drawn); 2 ends at 1 and is replaced by one that ends at 4 or 6."""
     durations, rng = [3.0, 5.0, 1.0, 3.0], np.random.default_rng(1)
     drawn = np.random.default_rng(1).choice(4, size=2, replace=False).tolist()
     assert sorted(drawn) == [1, 2]
@@ -121,7 +121,7 @@ def test_who_is_done_first_comes_first_and_another_takes_its_place() -> None:
     assert len(busy) == 1
 
 
-def test_nobody_works_twice_for_one_step_of_the_server() -> None:
+def test_no_client_trains_twice_for_one_server_step() -> None:
     durations = [1.0, 100.0, 100.0]
     done, busy = first_done([], 0.0, 3, 3, 3, np.random.default_rng(0), begin(durations, 1))
     assert [w.client for w in done] == [0, 1, 2] and not busy
@@ -148,11 +148,11 @@ def hasty(times: list[list[int]], **kwargs: Any) -> Ran:
     return run(Hasty.parse({}), THREE, timing={"given": times}, **HASTY | kwargs)
 
 
-def test_late_updates_are_of_the_model_that_was_fetched(cohort: str) -> None:
-    """Clients need 2, 3 and 7; x is 0. Each moves half of the way from what it fetched to 0, 4 or 8.
+def test_stale_updates_are_of_the_model_that_was_received(cohort: str) -> None:
+    """Clients need 2, 3 and 7; x is 0. Each moves half of the way from the received model to 0, 4 or 8.
 
-    At 2 client 0 brings 0; at 3 client 1 brings 2, of which client 0 knows nothing when it brings 0 again
-    at 4. At 6 both are done, client 0 first: it fetched x = 2 and brings -1; client 1 fetched 2 and brings 1.
+    At 2 client 0 sends 0; at 3 client 1 sends 2, of which client 0 is unaware when it sends 0 again at 4.
+    At 6 both are done, client 0 first: it received x = 2 and sends -1; client 1 received 2 and sends 1.
     """
     ran = hasty([[0, 2, 0], [0, 3, 0], [0, 7, 0]], cohort=cohort)
     assert [r.cohort for r in ran.rounds] == [[0], [1], [0], [0], [1]]
@@ -162,7 +162,7 @@ def test_late_updates_are_of_the_model_that_was_fetched(cohort: str) -> None:
     assert ran.values("idle") == [0] * 5
 
 
-def test_a_late_server_resumes_with_the_same_works(tmp_path: Path) -> None:
+def test_an_asynchronous_run_resumes_with_the_same_work(tmp_path: Path) -> None:
     times = [[0, 2, 0], [0, 3, 0], [0, 7, 0]]
     settings = {"timing": {"given": times}, "checkpoints": tmp_path, "checkpoint_every": 3} | HASTY
     rounds = prepare_run(Hasty.parse({}), THREE, **settings).rounds()
@@ -176,8 +176,8 @@ def test_a_late_server_resumes_with_the_same_works(tmp_path: Path) -> None:
     assert all(again.values(name) == straight.values(name) for name in ("clock", "delay"))
 
 
-def test_equal_clients_that_all_work_are_a_cohort() -> None:
-    """Nobody is late: the model goes half of the way to the mean 4 in every round."""
+def test_equal_clients_in_full_concurrency_are_a_cohort() -> None:
+    """No update is stale: the model moves half of the way to the mean 4 in every round."""
     ran = hasty([[1, 2, 1]] * 3, participation=1.0, rounds=3)
     assert [r.cohort for r in ran.rounds] == [[0, 1, 2]] * 3
     assert ran.values("clock") == near([4, 8, 12])

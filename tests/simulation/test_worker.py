@@ -1,4 +1,4 @@
-"""What a worker does when a vmapped cohort fails."""
+"""Workers, when a vmapped cohort fails."""
 
 import warnings
 from typing import Any
@@ -24,7 +24,7 @@ def federation(digits: Dataset) -> Federation:
 
 
 class Spy:
-    """`worker.train_cohort` of a GPU with memory for ``room`` clients; notes how many it was asked for."""
+    """`worker.train_cohort` on a GPU with memory for ``room`` clients; records the requested widths."""
 
     def __init__(self, room: int) -> None:
         self.room, self.asked, self.solve = room, [], worker.train_cohort
@@ -73,7 +73,7 @@ def test_a_method_that_vmap_cannot_run_is_named_with_the_reason(federation, monk
 
 
 class Uneven(FedAvg):
-    """FedAvg that shifts the models of some clients, which alone receive the shift, and keep some more."""
+    """FedAvg that shifts the models of some clients; only these receive the shift and keep another vector."""
 
     def client_state(self, model: Any, initial: Tensor) -> dict[str, Tensor]:
         return {"seen": initial[:2]}
@@ -100,7 +100,7 @@ def test_clients_that_receive_other_names_or_shapes_train_in_other_calls(federat
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_only_a_client_that_raises_is_tried_again(federation: Federation, value: float) -> None:
+def test_only_a_client_that_raises_is_retried(federation: Federation, value: float) -> None:
     tried: list[int] = []
 
     class Diverging(FedAvg):

@@ -1,4 +1,4 @@
-"""Clients that come late, and servers that wait for none, or for a while."""
+"""Servers that do not wait for slow clients, or fit the clients' work to a deadline."""
 
 from fedflow.methods.asynchronous import (  # noqa: F401
     cc_fedadagrad,

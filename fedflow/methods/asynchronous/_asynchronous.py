@@ -1,7 +1,7 @@
-"""What asynchronous methods share: clients come when they are done, with updates to an older model.
+"""Base of asynchronous methods: clients report when they are done, with updates to an older model.
 
-Several clients are at work at any time. Each has fetched the model of its day; with every m updates, late
-ones among them, the server takes a step.
+Several clients train at any time, each from the model that it received. The server takes a step after every
+m updates, stale ones included.
 """
 
 import math
@@ -13,15 +13,15 @@ from fedflow.settings import option
 
 class Buffered(Asynchronous, FedAvg):
     weighting: str = option(
-        "uniform", "weights of updates in their mean: the same for all, or n_k",
-        choices=("samples", "uniform"), source="uniform in the papers",
+        "uniform", "weights of updates in their mean: n_k or uniform", choices=("samples", "uniform"),
+        source="uniform in the papers",
     )  # fmt: skip
     concurrency: float = option(
-        2.0, "clients at work at any time, in multiples of m (at most all); 0 = wait for cohorts, as FedAvg",
+        2.0, "clients that train at any time, in multiples of m (at most all); 0 = synchronous, as FedAvg",
         ge=0, grid=(1, 2, 4),
     )  # fmt: skip
     most_epochs: int | None = option(
-        None, "clients choose from 1 to this many epochs at random; null = E for all", ge=1
+        None, "clients draw between 1 and this many epochs; null = E for all", ge=1
     )
 
     def clients_in_flight(self, size: int) -> int:

@@ -1,4 +1,4 @@
-"""What CC-FedAdagrad, CC-FedAdam and CC-FedAMS share: updates by step, and an adaptive step of the server."""
+"""Base of CC-FedAdagrad, CC-FedAdam and CC-FedAMS: updates per local step, and an adaptive server step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ class ClientCentric(Buffered):
         1e-8, "added to the root of the second moment", symbol="eps", gt=0, grid=(1e-8, 1e-3),
         source="code of FADAS",
     )  # fmt: skip
-    normalise: bool = option(True, "updates are divided by the number K of local steps", source="Algorithm 3")
+    normalise: bool = option(True, "divide updates by the number K of local steps", source="Algorithm 3")
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         x = initial(0)
@@ -46,7 +46,7 @@ class ClientCentric(Buffered):
         return client.update(d=client.model.with_buffers(moved / steps, moved), weight=self.weight(client))
 
     def second(self, server: Any, square: Tensor) -> dict[str, Tensor]:
-        """The next second moment ``v`` [D], whose root divides the step, and other fields to replace."""
+        """The next second moment ``v`` [D], whose root divides the step, and other fields that change."""
         raise NotImplementedError
 
     def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:

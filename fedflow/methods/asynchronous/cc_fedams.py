@@ -1,14 +1,14 @@
-"""CC-FedAMS: CC-FedAdam that divides by the largest second moment so far, so that steps do not grow again.
+"""CC-FedAMS: CC-FedAdam that divides by the largest second moment so far, as AMSGrad does.
 
 Source: Sun, Wu, Huang, Zhang, "Client-Centric Federated Adaptive Optimization", 2025, arXiv 2501.09946,
 Algorithms 2 (server) and 3 (client).
 
-Client: fetches x, takes K local steps to x_K, sends d_k = (x - x_K) / K. Server: with every m updates, late
-ones among them, d = mean of d_k; m <- beta m + (1 - beta) d; u <- gamma u + (1 - gamma) d^2; v <- max(v, u);
-x <- x - eta m / (sqrt(v) + eps), entry by entry, m, u and v 0 at first.
+Client: fetches x, takes K local steps to x_K, sends d_k = (x - x_K) / K. Server: after every m updates, stale
+ones included, d = mean of d_k; m <- beta m + (1 - beta) d; u <- gamma u + (1 - gamma) d^2; v <- max(v, u);
+x <- x - eta m / (sqrt(v) + eps), entry by entry; initially m = u = v = 0.
 *Reduces to* CC-FedAdam as long as u does not shrink.
 *State*: server x, m, u, v; clients none. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
-*Ambiguous*: who works when; here the next client is a random idle one (`run.timing` says how fast they are).
+*Ambiguous*: which client trains next: here a random idle one (`run.timing` sets how fast clients are).
 """
 
 from collections.abc import Callable

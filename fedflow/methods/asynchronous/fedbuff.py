@@ -1,15 +1,15 @@
-"""FedBuff: asynchronous clients, and a server that averages every m updates, late ones among them.
+"""FedBuff: asynchronous clients, and a server that averages every m updates, stale ones included.
 
 Source: Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba, "Federated Learning with Buffered Asynchronous
 Aggregation", AISTATS 2022, arXiv 2106.06639, Algorithm 1.
 
-Client: fetches x, takes K local steps to x_K, sends d_k = x - x_K. Server: with every m updates,
-x <- x - eta_s / m * sum_k s(tau_k) d_k, where tau_k counts the steps that the server took while client k
-was at work.
-*Reduces to* FedAvg (weighting: uniform) when nobody is late.
+Client: fetches x, takes K local steps to x_K, sends d_k = x - x_K. Server: after every m updates,
+x <- x - eta_s / m * sum_k s(tau_k) d_k, where the staleness tau_k counts the server steps taken while client
+k was training.
+*Reduces to* FedAvg (weighting: uniform) when no update is stale.
 *State*: server x, t; clients none. *Traffic*: 1 P and the step number down, 1 P and the step number up.
 *Newcomer*: the global model.
-*Ambiguous*: who works when; here the next client is a random idle one (`run.timing` says how fast they are).
+*Ambiguous*: which client trains next: here a random idle one (`run.timing` sets how fast clients are).
 """
 
 import numpy as np
@@ -26,7 +26,7 @@ class FedBuff(Buffered):
     gathers = True
 
     staleness: str = option(
-        "sqrt", "s(tau): late updates count 1 / sqrt(1 + tau), or as much as others", symbol="s",
+        "sqrt", "s(tau), the weight of stale updates: 1 / sqrt(1 + tau), or 1 (none)", symbol="s",
         choices=("sqrt", "none"), source="experiments: 1 / sqrt(1 + tau)",
     )  # fmt: skip
 
@@ -43,8 +43,8 @@ class FedBuff(Buffered):
 
     def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
         x = server.model
-        late = now.t - 1 - cohort.scalars("t")
-        share = np.ones_like(late) if self.staleness == "none" else 1 / np.sqrt(1 + late)
+        tau = now.t - 1 - cohort.scalars("t")
+        share = np.ones_like(tau) if self.staleness == "none" else 1 / np.sqrt(1 + tau)
         p = cohort.weights / cohort.weights.sum()
         d = float(p @ share) * cohort.mean("d", weights=p * share)
         stepped = x - self.server_lr * now.model.trainable(d)

@@ -1,19 +1,19 @@
-"""FedEff: every client trains as many epochs as fit into a round, so that fast clients need not wait.
+"""FedEff: every client trains as many epochs as fit into a round, so that fast clients do not wait.
 
 Source: "FedEff: efficient federated learning with optimal local epochs for heterogeneous clients",
 Algorithm 1.
 
-Round 0: all clients train one epoch from the common first model, and report the times of a download
+Round 0: all clients train one epoch from the common initial model, and report the times of a download
 (beta_k), of an epoch (sigma_k) and of an upload (delta_k); w_1 = sum_k p_k w_k. Server: with means over all
 clients, a round is expected to last ERT = ceil(mean(beta) + tau E_b mean(sigma) + mean(delta)), and client k
 trains E_k = floor((ERT - beta_k - delta_k) / sigma_k) epochs in every round. Otherwise as FedAvg.
 *Reduces to* FedAvg after round 0 when policy = EC, or when clients are equally fast and nothing is rounded.
 *State*: server w, all times; clients none. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
-*Differs from the paper in*: a client into whose round no epoch fits trains one and makes all wait (slow:
-clamp) or takes no part (skip); the numbers of epochs need not be the same in all rounds (policy). They are
-not counted as traffic, nor is round 0 as time.
-*Ambiguous*: tau E_b stays a fraction. More epochs count no less in the mean, which is biased towards fast
-clients (compare with FedNova).
+*Differs from the paper in*: a client too slow for one epoch within the round still trains one, delaying the
+round (slow: clamp), or does not take part (skip); the numbers of epochs may change between rounds (policy).
+They are not counted as traffic; round 0 takes no simulated time.
+*Ambiguous*: tau E_b is not rounded. The mean does not correct for the numbers of epochs, so it is biased
+towards fast clients (compare with FedNova).
 """
 
 import math
@@ -33,8 +33,8 @@ from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
-BY_CLIENT, BY_ROUND = ("UEC", "UEIC"), ("EIC", "UEIC")  # policies that fit epochs to clients, or change them
-ROUNDING = 1e-9  # of quotients that are whole but for their last bits
+BY_CLIENT, BY_ROUND = ("UEC", "UEIC"), ("EIC", "UEIC")  # policies whose epochs depend on client, on round
+ROUNDING = 1e-9  # tolerance for quotients that are whole up to rounding
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,17 @@ class FedEff(Onboarding, FedAvg):
         choices=("UEC", "EC", "UEIC", "EIC", "random"), source="UEC; random is a baseline",
     )  # fmt: skip
     tau: float = option(
-        0.5, "epoch deciding factor: which part of E_b the mean client trains", symbol="tau", gt=0, le=1,
+        0.5, "epoch deciding factor: the share of E_b that the mean client trains", symbol="tau", gt=0, le=1,
         grid=(0.2, 0.4, 0.8, 1),
     )  # fmt: skip
     base_epochs: int = option(5, "epochs of the mean client when tau = 1", symbol="E_b", ge=1)
     tau_decay: float = option(0.98, "factor on tau after every round, if the policy has one", gt=0, le=1)
     unit: float = option(1.0, "the estimated round time is rounded up to a multiple of this", gt=0)
     slow: str = option(
-        "clamp", "clients into whose round no epoch fits train one, or take no part",
+        "clamp", "clients too slow for one epoch train one anyway (clamp), or do not take part (skip)",
         choices=("clamp", "skip"),
     )  # fmt: skip
-    most_epochs: int | None = option(None, "more epochs are cut", symbol="E_max", ge=1)
+    most_epochs: int | None = option(None, "upper limit of epochs; null = none", symbol="E_max", ge=1)
 
     def streams(self, training: LocalTraining) -> dict[str, int]:
         """One epoch in round 0; from then on those of `epochs`."""
@@ -90,7 +90,7 @@ class FedEff(Onboarding, FedAvg):
             return super().plan(now, server, chances, size)
         fast = np.flatnonzero(self.fitted(now, server))
         if not len(fast):
-            raise BadInput("method.tau", self.tau, "more: no client is done with an epoch in time")
+            raise BadInput("method.tau", self.tau, "more: no client finishes an epoch in time")
         chosen, server = super().plan(now, server, chances[fast], min(size, len(fast)))
         return fast[chosen], server
 
@@ -124,6 +124,6 @@ def round_time(times: np.ndarray, epochs: float, unit: float = 1.0) -> float:
 
 
 def fitting(times: np.ndarray, round_time: float) -> np.ndarray:
-    """How many epochs [N] fit into so much time; below 1 for clients that are too slow."""
+    """Epochs [N] that fit into the round time; below 1 for clients that are too slow."""
     beta, sigma, delta = times.T
     return np.floor((round_time - beta - delta) / sigma + ROUNDING).astype(np.int64)

@@ -1,4 +1,4 @@
-"""One model for all, from averages of what the clients send."""
+"""One global model, from averages of the clients' updates."""
 
 from fedflow.methods.averaging import (  # noqa: F401
     fedadagrad,

@@ -1,4 +1,4 @@
-"""Methods whose server averages what the clients send."""
+"""Base of methods whose server averages what the clients send."""
 
 from torch import Tensor
 
@@ -8,12 +8,9 @@ from fedflow.settings import option
 
 
 class Averaging(Method):
-    """Methods whose server averages what the clients send."""
-
     weighting: str = option(
-        "samples", "weights p_k of the average: n_k, or the same for all", symbol="p_k",
-        choices=("samples", "uniform"),
-    )  # fmt: skip
+        "samples", "weights p_k: n_k or uniform", symbol="p_k", choices=("samples", "uniform")
+    )
 
     def weight(self, client: Client) -> Tensor | float:
         """The client's weight, not normalised."""

@@ -1,4 +1,4 @@
-"""What FedAdagrad, FedAdam and FedYogi share: an adaptive optimiser on the server, fed with mean updates."""
+"""Base of FedAdagrad, FedAdam and FedYogi: an adaptive optimiser on the server, applied to mean updates."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class FedOpt(FedAvg):
         grid=(1e-5, 1e-4, 1e-3, 1e-2, 1e-1), source="experiments: 1e-3",
     )  # fmt: skip
     v0: float | None = option(
-        None, "first value of v; nothing = tau^2 (public code: 0)", symbol="v_0", ge=0, source=ALGORITHM
+        None, "first value of v; null = tau^2 (public code: 0)", symbol="v_0", ge=0, source=ALGORITHM
     )
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
@@ -43,7 +43,7 @@ class FedOpt(FedAvg):
         return State(w, torch.zeros_like(w), v)
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
-        """The next second moment [D] from the last and from d^2."""
+        """The next second moment [D], from the last one and d^2."""
         raise NotImplementedError
 
     def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:

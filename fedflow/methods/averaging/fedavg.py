@@ -1,13 +1,13 @@
-"""FedAvg: clients train the global model on their own data, the server averages what comes back.
+"""FedAvg: clients train the global model on their own data; the server averages the results.
 
 Source: McMahan, Moore, Ramage, Hampson, Aguera y Arcas, "Communication-Efficient Learning of Deep
 Networks from Decentralized Data", AISTATS 2017, arXiv 1602.05629, Algorithm 1.
 
 Client: w_k <- E epochs of SGD from w_t. Server: w_{t+1} = w_t - eta_s * (w_t - sum_k p_k w_k).
-*Reduces to* FedSGD with one full-gradient step a round, to Local with a single client.
+*Reduces to* FedSGD with one full-gradient step per round, to Local with a single client.
 *State*: server w; clients none. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
 *Differs from the paper in*: the server learning rate eta_s (1 in the paper), and in offering uniform
-weights, which go with cohorts drawn in proportion to n_k (`run.sampling`).
+weights, which suit cohorts drawn in proportion to n_k (`run.sampling`).
 """
 
 from typing import Any

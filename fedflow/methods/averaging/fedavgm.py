@@ -1,14 +1,14 @@
-"""FedAvgM: the server takes the mean update as a gradient, and descends along it with momentum.
+"""FedAvgM: the server treats the mean update as a gradient and descends with momentum.
 
 Source: Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification", 2019, arXiv 1909.06335.
 
-Client: as FedAvg. Server: Delta = w_t - sum_k p_k w_k; v <- beta v + Delta, v = 0 at first; then
+Client: as FedAvg. Server: Delta = w_t - sum_k p_k w_k; v <- beta v + Delta, initially v = 0; then
 polyak: w_{t+1} = w_t - eta_s v; nesterov: w_{t+1} = w_t - eta_s (Delta + beta v);
 damped: as polyak, with v <- beta v + (1 - beta) Delta.
 *Reduces to* FedAvg when beta = 0, in all three forms.
 *State*: server w, v; clients none. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
-*Ambiguous*: the paper's equation is polyak, its experiments ran nesterov; here polyak unless asked.
+*Ambiguous*: the paper's equation is polyak, its experiments ran nesterov; the default here is polyak.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class State(GlobalModel):
 @register("fedavgm", "FedAvgM")
 class FedAvgM(FedAvg):
     beta: float = option(
-        0.9, "momentum of the server", symbol="beta", ge=0, lt=1,
+        0.9, "server momentum", symbol="beta", ge=0, lt=1,
         grid=(0, 0.7, 0.9, 0.97, 0.99, 0.997), source="grid of the paper",
     )  # fmt: skip
     form: str = option("polyak", "form of momentum", choices=("polyak", "nesterov", "damped"))

@@ -1,18 +1,19 @@
-"""FedDyn: each client's objective is changed so that what all clients agree on is optimal for all.
+"""FedDyn: a dynamic regulariser changes each client's objective so that a consensus is optimal for all.
 
 Source: Acar, Zhao, Matas, Mattina, Whatmough, Saligrama, "Federated Learning Based on Dynamic
 Regularization", ICLR 2021, arXiv 2111.04263, Algorithm 1.
 
 Client: theta_k <- argmin F_k(theta) - <g_k, theta> + alpha/2 ||theta - theta_t||^2, approximately, by E
 epochs of SGD from theta_t; g_k <- g_k - alpha (theta_k - theta_t), which an exact argmin makes the
-gradient of F_k at theta_k. Server: h <- h - alpha/N sum over participants (theta_k - theta_t);
-theta_{t+1} = mean of the m participants' theta_k - h / alpha. g_k = h = 0 at first.
+gradient of F_k at theta_k. Server: h <- h - alpha/N sum over the cohort (theta_k - theta_t);
+theta_{t+1} = mean of the cohort's m models theta_k - h / alpha. Initially g_k = h = 0.
 *Reduces to* uniform FedProx with mu = alpha, in the clients' first step.
-*Invariant*: h is the mean of g_k over all N clients, however few take part.
+*Invariant*: h is the mean of g_k over all N clients, at any participation rate.
 *State*: server theta, h; client g_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model, g_k = 0.
-*Ambiguous*: h is a mean and moves by 1/N (the text once says sum); with weighting: samples, alpha_k =
+*Ambiguous*: h is a mean and moves by 1/N (the text once calls it a sum); with weighting: samples, alpha_k =
 alpha (mean n) / n_k, as in the authors' code, so that the sum of n_k F_k is minimised. The authors clip
-only a part of the changed gradient; here all of it. They report the mean of clients' models, not theta.
+only a part of the changed gradient; here it is clipped as a whole. They report the mean of clients' models,
+not theta.
 """
 
 from collections.abc import Callable
@@ -42,11 +43,11 @@ class FedDyn(Method):
         grid=(0.001, 0.01, 0.1), source="appendix; 0.01 in the authors' example",
     )  # fmt: skip
     weighting: str = option(
-        "uniform", "objective: clients count the same, or in proportion to n_k",
+        "uniform", "objective: clients count equally, or in proportion to n_k",
         choices=("uniform", "samples"), source="Algorithm 1: uniform",
     )  # fmt: skip
     served: str = option(
-        "broadcast", "the model served and scored: theta, or the mean of the last participants' models",
+        "broadcast", "the model served and scored: theta, or the mean of the last cohort's models",
         choices=("broadcast", "mean"), source="Algorithm 1; authors' code: means",
     )  # fmt: skip
 

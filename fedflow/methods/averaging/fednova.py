@@ -1,4 +1,4 @@
-"""FedNova: updates are divided by the client's own amount of work before they are averaged.
+"""FedNova: each update is divided by its client's amount of local work before the average.
 
 Source: Wang, Liu, Liang, Joshi, Poor, "Tackling the Objective Inconsistency Problem in Heterogeneous
 Federated Optimization", NeurIPS 2020, arXiv 2007.07481, equations (8) and (10).
@@ -12,7 +12,7 @@ sum_k p_k tau_k with a proximal term, as in the authors' code. (The paper's eta 
 *State*: server w, and v when gmf > 0. *Traffic*: 1 P down, 1 P and one scalar up.
 *Newcomer*: the global model.
 The experiments draw E_k from 2 to 5 in every round: `training.stragglers: 1`, least_epochs: 2, epochs: 5.
-*Ambiguous*: a_k of momentum and a proximal term together; the paper has no formula, so it is refused.
+*Ambiguous*: a_k with both momentum and a proximal term: the paper has no formula, so this is refused.
 """
 
 from collections.abc import Callable
@@ -40,12 +40,11 @@ class State(GlobalModel):
 @register("fednova", "FedNova")
 class FedNova(FedAvg):
     mu: float = option(
-        0.0, "weight of a proximal term in local training", symbol="mu", ge=0, source="that of FedProx"
+        0.0, "weight of a proximal term in local training", symbol="mu", ge=0, source="as in FedProx"
     )
     gmf: float = option(
-        0.0, "momentum of the server (global momentum factor)", symbol="gmf", ge=0, lt=1,
-        source="authors' code",
-    )  # fmt: skip
+        0.0, "server momentum (global momentum factor)", symbol="gmf", ge=0, lt=1, source="authors' code"
+    )
 
     def streams(self, training: LocalTraining) -> dict[str, int]:
         if self.mu and training.momentum:
@@ -80,6 +79,6 @@ class FedNova(FedAvg):
 def work(tau: Tensor, rho: float, pull: Tensor | float | None = None) -> Tensor:
     """The normaliser ||a_k||_1 of tau steps of SGD with momentum rho, or with a proximal pull eta mu."""
     if pull is not None:
-        # float32 would lose all for small pulls
+        # For small pulls, float32 would lose all digits.
         return ((1 - (1 - pull) ** tau.double()) / pull).to(tau.dtype)
     return tau if rho == 0 else (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose clients are held near the global model by a proximal term.
+"""FedProx: FedAvg with a proximal term that keeps clients near the global model.
 
 Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous
 Networks", MLSys 2020, arXiv 1812.06127, Algorithm 2.
@@ -6,8 +6,8 @@ Networks", MLSys 2020, arXiv 1812.06127, Algorithm 2.
 Client: minimise F_k(w) + mu/2 ||w - w_t||^2 by SGD from w_t. Server: as FedAvg.
 *Reduces to* FedAvg when mu = 0.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
-*Stragglers*: the paper gives a share of each cohort fewer epochs, which FedProx keeps (`training.stragglers`)
-and FedAvg drops (`training.drop_stragglers`).
+*Stragglers*: in the paper a share of each cohort trains fewer epochs; FedProx keeps these updates
+(`training.stragglers`), FedAvg drops them (`training.drop_stragglers`).
 *Differs from the paper in*: the cohort is uniform and the average weighted by n_k, as in the authors' code
 (the paper: `run.sampling: proportional` and weighting: uniform).
 """
@@ -24,13 +24,9 @@ from fedflow.settings import option
 @register("fedprox", "FedProx")
 class FedProx(FedAvg):
     mu: float = option(
-        0.01,
-        "weight of the proximal term",
-        symbol="mu",
-        ge=0,
-        grid=(0.001, 0.01, 0.1, 1),
+        0.01, "weight of the proximal term", symbol="mu", ge=0, grid=(0.001, 0.01, 0.1, 1),
         source="section 5.1",
-    )
+    )  # fmt: skip
 
     def local(self, client: Client) -> Update:
         anchor = client.received["model"]

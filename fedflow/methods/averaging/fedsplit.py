@@ -1,19 +1,19 @@
-"""FedSplit: operator splitting, whose limit is optimal for all even though clients take many local steps.
+"""FedSplit: operator splitting, which converges to the optimum even though clients take many local steps.
 
 Source: Pathak, Wainwright, "FedSplit: An algorithmic framework for fast federated optimization", NeurIPS
 2020, arXiv 2005.05238, Algorithm 1. Objective: sum_k f_k(x), convex; f_k = (n_k / mean n) F_k, or F_k.
 
 Client: u <- argmin f_k(u) + 1/(2s) ||u - (2 x - z_k)||^2, approximately, by E epochs of SGD from x;
-z_k <- z_k + 2 gamma (u - x); sends the difference. Server: x <- mean of z_k over all N clients, also those
-that took no part. z_k = x at first, and in the limit x - s grad f_k(x).
+z_k <- z_k + 2 gamma (u - x); sends the difference. Server: x <- mean of z_k over all N clients, absent ones
+included. Initially z_k = x; in the limit z_k = x - s grad f_k(x).
 *Reduces to* uniform FedProx with mu = 1/s in its first round, with weighting: uniform and gamma = 1/2.
 *Invariant*: x is the mean of all z_k.
 *State*: server x; client z_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model, z_k = x.
 *Differs from the paper in*: partial participation, and gamma < 1 for losses that are not convex (gamma = 1/2
 is Douglas-Rachford, 1 Peaceman-Rachford). The argmin is exact in the limit of many full gradient steps
-(`batch_size: 0`); if F_k is l-strongly convex and L-smooth, the best step is 2 / (l + L + 2/s) and brings u
-nearer by (L - l) / (L + l + 2/s). With s = 1 / sqrt(l L) every round brings x nearer by
-1 - 2 / (sqrt(L/l) + 1).
+(`batch_size: 0`); if F_k is l-strongly convex and L-smooth, the best step is 2 / (l + L + 2/s), which
+multiplies the distance of u to the argmin by (L - l) / (L + l + 2/s). With s = 1 / sqrt(l L), every round
+multiplies the distance of x to the optimum by 1 - 2 / (sqrt(L/l) + 1).
 """
 
 from torch import Tensor
@@ -37,11 +37,11 @@ class FedSplit(Method):
         source="1 in the paper",
     )  # fmt: skip
     reg: float = option(
-        0.0, "weight of a pull towards the first model, where the losses are merely convex", symbol="lambda",
-        ge=0, source="Theorem 2",
+        0.0, "weight of a pull towards the initial model, for losses that are convex but not strongly",
+        symbol="lambda", ge=0, source="Theorem 2",
     )  # fmt: skip
     weighting: str = option(
-        "samples", "objective: clients count in proportion to n_k, or the same",
+        "samples", "objective: clients count in proportion to n_k, or equally",
         choices=("samples", "uniform"), source="f_k are sums over samples",
     )  # fmt: skip
 

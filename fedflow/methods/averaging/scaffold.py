@@ -6,11 +6,11 @@ Federated Learning", ICML 2020, arXiv 1910.06378, Algorithm 1.
 Client: y <- x; tau steps y <- y - eta (g(y) - c_k + c); then option I: c_k+ = gradient of F_k at x,
 option II: c_k+ = c_k - c + (x - y) / (tau eta); sends dy = y - x and dc = c_k+ - c_k.
 Server: x <- x + eta_s mean(dy), c <- c + (m/N) mean(dc). All control variates start at 0. With weighting:
-samples both means have weights n_k, and m/N is the participants' share of all samples.
+samples, both means have weights n_k, and m/N becomes the cohort's share of all samples.
 *Reduces to* uniform FedAvg while the control variates are 0 (its first round).
 *Invariant*: c is the mean of all c_k, with weights p_k.
 *State*: server x, c; client c_k. *Traffic*: 2 P down, 2 P up. *Newcomer*: the global model, c_k = 0.
-*Differs from the paper in*: with momentum the correction stays outside the momentum buffer (NIID-Bench).
+*Differs from the paper in*: with momentum, the correction stays outside the momentum buffer (NIID-Bench).
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class State(GlobalModel):
 @register("scaffold", "SCAFFOLD")
 class Scaffold(Averaging):
     weighting: str = option(
-        "uniform", "weights p_k of the clients, also of their variates in c: the same for all, or n_k",
+        "uniform", "weights p_k of clients, and of their control variates in c: uniform or n_k",
         symbol="p_k", choices=("uniform", "samples"), source="Algorithm 1: uniform",
     )  # fmt: skip
     variate: str = option(
@@ -44,7 +44,7 @@ class Scaffold(Averaging):
     )  # fmt: skip
     server_lr: float = option(1.0, "server learning rate", symbol="eta_g", gt=0, source="1 in the paper")
     divide_by: str = option(
-        "all", "c moves by sum(dc) over all N clients, or over the m participants (known to be unstable)",
+        "all", "c moves by sum(dc) / N, or by sum(dc) / m over the cohort alone (known to be unstable)",
         choices=("all", "participants"), source="Algorithm 1, line 17: all",
     )  # fmt: skip
 
@@ -76,7 +76,7 @@ class Scaffold(Averaging):
         return State(now.model.with_buffers(x + self.server_lr * dy, x + dy), c), {}
 
     def share(self, now: Round, cohort: Cohort) -> float:
-        """The share of all clients' weights that the participants have."""
+        """The cohort's share of all clients' weights."""
         if self.divide_by == "participants":
             return 1.0
         if self.weighting == "samples":

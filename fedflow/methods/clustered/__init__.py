@@ -1,4 +1,4 @@
-"""Groups of clients that share a model, or take turns."""
+"""Clusters of clients that share a model, or train in turn."""
 
 from fedflow.methods.clustered import (  # noqa: F401
     cfl,

@@ -1,7 +1,7 @@
-"""Methods in which the server assigns every client to a cluster, and every cluster has a model.
+"""Base of methods whose server assigns every client to a cluster, and keeps one model per cluster.
 
-A cluster is trained by those of its members that take part in a round, as FedAvg trains its model; one
-without participants keeps its model.
+The members of a cluster that are in the cohort train its model, as in FedAvg; a cluster without any keeps its
+model.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class AssignedState(ServerState):
 
 
 class Assigned(Clustered, FedAvg):
-    """Base of these methods: they say who belongs where, in `onboarding_aggregate` or `aggregate`."""
+    """Subclasses set the assignment, in `onboarding_aggregate` or `aggregate`."""
 
     serves: ClassVar[str] = "cluster"
     gathers: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""What both forms of FLIS share: a server with its own inputs, on which it compares what models predict."""
+"""Base of both forms of FLIS: the server compares what models predict for its own inputs."""
 
 import torch
 from torch import Tensor
@@ -12,13 +12,13 @@ from fedflow.settings import option
 
 
 class FLIS(Pretrained, Method):
-    """Base of both: the server's inputs, and the inferences of models on them."""
+    """The server's inputs, and the inferences of models on them."""
 
     public: str | None = option(
         None, "the server's inputs: a data set under `data`; null = those that the partition sets aside",
         source="thesis: of the test split, of another data set, or noise",
     )  # fmt: skip
-    noise: int = option(0, "uniform random inputs that the server has instead", ge=0, source="thesis: 2500")
+    noise: int = option(0, "uniform random inputs, instead of a data set", ge=0, source="thesis: 2500")
     inference: str = option(
         "one_hot", "what is compared: predicted classes (one_hot) or probabilities (soft)",
         choices=("one_hot", "soft"), source="authors' code: one_hot",
@@ -33,17 +33,13 @@ class FLIS(Pretrained, Method):
 
     def public_inputs(self, now: Round) -> Examples:
         """The server's M inputs; `BadInput` if it has none."""
-        if now.public is None:
-            raise BadInput(
-                "partition.public", 0, f"a number >= 1, as {self.name} needs data of the server; "
-                "or set method.public to a data set, or method.noise to a number"
-            )  # fmt: skip
-        return now.public
+        instead = "or set method.public to a data set, or method.noise to a number"
+        return now.need_public(self.name, instead=instead)
 
     def inferences(self, now: Round, cohort: Cohort) -> Tensor:
-        """What the cohort's models predict for the server's inputs: classes [m, M] or probabilities [m, F].
+        """Predictions of the cohort's models for the server's inputs: classes [m, M] or probabilities [m, F].
 
-        F = M * K; where models predict at every position, each position counts as an input.
+        F = M * K; for models that predict at every position, each position counts as an input.
         """
         public, soft = self.public_inputs(now), self.inference == "soft"
         return torch.stack([infer(now.model, w, public, soft) for w in cohort.stack("model")])

@@ -1,6 +1,6 @@
-"""Methods that cluster clients once, before the first round, by hierarchical clustering of a matrix.
+"""Base of methods that cluster clients once, before the first round, by hierarchical clustering of a matrix.
 
-Every cluster starts from the common first model. Newcomers extend the matrix, whose first N rows remain those
+Every cluster starts from the common initial model. Newcomers extend the matrix; its first N rows remain those
 of the clients that took part.
 """
 
@@ -22,7 +22,7 @@ from fedflow.settings import option
 
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalState(AssignedState):
-    initial: Tensor  # [D], the common first model
+    initial: Tensor  # [D], the common initial model
     proximity: Tensor | None = None  # [N, N], the dissimilarities; None before the onboarding
 
     @property
@@ -33,22 +33,22 @@ class HierarchicalState(AssignedState):
 
 
 class Hierarchical(Onboarding, Assigned):
-    """Base of these methods: they measure how far apart clients are, and say at which height to cut."""
+    """Subclasses define the dissimilarity of clients and the height at which the tree is cut."""
 
     unit: ClassVar[str] = "dissimilarity"
 
     linkage: str = option(
-        "wpgma", "distance of two clusters; wpgma = the mean of two rows, regardless of cluster sizes",
+        "wpgma", "distance between clusters; wpgma = the mean of two rows, regardless of cluster sizes",
         choices=tuple(LINKAGES), source="authors' code of PACFL",
     )  # fmt: skip
     assign: str = option(
-        "attach", "newcomers join the closest cluster within the threshold, or else open a new one (attach); "
+        "attach", "newcomers join the closest cluster within the threshold, or else form a new one (attach); "
         "or all clients are clustered again (rehc)",
         choices=("attach", "rehc"), source="rehc: PACFL, Algorithm 9",
     )  # fmt: skip
 
     def measure(self, now: Round, server: Any, cohort: Cohort) -> Any:
-        """The state with the ``proximity`` of all clients met so far and the cohort, and what it is from."""
+        """The state with the ``proximity`` of all known clients and the cohort, and the data behind it."""
         raise NotImplementedError
 
     def height(self, tree: np.ndarray) -> float:
@@ -64,7 +64,7 @@ class Hierarchical(Onboarding, Assigned):
         return self.join(measured, now.clients) if cohort.newcomers else self.form(measured)
 
     def form(self, server: HierarchicalState) -> HierarchicalState:
-        """The clusters of all clients, each with the common first model."""
+        """The clusters of all clients, each with the common initial model."""
         tree = merge(server.matrix, self.linkage)
         assignment = self.cut(tree, self.height(tree))
         models = server.initial.repeat(assignment.max() + 1, 1)
@@ -73,7 +73,7 @@ class Hierarchical(Onboarding, Assigned):
     def join(self, server: HierarchicalState, clients: int) -> HierarchicalState:
         """Adds the newcomers, which follow the first ``clients`` (N) rows of the matrix, and their clusters.
 
-        A cluster of newcomers only starts from the common first model.
+        A cluster of newcomers only starts from the common initial model.
         """
         assert server.assignment is not None
         proximity, before = server.matrix, server.assignment[:clients].cpu().numpy()
@@ -96,7 +96,7 @@ class Hierarchical(Onboarding, Assigned):
         return Dissimilarity(matrix, range(len(matrix)), self.unit, self.linkage, cut_at)
 
     def attach(self, proximity: np.ndarray, assignment: np.ndarray, tree: np.ndarray) -> np.ndarray:
-        """Clusters of the newcomers [B]; those of the clients ``assignment`` [N] stay."""
+        """Clusters of the newcomers [B]; the ``assignment`` [N] of the clients does not change."""
         clients, height = len(assignment), self.height(tree)
         distances = linkage_distances(proximity[clients:, :clients], assignment, tree, self.linkage)
         joined = distances.argmin(1)
@@ -111,7 +111,7 @@ class Hierarchical(Onboarding, Assigned):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Clusters of all [N + B] at the old ``height``, numbered as the old ones that they overlap most.
 
-        Also how many members [Z', Z] of every old cluster each has. Warns if clients ``before`` [N] moved.
+        Also the overlaps [Z', Z] with the old clusters. Warns if clients ``before`` [N] moved.
         """
         after = self.cut(merge(proximity, self.linkage), height)
         clients, old = len(before), before.max() + 1

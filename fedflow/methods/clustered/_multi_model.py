@@ -1,9 +1,9 @@
-"""Where the server keeps several models for clients to choose from: what these share, and how they start.
+"""Base of methods whose server keeps several models for clients to choose from: how these start.
 
-With ``shared`` layers a model theta_j [D] is a body, the same for all, and a head of each cluster. Models
-must differ at first, or every client prefers the first for ever. So they are drawn one by one, and redrawn
-where some are best for too few clients; several starts may be tried; or rounds of FedAvg come first, and then
-rounds in which each model is trained by a random part of the clients.
+With ``shared`` layers, a model theta_j [D] is a common body and the head of its cluster. The models must
+differ at the start, or every client always chooses the first. So they are initialised separately; a start is
+redrawn if a model is the best for too few clients; several starts can be compared; or rounds of FedAvg come
+first, followed by rounds in which each model is trained by a random part of the clients.
 """
 
 from collections.abc import Callable
@@ -28,44 +28,42 @@ PRETRAINING, RANDOM_ASSIGNMENT, CHOOSING = "pretraining", "random_assignment", "
 class MultiModelState(ServerState):
     models: Tensor  # [k, D], or heads [k, .]
     body: Tensor | None = None  # None where clusters share no layers
-    starts: Tensor | None = (
-        None  # further starts [s, k, .]; None where there are none, and after all were tried
-    )
+    starts: Tensor | None = None  # further starts [s, k, .]; None if there are none left to try
     pretrained: Tensor | None = None  # [D]; None except while pretraining
     part: Tensor | None = None  # which model each client trains [N]; None except in the random assignment
-    best: Tensor | None = None  # the best start so far [k, .]; None while none, or only one, was tried
-    lowest: Tensor | None = None  # loss of the best start, scalar; None as there
+    best: Tensor | None = None  # the best start so far [k, .]; None before the first comparison
+    lowest: Tensor | None = None  # its loss, scalar
 
 
 class MultiModel(Clustered, Onboarding, Averaging):
-    """Base of these methods: they say, in `local` and `aggregate`, how clients choose and models move."""
+    """Subclasses define how clients choose a model (`local`) and how the models change (`aggregate`)."""
 
     serves: ClassVar[str] = "cluster"
 
     clusters: int = option(2, "number of models", symbol="k", ge=1, grid=(2, 3, 4), source="section 5")
     shared: str = option(
-        "none", "first layers that all clusters share: none; averaged over all participants; or frozen",
+        "none", "lower layers that all clusters share: none; averaged over the cohort; or frozen",
         choices=("none", "averaged", "frozen"), source="authors' code for FEMNIST: frozen",
     )  # fmt: skip
     own: list[str] | None = option(
-        None, "name patterns of what is then not shared; null = the architecture's classifier",
+        None, "name patterns of the layers that are then not shared; null = the architecture's classifier",
         source="authors' code for FEMNIST: the last dense layer",
     )  # fmt: skip
     pretraining: int = option(0, "rounds of FedAvg first", ge=0, source="authors' code for FEMNIST: 2000")
     random_assignment_rounds: int = option(
-        0, "rounds, after these, in which a random part of the clients trains each model", ge=0,
+        0, "rounds after pretraining in which a random part of the clients trains each model", ge=0,
         source="authors' code for FEMNIST: 20",
     )  # fmt: skip
     restarts: int = option(
-        1, "starts that are tried; the one with the lowest training loss is kept", ge=1, grid=(1, 5, 10),
+        1, "starts to compare; the one with the lowest training loss is kept", ge=1, grid=(1, 5, 10),
         source="authors' code for synthetic data: 10",
     )  # fmt: skip
-    trial: int = option(10, "rounds that each of several starts is trained before they are compared", ge=1)
+    trial: int = option(10, "rounds of training for each of several starts before they are compared", ge=1)
     min_init_share: float = option(
-        0.0, "a start is redrawn unless each model is best for such a share of all clients", ge=0, le=1,
+        0.0, "a start is redrawn unless each model is best for at least this share of clients", ge=0, le=1,
         grid=(0, 0.1, 0.35), source="authors' code for CIFAR: 0.35 for k = 2, 0.1 for k = 4",
     )  # fmt: skip
-    redraws: int = option(20, "starts that may be redrawn", ge=1)
+    redraws: int = option(20, "largest number of redraws", ge=1)
 
     def validate(self) -> None:
         random = self.random_assignment_rounds
@@ -96,7 +94,7 @@ class MultiModel(Clustered, Onboarding, Averaging):
         return self.pretraining + self.random_assignment_rounds
 
     def head(self, model: FlatModel) -> Part:
-        """What each cluster has for itself where they share the rest."""
+        """The part that each cluster has separately where the rest is shared."""
         return model.part(*(model.head_patterns if self.own is None else self.own))
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> MultiModelState:
@@ -122,10 +120,10 @@ class MultiModel(Clustered, Onboarding, Averaging):
     def onboarding_aggregate(
         self, now: Round, phase: int, server: MultiModelState, cohort: Cohort
     ) -> MultiModelState:
-        """Keep the first starts in which no model is the best for too few clients; ignore newcomers."""
+        """Keep the first starts in which every model is the best for enough clients; ignore newcomers."""
         if cohort.newcomers:
             return server
-        assert server.starts is not None, "those that may be redrawn"
+        assert server.starts is not None, "the redraws"
         best = cohort.stack("losses").unflatten(1, (-1, self.clusters)).argmin(2)  # [N, s]
         shares = torch.stack([(best == j).double().mean(0) for j in range(self.clusters)]).amin(0)
         found = (shares >= self.min_init_share).nonzero()[: self.restarts, 0]
@@ -138,7 +136,7 @@ class MultiModel(Clustered, Onboarding, Averaging):
     def plan(
         self, now: Round, server: MultiModelState, chances: np.ndarray, size: int
     ) -> tuple[np.ndarray, MultiModelState]:
-        """After pretraining also draw the parts; without these, refuse models that are equal."""
+        """After pretraining, also draw the random parts; without them, refuse equal models."""
         cohort, server = super().plan(now, server, chances, size)
         if now.t == self.pretraining + 1:
             if self.random_assignment_rounds:
@@ -174,9 +172,9 @@ class MultiModel(Clustered, Onboarding, Averaging):
         return torch.stack([client.full_loss(theta) for theta in self.whole(client, models)])
 
     def pretrain(self, now: Round, server: MultiModelState, cohort: Cohort) -> MultiModelState:
-        """After a round of pretraining.
+        """The state after a round of pretraining.
 
-        After the last one the models are the pretrained one for each part to train, or heads as drawn.
+        After the last one, every part trains the pretrained model; without parts, heads stay as drawn.
         """
         w = cohort.mean("model")
         if now.t < self.pretraining:
@@ -187,7 +185,7 @@ class MultiModel(Clustered, Onboarding, Averaging):
         return replace(server, models=w.repeat(self.clusters, 1)) if self.random_assignment_rounds else server
 
     def proceed(self, now: Round, server: MultiModelState, cohort: Cohort) -> MultiModelState:
-        """After any other round, when it is time: forget the parts; take the next start, or the best."""
+        """The state after any other round: when due, without parts, with the next start or the best one."""
         if now.t == self._before_choosing:
             server = replace(server, part=None)
         trial, rest = divmod(now.t, self.trial)

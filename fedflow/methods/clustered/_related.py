@@ -1,6 +1,6 @@
-"""Methods that relate clients once, before the first round, by k-means signatures of their data.
+"""Base of methods that relate clients once, before the first round, by k-means signatures of their data.
 
-Clients with the same relatives have the same model; with averaging: in_place every client has its own.
+Clients with the same relatives share a model; with averaging: in_place, every client has its own.
 Newcomers are added to the models and to the assignment only.
 """
 
@@ -35,36 +35,38 @@ from fedflow.settings import option
 
 @dataclass(frozen=True, kw_only=True)
 class RelatedState(AssignedState):
-    """All that is optional is None before the onboarding."""
+    """Optional fields are None before the onboarding."""
 
-    initial: Tensor  # [D], the common first model
+    initial: Tensor  # [D], the common initial model
     signatures: Tensor | None = None  # [N, k, e], padded
-    means: Tensor | None = None  # [N], the k of each signature
+    means: Tensor | None = None  # [N], the number of means in each signature
     apart: Tensor | None = None  # [N, N], distances of the signatures
-    related: Tensor | None = None  # [N, N] bool, who is averaged with whom
+    related: Tensor | None = None  # [N, N] bool, which clients are averaged together
 
 
 class Related(Onboarding, Assigned):
-    """Base of these methods: they say which points of a client the means are of."""
+    """Subclasses define the points of a client that are clustered into means (`points`)."""
 
     case: str = option(
-        "graph", "who is averaged: all that a client is related to, or disjoint clusters of the related",
+        "graph", "which clients are averaged: a client and its relatives, or disjoint clusters of relatives",
         choices=("graph", "clusters"), source="FLT, equations of cases I and II",
     )  # fmt: skip
     clusters: int | None = option(
-        None, "number that Ward's clustering of the graph leaves; null = its connected components",
+        None, "number of clusters in Ward's clustering of the graph; null = its connected components",
         symbol="C", ge=1, source="FLT, Table 3: 2, 3, 5",
     )  # fmt: skip
     k: int | None = option(
-        5, "means in a signature; null = one for every label that the client has", symbol="k", ge=1,
+        5, "means in a signature; null = one for each label of the client", symbol="k", ge=1,
         source="FLT, section 4; null: authors' code",
     )  # fmt: skip
     reducer: str = option(
-        "none", "what embeds all means before clients are compared", choices=REDUCERS, source="FLT: umap"
+        "none", "embedding of all means before clients are compared", choices=REDUCERS, source="FLT: umap"
     )
-    dimensions: int = option(2, "of that embedding", symbol="u", ge=1, grid=(2, 3), source="FLT: 2 or 3")
+    dimensions: int = option(
+        2, "dimensions of that embedding", symbol="u", ge=1, grid=(2, 3), source="FLT: 2 or 3"
+    )
     distance: str = option(
-        "matching", "of two signatures: of means matched one to one, its square, or of the closest pair",
+        "matching", "between signatures: of means matched one to one, its square, or of the closest pair",
         symbol="A", choices=DISTANCES, source="authors' code; min_pair: as FLT prints it",
     )  # fmt: skip
     gamma: float | None = option(
@@ -72,19 +74,19 @@ class Related(Onboarding, Assigned):
         symbol="gamma", gt=0, source="FLT: 1",
     )  # fmt: skip
     absent: str = option(
-        "omit", "clients that do not take part: left out, or counted with the model that they last had",
+        "omit", "absent clients: left out, or counted with their last model",
         choices=("omit", "stale"), source="stale: FLT and its code",
     )  # fmt: skip
     members: str = option(
-        "right", "who is in Ward's clusters; leaf_order repeats a fault of the code, which takes the i-th "
+        "right", "members of Ward's clusters; leaf_order repeats a bug of the code, which takes the i-th "
         "leaf of the tree for client i", choices=("right", "leaf_order"), source="leaf_order: FLT's code",
     )  # fmt: skip
     averaging: str = option(
-        "at_once", "in_place repeats a fault of the code: clients are averaged one after the other, over the "
-        "means of those before", choices=("at_once", "in_place"), source="in_place: FLT's code",
+        "at_once", "in_place repeats a bug of the code: clients are averaged one after the other, over the "
+        "means of earlier ones", choices=("at_once", "in_place"), source="in_place: FLT's code",
     )  # fmt: skip
     assign: str = option(
-        "attach", "newcomers are related to the clients that took part, or all are related again",
+        "attach", "newcomers are related to the clients that took part, or all clients are related again",
         choices=("attach", "anew"), source="anew: FLT, Algorithm 3",
     )  # fmt: skip
 
@@ -99,7 +101,7 @@ class Related(Onboarding, Assigned):
             )
 
     def points(self, client: Client) -> Tensor:
-        """What the means are of [n_k, e]."""
+        """The client's points [n_k, e], which are clustered into means."""
         raise NotImplementedError
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
@@ -121,7 +123,7 @@ class Related(Onboarding, Assigned):
         )  # fmt: skip
 
     def relate(self, signatures: list[Tensor], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """How far apart clients are [N, N], and who is averaged with whom [N, N], bool."""
+        """Distances of clients [N, N], and which are averaged together [N, N], bool."""
         if self.clusters is not None and self.clusters > len(signatures):
             raise BadInput("method.clusters", self.clusters, f"at most {len(signatures)}, the clients")
         ends = np.cumsum([len(u) for u in signatures])[:-1]
@@ -155,7 +157,7 @@ class Related(Onboarding, Assigned):
         return Dissimilarity(matrix, range(len(matrix)), "distance of signatures", "single", height, error)
 
     def join(self, now: Round, server: RelatedState, newcomers: list[Tensor]) -> RelatedState:
-        """Adds the models of newcomers; replaces those of all clients if all are related again."""
+        """Adds the models of newcomers; replaces all models if all clients are related again."""
         assert server.assignment is not None and server.signatures is not None and server.means is not None
         n, before = now.clients, server.assignment[: now.clients].cpu().numpy()
         sent = [u[:k] for u, k in zip(server.signatures.cpu(), server.means)] + newcomers
@@ -178,7 +180,7 @@ class Related(Onboarding, Assigned):
         return replace(server, assignment=torch.from_numpy(assignment), models=torch.cat([kept, models]))
 
     def aggregate(self, now: Round, server: RelatedState, cohort: Cohort) -> tuple[Any, Diagnostics]:
-        """Means over the related: of the participants and, if absent is stale, the others' last models."""
+        """Means over relatives: of the cohort and, with absent: stale, of the others' last models."""
         assert server.assignment is not None and server.related is not None
         if self.averaging == "in_place":
             return replace(server, models=self.averaged_in_place(now, server, cohort)), {}
@@ -201,7 +203,7 @@ class Related(Onboarding, Assigned):
         return replace(server, models=models), {}
 
     def averaged_in_place(self, now: Round, server: RelatedState, cohort: Cohort) -> Tensor:
-        """Every client's mean over its relatives [N, D], where those before it count with their means."""
+        """Every client's mean over its relatives [N, D], where earlier clients count with their means."""
         assert server.related is not None
         models = server.models.clone()  # [N, D]
         models[cohort.ids] = cohort.stack("model")
@@ -211,9 +213,9 @@ class Related(Onboarding, Assigned):
         return models
 
     def sizes(self, now: Round) -> np.ndarray:
-        """Weights [N] of all clients, taking part or not."""
+        """Weights [N] of all clients, in the cohort or not."""
         return now.sizes if self.weighting == "samples" else np.ones(now.clients)
 
     def shares(self, weights: np.ndarray, assignment: np.ndarray) -> np.ndarray:
-        """Weights [R, N] of clients, summed for every model that they have [R, Z]."""
+        """Weights [R, N] of clients, summed by their models [R, Z]."""
         return weights.astype(np.float64) @ (assignment[:, None] == np.arange(assignment.max() + 1))

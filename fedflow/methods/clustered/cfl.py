@@ -1,4 +1,4 @@
-"""CFL: clients train together until their updates disagree; then the server splits them in two, and so on.
+"""CFL: clients train together until their updates disagree; then the server splits them in two, recursively.
 
 Source: Sattler, Mueller, Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multi-Task
 Optimization under Privacy Constraints", IEEE TNNLS 2020, arXiv 1910.01991, Algorithms 1, 3 and 4.
@@ -6,16 +6,16 @@ Optimization under Privacy Constraints", IEEE TNNLS 2020, arXiv 1910.01991, Algo
 Client: w_k <- E epochs of SGD from its cluster's model w. Server, in each cluster, with dw_k = w_k - w: as
 FedAvg; but if ||mean dw_k|| < eps_1 and max ||dw_k|| > eps_2, it splits the members so that the largest
 cosine of two updates across the parts is smallest (single linkage); each part continues from its own mean.
-Where a bound gamma of the updates' relative noise is known: if also gamma < sqrt((1 - that cosine) / 2).
-*Reduces to* uniform FedAvg before the first split, and for ever with eps_1 = 0.
+With a bound gamma on the updates' relative noise, gamma < sqrt((1 - that cosine) / 2) is also required.
+*Reduces to* uniform FedAvg before the first split, and in all rounds with eps_1 = 0.
 *State*: server a tree of models, with the direction of the updates that made each part, and every client's
 node; clients none. *Traffic*: 1 P down, 1 P up.
-*Newcomer*: walks down the tree: trains a node's model and goes to the part whose direction its update is
-nearest to, one node each time it takes part; to be served before, it takes its gradients for updates.
+*Newcomer*: descends the tree: it trains a node's model and moves to the part whose direction is nearest to
+its update, one node each time it takes part; if it is served before, its gradients stand in for updates.
 *Ambiguous*: partial participation, which the paper does not have: a client that is absent when its cluster is
-split is a newcomer to the parts. With absent: stale the last updates of the absent are used, also in the mean
-(as public code does). A part's direction is the mean of its normalised updates (the paper compares with each
-of them).
+split is a newcomer to the parts. With absent: stale, the last updates of absent clients are used, also in the
+mean (as public code does). A part's direction is the mean of its normalised updates (the paper compares with
+each of them).
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class State(AssignedState):
 
     directions: Tensor  # of the updates that made each part [Z, P], normalised; 0 for the root
     children: Tensor  # the first of each node's two parts [Z], 0 for a leaf
-    updates: Tensor | None = None  # every client's last [N, D], 0 before its first; None unless absent: stale
+    updates: Tensor | None = None  # last updates [N, D], 0 before a client's first; None unless absent: stale
 
 
 @register("cfl", "CFL")
@@ -58,7 +58,7 @@ class CFL(Assigned):
         1.6, "and that of its longest update is above", symbol="eps_2", ge=0, source="authors' code"
     )
     gamma: float | None = option(
-        None, "bound of the relative noise of updates; null = no such test", symbol="gamma_max", ge=0,
+        None, "bound on the relative noise of updates; null = no such condition", symbol="gamma_max", ge=0,
         source="equation 31; not in the authors' code",
     )  # fmt: skip
     linkage: str = option(
@@ -66,13 +66,13 @@ class CFL(Assigned):
         choices=("single", "complete"), source="Algorithm 1; authors' code: complete",
     )  # fmt: skip
     warm_up: int = option(0, "rounds before the first split", ge=0, source="authors' code: 20")
-    min_size: int = option(3, "participants of a cluster that can be split", ge=2, source="authors' code")
+    min_size: int = option(3, "updates that a split needs at least", ge=2, source="authors' code")
     weighting: str = option(
-        "uniform", "weights within a cluster: n_k, or the same for all", symbol="p_k",
+        "uniform", "weights within a cluster: n_k or uniform", symbol="p_k",
         choices=("samples", "uniform"), source="authors' code: uniform",
     )  # fmt: skip
     absent: str = option(
-        "omit", "clients that do not take part: left out, or with the last update that they sent",
+        "omit", "absent clients: left out, or counted with their last update",
         choices=("omit", "stale"), source="stale: public code",
     )  # fmt: skip
 
@@ -102,10 +102,10 @@ class CFL(Assigned):
         nodes = np.array([self.cluster(server, k) for k in range(now.clients)])  # [N]
         ids, trained, last = np.array(cohort.ids), now.model.parameters, server.updates
         updates = cohort.stack("model") - server.models[nodes[ids]]  # [m, D]
-        late = np.array([children[z] > 0 for z in nodes[ids]])  # absent when their cluster was split
-        for k, update in zip(ids[late], updates[late]):
+        missed = np.array([children[z] > 0 for z in nodes[ids]])  # absent when their cluster was split
+        for k, update in zip(ids[missed], updates[missed]):
             nodes[k] = nearer(server.directions, server.children, nodes[k], update)
-        ids, updates = ids[~late], updates[~late]
+        ids, updates = ids[~missed], updates[~missed]
         if self.absent == "stale":
             last = updates.new_zeros(now.clients, updates.shape[1]) if last is None else last.clone()
             last[ids] = updates
@@ -149,7 +149,7 @@ class CFL(Assigned):
         return None if self.gamma is not None and self.gamma >= np.sqrt((1 - across) / 2) else second
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor]:
-        """Down the tree by gradients, for those who are at a node that was split without them."""
+        """Descends the tree by gradients where the client's node was split in its absence."""
         z, tree = int(client.received["cluster"]), client.received
         if "children" not in tree:
             return super().model_for(client)

@@ -1,30 +1,30 @@
-"""FedAC: personal models are pulled towards the centroid of their cluster, their embeddings to that of all.
+"""FedAC: personal models are pulled towards their cluster's centroid, embeddings towards the mean of all.
 
 Source: Zhang, Chen, Lin, Chen, Zhao, "FedAC: An Adaptive Clustered Federated Learning Framework for
 Heterogeneous Data", 2024, arXiv 2403.16460, Eq. 3, Algorithms 1 to 3.
 
 A model omega_k = (phi_k, h_k) is an embedding and a decision (the classifier here). Client: local SGD on
 F_k(omega) + mu/2 ||omega - Omega||^2 + lambda/2 ||phi - Phi||^2 from its own omega_k, with Omega the centroid
-of its cluster. Server: Phi = mean of the participants' phi_k; every client goes to the centroid with the
-largest LrCos, the cosine of projections on D principal directions M of the participants' models (E-step);
-Omega_j = mean of its members' last omega_k, present or not (M-step). Now and then it merges the tightest
-cluster into the nearest one or splits the widest, by G = intra / inter, the mean squared distance of members
-to their centroid over that of the centroid to the others.
+of its cluster. Server: Phi = mean of the cohort's phi_k; every client is assigned to the centroid with the
+largest LrCos, the cosine of projections on D principal directions M of the cohort's models (E-step);
+Omega_j = mean of its members' last omega_k, in the cohort or not (M-step). Every few rounds it merges the
+tightest cluster into the nearest one or splits the widest, by G = intra / inter: the mean squared distance of
+members to their centroid, over that of the centroid to the others.
 *Reduces to* Local when mu = lambda = 0, to mean-regularised models when lambda = 0 and K = 1.
-*State*: server all omega_k, Omega_1..Omega_K, Phi, M, who belongs where; client omega_k.
+*State*: server all omega_k, Omega_1..Omega_K, Phi, M, the assignment; client omega_k.
 *Traffic*: 1 P and P_body down, 1 P up.
 *Newcomer*: takes one step on all its data from the mean of all Omega, and gets the centroid with the largest
-LrCos; so does a client that did not take part yet.
-*Ambiguous*: Eq. 4 prints argmin over a similarity: read argmax. Algorithm 1 sums the phi_k: read mean, or Phi
-were m times too long. The first clusters are those of k-means on the participants' projections. A client that
-never took part has no model to compare; it starts from the common first one, pulled to the mean of all Omega.
-At most one cluster is merged or split at a time, the one with the smallest or the largest G; a merge goes
-first; a split is that of 2-means on projections. The paper has no values for a and b, and no two numbers suit
-all runs: the pull to centroids lowers G from round to round, also where clusters are right (in 30 rounds on
-digits from 0.05 to 0.01 with mu = 0.1, to 0.003 with mu = 1), and clusters of an IID federation have a G of
-0.08 to 5, those of two or three groups 0.1 to 0.5. So by default neither is a number: only a cluster whose G
-is 0, a single client, joins the nearest, and one is split if its G is below 1 and its halves are farther
-apart than chance puts them (`fedflow.heterogeneity.number.separation`).
+LrCos; so does a client that has not taken part yet.
+*Ambiguous*: Eq. 4 prints argmin over a similarity: read as argmax. Algorithm 1 sums the phi_k: read as a
+mean, since a sum is m times too long. The first clusters are those of k-means on the cohort's projections. A
+client that never took part has no model to compare; it starts from the common initial one, pulled towards the
+mean of all Omega. At most one cluster is merged or split at a time, the one with the smallest or the largest
+G; merging has priority; a split is that of 2-means on projections. The paper has no values for a and b, and
+no two numbers suit all runs: the pull to centroids lowers G from round to round, even where clusters are
+right (in 30 rounds on digits from 0.05 to 0.01 with mu = 0.1, to 0.003 with mu = 1), and clusters of an IID
+federation have a G of 0.08 to 5, those of two or three groups 0.1 to 0.5. So by default neither is a number:
+only a cluster whose G is 0, a single client, joins the nearest, and a cluster is split if its G is below 1
+and its halves are farther apart than by chance (`fedflow.heterogeneity.number.separation`).
 """
 
 import math
@@ -53,7 +53,7 @@ from fedflow.settings import option
 class Space(NamedTuple):
     """Where models are compared: in the span of ``axes`` [P, q], q <= D, from ``origin`` [P].
 
-    Without axes, as where all models are equal, models themselves are; without an origin, from 0.
+    Without axes (all models were equal), models are not projected; without an origin, it is 0.
     """
 
     axes: Tensor | None = None
@@ -98,22 +98,22 @@ class FedAC(Clustered, Method):
         source="the paper: the deep, fully connected part",
     )  # fmt: skip
     rank: int = option(
-        2, "principal directions; at most one less than participants", symbol="D", ge=1, grid=(2, 5, 10),
+        2, "principal directions; fewer than the clients of a cohort", symbol="D", ge=1, grid=(2, 5, 10),
         source="Algorithm 2",
     )  # fmt: skip
-    center: bool = option(False, "also subtract the participants' mean model before models are projected")
+    center: bool = option(False, "subtract the cohort's mean model before projecting models")
     refresh_every: int = option(5, "rounds between refreshes of M", ge=1, source="Algorithm 2: sparsely")
     tune_every: int = option(10, "rounds between merges or splits; 0 = never", ge=0, source="Algorithm 3")
     merge_below: float | None = option(
-        None, "a cluster is merged when its G is below; 0 = never, null = when it is 0, as of one client",
+        None, "a cluster is merged when its G is below this; 0 = never, null = when G is 0 (a single client)",
         symbol="a", ge=0, grid=(0, 0.001, 0.01, 0.1), source="measured, see above",
     )  # fmt: skip
     split_above: float | None = option(
-        None, "a cluster is split when its G is above; null = when its halves are apart",
+        None, "a cluster is split when its G is above this; null = when its halves are separate",
         symbol="b", gt=0, grid=(0.01, 0.1, 1), source="measured, see above",
     )  # fmt: skip
-    protect_singletons: bool = option(False, "clusters of one client, whose G is 0, are not merged")
-    allow_split_from_one: bool = option(False, "a cluster of all clients, which has no G, may be split")
+    protect_singletons: bool = option(False, "do not merge clusters of one client, whose G is 0")
+    allow_split_from_one: bool = option(False, "allow splitting a cluster of all clients, which has no G")
 
     def validate(self) -> None:
         a, b = self.merge_below, self.split_above
@@ -126,14 +126,14 @@ class FedAC(Clustered, Method):
             warnings.warn(f"fedac: {what}, as tune_every is {self.tune_every}", stacklevel=2)
 
     def decides(self, model: FlatModel) -> Part:
-        """h, whose rest is the embedding phi."""
+        """The decision part h; the rest is the embedding phi."""
         return model.part(*(model.head_patterns if self.decision is None else self.decision))
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"model": initial}
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
-        """One cluster around the common model, until the first participants are known."""
+        """One cluster around the common initial model, until the first round."""
         w = initial(0)
         return State(w[None], w, self.decides(model).outside(w))
 
@@ -148,7 +148,7 @@ class FedAC(Clustered, Method):
         return {"centroid": centroid, "embedding": server.embedding}
 
     def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
-        """Only its number to a client that has a model."""
+        """Clients that hold a model receive only their cluster number."""
         number = self.cluster(server, client)
         if number >= 0:
             return {"cluster": torch.tensor(number)}

@@ -1,16 +1,16 @@
-"""FedCluster: clusters of clients take turns within a round, each continues from the model before.
+"""FedCluster: clusters of clients train in turn within a round, each from the previous cluster's model.
 
 Source: Chen, Chen, Zhou, Kailkhura, "FedCluster: Boosting the Convergence of Federated Learning via
 Cluster-Cycling", IEEE Big Data 2020, arXiv 2009.10748, Algorithm 2.
 
 A round has M cycles. In cycle K the cluster c = sigma(K) samples clients S'. Client: w_k <- E epochs of SGD
-from W. Server: W <- sum over S' of (p_k / q) w_k, q the sum of p_k over S'. The M shares of the cohort are
-in proportion to the clusters' sizes and at least one client each, so that a round costs as much as FedAvg's.
+from W. Server: W <- sum over S' of (p_k / q) w_k, q the sum of p_k over S'. The M parts of the cohort are
+in proportion to the clusters' sizes, at least one client each, so that a round costs as much as FedAvg's.
 *Reduces to* FedAvg when M = 1, to training one client after the other when M = N.
 *State*: server W, clusters, the rest of sigma; clients none. *Traffic*: 1 P down, 1 P up.
 *Newcomer*: the global model. *Differs from the paper in*: weights n_k by default; clusters of similar labels.
-*Ambiguous*: the slide divides by the q of the whole cluster, whose weights do not sum to 1 over a sample
-(``divide_by``), and samples cluster K + 1 but averages sigma(K + 1): read as the same.
+*Ambiguous*: the slide divides by the q of the whole cluster, so that weights do not sum to 1 over a sample
+(``divide_by``); it samples cluster K + 1 but averages sigma(K + 1), read here as the same cluster.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ from fedflow.settings import option
 
 @dataclass(frozen=True)
 class State(GlobalModel):
-    features: Tensor | None = None  # [N, F] that clients are compared by; None without `onboarding_phases`
+    features: Tensor | None = None  # [N, F], by which clients are compared; None without onboarding
     assignment: Tensor | None = None  # [N], then the newcomers; None before clients are clustered
     order: Tensor | None = None  # the rest of sigma in this round; None between rounds
 
@@ -44,21 +44,21 @@ class FedCluster(Cyclic, Onboarding, FedProx):
     gathers: ClassVar[bool] = False
 
     mu: float = option(
-        0.0, "weight of a proximal term at the clients, as in FedProx", symbol="mu", ge=0,
+        0.0, "weight of the clients' proximal term, as in FedProx", symbol="mu", ge=0,
         grid=(0, 0.001, 0.01, 0.1), source="abstract: a variety of local optimizers",
     )  # fmt: skip
-    clusters: int = option(2, "clusters, and cycles in a round", symbol="M", ge=1, grid=(2, 5, 10))
+    clusters: int = option(2, "clusters, and cycles per round", symbol="M", ge=1, grid=(2, 5, 10))
     grouping: str = option(
-        "random", "how clients are clustered once: at random into equal parts, or by similar labels",
+        "random", "how clients are clustered, once: at random into equal parts, or by similar labels",
         choices=("random", "similar"),
     )  # fmt: skip
-    given: list[int] | None = option(None, "the cluster 0..M-1 of every client, in place of a grouping")
+    given: list[int] | None = option(None, "the cluster 0..M-1 of every client, instead of a grouping")
     order: str = option(
         "reshuffle", "sigma: drawn in every round, or always 1..M", symbol="sigma",
         choices=("reshuffle", "fixed"),
     )  # fmt: skip
     divide_by: str = option(
-        "sampled", "q: mass of the sampled clients, or of their whole cluster (shrinks the model)",
+        "sampled", "q: weight of the sampled clients, or of their whole cluster (shrinks the model)",
         symbol="q", choices=("sampled", "cluster"), source="the paper's sum over the whole cluster",
     )  # fmt: skip
 
@@ -79,8 +79,8 @@ class FedCluster(Cyclic, Onboarding, FedProx):
         """Cluster all clients; newcomers join the cluster whose farthest member is nearest."""
         features = cohort.stack("features")
         if server.features is None or server.assignment is None:
-            self.need(now.clients)
-            assignment = alike(self.distances(features, features), features, self.clusters)
+            self.check_count(now.clients)
+            assignment = complete_linkage(self.distances(features, features), features, self.clusters)
             return replace(server, features=features, assignment=assignment)
         away, assignment = self.distances(features, server.features), server.assignment.cpu()
         farthest = torch.stack([away[:, assignment == z].amax(1) for z in range(self.clusters)], 1)
@@ -107,8 +107,8 @@ class FedCluster(Cyclic, Onboarding, FedProx):
     def assigned(self, now: Round, server: State) -> Tensor:
         """Every client's cluster [N]: as given, or in random parts whose sizes differ by at most one."""
         if server.assignment is not None:
-            return server.assignment.cpu()  # a run that resumes has it on its device
-        self.need(now.clients)
+            return server.assignment.cpu()  # a resumed run has it on its device
+        self.check_count(now.clients)
         if self.given is not None:
             return torch.tensor(self.given)
         equal = np.arange(now.clients) % self.clusters
@@ -122,7 +122,7 @@ class FedCluster(Cyclic, Onboarding, FedProx):
         share = shares(assignment.bincount().numpy(), size)[cluster]
         return members[draw(now.rng, chances[members], share)]
 
-    def need(self, clients: int) -> None:
+    def check_count(self, clients: int) -> None:
         """Raise `BadInput` unless this number of clients can be clustered."""
         if self.clusters > clients:
             raise BadInput("method.clusters", self.clusters, f"at most {clients}, the number of clients")
@@ -140,10 +140,10 @@ class FedCluster(Cyclic, Onboarding, FedProx):
         return replace(server, model=w), diagnostics
 
 
-def alike(distances: Tensor, features: Tensor, number: int) -> Tensor:
-    """Clusters [N] of complete linkage, numbered by their mean ``features`` [N, F] from the largest down.
+def complete_linkage(distances: Tensor, features: Tensor, number: int) -> Tensor:
+    """Clusters [N] by complete linkage, numbered in descending order of their mean ``features`` [N, F].
 
-    So their order, which is the order of training, does not depend on how the clients are numbered.
+    So the order of training does not depend on how the clients are numbered.
     """
     found = torch.from_numpy(cut_into(merge(distances.numpy(), "complete"), number))
     means = [features.cpu()[found == z].mean(0).tolist() for z in range(number)]
@@ -152,7 +152,7 @@ def alike(distances: Tensor, features: Tensor, number: int) -> Tensor:
 
 
 def shares(members: np.ndarray, size: int) -> np.ndarray:
-    """How many of ``size`` clients each cluster sends [M]: in proportion to its members, at least one."""
+    """Each cluster's part [M] of a cohort of ``size``: in proportion to its members, at least one."""
     exact, share = size * members / members.sum(), np.ones(len(members), dtype=np.int64)
     for _ in range(size - len(members)):
         share[(exact - share).argmax()] += 1

@@ -1,12 +1,12 @@
-"""FedSC: clients with similar labels are clustered, and every round of a global model sees all clusters.
+"""FedSC: clients with similar labels are clustered, and every round of a global model uses all clusters.
 
-Source: the method named FedSC in a lecture on client-side clustering, whose paper is not cited there;
+Source: the method named FedSC in a lecture on client-side clustering, which does not cite its paper;
 Algorithm 1 and section 3.3. Clusters: complete linkage on the distances ||I_i - I_j|| of label shares I_k
 [C], merged down to N.
 
-Client: E epochs of SGD from the received model. Server, ``cycle``: as FedCluster with fixed order, one
-average per cluster after the other; ``stratified``: one average w <- w - eta_s sum_k p_k (w - w_k) over
-clients drawn from every cluster, in proportion to its size.
+Client: E epochs of SGD from the received model. Server, ``cycle``: as FedCluster with fixed order, with
+one average per cluster in turn; ``stratified``: one average w <- w - eta_s sum_k p_k (w - w_k) over clients
+drawn from every cluster, in proportion to its size.
 *Reduces to* FedAvg when N = 1, in both modes. *State*: server w, label shares, clusters; clients none.
 *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model; joins the cluster whose farthest member is nearest.
 *Ambiguous*: Algorithm 1 is stratified, the text cycles (the default, described in detail); eta_s is
@@ -30,11 +30,11 @@ from fedflow.settings import option
 class FedSC(FedCluster):
     clusters: int = option(2, "clusters", symbol="N", ge=1, grid=(2, 4, 8))
     mode: str = option(
-        "cycle", "clusters train one after the other, or all send a share of one cohort",
+        "cycle", "clusters train in turn (cycle), or all contribute to one cohort (stratified)",
         choices=("cycle", "stratified"), source="section 3.3; Algorithm 1",
     )  # fmt: skip
     grouping: str = option(
-        "similar", "how clients are clustered once: by what they are compared by, or at random",
+        "similar", "how clients are clustered, once: by ``feature`` and ``metric``, or at random",
         choices=("similar", "random"),
     )  # fmt: skip
     order: str = option(
@@ -42,7 +42,7 @@ class FedSC(FedCluster):
         choices=("fixed", "reshuffle"), source="section 3.3",
     )  # fmt: skip
     feature: str = option(
-        "labels", "what clients are compared by: label shares, or the update of one local training",
+        "labels", "how clients are compared: by label shares, or by the update of one local training",
         symbol="I", choices=("labels", "update"), source="Eq. 3.1; a bullet names updates",
     )  # fmt: skip
     metric: str = option(

@@ -5,20 +5,20 @@ Algorithm 1. Objective: min over centres C_j and assignments r_k of (1/N) sum_k 
 
 Client: W_k <- E epochs of SGD from the centre that it received. Server: r_k = argmin_j ||W_k - C_j|| (lowest
 index on ties), then C_j = mean of the W_k with r_k = j; client k receives C_{r_k} next. In the first round,
-when all clients started from the same model, the first centre is the model farthest from the mean, every
-other one the model farthest from those before, and both steps are made ``first_iterations`` times.
+when all clients started from the same model, the first centre is the model farthest from the mean, each
+further one the model farthest from earlier centres, and both steps are repeated ``first_iterations`` times.
 *Reduces to* uniform FedAvg when M = 1.
 *State*: server C_1..C_M, r_k; clients none. *Traffic*: 1 P down, 1 P up.
-*Newcomer*: trains the mean of all clients' centres, and gets the centre nearest to the result; to be
-served before that, it chooses with one step on all its data.
-*Ambiguous*: partial participation, which the paper does not have. Here a centre is the mean of the
-participants that are assigned to it; the others stay assigned. The authors' code starts with random
-assignments, and makes others every 150 rounds: never in its 60 rounds. Clients without a centre are assigned
-in any round.
-cluster_over: all is FedSEM as the authors of FLT ran it (github.com/hjraad/FLT, with weighting: samples): the
-absent count with the model that they last had, at first the common one. k-means clusters the models of all N
-clients, in the first round the best of 20 k-means++ starts, later from the means that it found before; each
-centre is the mean of all its members' models, so that it moves by about the participants' share of a step.
+*Newcomer*: trains from the mean of all clients' centres and gets the centre nearest to the result; if it is
+served before that, it chooses by one gradient step on all its data.
+*Ambiguous*: partial participation, which the paper does not have. Here a centre is the mean of the cohort's
+models that are assigned to it; absent clients keep their assignment. The authors' code starts with random
+assignments and reassigns every 150 rounds: never in its 60 rounds. Clients without a centre are assigned in
+any round.
+cluster_over: all is FedSEM as the authors of FLT ran it (github.com/hjraad/FLT, with weighting: samples):
+absent clients count with their last model, initially the common one. k-means clusters the models of all N
+clients, in the first round the best of 20 k-means++ starts, later from the previous means; each centre is the
+mean of all its members' models, so that it moves by about the cohort's share of a step.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ from fedflow.settings import option
 
 @dataclass(frozen=True)
 class State(AssignedState):
-    """``models`` [M + 1, D] are the centres, and their mean for those who have none yet.
+    """``models`` [M + 1, D] are the centres, and last their mean, for clients without a centre.
 
     The ``assignment`` [N] is M for clients that never took part, and None before the first round.
     """
@@ -52,29 +52,29 @@ class State(AssignedState):
 class FeSEM(Assigned):
     centres: int = option(2, "number of centres", symbol="M", ge=1, grid=(2, 3, 4), source="section 5")
     weighting: str = option(
-        "uniform", "weights within a centre: n_k, or the same for all",
+        "uniform", "weights within a cluster: n_k or uniform",
         choices=("samples", "uniform"), source="equation 6: uniform",
     )  # fmt: skip
     cluster_over: str = option(
-        "cohort", "whose models are assigned and averaged: the participants', or all clients' by k-means",
+        "cohort", "models that are assigned and averaged: the cohort's, or all clients' by k-means",
         choices=("cohort", "all"), source="all: FLT's code",
     )  # fmt: skip
     compared: list[str] | None = option(
-        None, "name patterns of the parameters whose distances count; null = all",
+        None, "name patterns of the parameters that are compared; null = all",
         source="authors' code: the last dense layer",
     )  # fmt: skip
     recluster_every: int = option(
         1, "rounds between assignments", ge=1, source="Algorithm 1; authors' code: 150 of 60 rounds"
     )
     first: str = option(
-        "farthest", "how centres are found in the first round: far apart, or as means of random parts",
+        "farthest", "first centres: models far apart, or means of random parts of the clients",
         choices=("farthest", "random"), source="authors' code: random",
     )  # fmt: skip
     first_iterations: int = option(
-        5, "assignments and means in the first round; later one of each", ge=1, source="authors' code"
+        5, "assignments and means in the first round; later rounds: one each", ge=1, source="authors' code"
     )
     empty: str = option(
-        "farthest", "a centre without clients goes to the model farthest from all others, or stays",
+        "farthest", "a centre without clients moves to the model farthest from all others, or stays",
         choices=("farthest", "keep"),
     )  # fmt: skip
 
@@ -113,7 +113,7 @@ class FeSEM(Assigned):
         return after, {"reassigned": int(moved), "empty_clusters": self.centres - int(used)}
 
     def assignment(self, now: Round, server: State) -> Tensor:
-        """r [N] on the CPU, to be changed."""
+        """A copy of r [N] on the CPU."""
         if server.assignment is None:
             return torch.full((now.clients,), self.centres)
         return server.assignment.cpu().clone()
@@ -135,7 +135,7 @@ class FeSEM(Assigned):
         return models, r, means
 
     def assign(self, now: Round, server: State, cohort: Cohort) -> tuple[Tensor, Tensor]:
-        """Centres [M + 1, D], moved if some were empty or they are the first, and r [N] of participants."""
+        """Centres [M + 1, D], initialised or moved where empty, and r [N] updated for the cohort."""
         w, models = cohort.stack("model"), server.models.clone()  # [m, D]
         first, r, ids = server.assignment is None, self.assignment(now, server), np.array(cohort.ids)
         if first and self.first == "random":
@@ -170,10 +170,10 @@ class FeSEM(Assigned):
 
     def nearest(self, w: Tensor, models: Tensor, model: FlatModel) -> Tensor:
         """r [m] of models ``w`` [m, D], given the centres and their mean ``models`` [M + 1, D]."""
-        return self.distances(w, models[:-1], model).argmin(1)  # the first of equal ones
+        return self.distances(w, models[:-1], model).argmin(1)  # the lowest index on ties
 
     def distances(self, w: Tensor, centres: Tensor, model: FlatModel) -> Tensor:
-        """Squared distances [m, c] of models [m, D] to ``centres`` [c, D] by what counts, never buffers."""
+        """Squared distances [m, c] of models [m, D] to ``centres`` [c, D] in the compared entries."""
         mask = self.counted(model, w)
         return torch.stack([((w - centre) * mask).square().sum(1) for centre in centres], 1)
 

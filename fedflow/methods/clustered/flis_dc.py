@@ -1,23 +1,23 @@
-"""FLIS (DC): in every round the participants whose models agree on the server's data are averaged.
+"""FLIS (DC): in every round, the server averages those of the cohort whose models agree on its data.
 
 Source: Morafah, Vahidian, Wang, Lin, "FLIS: Clustered Federated Learning via Inference Similarity for Non-IID
 Data Distribution", IEEE Open Journal of the Computer Society 2023, arXiv 2208.09754; Algorithms 4 and 5 of
 Morafah's thesis; code github.com/MMorafah/FLIS.
 
-Client: takes the model with the lowest loss of all that it receives (the first of equal ones),
-w_k <- E epochs of SGD from it. Server: B_k, what model k predicts for the M inputs of the server;
-A_ij = sum(B_i * B_j) / (||B_i|| ||B_j||); for every participant i the mean of the w_j with A_ij >= beta, w_i
-among them. So there are as many models as participants, and some may be equal.
+Client: takes the received model with the lowest loss (lowest index on ties), w_k <- E epochs of SGD from it.
+Server: B_k, the predictions of model k for the server's M inputs; A_ij = sum(B_i * B_j) / (||B_i|| ||B_j||);
+for every client i of the cohort, the mean of the w_j with A_ij >= beta, w_i included. So there are as many
+models as clients in the cohort, and some may be equal.
 *Reduces to* FedAvg when beta = 0; with beta > 1 nothing is averaged: clients choose among models of single
 clients.
-*State*: server the last round's models, and who is in them; clients none. *Traffic*: m P down, 1 P up. In the
+*State*: server the last round's models and their members; clients none. *Traffic*: m P down, 1 P up. In the
 first round 1 P down. *Newcomer*: receives the models, takes the one with the lowest loss.
 *Differs from the thesis in*: clients choose by the loss on their training samples, because they do not know
-the test samples that thesis and code choose by. With select_on: heldout they choose by samples that they are
-neither trained nor tested on (``selection`` of the partition; simulated time leaves out the cost of these
-few). With select_on: test they are served as in the thesis, but still train from the model that their
-training samples choose. Newcomers choose likewise, where the thesis has them send a model first. A as in FLIS
-(HC). The server's data are not test samples by default.
+the test samples by which thesis and code choose. With select_on: heldout, they choose by samples that are
+used neither for training nor for tests (``selection`` of the partition; simulated time leaves out the cost of
+these few). With select_on: test, they are served as in the thesis, but still train from the model chosen by
+their training samples. Newcomers choose in the same way, whereas in the thesis they send a model first. A is
+defined as in FLIS (HC). The server's data are not test samples by default.
 """
 
 from collections.abc import Callable
@@ -47,9 +47,9 @@ from fedflow.settings import option
 
 @dataclass(frozen=True)
 class State(ServerState):
-    models: Tensor  # [m, D], of the last round's participants; [1, D] before the first round
-    members: Tensor | None = None  # [m, N] bool, who is in each mean; None before the first round
-    proximity: Tensor | None = None  # [m, m], 1 - A of the participants; None before the first round
+    models: Tensor  # [m, D], of the last cohort; [1, D] before the first round
+    members: Tensor | None = None  # [m, N] bool, the clients in each mean; None before the first round
+    proximity: Tensor | None = None  # [m, m], 1 - A of the cohort; None before the first round
 
 
 @register("flis_dc", "FLIS (DC)")
@@ -59,16 +59,16 @@ class FLISDC(Clustered, FLIS):
     stable_cluster_ids: ClassVar[bool] = False
 
     beta: float = option(
-        0.4, "least similarity of participants that are averaged", symbol="beta", ge=0,
+        0.4, "smallest similarity of clients that are averaged", symbol="beta", ge=0,
         grid=(0.1, 0.3, 0.5, 0.7), source="authors' code; best on CIFAR-10: 0.3",
     )  # fmt: skip
     weighting: str = option(
-        "samples", "weights within a cluster: n_k, or the same for all", symbol="p_k",
+        "samples", "weights within a cluster: n_k or uniform", symbol="p_k",
         choices=("samples", "uniform"), source="Algorithm 4",
     )  # fmt: skip
     select_on: str = option(
-        "train", "samples by which a client chooses its model: its training samples; held-out ones; or, only "
-        "for the model that it is served, its test samples, which is optimistic",
+        "train", "samples by which a client chooses its model: its training samples; held-out ones; or, for "
+        "the model that it is served only, its test samples, which is optimistic",
         choices=("train", "heldout", "test"), source="test: thesis and code",
     )  # fmt: skip
 
@@ -79,7 +79,7 @@ class FLISDC(Clustered, FLIS):
         return State(initial(0)[None])
 
     def plan(self, now: Round, server: State, chances: np.ndarray, size: int) -> tuple[np.ndarray, State]:
-        self.public_inputs(now)  # a run without any ends before it trains
+        self.public_inputs(now)  # refuses a run without any before it trains
         return super().plan(now, server, chances, size)
 
     def broadcast(self, now: Round, server: State, client: int) -> Message:
@@ -99,18 +99,18 @@ class FLISDC(Clustered, FLIS):
 
     def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
         predicted = self.inferences(now, cohort)
-        alike = similarity(predicted, predicted)  # [m, m]
-        near = (alike >= self.beta).numpy() | np.eye(len(predicted), dtype=bool)
+        similar = similarity(predicted, predicted)  # [m, m]
+        near = (similar >= self.beta).numpy() | np.eye(len(predicted), dtype=bool)
         members = torch.zeros(len(predicted), now.clients, dtype=torch.bool)
         members[:, cohort.ids] = torch.from_numpy(near)
         models = torch.stack([cohort.mean("model", weights=cohort.weights * row) for row in near])
-        return State(models, members, 1 - alike), {"cluster_size": near.sum(1).mean()}
+        return State(models, members, 1 - similar), {"cluster_size": near.sum(1).mean()}
 
     def dissimilarity(self, server: State) -> Dissimilarity:
-        """Of the participants of the last round."""
+        """Between the clients of the last cohort."""
         assert server.members is not None and server.proximity is not None
-        participants = server.members.any(0).nonzero()[:, 0].tolist()
-        return Dissimilarity(server.proximity.cpu().numpy(), participants, "1 − inference similarity")
+        cohort = server.members.any(0).nonzero()[:, 0].tolist()
+        return Dissimilarity(server.proximity.cpu().numpy(), cohort, "1 − inference similarity")
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor | None]:
         if self.select_on == "test":

@@ -1,26 +1,26 @@
-"""FLIS (HC): before the first round, clients are clustered whose models agree on the server's data.
+"""FLIS (HC): before the first round, clients whose models agree on the server's data are clustered.
 
 Source: Morafah, Vahidian, Wang, Lin, "FLIS: Clustered Federated Learning via Inference Similarity for Non-IID
 Data Distribution", IEEE Open Journal of the Computer Society 2023, arXiv 2208.09754; Algorithm 6 of Morafah's
 thesis; code github.com/MMorafah/FLIS.
 
-Before the first round every client trains the first model and sends it. Server: B_k, what model k predicts
-for the M inputs of the server; A_ij = sum(B_i * B_j) / (||B_i|| ||B_j||); hierarchical clustering of 1 - A
-[N, N] up to the height 1 - beta; every cluster starts from the first model, and the trained models are
-discarded. Then client: w_k <- E epochs of SGD from its cluster's model; server: the mean of each cluster's
-participants.
-*Reduces to* FedAvg when beta = 0; with beta > 1 each participant trains alone.
+Before the first round, every client trains the initial model and sends it. Server: B_k, the predictions of
+model k for the server's M inputs; A_ij = sum(B_i * B_j) / (||B_i|| ||B_j||); hierarchical clustering of 1 - A
+[N, N] up to the height 1 - beta; every cluster starts from the initial model, and the trained models are
+discarded. Then client: w_k <- E epochs of SGD from its cluster's model; server: the mean over each cluster's
+members in the cohort.
+*Reduces to* FedAvg when beta = 0; with beta > 1 each client of a cohort trains alone.
 *State*: server the clusters' models, the assignment, B, 1 - A; clients none. *Traffic*: 1 P down, 1 P up.
 Before the first round the same once more for all clients.
-*Newcomer*: trains the first model and joins the most similar cluster, or opens one where none is similar
-enough; with assign: rehc all clients are clustered again.
+*Newcomer*: trains the initial model and joins the most similar cluster, or forms a new one if none is similar
+enough; with assign: rehc, all clients are clustered again.
 *Differs from the thesis in*: A, which it writes as the root of this sum's squares, so that a model is not
 similar to itself; its text and the code have this one. The server's data are not test samples by default.
-*Ambiguous*: the authors' code does not cluster clients: variant: neighbourhood. There a client starts from
-the mean of the last models of all those with A_ij >= beta, first models included; clients with the same
+*Ambiguous*: the authors' code does not cluster clients: variant: neighbourhood. There, a client starts from
+the mean of the last models of all clients with A_ij >= beta, initial models included; clients with the same
 neighbours count as a cluster. The code simulates clients one by one and already uses models of the same
-round; not so here.
-Which average linkage is meant: wpgma here, as in the authors' code of PACFL; linkage: upgma weighs clusters
+round; this is not done here.
+The meaning of average linkage: wpgma here, as in the authors' code of PACFL; linkage: upgma weighs clusters
 by their sizes.
 """
 
@@ -54,7 +54,7 @@ class FLISHC(FLIS, Hierarchical):
     unit: ClassVar[str] = "1 − inference similarity"
 
     beta: float = option(
-        0.45, "least similarity of clients that belong together", symbol="beta", ge=0,
+        0.45, "smallest similarity of clients in one cluster", symbol="beta", ge=0,
         grid=(0.1, 0.3, 0.5, 0.7), source="authors' code",
     )  # fmt: skip
     variant: str = option(
@@ -72,7 +72,7 @@ class FLISHC(FLIS, Hierarchical):
         return State(models=first[None], initial=first)
 
     def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
-        self.public_inputs(now)  # a run without any ends before it trains
+        self.public_inputs(now)  # refuses a run without any before it trains
         return {"model": server.initial}
 
     def onboarding_local(self, phase: int, client: Client) -> Update:
@@ -99,7 +99,7 @@ class FLISHC(FLIS, Hierarchical):
         proximity = measured.matrix
         near = (proximity <= 1 - self.beta) | np.eye(len(proximity), dtype=bool)
         _, first, which = np.unique(near[:, :clients], axis=0, return_index=True, return_inverse=True)
-        order = np.argsort(first)  # of their first members, so that newcomers change no number
+        order = np.argsort(first)  # by first member, so that newcomers do not change numbers
         neighbours, assignment = near[first[order], :clients], np.argsort(order)[which.reshape(-1)]
         found = replace(
             measured, assignment=torch.from_numpy(assignment), neighbours=torch.from_numpy(neighbours),
@@ -108,7 +108,7 @@ class FLISHC(FLIS, Hierarchical):
         return replace(found, models=self.means(now, found))
 
     def means(self, now: Round, server: State) -> Tensor:
-        """Mean of the last models of each set of neighbours, [Z, D]; the first model without any."""
+        """Mean of the last models of each set of neighbours, [Z, D]; the initial model without any."""
         assert server.latest is not None and server.neighbours is not None
         sizes = now.sizes if self.weighting == "samples" else np.ones(now.clients)
         shares = server.neighbours.cpu() * torch.from_numpy(sizes).double()

@@ -1,40 +1,39 @@
-"""FLT: clients are averaged whose images an auto-encoder maps to similar points, as a graph or as clusters.
+"""FLT: clients whose images an auto-encoder maps to similar points are averaged, as a graph or as clusters.
 
 Source: Jamali-Rad, Abdizadeh, Singh, "Federated Learning with Taskonomy for Non-IID Data", IEEE Transactions
 on Neural Networks and Learning Systems 2022, arXiv 2103.15947; Algorithms 2 and 3; code
 github.com/hjraad/FLT.
 
-The server trains an auto-encoder on public images, without labels. Before the first round every client
+The server trains an auto-encoder on public images, without labels. Before the first round, every client
 trains it on its own images for J epochs, and sends a signature: the k means [k, e] of its embedded samples.
-Server: A [N, N], the distances of signatures; clients less than gamma apart are related. Client: w_k <- E
-epochs of SGD from its model. Server: case I (graph), for every client the mean of the w_j of all those
-related to it; case II (clusters), the mean of each cluster: of Ward's clustering of the graph, or its
-connected components.
-*Reduces to* FedAvg when all are related (large gamma), to Local when no two are, except that clients are
-served by cluster; case I is case II where relatives have the same relatives.
-*State*: server the distinct models, who is related, signatures, A; clients none.
+Server: A [N, N], the distances of signatures; clients at distances below gamma are related. Client: w_k <- E
+epochs of SGD from its model. Server: case I (graph), for every client the mean of the w_j of its relatives;
+case II (clusters), the mean of each cluster: of Ward's clustering of the graph, or its connected components.
+*Reduces to* FedAvg when all clients are related (large gamma), to Local when no two are, except that clients
+are served by cluster; case I is case II where relatives have the same relatives.
+*State*: server the distinct models, the graph, signatures, A; clients none.
 *Traffic*: 1 P down, 1 P up. Before the first round also the auto-encoder down (its encoder with J = 0) and k
 means up; with finetune: sequential also the auto-encoder up and the encoder down, with central the images up
 and only the encoder down.
 *Newcomer*: sends a signature; case I: the mean of its relatives' models; case II: the cluster that is nearest
-before any embedding; with assign: anew all clients are related again. With finetune: sequential or central it
-uses the encoder as it is.
-*Differs from the paper in*: no UMAP unless reducer: umap (extra ``umap``), and without it gamma is the middle
-of the largest gap of A, as 1 is in units of UMAP: groups that are close to each other are taken for one if
-another is far away; A_ij matches means one to one, as the code does (distance: min_pair is what is printed),
-which needs no more means than a client has labels (k: null), or else the second mean of a label is arbitrary;
-the absent do not count (absent: stale is the paper's, which moves a model by the participants' share only).
+before any embedding; with assign: anew, all clients are related again. With finetune: sequential or central,
+it uses the encoder as it is.
+*Differs from the paper in*: no UMAP unless reducer: umap (extra ``umap``); without it, gamma is the middle of
+the largest gap of A, as the paper's 1 is in units of UMAP: groups that are close to each other are merged if
+another is far away. A_ij matches means one to one, as the code does (distance: min_pair is what is printed);
+this needs at most as many means as a client has labels (k: null), as the second mean of a label is arbitrary.
+Absent clients are left out (absent: stale is the paper's, which moves a model by the cohort's share only).
 The printed averages do not sum to 1; here, as in the code, they do. UMAP's ``fit_transform`` embeds the
 means; the code passes each client's through ``transform`` after the fit. Clients are related once. Their data
-do not change, so that more than lambda of them never raise a flag; and all are met before the first round, so
-that relating them again every tau rounds would change nothing: by Algorithm 2 each receives the server's
+do not change, so more than lambda of them never raise a flag; and all are onboarded before the first round,
+so relating them again every tau rounds would change nothing: by Algorithm 2 each receives the server's
 auto-encoder again, trains it on the same data, and sends the same signature. (An encoder that is trained for
 all would be trained for J more epochs, as with a larger J.) Newcomers join after the last round.
-*Ambiguous*: in the paper each client trains its own auto-encoder. One version of the code trains a single one
-at the clients in turn, in random order (finetune: sequential, where clients wait for each other); a later one
-trains it on all clients' images (finetune: central, which shares data and is for reproduction only). There
-the learning rate, halved every ten epochs of all clients together or every ten batches, soon stops the
-training; here it starts again at every client, and is halved every ten epochs.
+*Ambiguous*: in the paper, each client trains its own auto-encoder. One version of the code trains a single
+one at the clients in turn, in random order (finetune: sequential, where clients wait for each other); a later
+one trains it on all clients' images (finetune: central, which shares data and is for reproduction only).
+There, the learning rate, halved every ten epochs of all clients together or every ten batches, soon stops the
+training; here it starts again at every client and is halved every ten epochs.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,17 +60,17 @@ FINETUNE = ("per_client", "sequential", "central")
 
 @dataclass(frozen=True, kw_only=True)
 class State(RelatedState):
-    """An auto-encoder is whole in ``encoder`` if every client trains its own."""
+    """``encoder`` is the whole auto-encoder if every client trains its own."""
 
-    encoder: Tensor | None = None  # [W], what clients receive; None without public images or without encoder
+    encoder: Tensor | None = None  # [W], which clients receive; None without public images or encoder
     decoder: Tensor | None = None  # [W'], the rest; None unless one auto-encoder is trained for all clients
 
 
 @register("flt", "FLT")
 class FLT(Pretrained, Related):
     encoder: str | None = option(
-        None, "auto-encoder; null = conv for grey images, residual for colour; or pixels as they are; or "
-        "labels: which ones a client has; equal ones are related (an upper bound)",
+        None, "auto-encoder; null = conv for grey images, residual for colour; pixels: none; labels: clients "
+        "with the same set of labels are related (an upper bound)",
         choices=(*ENCODERS, *UNTRAINED), symbol="G", source="Table 13; the others: authors' code",
     )  # fmt: skip
     latent: int = option(128, "dimensions of an embedded image", symbol="e", ge=1, source="section 4")
@@ -80,8 +79,8 @@ class FLT(Pretrained, Related):
         5, "epochs on clients' images", symbol="J", ge=0, grid=(0, 5), source="Enc1: 0; Enc2: 5"
     )
     finetune: str = option(
-        "per_client", "who trains the encoder in these epochs: each client its own; or all clients one, in "
-        "turn; or the server, on images that all clients send", choices=FINETUNE,
+        "per_client", "training of the encoder in these epochs: each client its own; one by all clients in "
+        "turn; or one by the server, on images that all clients send", choices=FINETUNE,
         source="Algorithm 2; the others: authors' code, 2021 and 2023",
     )  # fmt: skip
     public: str | None = option(
@@ -92,7 +91,7 @@ class FLT(Pretrained, Related):
     def validate(self) -> None:
         super().validate()
         if self.finetune != "per_client" and self.encoder in UNTRAINED:
-            accepted = f"per_client where encoder is {self.encoder}: there is nothing to train"
+            accepted = f"per_client where encoder is {self.encoder}: it is not trained"
             raise BadInput("method.finetune", self.finetune, accepted)
 
     @property
@@ -124,7 +123,7 @@ class FLT(Pretrained, Related):
         return State(models=first[None], initial=first)
 
     def pretrain_server(self, server: State, public: Examples, seed: int) -> State:
-        """The auto-encoder after training on the public images: what clients receive of it."""
+        """The auto-encoder trained on the public images, of which the state holds what clients receive."""
         if self.encoder in UNTRAINED:
             return server
         model = self.autoencoder(public.x)
@@ -138,8 +137,8 @@ class FLT(Pretrained, Related):
             return {}
         if server.encoder is None:
             raise BadInput(
-                "partition.public", 0, f"a number >= 1, as {self.name} trains an encoder on data of the "
-                "server; or set method.public to a data set, or method.encoder to pixels"
+                "partition.public", 0, f"a number >= 1, as {self.name} trains an encoder on the server's "
+                "data; or set method.public to a data set, or method.encoder to pixels"
             )  # fmt: skip
         if self.signing(phase):
             return {"encoder": server.encoder}

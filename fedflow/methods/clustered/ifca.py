@@ -1,4 +1,4 @@
-"""IFCA: the server keeps k models, every client trains the one that fits its data best.
+"""IFCA: the server keeps k models; every client trains the one that fits its data best.
 
 Source: Ghosh, Chung, Yin, Ramchandran, "An Efficient Framework for Clustered Federated Learning",
 NeurIPS 2020, arXiv 2006.04088, Algorithm 1; code github.com/jichan3751/ifca.
@@ -7,16 +7,16 @@ Client: j = argmin_j F_k(theta_j) on its training data (lowest index on ties); o
 option I sends the gradient at theta_j. Server: option II averages the models of each cluster (an empty
 cluster keeps its model); option I: theta_j <- theta_j - gamma / D * sum of the members' gradients, and the
 mean of their buffers.
-With shared layers theta_j is a body and a head: heads as above, the body with all participants, or never.
+With shared layers, theta_j is a body and a head: heads as above, the body with the whole cohort, or never.
 *Reduces to* uniform FedAvg (option II) or FedSGD (option I) when k = 1.
 *State*: server theta_1..theta_k; clients none. *Traffic*: k P down, 1 P and the cluster number up.
-With shared layers one body and k heads down, a head up, and the body too unless it is frozen.
-*Newcomer*: receives the k models, takes the argmin. *Differs from the paper in*: D is the number of
-participants by default (the paper's m; equal under full participation).
-*Ambiguous*: clients are tested with the model that their training data choose; so does the authors' code for
-FEMNIST; for MNIST and CIFAR it asks the test data, which flatters. Several starts follow each other in
-one run; they are compared by the losses of the participants in the last round of each, before these train.
-With partial participation these are other clients for every start: all clients make it fair.
+With shared layers, one body and k heads down, a head up, and the body too unless it is frozen.
+*Newcomer*: receives the k models, takes the argmin. *Differs from the paper in*: D is the size of the cohort
+by default (the paper's m; equal under full participation).
+*Ambiguous*: clients are tested with the model that fits their training data best, as in the authors' code for
+FEMNIST; for MNIST and CIFAR that code uses the test data, which is optimistic. Several starts run one after
+the other; they are compared by the losses of the cohort in the last round of each, before it trains. With
+partial participation these are different clients for every start; full participation makes it fair.
 """
 
 from dataclasses import replace
@@ -44,18 +44,18 @@ class IFCA(MultiModel):
         choices=("model", "gradient"), source="Algorithm 1",
     )  # fmt: skip
     weighting: str = option(
-        "uniform", "weights p_k within a cluster: the same for all, or n_k", symbol="p_k",
+        "uniform", "weights p_k within a cluster: uniform or n_k", symbol="p_k",
         choices=("uniform", "samples"), source="authors' code: uniform; n_k on FEMNIST",
     )  # fmt: skip
     denominator: str = option(
-        "participants", "D of gradient averaging: all clients, the participants, or the cluster's members",
+        "participants", "D of gradient averaging: all clients, the cohort, or the cluster's part of it",
         symbol="D", choices=("all", "participants", "cluster"), source="Algorithm 1: all machines m",
     )  # fmt: skip
     server_lr: float = option(
         0.1, "step size of gradient averaging", symbol="gamma", gt=0, source="MNIST: 0.1"
     )
     oracle_test_identity: bool = option(
-        False, "clients are tested with the model that fits their test data best: to compare with the paper",
+        False, "test clients with the model that fits their test data best, to compare with the paper",
         source="authors' code for MNIST and CIFAR",
     )  # fmt: skip
 
@@ -109,7 +109,7 @@ class IFCA(MultiModel):
         buffers = buffers.to(models.device)
 
         def moved(old: Tensor, mean: Tensor, members: int, buffers: Tensor) -> Tensor:
-            """What becomes of ``old`` by the ``mean`` of its members' models, or gradients."""
+            """``old`` after a step with the ``mean`` of its members' models, or gradients."""
             if self.averaging == "model":
                 return mean
             rate = self.server_lr * members / sizes.get(self.denominator, members)

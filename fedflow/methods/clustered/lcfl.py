@@ -1,20 +1,20 @@
-"""LCFL: clients evaluate the others' models on their data; those with similar losses share a model.
+"""LCFL: clients evaluate each other's models on their data; clients with similar losses share a model.
 
 Source: Gu, Chen, Wen, Cai, Han, "Novel clustered federated learning based on local loss", 2024, arXiv
 2407.09360; code github.com/wenh06/LCFL.
 
-Before the first round: a few rounds of FedAvg with all clients, after which the server keeps every client's
-last w_k; then every client receives all of them and sends its losses F_k(w_1) .. F_k(w_N). Server:
-D_ij = |F_i(w_i) - F_i(w_j)| + |F_j(w_j) - F_j(w_i)|, k-medoids on D. Then as FedAvg within every cluster,
-from the warmed-up model.
-*Reduces to* FedAvg from its warm-up on when k = 1.
+Before the first round: a warm-up of a few rounds of FedAvg with all clients, after which the server keeps
+every client's last w_k; then every client receives all of them and sends its losses F_k(w_1) .. F_k(w_N).
+Server: D_ij = |F_i(w_i) - F_i(w_j)| + |F_j(w_j) - F_j(w_i)|, k-medoids on D. Then as FedAvg within every
+cluster, from the model of the warm-up.
+*Reduces to* FedAvg after its warm-up when k = 1.
 *State*: server the clusters' models, the assignment, the medoids' w_k; clients none.
 *Traffic*: 1 P down, 1 P up. Before the first round also 1 P down and up in every round of the warm-up, then
-N P down (its own too) and N losses up.
-*Newcomer*: trains as in the warm-up's last round, and joins the medoid where |F(w) - F(w_medoid)| is least.
-*Differs from the code in*: a cluster's mean is over its participants (there: divided by their expected
-number); all clients take part in the warm-up (there: 60 % with CIFAR and FEMNIST).
-*Ambiguous*: what DBSCAN does with noise; here such clients stay alone.
+N P down (its own included) and N losses up.
+*Newcomer*: trains as in the warm-up's last round, and joins the medoid with the least |F(w) - F(w_medoid)|.
+*Differs from the code in*: a cluster's mean is over its members in the cohort (there: divided by their
+expected number); all clients take part in the warm-up (there: 60 % with CIFAR and FEMNIST).
+*Ambiguous*: the treatment of DBSCAN's noise; here such clients stay alone.
 """
 
 from collections.abc import Callable
@@ -36,10 +36,10 @@ from fedflow.settings import option
 
 @dataclass(frozen=True)
 class State(AssignedState):
-    """Vectors of the onboarding, each None until it is known."""
+    """Tensors of the onboarding, each None until it is known."""
 
-    start: Tensor | None = None  # [D], the model that the warm-up's last round started from
-    trained: Tensor | None = None  # [., D], the models of those who are being onboarded
+    start: Tensor | None = None  # [D], the model at the start of the warm-up's last round
+    trained: Tensor | None = None  # [., D], the models of the clients that are being onboarded
     medoids: Tensor | None = None  # [k, D]
     proximity: Tensor | None = None  # D [N, N]
 
@@ -49,13 +49,13 @@ class LCFL(Onboarding, Assigned):
     clusters: int = option(
         2, "number of clusters", symbol="k", ge=1, grid=(2, 4, 5, 10), source="authors' code"
     )
-    warmup: int = option(5, "rounds of the warm-up", ge=1, source="authors' code: 5")
+    warmup: int = option(5, "warm-up rounds", ge=1, source="authors' code: 5")
     distance: str = option(
         "loss", "what D compares: losses, models (L2), or the warm-up's last updates (1 - cosine)",
         symbol="D", choices=("loss", "model", "update"), source="authors' code: the last two are baselines",
     )  # fmt: skip
     eps: float | None = option(
-        None, "radius of DBSCAN, in place of k-medoids", gt=0, source="authors' code: an alternative"
+        None, "radius of DBSCAN, instead of k-medoids", gt=0, source="authors' code: an alternative"
     )
     min_samples: int = option(2, "neighbours, including itself, of a core client (DBSCAN)", ge=1)
 
@@ -93,9 +93,9 @@ class LCFL(Onboarding, Assigned):
         return self.join(server, losses, now.clients) if cohort.newcomers else self.form(server, losses)
 
     def form(self, server: State, losses: Tensor | None) -> State:
-        """The clusters, all with the warmed-up model."""
+        """The clusters, all with the model of the warm-up."""
         assert server.trained is not None
-        d = self.apart(server, server.trained) if losses is None else between(losses)
+        d = self.gaps(server, server.trained) if losses is None else loss_distances(losses)
         if self.eps is None and self.clusters > len(d):
             raise BadInput("method.clusters", self.clusters, f"at most {len(d)}, the clients")
         assignment, medoids = map(torch.from_numpy, self.group(d.cpu().numpy()))
@@ -106,7 +106,7 @@ class LCFL(Onboarding, Assigned):
         """Newcomers join the nearest medoid."""
         assert server.assignment is not None and server.medoids is not None
         known = server.assignment[:clients].cpu()
-        d = self.apart(server, server.medoids) if losses is None else (losses[:, -1:] - losses[:, :-1]).abs()
+        d = self.gaps(server, server.medoids) if losses is None else (losses[:, -1:] - losses[:, :-1]).abs()
         return replace(server, assignment=torch.cat([known, d.argmin(1).cpu()]))
 
     def dissimilarity(self, server: State) -> Dissimilarity:
@@ -115,7 +115,7 @@ class LCFL(Onboarding, Assigned):
         unit = {"loss": "difference of losses", "model": "distance of models", "update": "1 − cosine"}
         return Dissimilarity(matrix, range(len(matrix)), unit[self.distance])
 
-    def apart(self, server: State, models: Tensor) -> Tensor:
+    def gaps(self, server: State, models: Tensor) -> Tensor:
         """Distances [m, k] of the trained models [m, D] to ``models`` [k, D], or of their updates."""
         assert server.trained is not None and server.start is not None
         one, other = server.trained.double(), models.double()
@@ -139,7 +139,7 @@ class LCFL(Onboarding, Assigned):
         return found, np.array([own[within[own].argmin()] for own in members])
 
 
-def between(losses: Tensor) -> Tensor:
+def loss_distances(losses: Tensor) -> Tensor:
     """D [N, N] from every client's losses of every client's model [N, N], in float64."""
     losses = losses.double()
     worse = (losses.diagonal()[:, None] - losses).abs()

@@ -4,16 +4,16 @@ Source: the baseline of Ghosh, Hong, Yin, Ramchandran, "Robust Federated Learnin
 Environment", 2019, arXiv 1906.06629, Algorithm 1, as in Ghosh, Chung, Yin, Ramchandran, "An Efficient
 Framework for Clustered Federated Learning", NeurIPS 2020, arXiv 2006.04088.
 
-Before the first round client k sends its minimiser of F_k, trained from the common first model (otherwise
-hidden units come in any order, and distances mean nothing). Server: k-means of the models, the best of ten
-k-means++ starts. Then as FedAvg within every cluster, from the common first model.
+Before the first round, client k sends its minimiser of F_k, trained from the common initial model (otherwise
+hidden units come in any order, and distances are meaningless). Server: k-means of the models, the best of ten
+k-means++ starts. Then as FedAvg within every cluster, from the common initial model.
 *Reduces to* FedAvg when k = 1, to Local with all clients when k = N.
 *State*: server the clusters' models, the assignment, centres; clients none.
 *Traffic*: 1 P down, 1 P up. Before the first round also 1 P down and 1 P up.
 *Newcomer*: trains alone, and joins the cluster with the nearest centre.
-*Ambiguous*: the paper names no clustering. ``features: logistic`` is the authors' code for FEMNIST: logistic
-regressions of one class against the rest on the pixels, whose coefficients [classes, F] are zero where a
-client lacks a class.
+*Ambiguous*: the paper names no clustering method. ``features: logistic`` is the authors' code for FEMNIST:
+logistic regressions of one class against the rest on the pixels; coefficients [classes, F] of classes that a
+client lacks are zero.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ from fedflow.settings import option
 
 @dataclass(frozen=True, kw_only=True)
 class State(AssignedState):
-    initial: Tensor  # [D], the common first model
+    initial: Tensor  # [D], the common initial model
     centres: Tensor | None = None  # [k, F]; None before the onboarding
     proximity: Tensor | None = None  # [N, N], distances of the features; None before the onboarding
 
@@ -88,9 +88,9 @@ class OneShot(Onboarding, Assigned):
 
 
 def logistic(client: Client) -> Tensor:
-    """Coefficients [C * F] of one logistic regression per class that the client has, against its others.
+    """Coefficients [C * F] of logistic regressions of each of the client's classes against its others.
 
-    With two classes each has its row, one minus the other; with a single class all rows are zero.
+    With two classes, one row is minus the other; with a single class, all rows are zero.
     """
     from sklearn.linear_model import LogisticRegression  # takes seconds to import
 

@@ -1,23 +1,23 @@
-"""PACFL: clients show in which directions their data lie; those with close directions share a model.
+"""PACFL: clients send principal directions of their data; those at small angles share a model.
 
 Source: Vahidian, Morafah, Wang, Kungurtsev, Chen, Shah, Lin, "Efficient Distribution Similarity
 Identification in Clustered Federated Learning via Principal Angles between Client Data Subspaces", AAAI 2023,
 arXiv 2209.10526; Algorithms 7 to 9 of Morafah's thesis; code github.com/MMorafah/PACFL.
 
-Before the first round every client sends U_p [F, q], the p leading left singular vectors of its data (of each
-label's data), not centred. Server: A [N, N], the angles between them in degrees; hierarchical clustering that
-merges up to the height beta; every cluster starts from the same first model. Then client: w_k <- E epochs of
-SGD from its cluster's model; server: the mean of each cluster's participants.
-*Reduces to* FedAvg with one cluster (large beta); with N clusters each participant trains alone.
+Before the first round, every client sends U_p [F, q], the p leading left singular vectors of its data (or of
+each label's data), not centred. Server: A [N, N], the angles between them in degrees; hierarchical clustering
+that merges up to the height beta; every cluster starts from the same initial model. Then client: w_k <- E
+epochs of SGD from its cluster's model; server: the mean over each cluster's members in the cohort.
+*Reduces to* FedAvg with one cluster (large beta); with N clusters each client of a cohort trains alone.
 *State*: server the clusters' models, the assignment, U_p, A; clients none. *Traffic*: 1 P down, 1 P up.
 Before the first round also F q up.
-*Newcomer*: sends U_p and joins the closest cluster within beta, or opens one that starts from the first
-model; with assign: rehc all clients are clustered again, which can move others (the paper says it cannot).
-*Ambiguous*: how beta is found, which the paper does not say: without a number, it is the middle of the
-largest gap between two merges (`fedflow.heterogeneity.sweep` counts the clusters for other values). The
-authors' code has signature: per_class, p: 3, proximity: entry_min, and for mixed data sets whole and
-normalised. Which average linkage is meant: wpgma here, as in that code; linkage: upgma weighs clusters by
-their sizes.
+*Newcomer*: sends U_p and joins the closest cluster within beta, or forms a new one that starts from the
+initial model; with assign: rehc, all clients are clustered again, which can move others (the paper says it
+cannot).
+*Ambiguous*: how beta is chosen, which the paper does not say: by default it is the middle of the largest gap
+between two merges (`fedflow.heterogeneity.sweep` counts the clusters for other values). The authors' code has
+signature: per_class, p: 3, proximity: entry_min, and for mixed data sets whole and normalised. The meaning of
+average linkage: wpgma here, as in that code; linkage: upgma weighs clusters by their sizes.
 """
 
 from collections.abc import Callable
@@ -54,11 +54,11 @@ class PACFL(Hierarchical):
         ge=0, source="authors' code: 4.9 for CIFAR-10, 42 for MIX-4",
     )  # fmt: skip
     clusters: int | None = option(
-        None, "number of clusters, in place of beta", symbol="Z", ge=1, grid=(2, 3, 4)
+        None, "number of clusters, instead of beta", symbol="Z", ge=1, grid=(2, 3, 4)
     )
     p: int = option(3, "singular vectors", symbol="p", ge=1, grid=(3, 4, 5), source="Tables 3.8 to 3.11")
     signature: str = option(
-        "whole", "singular vectors of all data of a client, or of the data of each label",
+        "whole", "singular vectors of all data of a client, or of each label's data",
         choices=("whole", "per_class"), source="Algorithm 7; authors' code: per_class",
     )  # fmt: skip
     input: str = option(
@@ -66,7 +66,7 @@ class PACFL(Hierarchical):
         source="authors' code; normalised for MIX-4",
     )  # fmt: skip
     proximity: str = option(
-        "principal_min", "which angle between two signatures", choices=tuple(MODES), source="equation 3.1"
+        "principal_min", "angle between two signatures", choices=tuple(MODES), source="equation 3.1"
     )
 
     def validate(self) -> None:
@@ -94,9 +94,9 @@ class PACFL(Hierarchical):
                 proximity=torch.from_numpy(proximity(transposed(sent), mode=self.proximity)),
             )  # fmt: skip
         assert server.signatures is not None and server.columns is not None
-        met = [u[:q] for u, q in zip(server.signatures.cpu(), server.columns)]
+        known = [u[:q] for u, q in zip(server.signatures.cpu(), server.columns)]
         before = server.matrix[: now.clients, : now.clients]
-        extended = extend(before, transposed(met), transposed(sent), self.proximity)
+        extended = extend(before, transposed(known), transposed(sent), self.proximity)
         return replace(server, proximity=torch.from_numpy(extended))
 
     def height(self, tree: np.ndarray) -> float:

@@ -1,25 +1,25 @@
-"""PCA+kM+HC: FLT with principal components of the pixels in place of an auto-encoder.
+"""PCA+kM+HC: FLT with principal components of the pixels instead of an auto-encoder.
 
 Source: the baseline of Jamali-Rad, Abdizadeh, Singh, "Federated Learning with Taskonomy for Non-IID Data",
 IEEE Transactions on Neural Networks and Learning Systems 2022, arXiv 2103.15947, section 4, after k-FED
 (Dennis, Li, Smith, ICML 2021, arXiv 2103.00697); code github.com/hjraad/FLT.
 
-Before the first round every client projects its samples, pixels 0..1, on their p leading principal
-components, and sends the k means of these scores [k, p]. Server: as FLT from there on, with the distances of
-these means. With basis: shared the components are those of the server's public images.
+Before the first round, every client projects its samples, pixels 0..1, on their p leading principal
+components, and sends the k means of these scores [k, p]. Server: from there on as FLT, with the distances of
+these means. With basis: shared, the components are those of the server's public images.
 *Reduces to* FedAvg when all are related (large gamma), to Local when no two are, except that clients are
 served by cluster.
-*State*: server the distinct models, who is related, signatures, A; clients none.
-*Traffic*: 1 P down, 1 P up. Before the first round also k p numbers up, and with basis: shared F (p + 1) down
-for F pixels.
+*State*: server the distinct models, the graph, signatures, A; clients none.
+*Traffic*: 1 P down, 1 P up. Before the first round also k p numbers up, and with basis: shared, F (p + 1)
+down for F pixels.
 *Newcomer*: as with FLT.
 *Differs from the paper in*: gamma, which is in units of the inputs: the authors' 1.2 is for 28 x 28 pixels in
-0..1 (for CIFAR theirs are in -1..1, so that it is 0.6 here), and relates all clients where images are 8 x 8.
-By default it is two thirds of the median distance, which leaves some unrelated in an IID federation too.
-*Ambiguous*: every client has its own components, so that scores of two clients are in different spaces; that
-is what the authors' code does. Planted groups are found with basis: shared (on digits and MNIST), hardly with
-the clients' own, whatever gamma is. Despite its name it does not cut a tree, except for FEMNIST, where C = 3
-(case: clusters, clusters: 3).
+0..1 (for CIFAR theirs are in -1..1, so it is 0.6 here), and relates all clients if images are 8 x 8. By
+default it is two thirds of the median distance, which leaves some clients unrelated in an IID federation too.
+*Ambiguous*: every client has its own components, so scores of two clients are in different spaces; this is
+what the authors' code does. Planted groups are found with basis: shared (on digits and MNIST), but hardly
+with the clients' own components, whatever gamma is. Despite its name, it does not cut a tree, except for
+FEMNIST, where C = 3 (case: clusters, clusters: 3).
 """
 
 from collections.abc import Callable
@@ -77,7 +77,7 @@ class PCAKMHC(Pretrained, Related):
             return {}
         if server.basis is None:
             raise BadInput(
-                "partition.public", 0, "a number >= 1, as the shared basis is of data of the server; "
+                "partition.public", 0, "a number >= 1, as the shared basis comes from the server's data; "
                 "or set method.public to a data set, or method.basis to per_client"
             )  # fmt: skip
         return {"basis": server.basis}
@@ -99,7 +99,7 @@ class PCAKMHC(Pretrained, Related):
 def components(x: Tensor, p: int) -> Tensor:
     """The ``p`` leading principal components of ``x`` [n, ...] and their mean, the last row [p + 1, F].
 
-    Components that the data lack are zero: scores on them are. Signs as `fedflow.heterogeneity.signature`.
+    Components beyond the rank of the data are zero. Signs as in `fedflow.heterogeneity.signature`.
     """
     x = pixels(x).flatten(1)
     mean = x.mean(0)

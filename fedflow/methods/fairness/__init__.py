@@ -1,4 +1,4 @@
-"""One model for all that also serves clients whose loss is high."""
+"""One global model that is fair to clients with high losses."""
 
 from fedflow.methods.fairness import (  # noqa: F401
     afl,

@@ -1,17 +1,17 @@
-"""AFL: the server plays against the clients, and weighs up those whose loss is high.
+"""AFL: the server learns adversarial weights, which grow for clients with high losses.
 
 Source: Mohri, Sivek, Suresh, "Agnostic Federated Learning", ICML 2019, arXiv 1902.00146, section 4.
 Objective: min over w, max over lambda in the simplex, of sum_k lambda_k F_k(w).
 
-Client: as FedAvg; sends also F_k, its loss at w_t over all its training data.
+Client: as FedAvg; also sends F_k, its loss at w_t over all its training data.
 Server: lambda <- projection of lambda + eta_l F onto the simplex; w_{t+1} = sum_k lambda_k w_k.
 The paper's own form steps both from (w_t, lambda_t) and outputs the mean of w_1..w_T: lambda_used: old,
-served: average, and training with one full batch. The default is the form that fairness papers compare.
+served: average, and training with one full batch. The default is the form that fairness papers compare with.
 *Reduces to* FedAvg when eta_l = 0 and prior: samples.
 *State*: server w, its mean over rounds, lambda [N]. *Traffic*: 1 P down, 1 P and one scalar up.
 *Newcomer*: the global model.
-*Ambiguous*: partial participation, which the paper has not. Here the cohort's part of lambda, scaled to
-sum 1, is stepped, projected and used, then scaled back: what is shared with the absent stays the same.
+*Ambiguous*: partial participation, which the paper does not have. Here the cohort's part of lambda is scaled
+to sum to 1, stepped, projected, used, and scaled back; the total weight of absent clients stays the same.
 """
 
 from collections.abc import Callable
@@ -37,15 +37,14 @@ class State(GlobalModel):
 
 @register("afl", "AFL")
 class AFL(Method):
-    gathers: ClassVar[bool] = True  # the weights are known only when all losses are in
+    gathers: ClassVar[bool] = True  # the weights depend on the losses of the whole cohort
 
     lambda_lr: float = option(
         0.1, "step size of lambda", symbol="eta_l", ge=0, grid=(0.01, 0.1, 1), source="grid of AAggFF"
     )
     prior: str = option(
-        "uniform", "lambda at first: the same for all, or in proportion to n_k",
-        choices=("uniform", "samples"),
-    )  # fmt: skip
+        "uniform", "initial lambda: uniform, or in proportion to n_k", choices=("uniform", "samples")
+    )
     lambda_used: str = option(
         "new", "weights of the models: lambda after this round's step, or before it",
         choices=("new", "old"), source="FairFL, AAggFF: new; the paper: old",

@@ -1,4 +1,4 @@
-"""FedMGDA+: the server moves along a direction that no client objects to, whatever its update's length.
+"""FedMGDA+: the server steps along a common descent direction of all clients, whatever their updates' norms.
 
 Source: Hu, Shaloudegi, Zhang, Yu, "Federated Learning Meets Multi-Objective Optimization", IEEE
 Transactions on Network Science and Engineering 2022, arXiv 2006.11489, Algorithm 1.
@@ -10,7 +10,7 @@ With eps = 1, d = sum_k lambda_k u_k is a descent direction for all: <u_k, d> >=
 is eps = 1 and normalise: false.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
 *Ambiguous*: clients whose model did not move are left out. Steps are at most eta_s long, however long the
-updates are, so that eta_s wants tuning. Buffers are averaged with p_k.
+updates are, so eta_s needs tuning. Buffers are averaged with p_k.
 """
 
 from typing import ClassVar
@@ -30,11 +30,11 @@ class FedMGDA(FedAvg):
     gathers: ClassVar[bool] = True  # the weights come from inner products of the updates
 
     weighting: str = option(
-        "uniform", "the weights p_k that lambda stays near: n_k, or the same for all", symbol="p_k",
+        "uniform", "the weights p_k that lambda stays near: n_k or uniform", symbol="p_k",
         choices=("samples", "uniform"), source="Algorithm 1: uniform",
     )  # fmt: skip
     eps: float = option(
-        0.1, "how far a weight may go from p_k", symbol="eps", ge=0, le=1, grid=(0.1, 0.5, 1),
+        0.1, "largest distance of a weight from p_k", symbol="eps", ge=0, le=1, grid=(0.1, 0.5, 1),
         source="grid of AAggFF",
     )  # fmt: skip
     normalise: bool = option(True, "scale every update to length 1", source="the + of FedMGDA+")
@@ -54,10 +54,10 @@ class FedMGDA(FedAvg):
 
 
 def least_norm(gram: np.ndarray, prior: np.ndarray, eps: float) -> np.ndarray:
-    """argmin x' gram x over x [m] >= 0 with sum x = 1 and |x - prior| <= eps; nearest to prior if many are.
+    """argmin x' gram x over x [m] >= 0 with sum x = 1 and |x - prior| <= eps; ties: nearest to prior.
 
-    A bounded least-squares problem, exact by active sets, in which one heavy row stands for sum x = 1; the
-    row's target is moved (method of multipliers) until the sum is 1 to the last digits.
+    A bounded least-squares problem, solved exactly by active sets. One heavily weighted row enforces
+    sum x = 1; its target is moved (method of multipliers) until the sum is 1 up to rounding.
     """
     low, high = np.maximum(prior - eps, 0), np.minimum(prior + eps, 1)
     if not (low < high).all():

@@ -3,14 +3,14 @@
 Source: Zhang, Kang, Chen, Poupart, "Proportional Fairness in Federated Learning", 2022, arXiv 2202.01666.
 Objective: maximise sum_k p_k log(M - F_k).
 
-Client: SGD from w_t on -log(1 - l/M) in place of the loss l of each batch; where M - l < eps a line takes
-over: plain: of slope 1/M, as in the authors' code; huber: of slope 1/eps, the paper's log_[eps].
-Server: as FedAvg. With applied: weights, clients train as in FedAvg and count n_k / (M - F_k) instead,
-the slope at their loss F_k over all their data at w_t (and 1/M or 1/eps where M - F_k < eps).
+Client: SGD from w_t on -log(1 - l/M) in place of the loss l of each batch; where M - l < eps, a line
+replaces it: plain has slope 1/M, as in the authors' code; huber has slope 1/eps, the paper's log_[eps].
+Server: as FedAvg. With applied: weights, clients train as in FedAvg and have weights n_k / (M - F_k), the
+slope at their loss F_k over all their data at w_t (1/M or 1/eps where M - F_k < eps).
 *Reduces to* FedAvg when M -> infinity with eta M fixed (applied: weights: with eta fixed).
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
-*Ambiguous*: the slope beyond M - eps, where paper and code differ; here that of the code. Gradients are
-about M times shorter than FedAvg's, so the learning rate wants tuning.
+*Ambiguous*: the slope beyond M - eps, where paper and code differ; the default is that of the code. Gradients
+are about M times shorter than FedAvg's, so the learning rate needs tuning.
 """
 
 import torch
@@ -28,14 +28,13 @@ from fedflow.settings import option
 @register("propfair", "PropFair")
 class PropFair(FedAvg):
     baseline: float = option(
-        5.0, "the loss at which a client's utility is nothing", symbol="M", gt=0, grid=(2, 3, 5),
-        source="experiments",
-    )  # fmt: skip
+        5.0, "the loss with utility 0", symbol="M", gt=0, grid=(2, 3, 5), source="experiments"
+    )
     eps: float = option(
-        0.2, "distance to M from which the log is a line", symbol="eps", gt=0, source="experiments"
+        0.2, "distance to M below which the log becomes a line", symbol="eps", gt=0, source="experiments"
     )
     beyond: str = option(
-        "plain", "the line: of slope 1/M, or of slope 1/eps", choices=("plain", "huber"),
+        "plain", "slope of the line: 1/M (plain) or 1/eps (huber)", choices=("plain", "huber"),
         source="authors' code: plain by default; the paper: huber",
     )  # fmt: skip
     applied: str = option(
@@ -64,7 +63,7 @@ class PropFair(FedAvg):
         return client.update(model=client.fit(cost, start=w), weight=weight)
 
     def cost(self, loss: Tensor) -> Tensor:
-        """What takes the place of a batch's loss; its value jumps at M - eps, only its slope matters."""
+        """The objective of a batch with this loss; its value jumps at M - eps, but only its slope matters."""
         left = (self.baseline - loss).clamp(min=self.eps)
         return torch.where(self.near(loss), loss * self.line, -(left / self.baseline).log())
 
@@ -74,7 +73,7 @@ class PropFair(FedAvg):
         return torch.where(self.near(loss), self.line, 1 / left)
 
     def near(self, loss: Tensor) -> Tensor:
-        """Whether a loss is nearer to M than eps, or beyond."""
+        """Whether a loss is above M - eps."""
         return self.baseline - loss < self.eps
 
     @property

@@ -1,4 +1,4 @@
-"""q-FedAvg: clients with a higher loss count more, and the step is as short as their steepness asks.
+"""q-FedAvg: clients with a higher loss count more, and an estimated Lipschitz constant scales the step.
 
 Source: Li, Sanjabi, Beirami, Smith, "Fair Resource Allocation in Federated Learning", ICLR 2020,
 arXiv 1905.10497, Algorithm 2. Objective: sum_k p_k / (q + 1) F_k^(q+1).
@@ -8,9 +8,9 @@ sends D_k = F_k^q dw and h_k = q F_k^(q-1) ||dw||^2 + L F_k^q.
 Server: w_{t+1} = w_t - sum_k D_k / sum_k h_k.
 *Reduces to* uniform FedAvg when q = 0; tends to min-max fairness (AFL) as q grows.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P and one scalar up. *Newcomer*: the global model.
-*Differs from the paper in*: uniform sampling, so that all methods meet the same cohorts (the paper draws
-clients in proportion to n_k and sums uniformly: `run.sampling`). With weighting: samples D_k and
-h_k are weighted by n_k. As in the authors' code 1e-10 is added to F_k.
+*Differs from the paper in*: uniform sampling, so that all methods have the same cohorts (the paper draws
+clients in proportion to n_k and sums uniformly: `run.sampling`). With weighting: samples, D_k and
+h_k are weighted by n_k. As in the authors' code, 1e-10 is added to F_k.
 """
 
 from torch import Tensor
@@ -25,7 +25,7 @@ from fedflow.settings import option
 @register("qfedavg", "q-FedAvg")
 class QFedAvg(FedAvg):
     weighting: str = option(
-        "uniform", "weights of D_k and h_k in their sums: n_k, or the same for all",
+        "uniform", "weights of D_k and h_k in their sums: n_k or uniform",
         choices=("samples", "uniform"), source="Algorithm 2: uniform",
     )  # fmt: skip
     q: float = option(

@@ -7,7 +7,7 @@ Client: F_k and g_k, loss and gradient at w_t over all its training data; with L
 D_k = F_k^q g_k and h_k = q F_k^(q-1) ||g_k||^2 + L F_k^q. Server: w_{t+1} = w_t - sum_k D_k / sum_k h_k.
 *Reduces to* uniform FedSGD when q = 0; it is q-FedAvg with one full batch.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P and one scalar up. *Newcomer*: the global model.
-*Differs from the paper in*: as q-FedAvg; weight decay and clipping, where asked for, change g_k.
+*Differs from the paper in*: as q-FedAvg; weight decay and clipping, if set, change g_k.
 """
 
 from torch import Tensor

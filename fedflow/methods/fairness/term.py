@@ -1,14 +1,14 @@
-"""TERM: clients count more, exponentially, the higher their loss: a dial from the average to the worst.
+"""TERM: weights grow exponentially with the loss: the tilt t leads from the mean loss to the maximum.
 
 Source: Li, Beirami, Sanjabi, Smith, "Tilted Empirical Risk Minimization", ICLR 2021, arXiv 2007.01162.
 Objective: 1/t log sum_k p_k exp(t F_k), which is the mean for t -> 0 and the maximum for t -> infinity.
 
-Client: as FedAvg; sends also F_k, its loss at w_t over all its training data.
+Client: as FedAvg; also sends F_k, its loss at w_t over all its training data.
 Server: w_{t+1} = sum_k s_k w_k, s_k in proportion to p_k exp(t F_k). t < 0 favours the best clients.
 *Reduces to* FedAvg when t = 0.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P and one scalar up. *Newcomer*: the global model.
-*Differs from the authors' code in*: s_k sums to 1 (there a running estimate of the normaliser takes its
-place and the sum is divided by m once more), and has p_k (weighting: uniform leaves it out).
+*Differs from the authors' code in*: s_k sums to 1 (there, a running estimate replaces the normaliser and the
+sum is divided by m once more) and includes p_k (weighting: uniform leaves it out).
 """
 
 from typing import ClassVar
@@ -25,7 +25,7 @@ from fedflow.settings import option
 
 @register("term", "TERM")
 class TERM(FedAvg):
-    gathers: ClassVar[bool] = True  # the weights are known only when all losses are in
+    gathers: ClassVar[bool] = True  # the weights depend on the losses of the whole cohort
 
     t: float = option(0.1, "tilt", symbol="t", grid=(0.1, 1, 10), source="grid of AAggFF")
 

@@ -1,4 +1,4 @@
-"""A model, or a part of one, for every client."""
+"""A personal model, or a personal part of one, for every client."""
 
 from fedflow.methods.personal import (  # noqa: F401
     apfl,

@@ -1,4 +1,4 @@
-"""Methods with a model for all beside every client's own."""
+"""Base of methods with a global model and personal ones."""
 
 from typing import ClassVar
 
@@ -7,12 +7,12 @@ from fedflow.settings import option
 
 
 class Personal(Method):
-    """Methods with a model for all beside every client's own: either can be served."""
+    """Methods with a global model and personal ones: either can be served."""
 
     serves: ClassVar[str] = "personal"
 
     served: str = option(
-        "personal", "the model served and scored: every client's own, or the one for all",
+        "personal", "the model served and scored: the personal or the global one",
         choices=("personal", "global"), source="papers report both",
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""APFL: a FedAvg model for all, a model of its own for every client, and their mixture, which is served.
+"""APFL: a global FedAvg model, a personal model for every client, and their mixture, which is served.
 
 Source: Deng, Kamani, Mahdavi, "Adaptive Personalized Federated Learning", 2020, arXiv 2003.13461,
 Algorithm 1, and its adaptive alpha.
@@ -8,7 +8,7 @@ w <- w - eta grad F_k(w); v_k <- v_k - eta alpha_k grad F_k(vbar); in the first 
 alpha_k <- clip(alpha_k - eta <v_k - w, grad F_k(vbar)>, 0, 1). Sends w. Server: as uniform FedAvg.
 *Reduces to* FedAvg when alpha = 0, to Local when alpha = 1, both fixed; its global part is always FedAvg.
 *State*: server w; client v_k, alpha_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: v = w_t, so the global model.
-*Ambiguous*: served is the mixture with w as the server has it now, not with the client's own last w.
+*Ambiguous*: the mixture that is served has the server's current w, not the client's last one.
 """
 
 from collections.abc import Mapping
@@ -35,14 +35,14 @@ class APFL(Personal, FedAvg):
     newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
 
     weighting: str = option(
-        "uniform", "weights p_k of the average: n_k, or the same for all", symbol="p_k",
+        "uniform", "weights p_k of the average: n_k or uniform", symbol="p_k",
         choices=("samples", "uniform"), source="Algorithm 1: uniform",
     )  # fmt: skip
     alpha: float = option(
-        0.5, "share of the client's own model in the mixture, at first", symbol="alpha", ge=0, le=1,
+        0.5, "initial share of the personal model in the mixture", symbol="alpha", ge=0, le=1,
         grid=(0.25, 0.5, 0.75), source="section 5",
     )  # fmt: skip
-    adaptive: bool = option(True, "clients move their alpha by gradient descent", source="Algorithm 1: no")
+    adaptive: bool = option(True, "clients learn their alpha by gradient descent", source="Algorithm 1: no")
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"personal": initial, "alpha": initial.new_full((1,), self.alpha)}

@@ -1,4 +1,4 @@
-"""Ditto: a FedAvg model for all, and beside it a personal model that is pulled towards it.
+"""Ditto: a global FedAvg model, and a personal model for every client that is pulled towards it.
 
 Source: Li, Hu, Beirami, Smith, "Ditto: Fair and Robust Federated Learning Through Personalization",
 ICML 2021, arXiv 2012.04221, Algorithm 1.
@@ -8,8 +8,8 @@ Server: as FedAvg.
 *Reduces to* FedAvg in its global part; its personal part is Local when lambda = 0.
 *State*: server w; client v_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: v = w_t.
 The training loss is that of the personal model.
-*Rates*: without a number eta_p is the client learning rate of the round, with its decay; one that is given is
-the same in every round.
+*Rates*: eta_p defaults to the client learning rate of the round, with its decay; a given eta_p does not
+decay.
 *Differs from the paper in*: uniform sampling and n_k weights, as FedAvg here; the authors do the reverse
 (`run.sampling: proportional` and weighting: uniform).
 """

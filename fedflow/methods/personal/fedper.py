@@ -7,7 +7,7 @@ Client: SGD on body and head together, from the received body and its own head; 
 Server: averages bodies with weights p_k, n_k or uniform.
 *Reduces to* FedAvg with an empty head, to Local with an empty body.
 *State*: server body; client head. *Traffic*: P_body down, P_body up. *Newcomer*: the body and the first head.
-*Differs from the paper in*: the average is weighted by n_k (the paper weights so too when sizes differ).
+*Differs from the paper in*: the average is weighted by n_k (as in the paper when sizes differ).
 """
 
 from collections.abc import Callable

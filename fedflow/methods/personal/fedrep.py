@@ -1,4 +1,4 @@
-"""FedRep: the body of the network is shared, its head stays with the client; they train one after the other.
+"""FedRep: the body of the network is shared, its head stays with the client; the head trains first.
 
 Source: Collins, Hassani, Mokhtari, Shakkottai, "Exploiting Shared Representations for Personalized
 Federated Learning", ICML 2021, arXiv 2102.07078, Algorithm 1.
@@ -8,9 +8,9 @@ fixed; sends the body. Server: averages bodies as FedPer.
 The training loss is that of the body's epochs.
 *Reduces to* FedAvg on the body, under one fixed head, when tau_h = 0; FedPer trains both parts at once.
 *State*: server body; client head. *Traffic*: P_body down, P_body up. *Newcomer*: the body and the first head.
-*Ambiguous*: the share of the local epochs: here all E for the head and one more for the body (the authors'
-code gives the body the last of its E epochs). A fixed part keeps its buffers too. Not done: the authors
-train only heads in the last round, as they do for every method; `run.fine_tune` compares methods so.
+*Ambiguous*: how local epochs are divided: here E for the head and one more for the body (the authors' code
+gives the body the last of its E epochs). A fixed part keeps its buffers too. Not done: the authors train only
+heads in the last round, as they do for every method; `run.fine_tune` compares methods this way.
 """
 
 import torch
@@ -27,7 +27,7 @@ from fedflow.settings import option
 @register("fedrep", "FedRep")
 class FedRep(FedPer):
     head_epochs: int | None = option(
-        None, "local epochs of the head; null = as everywhere", symbol="tau_h", ge=0, source="section 5"
+        None, "local epochs of the head; null = `training.epochs`", symbol="tau_h", ge=0, source="section 5"
     )
     body_epochs: int = option(
         1, "local epochs of the body, after those of the head", symbol="tau_b", ge=1, source="authors' code"

@@ -1,21 +1,22 @@
-"""L2GD: local steps while a coin shows 0, steps towards the mean of all models while it shows 1.
+"""L2GD: a coin decides between a local step (0) and a step towards the mean of all models (1).
 
 Source: Hanzely, Richtarik, "Federated Learning of a Mixture of Global and Local Models", 2020,
 arXiv 2002.05516, Algorithm 1. Objective: 1/n sum_k F_k(x_k) + lambda/(2n) sum_k ||x_k - xbar||^2.
 
 A coin shows 1 with probability p. 0: x_k <- x_k - eta grad F_k(x_k), with eta = alpha / (n (1 - p));
 1: x_k <- x_k - theta (x_k - xbar), with theta = alpha lambda / (n p) = eta lambda (1 - p) / p.
-Averaging leaves xbar as it is, so only a 1 that follows a 0 needs an exchange. A round is what lies between
-two: client: the last 1s, with the xbar that it receives, then the next 0s; sends x_k. Server: xbar = mean of
-the x_k, and tosses the coin until it has shown its 1s, and then its 0s: geometric numbers of both.
-*Reduces to* Local when lambda = 0, to uniform FedAvg when theta = 1 (a larger one counts as 1).
+Steps towards xbar do not change it, so only a 1 that follows a 0 needs an exchange. A round is the time
+between two exchanges. Client: the last 1s, with the received xbar, then the next 0s; sends x_k. Server: xbar
+= mean of the x_k; it draws the next numbers of 1s and of 0s, which are geometric.
+*Reduces to* Local when lambda = 0, to uniform FedAvg when theta = 1 (larger values count as 1).
 *State*: server xbar and both numbers; client x_k. *Traffic*: 1 P and the ones and the zeros down, 1 P up.
 *Newcomer*: xbar.
 *Work*: gradients of all batches of E epochs are computed, of which on average 1/p become steps; the rest, and
-0s beyond the last batch, are lost. With p = 1 / (E n_k / B) a round has about as many local steps as with
-other methods; theta changes with p, so choose lambda with it.
-*Differs from the paper in*: stochastic gradients; those who take part stand for all, and a client that was
-away makes up for the last 1s alone; 1/p zeros in the first round. The training loss is that of steps taken.
+0s beyond the last batch, are lost. With p = 1 / (E n_k / B), a round has about as many local steps as with
+other methods; theta changes with p, so choose lambda accordingly.
+*Differs from the paper in*: stochastic gradients; the cohort's mean stands for that of all clients, and a
+client that was absent applies only the last 1s; 1/p zeros in the first round. The training loss is that of
+the steps taken.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,7 +40,7 @@ from fedflow.settings import option
 @dataclass(frozen=True)
 class State(ServerState):
     mean: Tensor
-    ones: Tensor  # tosses of the next round
+    ones: Tensor  # coin tosses of the next round
     zeros: Tensor
 
 

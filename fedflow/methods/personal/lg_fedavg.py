@@ -1,15 +1,16 @@
-"""LG-FedAvg: clients learn representations of their own, and share the upper layers that read them.
+"""LG-FedAvg: clients learn local representations and share the upper layers.
 
 Source: Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency, "Think Locally, Act Globally:
 Federated Learning with Local and Global Representations", 2020, arXiv 2001.01523, Algorithm 1.
 
 Client: SGD on its own body and the received head together, sends the head. Server: averages heads with
-weights p_k. P_head are the layers shared: as the authors' code has it the last two where the architecture
-tells them apart (LeNet-5: fc2 and fc3, 11,014 parameters), else its classifier.
-*Reduces to* FedAvg when all is shared, to Local when nothing is; FedPer shares the other part.
+weights p_k. P_head are the shared layers: the last two, as in the authors' code, where the architecture names
+them (LeNet-5: fc2 and fc3, 11,014 parameters), else its classifier.
+*Reduces to* FedAvg when all layers are shared, to Local when none are; FedPer shares the other part.
 *State*: server head; client body. *Traffic*: P_head down, P_head up. *Newcomer*: the head and the first body.
 *Differs from the paper in*: it starts from the initial model (the authors start from one that FedAvg
-trained), weights by n_k (their code: weighting: uniform), and keeps no best model by its test accuracy.
+trained), weights by n_k (their code: weighting: uniform), and does not keep the model with the best
+test accuracy.
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 The lower bound that every personalised method must beat. Source: folklore; SOLO of the clustered-FL theses.
 
-Client: v_k <- E epochs of SGD from v_k. Server: nothing.
+Client: v_k <- E epochs of SGD from v_k. Server: no step.
 *Reduces to* SGD on all data when there is a single client.
 *State*: client v_k. *Traffic*: none. *Newcomer*: trains alone from the common initial model.
 *Epoch budget*: a client trains only in rounds whose cohort it belongs to, E epochs each time, so that

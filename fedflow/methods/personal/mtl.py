@@ -1,4 +1,4 @@
-"""MTL: every client keeps a model of its own, which is pulled towards the mean of all (mean-regularised).
+"""MTL: every client keeps a personal model that is pulled towards the mean of all (mean-regularised).
 
 Source: Evgeniou, Pontil, "Regularized Multi-Task Learning", KDD 2004; as a federated method Smith, Chiang,
 Sanjabi, Talwalkar, "Federated Multi-Task Learning" (MOCHA), NeurIPS 2017, arXiv 1705.10467, section 3.1.
@@ -6,11 +6,11 @@ Objective: sum_k F_k(w_k) + lambda (||W||_F^2 + tr(W Omega W^T)) over the client
 with Omega = I - 11^T/m, which makes the second term sum_k ||w_k - mean||^2.
 
 Client: w_k <- E epochs of SGD on F_k(w) + lambda (||w||^2 + ||w - mean||^2) from its own w_k, the received
-mean held fixed; sends w_k. Server: mean of what came back, which nobody takes over.
+mean held fixed; sends w_k. Server: mean of the cohort's models; it never replaces a client's model.
 *Reduces to* Local when lambda = 0.
 *State*: server mean; client w_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: the mean.
-*Ambiguous*: the weight, 10^-f with f one more than the digits of P, is that of public code, which however
-takes Omega as a matrix of ones. The mean is that of the last cohort.
+*Ambiguous*: the weight, 10^-f with f one more than the digits of P, is that of public code, which,
+however, uses a matrix of ones as Omega. The mean is that of the last cohort.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ class MTL(Averaging):
     newcomer: ClassVar[Mapping[str, str]] = {"model": "mean"}
 
     weighting: str = option(
-        "uniform", "weights p_k of the mean: the same for all, or n_k", symbol="p_k",
+        "uniform", "weights p_k of the mean: uniform or n_k", symbol="p_k",
         choices=("uniform", "samples"), source="Omega",
     )  # fmt: skip
     lam: float | None = option(
@@ -57,7 +57,7 @@ class MTL(Averaging):
         return {"mean": server.mean}
 
     def penalty(self, model: FlatModel) -> float:
-        """lambda"""
+        """The value of lambda."""
         return 10.0 ** -(len(str(model.parameters)) + 1) if self.lam is None else self.lam
 
     def local(self, client: Client) -> Update:

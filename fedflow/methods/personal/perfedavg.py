@@ -1,4 +1,4 @@
-"""Per-FedAvg: learns a model from which every client is well served after one gradient step on its own data.
+"""Per-FedAvg: learns a model that serves every client well after one gradient step on its own data.
 
 Source: Fallah, Mokhtari, Ozdaglar, "Personalized Federated Learning with Theoretical Guarantees: A
 Model-Agnostic Meta-Learning Approach", NeurIPS 2020, arXiv 2002.07948, Algorithm 1.
@@ -10,10 +10,10 @@ w <- w - beta (v - alpha (grad F(w + delta v; D'') - grad F(w - delta v; D'')) /
 Server: as uniform FedAvg. A client is served the global model after a step of size alpha on all its data.
 *Reduces to* uniform FedAvg with learning rate beta when alpha = 0.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model after a step on its own data.
-*Rates*: without a number beta is the client learning rate of the round, with its decay; a beta that is given,
-and alpha, which belongs to the objective, are the same in every round.
-*Ambiguous*: the three batches come from orders of their own, so that a round has as many steps as with
-FedAvg (other code takes consecutive batches, for half as many); momentum is that of the meta-gradient.
+*Rates*: beta defaults to the client learning rate of the round, with its decay; a given beta does not decay,
+nor does alpha, which belongs to the objective.
+*Ambiguous*: the three batches come from separate shuffles, so that a round has as many steps as with FedAvg
+(other code takes consecutive batches, and half as many steps); momentum is that of the meta-gradient.
 """
 
 from typing import ClassVar
@@ -35,7 +35,7 @@ class PerFedAvg(FedAvg):
     serves: ClassVar[str] = "personal"
 
     weighting: str = option(
-        "uniform", "weights p_k of the average: n_k, or the same for all", symbol="p_k",
+        "uniform", "weights p_k of the average: n_k or uniform", symbol="p_k",
         choices=("samples", "uniform"), source="Algorithm 1: uniform",
     )  # fmt: skip
     alpha: float = option(0.01, "step size of the adaptation", symbol="alpha", ge=0, source="section 5")
@@ -50,17 +50,17 @@ class PerFedAvg(FedAvg):
     delta: float = option(
         1e-3, "half the distance of the two gradients of hessian_free", symbol="delta", gt=0
     )
-    adaptation: int = option(1, "steps on its own data before a client is served", ge=0)
+    adaptation: int = option(1, "gradient steps on a client's own data before it is served", ge=0)
 
     def streams(self, training: LocalTraining) -> dict[str, int]:
         return dict.fromkeys(self.batches(), training.epochs)
 
     def batches(self) -> tuple[str, ...]:
-        """The streams of D', D and, where it is used, D''."""
+        """The streams of D', D and, for hessian_free, D''."""
         return ("batches", "inner", "hessian") if self.order == "hessian_free" else ("batches", "inner")
 
     def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
-        """One of every stream, two of the last one of hessian_free."""
+        """One gradient per stream; two in the last stream of hessian_free."""
         return Passes(epochs * 4 / 3 if self.order == "hessian_free" else epochs)
 
     def local(self, client: Client) -> Update:

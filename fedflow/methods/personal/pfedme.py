@@ -5,13 +5,13 @@ arXiv 2006.08848, Algorithm 1. Objective: sum_k p_k min_theta (F_k(theta) + lamb
 
 Client, from w_k = theta_k = w_t, on every batch: theta_k <- K steps of size eta_p on this batch towards
 argmin F_k(theta) + lambda/2 ||theta - w_k||^2; w_k <- w_k - eta lambda (w_k - theta_k). Sends w_k.
-Server: w_{t+1} = (1 - beta) w_t + beta sum_k p_k w_k. Served is theta_k.
+Server: w_{t+1} = (1 - beta) w_t + beta sum_k p_k w_k. Clients are served theta_k.
 *Reduces to* FedAvg with learning rate eta_p when K = 1 and eta lambda = 1; theta_k = w_k as lambda grows.
 *State*: server w; client theta_k (to be served). *Traffic*: 1 P down, 1 P up. *Newcomer*: theta = w_t.
-*Differs from the paper in*: E epochs of batches (the authors take R = 20 batches). As in Algorithm 1 only the
-cohort trains; the authors' code trains everybody and averages the cohort. Its decay of 0.001 theta is
-`training.weight_decay`, which reaches the inner steps alone; momentum has no part in either step.
-*Rates*: eta decays with `training.lr_decay`; an eta_p that is given is the same in every round.
+*Differs from the paper in*: E epochs of batches (the authors take R = 20 batches). As in Algorithm 1, only
+the cohort trains; the authors' code trains all clients and averages the cohort's models. Its decay of 0.001
+theta is `training.weight_decay`, which applies to inner steps only; neither step uses momentum.
+*Rates*: eta decays with `training.lr_decay`; a given eta_p does not decay.
 """
 
 from collections.abc import Mapping
@@ -46,13 +46,9 @@ class PFedMe(Personal, FedAvg):
         source="authors' code: 0.09 to 0.1",
     )  # fmt: skip
     server_lr: float = option(
-        1.0,
-        "weight of the mean in the next global model",
-        symbol="beta",
-        gt=0,
-        grid=(1, 2),
+        1.0, "weight of the mean in the next global model", symbol="beta", gt=0, grid=(1, 2),
         source="section 5",
-    )
+    )  # fmt: skip
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"personal": initial}

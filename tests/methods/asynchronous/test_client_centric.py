@@ -1,4 +1,4 @@
-"""CC-FedAdagrad, CC-FedAdam and CC-FedAMS: steps of the server by hand, local steps, and late clients."""
+"""CC-FedAdagrad, CC-FedAdam and CC-FedAMS: server steps by hand, local steps, and stale updates."""
 
 import itertools
 from types import SimpleNamespace
@@ -91,8 +91,8 @@ def test_a_long_running_client_does_not_dominate(normalise: bool, mean: float, c
     assert ran.server("m") == near([mean])
 
 
-def test_clients_choose_up_to_so_many_epochs() -> None:
-    """Clock and delay tell: an epoch of the only client takes 1."""
+def test_clients_draw_up_to_most_epochs() -> None:
+    """Clock and delay show them: an epoch of the only client takes 1."""
     alone = quadratics(((1, 0),), (5,), start=2)
     ran = run("cc_fedadam", alone, {"most_epochs": 3}, rounds=20, timing={"given": [[0, 1, 0]]})
     clocks = [0.0, *ran.values("clock")]
@@ -107,7 +107,7 @@ def test_clients_choose_up_to_so_many_epochs() -> None:
     [("cc_fedadagrad", "fedadagrad", {"beta1": 0.9}), ("cc_fedadam", "fedadam", {"beta2": 0.99})],
 )
 def test_without_delays_the_server_is_that_of_fedopt(name: str, plain: str, hyper: dict, cohort: str) -> None:
-    """All work, are equally fast, and take 2 steps, which the second moment cancels."""
+    """All clients train, are equally fast, and take 2 steps, which the second moment cancels."""
     clients = quadratics(((1, 1), (2, -1), (3, 2)), (10, 10, 10))
     ran = run(name, clients, {"eps": 1e-20, "server_lr": 0.1}, timing={"speeds": [[1, 1]]}, cohort=cohort)
     other = run(plain, clients, hyper | {"tau": 1e-20, "v0": 0, "server_lr": 0.1}, cohort=cohort)
@@ -116,11 +116,11 @@ def test_without_delays_the_server_is_that_of_fedopt(name: str, plain: str, hype
     assert ran.server("model") == near(other.server("model"))
 
 
-def test_late_updates_are_of_the_model_that_was_fetched(cohort: str) -> None:
-    """Each update is half of the way from b = 0, 4, 8 to the model fetched, see `test_timing`; x is 0.
+def test_stale_updates_are_of_the_model_that_was_received(cohort: str) -> None:
+    """Each update is half of the way from b = 0, 4, 8 to the received model, see `test_timing`; x is 0.
 
-    Round 2: d = -2, v = 4, x = 1. Round 3: client 0 fetched 0, d = 0. Round 4: it fetched 1, d = 1/2.
-    Round 5: client 1 fetched x = 1 two rounds ago, d = -3/2, v = 6.5.
+    Round 2: d = -2, v = 4, x = 1. Round 3: client 0 received 0, d = 0. Round 4: it received 1, d = 1/2.
+    Round 5: client 1 received x = 1 two rounds ago, d = -3/2, v = 6.5.
     """
     clients = quadratics(((1, 0), (1, 4), (1, 8)), (10, 10, 10), start=0)
     hyper = {"beta": 0, "server_lr": 1, "concurrency": 3}
@@ -135,8 +135,8 @@ def test_late_updates_are_of_the_model_that_was_fetched(cohort: str) -> None:
 
 
 @pytest.mark.parametrize("concurrency", [0, 0.5, 2, 9])
-def test_so_many_clients_are_at_work(federation: Federation, concurrency: float) -> None:
-    """Three of eight make a step of the server."""
+def test_concurrency_is_the_number_of_clients_in_training(federation: Federation, concurrency: float) -> None:
+    """Three of eight clients make a server step."""
     ran = run("cc_fedams", federation, {"concurrency": concurrency}, participation=0.4, rounds=6)
     assert all(len(r.cohort) == len(set(r.cohort)) == 3 for r in ran.rounds)
     busy = len(ran.simulation.state.busy)
@@ -144,7 +144,7 @@ def test_so_many_clients_are_at_work(federation: Federation, concurrency: float)
     assert any(ran.values("delay")) == (concurrency > 0)
 
 
-def test_steps_come_faster_where_nobody_is_waited_for(federation: Federation) -> None:
+def test_asynchronous_steps_are_faster_than_synchronous_rounds(federation: Federation) -> None:
     clocks = [
         run("cc_fedadam", federation, {"concurrency": c}, participation=0.4, rounds=12)
         .rounds[-1]

@@ -1,4 +1,4 @@
-"""FedBuff: late updates count less, by hand; without delays it is FedAvg."""
+"""FedBuff: stale updates count less, by hand; without delays it is FedAvg."""
 
 import pytest
 from support import quadratics, run
@@ -15,8 +15,8 @@ ROOT = 2**0.5
         ("sqrt", [0, ROOT, ROOT, ROOT / 2, ROOT / 2 + (2 - ROOT / 2) / 3**0.5]),
     ],
 )
-def test_late_updates_count_less(staleness: str, models: list[float], cohort: str) -> None:
-    """Updates are half of the way to b = 0, 4, 8 from the model fetched; delays are 0, 1, 1, 0, 2 steps."""
+def test_stale_updates_count_less(staleness: str, models: list[float], cohort: str) -> None:
+    """Updates are half of the way to b = 0, 4, 8 from the received model; delays are 0, 1, 1, 0, 2 steps."""
     clients = quadratics(((1, 0), (1, 4), (1, 8)), (10, 10, 10), start=0)
     ran = run(
         "fedbuff", clients, {"concurrency": 3, "staleness": staleness}, training={"epochs": 1, "lr": 0.5},
@@ -27,7 +27,7 @@ def test_late_updates_count_less(staleness: str, models: list[float], cohort: st
 
 
 def test_it_divides_by_m_and_not_by_the_sum_of_the_weights() -> None:
-    """Algorithm 1: of two equally late updates with s = 1 / sqrt(2), the step is mean / sqrt(2)."""
+    """Algorithm 1: for two equally stale updates with s = 1 / sqrt(2), the step is mean / sqrt(2)."""
     clients = quadratics(((1, 4), (1, 4), (1, 4), (1, 4)), (5, 5, 5, 5), start=0)
     ran = run(
         "fedbuff", clients, {"concurrency": 2}, training={"epochs": 1, "lr": 0.5}, participation=0.5,

@@ -49,7 +49,7 @@ def test_the_epochs_that_fit_into_a_round(
     assert (ert - need(TIMES, fitting(TIMES, ert))).tolist() == idle
 
 
-def test_no_client_waits_as_long_as_an_epoch_of_its_own() -> None:
+def test_no_client_waits_for_as_long_as_its_own_epoch() -> None:
     rng = np.random.default_rng(0)
     for _ in range(100):
         times = rng.uniform(0.1, [2, 10, 2], (20, 3))
@@ -97,7 +97,7 @@ def test_fedeff(cohort: str) -> None:
     assert ran.values("clock") == near([26, 52])
     assert ran.values("idle") == near([1, 1])
     assert ran.servers[-1]["times"].tolist() == TIMES.tolist()
-    assert ran.outcome().metrics["introduction_bytes_up"] == 3 * (8 + 3 * 4)
+    assert ran.outcome().metrics["onboarding_bytes_up"] == 3 * (8 + 3 * 4)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_round_without_any_client_is_refused() -> None:
         eff({"tau": 0.01, "base_epochs": 1, "unit": 0.1, "slow": "skip"})
 
 
-def test_more_than_the_most_epochs_are_cut() -> None:
+def test_epochs_are_limited_to_most_epochs() -> None:
     ran = eff({"tau": 0.8, "most_epochs": 4}, rounds=1)
     assert ran.server("model") == near([model_after([4, 4, 2], model_after([1, 1, 1], 0.5))])
 
@@ -147,7 +147,7 @@ def test_random_epochs_are_at_most_those_of_the_mean_client() -> None:
 
 
 def test_equal_epochs_are_fedavg(federation: Federation, cohort: str) -> None:
-    """After its round 0: one epoch, which FedAvg trains with everybody."""
+    """After its round 0: one epoch, in which FedAvg trains all clients."""
     sgd = {"batch_size": 0, "lr": 0.1}
     first = run("fedavg", federation, rounds=1, training=sgd | {"epochs": 1}).servers[0]["model"]
     ran = run("fedeff", federation, {"policy": "EC", "tau": 0.4}, rounds=1, training=sgd, cohort=cohort)

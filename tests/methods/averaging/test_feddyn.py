@@ -123,7 +123,7 @@ def test_invariants_of_feddyn() -> None:
                 assert [g[k] for k in seen] == near([gradients[k] for k in seen])
 
 
-def test_every_round_comes_nearer_as_the_theory_promises() -> None:
+def test_every_round_converges_as_in_theory() -> None:
     """Lemma 1 for convex losses, m = P, L = 4, alpha = 100 = 25 L; no expectation with full participation.
 
     ||x_t - 2||^2 + kappa C_t <= ||x_{t-1} - 2||^2 + kappa C_{t-1} - kappa_0 (l(x_{t-1}) - l(2)), where x_t is

@@ -51,13 +51,13 @@ def test_fedprox_ends_elsewhere_for_every_step_size(s: float, end: float) -> Non
 
 
 @pytest.mark.parametrize(("steps", "end"), [(1, 9), (2, 8.773585), (5, 8.076190), (20, 6.091922)])
-def test_fedavg_ends_elsewhere_but_for_one_step(steps: int, end: float) -> None:
+def test_fedavg_ends_elsewhere_except_with_one_step(steps: int, end: float) -> None:
     """sum q b / sum q with q = 1 - (1 - 0.05 a)^steps."""
     ran = run("fedavg", TWO, rounds=80, training={"epochs": steps, "lr": 0.05})
     assert ran.server("model")[-1] == near(end, 1e-6)
 
 
-def test_inexact_steps_come_as_near_as_the_theory_says() -> None:
+def test_inexact_steps_converge_as_in_theory() -> None:
     """(L - l) / (L + l + 2/s) of the distance is left by a step: here 1/2 for both clients."""
     first = [run("fedsplit", TWO, {"s": 1 / 3}, rounds=1, training=exact(1 / 3, e)) for e in (1, 2, 3, 40)]
     moved = [ran.kept("z")[0][1] / 2 for ran in first]
@@ -140,7 +140,7 @@ class LeastSquares(nn.Module):
         return outputs < 1
 
 
-def test_every_round_comes_nearer_as_the_theory_promises() -> None:
+def test_every_round_converges_as_in_theory() -> None:
     """||x_t - x*|| <= (1 - 2 / (sqrt(kappa) + 1))^t ||z_0 - z*|| / sqrt(m), and z -> x* - s grad F(x*)."""
     m, d, low, high = 5, 4, 1.0, 18.0
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""CFL: when and how a cluster is split, who goes where later, and FedAvg before.
+"""CFL: when and how a cluster is split, which part newcomers join, and FedAvg before the first split.
 
 With the clients of `lines`, whose one step is given, dw_k is the same in every round, wherever they start.
 """
@@ -113,7 +113,7 @@ def test_given_updates(dw: list, hyper: dict, assignment: list[int]) -> None:
 
 
 def test_parts_are_split_again() -> None:
-    """Once 1 and 2 agree with nobody else, they are seen to disagree with each other."""
+    """Once 1 and 2 are separate from the others, they disagree with each other."""
     dw = [(3, 0.1), (3, -0.1), (-3, 2), (-3, 2.1), (-3, -2), (-3, -2.1)]
     ran = cfl(dw, {"eps1": 3.1, "min_size": 3}, rounds=2)
     assert ran.server("assignment") == [[1, 1, 2, 2, 2, 2], [1, 1, 3, 3, 4, 4]]
@@ -138,8 +138,8 @@ def test_weights_within_a_cluster(weighting: str, mean: float) -> None:
 # Those who are absent
 
 
-def test_who_was_absent_follows_by_its_next_update(cohort: str) -> None:
-    """It trains the model before the split, which nobody averages; then it belongs to its part."""
+def test_an_absent_client_joins_its_part_by_its_next_update(cohort: str) -> None:
+    """It trains the model before the split, which is not averaged; then it belongs to its part."""
     dw = [*OPPOSED, (-1.7, 0.3)]
     ran = cfl(dw, {"min_size": 4}, cohorts=[[0, 1, 2, 3], [4], [2, 4]], cohort=cohort)
     assert ran.server("assignment") == [[1, 1, 2, 2, 0], [1, 1, 2, 2, 2], [1, 1, 2, 2, 2]]
@@ -148,8 +148,8 @@ def test_who_was_absent_follows_by_its_next_update(cohort: str) -> None:
     assert third == [*first[:2], pytest.approx([-1 - 1.8, 0.95 + 0.2])]
 
 
-def test_who_never_took_part_is_served_by_its_gradients() -> None:
-    """Down two levels; the steps of client 6 and 7 point as those of 1 and 4 do."""
+def test_a_client_that_never_took_part_is_served_by_its_gradients() -> None:
+    """Down two levels; the gradient steps of clients 6 and 7 point in the directions of 1 and 4."""
     dw = [(3, 0.1), (3, -0.1), (-3, 2), (-3, 2.1), (-3, -2), (-3, -2.1), (1, 0), (-1, -0.4)]
     ran = cfl(dw, {"eps1": 3.1}, cohorts=[list(range(6))] * 2)
     assert ran.server("assignment")[-1] == [1, 1, 3, 3, 4, 4, 0, 0]
@@ -157,8 +157,8 @@ def test_who_never_took_part_is_served_by_its_gradients() -> None:
     assert sorted(ran.outcome().models) == [1, 3, 4]
 
 
-def test_the_last_updates_of_the_absent_count_when_asked(cohort: str) -> None:
-    """Everybody was there once when the cluster is split; the mean of three rounds by hand."""
+def test_last_updates_of_absent_clients_may_count(cohort: str) -> None:
+    """All clients have taken part once when the cluster is split; the mean of three rounds by hand."""
     cohorts = [[0, 1], [2], [3]]
     ran = cfl(OPPOSED, {"absent": "stale"}, cohorts=cohorts, cohort=cohort)
     assert ran.server("assignment") == [[0] * 4, [0] * 4, [1, 1, 2, 2]]

@@ -206,7 +206,7 @@ def test_many_points_do_not_make_a_small_difference_count() -> None:
     assert calinski_harabasz_score(w.numpy(), halves) > SEPARATED > separation(w, halves)
 
 
-def test_by_default_halves_must_be_apart_and_of_two_clients_or_more() -> None:
+def test_by_default_halves_must_be_separate_and_have_two_clients_or_more() -> None:
     """Clusters far from each other, one of a cross (F = 2), of one far point, or of two pairs."""
     far, r = rows([90, 0], [90, 1]), torch.tensor([0, 0, 0, 0, 1, 1])
     for whole, *points in (
@@ -237,7 +237,7 @@ def test_equal_models_are_not_split() -> None:
     assert tune(torch.ones_like(w), r, merge_below=0, allow_split_from_one=True) == r.tolist()
 
 
-def test_one_cluster_is_split_only_where_this_is_allowed() -> None:
+def test_a_single_cluster_is_split_only_if_allowed() -> None:
     w, one = rows([0], [1], [10]), torch.zeros(3, dtype=torch.int64)
     assert tune(w, one) == [0, 0, 0]
     assert tune(w, one, allow_split_from_one=True, split_above=1) in ([0, 0, 1], [1, 1, 0])
@@ -260,7 +260,7 @@ SIX: list[list[float]] = [
 
 
 def test_clients_find_their_clusters(cohort: str) -> None:
-    """Everybody goes to its own point, where the model of its like awaits those who come later."""
+    """Every client moves to its own point; clients that come later find the model of similar ones there."""
     hyper = FREE | {"tune_every": 0}
     federation = planted([*SIX, [3.9, 0.9, 0.1], [-3.8, 0.9, 0]], newcomers=2)
     ran = run("fedac", federation, hyper, training=JUMP, rounds=2, cohort=cohort)
@@ -279,8 +279,8 @@ def test_clients_find_their_clusters(cohort: str) -> None:
         assert torch.equal(w, server["models"][z]) and number == z
 
 
-def test_who_is_absent_counts_with_its_last_model_once_it_has_one(cohort: str) -> None:
-    """Clients 2 and 5 come in the second round, from (1, 1, 1) half their way, and stay with their like."""
+def test_an_absent_client_counts_with_its_last_model(cohort: str) -> None:
+    """Clients 2 and 5 come in the second round, half their way from (1, 1, 1), and stay in their clusters."""
     method = with_cohorts(build_method("fedac", FREE | {"tune_every": 0}), [[0, 1, 3, 4], [2, 5]])
     half = {"epochs": 1, "lr": 0.5}
     simulation = prepare_run(method, planted(SIX), training=half, rounds=2, cohort=cohort)
@@ -297,7 +297,7 @@ def test_who_is_absent_counts_with_its_last_model_once_it_has_one(cohort: str) -
     torch.testing.assert_close(after.models[a], after.omega[:3].mean(0))
 
 
-def test_directions_are_refreshed_now_and_then(federation: Federation) -> None:
+def test_directions_are_refreshed_every_few_rounds(federation: Federation) -> None:
     ran = run("fedac", federation, {"refresh_every": 2}, rounds=3, training=SGD)
     one, two, three = (server["axes"] for server in ran.servers)
     assert not torch.equal(one, two) and torch.equal(two, three)
@@ -315,7 +315,7 @@ def test_clusters_are_recorded_though_models_are_personal(federation: Federation
     assert "clustering_error" in ran.rounds[-1].values and len(outcome.models) == 8
 
 
-def test_clusters_are_merged_in_the_rounds_that_say_so() -> None:
+def test_clusters_are_merged_every_few_rounds() -> None:
     hyper = FREE | {"clusters": 3, "tune_every": 2, "merge_below": 0.1}
     ran = run("fedac", planted([*SIX, [0, 9.0, 0]]), hyper, training=JUMP, rounds=4)
     assert [len(server["models"]) for server in ran.servers] == [3, 2, 2, 1]
@@ -387,7 +387,7 @@ def test_bounds_must_be_in_order() -> None:
         build_method("fedac", {"merge_below": 2, "split_above": 1})
 
 
-def test_a_run_too_short_to_change_the_number_of_clusters_says_so(federation: Federation) -> None:
+def test_a_run_too_short_to_change_the_number_of_clusters_warns(federation: Federation) -> None:
     with pytest.warns(UserWarning, match="neither merged nor split in 9 rounds, as tune_every is 10"):
         prepare_run("fedac", federation, {"tune_every": 10}, rounds=9)
     with warnings.catch_warnings():

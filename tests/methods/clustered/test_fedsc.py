@@ -13,7 +13,7 @@ from fedflow.data import Dataset
 from fedflow.heterogeneity.distances import weight_divergence
 from fedflow.heterogeneity.hierarchy import merge
 from fedflow.methods import build_method
-from fedflow.methods.clustered.fedcluster import alike
+from fedflow.methods.clustered.fedcluster import complete_linkage
 from fedflow.methods.clustered.fedsc import FedSC
 from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
@@ -26,7 +26,7 @@ SGD = {"epochs": 1, "batch_size": 8, "lr": 0.1}
 
 
 def clustered(features: Tensor, number: int, **hyper: Any) -> list[int]:
-    return alike(FedSC.parse(hyper).distances(features, features), features, number).tolist()
+    return complete_linkage(FedSC.parse(hyper).distances(features, features), features, number).tolist()
 
 
 def test_clusters_of_label_shares() -> None:
@@ -103,7 +103,7 @@ def test_clients_may_be_compared_by_their_updates(digits: Dataset) -> None:
     ran = run("fedsc", clients, hyper, rounds=1)
     assert ran.servers[0]["features"].shape == (4, clients.model.size)
     assert set(ran.servers[0]["assignment"].tolist()) == {0, 1}
-    assert ran.outcome().metrics["introduction_bytes_down"] == 4 * clients.model.size * 4
+    assert ran.outcome().metrics["onboarding_bytes_down"] == 4 * clients.model.size * 4
 
 
 def test_newcomers_join_the_cluster_whose_farthest_member_is_nearest(digits: Dataset) -> None:
@@ -127,7 +127,7 @@ def test_newcomers_join_the_cluster_whose_farthest_member_is_nearest(digits: Dat
 
 
 @MODES
-def test_random_clusters_ask_nobody(federation: Federation, mode: str) -> None:
+def test_random_clusters_need_no_onboarding(federation: Federation, mode: str) -> None:
     method = build_method("fedsc", {"grouping": "random", "mode": mode})
     assert method.onboarding_phases() == 0
     server = method.setup(federation.model, federation.model.init)
@@ -137,7 +137,7 @@ def test_random_clusters_ask_nobody(federation: Federation, mode: str) -> None:
 
 
 def test_weights_diverge_from_central_training_where_clients_hold_few_labels(digits: Dataset) -> None:
-    """FedAvg on the same images: one client with all, four who were dealt them at random, or by label."""
+    """FedAvg on the same images: one client with all of them, four with random parts, or sorted by label."""
     rows, clients = np.argsort(digits.y_train.numpy(), kind="stable")[:400], images(digits, (1,))
     shuffled, ends = np.random.default_rng(0).permutation(rows), {}
     for name, dealt in (("all", [rows]), ("alike", np.split(shuffled, 4)), ("few", np.split(rows, 4))):

@@ -128,7 +128,7 @@ def test_more_centres_than_participants_fill_up_later() -> None:
     assert ran.server("models")[-1] == pytest.approx([1, 9, 11 / 3])
 
 
-def test_those_who_do_not_take_part_keep_their_centre(cohort: str) -> None:
+def test_absent_clients_keep_their_centre(cohort: str) -> None:
     """0, 1 | 4, 6 first; then only 1 and 6 train, and the centres are theirs."""
     method = with_cohorts(build_method("fesem"), [[0, 1, 2, 3], [1, 3]])
     ran = run(method, points([0, 1, 4, 6]), rounds=2, training=JUMP, cohort=cohort)
@@ -200,7 +200,7 @@ def test_assignments_last_until_the_next_ones(every: int, cohort: str) -> None:
     )
 
 
-def test_who_is_new_is_assigned_at_any_time() -> None:
+def test_new_clients_are_assigned_in_any_round() -> None:
     method = with_cohorts(build_method("fesem", {"recluster_every": 9}), [[0, 2], [0, 1, 3]])
     ran = run(method, points([0, 1, 4, 6]), rounds=2, training=JUMP)
     assert ran.server("assignment") == [[0, 2, 1, 2], [0, 0, 1, 1]]
@@ -233,7 +233,7 @@ def test_all_models_are_clustered_and_weighted_by_samples() -> None:
 
 
 def test_the_absent_start_with_the_common_model(cohort: str) -> None:
-    """From 0, clients 0 and 1 go to 9 and 8: client 2, who is absent, is alone with the first model."""
+    """From 0, clients 0 and 1 go to 9 and 8: the absent client 2 is alone with the initial model."""
     method = with_cohorts(build_method("fesem", {"cluster_over": "all"}), [[0, 1], [2]])
     ran = run(method, points([9, 8, 7]), rounds=2, training=JUMP, cohort=cohort)
     assert ran.server("assignment")[0] == [1, 1, 0]

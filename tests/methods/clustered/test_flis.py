@@ -1,4 +1,4 @@
-"""Both forms of FLIS: models that are one threshold, so that it is known who agrees; and real images.
+"""Both forms of FLIS: models that are one threshold, so that agreement is known; and real images.
 
 A client with samples c moves its threshold to c in one step of 1. The server's inputs are 0.5, 1.5, ..., 9.5:
 models of thresholds c_i and c_j agree on all except |c_i - c_j| of ten.
@@ -114,7 +114,7 @@ def test_inferences_are_those_of_the_network(federation: Federation, soft: bool)
 
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("inference", ["one_hot", "soft"])
-def test_what_is_compared_are_the_trained_models(name: str, inference: str) -> None:
+def test_trained_models_are_compared(name: str, inference: str) -> None:
     c = torch.tensor([0.0, 1, 7, 9], dtype=torch.float64)
     compared = flis(name, {"inference": inference}, thresholds(c.tolist())).outcome().dissimilarity
     asked = torch.arange(10, dtype=torch.float64) + 0.5
@@ -199,9 +199,7 @@ grid: {datasets: [digits, other], partitions: [plain], methods: [flis_dc], seeds
     ("hyper", "partition", "count"),
     [("{}", "held", 20), ("{public: other}", "held", 50), ("{noise: 30}", "held", 30), ("{}", "plain", None)],
 )
-def test_where_the_data_of_the_server_come_from(
-    hyper: str, partition: str, count: int | None, tmp_path: Path
-) -> None:
+def test_sources_of_the_server_data(hyper: str, partition: str, count: int | None, tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text(PARAMS.replace("HYPER", hyper))
     params = load_params(tmp_path / "params.yaml")
     experiment = Experiment(params, partition, "flis_dc", 0, tmp_path)
@@ -287,7 +285,7 @@ def test_dc_without_a_bound_is_fedavg(federation: Federation, cohort: str) -> No
 
 
 def test_dc_with_a_bound_above_one_averages_no_models_and_clients_choose_among_them() -> None:
-    """At 1 equal predictors are averaged still: thresholds 7 and 7.2 tell all ten inputs alike."""
+    """At 1, equal predictors are still averaged: thresholds 7 and 7.2 agree on all ten inputs."""
     c = (0.0, 1.0, 7.0, 7.2)
     one, none = (flis("flis_dc", {"beta": beta}, thresholds(c)) for beta in (1, 1.01))
     assert one.server("models") == [pytest.approx([0, 1, 7.1, 7.1])]
@@ -371,7 +369,7 @@ def test_missing_samples_to_choose_by_are_refused_before_any_training(federation
 
 
 def test_a_client_may_be_served_the_model_that_its_test_samples_choose() -> None:
-    """Trained on 0 and 9, tested on 9 and 0: each is served the other's model, but trains from its own."""
+    """Trained on 0 and 9, tested on 9 and 0: each is served the other's model but trains its own."""
     clients = thresholds((0, 9))
     swapped = replace(clients, test=Examples(clients.test.x.flip(0), clients.test.y))
     found = {
@@ -382,7 +380,7 @@ def test_a_client_may_be_served_the_model_that_its_test_samples_choose() -> None
     assert found["train"].server("models") == found["test"].server("models")
 
 
-def test_the_first_of_equal_models_is_chosen() -> None:
+def test_ties_go_to_the_first_model() -> None:
     client = one_client(thresholds((4,)), models=torch.tensor([[9.0], [3], [5], [3]], dtype=torch.float64))
     assert int(FLISDC().choose(client)) == 1
 
@@ -442,7 +440,7 @@ def test_hc_with_a_bound_above_one_is_local_training_of_participants(
 
 
 def test_at_one_equal_predictors_belong_together() -> None:
-    """Thresholds 7 and 7.2 tell all ten inputs alike."""
+    """Thresholds 7 and 7.2 agree on all ten inputs."""
     for variant in ("clusters", "neighbourhood"):
         ran = flis("flis_hc", {"beta": 1, "variant": variant}, thresholds((7, 0, 7.2, 1)))
         assert ran.server("assignment") == [[0, 1, 0, 2]]
@@ -535,10 +533,10 @@ def test_published_traffic_of_lenet() -> None:
     ten = Federation(lenet, examples, examples, consecutive([2] * 10), examples)
     settings: dict[str, Any] = {"rounds": 2, "training": {"epochs": 1}}
     metrics = run("flis_hc", ten, {}, participation=0.1, **settings).outcome().metrics
-    onboarding = metrics["introduction_bytes_down"] + metrics["introduction_bytes_up"]
+    onboarding = metrics["onboarding_bytes_down"] + metrics["onboarding_bytes_up"]
     assert onboarding * 8 / 1e6 / 10 == pytest.approx(3.97, abs=5e-3)
     megabits = (metrics["bytes_down"] + metrics["bytes_up"]) * 8 / 1e6 / 10 / 2
     assert [19 * megabits, 26 * megabits, 22 * megabits] == pytest.approx([7.53, 10.31, 8.73], rel=2e-3)
     dc = run("flis_dc", ten, {}, participation=0.3, **settings)
     transfers = [(r.values["bytes_down"] + r.values["bytes_up"]) / 4 / lenet.size / 3 for r in dc.rounds]
-    assert transfers == [2, 2 + 3 + 1] and "introduction_bytes_up" not in dc.outcome().metrics
+    assert transfers == [2, 2 + 3 + 1] and "onboarding_bytes_up" not in dc.outcome().metrics

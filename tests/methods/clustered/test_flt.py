@@ -127,7 +127,7 @@ def once(absent: str, centres: tuple[float, ...] = (1, 0, 3, 0), gamma: float = 
     return held(run(with_cohorts(method, [[0, 2]]), federation, training=JUMP, rounds=1))
 
 
-def test_the_absent_are_left_out_or_counted_with_the_model_that_they_had() -> None:
+def test_absent_clients_are_left_out_or_count_with_their_last_model() -> None:
     """(10 * 1 + 60 * 3) / 70, and over all 200 samples 0.95; the paper's oracle has client 2 of 30."""
     assert once("omit") == pytest.approx([190 / 70] * 4)
     assert once("stale") == pytest.approx([190 / 200] * 4)
@@ -141,7 +141,7 @@ def test_clients_unrelated_to_participants_keep_their_model() -> None:
 # Faults of the authors' code
 
 
-def test_averages_in_place_are_taken_over_those_of_before(cohort: str) -> None:
+def test_averages_in_place_use_the_means_of_earlier_clients(cohort: str) -> None:
     """(10 + 30 * 2 + 60 * 4) / 100 = 3.1, then with 3.1 in place of 1, and with 3.31 in place of 2."""
     faulty = {"gamma": 10, "absent": "stale", "averaging": "in_place"}
     ran = flt(faulty, points((1, 2, 4), (10, 30, 60)), cohort=cohort)
@@ -165,8 +165,8 @@ def test_members_may_be_read_in_the_order_of_the_leaves() -> None:
      *(({"encoder": e, "finetune": "central"}, f"finetune: 'central' .* per_client where encoder is {e}")
        for e in ("pixels", "labels"))],
 )  # fmt: skip
-def test_options_that_do_not_go_together_are_refused(hyper: dict[str, Any], message: str) -> None:
-    """Such as faults where the code cannot have them, and an encoder for all where there is none to train."""
+def test_incompatible_options_are_refused(hyper: dict[str, Any], message: str) -> None:
+    """Such as bugs in settings where the code cannot have them, or a shared encoder with none to train."""
     with pytest.raises(BadInput, match=f"^method.{message}"):
         build_method("flt", hyper)
 
@@ -208,8 +208,8 @@ def test_clients_send_means_of_what_the_encoder_makes_of_their_images(federation
     for epochs, size in ((5, model.size), (0, len(model.part("encoder.*").index))):
         ran = run("flt", federation, {"finetuning": epochs, "pretraining": 1}, rounds=1, training=SGD)
         metrics = ran.outcome().metrics
-        assert metrics["introduction_bytes_down"] == 8 * 4 * size
-        assert metrics["introduction_bytes_up"] == 4 * 128 * means
+        assert metrics["onboarding_bytes_down"] == 8 * 4 * size
+        assert metrics["onboarding_bytes_up"] == 4 * 128 * means
         assert ran.server("means")[0] == [1] + [5] * 7
 
 
@@ -224,7 +224,7 @@ def test_clients_may_be_related_by_their_labels() -> None:
     federation = gaussians([(0, 1), (2, 3)], 0, per_cluster=2)
     ran = run("flt", federation, {"encoder": "labels"}, rounds=1)
     assert ran.server("assignment") == [[0, 0, 1, 1]]
-    assert ran.outcome().metrics["introduction_bytes_up"] == 4 * 4 * 10
+    assert ran.outcome().metrics["onboarding_bytes_up"] == 4 * 4 * 10
 
 
 def gaussians(labels: Sequence[tuple[int, ...]], seed: int, per_cluster: int = 4) -> Federation:
@@ -362,8 +362,8 @@ def test_traffic_of_one_encoder_for_all(federation: Federation) -> None:
     for finetune, down, up in (("sequential", 8 * model.size, 8 * model.size), ("central", 0, images)):
         ran = run("flt", federation, SMALL | {"finetune": finetune}, rounds=1, training=SGD)
         metrics = ran.outcome().metrics
-        assert metrics["introduction_bytes_down"] == 4 * (down + 8 * encoder)
-        assert metrics["introduction_bytes_up"] == 4 * (up + means)
+        assert metrics["onboarding_bytes_down"] == 4 * (down + 8 * encoder)
+        assert metrics["onboarding_bytes_up"] == 4 * (up + means)
 
 
 @pytest.mark.parametrize("finetune", TOGETHER)
@@ -425,7 +425,7 @@ def test_one_encoder_for_all_from_a_file_of_parameters(finetune: str, tmp_path: 
     metrics = simulation.outcome().metrics
     model = autoencoder("conv", (1, 8, 8), 4)
     up = 4 * 4 * model.size if finetune == "sequential" else 64 * int(simulation.sizes.sum())  # uint8 pixels
-    assert metrics["introduction_bytes_up"] == up + 4 * 4 * 2 * 4 and metrics["newcomers"] == 1
+    assert metrics["onboarding_bytes_up"] == up + 4 * 4 * 2 * 4 and metrics["newcomers"] == 1
 
 
 def test_without_epochs_nothing_is_trained_for_all(federation: Federation) -> None:
@@ -438,7 +438,7 @@ def test_without_epochs_nothing_is_trained_for_all(federation: Federation) -> No
 
 @pytest.mark.parametrize("reducer", ["none", "tsne"])
 def test_relating_clients_again_changes_nothing(federation: Federation, reducer: str) -> None:
-    """Neither between two rounds nor after the last, though models changed: why FLT has no such option."""
+    """Neither between rounds nor after the last, although models change: so FLT has no such option."""
     hyper = SMALL | {"finetune": "per_client", "reducer": reducer}
     simulation = prepare_run("flt", federation, hyper, rounds=2, training=SGD, participation=0.5)
     for _ in simulation.rounds():
@@ -494,14 +494,14 @@ def test_components_are_those_of_scikit_learn(digits: Dataset) -> None:
     np.testing.assert_allclose(found[-1].numpy(), reference.mean_, atol=1e-6)
 
 
-def test_components_that_data_lack_are_zero() -> None:
+def test_components_beyond_the_rank_of_the_data_are_zero() -> None:
     found = components(torch.tensor([[1.0, 2, 3], [1, 2, 5]]), 4)
     assert found.tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 0], [0, 0, 0], [1, 2, 4]]
     assert not components(torch.rand(1, 6), 4)[:-1].any()
 
 
-def test_own_components_hide_where_data_lie_but_shared_ones_do_not() -> None:
-    """Scores are centred: equal samples are at 0, wherever they lie."""
+def test_own_components_hide_the_location_of_data_but_shared_ones_do_not() -> None:
+    """Scores are centred: equal samples are at 0, wherever they are."""
     blocks = points((1, 2, 20, 21))
     own = run("pca_km_hc", blocks, {"gamma": 1.5, "p": 2}, training=JUMP, rounds=1)
     assert own.server("assignment") == [[0, 0, 0, 0]]
@@ -510,7 +510,7 @@ def test_own_components_hide_where_data_lie_but_shared_ones_do_not() -> None:
         "pca_km_hc", held_by_server, {"gamma": 1.5, "p": 2, "basis": "shared"}, training=JUMP, rounds=1
     )
     assert shared.server("assignment") == [[0, 0, 1, 1]]
-    assert shared.outcome().metrics["introduction_bytes_down"] == 4 * (2 + 1) * 2 * 4
+    assert shared.outcome().metrics["onboarding_bytes_down"] == 4 * (2 + 1) * 2 * 4
 
 
 @pytest.mark.parametrize("scale", [0.01, 1, 100])

@@ -1,4 +1,4 @@
-"""IFCA's layers that clusters share, and its ways to start; the worked numbers are in test_oracles.py."""
+"""IFCA with shared layers, and its initialisations; the worked numbers are in test_oracles.py."""
 
 from dataclasses import replace
 from functools import partial
@@ -66,7 +66,7 @@ def test_the_shared_body_is_averaged_over_all_and_heads_over_their_clusters(coho
 def test_with_every_layer_in_the_head_nothing_is_shared(
     federation: Federation, shared: str, cohort: str
 ) -> None:
-    """The heads that are drawn are then the models that are."""
+    """The initial heads are then the initial models."""
     one = run("ifca", federation, {"shared": shared, "own": ["*"]}, cohort=cohort, **HALF)
     plain = run("ifca", federation, cohort=cohort, **HALF)
     torch.testing.assert_close(one.servers[-1]["models"], plain.servers[-1]["models"], rtol=0, atol=1e-6)
@@ -164,11 +164,11 @@ def test_a_start_is_redrawn_where_a_model_attracts_too_few() -> None:
     assert ran.server("models")[0] == pytest.approx([0.6, 4.65])
     assert ran.servers[0].keys() == {"models"}
     metrics, newcomers = ran.outcome().metrics, ran.outcome().newcomers
-    assert metrics["introduction_bytes_down"] == 8 * 4 * 8 and metrics["introduction_bytes_up"] == 8 * 4 * 8
+    assert metrics["onboarding_bytes_down"] == 8 * 4 * 8 and metrics["onboarding_bytes_up"] == 8 * 4 * 8
     assert newcomers is not None and newcomers.cluster.tolist() == [1]
 
 
-def test_starts_that_never_attract_enough_end_in_one_line() -> None:
+def test_too_few_redraws_are_refused() -> None:
     message = r"^method.min_init_share: 0.6 is not accepted; expected at most 0.5, or more redraws"
     with pytest.raises(BadInput, match=message):
         started({"min_init_share": 0.6, "redraws": 3})
@@ -224,8 +224,8 @@ def best_losses(models: list[float]) -> float:
     return sum(min((theta - c) ** 2 for theta in models) for _, c in FOUR)
 
 
-def test_published_numbers_may_let_the_test_data_choose() -> None:
-    """Client 1 trains near the first model, but is tested with what client 2 has; client 0 with nothing."""
+def test_the_test_data_may_choose_as_in_published_numbers() -> None:
+    """Client 1 trains near the first model but is tested on sample 2; client 0 has no test samples."""
     clients = quadratics(((1, 0), (1, 0.4), (1, 5)), (1,) * 3)
     own = [np.array([], dtype=int), np.array([2]), np.array([2])]
     partition = Partition.from_lists(
@@ -251,7 +251,7 @@ def test_published_numbers_may_let_the_test_data_choose() -> None:
         ({"pretraining": 5}, "pretraining"),
     ],
 )
-def test_ways_to_start_that_do_not_go_together(hyper: dict[str, Any], field: str) -> None:
+def test_incompatible_ways_to_start_are_refused(hyper: dict[str, Any], field: str) -> None:
     with pytest.raises(BadInput, match=f"^method.{field}: "):
         build_method("ifca", hyper)
 

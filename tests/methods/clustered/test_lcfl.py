@@ -9,7 +9,7 @@ from support import Ran, late, quadratics, run
 
 from fedflow.errors import BadInput
 from fedflow.methods import build_method
-from fedflow.methods.clustered.lcfl import LCFL, between
+from fedflow.methods.clustered.lcfl import LCFL, loss_distances
 from fedflow.simulation.federation import Federation
 
 C = (0, 0.4, 5, 5.6)
@@ -30,19 +30,19 @@ def test_distances_of_losses() -> None:
     c = torch.tensor([0, 0.4, 5], dtype=torch.float64)
     losses = (c - c[:, None]).square() / 2 + 0.1 * torch.arange(3)[:, None]
     expected = torch.tensor([[0, 0.16, 25], [0.16, 0, 21.16], [25, 21.16, 0]], dtype=torch.float64)
-    torch.testing.assert_close(between(losses), expected)
+    torch.testing.assert_close(loss_distances(losses), expected)
 
 
 def test_distances_are_symmetric_and_zero_between_equal_clients() -> None:
     losses = torch.rand(6, 6, generator=torch.Generator().manual_seed(0))
     losses[3], losses[:, 3] = losses[2], losses[:, 2].clone()
     losses[3, 3] = losses[2, 2]
-    d = between(losses)
+    d = loss_distances(losses)
     assert torch.equal(d, d.T) and not d.diagonal().any() and (d >= 0).all() and d[2, 3] == 0
 
 
 @pytest.mark.parametrize("distance", ["loss", "model", "update"])
-def test_each_cluster_trains_a_model_of_its_own(distance: str, cohort: str) -> None:
+def test_each_cluster_trains_its_own_model(distance: str, cohort: str) -> None:
     """From 2.75, the mean after the warm-up, where both clusters start. Updates from 2 differ in sign."""
     clients = quadratics(tuple((1, c) for c in C), (10,) * 4, start=2)
     ran = lcfl({"distance": distance}, clients, cohort=cohort)
@@ -60,8 +60,8 @@ def test_each_cluster_trains_a_model_of_its_own(distance: str, cohort: str) -> N
 def test_onboarding_costs_the_warm_up_and_all_models_to_all(federation: Federation) -> None:
     ran = run("lcfl", federation, {"warmup": 2}, rounds=1, training=SGD)
     metrics, p = ran.outcome().metrics, federation.model.size
-    assert metrics["introduction_bytes_down"] == 4 * (2 * 8 * p + 8 * 8 * p)
-    assert metrics["introduction_bytes_up"] == 4 * (2 * 8 * p + 8 * 8)
+    assert metrics["onboarding_bytes_down"] == 4 * (2 * 8 * p + 8 * 8 * p)
+    assert metrics["onboarding_bytes_up"] == 4 * (2 * 8 * p + 8 * 8)
 
 
 def test_one_cluster_continues_as_fedavg(federation: Federation, cohort: str) -> None:

@@ -50,7 +50,7 @@ def mixed_regression(samples: int, clients: int = 12, dimensions: int = 20) -> t
     return Federation(model, examples, examples, consecutive([samples] * clients)), torch.from_numpy(truths)
 
 
-def test_each_cluster_trains_a_model_of_its_own(cohort: str) -> None:
+def test_each_cluster_trains_its_own_model(cohort: str) -> None:
     """Two steps of 0.5 from 0.5 end at 0.25 w + 0.75 b."""
     clients = quadratics(FOUR, (10,) * 4)
     ran = run("one_shot", clients, {"clusters": 2}, training={"lr": 0.5}, rounds=1, cohort=cohort)

@@ -1,4 +1,4 @@
-"""PACFL: rays in the plane, whose angles are known; and real images, for what a signature is."""
+"""PACFL: rays in the plane with known angles, and real images for signatures."""
 
 import warnings
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ def joined(ran: Ran) -> list[int]:
 
 
 def measured(matrix: np.ndarray, **known: Any) -> State:
-    """What the server knows of these dissimilarities; the common first model is 9."""
+    """The server's state with these dissimilarities; the common initial model is 9."""
     first = torch.tensor([9.0])
     return State(**{"models": first[None], "initial": first, "proximity": torch.from_numpy(matrix)} | known)
 
@@ -75,7 +75,7 @@ def apart(points: Sequence[float]) -> np.ndarray:
 # Clusters
 
 
-def test_each_cluster_trains_a_model_of_its_own(cohort: str) -> None:
+def test_each_cluster_trains_its_own_model(cohort: str) -> None:
     """Both start at 0.5. Weights are samples: w - 0.1 cos (w - sin) in the mean."""
     angles, sizes = np.radians((0, 10, 80, 85)), (1, 3, 2, 2)
     ran = pacfl({"beta": 20}, rays((0, 10, 80, 85), sizes=sizes), training={"epochs": 1}, cohort=cohort)
@@ -107,7 +107,7 @@ def test_raw_data_sets_of_mix4_hide_a_source_at_42_degrees(linkage: str) -> None
     assert formed(SOURCES, clusters=4, linkage=linkage) == [0, 1, 2, 3]
 
 
-def test_without_beta_it_lies_in_the_largest_gap_and_is_drawn() -> None:
+def test_the_default_beta_is_in_the_largest_gap_and_is_drawn() -> None:
     """Merges at 3, 4 and 41.5, the mean of 41, 38, 45 and 42."""
     ran = pacfl({}, rays((0, 3, 41, 45)))
     assert ran.server("assignment") == [[0, 0, 1, 1]]
@@ -198,7 +198,7 @@ ANGLES = {"equal": (0, 0, 0, 0, 0, 0, 0), "W": (30, 90, 30, 30, 90, 90, 60),
 
 @pytest.mark.parametrize("other", PLANES)
 @pytest.mark.parametrize("mode", MODES)
-def test_every_angle_between_clients_that_is_worked_out(mode: str, other: str) -> None:
+def test_angles_between_signatures(mode: str, other: str) -> None:
     """One client has twice e_1 and e_2, the other data with the signature W = [30 degrees off, 60 off]."""
     planes = clouds([np.array(PLANES["equal"], dtype=float), np.array(PLANES[other])])
     matrix = pacfl({"p": 2, "clusters": 1, "proximity": mode}, planes).servers[0]["proximity"]
@@ -231,7 +231,7 @@ def test_newcomers_extend_the_matrix_to_that_of_all(digits: Dataset, mode: str, 
 @pytest.mark.parametrize("linkage", LINKAGES)
 @pytest.mark.parametrize("assign", ["attach", "rehc"])
 def test_a_newcomer_at_80_degrees(beta: float, together: set[str], linkage: str, assign: str) -> None:
-    """The others are at 0 and 10: 70 away, 80, or 75 in the mean."""
+    """The others are at 0 and 10: distances 80 and 70, 75 in the mean."""
     ran = pacfl({"beta": beta, "linkage": linkage, "assign": assign}, rays((0, 10, 80), newcomers=1))
     assert ran.server("assignment") == [[0, 0]]
     assert joined(ran) == ([0, 0, 0] if linkage in together else [0, 0, 1])
@@ -280,7 +280,7 @@ def test_clustering_again_can_move_others_and_attaching_cannot(
 
 
 def test_parts_of_a_split_cluster_start_from_its_model() -> None:
-    """0, 4 and 8 are one at 6 in the mean; with 12, 4 and 8 no longer are: 0 and 4 keep the name."""
+    """0, 4 and 8 are one cluster at 6 in the mean; with 12, 8 leaves it: 0 and 4 keep the number."""
     matrix = apart((0, 4, 8.1, 12))
     together, models = torch.zeros(3, dtype=torch.int64), torch.tensor([[3.0]])
     server = measured(matrix, assignment=together, models=models)
@@ -347,8 +347,8 @@ def test_a_signature_of_colour_images_is_paid_once(
 def test_onboarding_costs_a_signature_and_rounds_a_model_each_way(federation: Federation) -> None:
     """Client 0 has one sample, and so one direction; the others three."""
     metrics = run("pacfl", federation, {"clusters": 2}, rounds=2, participation=0.5).outcome().metrics
-    assert metrics["introduction_bytes_down"] == 0
-    assert metrics["introduction_bytes_up"] == 4 * 64 * (1 + 7 * 3)
+    assert metrics["onboarding_bytes_down"] == 0
+    assert metrics["onboarding_bytes_up"] == 4 * 64 * (1 + 7 * 3)
     assert metrics["bytes_down"] == metrics["bytes_up"] == 2 * 4 * 4 * federation.model.size
 
 

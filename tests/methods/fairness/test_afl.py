@@ -30,7 +30,7 @@ def test_projection_onto_the_simplex(v: list[float], nearest: list[float]) -> No
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=20))
 def test_the_projection_is_the_nearest_point(v: list[float]) -> None:
-    """Sum 1, nothing negative, and one threshold taken off all that is left (the optimality conditions)."""
+    """Sum 1, no negative entry, and one threshold subtracted from positive ones (optimality conditions)."""
     point = np.array(v)
     x = project(point)
     assert x.sum() == pytest.approx(1) and (x >= 0).all()
@@ -85,7 +85,7 @@ def test_afl_ends_at_the_minimax_point(lambda_lr: float, ten: float, hundred: fl
     assert ran.server("lam")[-1][4] == pytest.approx(share, abs=1e-4)
 
 
-def test_the_average_of_all_rounds_is_served_when_asked() -> None:
+def test_the_average_of_all_rounds_can_be_served() -> None:
     settings: dict[str, Any] = {"rounds": 3, "training": ONE_STEP}
     ran = run("afl", quadratics(), {"lambda_used": "old", "served": "average"}, **settings)
     models = ran.server("model")
@@ -98,8 +98,8 @@ def test_the_average_of_all_rounds_is_served_when_asked() -> None:
 # Partial participation
 
 
-def test_the_cohort_shares_what_it_had(cohort: str) -> None:
-    """lambda of four clients, of whom the second and third take part with losses 1 and 2.
+def test_the_cohort_keeps_its_total_weight(cohort: str) -> None:
+    """lambda of four clients; the second and third take part, with losses 1 and 2.
 
     Their (1/4, 1/4) are (1/2, 1/2) of the cohort; plus 0.1 * (1, 2) and projected (0.45, 0.55).
     """
@@ -110,8 +110,8 @@ def test_the_cohort_shares_what_it_had(cohort: str) -> None:
     assert ran.server("model") == [pytest.approx([1 - 0.45 * 0.3, 1 - 0.55 * 0.2])]
 
 
-def test_a_cohort_without_weight_counts_the_same() -> None:
-    """After a round in which all weight went to the last of three clients, the others meet."""
+def test_a_cohort_without_weight_is_averaged_uniformly() -> None:
+    """All weight goes to the last of three clients; then the others are the cohort."""
     hyper = {"lambda_lr": 10, "lambda_used": "old"}
     method = with_cohorts(build_method("afl", hyper), [[0, 1, 2], [0, 1]])
     clients = lines((0, 0, 5), ((0.1,), (0.2,), (0,)))
@@ -122,7 +122,7 @@ def test_a_cohort_without_weight_counts_the_same() -> None:
 
 @pytest.mark.parametrize("lambda_used", ["new", "old"])
 def test_afl_with_a_fixed_lambda_is_fedavg(federation: Federation, lambda_used: str, cohort: str) -> None:
-    """Equal but for the rounding of n_k / n."""
+    """Equal up to the rounding of n_k / n."""
     settings: dict[str, Any] = {"participation": 0.5, "training": {"batch_size": 8}, "cohort": cohort}
     hyper = {"lambda_lr": 0, "prior": "samples", "lambda_used": lambda_used}
     ran, plain = run("afl", federation, hyper, **settings), run("fedavg", federation, **settings)

@@ -1,4 +1,4 @@
-"""FedMGDA+: its quadratic programme, worked numbers, and FedAvg without it."""
+"""FedMGDA+: its quadratic program, worked numbers, and FedAvg without it."""
 
 from typing import Any
 
@@ -43,15 +43,15 @@ def test_fedmgda(updates: tuple, hyper: dict, weights: tuple, squared: float, co
     assert d == pytest.approx(sum(x * u for x, u in zip(weights, units)), abs=1e-6)
 
 
-def test_the_common_direction_of_the_specified_example() -> None:
+def test_the_common_direction_of_a_worked_example() -> None:
     ran = run("fedmgda", lines((1,) * 3, ANGLES), {"eps": 1}, rounds=1, training=ONE_STEP)
     assert 1 - np.array(ran.server("model")[0]) == pytest.approx([0.4131759112, 0.4924038765], abs=1e-9)
 
 
 @example(seed=150, clients=7, eps=0.5)  # takes more than 7 steps
 @given(seed=st.integers(0, 10**6), clients=st.integers(1, 12), eps=st.sampled_from([0.01, 0.1, 0.5, 1]))
-def test_the_programme_is_solved(seed: int, clients: int, eps: float) -> None:
-    """Feasible; and moving weight between two clients, where bounds allow it, gains nothing."""
+def test_the_quadratic_program_is_solved(seed: int, clients: int, eps: float) -> None:
+    """Feasible; moving weight between two clients, where bounds allow it, does not improve it."""
     rng = np.random.default_rng(seed)
     u = rng.normal(size=(clients, 6)) + rng.normal(size=6)
     u /= np.linalg.norm(u, axis=1)[:, None]
@@ -68,7 +68,7 @@ def test_the_programme_is_solved(seed: int, clients: int, eps: float) -> None:
 
 
 def test_equal_clients_share_their_weight() -> None:
-    """The programme has many solutions then; the nearest to the prior is taken."""
+    """The program then has many solutions; the nearest to the prior is taken."""
     x = least_norm(np.ones((4, 4)), np.array([0.1, 0.2, 0.3, 0.4]), 0.5)
     assert x == pytest.approx([0.1, 0.2, 0.3, 0.4], abs=1e-5)
 

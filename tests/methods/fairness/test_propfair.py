@@ -38,7 +38,7 @@ def test_fair_weights_of_three_given_clients(baseline: float, weights: tuple, co
     assert ran.server("model") == [pytest.approx(expected, abs=1e-6)]
 
 
-def test_fair_weights_draw_towards_the_worst_client() -> None:
+def test_fair_weights_pull_towards_the_worst_client() -> None:
     hyper = {"baseline": 60, "applied": "weights"}
     models = run("propfair", outlier(), hyper, training=ONE_STEP, rounds=100).server("model")
     assert (models[9], models[-1]) == (pytest.approx(2.5583, abs=1e-4), pytest.approx(2.8749, abs=1e-4))
@@ -51,8 +51,8 @@ def test_fair_weights_cost_one_number_up(federation: Federation) -> None:
 
 
 @pytest.mark.parametrize(("beyond", "line"), [("plain", 1 / 3), ("huber", 1 / 0.2)])
-def test_the_slope_is_one_over_what_is_left(beyond: str, line: float) -> None:
-    """Also at and beyond M, where a log would be infinite or not a number."""
+def test_the_slope_is_one_over_the_distance_to_the_baseline(beyond: str, line: float) -> None:
+    """Also at and above M, where the log is infinite or not a number."""
     method = build_method("propfair", {"baseline": 3, "beyond": beyond})
     assert isinstance(method, PropFair)
     losses = torch.tensor([0, 1, 2.7, 2.9, 3, 100], dtype=torch.float64, requires_grad=True)

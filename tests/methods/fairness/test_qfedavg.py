@@ -1,4 +1,4 @@
-"""q-FedAvg and q-FedSGD: worked numbers, fixed points, and what they are when q = 0."""
+"""q-FedAvg and q-FedSGD: worked numbers, fixed points, and their limits for q = 0."""
 
 import pytest
 import torch

@@ -39,7 +39,7 @@ def test_three_given_clients(t: float, weights: tuple, cohort: str) -> None:
 
 
 @pytest.mark.parametrize(("t", "ten", "hundred"), [(0.1, 3.9613, 4.0135), (1, 5.0737, 5.0737)])
-def test_tilt_draws_towards_the_worst_client(t: float, ten: float, hundred: float) -> None:
+def test_tilt_pulls_towards_the_worst_client(t: float, ten: float, hundred: float) -> None:
     models = run("term", outlier(), {"t": t}, training=ONE_STEP, rounds=100).server("model")
     assert (models[9], models[-1]) == (pytest.approx(ten, abs=1e-4), pytest.approx(hundred, abs=1e-4))
 

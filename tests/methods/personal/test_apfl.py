@@ -1,4 +1,4 @@
-"""APFL on the test-bed T1, and the FedAvg and Local at the ends of its mixture."""
+"""APFL on the test-bed T1, and FedAvg and Local at the ends of its mixture."""
 
 from typing import Any
 
@@ -70,12 +70,12 @@ def test_the_global_part_is_uniform_fedavg(federation: Federation, alpha: float,
     assert torch.equal(ran.servers[-1]["model"], plain.servers[-1]["model"])
 
 
-def test_without_own_models_everybody_is_served_fedavg(federation: Federation) -> None:
+def test_without_personal_models_all_clients_are_served_fedavg(federation: Federation) -> None:
     ran = run("apfl", federation, {"alpha": 0, "adaptive": False}, **HALF)
     assert all(torch.equal(w, ran.servers[-1]["model"]) for w in ran.outcome().models.values())
 
 
-def test_with_own_models_alone_it_is_local(federation: Federation, cohort: str) -> None:
+def test_with_personal_models_only_it_is_local(federation: Federation, cohort: str) -> None:
     ran = run("apfl", federation, {"alpha": 1, "adaptive": False}, cohort=cohort, **HALF)
     local = run("local", federation, cohort=cohort, **HALF)
     assert all(map(torch.equal, ran.clients[-1]["personal"], local.clients[-1]["model"]))

@@ -1,4 +1,4 @@
-"""FedRep on the test-bed T2, and the FedAvg and FedPer that are its neighbours."""
+"""FedRep on the test-bed T2, and its neighbours FedAvg and FedPer."""
 
 from dataclasses import replace
 from typing import Any
@@ -32,7 +32,7 @@ def test_fedrep(cohort: str) -> None:
 
 
 def test_a_body_under_a_fixed_head_is_averaged_as_fedavg_does(cohort: str) -> None:
-    """With v = 1/2 for ever, F_k = (u - 2 c_k)^2 / 8."""
+    """With a constant v = 1/2, F_k = (u - 2 c_k)^2 / 8."""
     hyper = {"head_epochs": 0, "body_epochs": 2}
     ran = run("fedrep", products(), hyper, cohort=cohort)
     plain = run("fedavg", quadratics(((0.25, 2), (0.25, 4)), start=1), cohort=cohort)
@@ -49,7 +49,7 @@ def test_without_private_parameters_it_is_fedavg(federation: Federation, cohort:
     assert torch.equal(shared.servers[-1]["body"], plain.servers[-1]["model"])
 
 
-def test_weight_decay_does_not_reach_what_is_fixed(cohort: str) -> None:
+def test_weight_decay_does_not_change_the_fixed_part(cohort: str) -> None:
     """One client, whose head takes a step of 0.1 with decay 0.5, then its body with the new head."""
     client = by_hand(Product, ((1,),), (4,))
     hyper = {"head_epochs": 1}
@@ -66,8 +66,8 @@ class Normed(nn.Sequential):
         super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
 
 
-def test_statistics_of_a_fixed_body_rest(digits: Dataset) -> None:
-    """They follow the one pass that trains the body, not the head's passes before it."""
+def test_statistics_of_a_fixed_body_do_not_change(digits: Dataset) -> None:
+    """They change in the pass that trains the body, not in the head's passes before it."""
     normed = replace(images(digits, (16, 16)), model=FlatModel(Normed))
     bodies = [
         run("fedrep", normed, {"head_epochs": epochs}, rounds=1).servers[-1]["body"] for epochs in (0, 3)

@@ -145,7 +145,7 @@ def test_with_an_endless_pull_it_is_uniform_fedavg(federation: Federation, cohor
     torch.testing.assert_close(ran.servers[-1]["mean"], plain.servers[-1]["model"], rtol=0, atol=1e-6)
 
 
-def test_other_seeds_toss_other_coins(federation: Federation) -> None:
+def test_other_seeds_give_other_coin_tosses(federation: Federation) -> None:
     tosses = [
         [(int(s["ones"]), int(s["zeros"])) for s in run("l2gd", federation, seed=seed, rounds=4).servers]
         for seed in (0, 0, 1)

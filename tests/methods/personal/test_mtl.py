@@ -17,14 +17,14 @@ LAM = 0.25
 
 def by_hand(rounds: int) -> list[tuple[list[float], float]]:
     """T1: two steps of 0.1 along a (w - b) + 2 lambda (w + (w - mean)), then the mean."""
-    w, mean, told = [0.5, 0.5], 0.5, []
+    w, mean, expected = [0.5, 0.5], 0.5, []
     for _ in range(rounds):
         for k, (a, b) in enumerate(((1, 1), (2, -1))):
             for _ in range(2):
                 w[k] -= 0.1 * (a * (w[k] - b) + 2 * LAM * (w[k] + (w[k] - mean)))
         mean = sum(w) / 2
-        told.append((list(w), mean))
-    return told
+        expected.append((list(w), mean))
+    return expected
 
 
 def test_mtl(cohort: str) -> None:

@@ -1,4 +1,4 @@
-"""Per-FedAvg on the test-bed T1, and the FedAvg that it is without adaptation."""
+"""Per-FedAvg on the test-bed T1, and FedAvg without adaptation."""
 
 from dataclasses import replace
 from typing import Any
@@ -49,7 +49,7 @@ def test_meta_gradients(order: str, gradients: tuple[float, float], delta: float
         assert ran.server("model") == near([0.5 - gradient])
 
 
-def test_each_gradient_has_a_batch_of_its_own() -> None:
+def test_each_gradient_has_its_own_batch() -> None:
     """From 0, towards 1 on D and towards 2 on D': w' = 0.5, v = -1.5, w = 0.15."""
     zero = torch.zeros(1, dtype=torch.float64)
     both = replace(quadratics(((1, 1), (1, 2)), (1, 1), 0), partition=consecutive((2,)))

@@ -55,7 +55,7 @@ def test_an_exact_step_of_one_client(cohort: str) -> None:
     assert (ran.kept("personal"), ran.server("model")) == (near([[1.125]]), near([1.01875]))
 
 
-def test_personal_models_come_to_the_global_one_as_lambda_grows() -> None:
+def test_personal_models_approach_the_global_one_as_lambda_grows() -> None:
     apart = [
         abs(ran.kept("personal")[-1][0] - ran.server("model")[-1])
         for lam in (1, 10, 100, 1000)
@@ -73,7 +73,7 @@ def test_with_one_inner_step_that_w_follows_it_is_fedavg(cohort: str) -> None:
     assert ran.server("model") == near(plain.server("model"))
 
 
-def test_weight_decay_reaches_the_inner_steps_alone(cohort: str) -> None:
+def test_weight_decay_applies_to_inner_steps_only(cohort: str) -> None:
     """theta: 1/2 - 0.05 (-1/2 + 0.001 / 2), without a pull at first; then w by 0.2 of the way."""
     hyper = {"lam": 2, "inner_steps": 1, "personal_lr": 0.05}
     training = {"epochs": 1, "weight_decay": 0.001, "momentum": 0.9}
