@@ -135,7 +135,7 @@ def test_a_grid_is_widened_while_the_best_value_is_at_its_edge(file, capsys):
     assert "at the edge" not in capsys.readouterr().out
     best, tried = search(file, lambda lr, _: lr, grid=LR, widen=2)
     assert best == {"training.lr": 10} and len(tried) == 4
-    edge = "fedavg: the best training.lr, 10.0, is at the edge of what was tried: 0.01, 0.1, 1.0, 10.0"
+    edge = "fedavg: the best training.lr, 10.0, is at the edge of the values tried: 0.01, 0.1, 1.0, 10.0"
     assert edge in " ".join(capsys.readouterr().out.split())
     assert search(file, lambda lr, _: lr, grid=LR, widen=0)[1] == [(0.01, 1), (0.1, 1)]
 
