@@ -1,5 +1,6 @@
 """The ``fedflow`` command within this process, on a small project, and what its MLflow store holds."""
 
+import resource
 import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
@@ -84,6 +85,17 @@ def prepared_project(root: Path, text: str, partition: str, changes: Sequence[st
     prepare_dataset(params, params.partition(partition).dataset, root)
     prepare_partition(params, partition, root)
     return params
+
+
+@contextmanager
+def disk_of(size: int) -> Iterator[None]:
+    """Within this context no file can grow beyond ``size`` bytes (Python ignores the signal: EFBIG)."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @contextmanager

@@ -83,13 +83,9 @@ def test_a_change_sets_one_field(change, value):
     assert value(load(change))
 
 
-def test_a_method_s_own_training_changes_no_other_method():
-    params = load("methods.ifca.training.lr=0.5")
+def test_a_method_s_own_training_changes_no_other_method_and_later_changes_win():
+    params = load("methods.ifca.training.lr=0.4", "methods.ifca.training.lr=0.5")
     assert params.method("ifca")[1].lr == 0.5 and params.method("fedavg")[1] == params.training
-
-
-def test_later_changes_win():
-    assert load("run.rounds=5", "run.rounds=6").run.rounds == 6
 
 
 @pytest.mark.parametrize(
@@ -176,13 +172,10 @@ def test_a_file_that_is_no_mapping_of_sections_is_one_line(file, content, messag
         load_params(file)
 
 
-def test_set_value_makes_sections_on_the_way():
+def test_set_value_makes_sections_on_the_way_and_the_digest_knows_content_and_not_order():
     values: dict = {"a": 1}
     set_value(values, "a.b.c=[x, 1]")
     assert values == {"a": {"b": {"c": ["x", 1]}}}
-
-
-def test_the_digest_knows_content_and_not_order():
     assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1}) != digest({"a": 1, "b": 3})
 
 

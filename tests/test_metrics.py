@@ -8,13 +8,11 @@ from fedflow.metrics.clustering import agreement, clustering_error
 from fedflow.metrics.distribution import summarise
 
 
-def test_gini_of_worked_examples():
+def test_gini_of_worked_examples_knows_neither_order_nor_scale():
     ginis = {(0.5, 0.6, 0.9, 1.0): 0.15, (0.4, 0.4, 0.4): 0, (0, 0, 0, 1): 0.75, (0, 0): 0, (0.3,): 0}
     for values, gini in ginis.items():
         assert summarise(np.array(values, dtype=float))["gini"] == pytest.approx(gini, abs=1e-12), values
 
-
-def test_gini_knows_neither_order_nor_scale():
     values = np.random.default_rng(0).random(50)
     shuffled = np.random.default_rng(1).permutation(values) * 7
     assert summarise(shuffled)["gini"] == pytest.approx(summarise(values)["gini"])
@@ -27,7 +25,7 @@ def test_a_tenth_of_the_clients_is_the_worst_and_the_best():
     assert (few["worst10"], few["best10"]) == (0.2, 0.7)
 
 
-def test_mean_and_population_deviation_leave_out_what_was_not_measured():
+def test_mean_and_population_deviation_leave_out_what_was_not_measured_and_are_nan_without_a_rest():
     spread = summarise(np.array([0.2, np.nan, 0.6]))
     assert spread["mean"] == pytest.approx(0.4) and spread["std"] == pytest.approx(0.2)
 
@@ -40,8 +38,6 @@ def test_clients_count_by_their_weights_or_alike():
     assert spread["variance"] == pytest.approx(np.var([0.5, 1.0, 0.25])) == pytest.approx(spread["std"] ** 2)
     assert (spread["lowest"], spread["highest"]) == (0.25, 1.0)
 
-
-def test_nothing_measured_is_nan():
     assert all(np.isnan(value) for value in summarise(np.array([np.nan, np.nan])).values())
 
 
@@ -55,13 +51,10 @@ def test_clusters_are_compared_up_to_their_numbers():
     assert agreement(np.arange(6), groups)["clustering_error"] == 1
 
 
-def test_clients_without_a_cluster_do_not_count():
+def test_clients_without_a_cluster_do_not_count_and_without_groups_or_clusters_there_is_no_agreement():
     clusters, groups = np.array([0, 0, 1, 1, -1]), np.array([0, 0, 1, 1, 0])
     found = agreement(clusters, groups)
     assert found["ari"] == pytest.approx(1.0) and found["clustering_error"] == 0
-
-
-def test_there_is_no_agreement_without_groups_or_clusters():
     nothing = {"ari": None, "nmi": None, "clustering_error": None}
     assert agreement(np.array([0, 1]), None) == nothing
     assert agreement(np.array([-1, -1]), np.array([0, 1])) == nothing

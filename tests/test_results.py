@@ -3,10 +3,7 @@
 import io
 import json
 import os
-import resource
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -14,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from command import disk_of, one_line_error
 
 from fedflow.errors import FedflowError
 from fedflow.methods.base import Dissimilarity
@@ -124,17 +122,6 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         write(tmp_path / "file" / "run")
 
 
-@contextmanager
-def space(size: int) -> Iterator[None]:
-    """No file may grow beyond ``size`` bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
@@ -142,7 +129,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_full_disk_is_one_line_and_leaves_the_earlier_files(tmp_path):
     write(tmp_path, failed={1: "ValueError: no"})
     before = contents(tmp_path)
-    with space(1000), pytest.raises(FedflowError, match=r"^cannot write results to .*: .*File too large$"):
+    with disk_of(1000), one_line_error(r"^cannot write results to .*: .*File too large$"):
         write(tmp_path, np.array([0, 0, 1]))
     assert contents(tmp_path) == before
 

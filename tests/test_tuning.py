@@ -32,14 +32,12 @@ def file(tmp_path):
     return path
 
 
-def test_every_combination_is_tried_once():
+def test_every_combination_is_tried_once_of_the_common_grid_or_of_the_method():
     tuning = Tuning.parse({"grid": {"training.lr": [0.1, 1]}, "methods": {"ditto": {"lam": [0.1, 1, 10]}}})
     assert list(tuning.tries("fedavg")) == [{"training.lr": 0.1}, {"training.lr": 1}]
     tries = list(tuning.tries("ditto"))
     assert len(tries) == 6 and {"training.lr": 0.1, "lam": 10} in tries
 
-
-def test_a_method_may_replace_the_common_grid():
     tuning = Tuning.parse({"methods": {"scaffold": {"training.lr": [0.5]}}})
     assert list(tuning.tries("scaffold")) == [{"training.lr": 0.5}]
     assert len(list(tuning.tries("fedavg"))) > 1

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from support import Workers, images, one_client, quadratics, run, same
 from torch import Tensor, nn
@@ -18,11 +17,6 @@ from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.seeding import generator, torch_seed
 from fedflow.simulation.federation import Federation
-
-
-@pytest.fixture(scope="module")
-def federation(digits: Dataset) -> Federation:
-    return images(digits, (12, 7, 9), dtype=torch.float64)
 
 
 def test_a_client_knows_the_round(cohort: str) -> None:

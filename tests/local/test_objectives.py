@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from support import images, one_client, run
+from support import one_client, run
 from torch import Tensor, nn
 
-from fedflow.data import Dataset
 from fedflow.local.client import Client
 from fedflow.local.samples import Batch
 from fedflow.local.sgd import Loss
@@ -21,11 +20,6 @@ from fedflow.simulation.federation import Federation
 
 def network() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
-
-
-@pytest.fixture(scope="module")
-def federation(digits: Dataset) -> Federation:
-    return images(digits, (12, 7, 9), dtype=torch.float64)
 
 
 @pytest.fixture(scope="module")

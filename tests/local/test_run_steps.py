@@ -1,11 +1,9 @@
 """`Client.run_steps`: local steps that a method defines itself."""
 
-import pytest
 import torch
-from support import images, one_client
+from support import one_client
 from torch import Tensor
 
-from fedflow.data import Dataset
 from fedflow.local.client import Client
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, draw_schedule, pad_schedules
@@ -15,11 +13,6 @@ from fedflow.simulation.federation import Federation
 
 ALL = {"momentum": 0.9, "weight_decay": 0.1, "clip_norm": 0.5}
 TRAINING = LocalTraining(epochs=2, batch_size=5, lr=0.1, **ALL)
-
-
-@pytest.fixture(scope="module")
-def federation(digits: Dataset) -> Federation:
-    return images(digits, (12, 7), dtype=torch.float64)
 
 
 def padded(federation: Federation, k: int, samples: int) -> Client:

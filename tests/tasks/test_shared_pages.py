@@ -44,7 +44,9 @@ def files(tmp_path: Path) -> FederationFiles:
     x += (y * 20).astype(np.uint8)[:, None, None]
     np.savez(tmp_path / "large.npz", x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
     source = f"{{source: npz, path: {tmp_path / 'large.npz'}}}"
-    params = prepared_project(tmp_path, one_cell(source, "mlp", PARTITION), "few")
+    params = prepared_project(
+        tmp_path, one_cell(source, "{name: mlp, options: {hidden: [2]}}", PARTITION), "few"
+    )
     return Experiment(params, "few", "fedavg", 0, tmp_path).job.federation
 
 
