@@ -90,9 +90,8 @@ class FedAC(Clustered, Method):
         0.1, "pull of a model towards its centroid", symbol="mu", ge=0, grid=(0, 0.01, 0.1, 1), source="Eq. 3"
     )
     lam: float = option(
-        0.1, "pull of an embedding towards the mean of all", symbol="lambda", ge=0, grid=(0, 0.01, 0.1, 1),
-        source="Eq. 3",
-    )  # fmt: skip
+        0.1, "pull of embeddings to their mean", symbol="lambda", ge=0, grid=(0, 0.01, 0.1, 1), source="Eq. 3"
+    )
     decision: list[str] | None = option(
         None, "name patterns of the decision h; null = the architecture's classifier",
         source="the paper: the deep, fully connected part",

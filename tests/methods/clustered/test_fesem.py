@@ -121,7 +121,7 @@ def test_a_centre_without_clients_goes_to_the_farthest_model() -> None:
     assert ended["keep"] == pytest.approx([1 / 3, 50])
 
 
-def test_more_centres_than_participants_fill_up_later() -> None:
+def test_centres_beyond_the_cohort_size_are_filled_later() -> None:
     method = with_cohorts(build_method("fesem"), [[0], [1, 2]])
     ran = run(method, points([0, 1, 9]), rounds=2, training=JUMP)
     assert ran.server("assignment") == [[0, 2, 2], [0, 0, 1]]

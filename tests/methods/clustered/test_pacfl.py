@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, consecutive, images, late, one_client, quadratics, run
+from support import Ran, consecutive, images, one_client, quadratics, run, with_newcomers
 
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
@@ -36,7 +36,7 @@ def rays(degrees: Sequence[float], newcomers: int = 0, sizes: Sequence[int] | No
     """Clients whose samples all point to one angle: F_k(w) = cos / 2 (w - sin)^2."""
     radians = np.radians(degrees)
     curves = [*zip(np.cos(radians), np.sin(radians))]
-    return late(quadratics(curves, sizes or [3] * len(degrees)), newcomers)
+    return with_newcomers(quadratics(curves, sizes or [3] * len(degrees)), newcomers)
 
 
 def clouds(samples: Sequence[np.ndarray]) -> Federation:
@@ -86,7 +86,7 @@ def test_each_cluster_trains_its_own_model(cohort: str) -> None:
     assert ran.outcome().scores.cluster.tolist() == [0, 0, 1, 1]
 
 
-def test_a_cluster_without_participants_keeps_its_model() -> None:
+def test_a_cluster_without_cohort_members_keeps_its_model() -> None:
     ran = pacfl({"beta": 20}, rays((0, 10, 80)), participation=0.4, rounds=6)
     before = torch.full((2, 1), 0.5, dtype=torch.float64)
     for report, server in zip(ran.rounds, ran.servers):
@@ -151,7 +151,7 @@ def test_one_cluster_is_fedavg(federation: Federation, cohort: str) -> None:
 
 
 @pytest.mark.parametrize("hyper", [{"beta": 0}, {"clusters": 8}], ids=str)
-def test_a_cluster_for_every_client_is_local_training_of_participants(
+def test_a_cluster_for_every_client_is_local_training_of_the_cohort(
     federation: Federation, hyper: dict[str, Any], cohort: str
 ) -> None:
     settings: dict[str, Any] = {"training": SGD, "participation": 0.5, "cohort": cohort}
@@ -212,7 +212,8 @@ def test_newcomers_extend_the_matrix_to_that_of_all(digits: Dataset, mode: str, 
     """Also where the signatures have different numbers of columns: one client has a single sample."""
     clients, hyper = images(digits), {"signature": kind, "proximity": mode, "clusters": 2}
     some, whole = (
-        run("pacfl", f, hyper, rounds=1, training={"epochs": 1}) for f in (late(clients, 3), clients)
+        run("pacfl", f, hyper, rounds=1, training={"epochs": 1})
+        for f in (with_newcomers(clients, 3), clients)
     )
     some.outcome()
     found, expected = some.simulation.state.server.proximity, whole.servers[0]["proximity"]
@@ -239,7 +240,7 @@ def test_a_newcomer_at_80_degrees(beta: float, together: set[str], linkage: str,
     torch.testing.assert_close(ran.simulation.state.server.proximity, expected, rtol=0, atol=1e-4)
 
 
-def test_newcomers_that_are_close_to_each_other_open_one_cluster_from_the_first_model() -> None:
+def test_close_newcomers_form_one_cluster_from_the_initial_model() -> None:
     ran = pacfl({"beta": 20}, rays((0, 5, 80, 84, 12), newcomers=3))
     assert joined(ran) == [0, 0, 1, 1, 0]
     models = ran.simulation.state.server.models
