@@ -238,7 +238,7 @@ def test_bad_input_is_named(federation: Federation, name: str) -> None:
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
 def test_clients_are_averaged_with_those_that_agree(weighting: str, cohort: str) -> None:
-    """Thresholds up to 2 apart agree on 0.8: clusters overlap, and as many as participants."""
+    """Thresholds up to 2 apart agree on 0.8: one cluster per client of the cohort, and they overlap."""
     c, sizes = np.array([0.0, 2, 4, 9]), np.array([1, 3, 2, 2])
     hyper = {"beta": 0.8, "weighting": weighting}
     ran = flis("flis_dc", hyper, thresholds(c.tolist(), sizes.tolist()), cohort=cohort)
@@ -489,7 +489,7 @@ def test_neighbourhoods_have_no_server_learning_rate() -> None:
 
 @pytest.mark.parametrize("assign", ["attach", "rehc"])
 def test_a_newcomer_joins_the_most_similar_cluster_or_forms_a_new_one(assign: str) -> None:
-    """At 0.7 clusters are 0.3 wide in the mean."""
+    """At 0.7, clusters have a mean width of 0.3."""
     c = np.array([1.0, 0, 9, 10, 8, 2, 5, 5])
     clients = thresholds(c.tolist(), newcomers=4)
     ran = flis("flis_hc", {"beta": 0.7, "assign": assign}, clients)

@@ -70,7 +70,7 @@ def held(ran: Ran) -> list[float]:
     return server["models"][server["assignment"]].squeeze(1).tolist()
 
 
-# Who is averaged with whom
+# Clients that are averaged together
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_one_encoder_for_all_survives_a_resume(
     straight = run("flt", federation, SMALL | {"finetune": finetune}, **settings)
     settings |= {"checkpoints": tmp_path}
     next(prepare_run("flt", federation, SMALL | {"finetune": finetune}, **settings).rounds())
-    monkeypatch.delattr(Simulation, "onboard")  # clients are asked once
+    monkeypatch.delattr(Simulation, "onboard")  # clients are onboarded once
     again = run("flt", federation, SMALL | {"finetune": finetune}, **settings)
     assert [r.replayed for r in again.rounds] == [True, False, False]
     assert same(again.state(), straight.state())
