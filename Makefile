@@ -1,4 +1,4 @@
-# fedflow: `make repro` runs the pipeline on real images, `make test` runs the tests; each sets up what it needs.
+# fedflow: `make repro` runs the pipeline on real images, `make test` runs the tests; each installs what it needs.
 PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
@@ -12,7 +12,7 @@ export DO_NOT_TRACK := 1
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
-setup: $(SETUP) ## make the virtual environment .venv from requirements.lock
+setup: $(SETUP) ## create the virtual environment .venv from requirements.lock
 
 $(SETUP): pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "fedflow needs Python 3.11 or newer; set PYTHON=/path/to/python3"; exit 2; }
@@ -28,7 +28,7 @@ repro: $(SETUP) ## run the pipeline: prepare, partition, federate, report
 test: $(SETUP) ## run the tests
 	python -m pytest
 
-lint: $(SETUP) ## check style, types, and the packages for known vulnerabilities
+lint: $(SETUP) ## check style, types, and packages for known vulnerabilities
 	ruff check . && ruff format --check . && mypy && .ci/audit
 
 ui: $(SETUP) ## open the record of all runs (MLflow) on localhost
@@ -40,10 +40,10 @@ serve: $(SETUP) ## start the Prefect server with its UI, the deployments and a w
 bench: $(SETUP) ## measure speed and memory, also against other simulators (some minutes)
 	python -m benchmarks
 
-lock: ## renew requirements.lock from pyproject.toml
+lock: ## update requirements.lock from pyproject.toml
 	$(BIN)/uv pip compile -q pyproject.toml --all-extras --universal --python-version 3.11 \
 		--no-annotate --no-header -o requirements.lock
 
-clean: ## delete what runs have made (not the downloads in data/raw)
+clean: ## delete what runs have produced (not the downloads in data/raw)
 	-$(BIN)/python -m flows.server --stop
 	rm -rf data/prepared data/partitions data/fingerprints results tuning report mlruns/* .fedflow .prefect dvc.lock

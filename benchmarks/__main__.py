@@ -1,7 +1,7 @@
 """``python -m benchmarks [PART ...]``: measure every CPU part, or those named; ``gpu`` is all GPU parts.
 
-What was measured is printed, and kept in ``benchmarks/results/`` with the machine it was measured on;
-``table`` writes what is kept there into docs/benchmarks.md.
+Results are printed, and kept in ``benchmarks/results/`` with a description of the machine;
+``table`` writes them into docs/benchmarks.md.
 """
 
 import subprocess
@@ -22,7 +22,7 @@ def main() -> None:
     if len(wanted) == 1:
         measure(wanted[0])
         return
-    # A process each: what one part leaves behind (threads, memory, a client of a server) slows no other.
+    # A process each, so that leftovers of one part (threads, memory, a server client) do not slow another.
     alone = [sys.executable, "-m", "benchmarks"]
     failed = [name for name in wanted if subprocess.run([*alone, name], check=False).returncode]
     if failed:
@@ -32,7 +32,7 @@ def main() -> None:
 def measure(name: str) -> None:
     """Measure one part in this process, and keep the result."""
     print(f"== {name}", flush=True)
-    # Imported here: a part may need what another machine lacks.
+    # Imported here: a part may need packages that a machine lacks.
     part = import_module("benchmarks.peers.compare" if name == "peers" else f"benchmarks.{name}")
     measured = part.main()
     if measured is not None:

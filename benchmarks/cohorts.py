@@ -1,7 +1,7 @@
 """On a GPU: clients of a cohort at once (vmap) against one by one, by the width of a vmapped call.
 
-What is timed is a worker's whole shard: batches drawn, images normalised, local SGD, updates checked
-and summed. Beside client steps per second stands the arithmetic rate: floating-point operations of the
+Timed is a worker's whole shard: batches drawn, images normalised, local SGD, updates checked
+and summed. Beside client steps per second it reports the arithmetic rate: floating-point operations of the
 forward and the backward pass (counted on the plain network; updates and sums are not counted) over the
 rate of a large matrix product, measured in the same run.
 """
@@ -43,7 +43,7 @@ def measure(
     widths: Sequence[int] = WIDTHS,
     seconds: float = 150.0,
 ) -> dict[str, Any]:
-    """All cells; those that find no time left of ``seconds`` are named as skipped."""
+    """All cells; those that do not fit into ``seconds`` are named as skipped."""
     ends = time.perf_counter() + seconds
     rates = matrix_rates(device)
     print("matrix product  " + "  ".join(f"{n} {r / 1e12:.1f} TFLOP/s" for n, r in rates.items()), flush=True)

@@ -61,18 +61,18 @@ def main() -> dict[str, Any]:
     for options in ways.values():
         engine(work, **options)
     times: dict[str, list[float]] = {"hand-written loop": [], **{way: [] for way in ways}}
-    for _ in range(REPEATS):  # in turn, so that a slow minute of the machine is everyone's
+    for _ in range(REPEATS):  # in turn, so that a slow minute of the machine affects all
         times["hand-written loop"].append(hand_written(work))
         for way, options in ways.items():
             times[way].append(engine(work, **options))
-    told = {}
+    measured = {}
     for way, seconds in times.items():
         ratios = [bare / own for bare, own in zip(times["hand-written loop"], seconds)]
         rates = [steps / s for s in seconds]
         target = f"   target: at least {TARGETS[way]}" if way in TARGETS else ""
         print(f"{way:18} {spread(rates)} client steps per second, ratio {spread(ratios)}{target}", flush=True)
-        told[way] = {"client_steps_per_second": summary(rates), "ratio": summary(ratios)}
-    return told
+        measured[way] = {"client_steps_per_second": summary(rates), "ratio": summary(ratios)}
+    return measured
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ HEADLINE_SECONDS, COHORTS_SECONDS, AGAIN_SECONDS = 150.0, 150.0, 20.0
 
 
 def main() -> None:
-    """Measure the headline setting, vmap against the loop, and the headline in less precision for a while."""
+    """Measure the headline setting, vmap against the loop, and, briefly, the headline in lower precision."""
     if not torch.cuda.is_available():
-        print("no CUDA device here: nothing to measure")
+        print("no CUDA device here: no measurements")
         return
     torch.set_num_threads(1)
     print("  ".join(f"{name}: {value}" for name, value in describe().items()), flush=True)
@@ -34,7 +34,7 @@ def main() -> None:
         print(f"== gpu {name}", flush=True)
         try:
             keep("gpu", name, part())
-        except Exception:  # the time on a GPU is short: the other part is measured all the same
+        except Exception:  # time on a GPU is short: measure the other part anyway
             traceback.print_exc()
             failed.append(name)
         print(f"{time.perf_counter() - started:.0f} s so far", flush=True)

@@ -1,8 +1,8 @@
 """The headline setting: 1,500 rounds of FedAvg on CIFAR-10 with 1,000 clients, 50 a round.
 
 IID clients of 50 images, one local epoch, batch 10, client lr 0.1, a CNN of 1.63 M parameters, an
-evaluation on the complete test set every 10 rounds. On a GPU all rounds are run; on a CPU a few, and
-the time of all is scaled from them. Images are real where FEDFLOW_DATA has CIFAR-10, else random.
+evaluation on the complete test set every 10 rounds. On a GPU all rounds are run; on a CPU a few, from
+which the time of all is scaled. Images are real if FEDFLOW_DATA has CIFAR-10, else random.
 Source of the setting: the speed comparison of pfl-research (Granqvist et al. 2024, arXiv:2404.06430).
 """
 
@@ -44,7 +44,7 @@ def main() -> dict[str, Any]:
 def measure(
     device: str, rounds: int = ROUNDS, seconds: float = float("inf"), precision: str = "float32"
 ) -> dict[str, Any]:
-    """Run ``rounds`` rounds, fewer if they would take longer than ``seconds``, and tell what they took."""
+    """Run ``rounds`` rounds, fewer if they would take longer than ``seconds``, and return what they took."""
     examples, real = _images()
     train, test = (part.to(device) for part in examples)
     lists = np.array_split(generator(0, "benchmark").permutation(len(train)), CLIENTS)
@@ -54,7 +54,7 @@ def measure(
         rounds=rounds, participation=COHORT / CLIENTS, evaluate_every=EVALUATE_EVERY, fine_tune=False
     )
     training = LocalTraining.parse({**TRAINING.as_dict(), "precision": precision})
-    compiled = compiling(work, training) if device == "cpu" else {}  # as a run of this length is
+    compiled = compiling(work, training) if device == "cpu" else {}  # as any run of this length is
     job = Job(work, build_method("fedavg"), training, seed=0, **compiled)
     done, started, said = [], time.perf_counter(), 0.0
     for report in Simulation(job, settings).rounds():
@@ -66,11 +66,11 @@ def measure(
         if spent > seconds:
             break
     total = time.perf_counter() - started
-    told = _told(done, done[WARM_UP[device] :] or done, total, len(train) // CLIENTS, model.size, real)
-    return {"precision": precision, "compiled": bool(compiled)} | told
+    measured = _numbers(done, done[WARM_UP[device] :] or done, total, len(train) // CLIENTS, model.size, real)
+    return {"precision": precision, "compiled": bool(compiled)} | measured
 
 
-def _told(
+def _numbers(
     done: list[RoundReport], warm: list[RoundReport], total: float, samples: int, parameters: int, real: bool
 ) -> dict[str, Any]:
     accuracies = [r.values["global_accuracy"] for r in warm if "global_accuracy" in r.values]
@@ -86,7 +86,7 @@ def _told(
     print(f"a round       {training:.4f} s, an evaluation {evaluation:.4f} s more")
     print(f"throughput    {steps / training:.0f} client steps per second")
     print(f"{ROUNDS} rounds   {scaled:.1f} s = {scaled / 60:.2f} min ({how})", flush=True)
-    told = {
+    measured = {
         "parameters": parameters, "real_images": real, "clients": CLIENTS, "cohort": COHORT,
         "rounds_run": len(done), "seconds": significant(total), "seconds_per_round": summary(plain),
         "first_round_seconds": significant(done[0].seconds),
@@ -95,16 +95,16 @@ def _told(
         "seconds_for_1500_rounds": significant(scaled), "scaled": not complete,
     }  # fmt: skip
     if real and accuracies:
-        told["accuracy"] = significant(accuracies[-1])
-        print(f"accuracy      {told['accuracy']} on the complete test set", flush=True)
+        measured["accuracy"] = significant(accuracies[-1])
+        print(f"accuracy      {measured['accuracy']} on the complete test set", flush=True)
     if torch.cuda.is_available():
-        told["gpu_peak_gib"] = significant(torch.cuda.max_memory_allocated() / 2**30)
-    return told
+        measured["gpu_peak_gib"] = significant(torch.cuda.max_memory_allocated() / 2**30)
+    return measured
 
 
 @functools.cache
 def _images() -> tuple[tuple[Examples, Examples], bool]:
-    """Training and test images, and whether they are real: nothing is downloaded."""
+    """Training and test images, and whether they are real; without a download."""
     if "FEDFLOW_DATA" not in os.environ or not source("cifar10").where():
         return (random_images(50_000), random_images(10_000)), False
     with tempfile.TemporaryDirectory() as folder:

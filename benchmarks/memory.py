@@ -38,14 +38,14 @@ def one(method: str) -> None:
 
 
 def main() -> dict[str, Any]:
-    told = {}
+    measured = {}
     for method in ("fedavg", "scaffold", "ditto"):
         alone = [sys.executable, "-c", f"from benchmarks.memory import one; one({method!r})"]
         done = subprocess.run(alone, check=True, stdout=subprocess.PIPE, text=True)
-        told[method] = found = json.loads(done.stdout.splitlines()[-1])
+        measured[method] = found = json.loads(done.stdout.splitlines()[-1])
         base = f"{found['before_mib']} MiB are Python, torch and {CLIENTS * SAMPLES:,} images"
         print(f"{method:10} peak {found['peak_mib']} MiB, of which {base}", flush=True)
-    return told
+    return measured
 
 
 if __name__ == "__main__":

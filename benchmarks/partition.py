@@ -34,7 +34,7 @@ def main() -> list[dict[str, Any]]:
     labels = np.random.default_rng(0).integers(CLASSES, size=SAMPLES)
     samples = Samples(labels, np.arange(10_000) % CLASSES)
     print("split alone   with test sets and facts")
-    told = []
+    measured = []
     for entry in ENTRIES:
         params = PartitionParams.parse({"dataset": "toy", "clients": CLIENTS} | entry)
         started = time.perf_counter()
@@ -43,8 +43,8 @@ def main() -> list[dict[str, Any]]:
         make_partition(params, samples)
         alone, whole = divided - started, time.perf_counter() - divided
         print(f"{alone:9.2f} s   {whole:9.2f} s   {entry}", flush=True)
-        told.append({"scheme": entry, "split_seconds": round(alone, 2), "whole_seconds": round(whole, 2)})
-    return told
+        measured.append({"scheme": entry, "split_seconds": round(alone, 2), "whole_seconds": round(whole, 2)})
+    return measured
 
 
 if __name__ == "__main__":

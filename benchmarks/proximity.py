@@ -1,7 +1,7 @@
-"""Angles between all pairs of 1,000 clients against a loop over pairs, on the same random signatures' data.
+"""Angles between all pairs of 1,000 clients against a loop over pairs, on the same random data.
 
 The loop takes an SVD of each client's data and SciPy's ``subspace_angles`` of each pair. It is timed on some
-clients and pairs only, drawn anew in every repeat, and scaled to all 1,000 clients and 499,500 pairs.
+clients and pairs only, redrawn in every repeat and scaled to all 1,000 clients and 499,500 pairs.
 """
 
 import time
@@ -50,15 +50,18 @@ def main() -> dict[str, Any]:
         ours.append(seconds)
         theirs.append(looped(clients, angles, rng))
     print(f"{CLIENTS} clients, {SAMPLES} samples of {FEATURES} features each, p = {P}; seconds")
-    told: dict[str, Any] = {"clients": CLIENTS}
+    measured: dict[str, Any] = {"clients": CLIENTS}
     for part, column in (("signatures", 0), ("angles", 1)):
         batched_seconds, looped_seconds = [s[column] for s in ours], [s[column] for s in theirs]
         print(f"{part:<11}batched        {spread(batched_seconds)}")
         print(f"{'':<11}loop, scaled   {spread(looped_seconds)}")
-        told[part] = {"batched_seconds": summary(batched_seconds), "loop_seconds": summary(looped_seconds)}
+        measured[part] = {
+            "batched_seconds": summary(batched_seconds),
+            "loop_seconds": summary(looped_seconds),
+        }
     ratios = [sum(b) / sum(a) for a, b in zip(ours, theirs)]
     print(f"ratio      of the sums    {spread(ratios)}")
-    return told | {"ratio": summary(ratios)}
+    return measured | {"ratio": summary(ratios)}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Clients hold 30 random images each, of CIFAR-10's shape, that they share with others; or 20 of MNIST, two
 labels to a client, where FEDFLOW_DATA has it: 60,000 clients, as many as images. Both federations take
 turns, round by round, so that whatever else the machine does slows both. Checkpoints every 5 rounds
-are part of them; the evaluation at the end, of 100 clients, is told apart.
+are part of them; the evaluation at the end, of 100 clients, is reported separately.
 """
 
 import json
@@ -37,13 +37,13 @@ METHODS = ("fedavg", "scaffold", "ditto")
 
 
 def main() -> dict[str, Any]:
-    """Every method in a process of its own, so that its memory is only its own."""
-    told: dict[str, Any] = {}
+    """Every method in a separate process, so that memory is measured separately."""
+    measured: dict[str, Any] = {}
     for images in ("random", "mnist") if _has_mnist() else ("random",):
         for method in METHODS:
             alone = [sys.executable, "-c", f"from benchmarks.scale import one; one({method!r}, {images!r})"]
             done = subprocess.run(alone, check=True, stdout=subprocess.PIPE, text=True)
-            told[f"{method}, {images}"] = found = json.loads(done.stdout.splitlines()[-1])
+            measured[f"{method}, {images}"] = found = json.loads(done.stdout.splitlines()[-1])
             few, many = found["runs"]
             sizes = " and ".join(f"{run['clients']:,}" for run in found["runs"])
             rounds = f"{few['round_s']:.3f} and {many['round_s']:.3f}"
@@ -56,7 +56,7 @@ def main() -> dict[str, Any]:
                 "target: under 2,048",
                 flush=True,
             )
-    return told
+    return measured
 
 
 def one(method: str, images: str) -> None:
@@ -80,7 +80,7 @@ def one(method: str, images: str) -> None:
         wall, processor = _in_turns(runs)
     round_s, processor_s = _per_round(wall), _per_round(processor)
     saved = _checkpoints(wall)
-    told = [
+    measured = [
         {
             "clients": run.clients,
             "round_s": significant(round_s[i]),
@@ -89,7 +89,7 @@ def one(method: str, images: str) -> None:
         for i, run in enumerate(runs)
     ]
     print(json.dumps({
-        "runs": told,
+        "runs": measured,
         "ratio": significant(round_s[1] / round_s[0]),
         "processor_ratio": significant(processor_s[1] / processor_s[0]),
         "mib_above_images": round(peak_memory() - before),
@@ -101,7 +101,7 @@ def _in_turns(runs: list[Simulation]) -> tuple[np.ndarray, np.ndarray]:
     iterators = [run.rounds() for run in runs]
     wall, processor = (np.zeros((ROUNDS, len(runs))) for _ in range(2))
     for t in range(ROUNDS):
-        for i in (0, 1) if t % 2 else (1, 0):  # whoever goes first finds another cache
+        for i in (0, 1) if t % 2 else (1, 0):  # the first one finds another cache
             started, used = time.perf_counter(), time.process_time()
             next(iterators[i])
             wall[t, i], processor[t, i] = time.perf_counter() - started, time.process_time() - used
@@ -109,7 +109,7 @@ def _in_turns(runs: list[Simulation]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _per_round(seconds: np.ndarray) -> np.ndarray:
-    """Seconds of a round [2] with its share of a checkpoint: medians, but for the first and last round."""
+    """Seconds of a round [2] with its share of a checkpoint: medians, without the first and last round."""
     saved = _checkpoints(seconds)
     plain = np.setdiff1d(np.arange(1, len(seconds) - 1), saved)
     share = 1 / CHECKPOINT_EVERY
@@ -117,7 +117,7 @@ def _per_round(seconds: np.ndarray) -> np.ndarray:
 
 
 def _checkpoints(seconds: np.ndarray) -> np.ndarray:
-    """The rounds [.], from 0, that end with a checkpoint, but for the last one."""
+    """The rounds [.], from 0, that end with a checkpoint, without the last one."""
     return np.arange(CHECKPOINT_EVERY - 1, len(seconds) - 1, CHECKPOINT_EVERY)
 
 
@@ -130,7 +130,7 @@ def _random(train: Examples, test: Examples, clients: int) -> Partition:
 
 
 def _of_groups(train: Examples, test: Examples, clients: int) -> Partition:
-    """Clients of two labels, which draw 10 images of each, whatever others draw."""
+    """Clients of two labels, who draw 10 images of each, whatever others draw."""
     params = PartitionParams.parse({
         "dataset": "mnist", "clients": clients, "scheme": "label_groups", "groups": 5,
         "sampler": "independent", "samples_per_label": 10,

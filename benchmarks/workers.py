@@ -1,6 +1,6 @@
 """Rounds on one worker and on two, in turn: Prefect's threads and processes, as ``engine`` sets them.
 
-With few and with many local epochs, because what a round costs beside its training is the same.
+With few and with many local epochs, because the overhead of a round is the same.
 """
 
 import time
@@ -17,7 +17,7 @@ ROUNDS = {2: 6, 10: 4}  # by local epochs
 
 def main() -> dict[str, Any]:
     with prepared() as experiment:
-        told = {}
+        measured = {}
         for epochs, kind in product(ROUNDS, ("threads", "processes")):
             pairs = _pairs(experiment, kind, epochs)
             ratios = [one / two for one, two in pairs]
@@ -26,12 +26,12 @@ def main() -> dict[str, Any]:
             print(f"  two workers  {spread([two for _, two in pairs])} s a round")
             target = f"   target: at least {TARGET}" if kind == "processes" else ""
             print(f"  ratio        {spread(ratios)}{target}", flush=True)
-            told[f"{kind}, {epochs} epochs"] = {
+            measured[f"{kind}, {epochs} epochs"] = {
                 "one_worker_seconds": summary([one for one, _ in pairs]),
                 "two_workers_seconds": summary([two for _, two in pairs]),
                 "ratio": summary(ratios),
             }
-    return told | {"target": TARGET}
+    return measured | {"target": TARGET}
 
 
 def _pairs(experiment: Any, kind: str, epochs: int) -> list[tuple[float, float]]:

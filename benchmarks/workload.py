@@ -44,7 +44,7 @@ def compiling(work: Federation, training: LocalTraining) -> dict[str, str]:
 
 
 def random_images(count: int) -> Examples:
-    """``count`` images and labels that mean nothing, the same every time."""
+    """``count`` random images and labels, the same every time."""
     rng = torch.Generator().manual_seed(count)
     x = torch.randint(0, 256, (count, *SHAPE), dtype=torch.uint8, generator=rng)
     return Examples(x, torch.randint(0, CLASSES, (count,), generator=rng), (0.5,) * 3, (0.25,) * 3)
@@ -68,5 +68,5 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def significant(value: float) -> float:
-    """Four significant digits: what a timing can claim, and more than it repeats."""
+    """Four significant digits: more than a timing reproduces."""
     return float(f"{value:.4g}")

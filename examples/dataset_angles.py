@@ -1,10 +1,10 @@
-"""How far apart data sets are, and classes within one: angles between subspaces, nothing trained.
+"""How far apart data sets are, and classes within one: angles between subspaces, without training.
 
 The first table is Table 3.7 (= 5.1) of Morafah et al.: the smallest angle of two columns of signatures with
-p = 2 of whole data sets, beside the published angle. Images are brought to 3 x 32 x 32 by zeros around
-them and by repeating grey; SVHN is rarely at hand, MNIST and EMNIST letters are not in the published table.
+p = 2 of whole data sets, beside the published angle. Images are padded with zeros to 32 x 32, and grey ones
+repeated to three channels. MNIST and EMNIST letters are not in the published table.
 The second part compares the classes of one data set (p = 3), merges those that look alike (average linkage,
-WPGMA) and draws the dendrogram: cut at its largest gap it gives the super clusters of Table 5.7.
+WPGMA) and draws the dendrogram: cut at its largest gap, it gives the super clusters of Table 5.7.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def as_cifar(x: np.ndarray) -> np.ndarray:
 
 
 def between_data_sets(root: Path, samples: int) -> None:
-    """Print the angle of every pair of data sets that are at hand, and the published one."""
+    """Print the angle of every pair of data sets that are available, and the published one."""
     there = [name for name in NAMES if source(name).where(root)]
     if len(there) < 2:
         raise FedflowError(f"fewer than two of {', '.join(NAMES)} are in {root} (--data or FEDFLOW_DATA)")
@@ -64,7 +64,7 @@ def between_data_sets(root: Path, samples: int) -> None:
         print(
             f"{there[i] + ' - ' + there[j]:<24}{columns[i, j]:>7.2f}{published:>10}{principal[i, j]:>26.2f}"
         )
-    print(f"not at hand: {', '.join(name for name in NAMES if name not in there) or 'none'}\n")
+    print(f"not available: {', '.join(name for name in NAMES if name not in there) or 'none'}\n")
 
 
 def between_classes(name: str, root: Path, p: int, out: Path) -> None:

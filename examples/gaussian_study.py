@@ -3,8 +3,8 @@
 Table 3.16 of the PACFL study (Morafah et al. 2022), which does not state mu and Sigma: mu = (1, ..., 1) and
 Sigma = I fit its first three columns, 3 Sigma fits the fourth better than the 5 Sigma that it names.
 Bhattacharyya and KL are those of Gaussians fitted to 100 samples each. The angles are those of signatures
-with p = 3: x is the smallest angle of two columns and y = 3 x, so y says nothing that x does not. Scaling a
-mean does not turn the subspace of the data, so angles cannot grow along the first two columns.
+with p = 3: x is the smallest angle of two columns and y = 3 x, so y adds no information. Scaling a
+mean does not rotate the subspace of the data, so angles cannot grow along the first two columns.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=200, help="averages are over so many (default: 200)")
+    parser.add_argument("--seeds", type=int, default=200, help="seeds to average over (default: 200)")
     seeds = parser.parse_args().seeds
     if seeds < 1:
         parser.error(f"--seeds: {seeds} is not accepted; expected a whole number >= 1")

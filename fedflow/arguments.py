@@ -28,7 +28,7 @@ NAMES = ("sweep", "name")  # they become parts of paths, and keys of other tools
 
 
 def argument(name: str, value: Any) -> Any:
-    """The value of a parameter of `ARGUMENTS`, NumPy numbers and paths as plain ones; raises `BadInput`."""
+    """The value of a parameter of `ARGUMENTS`, with NumPy numbers and paths made plain; raises `BadInput`."""
     hint, bounds = ARGUMENTS[name]
     value = check(name, str(value) if isinstance(value, Path) else value, hint, bounds)
     if value == "":

@@ -1,4 +1,4 @@
-"""``params.yaml``: every setting of every stage, checked by one schema. Only this file reads it."""
+"""``params.yaml``: the settings of every stage, checked by one schema. Only this file reads it."""
 
 import contextlib
 import hashlib
@@ -36,7 +36,7 @@ SETTING = re.compile(rf"({WORD})(\.({WORD}))*")
 
 
 class EngineSettings(Settings):
-    """Who computes, and where. Nothing here changes a result beyond float tolerance."""
+    """Who computes, and where. These settings change no result beyond float tolerance."""
 
     section = "engine"
     executor: str = option(
@@ -56,7 +56,7 @@ class EngineSettings(Settings):
     )  # fmt: skip
     compile: str = option(
         "auto",
-        "compile the gradient on a CPU; auto = where the work ahead pays for it",
+        "compile the gradient on a CPU; auto = if the run is long enough to pay for it",
         choices=("auto", "always", "never"),
     )
     address: str | None = option(
@@ -134,21 +134,22 @@ class Grid(Settings):
 
 
 class Params(Settings):
-    """The whole of ``params.yaml``, parsed once; `replace` changes it afterwards."""
+    """The whole of ``params.yaml``, parsed once; `replace` returns changed copies."""
 
-    plain: ClassVar["Params | None"] = None  # what the file gives without changes: `load_params` sets both
-    changes: ClassVar[tuple[str, ...]] = ()  # what was changed, as text: what Prefect records
+    plain: ClassVar["Params | None"] = None  # the file without changes; `load_params` sets both
+    changes: ClassVar[tuple[str, ...]] = ()  # the changes, as text for Prefect's record
     data: dict[str, DatasetParams] = option(doc="data set name -> source and preparation")
     models: dict[str, ModelParams] = option(doc="data set name -> network")
     partitions: dict[str, PartitionParams] = option(doc="partition name -> data set, scheme, clients")
     training: LocalTraining = option(factory=LocalTraining, doc="local SGD, the same for all methods")
     run: RunSettings = option(factory=RunSettings, doc="rounds, participation, evaluation")
     methods: dict[str, MethodParams] = option(
-        factory=dict, doc="method name -> hyper-parameters, and training: what differs"
+        factory=dict, doc="method name -> hyper-parameters and `training` that differ"
     )
-    tuning: Tuning = option(factory=Tuning, doc="what `fedflow tune` tries on held-out training data")
+    tuning: Tuning = option(factory=Tuning, doc="what `fedflow tune` tries, on held-out training data")
     tuned: dict[str, dict[str, MethodParams] | None] = option(
-        factory=dict, doc="partition -> method -> settings that `fedflow tune` chose; they win over methods"
+        factory=dict,
+        doc="partition -> method -> settings that `fedflow tune` chose; they override methods",
     )
     grid: Grid = option(doc="what to run")
     engine: EngineSettings = option(factory=EngineSettings, doc="executor, workers, device")
@@ -256,12 +257,12 @@ class Changes(list[str]):
 def load_params(path: Path = PARAMS, changes: Sequence[str] = ()) -> Params:
     """Read and check ``params.yaml``, after ``changes`` such as ``methods.ifca.clusters=4``.
 
-    What the file gives without them is known as ``plain``. `Changes` are loaded already.
+    ``plain`` is the file without them. `Changes` are already loaded.
     Raises `FedflowError` (no such file, not YAML) or `BadInput` (a field that is not accepted).
     """
     if isinstance(changes, Changes):
         return changes.params
-    if path.exists() and not path.is_file():  # reading a pipe would wait for a writer
+    if path.exists() and not path.is_file():  # a pipe would wait for a writer
         raise FedflowError(f"cannot read {path}: not a regular file")
     try:
         values = yaml.load(path.read_text(), UniqueKeys)
@@ -284,7 +285,7 @@ def load_params(path: Path = PARAMS, changes: Sequence[str] = ()) -> Params:
 
 
 def _parsed(values: Mapping[str, Any], known: Mapping[str, Any], params: Any) -> dict[str, Any]:
-    """``values``, with those that ``known`` holds too as ``params``, parsed from ``known``, has them."""
+    """``values``, reusing those of ``params``, parsed from ``known``, that are equal in both."""
     get = params.get if isinstance(params, Mapping) else partial(getattr, params)
 
     def one(name: str, value: Any) -> Any:
@@ -301,7 +302,7 @@ def _parsed(values: Mapping[str, Any], known: Mapping[str, Any], params: Any) ->
 
 
 class UniqueKeys(yaml.SafeLoader):
-    """YAML in which a repeated key of a mapping is an error: the first value would be lost."""
+    """YAML in which a repeated key of a mapping is an error, because its first value would be lost."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -333,7 +334,7 @@ def set_value(values: dict, override: str) -> None:
 
 
 def put(values: dict, words: Sequence[str], value: Any) -> None:
-    """Set one value of nested mappings, in place; mappings that are missing are added."""
+    """Set one value of nested mappings, in place; missing mappings are added."""
     while words:
         longest = range(len(words), 0, -1)
         known = next((n for n in longest if ".".join(words[:n]) in values), 1)
@@ -346,7 +347,7 @@ def put(values: dict, words: Sequence[str], value: Any) -> None:
 
 
 def _untune(values: dict, override: str) -> None:
-    """A change of a method's field wins over what was tuned."""
+    """Let a change of a method's field take precedence over its tuned value."""
     section, *path = override.partition("=")[0].split(".")
     if section != "methods" or len(path) < 2:
         return

@@ -67,7 +67,7 @@ def _device() -> Finding:
     if torch.cuda.is_available():
         names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
         return Finding("ok", "device", f"cuda: {names}")
-    return Finding("ok", "device", f"cpu with {os.cpu_count()} cores (no GPU seen)")
+    return Finding("ok", "device", f"cpu with {os.cpu_count()} cores (no GPU found)")
 
 
 def _data() -> Finding:
@@ -103,7 +103,7 @@ def _store(root: Path) -> Finding:
         return Finding(
             "bad",
             "record",
-            f"{folder} cannot be written ({error.strerror}); set MLFLOW_TRACKING_URI or fix it",
+            f"{folder} is not writable ({error.strerror}); fix this or set MLFLOW_TRACKING_URI",
         )
 
 

@@ -9,7 +9,7 @@ class FedflowError(Exception):
 
 
 class BadInput(FedflowError):
-    """A field holds a value that is not accepted: ``BadInput("method.mu", -1, "a number >= 0")``."""
+    """A field has a value that is not accepted: ``BadInput("method.mu", -1, "a number >= 0")``."""
 
     def __init__(self, field: str, value: object, accepted: str) -> None:
         super().__init__(f"{field}: {value!r} is not accepted; expected {accepted}")

@@ -42,7 +42,7 @@ class Experiment:
 
     @property
     def datasets(self) -> list[str]:
-        """The data set that is divided, and the one that the method lets the server hold, if it names one."""
+        """The data set that is divided, and the one that the method gives the server, if any."""
         public = self.params.public(self.method, self.partition)
         return [self.dataset, *([public] if public else [])]
 
@@ -70,7 +70,7 @@ class Experiment:
 
     @cached_property
     def effective(self) -> dict[str, Any]:
-        """By section, defaults included: all that can change the numbers of the run, except its seed."""
+        """By section, defaults included: all settings that can change the results, except the seed."""
         params, (method, training) = self.params, self.params.method(self.method, self.partition)
         return {
             "method": {"name": self.method, **method.as_dict()},
@@ -147,12 +147,12 @@ def experiments(
 
 
 def pick_device(wanted: str) -> str:
-    """``auto`` becomes cuda where there is a GPU; `FedflowError` for cuda where there is no GPU."""
+    """``auto`` becomes cuda if there is a GPU; `FedflowError` for cuda without one."""
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise FedflowError("engine.device: 'cuda' was asked for, but torch sees no GPU here; use cpu or auto")
+        raise FedflowError("engine.device: 'cuda' was requested, but torch sees no GPU here; use cpu or auto")
     return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
 
 
 def _stored(folder: Path, facts: str) -> Stored:
-    """The folder, and the hash that its file ``facts`` records; no hash while it is not made."""
+    """The folder, and the hash that its file ``facts`` records; no hash if it is not made yet."""
     return Stored(str(folder.resolve()), read_fact(folder / facts, "hash") or "")

@@ -22,7 +22,7 @@ def partition_folder(root: Path, partition: str) -> Path:
 
 
 def make_writable(folder: Path) -> None:
-    """Make the folder unless it exists; raises `FedflowError` where nothing can be written to it."""
+    """Make the folder unless it exists; raises `FedflowError` if it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -32,7 +32,7 @@ def make_writable(folder: Path) -> None:
 
 
 def intact(load: Callable[[], T]) -> T | None:
-    """What ``load`` returns; None where its files are missing or damaged, so that they are made again."""
+    """What ``load`` returns; None if its files are missing or damaged, so that they are rebuilt."""
     try:
         return load()
     except FedflowError:
@@ -40,7 +40,7 @@ def intact(load: Callable[[], T]) -> T | None:
 
 
 def read_fact(path: Path, name: str) -> Any:
-    """One value of a JSON file; None where there is no such file or value."""
+    """One value of a JSON file; None if there is no such file or value."""
     try:
         return json.loads(path.read_text())[name]
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,7 +1,7 @@
-"""What the stages of ``dvc.yaml`` depend on, as small files: a stage runs again when its own changes.
+"""What the stages of ``dvc.yaml`` depend on, as small files: a stage is re-run when its file changes.
 
 DVC sees neither files outside the project nor which data set, network, public data, tuned values or code a
-partition or a run uses. ``fedflow fingerprint`` writes them below ``data/fingerprints``:
+partition or a run uses. ``fedflow fingerprint`` writes these files below ``data/fingerprints``:
 
 * ``files/datasets/<dataset>.json``: how the data set is prepared, the SHA-256 of all files it is read from,
   and the code that reads them;
@@ -12,7 +12,7 @@ partition or a run uses. ``fedflow fingerprint`` writes them below ``data/finger
 * ``inputs/runs/<partition>/<method>.json``: the settings of the runs with any seed, the content of their
   data, and the code of the engine, the method and the network.
 
-Code is given as a `code_digest`, parameters as they are used: with defaults, and with what was tuned.
+Code is recorded as a `code_digest`, parameters as used: with defaults and tuned values.
 """
 
 import json
@@ -36,8 +36,8 @@ FOLDER = Path("data") / "fingerprints"
 def fingerprint_files(params: Params, root: Path = Path()) -> None:
     """Write ``files/`` for the data sets and partitions of the grid.
 
-    A file that is gone keeps the sum of its last fingerprint: a clone of the project that pulls prepared
-    data can do without the files they were read from.
+    A deleted file keeps the checksum of its last fingerprint: a clone of the project that pulls prepared
+    data does not need the files they were read from.
     """
     folder = root / FOLDER / "files"
     files: dict[Path, Any] = {}
@@ -98,7 +98,7 @@ def _run_code(params: Params, partition: str, method: str) -> dict[str, Any]:
 
 
 def _sums(file: Path) -> dict[str, str]:
-    """The sums of an earlier fingerprint; none where there is no whole one."""
+    """The checksums of an earlier fingerprint; empty if there is no valid one."""
     try:
         return dict(json.loads(file.read_text())["files"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -106,7 +106,7 @@ def _sums(file: Path) -> dict[str, str]:
 
 
 def _write(folder: Path, files: dict[Path, Any]) -> None:
-    """Write these files, and delete all others in the folder: they are of an earlier grid."""
+    """Write these files, and delete all others in the folder, which belong to an earlier grid."""
     for file in folder.rglob("*.json"):
         if file not in files:
             file.unlink()

@@ -1,9 +1,9 @@
-"""Which code a result depends on: the modules that its own modules import, as a digest.
+"""Which code a result depends on: a digest of its modules and all that they import.
 
 A run is resumed, a partition kept and a stage of ``dvc.yaml`` skipped only while this digest is the same.
-Imports are read from the sources, those inside functions too. ``from package import name`` leads to the
+Imports are read from the sources, also those inside functions. ``from package import name`` leads to the
 module that defines the name, not to all that the package's ``__init__`` imports: methods, schemes and
-networks that are registered there count only where they are used. Comments, docstrings, layout and the
+networks that are registered there count only if they are used. Comments, docstrings, layout and the
 version of Python do not count, because the digest is of syntax trees.
 """
 
@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-# No number depends on them: what was asked for is part of the settings, the rest reports or records.
+# No result depends on them: what they parse is part of the settings; the rest reports or records.
 ASIDE = ("arguments", "config", "errors", "identity", "pictures", "report", "terminal", "tracking", "tuning")
-# What they import makes data and partitions, which runs know by content.
+# Their imports make data and partitions, which runs identify by content.
 LOADERS = ("fedflow.data.params", "fedflow.data.prepared", "fedflow.partition.partition")
 
 
@@ -31,7 +31,7 @@ def code_digest(*modules: str, aside: tuple[str, ...] = ASIDE) -> str:
 def closure(*modules: str, aside: tuple[str, ...] = ASIDE) -> dict[str, Path]:
     """These modules and all that they import, directly or not, with their files.
 
-    Only modules of fedflow and of the packages of ``modules`` are followed, never PyTorch's, and of fedflow
+    Only modules of fedflow and of the packages of ``modules`` are followed, never PyTorch's, and in fedflow
     none in or below ``aside``. `LOADERS` are not followed unless they are among ``modules``. Raises
     `ModuleNotFoundError` for one of ``modules`` that fedflow does not have.
     """
@@ -113,7 +113,7 @@ def _imports(module: str) -> tuple[str, ...]:
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes below this one, except what only type checkers read."""
+    """All nodes below this one, except those that only type checkers read."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
             continue

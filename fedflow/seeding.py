@@ -1,7 +1,7 @@
-"""Counter-based randomness: every random choice has an address, not a place in a sequence.
+"""Counter-based randomness: every random choice has a key, not a position in a sequence.
 
 A generator is keyed by (seed, purpose, round, client), so results do not depend on the number of
-workers, on who finishes first, on a resume, or on who else is in the cohort.
+workers, on who finishes first, on resuming, or on who else is in the cohort.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:
 
 
 def torch_seed(seed: int, purpose: str, *counters: int) -> int:
-    """A 63-bit seed for ``torch.Generator.manual_seed``, from the same addresses."""
+    """A 63-bit seed for ``torch.Generator.manual_seed``, from the same keys."""
     return int.from_bytes(_digest(seed, purpose, counters)[:8], "little") >> 1
 
 

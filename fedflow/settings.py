@@ -49,8 +49,8 @@ def option(
 class Settings:
     """Base of every settings class: a frozen, keyword-only dataclass whose values are checked.
 
-    ``section`` is the prefix that error messages put before a field's name; ``plural`` is what mappings
-    of such settings are keyed by.
+    ``section`` prefixes a field's name in error messages; ``plural`` names the keys of mappings of such
+    settings.
     """
 
     section: ClassVar[str] = ""
@@ -69,7 +69,7 @@ class Settings:
         self.validate()
 
     def validate(self) -> None:
-        """Check what involves several fields at once; raise `BadInput`."""
+        """Check conditions on several fields; raise `BadInput`."""
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], section: str | None = None) -> Self:
@@ -88,7 +88,7 @@ class Settings:
                 raise BadInput(f"{dot}{name}", None, describe(hints(cls)[name], field.metadata))
         try:
             return cls(**values)
-        except BadInput as error:  # named as this class knows it; say where the user wrote it
+        except BadInput as error:  # replace this class's name of the field by the user's
             if section == cls.section:
                 raise
             name = error.field.removeprefix(f"{cls.section}.")

@@ -1,4 +1,4 @@
-"""Progress in the terminal: a bar over the rounds, or plain lines where the output is not a terminal.
+"""Progress in the terminal: a bar over the rounds, or plain lines if the output is not a terminal.
 
 Text may contain anything (reasons of failures, names), so rich does not interpret brackets and colons.
 """
@@ -17,7 +17,7 @@ def plain() -> Console:
 
 
 def say(line: str) -> None:
-    """Print one plain line, also beside a bar and from within a flow."""
+    """Print one plain line, also during a progress bar or a flow."""
     plain().print(line)
 
 

@@ -19,16 +19,19 @@ class Tuning(Settings):
     validation: float = option(0.2, "share of a client's training samples that is held out", gt=0, lt=1)
     measure: str = option(
         "local",
-        "the column of the report that is tuned for; tuned = after fine-tuning",
+        "the column of the report to tune for; tuned = after fine-tuning",
         choices=tuple(MEASURES),
     )
-    rounds: int | None = option(None, "rounds of each try; null: run.rounds", ge=1)
-    seed: int = option(1000, "seed of the tries: not one of those that are reported", ge=0)
+    rounds: int | None = option(None, "rounds of each try; null = run.rounds", ge=1)
+    seed: int = option(1000, "seed of the tries; use none that is reported", ge=0)
     grid: dict = option(
         factory=lambda: {"training.lr": [0.003, 0.01, 0.03, 0.1]},
         doc="setting of a method -> values to try, the same for all methods",
     )
-    methods: dict = option(factory=dict, doc="method -> further settings with values, or others than in grid")
+    methods: dict = option(
+        factory=dict,
+        doc="method -> further settings with values, or values in place of the grid's",
+    )
     widen: int = option(3, "steps by which a grid is widened while its best value is at an edge", ge=0)
 
     def validate(self) -> None:

@@ -13,7 +13,7 @@ from tasks.report import make_report
 
 @flow(name="pipeline", log_prints=True, validate_parameters=False)
 def pipeline(settings: list[str] | None = None, root: str = ".") -> str:
-    """Make every dataset and partition of the grid, run the grid, write the report; returns its path."""
+    """Prepare the data sets and partitions of the grid, run it, write the report; returns its path."""
     check_arguments(settings=settings, root=root)
     params = load_params(Path(root) / "params.yaml", settings or [])
     for dataset in sorted({params.partition(name).dataset for name in params.grid.partitions}):

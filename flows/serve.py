@@ -16,9 +16,9 @@ POOL = "fedflow"  # the work pool that prefect.yaml names
 
 
 def deploy() -> None:
-    """Make the work pool, the GPU limit and the deployments where the API server lacks them.
+    """Create the work pool, the GPU limit and the deployments that the API server lacks.
 
-    Runs execute in the current folder. Raises `FedflowError` when prefect.yaml cannot be deployed.
+    Runs execute in the current folder. Raises `FedflowError` if prefect.yaml cannot be deployed.
     """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
@@ -49,7 +49,7 @@ def serve(port: int) -> None:
         deploy()
         print(f"Prefect UI: {url.removesuffix('/api')}  (Ctrl-C stops server and worker)", flush=True)
         if own:
-            print(f"It asks for a password once: the line in {password_file(home())}", flush=True)
+            print(f"It asks for a password once; paste the line in {password_file(home())}", flush=True)
         worker = subprocess.Popen(prefect("worker", "start", "--pool", POOL, "--type", "process"))
         try:
             worker.wait()
@@ -58,7 +58,7 @@ def serve(port: int) -> None:
 
 
 def _end(worker: subprocess.Popen) -> None:
-    """End a worker and the flow runs that it has started: alone it would wait for them."""
+    """End a worker and the flow runs that it started; otherwise it would wait for them."""
     try:
         first = psutil.Process(worker.pid)
         processes = [first, *first.children(recursive=True)]

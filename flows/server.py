@@ -2,7 +2,7 @@
 
 The first run starts it in the background on a free local port; later runs find it. It stops when no
 run has used it for a while, or with ``python -m flows.server --stop``. Requests need its password
-(docs/security.md). `PREFECT_API_URL` names another server instead.
+(docs/security.md). If `PREFECT_API_URL` is set, that server is used instead.
 """
 
 import argparse
@@ -29,11 +29,11 @@ from filelock import FileLock, Timeout
 from fedflow.errors import BadInput, FedflowError
 
 START_TIMEOUT = 180.0  # seconds; a first start also makes the database
-STOP_TIMEOUT = 15.0  # seconds between the polite and the hard stop
+STOP_TIMEOUT = 15.0  # seconds between SIGTERM and SIGKILL
 CERTIFICATES = "PREFECT_API_SSL_CERT_FILE"
 PASSWORD = "PREFECT_API_AUTH_STRING"
 ALIVE, USERS = "alive.lock", "users.lock"  # locks of the server, and of every process that uses it
-HOSTS = ("127.0.0.1", "localhost")  # accepted names of the server: requests by other names are refused
+HOSTS = ("127.0.0.1", "localhost")  # accepted host names: requests with others are refused
 IDLE = 180.0  # seconds without a user after which the server stops
 
 
@@ -46,9 +46,9 @@ def home() -> Path:
 def prefect_api(port: int = 0) -> Iterator[str]:
     """Within this context a Prefect API server runs and ``PREFECT_API_URL`` names it; yields its URL.
 
-    ``port`` is where a server that has to be started listens; 0 is any free port. Enter the context
-    before Prefect is imported: Prefect reads its settings once, and its threads (those that
-    forward events of worker processes) see no later change.
+    ``port`` is for a server that has to be started; 0 is any free port. Enter the context before Prefect
+    is imported: Prefect reads its settings once, and its threads (which forward events of worker
+    processes) see no later change.
     """
     if url := os.environ.get("PREFECT_API_URL"):
         yield url
@@ -95,12 +95,12 @@ def used(folder: Path) -> bool:
 
 
 def password_file(folder: Path) -> Path:
-    """The file with what the API asks for, ``user:password``; only its owner can read it."""
+    """The file with the API's ``user:password``; only its owner can read it."""
     return folder / "password"
 
 
 def stop() -> bool:
-    """Stop the server of this checkout and wait for its end; False when none was running."""
+    """Stop the server of this checkout and wait until it has ended; False if none was running."""
     state = _state(home())
     if state is None:
         return False
@@ -115,7 +115,7 @@ def stop() -> bool:
 
 
 def _few_certificates(folder: Path) -> Path:
-    """A file with one certificate: our server uses none, but every task would read them all (40 ms)."""
+    """A file with one certificate: our server uses none, but every task would read all of them (40 ms)."""
     few = folder / "certificates.pem"
     if not few.exists():
         end = "-----END CERTIFICATE-----\n"
@@ -124,7 +124,7 @@ def _few_certificates(folder: Path) -> Path:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write it whole, or not at all."""
+    """Write the file atomically."""
     partial = file.with_suffix(f".{os.getpid()}")
     partial.write_text(text)
     partial.replace(file)
@@ -188,7 +188,7 @@ def _serve(folder: Path, port: int) -> None:
     try:
         alive.acquire()
     except Timeout as error:
-        raise FedflowError("another server of this folder runs") from error
+        raise FedflowError("another server of this folder is running") from error
     listener = socket.socket()  # bound before Prefect starts, so that no other process takes the port
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

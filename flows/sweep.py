@@ -1,4 +1,4 @@
-"""Many federated runs: every partition x method x seed, one after the other, each on all workers."""
+"""Many federated runs: every partition x method x seed, one after another, each on all workers."""
 
 from pathlib import Path
 from typing import Any

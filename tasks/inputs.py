@@ -1,4 +1,4 @@
-"""Tasks that prepare data sets and divide them over clients. What exists, intact, is not made again."""
+"""Tasks that prepare data sets and divide them over clients. What exists, intact, is not rebuilt."""
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE

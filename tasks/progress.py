@@ -27,7 +27,7 @@ def artifact_key(*parts: object) -> str:
     """
     text = "-".join(map(str, parts))
     key = re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")
-    if not re.fullmatch("[A-Za-z0-9_-]+", text):  # names may differ only in what was replaced
+    if not re.fullmatch("[A-Za-z0-9_-]+", text):  # names may differ only in replaced characters
         key = f"{key}-{hashlib.blake2b(text.encode(), digest_size=3).hexdigest()}".strip("-")
     return key
 
@@ -82,7 +82,7 @@ def evaluations(rounds: Sequence[RoundReport]) -> list[dict[str, Any]]:
 
 
 def comparison(name: str, results: Sequence[dict[str, Any]]) -> None:
-    """One table over all runs of a sweep."""
+    """One table of all runs of a sweep."""
     measured = headlines(dict.fromkeys(name for result in results for name in result))
     columns = ("partition", "method", "seed", *measured)
     table = [{column: result.get(column) for column in columns} for result in results]

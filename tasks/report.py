@@ -11,7 +11,7 @@ from fedflow.stages.report import write_report
 
 @task(name="report", cache_policy=NO_CACHE)
 def make_report(root: Path) -> Path:
-    """Write the report over all results; returns the path of its page."""
+    """Write the report on all results; returns the path of its page."""
     page = write_report(root)
     create_link_artifact(
         link=page.resolve().as_uri(), link_text="report", key="report", description="The report page"

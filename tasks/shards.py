@@ -25,11 +25,11 @@ from fedflow.errors import BadInput, FedflowError, reason
 from fedflow.simulation.executors import Executor, Inline
 from fedflow.simulation.job import Job
 
-if TYPE_CHECKING:  # worker processes import this file, and need no params.yaml
+if TYPE_CHECKING:  # worker processes import this file and need no params.yaml
     from fedflow.config import EngineSettings
 
 GPU_LIMIT = "fedflow-gpu"  # global concurrency limit: how many shards may use this machine's GPU at once
-LEASE = 60.0  # seconds after which the slot of a killed shard is free again (the least that Prefect takes)
+LEASE = 60.0  # seconds after which the slot of a killed shard is free again (Prefect's minimum)
 CONNECT_TIMEOUT = 10.0  # seconds in which the address of a cluster must answer
 LOST_WORKERS = 3  # replacements of a broken worker pool in one round
 
@@ -62,9 +62,9 @@ def run_shard(
 
 
 def end_with_parent() -> None:
-    """Let this worker process end when the one that started it does, however that ends.
+    """End this worker process when the one that started it ends, however that happens.
 
-    A pool stops its workers; a driver that the kernel kills, because memory is short, cannot.
+    A pool stops its workers, but a driver that the kernel kills for lack of memory cannot.
     """
     parent = parent_process()
     assert parent is not None
@@ -77,14 +77,14 @@ def end_with_parent() -> None:
 
 
 def on_gpu(job: Job) -> bool:
-    """Whether the shards of this job train on a GPU: they are tagged so."""
+    """Whether the shards of this job train on a GPU, and are tagged so."""
     return str(getattr(job.federation, "device", "cpu")).startswith("cuda")
 
 
 def ensure_gpu_limit() -> None:
-    """Create the limit `GPU_LIMIT` unless the API server has it: without it no shard waits.
+    """Create the limit `GPU_LIMIT` unless the API server has it; without it no shard waits.
 
-    It has one slot however many GPUs there are: without a cluster all shards use the first one.
+    It has one slot whatever the number of GPUs: without a cluster all shards use the first one.
     """
     limit = GlobalConcurrencyLimitCreate(name=GPU_LIMIT, limit=1)
     with get_client(sync_client=True) as api:
@@ -106,10 +106,10 @@ class PrefectExecutor:
     """Runs shards as Prefect tasks on threads, processes, Dask or Ray, inside a flow.
 
     A worker that dies breaks its pool: the pool is replaced and only the lost shards run again. Dask and Ray
-    give the shards of a dead worker to another one themselves, and break only when several die of one.
+    give the shards of a dead worker to another one, and fail only if one shard kills several workers.
 
-    With an ``address`` the cluster says how many shards train at once: a Dask worker has one thread, and Ray
-    one GPU for each of them. Otherwise those on a GPU take turns.
+    With an ``address`` the cluster decides how many shards train at once: a Dask worker has one thread, and
+    Ray one GPU per shard. Otherwise shards on a GPU take turns.
     """
 
     def __init__(self, kind: str = "threads", workers: int = 2, address: str | None = None) -> None:
@@ -167,12 +167,12 @@ class PrefectExecutor:
             return self._runner.submit(run_shard.with_options(tags=["gpu"]) if gpu else run_shard, parameters)
 
     def _on_gpu(self) -> AbstractContextManager[Any]:
-        """Makes a cluster give every shard its own GPU."""
+        """Let a cluster give every shard its own GPU."""
         if self.kind != "ray":
             return nullcontext()
         from prefect_ray.context import remote_options
 
-        return remote_options(num_gpus=1, max_calls=0)  # a process that stays keeps its data on the GPU
+        return remote_options(num_gpus=1, max_calls=0)  # a persistent process keeps its data on the GPU
 
     @cached_property
     def _lost(self) -> tuple[type[BaseException], ...]:

@@ -2,8 +2,11 @@
 
 import sqlite3
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,22 +56,51 @@ def fedflow(capsys: pytest.CaptureFixture[str], *arguments: object) -> Done:
     return Done(code, *capsys.readouterr())
 
 
-def make_project(root: Path) -> Path:
+def make_project(root: Path, text: str = PARAMS) -> Path:
     """A folder with nothing but params.yaml."""
     root.mkdir(parents=True, exist_ok=True)
-    (root / "params.yaml").write_text(PARAMS)
+    (root / "params.yaml").write_text(text)
     return root
+
+
+def one_cell(data: str, network: str, partition: str) -> str:
+    """The params.yaml of one partition, ``few``, of one data set, ``data``."""
+    return f"""
+data: {{data: {data}}}
+models: {{data: {network}}}
+partitions: {{few: {{dataset: data, {partition}}}}}
+grid: {{datasets: [data], partitions: [few], methods: [fedavg], seeds: [0]}}
+engine: {{device: cpu}}
+"""
+
+
+def prepared_project(root: Path, text: str, partition: str, changes: Sequence[str] = ()) -> Any:
+    """The parameters of a project whose data set and partition are prepared."""
+    from fedflow.config import load_params
+    from fedflow.stages.partition import prepare_partition
+    from fedflow.stages.prepare import prepare_dataset
+
+    params = load_params(make_project(root, text) / "params.yaml", changes)
+    prepare_dataset(params, params.partition(partition).dataset, root)
+    prepare_partition(params, partition, root)
+    return params
+
+
+@contextmanager
+def one_line_error(match: str, kind: type[Exception] | None = None) -> Iterator[None]:
+    """An error of this kind, by default any of fedflow's, ends the context with one line that matches."""
+    from fedflow.errors import FedflowError
+
+    with pytest.raises(kind or FedflowError, match=match) as error:
+        yield
+    assert "\n" not in str(error.value)
 
 
 def recorded(store: Path) -> dict[str, list]:
     """Experiments, runs with their state, and how many parameters, metrics and tags ``mlflow.db`` holds."""
-    queries = {
-        "experiments": "SELECT name FROM experiments ORDER BY name",
-        "runs": "SELECT run_uuid, name, status FROM runs ORDER BY start_time",
-        "params": "SELECT count(*) FROM params",
-        "metrics": "SELECT count(*) FROM metrics",
-        "tags": "SELECT count(*) FROM tags",
-    }
+    queries = {name: f"SELECT count(*) FROM {name}" for name in ("params", "metrics", "tags")}
+    queries["experiments"] = "SELECT name FROM experiments ORDER BY name"
+    queries["runs"] = "SELECT run_uuid, name, status FROM runs ORDER BY start_time"
     if not store.exists():
         return {}
     with sqlite3.connect(f"file:{store}?mode=ro", uri=True) as database:

@@ -1,6 +1,7 @@
 """What tests of methods and engine share: federations that can be computed by hand, and a tiny real one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedflow.data import Dataset, Examples
+from fedflow.errors import BadInput, FedflowError
 from fedflow.local.client import Client
 from fedflow.local.compiled import Gradient
 from fedflow.local.training import LocalTraining
@@ -72,9 +74,7 @@ def consecutive(sizes: Sequence[int]) -> Partition:
     return Partition.from_lists(rows, rows, [np.array([k]) for k in range(len(sizes))])
 
 
-def by_hand(
-    factory: Callable[[], nn.Module], samples: Sequence[Sequence[float]], sizes: Sequence[int]
-) -> Federation:
+def by_hand(factory: Callable[[], nn.Module], samples: Sequence[Any], sizes: Sequence[int]) -> Federation:
     """Clients with ``sizes[k]`` equal samples each, in float64."""
     x = torch.tensor(samples, dtype=torch.float64).repeat_interleave(torch.tensor(sizes), 0)
     examples = Examples(x, torch.zeros(len(x), dtype=torch.float64))
@@ -245,6 +245,14 @@ def one_client(
 def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     """Whether two sets of vectors are equal, bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@contextmanager
+def refused(message: str, error: type[FedflowError] = BadInput) -> Iterator[None]:
+    """What runs inside ends in an error of one line that matches ``message``, a regular expression."""
+    with pytest.raises(error, match=message) as caught:
+        yield
+    assert "\n" not in str(caught.value)
 
 
 def forbid_fallback(patch: pytest.MonkeyPatch) -> None:

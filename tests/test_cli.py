@@ -53,9 +53,8 @@ def test_experiments_run_and_are_reported(call, project):
     assert json.loads((folder / "metrics.json").read_text())["rounds"] == 2
     assert (project / "data" / "partitions" / "grouped" / "labels.png").exists()
     call("run", "--partition", "grouped", "--method", "fedavg", "--set", "run.rounds=1", "--seed", 3)
-    assert [run[1:] for run in recorded(project / "mlruns" / "mlflow.db")["runs"]] == [
-        ("ifca seed 0", "FINISHED"), ("fedavg seed 3", "FINISHED"),
-    ]  # fmt: skip
+    runs = recorded(project / "mlruns" / "mlflow.db")["runs"]
+    assert [run[1:] for run in runs] == [("ifca seed 0", "FINISHED"), ("fedavg seed 3", "FINISHED")]
     assert not list((project / ".fedflow" / "checkpoints").iterdir())
     assert call("report").strip().endswith("index.html")
     assert "IFCA" in (project / "report" / "index.html").read_text()
@@ -67,20 +66,21 @@ def test_a_changed_run_leaves_the_grid_alone_and_is_a_row_of_its_own(capsys, tmp
     arguments = ("run", "--root", root, "--partition", "grouped", "--method", "ifca")
     assert fedflow(capsys, *arguments).code == 0
     plain = root / "results" / "grouped" / "ifca" / "0"
-    kept = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in plain.iterdir()}
+
+    def contents() -> dict:
+        return {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in plain.iterdir()}
+
+    kept = contents()
     done = fedflow(capsys, *arguments, "--set", "method.clusters=4", "--set", "training.lr=0.01")
     (changed,) = set(plain.parent.iterdir()) - {plain}
     assert (done.code, done.err) == (0, "") and str(changed) in done.out
-    assert {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in plain.iterdir()} == kept
+    assert contents() == kept
     assert fedflow(capsys, "report", "--root", root).code == 0
-    table = (
-        pd.read_csv(root / "report" / "accuracy.csv").query("metric == 'local_accuracy'").set_index("label")
-    )
+    table = pd.read_csv(root / "report" / "accuracy.csv").query("metric == 'local_accuracy'")
     numbers = [json.loads((f / "metrics.json").read_text())["local_accuracy"] for f in (plain, changed)]
     assert numbers[0] != numbers[1]
-    assert table["mean"].to_dict() == pytest.approx(
-        dict(zip(("IFCA", "IFCA · clusters 4, lr 0.01"), numbers))
-    )
+    rows = dict(zip(("IFCA", "IFCA · clusters 4, lr 0.01"), numbers))
+    assert table.set_index("label")["mean"].to_dict() == pytest.approx(rows)
     page = (root / "report" / "index.html").read_text()
     for number in numbers:
         assert f">{100 * number:.1f}" in page
@@ -89,30 +89,19 @@ def test_a_changed_run_leaves_the_grid_alone_and_is_a_row_of_its_own(capsys, tmp
 def test_tuning_prints_every_candidate_with_its_spread_and_which_is_chosen(capsys, tmp_path):
     root = make_project(tmp_path)
     grid = "tuning={grid: {training.lr: [1.0e-6, 0.1]}, rounds: 1, widen: 0}"
-    done = fedflow(
-        capsys, "tune", "--root", root, "--partition", "skewed", "--method", "fedavg", "--no-write",
-        "--set", grid,
-    )  # fmt: skip
+    names = ("--partition", "skewed", "--method", "fedavg", "--no-write", "--set", grid)
+    done = fedflow(capsys, "tune", "--root", root, *names)
     assert (done.code, done.err) == (0, "")
     assert re.search(r"^fedavg +training.lr 1e-06 +\d+\.\d\d +\d+\.\d\d *$", done.out, re.M)
     assert re.search(r"^fedavg +training.lr 0.1 +\d+\.\d\d +\d+\.\d\d +\* *$", done.out, re.M)
-    assert "is at the edge of what was tried: 1e-06, 0.1" in " ".join(done.out.split())
+    assert "is at the edge of the values tried: 1e-06, 0.1" in " ".join(done.out.split())
 
 
-def test_results_go_where_out_says(call, project, tmp_path):
-    call(
-        "run", "--partition", "skewed", "--method", "local", "--set", "run.rounds=1", "--out", tmp_path / "o"
-    )
-    assert (tmp_path / "o" / "metrics.json").exists()
+def test_set_method_changes_this_run_whose_results_go_where_out_says(call, project, tmp_path):
+    changes = ("--set", "method.clusters=3", "--set", "run.rounds=1")
+    call("run", "--partition", "skewed", "--method", "ifca", *changes, "--out", tmp_path / "o")
     assert not (project / "results" / "skewed").exists()
-
-
-def test_set_method_changes_the_method_of_this_run(call, tmp_path):
-    call(
-        "run", "--partition", "skewed", "--method", "ifca", "--set", "method.clusters=3",
-        "--set", "run.rounds=1", "--out", tmp_path,
-    )  # fmt: skip
-    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    metrics = json.loads((tmp_path / "o" / "metrics.json").read_text())
     assert metrics["bytes_down"] == 3 * 3 * (64 * 8 + 8 + 8 * 10 + 10) * 4  # participants, models, bytes
 
 
@@ -130,20 +119,9 @@ def test_prepare_and_partition_print_the_folder_and_mend_what_is_damaged(call, p
     assert [file.read_bytes() for file in files] == whole
 
 
-def test_what_is_there_is_not_made_again(call, project):
-    call("prepare", "digits")
-    file = project / "data" / "prepared" / "digits" / "train.safetensors"
-    before = file.stat().st_mtime_ns
-    call("prepare", "digits")
-    assert file.stat().st_mtime_ns == before
-
-
-def test_every_method_is_listed_with_whom_it_serves_and_its_idea(call):
+def test_every_method_is_listed_and_explained(call):
     out = call("methods", rooted=False)
     assert all(re.search(rf"^{name} +\S.* (global|cluster|personal) +\w", out, re.M) for name in METHODS)
-
-
-def test_a_method_is_explained(call):
     out = call("methods", "ifca", rooted=False)
     assert out.startswith("IFCA") and "arXiv 2006.04088" in out
     assert re.search(r"^clusters +k +2 +a whole number >= 1 +number of models", out, re.M)
@@ -151,13 +129,9 @@ def test_a_method_is_explained(call):
     assert "248,024 bytes down, 248,024 bytes up" in " ".join(call("methods", "fedavg", rooted=False).split())
 
 
-def test_every_scheme_is_listed_in_one_sentence(call):
+def test_every_scheme_is_listed_in_one_sentence_and_explained(call):
     out = " ".join(call("schemes", rooted=False).split())
-    for name in SCHEMES:
-        assert re.search(rf"\b{name} [^.]+(\.|\(alpha\)\.)", out)
-
-
-def test_a_scheme_is_explained(call):
+    assert all(re.search(rf"\b{name} [^.]+(\.|\(alpha\)\.)", out) for name in SCHEMES)
     out = call("schemes", "dirichlet", rooted=False)
     assert "Order of sampling:" in out and "ICML 2019" in out and ">>> portions(" in out
     assert re.search(r"^alpha +alpha +0.1 +a number > 0 ", out, re.M)
@@ -168,9 +142,8 @@ def test_every_source_is_listed_with_where_its_images_come_from(call, tmp_path, 
     monkeypatch.setenv("FEDFLOW_DATA", str(tmp_path))
     out = call("datasets", rooted=False)
     assert all(re.search(rf"^{name} ", out, re.M) for name in SOURCES)
-    expected = {"digits": "in a package", "usps": "usps.npz", "mnist": "download", "cifar100_mini": "missing"}
-    for name, images in expected.items():
-        assert re.search(rf"^{name} .* {images} ", out, re.M)
+    images = {"digits": "in a package", "usps": "usps.npz", "mnist": "download", "cifar100_mini": "missing"}
+    assert all(re.search(rf"^{name} .* {where} ", out, re.M) for name, where in images.items())
 
 
 def test_every_network_is_listed_with_its_size(call):

@@ -27,10 +27,6 @@ def test_a_project_in_order_has_nothing_bad_and_stays_as_it_is(project):
     assert findings["params.yaml"].detail == "2 partitions x 6 methods x 2 seeds"
     assert findings["record"].detail == str(project / "mlruns" / "mlflow.db")
     assert [file.name for file in project.iterdir()] == ["params.yaml"]
-
-
-def test_packages_data_and_device_are_told(project):
-    findings = found(project)
     assert {"python", "torch", "prefect", "mlflow", "dvc", "device", "disk"} <= set(findings)
     assert "digits, mnist5k" in findings["data root"].detail
 

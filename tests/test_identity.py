@@ -23,9 +23,7 @@ QUICK = {"flt": {"encoder": "pixels"}}  # without an encoder to train
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_all_code_that_a_run_calls_is_part_of_its_identity(
-    name: str, digits: Dataset, tmp_path: Path
-) -> None:
+def test_all_code_that_a_run_calls_is_part_of_its_identity(name, digits, tmp_path) -> None:
     """Whatever the way it is imported: calls are seen as they happen."""
     federation, called = images(digits), set[Path]()
 
@@ -117,9 +115,8 @@ def test_an_interrupted_run_is_resumed_unless_its_own_code_changed(tmp_path: Pat
     shutil.copy(Path(__file__).with_name("support.py"), tmp_path)
     (tmp_path / "edits.py").write_text(SCRIPT)
     edits = json.dumps([HARMLESS, *([each] for each in HARMFUL.values())])
-    done = subprocess.run(
-        [sys.executable, "-B", "edits.py", edits], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-B", "edits.py", edits]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     resumed = dict(zip(["harmless", *HARMFUL], map(int, done.stdout.split()), strict=True))
     assert resumed == {"harmless": 1} | dict.fromkeys(HARMFUL, 0)

@@ -17,10 +17,8 @@ VALUES = {"drift": (0.5, 0.125), "method/step": (2.0, 1.5), "client/alpha/mean":
 @pytest.fixture
 def measured(monkeypatch):
     """A metric more in the table, and what a run measures of it and of a method that reports diagnostics."""
-    drift = Metric(
-        "drift", "Drift", "distance of a client's model", NUMBER, "lower", rounds=True, table="fairness",
-        curves=("round",), headline=True,
-    )  # fmt: skip
+    about = {"rounds": True, "table": "fairness", "curves": ("round",), "headline": True}
+    drift = Metric("drift", "Drift", "distance of a client's model", NUMBER, "lower", **about)
     monkeypatch.setitem(METRICS, "drift", drift)
     real = Simulation._round
 
@@ -73,9 +71,8 @@ def test_prefect_shows_what_the_table_marks(measured):
 
 def test_final_metrics_take_what_they_lack_from_the_last_round():
     last = {"idle": 1.0, "clock": 8.0, "local_accuracy": 0.5, "method/b": float("inf"), "client/a/min": 0.1}
-    assert completed({"local_accuracy": None}, last) == {
-        "local_accuracy": None, "client/a/min": 0.1, "clock": 8.0, "method/b": None,
-    }  # fmt: skip
+    taken = {"client/a/min": 0.1, "clock": 8.0, "method/b": None}
+    assert completed({"local_accuracy": None}, last) == {"local_accuracy": None} | taken
 
 
 def test_the_table_is_consistent():

@@ -59,9 +59,10 @@ def test_a_mixture_of_regressions_is_run_recorded_and_reported(capsys, project: 
 def test_roles_of_plays_are_clients(capsys, project: Path) -> None:
     done = fedflow(capsys, "run", "--root", project, "--partition", "roles", "--method", "fedavg")
     assert (done.code, done.err) == (0, "")
-    metrics = json.loads((project / "results" / "roles" / "fedavg" / "0" / "metrics.json").read_text())
+    folder = project / "results" / "roles" / "fedavg" / "0"
+    metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["clients"] == 2 and 0 <= metrics["local_accuracy"] <= 1
-    rounds = pd.read_csv(project / "results" / "roles" / "fedavg" / "0" / "rounds.csv")
+    rounds = pd.read_csv(folder / "rounds.csv")
     assert rounds["train_loss"].iloc[-1] < rounds["train_loss"].iloc[0]
 
 
@@ -74,13 +75,9 @@ def test_roles_of_plays_are_clients(capsys, project: Path) -> None:
         ("machines", "logistic", r"float32 inputs \[10\] and float32 targets \[\]"),
     ],
 )
-def test_a_network_for_other_data_is_refused_in_one_line(
-    capsys, project: Path, partition: str, network: str, words: str
-) -> None:
+def test_a_network_for_other_data_is_refused_in_one_line(capsys, project, partition, network, words) -> None:
     dataset = {"roles": "plays", "machines": "mixture"}[partition]
-    done = fedflow(
-        capsys, "run", "--root", project, "--partition", partition, "--method", "fedavg",
-        "--set", f"models.{dataset}={network}",
-    )  # fmt: skip
+    arguments = ("--partition", partition, "--method", "fedavg", "--set", f"models.{dataset}={network}")
+    done = fedflow(capsys, "run", "--root", project, *arguments)
     assert done.code == 2 and done.err.count("\n") == 1
     assert re.search(f"model.name: '{network}' is not accepted; expected a network for {words}", done.err)

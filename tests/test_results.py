@@ -25,13 +25,7 @@ FACTS = {"partition": "p", "method": "ifca", "seed": 0}
 PARAMS = {"settings": "1a2b3c", "seed": 0, "method": {"name": "ifca", "clusters": 2}}
 
 
-def write(
-    folder: Path,
-    groups: np.ndarray | None = None,
-    failed: dict | None = None,
-    newcomers: Scores | None = None,
-    compared: Dissimilarity | None = None,
-) -> None:
+def write(folder: Path, groups=None, failed=None, newcomers=None, compared=None) -> None:
     """Two rounds of three clients; clusters are known after the second."""
     nothing, scores = np.full(3, np.nan), np.array([0.25, 0.5, 1.0])
     zero = dict.fromkeys(("clock", "idle", "delay"), 0.0)
@@ -55,19 +49,11 @@ def write(
     write_results(folder, FACTS, PARAMS, rounds, outcome, samples, groups)
 
 
-def test_metrics_say_which_run_they_are_of(tmp_path):
+def test_metrics_name_their_run_and_rounds_have_gaps_where_not_evaluated(tmp_path):
     write(tmp_path)
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert metrics == {**FACTS, "rounds": 2, "local_accuracy": 0.58, "ari": None}
-
-
-def test_settings_have_a_file_of_their_own(tmp_path):
-    write(tmp_path)
     assert json.loads((tmp_path / "params.json").read_text()) == PARAMS
-
-
-def test_rounds_have_a_row_each_and_gaps_where_not_evaluated(tmp_path):
-    write(tmp_path)
     table = pd.read_csv(tmp_path / "rounds.csv")
     assert list(table) == [
         "round", "train_loss", "global_accuracy", "local_accuracy", "local_std", "local_worst10",
@@ -90,12 +76,9 @@ def test_clients_have_a_row_each(tmp_path):
 def test_groups_are_missing_where_none_are_planted(tmp_path):
     write(tmp_path)
     assert pd.read_parquet(tmp_path / "clients.parquet")["group"].isna().all()
-    assert json.loads((tmp_path / "clusters.json").read_text()) == {
-        "groups": None,
-        "history": [{"round": 2, "assignment": [0, 1, 1]}],
-        "stable_cluster_ids": True,
-        "proximity": None,
-    }
+    clusters = {"history": [{"round": 2, "assignment": [0, 1, 1]}], "stable_cluster_ids": True}
+    written = json.loads((tmp_path / "clusters.json").read_text())
+    assert written == clusters | {"groups": None, "proximity": None}
     assert pd.read_parquet(tmp_path / "proximity.parquet").empty
 
 
@@ -104,10 +87,8 @@ def test_what_the_server_compared_is_a_matrix_by_client(tmp_path):
     write(tmp_path, compared=Dissimilarity(matrix, [0, 2], "angle, degrees", "wpgma", 8.0))
     table = pd.read_parquet(tmp_path / "proximity.parquet")
     assert table.loc[2, "0"] == table.loc[0, "2"] == 12.5 and table.shape == (2, 2)
-    about = json.loads((tmp_path / "clusters.json").read_text())["proximity"]
-    assert about == {
-        "unit": "angle, degrees", "linkage": "wpgma", "height": 8.0, "decomposition_error": None,
-    }  # fmt: skip
+    about = {"unit": "angle, degrees", "linkage": "wpgma", "height": 8.0, "decomposition_error": None}
+    assert json.loads((tmp_path / "clusters.json").read_text())["proximity"] == about
 
 
 def test_newcomers_come_behind_those_who_took_part(tmp_path):

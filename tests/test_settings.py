@@ -74,22 +74,17 @@ def test_plain_values_become_those_of_the_field(field: str, given: Any, value: A
     assert type(parsed) is type(value)
 
 
+NAN = float("nan")
+
+
 @pytest.mark.parametrize(
     ("field", "value", "accepted"),
     [
-        ("rate", 0, "a number > 0 and <= 1"),
-        ("rate", 1.5, "a number > 0 and <= 1"),
-        ("rate", float("nan"), "a number > 0 and <= 1"),
-        ("rate", float("inf"), "a number > 0 and <= 1"),
-        ("rate", "fast", "a number > 0 and <= 1"),
-        ("rate", True, "a number > 0 and <= 1"),
-        ("rate", None, "a number > 0 and <= 1"),
-        ("rate", np.float64("nan"), "a number > 0 and <= 1"),
-        ("rate", np.bool_(True), "a number > 0 and <= 1"),
-        ("count", np.float64(2), "a whole number >= 1 and < 10"),
-        ("count", 2.0, "a whole number >= 1 and < 10"),
-        ("count", True, "a whole number >= 1 and < 10"),
-        ("count", 10, "a whole number >= 1 and < 10"),
+        *(
+            ("rate", value, "a number > 0 and <= 1")
+            for value in (0, 1.5, NAN, float("inf"), "fast", True, None, np.float64(NAN), np.bool_(True))
+        ),
+        *(("count", v, "a whole number >= 1 and < 10") for v in (np.float64(2), 2.0, True, 10)),
         ("name", 3, "one of mean, median"),
         ("flag", 1, "true or false"),
         ("limit", -1, "a number > 0 or null"),
@@ -112,29 +107,19 @@ def test_items_of_lists_are_named_by_their_place() -> None:
         Example(layers=[1, "two"])
 
 
-def test_settings_within_settings_are_named_in_full() -> None:
-    with pytest.raises(BadInput, match=r"^example\.inner\.dept: "):
-        Example.parse({"inner": {"dept": 3}})
-    with pytest.raises(BadInput, match=r"^example\.inner\.depth: -1 "):
-        Example.parse({"inner": {"depth": -1}})
-
-
-def test_so_are_settings_that_may_be_left_out() -> None:
-    with pytest.raises(BadInput, match=r"^example\.spare\.dept: .*did you mean 'depth'"):
-        Example.parse({"spare": {"dept": 3}})
-    with pytest.raises(BadInput, match=r"^example\.spare: 3 .*expected a mapping or null"):
-        Example.parse({"spare": 3})
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"inner": {"dept": 3}}, r"^example\.inner\.dept: "),
+        ({"inner": {"depth": -1}}, r"^example\.inner\.depth: -1 "),
+        ({"spare": {"dept": 3}}, r"^example\.spare\.dept: .*did you mean 'depth'"),
+        ({"spare": 3}, r"^example\.spare: 3 .*expected a mapping or null"),
         ({"nam": 1}, r"^example\.nam: 'nam' is not accepted; expected one of .*did you mean 'name'\?"),
         ({"name": "median "}, r"^example\.name: 'median ' .*did you mean 'median'\?"),
         ([1], r"^example: \[1\] is not accepted; expected a mapping of field names to values$"),
     ],
 )
-def test_unknown_names_get_the_closest_known_one(values: Any, message: str) -> None:
+def test_wrong_names_and_nested_settings_are_named_in_full(values: Any, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         Example.parse(values)
 
@@ -172,6 +157,5 @@ def test_errors_keep_their_parts_across_processes() -> None:
 
 
 def test_unknown_name_without_a_close_one_lists_all() -> None:
-    assert str(unknown_name("method.name", "xyz", ["b", "a"])) == (
-        "method.name: 'xyz' is not accepted; expected one of a, b"
-    )
+    message = "method.name: 'xyz' is not accepted; expected one of a, b"
+    assert str(unknown_name("method.name", "xyz", ["b", "a"])) == message

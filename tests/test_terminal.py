@@ -42,11 +42,6 @@ def test_references_of_options_are_shown(capsys):
     from fedflow.methods import METHODS
     from fedflow.methods.catalogue import describe
 
-    name, source = next(
-        (name, option["source"])
-        for name in sorted(METHODS)
-        for option in describe(METHODS[name]).options
-        if option["source"] and option["source"][0].islower()
-    )
-    words = f"[{source.split()[0]}"
-    assert words in fedflow(capsys, "methods", name).out
+    options = ((name, option) for name in sorted(METHODS) for option in describe(METHODS[name]).options)
+    name, source = next((n, o["source"]) for n, o in options if o["source"] and o["source"][0].islower())
+    assert f"[{source.split()[0]}" in fedflow(capsys, "methods", name).out

@@ -1,6 +1,6 @@
 """fedflow and other simulators against a hand-written loop, all on the same work, in one run.
 
-Every one runs in a process of its own, peers in an environment of their own (made under ``.bench/`` on
+Each runs in a separate process, and each peer in a separate environment (made under ``.bench/`` on
 first use, from the versions pinned beside this file). They take turns, with the hand-written loop before
 and after each: a ratio is against the mean of these two, so that a slow minute of the machine counts for
 both. TURNS=3 in the environment repeats everything.
@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 ROOT, ENVIRONMENTS = HERE.parents[1], HERE.parents[1] / ".bench"
 PEERS = ("flwr", "pfl", "fluke")
 SIZES, ROUNDS, TURNS = (100, 1000), 3, int(os.environ.get("TURNS", "1"))
-SECONDS, POLL = 600, 1.0  # after which a driver is given up; between two looks at its memory
+SECONDS, POLL = 600, 1.0  # limit of a driver; between two samples of its memory
 OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
 
 
@@ -43,7 +43,7 @@ def main() -> dict[str, Any]:
 
 
 def _drivers() -> tuple[dict[str, list[str]], dict[str, str]]:
-    """The command of everyone who can run, and why the others cannot."""
+    """The command of every driver that can run, and why the others cannot."""
     own = [sys.executable, "-m", "benchmarks.peers.fedflow_driver"]
     drivers, skipped = {"fedflow": own, "fedflow, compiled": [*own, "compiled"]}, {}
     for peer in PEERS:
@@ -58,7 +58,7 @@ def _in_turn(clients: int, drivers: dict[str, list[str]], skipped: dict[str, str
     bare = [sys.executable, "-m", "benchmarks.peers.eager_driver"]
     rates: dict[str, list[float]] = {name: [] for name in ("hand-written loop", *drivers)}
     ratios: dict[str, list[float]] = {name: [] for name in drivers}
-    told: dict[str, dict[str, Any]] = {}
+    measured: dict[str, dict[str, Any]] = {}
     for _ in range(TURNS):
         before = _drive(bare, clients)
         for name, command in drivers.items():
@@ -75,12 +75,12 @@ def _in_turn(clients: int, drivers: dict[str, list[str]], skipped: dict[str, str
             around = statistics.mean(statistics.median(one["rates"]) for one in (before, after))
             ratios[name].append(statistics.median(ran["rates"]) / around)
             before = after
-            told |= {name: ran, "hand-written loop": after}
+            measured |= {name: ran, "hand-written loop": after}
     found = {}
     for name, values in rates.items():
         if not values:
             continue
-        ran = told[name]
+        ran = measured[name]
         ratio = statistics.median(ratios[name]) if name in ratios else 1.0
         found[name] = {
             "package": ran["package"],
@@ -111,7 +111,7 @@ def _drive(command: list[str], clients: int) -> dict[str, Any]:
             process = subprocess.Popen(
                 [*command, "--clients", str(clients), "--rounds", str(ROUNDS)],
                 stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT, env=environment,
-                start_new_session=True,  # Linux shares a busy machine out by session, and Ray's are new ones
+                start_new_session=True,  # Linux shares a busy machine by session, and Ray starts new ones
             )  # fmt: skip
             memory = _Memory(process.pid)
             memory.start()
@@ -128,12 +128,12 @@ def _drive(command: list[str], clients: int) -> dict[str, Any]:
             lines = [line for line in errors.read().splitlines() if line.strip()]
     if process.returncode:
         raise Unavailable(f"ended with exit status {process.returncode}: {lines[-1] if lines else '?'}")
-    told = json.loads(printed.splitlines()[-1])
-    if told["steps"] != [STEPS] * ROUNDS:
-        raise Unavailable(f"trained {told['steps']} client steps a round, not {STEPS}")
-    told["rates"] = [STEPS / seconds for seconds in told["seconds"]]
-    told["peak_memory_mib"] = round(memory.peak / 2**20)
-    return told
+    measured = json.loads(printed.splitlines()[-1])
+    if measured["steps"] != [STEPS] * ROUNDS:
+        raise Unavailable(f"trained {measured['steps']} client steps a round, not {STEPS}")
+    measured["rates"] = [STEPS / seconds for seconds in measured["seconds"]]
+    measured["peak_memory_mib"] = round(memory.peak / 2**20)
+    return measured
 
 
 class _Memory(threading.Thread):
@@ -164,7 +164,7 @@ class _Memory(threading.Thread):
 
 
 def _environment(peer: str) -> Path:
-    """The Python of the peer's environment, which is made anew unless it has the pinned versions."""
+    """The Python of the peer's environment, which is rebuilt unless it has the pinned versions."""
     pinned, folder = (HERE / f"{peer}.txt").read_text(), ENVIRONMENTS / peer
     python, stamp = folder / "bin" / "python", folder / "installed.txt"
     if stamp.exists() and stamp.read_text() == pinned:

@@ -49,10 +49,10 @@ def run(clients: int, rounds: int, laps: Laps, compiled: bool = False) -> None:
     if compiled and not engine:
         sys.exit("the compiler failed")
     job = Job(work, build_method("fedavg"), training, seed=SEED, **engine)
-    told, steps = Simulation(job, settings).rounds(), 0
+    reports, steps = Simulation(job, settings).rounds(), 0
     for _ in range(rounds):
-        report = next(told)
-        # Machine code does not pass through the network that counts: the clients that trained tell instead.
+        report = next(reports)
+        # Compiled steps bypass the network that counts: count the clients that trained instead.
         steps += (len(report.cohort) - len(report.failed)) * training.steps(SAMPLES)
         laps.lap(steps if compiled else None)
 

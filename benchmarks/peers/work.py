@@ -1,6 +1,6 @@
 """The work of every driver: clients of 500 images, 10 of them a round, LeNet-5, batch 10, one local epoch.
 
-Needs torch only, because every peer has an environment of its own. The images are 50,000 random ones
+Needs torch only, because every peer has a separate environment. The images are 50,000 random ones
 of CIFAR-10's shape; beyond 100 clients they are shared, so that 1,000 clients need no more memory.
 """
 
@@ -71,7 +71,7 @@ class Laps:
         self.steps: list[int] = []
 
     def lap(self, steps: int | None = None) -> None:
-        """A round ends now; ``steps`` counts all batches so far where other processes trained them."""
+        """Note that a round ends; ``steps`` counts all batches so far if other processes trained them."""
         self.ends.append(time.perf_counter())
         self.steps.append(Network.steps if steps is None else steps)
 
@@ -80,7 +80,7 @@ def drive(run: Callable[[int, int, Laps], None], package: str | None = None) -> 
     """Call ``run(clients, rounds, laps)`` and print what it took as the last line, in JSON.
 
     ``run`` calls ``laps.lap()`` once before the first of its ``rounds`` rounds, and after each. The first
-    `WARM_UP` rounds are told apart. ``package`` is the installed distribution that does the work.
+    `WARM_UP` rounds are reported separately. ``package`` is the installed distribution that does the work.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, required=True)
@@ -90,11 +90,11 @@ def drive(run: Callable[[int, int, Laps], None], package: str | None = None) -> 
     laps = Laps()
     run(given.clients, WARM_UP + given.rounds, laps)
     seconds = [after - before for before, after in zip(laps.ends, laps.ends[1:])]
-    told = {
+    measured = {
         "package": f"{package} {version(package)}" if package else None,
         "torch": torch.__version__,
         "steps": [after - before for before, after in zip(laps.steps, laps.steps[1:])][WARM_UP:],
         "warm_up_seconds": seconds[:WARM_UP],
         "seconds": seconds[WARM_UP:],
     }
-    print(json.dumps(told), flush=True)
+    print(json.dumps(measured), flush=True)

@@ -30,14 +30,14 @@ for command in (
 ):  # fmt: skip
     app.command()(command)
 
-# Nothing is sent to anybody, and the terminal shows progress instead of a line per task.
+# No telemetry, and progress in the terminal instead of a line per task.
 QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
 }
 
-INTERRUPTED = 130  # the exit code of a process that Ctrl-C ended
+INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ def methods(
 ) -> None:
     """List the methods by family, or explain one: idea, source, equations, hyper-parameters, traffic.
 
-    For example `fedflow methods ifca`.
+    Example: `fedflow methods ifca`.
     """
     from fedflow.errors import unknown_name
     from fedflow.methods import METHODS
@@ -55,12 +55,12 @@ def schemes(
         bool, typer.Option(help="Print the whole catalogue in Markdown (docs/partitions.md).")
     ] = False,
     pictures: Annotated[
-        Path | None, typer.Option(help="Draw the catalogue's pictures into this folder.")
+        Path | None, typer.Option(help="Write the catalogue's pictures to this folder.")
     ] = None,
 ) -> None:
     """List the partition schemes, or explain one: order of sampling, source, parameters.
 
-    For example `fedflow schemes dirichlet`.
+    Example: `fedflow schemes dirichlet`.
     """
     from fedflow.errors import unknown_name
     from fedflow.partition import SCHEMES
@@ -100,18 +100,18 @@ def partitions(context: typer.Context, root: Root = Path()) -> None:
         rows.append(
             (name, entry.dataset, entry.scheme, str(entry.clients or "all"), "yes" if made else "", own)
         )
-    print_table("partitions", ("name", "dataset", "scheme", "clients", "made", "parameters"), rows)
+    print_table("partitions", ("name", "data set", "scheme", "clients", "made", "parameters"), rows)
 
 
 def compare(
     names: Annotated[list[str], typer.Argument(help="Names under `partitions` in params.yaml.")],
-    out: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("heterogeneity.png"),
+    out: Annotated[Path, typer.Option(help="File of the picture.")] = Path("heterogeneity.png"),
     settings: Set = None,
     root: Root = Path(),
 ) -> None:
-    """Measure how heterogeneous partitions are, by every distance between clients, side by side.
+    """Compare how heterogeneous partitions are, by every distance between clients.
 
-    For example `fedflow partitions compare mnist5k-dir mnist5k-groups`.
+    Example: `fedflow partitions compare mnist5k-dir mnist5k-groups`.
     """
     from fedflow.data import load_prepared
     from fedflow.heterogeneity.measures import MEASURES
@@ -141,9 +141,9 @@ def compare(
 
 
 def datasets() -> None:
-    """List the named data sources, and where their images would come from.
+    """List the named data sources, and where their images would be read or downloaded from.
 
-    For example `FEDFLOW_DATA=/data fedflow datasets` also looks into that folder.
+    Example: `FEDFLOW_DATA=/data fedflow datasets` also looks into that folder.
     """
     from fedflow.data import SOURCES, data_root
 
@@ -152,13 +152,13 @@ def datasets() -> None:
         (s.name, s.title, s.where(root) or ("download" if s.needs_network else "missing"), s.about)
         for s in SOURCES.values()
     ]
-    print_table(f"data sources (data root: {root})", ("name", "dataset", "images", "description"), rows)
+    print_table(f"data sources (data root: {root})", ("name", "data set", "images", "description"), rows)
 
 
 def models() -> None:
     """List the network architectures, for `models` in params.yaml.
 
-    For example `fedflow models`, then `fedflow run ... --set models.mnist5k=cnn_mnist`.
+    Example: `fedflow models`, then `fedflow run ... --set models.mnist5k=cnn_mnist`.
     """
     from fedflow.models import describe
 
@@ -169,7 +169,7 @@ def models() -> None:
 def schema() -> None:
     """Print a JSON schema of params.yaml, for editors that complete and check YAML.
 
-    For example `fedflow schema > .fedflow/params.schema.json` (docs/running.md).
+    Example: `fedflow schema > .fedflow/params.schema.json` (docs/running.md).
     """
     from fedflow.schema import params_schema
 

@@ -13,7 +13,7 @@ Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set", "-s",
-        help="Change one field: `method.mu=0.1`, `training.lr=0.01`, `run.rounds=5`. Repeatable.",
+        help="Change a field of params.yaml: `method.mu=0.1`, `run.rounds=5`. Repeatable.",
     ),
 ]  # fmt: skip
 

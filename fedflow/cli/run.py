@@ -31,8 +31,9 @@ def run(
     sweep: Annotated[str | None, typer.Option(help="MLflow parent run to list this run under.")] = None,
     root: Root = Path(),
 ) -> None:
-    """Run one experiment: `fedflow run --partition mnist5k-dir --method ifca --set method.clusters=4`.
+    """Run one experiment: one method on one partition with one seed.
 
+    Example: `fedflow run --partition mnist5k-dir --method ifca --set method.clusters=4`.
     The same command resumes an interrupted run from its last checkpoint.
     """
     from fedflow.arguments import check_arguments
@@ -58,9 +59,9 @@ def sweep(
     name: Annotated[str, typer.Option(help="Name of the MLflow parent run.")] = "sweep",
     root: Root = Path(),
 ) -> None:
-    """Run the whole grid of params.yaml with one Prefect flow (what `dvc repro` does cell by cell).
+    """Run the whole grid of params.yaml in one Prefect flow (`dvc repro` runs it cell by cell).
 
-    For example `fedflow sweep --set grid.seeds=[0,1,2] --name three-seeds`.
+    Example: `fedflow sweep --set grid.seeds=[0,1,2] --name three-seeds`.
     """
     from fedflow.arguments import check_arguments
     from fedflow.config import Changes
@@ -74,7 +75,7 @@ def sweep(
         params, "sweep", lambda: [run_experiment(cell) for cell in cells],
         settings=Changes(params), root=str(root), name=name,
     )  # fmt: skip
-    console.print(f"{len(cells)} runs; `fedflow report` sets them side by side")
+    console.print(f"{len(cells)} runs; `fedflow report` compares them")
 
 
 def tune(
@@ -88,8 +89,8 @@ def tune(
 ) -> None:
     """Choose each method's learning rate (or what `tuning` lists) on held-out training data.
 
-    For example `fedflow tune --partition mnist5k-dir --method fedavg --method ditto`. Every method gets the
-    same small grid and the same rule; test data play no part. `fedflow run` then uses what was chosen.
+    Example: `fedflow tune --partition mnist5k-dir --method fedavg --method ditto`. Every method gets the
+    same small grid and the same rule; test data play no part. `fedflow run` then uses the chosen values.
     """
     from fedflow.config import Changes
     from fedflow.stages import tune as stage
@@ -108,7 +109,7 @@ def tune(
         for tried in stage.scores(root, partition, name).to_dict("records")
     ]
     measure = params.tuning.measure
-    console.print(f"{measure} accuracy on training samples of {partition} that clients held out, %:")
+    console.print(f"{measure} accuracy on held-out training samples of {partition}, %:")
     print_table("", ("method", "settings", "mean", "std over clients", "chosen"), rows)
 
 

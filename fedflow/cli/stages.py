@@ -9,20 +9,28 @@ from fedflow.cli.options import Root, Set, load
 from fedflow.cli.printing import print_line
 
 
-def prepare(dataset: str, settings: Set = None, root: Root = Path()) -> None:
+def prepare(
+    dataset: Annotated[str, typer.Argument(help="A name under `data` in params.yaml.")],
+    settings: Set = None,
+    root: Root = Path(),
+) -> None:
     """Turn a named source into prepared samples: data/prepared/DATASET.
 
-    For example `fedflow prepare mnist5k`; names are those under `data` in params.yaml.
+    Example: `fedflow prepare mnist5k`.
     """
     from fedflow.stages.prepare import prepare_dataset
 
     print_line(prepare_dataset(load(root, settings), dataset, root))
 
 
-def partition(name: str, settings: Set = None, root: Root = Path()) -> None:
+def partition(
+    name: Annotated[str, typer.Argument(help="A name under `partitions` in params.yaml.")],
+    settings: Set = None,
+    root: Root = Path(),
+) -> None:
     """Divide a prepared data set over clients: data/partitions/NAME, with a picture of the labels.
 
-    For example `fedflow partition mnist5k-dir`; names are those under `partitions` in params.yaml.
+    Example: `fedflow partition mnist5k-dir`.
     """
     from fedflow.stages.partition import prepare_partition
 
@@ -30,13 +38,16 @@ def partition(name: str, settings: Set = None, root: Root = Path()) -> None:
 
 
 def fingerprint(
-    what: Annotated[Literal["files", "inputs"], typer.Argument(help="Files of data, or inputs of runs.")],
+    what: Annotated[
+        Literal["files", "inputs"],
+        typer.Argument(help="Files of data and code, or inputs of partitions and runs."),
+    ],
     root: Root = Path(),
 ) -> None:
-    """Write what the stages of dvc.yaml depend on to data/fingerprints, so that DVC reruns what changed.
+    """Write what the stages of dvc.yaml depend on to data/fingerprints, so that DVC re-runs what changed.
 
-    `dvc repro` calls `fedflow fingerprint files` (the files that data sets are read from, and code) every
-    time, and `fedflow fingerprint inputs` (what partitions and runs depend on) when any of it changed.
+    `dvc repro` always calls `fedflow fingerprint files` (the files that data sets are read from, and code),
+    and `fedflow fingerprint inputs` (what partitions and runs depend on) when any of them changed.
     """
     from fedflow.fingerprints import fingerprint_files, fingerprint_inputs
 
@@ -45,9 +56,9 @@ def fingerprint(
 
 
 def report(root: Root = Path()) -> None:
-    """Write the report over all results: report/index.html and CSV tables.
+    """Write the report on all results: report/index.html and CSV tables.
 
-    For example `fedflow report`, after `dvc repro` or some `fedflow run`.
+    Example: `fedflow report`, after `dvc repro` or some `fedflow run`.
     """
     from fedflow.stages.report import write_report
 

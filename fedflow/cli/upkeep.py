@@ -1,4 +1,4 @@
-"""Commands around a project: ``doctor``, ``ui`` and ``store move``."""
+"""Commands that maintain a project: ``doctor``, ``ui`` and ``store move``."""
 
 import os
 import sys
@@ -14,9 +14,9 @@ from fedflow.cli.printing import console, print_line
 
 
 def doctor(root: Root = Path()) -> None:
-    """Check versions, devices, data, params.yaml, store and server; print how to fix what is wrong.
+    """Check versions, devices, data, params.yaml, store and server; print how to fix problems.
 
-    For example `fedflow doctor`; the exit code is 2 when something is bad.
+    Example: `fedflow doctor`. The exit code is 2 if a check fails.
     """
     from fedflow.doctor import examine
 
@@ -36,20 +36,20 @@ def ui(
 ) -> None:
     """Open the record of all runs in the MLflow UI, on localhost.
 
-    For example `fedflow ui --port 5001`.
+    Example: `fedflow ui --port 5001`.
     """
     from fedflow.tracking import ui_command
 
     command = ui_command(root, port)
     console.print(f"MLflow UI: http://127.0.0.1:{port}  (Ctrl-C stops it)", highlight=False)
     sys.stdout.flush()
-    os.execv(command[0], command)  # so that signals reach MLflow, which ends its own processes
+    os.execv(command[0], command)  # so that signals reach MLflow, which ends its processes
 
 
 def move(root: Root = Path()) -> None:
-    """Point the record of a moved or copied project to the artifacts beside it.
+    """Update the artifact addresses in the record of a moved or copied project.
 
-    For example `fedflow store move --root copy`, after `mv` or `cp -r`.
+    Example: `fedflow store move --root copy`, after `mv` or `cp -r`.
     """
     from fedflow.tracking import move_store
 

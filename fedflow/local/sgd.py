@@ -2,7 +2,7 @@
 
 The same code serves the plain loop (tensors of one client) and ``torch.func.vmap`` over a cohort (each tensor
 stands for one client of many, ragged ends masked). So it uses tensor operations only and never branches in
-Python on tensor values. docs/decisions/0006 lists what depends on it.
+Python on tensor values. How to extend it is in docs/decisions/0006.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

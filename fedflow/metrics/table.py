@@ -176,8 +176,8 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     ),
     Metric("newcomers", "Newcomers", unit=COUNT, better=""),
     Metric("evaluated_clients", "Evaluated clients", unit=COUNT, better=""),
-    Metric("introduction_bytes_down", "Down before round 1, MB", unit=MB, better=""),
-    Metric("introduction_bytes_up", "Up before round 1, MB", unit=MB, better=""),
+    Metric("onboarding_bytes_down", "Down before round 1, MB", unit=MB, better=""),
+    Metric("onboarding_bytes_up", "Up before round 1, MB", unit=MB, better=""),
 )}  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Matplotlib figures as inline SVG that takes colours and font from the page, so it follows light and dark.
+"""Matplotlib figures as inline SVG that takes colours and font from the page, for light and dark themes.
 
 Colours are drawn as fixed hex values and then replaced by CSS variables. From the eighth method on,
 colours repeat with dashes; every line also has its name. Equal inputs give equal bytes.

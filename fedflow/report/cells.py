@@ -1,4 +1,4 @@
-"""The tables of the page: text and sort key of a cell, and which one is best."""
+"""The tables of the page: text and sort key of each cell, and which is best."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -32,12 +32,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    columns: list[tuple[str, str, str]]  # heading, what follows the mean in its cells, its explanation
+    columns: list[tuple[str, str, str]]  # heading, meaning of the spread in its cells, explanation
     rows: list[Row]
 
 
 def metric_table(methods: Methods, metrics: Iterable[Metric]) -> Table:
-    """Mean ± sample std over seeds of every metric, a row per variant, without metrics that no run has."""
+    """Mean ± sample std over seeds of every metric that some run has; a row per variant."""
     metrics = [
         m for m in metrics if any(stat(runs, m.name) for runs in methods.values()) or m.missing != UNMEASURED
     ]
@@ -51,7 +51,7 @@ def metric_table(methods: Methods, metrics: Iterable[Metric]) -> Table:
 
 
 def accuracy_table(methods: Methods, published: Published | None) -> Table:
-    """The accuracy columns, or the loss without any, and published numbers where there are some."""
+    """The accuracy columns, or the loss without any, and published numbers, if any."""
     order = yardstick(methods)
     shown = [m for m in yardstick_first(columns("accuracy")) if m.name == order or m.name != "loss"]
     table = metric_table(methods, shown)
@@ -74,7 +74,7 @@ def label(runs: Sequence[Run]) -> str:
 
 
 def write(value: Stat, unit: Unit = SHARE) -> tuple[str, str]:
-    """Mean and spread in words: ('97.1', '± 0.2'); one seed has no spread."""
+    """Mean and spread as text: ('97.1', '± 0.2'); one seed has no spread."""
     spread = f"±\u2009{value.std * unit.factor:.{unit.digits}f}" if len(value.values) > 1 else ""
     return f"{value.mean * unit.factor:.{unit.digits}f}", spread
 

@@ -102,7 +102,7 @@ def _read_run(folder: Path) -> Run:
     place, seed = (metrics["partition"], metrics["method"]), str(metrics["seed"])
     names = [(*place, seed), (*place, f"{seed}-{metrics['settings'][:8]}")]
     if folder.parts[-3:] not in names:
-        _reject(folder / MARKER, f"it is of the run {'/'.join(names[0])}")
+        _reject(folder / MARKER, f"it belongs to the run {'/'.join(names[0])}")
     rounds = _table(folder / "rounds.csv", pd.read_csv, ROUNDS)
     clients = _table(folder / "clients.parquet", pd.read_parquet, CLIENTS)
     if "newcomer" in clients:

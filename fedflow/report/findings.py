@@ -25,8 +25,8 @@ class Finding:
 
 
 def findings(methods: Methods) -> list[Finding]:
-    """Who is ahead on local, global and worst-10 % accuracy (without any: on the loss), and who sends least
-    until the target is reached.
+    """Which method is best on local, global and worst-10 % accuracy (without any: on the loss), and which
+    reaches the target with the least traffic.
     """
     found = []
     order = yardstick(methods)
@@ -37,7 +37,7 @@ def findings(methods: Methods) -> list[Finding]:
             continue
         first, value = ranked[0]
         same = [name for name, other in ranked if _printed(other, metric) == _printed(value, metric)]
-        answer, detail = _names(methods, same), "The only method here."
+        answer, detail = _names(methods, same), "The only method."
         if len(same) > 1:
             level = len(same) == len(ranked)
             answer = "All level" if level else answer
@@ -75,7 +75,7 @@ def summary(groups: dict[str, list[Run]]) -> list[str]:
 def _level(ranked: Sequence[tuple[str, Stat]], metric: str) -> list[str]:
     """Of ``ranked`` (best first), the best and all that are not separated from it.
 
-    Those are equal as printed, or overlap with it in their ranges over seeds, where both have several.
+    They are equal as printed, or their ranges over seeds overlap, if both have several seeds.
     """
     first = ranked[0][1]
 
@@ -101,7 +101,7 @@ def _names(methods: Methods, names: Sequence[str]) -> str:
 
 
 def _cheapest(methods: Methods) -> list[Finding]:
-    """The least traffic to the target, of those methods that send anything."""
+    """The least traffic to the target, among methods that communicate."""
     question = "Least traffic to the target"
     targets = {r.metrics["target_accuracy"] for g in methods.values() for r in g}
     methods = {m: g for m, g in methods.items() if any(r.metrics["bytes_up"] for r in g)}
@@ -114,6 +114,6 @@ def _cheapest(methods: Methods) -> list[Finding]:
     name, value = reached[0]
     same = [m for m, v in reached if write(v, MB)[0] == write(value, MB)[0]]
     detail = (
-        f"To {target}; {len(reached)} of {len(methods)} methods that send anything get there with every seed."
+        f"To {target}, which {len(reached)} of {len(methods)} communicating methods reach with every seed."
     )
     return [Finding(question, name, _names(methods, same), *write(value, MB), MB.sign, detail)]

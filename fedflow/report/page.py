@@ -1,4 +1,4 @@
-"""`build_report`: one HTML page that needs nothing but itself, and the CSV tables behind it."""
+"""`build_report`: one self-contained HTML page, and the CSV tables behind it."""
 
 from base64 import b64encode
 from collections import Counter
@@ -27,7 +27,7 @@ COMMON = ("run", "model", "partition")  # settings that rows of one partition sh
 
 
 def build_report(results_dir: Path, partitions_dir: Path, out_dir: Path, title: str = TITLE) -> Path:
-    """Write ``index.html`` and the CSV tables over all runs below ``results_dir``; returns the page's path.
+    """Write ``index.html`` and the CSV tables on all runs below ``results_dir``; returns the page's path.
 
     A row is a method with one set of settings: runs of other settings or data are never averaged. The
     tables are ``accuracy``, ``fairness``, ``traffic`` and ``clusters`` (mean and sample std over seeds),
@@ -100,7 +100,7 @@ def _partition(
 
 
 def _curves(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> list[tuple[str, Markup, str]]:
-    """Heading, picture and note of every curve; over simulated time only where methods differ in it."""
+    """Heading, picture and note of every curve; over simulated time only if methods differ in it."""
     return [
         (
             accuracy.heading(metric.name, x),
@@ -143,7 +143,9 @@ def _about(runs: Sequence[Run], facts: PartitionFacts | None) -> dict[str, Any]:
         "participation": first["participation"],
         "rounds": first["rounds"],
         "scheme": facts.scheme.replace("_", " ") if facts else "",
-        "params": ", ".join(f"{name} {value}" for name, value in facts.parameters.items()) if facts else "",
+        "params": ", ".join(f"{name} {text(value)}" for name, value in facts.parameters.items())
+        if facts
+        else "",
         "sizes": f"{sizes['min']:g} to {sizes['max']:g}"
         if sizes and {"min", "max"} <= sizes.keys()
         else None,
@@ -161,13 +163,13 @@ def _groups(runs: Sequence[Run]) -> str:
 
 
 def _agreement(methods: dict[str, list[Run]], places: dict[str, int], name: str) -> Markup | None:
-    """ARI by round, where a round of some method has one."""
-    told = any(run.rounds["ari"].notna().any() for runs in methods.values() for run in runs)
-    return accuracy.curve(methods, places, "ari", "round", name, top=1) if told else None
+    """ARI by round, if any method has one."""
+    known = any(run.rounds["ari"].notna().any() for runs in methods.values() for run in runs)
+    return accuracy.curve(methods, places, "ari", "round", name, top=1) if known else None
 
 
 def _differ_in_time(methods: dict[str, list[Run]]) -> bool:
-    """Whether runs of one seed end at different simulated times: else the curve by round says it all."""
+    """Whether runs of one seed end at different simulated times; if not, the curve by round suffices."""
     ends: dict[int, set[float]] = {}
     for run in (run for runs in methods.values() for run in runs):
         if "clock" not in run.rounds:
@@ -200,7 +202,7 @@ def _warnings(runs: Sequence[Run], methods: dict[str, list[Run]]) -> list[str]:
         differ = "; ".join(f"{value} for {', '.join(rows[value])}" for value in others)
         found += [f"Not all rows have the same {spoken(name)}: {usual}, but {differ}."] if others else []
     found += [
-        f"{run.label}, seed {run.seed} is there twice: {run.repeated} is not shown."
+        f"{run.label}, seed {run.seed} has two results: {run.repeated} is not shown."
         for run in runs
         if run.repeated
     ]
@@ -214,7 +216,7 @@ def _warnings(runs: Sequence[Run], methods: dict[str, list[Run]]) -> list[str]:
 
 
 def _shared(run: Run) -> dict[str, Any]:
-    """Settings that methods are compared under, and what their data are; not those of the method itself."""
+    """The settings and data that compared methods should share; not the method's own settings."""
     params = {name: run.params[name] for name in COMMON}
     params["data"] = {run.metrics["dataset"]: run.params["data"].get(run.metrics["dataset"], {})}
     return flat(params) | {name: run.metrics[name][:8] for name in HASHES}

@@ -1,4 +1,4 @@
-"""Published numbers for the partitions and methods that match ours, and an honest note of what differs."""
+"""Published numbers for the partitions and methods that match ours, and notes on what differs."""
 
 import json
 import math
@@ -24,7 +24,7 @@ class Published:
 
 
 def published_for(runs: list[Run], partition: PartitionFacts | None) -> Published | None:
-    """The published table with the same dataset, scheme and scheme parameters as ``runs``, or nothing.
+    """The published table with the same dataset, scheme and scheme parameters as ``runs``, or None.
 
     ``runs`` are all runs of one partition. Methods without a published number are left out of ``values``.
     """
@@ -71,13 +71,13 @@ def _notes(book: dict, table: dict, dataset: str, runs: list[Run]) -> list[str]:
     caveat = table.get("caveat", {}).get(dataset)
     return [
         settings,
-        f"What differs: {'; '.join(differ)}."
+        f"Differences: {'; '.join(differ)}."
         if differ
         else "Clients, participation, rounds, network, seeds, local epochs and batch size agree.",
         f"Our learning rates: {_values_of(runs, 'lr')}.",
         f"Global = {book['metrics']['global']}. Local, last trained = {book['metrics']['local_final']}. "
-        "So compare a published number only with our column of the same name.",
-        *([f"Beware: {caveat}."] if caveat else []),
+        "Compare a published number only with our column of the same name.",
+        *([f"Caution: {caveat}."] if caveat else []),
     ]
 
 

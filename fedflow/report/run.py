@@ -22,10 +22,10 @@ class Run:
     groups: list[int] | None  # planted group of every client
     history: list[dict[str, Any]]  # round and assignment [N], where the assignment changed; -1 = none yet
     dissimilarity: Dissimilarity | None = None  # where the server compares clients
-    stable_cluster_ids: bool = True  # whether a cluster has the same number in all of history
+    stable_cluster_ids: bool = True  # whether a cluster keeps its number in all of history
     variant: str = ""  # runs of the same method and variant are averaged
     label: str = ""  # the name that is printed
-    repeated: str = ""  # another folder with the same settings, data and seed; it is not shown
+    repeated: str = ""  # another folder with the same settings, data and seed, which is not shown
 
     @property
     def diagnostics(self) -> list[str]:

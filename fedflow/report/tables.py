@@ -69,7 +69,7 @@ def best(methods: dict[str, list[Run]], metric: str) -> list[tuple[str, Stat]]:
 
 
 def yardstick(methods: dict[str, list[Run]]) -> str:
-    """What methods are ordered by: the first of `YARDSTICKS` that was measured."""
+    """The metric that orders the methods: the first of `YARDSTICKS` that was measured."""
     return next((name for name in YARDSTICKS if best(methods, name)), YARDSTICKS[-1])
 
 

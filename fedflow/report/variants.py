@@ -24,7 +24,7 @@ HASHES = ("data_hash", "partition_hash")
 
 
 def named(runs: Sequence[Run]) -> list[Run]:
-    """``runs`` with ``variant`` and ``label``; of two of the same variant and seed, the one in ``<seed>``."""
+    """``runs`` with ``variant`` and ``label``; of two with equal variant and seed, the one in ``<seed>``."""
     found = []
     for _, group in groupby(runs, key=lambda run: (run.partition, run.method)):
         variants: dict[tuple, dict[int, Run]] = {}

@@ -47,7 +47,7 @@ def final_metrics(run: Run, scoring: Scoring, scores: Scores, newcomers: Scores 
         "loss": mean_or_none(scores.local_loss),
         "bytes_down": last["bytes_down"],
         "bytes_up": last["bytes_up"],
-        **{f"introduction_bytes_{way}": count for way, count in (run.state.onboarded or {}).items()},
+        **{f"onboarding_bytes_{way}": count for way, count in (run.state.onboarded or {}).items()},
         "target_accuracy": target,
         "rounds_to_target": reached.round if reached else None,
         "bytes_to_target": reached.values["bytes_down"] + reached.values["bytes_up"] if reached else None,

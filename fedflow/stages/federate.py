@@ -37,9 +37,9 @@ def perform(
     """Run the experiment to its end, from its last checkpoint if it was interrupted; returns its metrics.
 
     Writes the result files to ``out`` (default: the experiment's ``results_folder``) and one MLflow run.
-    Data set and partition must exist. Errors that can be found before training raise `FedflowError` before
-    there is a run in MLflow; so does the same experiment if it is running already, and an ``out`` that holds
-    results of another run.
+    Data set and partition must exist. Raises `FedflowError` for errors that can be found before training,
+    if the same experiment is already running, and if ``out`` holds results of another run; in these cases
+    no MLflow run is created.
     """
     torch.set_num_threads(1)
     experiment.check()
@@ -54,7 +54,7 @@ def perform(
     if run.min_cohort > simulation.cohort_size:
         size, share = simulation.cohort_size, run.participation
         raise BadInput(
-            "run.min_cohort", run.min_cohort, f"at most {size}, a round at participation {share:g}"
+            "run.min_cohort", run.min_cohort, f"at most {size}, the cohort at participation {share:g}"
         )
     facts, folder = _facts(experiment), out or experiment.results_folder
     _respect(folder, facts, given=out is not None)
@@ -91,20 +91,20 @@ def perform(
 
 
 def _respect(folder: Path, facts: dict[str, Any], given: bool) -> None:
-    """Refuse to replace results of another run in a folder that the user named; elsewhere say so."""
+    """Refuse to replace results of another run in a folder that the user named; otherwise say so."""
     file = folder / "metrics.json"
     differs = [name for name in RUN if file.exists() and read_fact(file, name) != facts[name]]
     if differs and given:
         raise FedflowError(
             f"{folder} holds results of another run (other {', '.join(differs)}): "
-            "name another folder with --out, or delete it"
+            "name another folder with --out, or delete this one"
         )
     if differs:
-        say(f"{folder}: results of another run (other {', '.join(differs)}) are replaced")
+        say(f"{folder}: replacing results of another run (other {', '.join(differs)})")
 
 
 def _facts(experiment: Experiment) -> dict[str, Any]:
-    """Which run this is, in every one of its result files."""
+    """What identifies this run in its result files."""
     return {
         "partition": experiment.partition,
         "method": experiment.method,
@@ -129,7 +129,7 @@ def _inputs(experiment: Experiment, facts: dict[str, Any]) -> list[dict[str, Any
 
 
 def _card(experiment: Experiment) -> ModelCard:
-    """How the models of this run are built again."""
+    """How to rebuild the models of this run."""
     dataset, model = load_prepared(experiment.prepared_folder), experiment.params.model(experiment.dataset)
     normalises = bool(dataset.mean) and not dataset.by_domain
     renamed = load_partition(experiment.partition_folder).classes

@@ -27,7 +27,7 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
     """Make ``data/partitions/<name>`` unless it exists, intact, for the same data and parameters.
 
     Returns the folder. A note in ``.fedflow/partitions`` records what it was made from, code included, so
-    that it is not made only to be compared; in the folder, DVC would see a change with every comment.
+    that it need not be rebuilt for a comparison. It is not in the folder, where DVC would track it.
     """
     wanted, folder = params.partition(name), partition_folder(root, name)
     dataset = load_prepared(prepared_folder(root, wanted.dataset))
@@ -46,14 +46,14 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
     made = make_partition(wanted, samples, dataset.hash)
     if there is None or (there.hash, there.params) != (made.hash, made.params):
         draw_labels(made, folder / "labels.png")
-        made.save(folder)  # last: its summary says that the folder is complete
+        made.save(folder)  # last: its summary marks a complete folder
     make_writable(note.parent)
     note.write_text(json.dumps({"partition": made.hash, "origin": origin}) + "\n")
     return folder
 
 
 def _origin(wanted: PartitionParams, dataset: Dataset, root: Path) -> str:
-    """A hash of all that a partition depends on: parameters, data, code, and the files that they name."""
+    """A hash of all that a partition depends on: parameters, the files they name, data and code."""
     files = hashlib.blake2b()
     for name in wanted.files():
         with contextlib.suppress(OSError):  # reading it later raises the error
@@ -63,7 +63,7 @@ def _origin(wanted: PartitionParams, dataset: Dataset, root: Path) -> str:
 
 
 def partition_code(wanted: PartitionParams) -> str:
-    """A digest of the code that makes a partition: its scheme, what follows, the expert where it has one."""
+    """A digest of the code that makes a partition: its scheme, what follows it, and its expert, if any."""
     modules = [Partition.__module__, type(wanted.built).__module__]
     if not wanted.difficulty or wanted.difficulty.losses:
         return code_digest(*modules)
@@ -73,7 +73,7 @@ def partition_code(wanted: PartitionParams) -> str:
 
 
 def _losses(difficulty: Difficulty, dataset: Dataset, seed: int, root: Path) -> np.ndarray:
-    """A loss per training sample [n]: of the file, or of an expert (on the CPU, so the same everywhere)."""
+    """A loss per training sample [n]: from the file, or of an expert, on the CPU for reproducibility."""
     if difficulty.losses is not None:
         with reading(root / difficulty.losses):
             losses = np.load(root / difficulty.losses, allow_pickle=False)

@@ -6,5 +6,5 @@ from fedflow.report import build_report
 
 
 def write_report(root: Path = Path()) -> Path:
-    """Write ``report/`` over all results of a project; returns the path of its page."""
+    """Write ``report/`` on all results of a project; returns the path of its page."""
     return build_report(root / "results", root / "data" / "partitions", root / "report")

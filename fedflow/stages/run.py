@@ -22,8 +22,8 @@ def run_experiment(
 ) -> dict[str, Any]:
     """Prepare the data, partition them, run the rounds, record everything; returns the metrics.
 
-    ``executor`` trains the clients (default: this process); ``prepare`` and ``divide`` stand for the stages
-    before, for example as Prefect tasks.
+    ``executor`` trains the clients (default: this process); ``prepare`` and ``divide`` are the earlier
+    stages, for example as Prefect tasks.
     """
     experiment.check()
     for name in experiment.datasets:

@@ -1,12 +1,11 @@
 """Tuning: each method's grid of settings is tried with a part of the training data held out.
 
 The rule is the same for every method. A share ``tuning.validation`` of every client's training samples is
-held out, and stands in for the test set: a client is judged on what all clients hold out of its labels, as
-the report judges it on all test images of its labels. Every combination of the grid is run on the rest; the
+held out and replaces the test set: a client is scored on what all clients hold out of its labels, as
+the report scores it on all test images of its labels. Every combination of the grid is run on the rest; the
 highest mean over clients is chosen, the first of equals. While that is at an edge of the grid, the grid is
-widened. Neither test data nor newcomers play a part. What is chosen is written to
-``params.yaml`` under ``tuned``, by partition and method; all scores to
-``tuning/<partition>/<method>.csv``.
+widened. Neither test data nor newcomers play a part. The choice is written to ``params.yaml`` under
+``tuned``, by partition and method; all scores to ``tuning/<partition>/<method>.csv``.
 """
 
 import contextlib
@@ -37,12 +36,11 @@ def tune(
     root: Path = Path(),
     write: bool = True,
 ) -> dict[str, dict[str, Any]]:
-    """Try the grid of every method (default: those of the grid); returns what is chosen.
+    """Try the grid of every method (default: the methods of the grid); returns the choices.
 
-    Every try is a recorded run of the partition ``<name>-validation``, by ``federate``. ``write`` puts what
-    is chosen under ``tuned`` in ``params.yaml``. Raises `FedflowError` before the first run where a grid
-    cannot be tried or its values give the same settings, and after the first runs where they give the same
-    results.
+    Every try is a recorded run of the partition ``<name>-validation``, by ``federate``. ``write`` puts the
+    choice under ``tuned`` in ``params.yaml``. Raises `FedflowError` before the first run if a grid cannot
+    be tried or its values give the same settings, and after the first runs if they give the same results.
     """
     params.partition(partition)
     searches = [Search(params, partition, method, root) for method in methods or params.grid.methods]
@@ -58,10 +56,10 @@ def tune(
 
 @dataclass(frozen=True)
 class Score:
-    """How one combination of settings did."""
+    """The score of one combination of settings."""
 
     tried: dict[str, Any]
-    settings: str  # digest of the run's settings, the end of the name of its folder
+    settings: str  # digest of the run's settings, which ends the name of its folder
     metrics: dict[str, Any] | None = None  # None if it diverged
     spread: float | None = None  # population std over clients
 
@@ -75,7 +73,7 @@ class Score:
 
 @dataclass
 class Search:
-    """The grid of one method, what was tried of it, and how it did."""
+    """The grid of one method, and the scores of its tries."""
 
     params: Params
     partition: str
@@ -88,7 +86,7 @@ class Search:
         self.grid = self.params.tuning.grid_of(self.method)
 
     def check(self) -> None:
-        """Raise `BadInput` where a combination cannot be run, or where all of them are the same settings."""
+        """Raise `BadInput` if a combination cannot be run, or if all of them are the same settings."""
         digests = [self.experiment(tried).settings for tried in combinations(self.grid)]
         if len(digests) > 1 and len(set(digests)) == 1:
             raise BadInput("tuning.grid", self.grid, f"values that change a setting of {self.method}")
@@ -105,7 +103,7 @@ class Search:
         for name, value in best.items():
             if beyond(self.grid[name], value) is not None:
                 tried = ", ".join(map(str, self.grid[name]))
-                say(f"{self.method}: the best {name}, {value}, is at the edge of what was tried: {tried}")
+                say(f"{self.method}: the best {name}, {value}, is at the edge of the values tried: {tried}")
         return best
 
     def best(self) -> Score:
@@ -151,13 +149,13 @@ class Search:
         return more
 
     def _accepts(self, grid: Mapping[str, Sequence[Any]]) -> bool:
-        """Whether all of a grid can be run: a setting may have bounds."""
+        """Whether all of a grid can be run; settings may have bounds."""
         with contextlib.suppress(BadInput):
             return all(self.experiment(tried) for tried in combinations(grid))
         return False
 
     def _refuse_idle(self) -> None:
-        """Raise `FedflowError` where no value changes a result; say so of a single setting."""
+        """Raise `FedflowError` if no setting changes a result; name single settings that do not."""
         varied = [name for name, values in self.grid.items() if len(values) > 1]
         idle = [name for name in varied if self._is_idle(name)]
         if varied and idle == varied:
@@ -169,7 +167,7 @@ class Search:
             say(f"{self.method}: no value of {name} changes any result")
 
     def _is_idle(self, name: str) -> bool:
-        """Whether runs that differ in this setting alone have the same results, to the last bit."""
+        """Whether runs that differ only in this setting have the same results, to the last bit."""
         results: dict[str, list] = {}
         for score in self.scores:
             others = {n: v for n, v in score.tried.items() if n != name}
@@ -194,7 +192,7 @@ class Search:
         return experiment
 
     def _save(self) -> None:
-        """Write all scores so far, small enough to be kept with a study."""
+        """Write all scores so far; small enough to commit with a study."""
         measure = self.params.tuning.measure
         best = self._best()
         rows = [
@@ -223,9 +221,9 @@ def scores(root: Path, partition: str, method: str) -> pd.DataFrame:
 
 
 def beyond(values: Sequence[Any], best: Any) -> float | None:
-    """The next value of a grid whose ``best`` is its smallest or largest; None elsewhere.
+    """The next value of a grid whose ``best`` is its smallest or largest; otherwise None.
 
-    By the mean ratio of the grid's values, to two digits. None too where they are not two or more positive
+    By the mean ratio of the grid's values, to two digits. Also None unless they are two or more positive
     numbers.
 
     >>> beyond([0.01, 0.03, 0.1], 0.1), beyond([2, 4, 8], 2), beyond([0.01, 0.03, 0.1], 0.03)
@@ -243,7 +241,7 @@ def beyond(values: Sequence[Any], best: Any) -> float | None:
 
 
 def write_choice(params: Path, partition: str, method: str, chosen: Mapping[str, Any]) -> None:
-    """Put ``chosen`` under ``tuned`` in params.yaml, in place of what was; comments and order stay."""
+    """Put ``chosen`` under ``tuned`` in params.yaml, replacing earlier values; keeps comments and order."""
     from ruamel.yaml import YAML
 
     editor = YAML()

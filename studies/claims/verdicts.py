@@ -3,9 +3,9 @@
     python studies/claims/verdicts.py cycling
     python studies/claims/verdicts.py super --seeds 0 --set run.rounds=2
 
-A seed is a draw of the clients' data and a first model, alike for all methods. Settings are those of
-params.yaml beside this file, then of the claim, then ``--set``. Nothing is recorded, and data are made in a
-temporary folder.
+A seed draws the clients' data and a first model, the same for all methods. Settings are those of
+params.yaml beside this file, then of the claim, then of ``--set``. Runs are not recorded; data are made in
+a temporary folder.
 """
 
 import argparse
@@ -39,7 +39,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Claim:
-    """Its cases, what is measured in each run, and the settings of all."""
+    """A claim: its cases, what is measured in each run, and the settings of all."""
 
     cases: list[Case]
     measure: Measure
@@ -229,9 +229,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("claim", choices=CLAIMS)
-    parser.add_argument("--seeds", default="0,1,2", help="such as 0,1,2")
+    parser.add_argument("--seeds", default="0,1,2", help="seeds, such as 0,1,2")
     parser.add_argument(
-        "--set", action="append", default=[], help="such as run.rounds=2", metavar="NAME=VALUE"
+        "--set",
+        action="append",
+        default=[],
+        help="a setting, such as run.rounds=2",
+        metavar="NAME=VALUE",
     )
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from command import make_project
+from support import refused
 
 from fedflow.config import load_params
 from fedflow.data import Dataset, DatasetParams, is_current, load_prepared, prepare, source
@@ -17,16 +18,7 @@ from fedflow.stages.prepare import prepare_dataset
 USERS = {"user_train": np.arange(30) // 10, "user_test": np.arange(12, dtype=np.uint8) // 4}
 
 
-def fails(message: str, run: Callable) -> None:
-    with pytest.raises(FedflowError) as caught:
-        run()
-    assert message in str(caught.value) and "\n" not in str(caught.value)
-
-
-# Columns of arrays
-
-
-def test_pairs_of_whole_numbers_are_columns_that_follow_their_samples(npz: Callable, tmp_path: Path) -> None:
+def test_pairs_of_whole_numbers_are_columns_that_follow_their_samples(npz, tmp_path):
     path = str(npz(**USERS, row_train=np.arange(30), row_test=np.arange(12), note=np.array(["x"])))
     whole = prepare(DatasetParams(source="npz", path=path), tmp_path / "whole")
     prepare(DatasetParams(source="npz", path=path, train_limit=9, keep_labels=[2, 0]), tmp_path / "some")
@@ -45,17 +37,17 @@ def test_pairs_of_whole_numbers_are_columns_that_follow_their_samples(npz: Calla
     ("changes", "message"),
     [
         ({"user_train": USERS["user_train"]}, "a pair; user_train and user_test are not both there"),
-        (USERS | {"user_test": np.zeros(11, int)}, "'user' is int64 [11] in test; needs whole numbers [12]"),
-        (USERS | {"user_train": np.zeros(30)}, "'user' is float64 [30] in train; needs whole numbers [30]"),
+        (USERS | {"user_test": np.zeros(11, int)}, "'user' is int64 .11. in test; needs whole numbers .12."),
+        (USERS | {"user_train": np.zeros(30)}, "'user' is float64 .30. in train; needs whole numbers .30."),
     ],
-)  # fmt: skip
-def test_columns_that_do_not_fit_are_refused(npz: Callable, changes: dict, message: str) -> None:
+)
+def test_columns_that_do_not_fit_are_refused(npz, changes, message):
     path = npz(**changes)
-    fails(message, lambda: source("npz").load(path=path))
-    fails(f"{path}: ", lambda: source("npz").load(path=path))
+    with refused(f"{path}: .*{message}", FedflowError):
+        source("npz").load(path=path)
 
 
-def test_domains_of_images_are_normalised_with_their_own_constants(npz: Callable, tmp_path: Path) -> None:
+def test_domains_of_images_are_normalised_with_their_own_constants(npz, tmp_path):
     halves = {"domain_train": np.arange(30) % 2, "domain_test": np.ones(12, int)}
     data = prepare(DatasetParams(source="npz", path=str(npz(**halves)), channels=3), tmp_path)
     assert data.by_domain and data.columns["domain"].names == ("0", "1")
@@ -67,10 +59,11 @@ def test_domains_of_images_are_normalised_with_their_own_constants(npz: Callable
         assert abs(x.mean()) < 1e-4 and x.std(correction=0).item() == pytest.approx(1, abs=1e-4)
     alone = {"domain_train": np.zeros(30, int), "domain_test": np.ones(12, int)}
     params = DatasetParams(source="npz", path=str(npz(**alone)))
-    fails("small: no training image has the domain 1", lambda: prepare(params, tmp_path))
+    with refused("small: no training image has the domain 1", FedflowError):
+        prepare(params, tmp_path)
 
 
-def test_users_of_leaf_need_not_have_every_class(tmp_path: Path) -> None:
+def test_users_of_leaf_need_not_have_every_class(tmp_path):
     for split in ("train", "test"):
         data = {name: {"x": [[0.5] * 784] * 3, "y": [7, 61, 7]} for name in ("ann", "bob")}
         (tmp_path / split).mkdir()
@@ -81,8 +74,6 @@ def test_users_of_leaf_need_not_have_every_class(tmp_path: Path) -> None:
     assert data.num_classes == 62 and sorted(data.y_train.tolist()) == [7, 7, 7, 61]
     assert data.columns["user"].names == ("ann", "bob") and len(data.columns["user"].train) == 4
 
-
-# A table beside an image folder
 
 TABLE = """file,user,camera
 train/cat/0.png,7,wide
@@ -113,13 +104,12 @@ def with_table(tree: dict, folder: Callable, tar: Callable, tmp_path: Path) -> C
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_table_gives_the_columns_of_an_image_folder(with_table: Callable, packed: bool) -> None:
+def test_a_table_gives_the_columns_of_an_image_folder(with_table, packed):
     lines = TABLE.splitlines()
     data = with_table("\n".join([lines[0], *reversed(lines[1:])]), packed)
     user, camera = data.columns["user"], data.columns["camera"]
-    assert (
-        user.names == () and user.train.tolist() == [7, 7, 8, 9, 9, 9] and user.test.tolist() == [7, 8, 9, 9]
-    )
+    assert user.names == ()
+    assert user.train.tolist() == [7, 7, 8, 9, 9, 9] and user.test.tolist() == [7, 8, 9, 9]
     assert camera.names == ("fish-eye", "tele", "wide") and camera.train.tolist() == [2, 1, 2, 2, 2, 2]
     assert camera.test.tolist() == [0, 2, 1, 2]
 
@@ -136,23 +126,18 @@ def test_a_table_gives_the_columns_of_an_image_folder(with_table: Callable, pack
         ("", "has no column 'file'"),
     ],
 )
-def test_a_table_that_does_not_fit_is_refused(
-    with_table: Callable, tmp_path: Path, table: str, message: str
-) -> None:
-    fails(f"{tmp_path / 'facts.csv'}: cannot be read: {message}", lambda: with_table(table))
+def test_a_table_that_does_not_fit_is_refused(with_table, tmp_path, table, message):
+    with refused(f"{tmp_path / 'facts.csv'}: cannot be read: {message}", FedflowError):
+        with_table(table)
 
 
-def test_a_table_that_is_not_there_is_named(with_table: Callable, folder: Callable, tree: dict) -> None:
+def test_a_table_that_is_not_there_is_named(folder, tree):
     params = DatasetParams.parse({"source": "folder", "path": str(folder(tree)), "table": "none.csv"})
-    fails("none.csv: cannot be read", lambda: prepare(params, "out"))
+    with refused("none.csv: cannot be read", FedflowError):
+        prepare(params, "out")
 
 
-# Files that are replaced
-
-
-def test_a_replaced_file_is_noticed_and_a_touched_or_missing_one_is_not(
-    npz: Callable, tmp_path: Path
-) -> None:
+def test_a_replaced_file_is_noticed_and_a_touched_or_missing_one_is_not(npz, tmp_path):
     path, out = npz(), tmp_path / "out"
     params = DatasetParams(source="npz", path=str(path))
     assert not is_current(out, params)
@@ -166,21 +151,18 @@ def test_a_replaced_file_is_noticed_and_a_touched_or_missing_one_is_not(
     assert is_current(out, params)
 
 
-def test_prepare_reads_a_replaced_file_again_and_says_where_a_field_is_wrong(
-    npz: Callable, tmp_path: Path
-) -> None:
+def test_prepare_reads_a_replaced_file_again_and_says_where_a_field_is_wrong(npz, tmp_path):
     root, file = make_project(tmp_path / "project"), npz()
     params = load_params(root / "params.yaml", [f"data.arrays.path={file}"])
     first = load_prepared(prepare_dataset(params, "arrays", root))
     npz(x_train=np.ones((30, 4, 4), np.uint8))
     assert load_prepared(prepare_dataset(params, "arrays", root)).hash != first.hash
     limited = load_params(root / "params.yaml", [f"data.arrays.path={file}", "data.arrays.train_limit=2"])
-    fails("data.arrays.train_limit: 2 is not", lambda: prepare_dataset(limited, "arrays", root))
+    with refused("data.arrays.train_limit: 2 is not"):
+        prepare_dataset(limited, "arrays", root)
 
 
-def test_files_of_folders_tables_and_parts_are_watched(
-    with_table: Callable, npz: Callable, tmp_path: Path
-) -> None:
+def test_files_of_folders_tables_and_parts_are_watched(with_table, npz, tmp_path):
     with_table()
     folder = {"source": "folder", "path": str(tmp_path / "images"), "table": str(tmp_path / "facts.csv")}
     params = DatasetParams.parse({"source": "mix", "parts": [folder, {"source": "npz", "path": str(npz())}]})
@@ -195,14 +177,12 @@ def test_files_of_folders_tables_and_parts_are_watched(
 
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["itself", "part of a mix"])
-def test_a_file_of_the_data_root_is_watched(
-    npz: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mixed: bool
-) -> None:
+def test_a_file_of_the_data_root_is_watched(npz, tmp_path, monkeypatch, mixed):
     """Replacing a subset by the full set, or another layout of it, must not keep training on the subset."""
     root, out, source = tmp_path / "root", tmp_path / "out", {"source": "cifar100_mini"}
-    sizes = {"train": 200, "test": 100}
-    images = {f"x_{split}": np.zeros((n, 32, 32, 3), np.uint8) for split, n in sizes.items()}
-    labels = {f"y_{split}": np.arange(n) % 100 for split, n in sizes.items()}
+    sizes = (("train", 200), ("test", 100))
+    images = {f"x_{split}": np.zeros((n, 32, 32, 3), np.uint8) for split, n in sizes}
+    labels = {f"y_{split}": np.arange(n) % 100 for split, n in sizes}
     root.mkdir()
     file = npz(**images, **labels).rename(root / "cifar100_mini.npz")
     monkeypatch.setenv("FEDFLOW_DATA", str(root))

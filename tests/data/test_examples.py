@@ -20,7 +20,7 @@ def expected(images: Examples, index: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("shape", [(), (6,), (2, 3), (2, 3, 1), (0,)])
-def test_inputs_are_normalised_for_an_index_of_any_shape(images: Examples, shape: tuple[int, ...]) -> None:
+def test_inputs_are_normalised_for_an_index_of_any_shape(images, shape):
     index = torch.arange(torch.Size(shape).numel()).reshape(shape)
     x = images.inputs(index)
     assert x.shape == (*shape, 3, 5, 4) and x.dtype == torch.float32
@@ -29,18 +29,18 @@ def test_inputs_are_normalised_for_an_index_of_any_shape(images: Examples, shape
     assert torch.equal(images.targets(index), index % 7)
 
 
-def test_the_images_stay_uint8(images: Examples) -> None:
+def test_the_images_stay_uint8(images):
     images.inputs(torch.tensor([1, 2]))
     assert images.x.dtype == torch.uint8 and len(images) == 20 and images.device.type == "cpu"
 
 
-def test_vmap_over_clients_equals_one_gather(images: Examples) -> None:
+def test_vmap_over_clients_equals_one_gather(images):
     index = torch.tensor([[0, 5, 19], [3, 3, 1]])  # [C, n]
     assert torch.equal(torch.func.vmap(images.inputs)(index), images.inputs(index))
     assert torch.equal(torch.func.vmap(images.targets)(index), images.targets(index))
 
 
-def test_images_without_constants_are_scaled_to_one() -> None:
+def test_images_without_constants_are_scaled_to_one():
     x = torch.tensor([0, 51, 255], dtype=torch.uint8).view(3, 1, 1, 1)
     values = Examples(x, torch.zeros(3, dtype=torch.int64)).inputs(torch.arange(3)).flatten()
     torch.testing.assert_close(values, torch.tensor([0.0, 0.2, 1.0]))
@@ -54,7 +54,7 @@ def domains(images: Examples) -> Examples:
 
 
 @pytest.mark.parametrize("shape", [(), (6,), (2, 3), (0,)])
-def test_each_image_is_normalised_by_its_domain(domains: Examples, shape: tuple[int, ...]) -> None:
+def test_each_image_is_normalised_by_its_domain(domains, shape):
     index = torch.arange(torch.Size(shape).numel()).reshape(shape)
     x, alone = domains.inputs(index), torch.empty(*shape, 3, 5, 4)
     for d in range(3):
@@ -63,7 +63,7 @@ def test_each_image_is_normalised_by_its_domain(domains: Examples, shape: tuple[
     assert torch.equal(x, alone) and x.shape == (*shape, 3, 5, 4)
 
 
-def test_domains_work_under_vmap_and_stay_with_their_images(domains: Examples) -> None:
+def test_domains_work_under_vmap_and_stay_with_their_images(domains):
     index = torch.tensor([[0, 5, 19], [3, 4, 1]])  # [C, n]
     assert torch.equal(torch.func.vmap(domains.inputs)(index), domains.inputs(index))
     other = domains.relabelled(np.zeros(20, np.int64))
@@ -72,7 +72,7 @@ def test_domains_work_under_vmap_and_stay_with_their_images(domains: Examples) -
     assert moved.domain.device == moved.x.device == torch.device("meta")
 
 
-def test_tokens_are_unchanged_and_targets_may_be_sequences() -> None:
+def test_tokens_are_unchanged_and_targets_may_be_sequences():
     x = torch.arange(12, dtype=torch.int32).view(4, 3)
     tokens = Examples(x, x.long() + 1)
     index = torch.tensor([[3], [1]])
@@ -91,7 +91,7 @@ def test_tokens_are_unchanged_and_targets_may_be_sequences() -> None:
         ((3, 3, 2, 2), [0, 0, 0], MEAN),
     ],
 )
-def test_domains_that_do_not_fit_are_refused(x: tuple, domain: list, mean: list) -> None:
+def test_domains_that_do_not_fit_are_refused(x, domain, mean):
     images = torch.zeros(x, dtype=torch.uint8)
     with pytest.raises(ValueError, match="its row of mean and std"):
         Examples(images, torch.zeros(3), mean, mean, torch.tensor(domain))
@@ -100,20 +100,20 @@ def test_domains_that_do_not_fit_are_refused(x: tuple, domain: list, mean: list)
 
 
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-6), (torch.bfloat16, 2**-8 * 4)])
-def test_inputs_come_in_the_wanted_type(images: Examples, dtype: torch.dtype, error: float) -> None:
+def test_inputs_come_in_the_wanted_type(images, dtype, error):
     x = images.inputs(torch.arange(20), dtype)
     assert x.dtype == dtype
     torch.testing.assert_close(x.double(), expected(images, torch.arange(20)), atol=error, rtol=0)
 
 
-def test_float_features_are_left_as_they_are() -> None:
+def test_float_features_are_left_as_they_are():
     x, y = torch.randn(6, 2, dtype=torch.float64), torch.randn(6)
     examples = Examples(x, y)
     assert torch.equal(examples.inputs(torch.tensor([4, 0])), x[[4, 0]].float())
     assert torch.equal(examples.targets(torch.tensor([[4], [0]])), y[[4, 0]].view(2, 1))
 
 
-def test_moving_to_the_same_device_changes_nothing(images: Examples) -> None:
+def test_moving_to_the_same_device_changes_nothing(images):
     assert images.to("cpu") is images
 
 
@@ -126,6 +126,6 @@ def test_moving_to_the_same_device_changes_nothing(images: Examples) -> None:
         (torch.zeros(3, 4, dtype=torch.bool), 3, None, "float features"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(x: torch.Tensor, n: int, mean: tuple | None, words: str) -> None:
+def test_parts_that_do_not_fit_are_refused(x, n, mean, words):
     with pytest.raises(ValueError, match=words):
         Examples(x, torch.zeros(n), mean)

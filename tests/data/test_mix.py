@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support import refused
 
 from fedflow.data import Dataset, DatasetParams, prepare, within
-from fedflow.errors import BadInput
 
 
 @pytest.fixture
@@ -15,11 +15,9 @@ def mix(npz: Callable, tmp_path: Path) -> Callable[..., Dataset]:
     """Prepares a mix of the parts that are given, in ``out``; a part without a source is a small .npz."""
 
     def make(*parts: dict[str, Any], out: str = "out", **params: Any) -> Dataset:
-        entries = [
-            part if "source" in part else {"source": "npz", "path": str(npz())} | part for part in parts
-        ]
-        values = {"source": "mix", "parts": entries} | params
-        parsed = DatasetParams.parse(values, "data.mine")
+        small = {"source": "npz", "path": str(npz())}
+        entries = [part if "source" in part else small | part for part in parts]
+        parsed = DatasetParams.parse({"source": "mix", "parts": entries} | params, "data.mine")
         with within("data.mine"):
             return prepare(parsed, tmp_path / out)
 
@@ -34,10 +32,7 @@ def colour(npz: Callable, name: str = "colour.npz", size: int = 8, classes: int 
     return {"source": "npz", "path": str(npz(name, classes, size, **x))}
 
 
-# What is made
-
-
-def test_parts_stand_side_by_side_and_are_normalised_on_their_own(mix: Callable, npz: Callable) -> None:
+def test_parts_stand_side_by_side_and_are_normalised_on_their_own(mix, npz):
     data = mix({}, colour(npz))
     assert data.input_shape == (3, 8, 8) and len(data.train) == 30 + 20 and len(data.test) == 12 + 8
     assert data.classes == ("small:0", "small:1", "small:2", "colour:0", "colour:1")
@@ -59,19 +54,19 @@ def test_parts_stand_side_by_side_and_are_normalised_on_their_own(mix: Callable,
     assert data.std[1] == pytest.approx(large.permute(1, 0, 2, 3).flatten(1).std(1, correction=0), abs=1e-6)
 
 
-def test_labels_can_be_shared(mix: Callable, npz: Callable) -> None:
+def test_labels_can_be_shared(mix, npz):
     data = mix({"train_limit": 6}, colour(npz, classes=3), labels="shared")
     assert data.classes == ("0", "1", "2") and data.y_train.bincount().tolist() == [12] * 3
     assert data.columns["domain"].train.tolist() == [0] * 6 + [1] * 30
 
 
-def test_offsets_may_come_in_any_order(mix: Callable, npz: Callable) -> None:
+def test_offsets_may_come_in_any_order(mix, npz):
     data = mix({"offset": 2}, colour(npz) | {"offset": 0})
     assert data.classes == ("colour:0", "colour:1", "small:0", "small:1", "small:2")
     assert data.y_train[:3].tolist() == [2, 3, 4] and data.y_train[30:32].tolist() == [0, 1]
 
 
-def test_parts_have_their_own_preparation(mix: Callable, npz: Callable) -> None:
+def test_parts_have_their_own_preparation(mix, npz):
     parts = {"keep_labels": [2], "pad": 2}, {"resize": 8, "train_limit": 3}, {"rotations": [90], "resize": 8}
     data = mix(*parts)
     assert data.input_shape == (1, 8, 8) and data.num_classes == 1 + 3 + 3
@@ -81,9 +76,7 @@ def test_parts_have_their_own_preparation(mix: Callable, npz: Callable) -> None:
     assert torch.equal(turned, upright.rot90(1, (2, 3)))
 
 
-def test_the_whole_mix_is_rotated_and_padded_with_constants_of_each_part(
-    mix: Callable, npz: Callable
-) -> None:
+def test_the_whole_mix_is_rotated_and_padded_with_constants_of_each_part(mix, npz):
     data = mix({}, {"resize": 6}, rotations=[0, 180], pad=1, channels=3)
     assert data.input_shape == (3, 8, 8) and len(data.train) == 120
     assert data.columns["domain"].train.tolist() == ([0] * 30 + [1] * 30) * 2
@@ -91,7 +84,7 @@ def test_the_whole_mix_is_rotated_and_padded_with_constants_of_each_part(
     assert [len(c) for c in data.mean] == [3, 3]
 
 
-def test_a_mix_of_mixes_has_the_domains_of_both(mix: Callable, npz: Callable) -> None:
+def test_a_mix_of_mixes_has_the_domains_of_both(mix, npz):
     inner = {"source": "mix", "parts": [{"source": "npz", "path": str(npz())}, colour(npz)]}
     data = mix(inner, colour(npz, "other.npz"))
     assert data.columns["domain"].names == ("mix:small", "mix:colour", "other")
@@ -99,7 +92,7 @@ def test_a_mix_of_mixes_has_the_domains_of_both(mix: Callable, npz: Callable) ->
     assert data.classes[0] == "mix:small:0" and data.num_classes == 7
 
 
-def test_columns_that_all_parts_have_are_joined(mix: Callable, npz: Callable) -> None:
+def test_columns_that_all_parts_have_are_joined(mix, npz):
     users = {"user_train": np.arange(30) % 5, "user_test": np.arange(12) % 5 + 5}
     facts = {"smiling_train": np.arange(30) % 2, "smiling_test": np.zeros(12, int)}
     one = {"source": "npz", "path": str(npz("one.npz", **users, **facts, age_train=facts["smiling_train"],
@@ -115,13 +108,13 @@ def test_columns_that_all_parts_have_are_joined(mix: Callable, npz: Callable) ->
     assert smiling.names == () and set(smiling.train) == {0, 1}
 
 
-def test_a_column_domain_of_a_part_is_kept(mix: Callable, npz: Callable) -> None:
+def test_a_column_domain_of_a_part_is_kept(mix, npz):
     half = {"domain_train": np.arange(30) // 15, "domain_test": np.zeros(12, int)}
     data = mix({"source": "npz", "path": str(npz("two.npz", **half))}, {})
     assert data.columns["domain"].names == ("two:0", "two:1", "small") and len(data.mean) == 3
 
 
-def test_tables_with_the_same_features_are_mixed(mix: Callable, tmp_path: Path) -> None:
+def test_tables_with_the_same_features_are_mixed(mix, tmp_path):
     for name in ("a", "b"):
         rows = [f"{i % 7},{i % 3},{'xy'[i % 2]}" for i in range(40)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["p,q,kind", *rows]))
@@ -131,7 +124,7 @@ def test_tables_with_the_same_features_are_mixed(mix: Callable, tmp_path: Path) 
     assert data.columns["domain"].names == ("a", "b") and len(data.train) == 64
 
 
-def test_two_mixes_are_byte_identical_and_record_their_defaults(mix: Callable, tmp_path: Path) -> None:
+def test_two_mixes_are_byte_identical_and_record_their_defaults(mix, tmp_path):
     parts = {"train_limit": 9}, {"source": "digits", "test_limit": 20}
     first, second = mix(*parts), mix(*parts, out="again")
     assert first.hash == second.hash
@@ -139,9 +132,6 @@ def test_two_mixes_are_byte_identical_and_record_their_defaults(mix: Callable, t
         assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes()
     recorded = DatasetParams.parse({"source": "mix", "parts": [{"source": "digits"}]}).parameters["parts"][0]
     assert recorded["seed"] == 0 and "pad" not in recorded and "channels" not in recorded
-
-
-# What is refused
 
 
 @pytest.mark.parametrize(
@@ -167,26 +157,21 @@ def test_two_mixes_are_byte_identical_and_record_their_defaults(mix: Callable, t
         ([{"pad": 1}, {"resize": 8}], {}, r"parts\[0\]\.pad: 1 .*padding from 6x6 to 8x8 pixels"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_named_where_the_user_wrote_it(
-    mix: Callable, parts: list[dict], params: dict, message: str
-) -> None:
-    with pytest.raises(BadInput, match=message) as caught:
+def test_what_does_not_fit_is_named_where_the_user_wrote_it(mix, parts, params, message):
+    with refused(message):
         mix(*parts, **params)
-    assert "\n" not in str(caught.value)
 
 
-def test_parts_of_other_kinds_are_refused(mix: Callable, npz: Callable) -> None:
-    x = {f"x_{s}": np.zeros((n, 4), np.float32) for s, n in (("train", 30), ("test", 12))}
-    y = {f"y_{s}": np.zeros(n, np.float32) for s, n in (("train", 30), ("test", 12))}
+def test_parts_of_other_kinds_are_refused(mix, npz):
+    x = {"x_train": np.zeros((30, 4), np.float32), "x_test": np.zeros((12, 4), np.float32)}
+    y = {"y_train": np.zeros(30, np.float32), "y_test": np.zeros(12, np.float32)}
     features = {"source": "npz", "path": str(npz("features.npz", **x))}
-    with pytest.raises(BadInput, match=r"parts\[1\]\.source: 'npz' .*expected images, as parts\[0\] has"):
+    with refused(r"parts\[1\]\.source: 'npz' .*expected images, as parts\[0\] has"):
         mix({}, features)
-    with pytest.raises(
-        BadInput, match=r"data\.mine\.labels: 'separate' .*shared: parts\[0\] \(real\) has no"
-    ):
+    with refused(r"data\.mine\.labels: 'separate' .*shared: parts\[0\] \(real\) has no"):
         mix({"source": "npz", "path": str(npz("real.npz", **x, **y))})
     wide = {name: np.pad(array, ((0, 0), (0, 1))) for name, array in x.items()}
-    with pytest.raises(BadInput, match=r"parts\[1\]: \[5\] .*expected features of the shape \[4\]"):
+    with refused(r"parts\[1\]: \[5\] .*expected features of the shape \[4\]"):
         mix(features, {"source": "npz", "path": str(npz("wide.npz", **wide))})
-    with pytest.raises(BadInput, match=r"parts\[0\]\.channels: 1 .*another part is in colour"):
+    with refused(r"parts\[0\]\.channels: 1 .*another part is in colour"):
         mix({"channels": 1}, colour(npz))

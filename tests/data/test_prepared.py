@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support import refused
 
 from fedflow.data import Dataset, DatasetParams, load_prepared, prepare
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import FedflowError
 
 FILES = ("meta.json", "test.safetensors", "train.safetensors")
 
@@ -24,21 +25,16 @@ def digits(out: Path, **params: object) -> Dataset:
     return prepare(DatasetParams(source="digits", **params), out)
 
 
-# What is written
-
-
-def test_two_prepares_are_byte_identical_and_in_any_process(tmp_path: Path, npz: Callable) -> None:
+def test_two_prepares_are_byte_identical_and_in_any_process(tmp_path, npz):
     values = {"source": "npz", "path": str(npz()), "train_limit": 20, "pad": 1}
     prepare(DatasetParams.parse(values), tmp_path / "a")
-    code = (
-        "import sys; from fedflow.data import *; prepare(DatasetParams.parse(eval(sys.argv[1])), sys.argv[2])"
-    )
-    subprocess.run([sys.executable, "-c", code, repr(values), str(tmp_path / "b")], check=True)
+    code = f"from fedflow.data import *; prepare(DatasetParams.parse({values}), {str(tmp_path / 'b')!r})"
+    subprocess.run([sys.executable, "-c", code], check=True)
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
     assert sorted(contents(tmp_path / "a")) == sorted(FILES)
 
 
-def test_meta_describes_the_files(tmp_path: Path) -> None:
+def test_meta_describes_the_files(tmp_path):
     data = digits(tmp_path)
     meta = json.loads((tmp_path / "meta.json").read_text())
     assert meta["params"] == DatasetParams(source="digits").as_dict()
@@ -49,7 +45,7 @@ def test_meta_describes_the_files(tmp_path: Path) -> None:
         assert meta["files"][name]["bytes"] == (tmp_path / name).stat().st_size
 
 
-def test_what_is_loaded_is_what_was_prepared(tmp_path: Path, make: Callable, arrays: Callable) -> None:
+def test_what_is_loaded_is_what_was_prepared(tmp_path, make, arrays):
     made = make()
     data = load_prepared(tmp_path / "out", verify=True)
     assert data.name == "small" and data.num_classes == 3 and data.input_shape == (1, 4, 4)
@@ -59,12 +55,12 @@ def test_what_is_loaded_is_what_was_prepared(tmp_path: Path, make: Callable, arr
     assert len(data.train) == 30 and len(data.test) == 12
 
 
-def test_the_files_are_readable_by_others(tmp_path: Path, make: Callable) -> None:
+def test_the_files_are_readable_by_others(tmp_path, make):
     make()
     assert len({(tmp_path / "out" / name).stat().st_mode for name in FILES}) == 1
 
 
-def test_a_second_prepare_replaces_the_first(tmp_path: Path, make: Callable) -> None:
+def test_a_second_prepare_replaces_the_first(tmp_path, make):
     first, second = make(), make(pad=1)
     assert first.hash != second.hash and second.input_shape == (1, 6, 6)
     assert first.x_train.shape == (30, 1, 4, 4) and first.x_train.float().mean() > 100  # still mapped
@@ -72,16 +68,13 @@ def test_a_second_prepare_replaces_the_first(tmp_path: Path, make: Callable) -> 
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no list of mapped files")
-def test_loaded_images_are_memory_mapped(make: Callable) -> None:
+def test_loaded_images_are_memory_mapped(make):
     data = make()
     assert "out/train.safetensors" in Path("/proc/self/maps").read_text()
     assert len(data.train) == 30
 
 
-# Padding, channels, normalisation, limits
-
-
-def test_padding_comes_before_normalisation(tmp_path: Path) -> None:
+def test_padding_comes_before_normalisation(tmp_path):
     data = prepare(DatasetParams(source="mnist5k", pad=2, channels=3, test_limit=10), tmp_path)
     assert data.input_shape == (3, 32, 32) and data.mean == (0.1307,) * 3 and data.std == (0.3081,) * 3
     x = data.train.inputs(torch.arange(50))
@@ -94,7 +87,7 @@ def test_padding_comes_before_normalisation(tmp_path: Path) -> None:
     assert torch.equal(x[:, 0], x[:, 1]) and torch.equal(x[:, 0], x[:, 2])
 
 
-def test_missing_constants_are_those_of_the_training_images(tmp_path: Path) -> None:
+def test_missing_constants_are_those_of_the_training_images(tmp_path):
     whole = digits(tmp_path / "a")
     x = whole.x_train.double() / 255
     assert whole.mean[0] == pytest.approx(x.mean().item(), abs=1e-6)
@@ -103,21 +96,21 @@ def test_missing_constants_are_those_of_the_training_images(tmp_path: Path) -> N
     assert part.mean == whole.mean * 3 and part.std == whole.std * 3  # of all images, unpadded
 
 
-def test_a_constant_image_set_is_not_divided_by_zero(npz: Callable, tmp_path: Path) -> None:
+def test_a_constant_image_set_is_not_divided_by_zero(npz, tmp_path):
     path = npz(x_train=np.full((30, 4, 4), 51, np.uint8))
     data = prepare(DatasetParams(source="npz", path=str(path)), tmp_path / "out")
     assert data.mean == (0.2,) and data.std == (1.0,)
 
 
 @pytest.mark.parametrize("limit", [10, 33, 1000, 1438, 5000])
-def test_a_limit_keeps_every_class_in_proportion(tmp_path: Path, limit: int) -> None:
+def test_a_limit_keeps_every_class_in_proportion(tmp_path, limit):
     whole, part = digits(tmp_path / "a"), digits(tmp_path / "b", train_limit=limit)
     assert len(part.train) == min(limit, 1438) and len(part.test) == 359
     share = torch.bincount(part.y_train) / torch.bincount(whole.y_train)
     assert (share - len(part.train) / 1438).abs().max() < 1 / 139  # one image of the smallest class
 
 
-def test_limits_are_nested_keep_the_order_and_depend_on_the_seed(tmp_path: Path) -> None:
+def test_limits_are_nested_keep_the_order_and_depend_on_the_seed(tmp_path):
     def kept(name: str, limit: int | None, seed: int = 0) -> list[tuple]:
         data = digits(tmp_path / name, test_limit=limit, seed=seed)
         return [(y, *x.flatten().tolist()) for x, y in zip(data.x_test, data.y_test.tolist())]
@@ -125,9 +118,6 @@ def test_limits_are_nested_keep_the_order_and_depend_on_the_seed(tmp_path: Path)
     whole, large, small = kept("w", None), kept("l", 120), kept("s", 40)
     assert [image for image in whole if image in large] == large and set(small) < set(large)
     assert set(kept("t", 40, seed=1)) != set(small)
-
-
-# What is refused
 
 
 @pytest.mark.parametrize(
@@ -143,62 +133,56 @@ def test_limits_are_nested_keep_the_order_and_depend_on_the_seed(tmp_path: Path)
         ({"source": "digits", "padding": 2}, "did you mean 'pad'"),
     ],
 )
-def test_bad_parameters_are_named(values: dict, message: str) -> None:
-    with pytest.raises(BadInput) as caught:
+def test_bad_parameters_are_named(values, message):
+    with refused(message):
         DatasetParams.parse(values)
-    assert message in str(caught.value)
 
 
-def test_a_limit_below_the_number_of_classes_is_refused(make: Callable, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"data.test_limit: 2 .* at least 3"):
+def test_a_limit_below_the_number_of_classes_is_refused(make, tmp_path):
+    with refused(r"data.test_limit: 2 .* at least 3"):
         make(test_limit=2)
     assert not (tmp_path / "out").exists()
 
 
-def test_colour_is_not_turned_into_grey(npz: Callable, tmp_path: Path) -> None:
+def test_colour_is_not_turned_into_grey(npz, tmp_path):
     colour = {f"x_{split}": np.zeros((n, 4, 4, 3), np.uint8) for split, n in (("train", 30), ("test", 12))}
     params = DatasetParams(source="npz", path=str(npz(**colour)), channels=1)
-    with pytest.raises(BadInput, match=r"data\.channels: 1"):
+    with refused(r"data\.channels: 1"):
         prepare(params, tmp_path / "out")
     assert prepare(DatasetParams(source="npz", path=params.path), tmp_path / "out").input_shape == (3, 4, 4)
 
 
-def write_fails(message: str, run: Callable) -> None:
-    with pytest.raises(FedflowError) as caught:
-        run()
-    assert message in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_nothing_half_written(tmp_path):
     digits(tmp_path / "out")
     before = contents(tmp_path / "out")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))  # every write past 50 kB fails
     try:
-        write_fails("cannot write the prepared data", lambda: digits(tmp_path / "out", pad=1))
-        write_fails("cannot write the prepared data", lambda: digits(tmp_path / "new"))
+        for name in ("out", "new"):
+            with refused("cannot write the prepared data", FedflowError):
+                digits(tmp_path / name, pad=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert contents(tmp_path / "out") == before and contents(tmp_path / "new") == {}
     assert load_prepared(tmp_path / "out", verify=True).input_shape == (1, 8, 8)
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    where = tmp_path / "file" / "out"
-    write_fails(f"{where}: cannot write the prepared data: ", lambda: digits(where))
+    with refused(f"{tmp_path}/file/out: cannot write the prepared data: ", FedflowError):
+        digits(tmp_path / "file" / "out")
 
 
-def test_a_move_that_fails_leaves_no_meta(
-    tmp_path: Path, make: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(source: Path, target: Path) -> None:
+def test_a_move_that_fails_leaves_no_meta(tmp_path, make, monkeypatch):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
     make()
     monkeypatch.setattr(os, "replace", full)
-    write_fails("No space left on device", lambda: make(pad=1))
-    write_fails("meta.json: missing; run prepare", lambda: load_prepared(tmp_path / "out"))
+    with refused("No space left on device", FedflowError):
+        make(pad=1)
+    with refused("meta.json: missing; run prepare", FedflowError):
+        load_prepared(tmp_path / "out")
     assert sorted(contents(tmp_path / "out")) == sorted(FILES[1:])
 
 
@@ -223,25 +207,23 @@ def edit(**changes: object) -> Callable[[bytes], bytes]:
         ("test.safetensors", lambda c: b"\xff" * len(c), "cannot be read"),
     ],
 )
-def test_damaged_prepared_data_name_the_file(
-    make: Callable, tmp_path: Path, name: str, damage: Callable | None, message: str
-) -> None:
+def test_damaged_prepared_data_name_the_file(make, tmp_path, name, damage, message):
     make()
     file = tmp_path / "out" / name
     content = file.read_bytes()
     file.unlink()
     if damage:
         file.write_bytes(damage(content))
-    write_fails(message, lambda: load_prepared(tmp_path / "out"))
-    write_fails(name, lambda: load_prepared(tmp_path / "out"))
-    write_fails("run prepare", lambda: load_prepared(tmp_path / "out"))
+    with refused(f"(?=.*{name}).*{message}.*run prepare", FedflowError):
+        load_prepared(tmp_path / "out")
 
 
-def test_verify_finds_a_changed_pixel(make: Callable, tmp_path: Path) -> None:
+def test_verify_finds_a_changed_pixel(make, tmp_path):
     make()
     file = tmp_path / "out" / "train.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
     load_prepared(tmp_path / "out")
-    write_fails("train.safetensors: wrong checksum", lambda: load_prepared(tmp_path / "out", verify=True))
+    with refused("train.safetensors: wrong checksum", FedflowError):
+        load_prepared(tmp_path / "out", verify=True)

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from support import refused
 
 from fedflow.data.files import RawData
 from fedflow.data.table import TableOptions, read_table
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import FedflowError
 
 ROWS = 50
 
@@ -40,7 +41,7 @@ def read(tmp_path: Path, table: pd.DataFrame) -> Callable[..., RawData]:
     return load
 
 
-def test_features_are_standardised_with_the_training_rows(read: Callable, table: pd.DataFrame) -> None:
+def test_features_are_standardised_with_the_training_rows(read, table):
     raw = read(split="part", features=["fixed", "age"])
     assert raw.x_train.shape == (30, 2) and raw.x_test.shape == (20, 2) and raw.x_train.dtype == np.float32
     age = table["age"].to_numpy()
@@ -50,7 +51,7 @@ def test_features_are_standardised_with_the_training_rows(read: Callable, table:
     assert not raw.x_train[:, 0].any() and not raw.x_test[:, 0].any()
 
 
-def test_text_targets_are_numbered_in_the_order_of_their_names(read: Callable, table: pd.DataFrame) -> None:
+def test_text_targets_are_numbered_in_the_order_of_their_names(read, table):
     raw = read(split="part")
     assert raw.classes == ("barn", "flat") and raw.y_train.dtype == np.int64
     np.testing.assert_array_equal(raw.y_train, (table["kind"] == "flat")[:30])
@@ -58,13 +59,13 @@ def test_text_targets_are_numbered_in_the_order_of_their_names(read: Callable, t
     assert years.classes == ("1990", "2000", "2010") and set(years.y_test.tolist()) == {0, 1, 2}
 
 
-def test_numeric_columns_without_another_use_are_features(read: Callable) -> None:
+def test_numeric_columns_without_another_use_are_features(read):
     assert read().x_train.shape[1] == 5  # age, rooms, fixed, price, old
     assert read(columns=["rooms"], user="old").x_train.shape[1] == 3
     assert read(target="price", task="regression").x_train.shape[1] == 4
 
 
-def test_real_targets_stay_as_they_are(read: Callable, table: pd.DataFrame) -> None:
+def test_real_targets_stay_as_they_are(read, table):
     raw = read(target="price", task="regression", split="part")
     assert raw.classes == () and raw.y_train.dtype == np.float32
     np.testing.assert_allclose(raw.y_test, table["price"][30:], rtol=1e-6)
@@ -72,7 +73,7 @@ def test_real_targets_stay_as_they_are(read: Callable, table: pd.DataFrame) -> N
     assert len(drawn.y_test) == 10 and set(drawn.y_test.tolist()) <= set(np.float32(table["price"]).tolist())
 
 
-def test_the_random_split_takes_its_share_of_every_class(read: Callable) -> None:
+def test_the_random_split_takes_its_share_of_every_class(read):
     raw = read(test_share=0.3)
     assert np.bincount(raw.y_test).tolist() == [6, 9] and np.bincount(raw.y_train).tolist() == [14, 21]
     np.testing.assert_array_equal(raw.x_test, read(test_share=0.3).x_test)
@@ -81,7 +82,7 @@ def test_the_random_split_takes_its_share_of_every_class(read: Callable) -> None
     assert rare.y_train.tolist().count(rare.classes.index("rare")) == 1
 
 
-def test_users_and_facts_come_along_in_the_order_of_the_rows(read: Callable) -> None:
+def test_users_and_facts_come_along_in_the_order_of_the_rows(read):
     raw = read(user="town", columns=["old", "rooms", "part"], split=None)
     user, old, part = (raw.columns[name] for name in ("user", "old", "part"))
     assert user.names == ("T0", "T1", "T2", "T3") and part.names == ("test", "train") and old.names == ()
@@ -92,7 +93,7 @@ def test_users_and_facts_come_along_in_the_order_of_the_rows(read: Callable) -> 
     assert split.columns["old"].test.tolist() == [int(i % 2 == 0) for i in range(30, ROWS)]
 
 
-def test_parquet_gives_the_same_as_csv(read: Callable, table: pd.DataFrame, tmp_path: Path) -> None:
+def test_parquet_gives_the_same_as_csv(read, table, tmp_path):
     expected = read(user="town")
     table.to_parquet(tmp_path / "houses.parquet")
     raw = read_table(tmp_path / "houses.parquet", TableOptions(target="kind", user="town"))
@@ -123,16 +124,13 @@ THERE = "age, rooms, fixed, kind, price, town, old, part"
         ({"town": [*"a" * 49, None]}, {"user": "town"}, r"column 'town' has 1 missing"),
     ],
 )
-def test_what_does_not_fit_is_said_in_one_line(
-    read: Callable, changes: dict, options: dict, message: str
-) -> None:
-    with pytest.raises(FedflowError, match=message) as caught:
+def test_what_does_not_fit_is_said_in_one_line(read, changes, options, message):
+    with refused(message, FedflowError):
         read(changes, **options)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["NA", "None", "null", "nan", "NaN", "n/a"])
-def test_classes_and_users_may_be_called_as_missing_values_often_are(read: Callable, name: str) -> None:
+def test_classes_and_users_may_be_called_as_missing_values_often_are(read, name):
     raw = read({"kind": [name, "flat"] * 25, "town": [name, name, "Rome", "", "Oslo"] * 10}, columns=["part"])
     assert sorted(raw.classes) == sorted(["flat", name])
     assert np.bincount(np.concatenate([raw.y_train, raw.y_test])).tolist() == [25, 25]
@@ -140,21 +138,21 @@ def test_classes_and_users_may_be_called_as_missing_values_often_are(read: Calla
     assert sorted(raw.columns["user"].names) == sorted(["Rome", name])
 
 
-def test_an_empty_cell_is_a_missing_class_and_na_a_missing_number(read: Callable) -> None:
-    with pytest.raises(FedflowError, match=r"column 'kind' has 25 missing or infinite values, .* row 1$"):
+def test_an_empty_cell_is_a_missing_class_and_na_a_missing_number(read):
+    with refused(r"column 'kind' has 25 missing or infinite values, .* row 1$", FedflowError):
         read({"kind": ["", "flat"] * 25})
-    with pytest.raises(FedflowError, match=r"column 'age' has 10 missing or infinite values, .* row 5$"):
+    with refused(r"column 'age' has 10 missing or infinite values, .* row 5$", FedflowError):
         read({"age": [1, 2, 3, 4, "NA"] * 10})
 
 
-def test_missing_values_in_columns_without_use_do_not_matter(read: Callable) -> None:
+def test_missing_values_in_columns_without_use_do_not_matter(read):
     assert read({"town": None}, features=["age"]).x_train.shape[1] == 1
 
 
-def test_a_file_that_is_no_table_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_no_table_is_named(tmp_path):
     for name in ("empty.csv", "no.parquet"):
         (tmp_path / name).touch()
-        with pytest.raises(FedflowError, match=rf"{name}: cannot be read"):
+        with refused(rf"{name}: cannot be read", FedflowError):
             read_table(tmp_path / name, TableOptions(target="kind"))
     for content, message in (
         ("age,kind\n", "has no rows"),
@@ -162,7 +160,7 @@ def test_a_file_that_is_no_table_is_named(tmp_path: Path) -> None:
         ("age,kind,age\n1,flat,2\n", "has two columns 'age'"),
     ):
         (tmp_path / "odd.csv").write_text(content)
-        with pytest.raises(FedflowError, match=f"odd.csv: cannot be read: {message}"):
+        with refused(f"odd.csv: cannot be read: {message}", FedflowError):
             read_table(tmp_path / "odd.csv", TableOptions(target="kind"))
-    with pytest.raises(BadInput, match=r"data.task: 'ranking'"):
+    with refused(r"data.task: 'ranking'"):
         TableOptions.parse({"target": "kind", "task": "ranking"})

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from command import make_project, prepared_project
 
 PARAMS = """
 data: {digits: {source: digits}}
@@ -41,8 +42,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A project folder with nothing but params.yaml."""
-    (tmp_path / "params.yaml").write_text(PARAMS)
-    return tmp_path
+    return make_project(tmp_path, PARAMS)
 
 
 @pytest.fixture
@@ -56,18 +56,12 @@ _made: dict[tuple, dict[str, bytes]] = {}
 
 def _inline(factory: pytest.TempPathFactory, method: str, seed: int = 0, settings: tuple = ()) -> Any:
     if (method, seed, settings) not in _made:
-        from fedflow.config import load_params
         from fedflow.experiment import Experiment
         from fedflow.simulation.executors import Inline
         from fedflow.stages.federate import perform
-        from fedflow.stages.partition import prepare_partition
-        from fedflow.stages.prepare import prepare_dataset
 
         root = factory.mktemp("inline")
-        (root / "params.yaml").write_text(PARAMS)
-        params = load_params(root / "params.yaml", settings)
-        prepare_dataset(params, "digits", root)
-        prepare_partition(params, "digits-6", root)
+        params = prepared_project(root, PARAMS, "digits-6", settings)
         perform(Experiment(params, "digits-6", method, seed, root), Inline(), system_metrics=False)
         _made[method, seed, settings] = results(root, method, seed)
     return _made[method, seed, settings]
@@ -106,30 +100,17 @@ def seen(api: str) -> Callable[[str], SimpleNamespace]:
 
     def ask(flow: str) -> SimpleNamespace:
         from prefect.client.orchestration import get_client
-        from prefect.client.schemas.filters import (
-            ArtifactFilter,
-            ArtifactFilterFlowRunId,
-            FlowFilter,
-            FlowFilterName,
-            FlowRunFilter,
-            FlowRunFilterId,
-        )
+        from prefect.client.schemas import filters
         from prefect.client.schemas.sorting import FlowRunSort
 
+        newest = FlowRunSort.EXPECTED_START_TIME_DESC
+        of_flow = filters.FlowFilter(name={"any_": [flow]})
         with get_client(sync_client=True) as client:
-            run = client.read_flow_runs(
-                flow_filter=FlowFilter(name=FlowFilterName(any_=[flow])),
-                sort=FlowRunSort.EXPECTED_START_TIME_DESC,
-                limit=1,
-            )[0]
-            of_run = FlowRunFilter(id=FlowRunFilterId(any_=[run.id]))
-            return SimpleNamespace(
-                flow_run=run,
-                tasks=client.read_task_runs(flow_run_filter=of_run),
-                artifacts=client.read_artifacts(
-                    artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run.id]))
-                ),
-            )
+            run = client.read_flow_runs(flow_filter=of_flow, sort=newest, limit=1)[0]
+            tasks = client.read_task_runs(flow_run_filter=filters.FlowRunFilter(id={"any_": [run.id]}))
+            of_run = filters.ArtifactFilter(flow_run_id={"any_": [run.id]})
+            artifacts = client.read_artifacts(artifact_filter=of_run)
+            return SimpleNamespace(flow_run=run, tasks=tasks, artifacts=artifacts)
 
     return ask
 

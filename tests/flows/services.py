@@ -64,8 +64,7 @@ def started(*command: str, environment: dict[str, str] | None = None) -> Iterato
 def fedflow_ui(root: Path) -> Iterator[tuple[subprocess.Popen, str]]:
     """``fedflow ui``, when it answers, and its address."""
     port = free_port()
-    with started(
-        sys.executable, "-m", "fedflow.cli", "ui", "--port", str(port), "--root", str(root)
-    ) as process:
+    command = (sys.executable, "-m", "fedflow.cli", "ui", "--port", str(port), "--root", str(root))
+    with started(*command) as process:
         wait_for(lambda: answers(f"http://127.0.0.1:{port}/health"), process)
         yield process, f"http://127.0.0.1:{port}"

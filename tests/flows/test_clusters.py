@@ -5,19 +5,16 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-from fedflow.config import load_params
-from fedflow.stages.partition import prepare_partition
-from fedflow.stages.prepare import prepare_dataset
+from command import prepared_project
+from services import free_port
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
@@ -30,12 +27,9 @@ class Cluster:
 
     def __init__(self, folder: Path, executor: str) -> None:
         self.folder, self.executor, self.programs = folder, executor, {}
-        self.environment = dict(os.environ) | {
-            "PYTHONPATH": str(HERE),  # lossy.py
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": secrets.token_hex(32),
-            "RAY_USAGE_STATS_ENABLED": "0",
-        }
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        self.environment = dict(os.environ) | token | {"RAY_USAGE_STATS_ENABLED": "0"}
+        self.environment["PYTHONPATH"] = str(HERE)  # lossy.py
 
     def start(self, name: str, ready: str, *command: str) -> None:
         """Start a program and wait until it has said ``ready``; its data folder is ``<name>/cache``."""
@@ -104,18 +98,10 @@ def cluster(folder: Path, executor: str) -> Iterator[Cluster]:
             made.kill(name)
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 @pytest.fixture
 def prepared(root: Path) -> Path:
     """The project folder of the run, data and partition made."""
-    params = load_params(root / "params.yaml")
-    prepare_dataset(params, "digits", root)
-    prepare_partition(params, "digits-6", root)
+    prepared_project(root, (root / "params.yaml").read_text(), "digits-6")
     return root
 
 
@@ -125,8 +111,8 @@ def workers(request: pytest.FixtureRequest, api: str, tmp_path_factory: pytest.T
         yield made
 
 
-def test_workers_with_data_folders_of_their_own_give_the_bytes_of_the_plain_loop(
-    workers, prepared, expected: Callable, results: Callable, tmp_path: Path
+def test_workers_with_their_own_data_give_the_bytes_of_the_plain_loop(
+    workers, prepared, expected, results, tmp_path
 ):
     run = workers.run(prepared, "", *ROUNDS)
     said = run.communicate()[0]

@@ -10,7 +10,6 @@ import stat
 import subprocess
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
@@ -80,10 +79,8 @@ class TestPrefect:
 
     def test_a_socket_wants_the_password(self, api):
         events = f"{api.replace('http', 'ws', 1)}/events/out"
-        with (
-            pytest.raises(ConnectionClosed),
-            connect(events, subprotocols=["prefect"], origin=EVIL, open_timeout=60) as socket,
-        ):
+        page = {"subprotocols": ["prefect"], "origin": EVIL, "open_timeout": 60}
+        with pytest.raises(ConnectionClosed), connect(events, **page) as socket:
             socket.send(json.dumps({"type": "auth", "token": "guess"}))
             socket.recv(60)
 
@@ -95,18 +92,12 @@ class TestPrefect:
         assert ask("POST", "/api/flows/filter", {}, headers).status == 200
         assert json.loads(ask("GET", "/ui-settings").text)["auth"] == "BASIC"
 
-    def test_it_listens_on_this_machine_only(self, api):
-        state = json.loads((server.home() / "server.json").read_text())
-        assert listening([psutil.Process(state["pid"])]) == {"127.0.0.1"}
-
-    def test_its_files_are_private(self, api):
-        def mode(file: Path) -> int:
-            return stat.S_IMODE(file.stat().st_mode)
-
+    def test_it_listens_on_this_machine_only_and_its_files_are_private(self, api):
         home = server.home()
-        assert mode(home) == 0o700
-        files = ("password", "server.json", "server.log", "prefect.db")
-        assert {name: mode(home / name) for name in files} == dict.fromkeys(files, 0o600)
+        state = json.loads((home / "server.json").read_text())
+        assert listening([psutil.Process(state["pid"])]) == {"127.0.0.1"}
+        modes = dict.fromkeys(("password", "server.json", "server.log", "prefect.db"), 384) | {"": 0o700}
+        assert {name: stat.S_IMODE((home / name).stat().st_mode) for name in modes} == modes
 
     def test_a_run_finds_the_server_and_its_password(self, command, root, seen, results, expected):
         program, environment = command
@@ -132,12 +123,8 @@ class TestMLflow:
                 yield SimpleNamespace(process=process, url=url)
 
     @pytest.fixture
-    def url(self, ui: SimpleNamespace) -> str:
-        return ui.url
-
-    @pytest.fixture
-    def ask(self, url: str) -> Callable[..., SimpleNamespace]:
-        return browser(url)
+    def ask(self, ui: SimpleNamespace) -> Callable[..., SimpleNamespace]:
+        return browser(ui.url)
 
     def test_a_page_elsewhere_may_not_ask(self, ask):
         assert ALLOWED not in ask("OPTIONS", self.SEARCH, headers=PREFLIGHT).headers
@@ -146,12 +133,12 @@ class TestMLflow:
 
     @pytest.mark.parametrize("host", ["evil.example", "10.evil.example", "192.168.evil.example", "10.0.0.1"])
     @pytest.mark.parametrize("path", ["/", SEARCH + "?max_results=1"])
-    def test_a_name_that_was_made_to_point_here_is_refused(self, ask, url, host, path):
+    def test_a_name_that_was_made_to_point_here_is_refused(self, ask, ui, host, path):
         assert ask("GET", path).status == 200
-        assert ask("GET", path, headers={"Host": f"{host}:{urlsplit(url).port}"}).status == 403
+        assert ask("GET", path, headers={"Host": f"{host}:{urlsplit(ui.url).port}"}).status == 403
 
-    def test_its_own_page_may_ask(self, ask, url):
-        headers = {"Origin": url, "Content-Type": "application/json"}
+    def test_its_own_page_may_ask(self, ask, ui):
+        headers = {"Origin": ui.url, "Content-Type": "application/json"}
         assert ask("POST", self.SEARCH, {"max_results": 1}, headers).status == 200
 
     def test_it_listens_on_this_machine_only_and_ends_as_a_whole(self, ui):

@@ -31,13 +31,7 @@ PARAMS = {
     "partitions": {"digits-6": {"dataset": "digits", "scheme": "label_groups", "groups": 2, "clients": 6}},
     "training": {"epochs": 1, "batch_size": 32, "lr": 0.1},
     "run": {"rounds": 12, "participation": 0.5, "evaluate_every": 2, "checkpoint_every": 1},
-    "methods": {
-        "fedavg": {},
-        "scaffold": {},
-        "ditto": {},
-        "ifca": {"clusters": 2},
-        "pacfl": {"clusters": 2},
-    },
+    "methods": {"fedavg": {}, "scaffold": {}, "ditto": {}, "ifca": {"clusters": 2}, "pacfl": {"clusters": 2}},
     "grid": {"datasets": ["digits"], "partitions": ["digits-6"], "methods": ["fedavg", "ifca"], "seeds": [0]},
     "engine": {"executor": "threads", "workers": 2, "device": "cpu"},
 }
@@ -65,9 +59,8 @@ def record(root: Path) -> dict[tuple, Any]:
         told |= {(name, "parameter", key): value for key, value in run.data.params.items()}
         for key in run.data.metrics:
             history = client.get_metric_history(number, key)
-            told[name, "metric", key] = sorted(
-                (m.step, None if key == "seconds" else m.value) for m in history
-            )
+            values = ((m.step, None if key == "seconds" else m.value) for m in history)
+            told[name, "metric", key] = sorted(values)
     told["models",] = sorted((m.name, str(m.status)) for m in client.search_logged_models(experiments))
     numbers = {run.info.run_id for run in runs}
     for model in client.search_registered_models():
@@ -76,17 +69,12 @@ def record(root: Path) -> dict[tuple, Any]:
             sorted((int(v.version), v.status, v.run_id in numbers) for v in versions),
             {alias: int(version) for alias, version in model.aliases.items()},
         )
-    return {
-        key: value for key, value in told.items() if key[-1] not in MAY_DIFFER and "system/" not in key[-1]
-    }
+    return {k: value for k, value in told.items() if k[-1] not in MAY_DIFFER and "system/" not in k[-1]}
 
 
 def differences(one: dict, other: dict) -> dict:
-    return {
-        key: (one.get(key), other.get(key))
-        for key in one.keys() | other.keys()
-        if one.get(key) != other.get(key)
-    }
+    pairs = {key: (one.get(key), other.get(key)) for key in one.keys() | other.keys()}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def files(client: Any, run: str, folder: str | None = None) -> list[str]:
@@ -115,10 +103,9 @@ def checkpointed(root: Path, since: float) -> bool:
 
 
 def start(command: list[str], environment: dict[str, str], folder: Path) -> subprocess.Popen:
+    options = {"env": environment, "cwd": folder, "start_new_session": True}
     with (folder / "log").open("ab") as log:
-        return subprocess.Popen(
-            command, env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True
-        )
+        return subprocess.Popen(command, stdout=log, stderr=log, **options)
 
 
 def kill(process: subprocess.Popen) -> None:
@@ -175,10 +162,8 @@ def pipeline(tmp_path: Path, command) -> tuple[Path, Callable[[], subprocess.Pop
     params = yaml.safe_load((copy / "params.yaml").read_text())
     grid = {name: params[name] | PARAMS[name] for name in ("data", "models", "partitions", "grid")}
     (copy / "params.yaml").write_text(yaml.safe_dump(params | grid | {"run": PARAMS["run"]}, sort_keys=False))
-    environment = command[1] | {
-        "PYTHONPATH": str(copy),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = command[1] | {"PYTHONPATH": str(copy), "PATH": path}
     return copy, lambda: start([sys.executable, "-m", "dvc", "repro"], environment, copy)
 
 
@@ -214,7 +199,6 @@ def test_dvc_repro_killed_and_started_twice(pipeline, tmp_path: Path, command):
     for method in ("fedavg", "ifca"):
         names = ["--partition", "digits-6", "--method", method, "--sweep", "repro", "--root", str(whole)]
         finish(start([*program, "run", *names], environment, whole), whole)
-    assert reproduced(copy) == {
-        f"{m}/{n}": content for m in ("fedavg", "ifca") for n, content in results(whole, m).items()
-    }
+    expected = {m: results(whole, m) for m in ("fedavg", "ifca")}
+    assert reproduced(copy) == {f"{m}/{n}": content for m in expected for n, content in expected[m].items()}
     assert not differences(record(copy), record(whole))

@@ -21,6 +21,11 @@ def folder(api):
     return server.home()
 
 
+def without_server(home: Path) -> dict[str, str]:
+    """The environment of a process that keeps its server in ``home``."""
+    return {k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"} | {"PREFECT_HOME": str(home)}
+
+
 def test_later_runs_share_the_server_and_its_page(api, folder, monkeypatch):
     monkeypatch.delenv("PREFECT_API_URL")
     with server.prefect_api() as url:
@@ -61,13 +66,9 @@ with prefect_api() as url:
 def test_a_run_that_was_killed_does_not_keep_the_server(api, folder, tmp_path):
     for name in ("server.json", "password"):
         (tmp_path / name).write_text((folder / name).read_text())
-    environment = {k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}
-    environment |= {"PREFECT_HOME": str(tmp_path)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with FileLock(tmp_path / server.ALIVE):
-        run = subprocess.Popen(
-            [sys.executable, "-c", USE],
-            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        run = subprocess.Popen([sys.executable, "-c", USE], env=without_server(tmp_path), **pipes)
         assert run.stdout.readline().strip() == api
         assert server.used(tmp_path)
         run.kill()
@@ -79,10 +80,8 @@ def test_a_taken_port_is_one_line(folder, tmp_path, monkeypatch):
     port = int(json.loads((folder / "server.json").read_text())["url"].split(":")[2].removesuffix("/api"))
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     monkeypatch.delenv("PREFECT_API_URL")
-    with (
-        pytest.raises(server.FedflowError, match=f"--port: {port} is not accepted"),
-        server.prefect_api(port),
-    ):
+    refused = pytest.raises(server.FedflowError, match=f"--port: {port} is not accepted")
+    with refused, server.prefect_api(port):
         pass
 
 
@@ -109,13 +108,11 @@ with prefect_api():
 
 @pytest.mark.slow
 def test_the_gpu_of_a_killed_run_is_free_again_also_after_the_server_was_killed(tmp_path):
-    environment = {k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}
-    environment |= {"PREFECT_HOME": str(tmp_path)}
+    environment = without_server(tmp_path)
     for killed in (True, False):
-        done = subprocess.run(
-            [sys.executable, "-c", HOLD.format(killed=killed)],
-            check=False, env=environment, capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
+        command = [sys.executable, "-c", HOLD.format(killed=killed)]
+        options = {"env": environment, "capture_output": True, "text": True, "timeout": 300}
+        done = subprocess.run(command, check=False, **options)
         assert "held" in done.stdout, done.stderr
         assert done.returncode == (-signal.SIGKILL if killed else 0)
     subprocess.run([sys.executable, "-m", "flows.server", "--stop"], env=environment, check=True)
@@ -124,15 +121,9 @@ def test_the_gpu_of_a_killed_run_is_free_again_also_after_the_server_was_killed(
 @pytest.mark.slow  # a server, a command line and a worker, each of which imports Prefect
 def test_sigterm_ends_what_make_serve_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[2])  # where prefect.yaml is
-    environment = {k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}
-    environment |= {"PREFECT_HOME": str(tmp_path / "home")}
-    port = free_port()
-    with started(sys.executable, "-m", "flows.serve", "--port", str(port), environment=environment) as serve:
-
-        def workers() -> list:
-            return [p for p in living(family(serve)) if "worker" in p.cmdline()]
-
-        wait_for(workers, serve)
+    command, port = (sys.executable, "-m", "flows.serve", "--port"), free_port()
+    with started(*command, str(port), environment=without_server(tmp_path / "home")) as serve:
+        wait_for(lambda: [p for p in living(family(serve)) if "worker" in p.cmdline()], serve)
         assert answers(f"http://127.0.0.1:{port}/api/health")
         processes = family(serve)  # the server is one of them
         serve.terminate()

@@ -16,9 +16,8 @@ def test_the_learning_rate_that_learns_is_chosen_and_used(api, root, mlflow_runs
     scores = pd.read_csv(root / "tuning" / "digits-6" / "fedavg.csv")
     assert scores["training.lr"].tolist() == [1e-6, 0.1]
     assert scores.accuracy.idxmax() == 1 and scores.chosen.tolist() == [False, True]
-    assert yaml.safe_load((root / "params.yaml").read_text())["tuned"]["digits-6"] == {
-        "fedavg": {"training": {"lr": 0.1}}
-    }
+    tuned = yaml.safe_load((root / "params.yaml").read_text())["tuned"]
+    assert tuned == {"digits-6": {"fedavg": {"training": {"lr": 0.1}}}}
     tried = [run.data.tags for run in mlflow_runs(root)]
     (parent,) = [tags for tags in tried if "fedflow.sweep" in tags]
     tried.remove(parent)

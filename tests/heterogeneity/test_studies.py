@@ -45,7 +45,7 @@ def test_angles_of_the_data_sets_at_hand(monkeypatch, capsys, root):
     out = root / "pictures" / "classes.png"
     run(monkeypatch, "dataset_angles.py", "--data", str(root), "--classes", "mnist", "--out", str(out))
     printed = capsys.readouterr().out
-    assert "fmnist - mnist" in printed and "not at hand: cifar10, svhn, usps, emnist_letters" in printed
+    assert "fmnist - mnist" in printed and "not available: cifar10, svhn, usps, emnist_letters" in printed
     assert "super cluster: 0, 2, 4, 6, 8" in printed and "super cluster: 1, 3, 5, 7, 9" in printed
     assert out.stat().st_size > 10_000
 
@@ -64,7 +64,7 @@ def test_one_line_says_what_is_wrong(monkeypatch, root, arguments, message):
         run(monkeypatch, "dataset_angles.py", "--data", str(root), *arguments)
 
 
-def test_the_settings_of_all_claims_are_accepted() -> None:
+def test_the_settings_of_all_claims_are_accepted():
     study = runpy.run_path(str(EXAMPLES.parent / "studies" / "claims" / "verdicts.py"))
     for claim in study["CLAIMS"].values():
         for case in claim.cases:
@@ -72,7 +72,7 @@ def test_the_settings_of_all_claims_are_accepted() -> None:
             Experiment(params, case.partition, case.method, 0).check()
 
 
-def test_a_run_of_a_claim_is_measured(tmp_path: Path) -> None:
+def test_a_run_of_a_claim_is_measured(tmp_path):
     study = runpy.run_path(str(EXAMPLES.parent / "studies" / "claims" / "verdicts.py"))
     claim = study["CLAIMS"]["fedac"]
     (local,) = (case for case in claim.cases if case.method == "local")

@@ -67,7 +67,6 @@ class Refined(FedAvg):
     """FedAvg whose server trains the mean on its own data."""
 
     def aggregate(self, now: Round, server: Any, cohort: Cohort) -> tuple[Any, Diagnostics]:
-        assert now.public is not None
         training = LocalTraining(epochs=2, batch_size=16, lr=0.05)
         trainer = Trainer.central(now.model, now.public, training, now.rng)
         w = trainer.fit(start=self.average(cohort))
@@ -80,7 +79,6 @@ def test_a_server_trains_on_its_own_data(federation: Federation) -> None:
     assert same(alone.state(), shared.state())
     plain = run("fedavg", federation, rounds=1).servers[0]["model"]
     public = federation.public
-    assert public is not None
     module = federation.model.to_module(plain).train()
     sgd = torch.optim.SGD(module.parameters(), lr=0.05)
     order = shuffled(generator(0, "server", 1, 0), len(public), 16, 2)

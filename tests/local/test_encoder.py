@@ -28,9 +28,7 @@ def count(model: FlatModel, part: str) -> int:
         ("residual", (3, 32, 32), 128, 439_064, 438_659),
     ],
 )
-def test_parameters_are_as_many_as_published(
-    name: str, shape: tuple[int, int, int], latent: int, encoder: int, decoder: int
-) -> None:
+def test_parameters_are_as_many_as_published(name, shape, latent, encoder, decoder) -> None:
     model = autoencoder(name, shape, latent)
     assert (count(model, "encoder."), count(model, "decoder.")) == (encoder, decoder)
     module, x = model.to_module(model.init(0)), torch.rand(2, *shape)

@@ -66,7 +66,7 @@ def with_objective(make: Callable[[Client], Loss]) -> FedAvg:
 def test_the_recorded_loss_is_that_of_the_data(federation: Federation, make: Any, cohort: str) -> None:
     """Penalties do not count; with several data losses, the value of the objective is recorded."""
     ours, theirs = (run(with_objective(each), federation, cohort=cohort) for each in (make, plain))
-    losses = [[report.values["train_loss"] for report in ran.rounds] for ran in (ours, theirs)]
+    losses = [ran.values("train_loss") for ran in (ours, theirs)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-12)
     torch.testing.assert_close(ours.servers[-1]["model"], theirs.servers[-1]["model"], rtol=0, atol=1e-12)
 

@@ -13,9 +13,8 @@ from fedflow.local.sgd import SGDState, Task
 from fedflow.local.training import LocalTraining
 from fedflow.simulation.federation import Federation
 
-TRAINING = LocalTraining.parse(
-    {"epochs": 2, "batch_size": 5, "lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "clip_norm": 0.5}
-)
+ALL = {"momentum": 0.9, "weight_decay": 0.1, "clip_norm": 0.5}
+TRAINING = LocalTraining(epochs=2, batch_size=5, lr=0.1, **ALL)
 
 
 @pytest.fixture(scope="module")

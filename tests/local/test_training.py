@@ -20,21 +20,17 @@ def federation(digits: Dataset) -> Federation:
     return images(digits, SIZES, dtype=torch.float64)
 
 
-def by_torch(
-    federation: Federation, training: LocalTraining, w: Tensor, k: int = 0
-) -> tuple[Tensor, list[float]]:
+def by_torch(federation: Federation, training: LocalTraining, w: Tensor) -> tuple[Tensor, list[float]]:
     """The same training by ``torch.optim.SGD`` on a module; the clipping is exact, torch's adds 1e-6."""
     module = copy.deepcopy(federation.model.to_module(w)).train()
-    sgd = torch.optim.SGD(
-        module.parameters(), training.lr, training.momentum, weight_decay=training.weight_decay
-    )
-    index, losses = torch.as_tensor(federation.partition.train(k)), []
-    schedule = draw_schedule(training, len(index), training.epochs, 0, "batches", 1, k)
+    options = {name: getattr(training, name) for name in ("lr", "momentum", "weight_decay")}
+    sgd = torch.optim.SGD(module.parameters(), **options)
+    index, losses = torch.as_tensor(federation.partition.train(0)), []
+    schedule = draw_schedule(training, len(index), training.epochs, 0, "batches", 1, 0)
     for batch, _ in schedule.batches():
         rows = index[batch]
-        loss = nn.functional.cross_entropy(
-            module(federation.train.x[rows].double()), federation.train.y[rows]
-        )
+        x, y = federation.train.x[rows].double(), federation.train.y[rows]
+        loss = nn.functional.cross_entropy(module(x), y)
         sgd.zero_grad()
         loss.backward()
         if training.clip_norm is not None:

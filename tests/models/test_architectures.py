@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from support import refused
 from torch import nn
 
-from fedflow.errors import BadInput
 from fedflow.models import ARCHITECTURES, build, describe, known_options
 from fedflow.models.flat import CONVOLUTIONS, FlatModel
 from fedflow.models.matmul import MatmulConv2d, use_matmul
@@ -42,7 +42,7 @@ def samples(network: str, *sizes: int) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # LSTMs are run one by one in a cohort
 @pytest.mark.parametrize("network", [name for name in ARCHITECTURES if name not in NORMED + NOISY])
 @pytest.mark.parametrize("convolution", CONVOLUTIONS)
-def test_one_step_of_a_cohort_under_vmap_is_the_step_of_each_client(network: str, convolution: str) -> None:
+def test_one_step_of_a_cohort_under_vmap_is_the_step_of_each_client(network, convolution):
     model, (x, y) = (
         flat(network, dtype=torch.float64, convolution=convolution),
         samples(network, CLIENTS, BATCH),
@@ -64,7 +64,7 @@ def test_one_step_of_a_cohort_under_vmap_is_the_step_of_each_client(network: str
 
 
 @pytest.mark.parametrize("options", [{"stride": 2}, {"padding": (2, 1), "bias": False}, {"dilation": 2}])
-def test_a_convolution_as_a_matrix_product_is_the_same(options: dict[str, Any]) -> None:
+def test_a_convolution_as_a_matrix_product_is_the_same(options):
     network, x = (
         nn.Sequential(nn.Conv2d(3, 4, (3, 5), **options)).double(),
         torch.randn(2, 3, 11, 12).double(),
@@ -77,13 +77,13 @@ def test_a_convolution_as_a_matrix_product_is_the_same(options: dict[str, Any]) 
 @pytest.mark.parametrize(
     "options", [{"groups": 3}, {"padding": "same"}, {"padding_mode": "reflect", "padding": 1}]
 )
-def test_other_convolutions_stay_what_they_are(options: dict[str, Any]) -> None:
+def test_other_convolutions_stay_what_they_are(options):
     network = use_matmul(nn.Sequential(nn.Conv2d(3, 3, 3, **options)))
     assert type(network[0]) is nn.Conv2d
 
 
 @pytest.mark.parametrize("network", NORMED)
-def test_a_step_with_batch_norm_moves_weights_and_statistics(network: str) -> None:
+def test_a_step_with_batch_norm_moves_weights_and_statistics(network):
     entry, model = ARCHITECTURES[network], flat(network)
     w = model.init(0).requires_grad_()
     outputs, buffers = model.train_outputs(w, torch.randn(BATCH, *entry.shape))
@@ -93,21 +93,21 @@ def test_a_step_with_batch_norm_moves_weights_and_statistics(network: str) -> No
 
 
 @pytest.mark.parametrize("network", ARCHITECTURES)
-def test_a_network_has_its_outputs_and_names_its_head(network: str) -> None:
+def test_a_network_has_its_outputs_and_names_its_head(network):
     entry, model = ARCHITECTURES[network], flat(network)
     outputs = model.outputs(model.init(0), samples(network, BATCH)[0])
     assert outputs.shape == (BATCH, *OUTPUTS.get(network, (entry.classes,)))
     assert 0 < model.head().mask.sum() <= model.size
 
 
-def test_networks_differ_by_seed_but_not_by_what_was_drawn_before() -> None:
+def test_networks_differ_by_seed_but_not_by_what_was_drawn_before():
     model = flat("mlp")
     first = model.init(1)
     torch.randn(3)
     assert torch.equal(first, model.init(1)) and not torch.equal(first, model.init(2))
 
 
-def test_building_a_network_leaves_it_in_training_mode() -> None:
+def test_building_a_network_leaves_it_in_training_mode():
     assert build("lenet5_bn", (1, 28, 28), 10).training
 
 
@@ -127,13 +127,11 @@ def test_building_a_network_leaves_it_in_training_mode() -> None:
         ("resnet9", (3, 96, 96), 10, 6_616_330),
     ],
 )
-def test_networks_have_the_published_size_on_other_data_too(
-    network: str, shape: tuple[int, int, int], classes: int, parameters: int
-) -> None:
+def test_networks_have_the_published_size_on_other_data_too(network, shape, classes, parameters):
     assert sum(p.numel() for p in build(network, shape, classes).parameters()) == parameters
 
 
-def test_options_change_the_network() -> None:
+def test_options_change_the_network():
     widths = [
         layer.out_features
         for layer in build("mlp", (1, 8, 8), 10, hidden=[64, 32]).modules()
@@ -144,7 +142,7 @@ def test_options_change_the_network() -> None:
     assert [layer.p for layer in dropout] == [0.5]
 
 
-def test_every_network_is_described_by_name_inputs_and_size() -> None:
+def test_every_network_is_described_by_name_inputs_and_size():
     rows = describe()
     assert [row["name"] for row in rows] == list(ARCHITECTURES)
     assert rows[0] | {"about": ""} == {
@@ -165,8 +163,7 @@ SMALL = ("lenet5", "lenet5_bn", "resnet9", "cnn", "cnn_mnist", "twocnn")
         ("mlp", (1, 28, 28), {"hiden": [10]}, r"model.options.hiden: .*did you mean 'hidden'"),
     ],
 )
-def test_what_cannot_be_built_is_refused_in_one_line(network: str, shape: tuple, options: dict, message: str):
-    with pytest.raises(BadInput, match=message) as error:
+def test_what_cannot_be_built_is_refused_in_one_line(network, shape, options, message):
+    with refused(message):
         build(network, shape, 10, **options)
-    assert "\n" not in str(error.value)
     assert known_options("lenet5") == ["batch_norm"]

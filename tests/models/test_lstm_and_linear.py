@@ -4,9 +4,9 @@ from functools import partial
 
 import pytest
 import torch
+from support import refused
 from torch.nn import functional as F
 
-from fedflow.errors import BadInput
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 
@@ -24,15 +24,13 @@ def flat(network: str, shape: tuple[int, ...], classes: int, **options: object) 
         ("stacked_lstm", 10_000, 5_565_328, 2_570_000),
     ],
 )
-def test_recurrent_networks_have_the_published_size(
-    network: str, classes: int, parameters: int, head: int
-) -> None:
+def test_recurrent_networks_have_the_published_size(network, classes, parameters, head):
     model = flat(network, (10,), classes)
     assert model.size == parameters and int(model.head().mask.sum()) == head
 
 
 @pytest.mark.parametrize(("network", "steps"), [("char_lstm", ()), ("stacked_lstm", (5,))])
-def test_recurrent_networks_use_the_vector_that_they_are_given(network: str, steps: tuple[int, ...]) -> None:
+def test_recurrent_networks_use_the_vector_that_they_are_given(network, steps):
     model = flat(network, (5,), 9, hidden=4, embedding=3)
     x, y = torch.arange(10).reshape(2, 5) % 9, torch.full((2, *steps), 7)
     for seed in range(2):
@@ -48,7 +46,7 @@ def test_recurrent_networks_use_the_vector_that_they_are_given(network: str, ste
         assert gradient.norm() > 0
 
 
-def test_only_the_last_step_of_characters_is_predicted() -> None:
+def test_only_the_last_step_of_characters_is_predicted():
     model, x = flat("char_lstm", (6,), 5, hidden=4), torch.tensor([[0, 1, 2, 3, 4, 0]])
     w = model.init(0)
     assert model.outputs(w, x).shape == (1, 5)
@@ -58,7 +56,7 @@ def test_only_the_last_step_of_characters_is_predicted() -> None:
         assert not torch.equal(model.outputs(w, other), model.outputs(w, x))
 
 
-def test_the_loss_of_a_sequence_is_the_mean_over_its_words() -> None:
+def test_the_loss_of_a_sequence_is_the_mean_over_its_words():
     model = flat("stacked_lstm", (3,), 6, hidden=4, embedding=3)
     scores = torch.zeros(3, 3, 6)
     scores[0, 0, 4] = scores[0, 2, 5] = 2.0
@@ -70,7 +68,7 @@ def test_the_loss_of_a_sequence_is_the_mean_over_its_words() -> None:
     assert model.hits(scores, y).tolist() == [0.5, 0.0, 0.0]
 
 
-def test_linear_regression_has_squared_errors_and_no_hits() -> None:
+def test_linear_regression_has_squared_errors_and_no_hits():
     model = flat("linear", (3,), 0, bias=False)
     assert model.size == 3
     w = torch.tensor([1.0, -2.0, 0.5], requires_grad=True)
@@ -82,23 +80,22 @@ def test_linear_regression_has_squared_errors_and_no_hits() -> None:
     assert model.hits(outputs, y).isnan().all()
 
 
-def test_linear_regression_starts_where_it_is_told_to() -> None:
+def test_linear_regression_starts_where_it_is_told_to():
     start = flat("linear", (1000,), 0, init="bernoulli").init(0)
     assert set(start[:-1].unique().tolist()) == {0.0, 1.0} and start[-1] == 0
     assert start[:-1].mean() == pytest.approx(0.5, abs=0.06)
     assert not flat("linear", (4,), 0, init="zeros").init(0).any()
     assert flat("linear", (4,), 0).init(0).all()
-    with pytest.raises(BadInput, match=r"model.name: 'linear' .*default, zeros or bernoulli, not 'ones'"):
+    with refused(r"model.name: 'linear' .*default, zeros or bernoulli, not 'ones'"):
         build("linear", (4,), 0, init="ones")
 
 
-def test_logistic_regression_on_features_can_start_at_zero() -> None:
+def test_logistic_regression_on_features_can_start_at_zero():
     model = flat("logistic", (30,), 5, zeros=True)
     assert model.size == 155 and not model.init(0).any()
     assert flat("logistic", (30,), 5).init(0).any()
 
 
-def test_inputs_that_a_recurrent_network_cannot_read_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"model.name: 'char_lstm' .*fit images \(1, 8, 8\)") as error:
+def test_inputs_that_a_recurrent_network_cannot_read_are_refused():
+    with refused(r"model.name: 'char_lstm' .*fit images \(1, 8, 8\)"):
         build("char_lstm", (1, 8, 8), 10)
-    assert "\n" not in str(error.value)

@@ -4,10 +4,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from dealing import deal, disjoint, label_counts, part_sizes
 from hypothesis import given
 from hypothesis import strategies as st
+from support import refused
 
-from fedflow.errors import BadInput
 from fedflow.partition import PartitionParams, Samples, make_partition
 from fedflow.partition.acid import Acid
 
@@ -20,16 +21,12 @@ def cifar(classes: int) -> Samples:
     return Samples(np.arange(50_000) % classes, np.arange(10_000) % classes)
 
 
-def class_counts(labels: np.ndarray, parts: list[np.ndarray], classes: int) -> np.ndarray:
-    return np.array([np.bincount(labels[rows], minlength=classes) for rows in parts])
-
-
 @pytest.mark.parametrize(("classes", "held"), sorted(DISJOINT_PAIRS))
 def test_every_client_gets_500_and_100_samples_as_derived(classes, held):
     samples = cifar(classes)
     made = Acid(classes_per_client=held).split(samples, 100, np.random.default_rng(0))
-    train = class_counts(samples.labels, made.train, classes)
-    test = class_counts(samples.test_labels, made.pools, classes)
+    train = label_counts(samples.labels, made.train)
+    test = label_counts(samples.test_labels, made.pools)
     assert (train.sum(1) == 500).all() and (test.sum(1) == 100).all()
     for parts, count in ((made.train, 50_000), (made.pools, 10_000)):
         assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(count))
@@ -74,10 +71,9 @@ def test_acid_keeps_the_labels():
 def test_uneven_classes_are_evened_out_by_moving_samples():
     """Class 0 has 10 samples and its owners 0 and 3 need 20 more, from 1 and 2 by way of class 1 and 3."""
     labels = np.repeat(np.arange(4), [10, 90, 90, 90])
-    parts = Acid(classes_per_client=2).split(Samples(labels), 4, np.random.default_rng(0)).train
-    counts = class_counts(labels, parts, 4)
+    counts = label_counts(labels, deal(Acid(classes_per_client=2), labels, 4))
     assert (counts.sum(1) == 70).all() and counts.sum() == 280
-    assert (counts[[0, 1, 2, 3], [2, 3, 0, 1]] == 0).all()
+    assert not counts[[0, 1, 2, 3], [2, 3, 0, 1]].any()
 
 
 @given(
@@ -90,24 +86,15 @@ def test_parts_are_disjoint_of_own_classes_and_of_even_size(stock, clients, held
     classes = len(stock)
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(classes), stock))
     scheme = Acid(classes_per_client=min(held, classes))
-    made, again = (
-        scheme.split(Samples(labels, labels[::2]), clients, np.random.default_rng(seed)) for _ in range(2)
-    )
-    for side, y in (("train", labels), ("pools", labels[::2])):
-        parts, same = getattr(made, side), getattr(again, side)
-        everything = np.concatenate(parts)
-        assert np.unique(everything).size == everything.size
-        assert all(np.array_equal(one, other) for one, other in zip(parts, same))
-        sizes = [len(rows) for rows in parts]
-        assert np.ptp(sizes) <= 2
+    made = scheme.split(Samples(labels, labels[::2]), clients, np.random.default_rng(seed))
+    for parts, y in ((made.train, labels), (made.pools, labels[::2])):
+        assert disjoint(parts) and np.ptp(part_sizes(parts)) <= 2
         for k, rows in enumerate(parts):
             assert ((y[rows] - k) % classes < scheme.classes_per_client).all()
         if scheme.classes_per_client == classes:
-            assert everything.size == len(y)
+            assert part_sizes(parts).sum() == len(y)
 
 
 def test_more_classes_than_there_are_are_refused():
-    with pytest.raises(
-        BadInput, match=r"partition.classes_per_client: 5 .* at most 4, the number of classes"
-    ):
-        Acid().split(Samples(np.arange(40) % 4), 4, np.random.default_rng(0))
+    with refused(r"partition.classes_per_client: 5 .* at most 4, the number of classes"):
+        deal(Acid(), np.arange(40) % 4, 4)

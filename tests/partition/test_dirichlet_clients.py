@@ -2,20 +2,15 @@
 
 import numpy as np
 import pytest
+from dealing import deal, part_sizes
 from hypothesis import given
 from hypothesis import strategies as st
+from support import refused
 
-from fedflow.errors import BadInput
-from fedflow.partition import Samples
 from fedflow.partition.dirichlet import TRIES, Dirichlet
 from fedflow.partition.dirichlet_clients import DirichletClients
 
 CIFAR10 = np.repeat(np.arange(10), 5000)
-
-
-def sizes(scheme: Dirichlet | DirichletClients, seed: int) -> np.ndarray:
-    parts = scheme.split(Samples(CIFAR10), 100, np.random.default_rng(seed)).train
-    return np.array([len(rows) for rows in parts])
 
 
 @pytest.mark.parametrize(
@@ -23,15 +18,24 @@ def sizes(scheme: Dirichlet | DirichletClients, seed: int) -> np.ndarray:
 )
 def test_sizes_have_the_published_range(alpha, smallest, largest):
     """The published numbers are of one draw; means of ten are within a fifth of them."""
-    drawn = np.array([sizes(DirichletClients(alpha=alpha), seed) for seed in range(10)])
+    drawn = np.array(
+        [part_sizes(deal(DirichletClients(alpha=alpha), CIFAR10, seed=seed)) for seed in range(10)]
+    )
     assert (drawn.sum(1) == 50_000).all()
     assert drawn.min(1).mean() == pytest.approx(smallest, rel=0.2)
     assert drawn.max(1).mean() == pytest.approx(largest, rel=0.2)
 
 
 def test_sizes_are_far_more_equal_than_class_by_class():
-    by_class = np.mean([sizes(Dirichlet(alpha=0.2, min_size=0, balance=False), s).std() for s in range(3)])
-    by_client = np.mean([sizes(DirichletClients(alpha=0.2), seed).std() for seed in range(3)])
+    by_class = np.mean(
+        [
+            part_sizes(deal(Dirichlet(alpha=0.2, min_size=0, balance=False), CIFAR10, seed=s)).std()
+            for s in range(3)
+        ]
+    )
+    by_client = np.mean(
+        [part_sizes(deal(DirichletClients(alpha=0.2), CIFAR10, seed=seed)).std() for seed in range(3)]
+    )
     assert by_client < by_class / 4
 
 
@@ -44,18 +48,14 @@ def test_sizes_are_far_more_equal_than_class_by_class():
 def test_every_sample_is_used_once(stock, clients, alpha, seed):
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(stock)), stock))
     scheme = DirichletClients(alpha=alpha, min_size=0)
-    parts, again = (
-        scheme.split(Samples(labels), clients, np.random.default_rng(seed)).train for _ in range(2)
-    )
-    assert len(parts) == clients
-    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
-    assert all(np.array_equal(one, other) for one, other in zip(parts, again))
+    parts = deal(scheme, labels, clients, seed)
+    assert len(parts) == clients and np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
 
 
 def test_a_minimum_is_reached_or_refused():
-    assert sizes(DirichletClients(alpha=0.05, min_size=300), 0).min() >= 300
-    samples = Samples(np.repeat(np.arange(2), 50))
-    with pytest.raises(BadInput, match=r"partition.min_size: 10 .* at most 9 for 11 clients"):
-        DirichletClients().split(samples, 11, np.random.default_rng(0))
-    with pytest.raises(BadInput, match=rf"partition.min_size: 33 .* less .* in each of {TRIES} draws"):
-        DirichletClients(alpha=1e-6, min_size=33).split(samples, 3, np.random.default_rng(0))
+    assert part_sizes(deal(DirichletClients(alpha=0.05, min_size=300), CIFAR10, seed=0)).min() >= 300
+    labels = np.repeat(np.arange(2), 50)
+    with refused(r"partition.min_size: 10 .* at most 9 for 11 clients"):
+        deal(DirichletClients(), labels, 11)
+    with refused(rf"partition.min_size: 33 .* less .* in each of {TRIES} draws"):
+        deal(DirichletClients(alpha=1e-6, min_size=33), labels, 3)

@@ -2,28 +2,28 @@
 
 import numpy as np
 import pytest
+from dealing import deal, disjoint, equal, label_counts, make, part_sizes
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import loggamma
+from support import refused
 
-from fedflow.errors import BadInput
-from fedflow.partition import PartitionParams, Samples, make_partition
+from fedflow.partition import Samples
 from fedflow.partition.dirichlet_disjoint import DirichletDisjoint
 
 BALANCED = np.repeat(np.arange(10), 6000)
 
 
 def made(clients: int, seed: int = 0, labels: np.ndarray = BALANCED, **options: object) -> list[np.ndarray]:
-    return DirichletDisjoint.parse(options).split(Samples(labels), clients, np.random.default_rng(seed)).train
+    return deal(DirichletDisjoint.parse(options), labels, clients, seed)
 
 
 @pytest.mark.parametrize("alpha", [0.01, 1.0])
 @pytest.mark.parametrize("clients", [10, 100])
 def test_clients_hold_equal_disjoint_parts_of_at_least_two_classes(clients, alpha):
     parts = made(clients, alpha=alpha)
-    assert {len(rows) for rows in parts} == {60_000 // clients}
-    assert np.unique(np.concatenate(parts)).size == 60_000
-    counts = np.array([np.bincount(BALANCED[rows], minlength=10) for rows in parts])
+    assert set(part_sizes(parts)) == {60_000 // clients} and disjoint(parts)
+    counts = label_counts(BALANCED, parts)
     two = (counts >= 6).sum(1) >= 2
     assert two[: clients * 9 // 10].all()  # the last may be let off, where one class is left
     held = (counts > 0).sum(1).mean()
@@ -76,10 +76,7 @@ def test_any_positive_alpha_is_drawn():
 
 def test_the_rule_of_two_classes_redraws():
     """With alpha 0.01 nearly every client would hold one class."""
-    counts = [
-        np.array([np.bincount(BALANCED[rows], minlength=10) for rows in made(100, min_classes=classes)])
-        for classes in (0, 2)
-    ]
+    counts = (label_counts(BALANCED, made(100, min_classes=classes)) for classes in (0, 2))
     without, with_rule = (((c >= 6).sum(1) >= 2).mean() for c in counts)
     assert without < 0.3 and with_rule > 0.9
 
@@ -94,21 +91,16 @@ def test_the_rule_of_two_classes_redraws():
 def test_parts_are_disjoint_of_equal_size_and_leave_less_than_n_samples(stock, clients, alpha, classes, seed):
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(stock)), stock))
     parts, again = (made(clients, seed, labels, alpha=alpha, min_classes=classes) for _ in range(2))
-    everything = np.concatenate(parts)
-    assert {len(rows) for rows in parts} == {len(labels) // clients}
-    assert np.unique(everything).size == everything.size > len(labels) - clients
-    assert all(np.array_equal(one, other) for one, other in zip(parts, again))
+    assert equal(parts, again)
+    assert set(part_sizes(parts)) == {len(labels) // clients} and disjoint(parts)
+    assert part_sizes(parts).sum() > len(labels) - clients
 
 
 @pytest.mark.parametrize(
     ("clients", "alpha", "assigned", "distinct"),
-    [
-        (10, 0.01, 45_901, 33_287),
-        (10, 1.0, 14_302, 6_391),
-        (100, 0.01, 12_477, 4_073),
-        (100, 1.0, 10_016, 1_135),
-    ],
-)
+    [(10, 0.01, 45_901, 33_287), (10, 1.0, 14_302, 6_391),
+     (100, 0.01, 12_477, 4_073), (100, 1.0, 10_016, 1_135)],
+)  # fmt: skip
 def test_the_authors_code_shares_few_samples(clients, alpha, assigned, distinct):
     """The expected numbers are of one draw, and draws differ by a third: they lie among 60 of ours."""
     drawn = [made(clients, seed, alpha=alpha, official=True) for seed in range(60)]
@@ -135,13 +127,11 @@ def test_the_authors_code_hands_out_heads_of_the_class_lists():
 
 
 def test_a_partition_by_the_authors_code_counts_a_shared_sample_once():
-    entry = {"dataset": "d", "scheme": "dirichlet_disjoint", "clients": 10, "alpha": 1.0, "official": True}
-    partition = make_partition(PartitionParams.parse(entry), Samples(BALANCED, np.arange(10)))
+    samples = Samples(BALANCED, np.arange(10))
+    partition = make(samples, "dirichlet_disjoint", clients=10, alpha=1.0, official=True)
     assert partition.summary()["samples_unused"] == 60_000 - np.unique(partition.indices).size > 0
 
 
 def test_too_many_clients_for_the_authors_code_are_refused():
-    with pytest.raises(
-        BadInput, match=r"partition.clients: 200 .* fewer for 1000 samples, or a larger alpha"
-    ):
+    with refused(r"partition.clients: 200 .* fewer for 1000 samples, or a larger alpha"):
         made(200, labels=np.arange(1000) % 10, official=True)

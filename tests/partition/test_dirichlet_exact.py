@@ -4,11 +4,11 @@ import time
 
 import numpy as np
 import pytest
+from dealing import deal, equal, label_counts, part_sizes
 from hypothesis import given
 from hypothesis import strategies as st
+from support import refused
 
-from fedflow.errors import BadInput
-from fedflow.partition import Samples
 from fedflow.partition.dirichlet_exact import DirichletExact, _drawn, _picked
 from fedflow.partition.sizes import draw_sizes
 
@@ -17,21 +17,15 @@ MNIST = np.repeat(np.arange(10), [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265
 
 def classes_that_cover(shares: tuple[float, ...], labels: np.ndarray, parts: list[np.ndarray]) -> np.ndarray:
     """How many most frequent classes hold a share of a client's samples, mean over clients, per share."""
-    counts = np.array([np.sort(np.bincount(labels[rows], minlength=10))[::-1] for rows in parts])
+    counts = np.sort(label_counts(labels, parts))[:, ::-1]
     covered = counts.cumsum(1) / counts.sum(1, keepdims=True)
     return np.array([1 + (covered < share - 1e-12).sum(1).mean() for share in shares])
 
 
 @pytest.mark.parametrize(("alpha", "expected"), [(0.6, (1.77, 2.75, 4.36)), (0.3, (1.44, 2.16, 3.34))])
 def test_as_many_classes_cover_40_60_and_80_percent_as_derived(alpha, expected):
-    found = [
-        classes_that_cover(
-            (0.4, 0.6, 0.8),
-            MNIST,
-            DirichletExact(alpha=alpha).split(Samples(MNIST), 100, np.random.default_rng(seed)).train,
-        )
-        for seed in range(3)
-    ]
+    drawn = [deal(DirichletExact(alpha=alpha), MNIST, seed=seed) for seed in range(3)]
+    found = [classes_that_cover((0.4, 0.6, 0.8), MNIST, parts) for parts in drawn]
     assert np.mean(found, axis=0) == pytest.approx(expected, abs=0.12)  # sd of a mean of 300 is below 0.1
 
 
@@ -45,13 +39,11 @@ def test_as_many_classes_cover_40_60_and_80_percent_as_derived(alpha, expected):
 def test_sizes_are_exact_and_every_sample_is_used_once(stock, clients, alpha, sigma, seed):
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(stock)), stock))
     scheme = DirichletExact(alpha=alpha, sigma=sigma)
-    parts, again = (
-        scheme.split(Samples(labels), clients, np.random.default_rng(seed)).train for _ in range(2)
-    )
+    parts = deal(scheme, labels, clients, seed)
+    assert equal(parts, deal(scheme, labels, clients, seed))
     sizes = draw_sizes(len(labels), clients, sigma, np.random.default_rng(seed))
     assert [len(rows) for rows in parts] == sizes.tolist()
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
-    assert all(np.array_equal(one, other) for one, other in zip(parts, again))
 
 
 def test_picking_is_uniform_over_the_clients_that_are_not_full():
@@ -85,19 +77,17 @@ def test_drawing_follows_the_procedure_step_by_step():
 
 
 def test_an_absent_class_is_nobody_s():
-    labels = np.repeat([0, 2], 50)
-    parts = DirichletExact(alpha=0.1).split(Samples(labels), 4, np.random.default_rng(0)).train
-    assert sum(map(len, parts)) == 100
+    assert part_sizes(deal(DirichletExact(alpha=0.1), np.repeat([0, 2], 50), 4)).sum() == 100
 
 
 def test_a_hundred_thousand_clients_take_seconds():
     labels = np.random.default_rng(0).integers(10, size=1_000_000)
     start = time.perf_counter()
-    parts = DirichletExact().split(Samples(labels), 100_000, np.random.default_rng(0)).train
+    parts = deal(DirichletExact(), labels, 100_000)
     assert {len(rows) for rows in parts} == {10}
     assert time.perf_counter() - start < 20  # 0.6 s on an idle core
 
 
 def test_an_alpha_of_nothing_is_refused():
-    with pytest.raises(BadInput, match=r"partition.alpha: 0.0 .* a number > 0"):
+    with refused(r"partition.alpha: 0.0 .* a number > 0"):
         DirichletExact(alpha=0)

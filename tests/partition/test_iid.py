@@ -5,11 +5,12 @@ import sys
 
 import numpy as np
 import pytest
+from dealing import deal, label_counts, make, part_sizes
 from hypothesis import given
 from hypothesis import strategies as st
+from support import refused
 
-from fedflow.errors import BadInput
-from fedflow.partition import SCHEMES, PartitionParams, Samples, make_partition
+from fedflow.partition import SCHEMES, Samples
 from fedflow.partition.dirichlet_exact import DirichletExact
 from fedflow.partition.iid import IID
 from fedflow.partition.sizes import draw_sizes, turns
@@ -55,22 +56,22 @@ def test_turns_keep_sizes_and_any_stretch_holds_everybody_s_share(sizes, cut):
 
 def test_stratified_clients_hold_the_same_number_of_each_class():
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(100), 50))
-    parts = IID(stratified=True).split(Samples(labels), 10, np.random.default_rng(0)).train
+    parts = deal(IID(stratified=True), labels, 10)
     assert all((np.bincount(labels[rows]) == 5).all() for rows in parts)
     assert np.unique(np.concatenate(parts)).size == 5000
 
 
 def test_stratified_clients_of_other_sizes_hold_nearly_their_share_of_each_class():
     labels = np.arange(5000) % 10
-    parts = IID(stratified=True, sigma=0.3).split(Samples(labels), 20, np.random.default_rng(0)).train
-    sizes = np.array([len(rows) for rows in parts])
-    counts = np.array([np.bincount(labels[rows], minlength=10) for rows in parts])
+    parts = deal(IID(stratified=True, sigma=0.3), labels, 20)
+    sizes = part_sizes(parts)
+    counts = label_counts(labels, parts)
     assert np.ptp(sizes) > 50 and sizes.sum() == 5000
     assert (np.abs(counts - sizes[:, None] / 10) < 2).all()
 
 
 def test_unequal_parts_use_every_sample_once():
-    parts = IID(sigma=0.3).split(Samples(np.zeros(1000, int)), 20, np.random.default_rng(0)).train
+    parts = deal(IID(sigma=0.3), np.zeros(1000, int), 20)
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(1000))
     assert [len(rows) for rows in parts] == draw_sizes(1000, 20, 0.3, np.random.default_rng(0)).tolist()
 
@@ -82,7 +83,7 @@ def test_unequal_parts_use_every_sample_once():
 @pytest.mark.parametrize("scheme", [IID, DirichletExact])
 def test_sizes_follow_a_power_law(scheme, power, expected):
     """1 and 2 are the linear and square partitioners of Flower: 1, 4, 9, 16 of 30 shares, cut at floors."""
-    parts = scheme(power=power).split(Samples(np.arange(100) % 5), 4, np.random.default_rng(0)).train
+    parts = deal(scheme(power=power), np.arange(100) % 5, 4)
     assert [len(part) for part in parts] == expected
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(100))
 
@@ -90,7 +91,7 @@ def test_sizes_follow_a_power_law(scheme, power, expected):
 @pytest.mark.parametrize("stratified", [False, True])
 def test_given_sizes_are_those_of_the_clients_and_the_rest_is_unused(stratified):
     labels, wanted = np.arange(1000) % 10, [10, 200, 40, 300]
-    parts = IID(sizes=wanted, stratified=stratified).split(Samples(labels), 4, np.random.default_rng(0)).train
+    parts = deal(IID(sizes=wanted, stratified=stratified), labels, 4)
     assert [len(part) for part in parts] == wanted
     assert np.unique(np.concatenate(parts)).size == 550
     counts = np.array([np.bincount(labels[part], minlength=10) for part in parts])
@@ -100,49 +101,40 @@ def test_given_sizes_are_those_of_the_clients_and_the_rest_is_unused(stratified)
 
 def test_a_dirichlet_prior_fills_given_sizes():
     labels = np.arange(1000) % 10
-    parts = DirichletExact(sizes=[5, 100, 50]).split(Samples(labels), 3, np.random.default_rng(0)).train
+    parts = deal(DirichletExact(sizes=[5, 100, 50]), labels, 3)
     assert [len(part) for part in parts] == [5, 100, 50]
     assert np.ptp(np.bincount(labels[parts[1]], minlength=10)) > 10
 
 
 def test_a_list_of_sizes_says_how_many_clients_there_are():
-    entry = {"dataset": "d", "scheme": "iid", "sizes": [30, 20, 10]}
-    partition = make_partition(PartitionParams.parse(entry), Samples(np.arange(100) % 10, np.arange(10)))
+    partition = make(Samples(np.arange(100) % 10, np.arange(10)), "iid", sizes=[30, 20, 10])
     assert partition.sizes.tolist() == [30, 20, 10] and partition.summary()["samples_unused"] == 40
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"sizes": [30, 20]},
-            r"partition.sizes: \[30, 20\] .* 3 whole numbers, one per client, .* at most 100",
-        ),
+        ({"sizes": [30, 20]}, r"sizes: \[30, 20\] .* 3 whole numbers, one per client, .* at most 100"),
         ({"sizes": [30, 20, 51]}, r"partition.sizes: .* that sum to at most 100"),
         ({"sizes": [30, 0, 10]}, r"partition.sizes: 0 .* each item a whole number >= 1"),
         ({"sizes": [30, 20, 10], "sigma": 0.3}, r"partition.sigma: 0.3 .* 0, because sizes is given"),
         ({"power": 1, "sigma": 0.3}, r"partition.power: 1.0 .* 0, because sigma is given"),
         ({"sigma": 200}, r"partition.sigma: 200.0 .* a number >= 0 and <= 10"),  # its sizes would overflow
         ({"power": 400}, r"partition.power: 400.0 .* <= 10"),
+        ({"sigma": -0.1}, r"partition.sigma: -0.1 .* a number >= 0"),
     ],
 )
 @pytest.mark.parametrize("scheme", ["iid", "dirichlet_exact"])
 def test_sizes_that_cannot_be_are_refused(scheme, options, message):
-    with pytest.raises(BadInput, match=message):
-        SCHEMES[scheme].parse(options).split(Samples(np.arange(100) % 10), 3, np.random.default_rng(0))
+    with refused(message):
+        deal(SCHEMES[scheme].parse(options), np.arange(100) % 10, 3)
 
 
 @pytest.mark.filterwarnings("error")
 def test_the_largest_spread_can_be_drawn():
-    parts = IID(sigma=10).split(Samples(np.arange(1000) % 10), 100, np.random.default_rng(0)).train
-    assert sum(map(len, parts)) == 1000
+    assert part_sizes(deal(IID(sigma=10), np.arange(1000) % 10)).sum() == 1000
 
 
 def test_the_examples_of_sizes_are_true():
     result = doctest.testmod(sys.modules[turns.__module__], extraglobs={"np": np})
     assert result.attempted == 2 and result.failed == 0
-
-
-def test_a_negative_sigma_is_refused():
-    with pytest.raises(BadInput, match=r"partition.sigma: -0.1 .* a number >= 0"):
-        IID(sigma=-0.1)

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from dealing import deal, disjoint, equal, label_counts, make
 from hypothesis import given
 from hypothesis import strategies as st
+from support import refused
 
-from fedflow.errors import BadInput
-from fedflow.partition import PartitionParams, Samples, Split, make_partition
+from fedflow.partition import Samples, Split
 from fedflow.partition.label_groups import LabelGroups
 
 CIFAR10 = np.repeat(np.arange(10), 5000)
@@ -15,10 +16,6 @@ SAMPLERS = ("mixed", "slice", "independent")
 
 def split(scheme: LabelGroups, labels: np.ndarray = CIFAR10, clients: int = 100, seed: int = 0) -> Split:
     return scheme.split(Samples(labels), clients, np.random.default_rng(seed))
-
-
-def label_counts(labels: np.ndarray, parts: list[np.ndarray]) -> np.ndarray:
-    return np.array([np.bincount(labels[rows], minlength=labels.max() + 1) for rows in parts])
 
 
 def group_labels(labels: np.ndarray, made: Split) -> list[set[int]]:
@@ -106,8 +103,8 @@ def schemes(draw: st.DrawFn) -> tuple[LabelGroups, np.ndarray, int]:
 @given(schemes(), st.integers(0, 2**32))
 def test_groups_hold_their_labels_and_no_others(case, seed):
     scheme, labels, clients = case
-    made, again = (split(scheme, labels, clients, seed) for _ in range(2))
-    assert all(np.array_equal(a, b) for a, b in zip(made.train, again.train))
+    made = split(scheme, labels, clients, seed)
+    assert equal(made.train, deal(scheme, labels, clients, seed))
     assert made.groups.tolist() == (np.arange(clients) * scheme.groups // clients).tolist()
     assert all(rows.dtype == np.int64 and (np.diff(rows) > 0).all() for rows in made.train)
     counts = label_counts(labels, made.train)
@@ -120,9 +117,7 @@ def test_groups_hold_their_labels_and_no_others(case, seed):
     if scheme.sampler == "independent":
         assert (counts == scheme.samples_per_label * by_group[made.groups]).all()
     else:
-        assert (counts.sum(0) == 24 * used).all()
-        rows = np.concatenate(made.train)
-        assert len(np.unique(rows)) == len(rows)
+        assert (counts.sum(0) == 24 * used).all() and disjoint(made.train)
     if scheme.sampler == "slice":
         assert all(np.ptp(counts[by_group[made.groups, c], c]) <= 1 for c in np.flatnonzero(used))
     if scheme.sampler == "mixed":
@@ -130,12 +125,8 @@ def test_groups_hold_their_labels_and_no_others(case, seed):
 
 
 def test_samples_that_clients_share_are_not_counted_twice():
-    entry = {
-        "dataset": "d", "scheme": "label_groups", "clients": 50, "groups": 2, "sampler": "independent",
-        "samples_per_label": 10,
-    }  # fmt: skip
-    labels = np.arange(100) % 4
-    made = make_partition(PartitionParams.parse(entry), Samples(labels, labels))
+    labels, options = np.arange(100) % 4, {"groups": 2, "sampler": "independent", "samples_per_label": 10}
+    made = make(Samples(labels, labels), "label_groups", clients=50, **options)
     assert len(made.indices) == 50 * 20
     assert made.facts["samples_unused"] == 100 - len(np.unique(made.indices))
 
@@ -159,17 +150,11 @@ def test_samples_that_clients_share_are_not_counted_twice():
             {"groups": 11, "labels_per_group": 1, "overlap": 1}, 11,
             r"partition.groups: 11 .* fewer: 11 groups share 10 samples of label \d",
         ),
+        ({"overlap": 1}, 9, r"partition.overlap: 1 .* at most labels_per_group, which is 0"),
+        ({"labels_per_group": 3, "overlap": 4}, 9, r"partition.overlap: 4 .* which is 3"),
+        ({"sampler": "sliced"}, 9, r"partition.sampler: 'sliced' .*did you mean 'slice'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said_in_one_line(options, clients, message):
-    with pytest.raises(BadInput, match=message):
+    with refused(message):
         split(LabelGroups(**options), np.arange(100) % 10, clients)
-
-
-def test_an_overlap_needs_labels_per_group_and_is_at_most_all_of_them():
-    with pytest.raises(BadInput, match=r"partition.overlap: 1 .* at most labels_per_group, which is 0"):
-        LabelGroups(overlap=1)
-    with pytest.raises(BadInput, match=r"partition.overlap: 4 .* which is 3"):
-        LabelGroups(labels_per_group=3, overlap=4)
-    with pytest.raises(BadInput, match=r"partition.sampler: 'sliced' .*did you mean 'slice'"):
-        LabelGroups(sampler="sliced")

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from dealing import deal, disjoint, equal, part_sizes
 from hypothesis import given
 from hypothesis import strategies as st
+from support import refused
 
-from fedflow.errors import BadInput
-from fedflow.partition import Samples
 from fedflow.partition.shards import Shards
 
 
@@ -16,26 +16,22 @@ from fedflow.partition.shards import Shards
 )
 def test_sub_fedavg_deals_two_shards_of_a_fixed_length(classes, each, length, shards):
     labels = np.repeat(np.arange(classes), each)
-    parts = Shards(length=length).split(Samples(labels), 100, np.random.default_rng(0)).train
-    assert {len(rows) for rows in parts} == {2 * length}
+    parts = deal(Shards(length=length), labels)
+    assert set(part_sizes(parts)) == {2 * length}
     assert {len(np.unique(labels[rows])) for rows in parts} == {1, 2}
-    used = np.concatenate(parts)
-    assert np.unique(used).size == used.size == 200 * length
-    assert len(labels) // length == shards
+    assert disjoint(parts) and len(labels) // length == shards
 
 
 def test_shards_dealt_in_order_make_exactly_five_pairs_of_classes():
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 500))
-    parts = Shards(order="in_order").split(Samples(labels), 100, np.random.default_rng(0)).train
+    parts = deal(Shards(order="in_order"), labels)
     pairs = {tuple(np.unique(labels[rows]).tolist()) for rows in parts}
     assert pairs == {(0, 5), (1, 6), (2, 7), (3, 8), (4, 9)}
     assert {len(rows) for rows in parts} == {50}
 
 
 def test_client_j_gets_the_shards_j_and_j_plus_n():
-    parts = (
-        Shards(order="in_order", length=2).split(Samples(np.arange(20)), 4, np.random.default_rng(0)).train
-    )
+    parts = deal(Shards(order="in_order", length=2), np.arange(20), 4)
     assert [rows.tolist() for rows in parts] == [[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]]
 
 
@@ -51,19 +47,18 @@ def test_shards_are_runs_of_the_sorted_samples(labels, clients, each, length, or
     labels = np.array(labels)
     scheme = Shards(shards_per_client=each, length=length, order=order)
     if clients * each * length > len(labels):
-        with pytest.raises(BadInput, match=r"partition.length: \d .* at most \d for \d+ shards"):
-            scheme.split(Samples(labels), clients, np.random.default_rng(seed))
+        with refused(r"partition.length: \d .* at most \d for \d+ shards"):
+            deal(scheme, labels, clients, seed)
         return
-    parts, again = (
-        scheme.split(Samples(labels), clients, np.random.default_rng(seed)).train for _ in range(2)
-    )
+    parts = deal(scheme, labels, clients, seed)
+    assert equal(parts, deal(scheme, labels, clients, seed))
     place = np.argsort(np.argsort(labels, kind="stable"))
-    for rows, same in zip(parts, again):
-        assert np.array_equal(rows, same) and (np.diff(rows) > 0).all() and len(rows) == each * length
+    for rows in parts:
+        assert (np.diff(rows) > 0).all() and len(rows) == each * length
         assert np.bincount(place[rows] // length).tolist().count(length) == each  # each shard whole
-    assert np.unique(np.concatenate(parts)).size == clients * each * length
+    assert disjoint(parts)
 
 
 def test_too_long_shards_name_the_length_that_would_do():
-    with pytest.raises(BadInput, match=r"partition.length: 400 .* at most 250 for 200 shards"):
-        Shards(length=400).split(Samples(np.arange(50_000) % 10), 100, np.random.default_rng(0))
+    with refused(r"partition.length: 400 .* at most 250 for 200 shards"):
+        deal(Shards(length=400), np.arange(50_000) % 10)

@@ -1,15 +1,16 @@
 """A matrix of label shares: worked numbers, both readings of it, files, and what cannot be."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
+from dealing import disjoint, label_counts, make
 from hypothesis import given
 from hypothesis import strategies as st
+from support import refused
 
-from fedflow.errors import BadInput, FedflowError
-from fedflow.partition import PartitionParams, Samples, make_partition
+from fedflow.errors import FedflowError
+from fedflow.partition import PartitionParams, Samples
 from fedflow.partition.label_shares import LabelShares
 
 LABELS = np.random.default_rng(0).permutation(np.repeat([0, 1, 2], [100, 200, 300]))
@@ -18,8 +19,8 @@ LABELS = np.random.default_rng(0).permutation(np.repeat([0, 1, 2], [100, 200, 30
 def counts(shares: object, labels: np.ndarray = LABELS, **options: object) -> list[list[int]]:
     scheme = LabelShares.parse({"shares": shares} | options)
     parts = scheme.split(Samples(labels), scheme.count(Samples(labels)), np.random.default_rng(0)).train
-    assert np.unique(np.concatenate(parts)).size == sum(map(len, parts))
-    return [np.bincount(labels[rows], minlength=labels.max() + 1).tolist() for rows in parts]
+    assert disjoint(parts)
+    return label_counts(labels, parts).tolist()
 
 
 def test_a_row_is_the_mix_of_a_client_and_sizes_fit_the_scarcest_label():
@@ -62,25 +63,22 @@ def test_any_shares_give_disjoint_parts_near_the_mix_that_is_asked_for(stock, cl
 
 
 @pytest.mark.parametrize("suffix", ["npy", "csv"])
-def test_shares_come_from_a_file_below_the_project(tmp_path: Path, suffix: str):
+def test_shares_come_from_a_file_below_the_project(tmp_path, suffix):
     matrix = np.array([[2.0, 0, 2], [1, 2, 3]])
     np.save(tmp_path / "mix.npy", matrix)
     np.savetxt(tmp_path / "mix.csv", matrix, delimiter=",")
     entry = {"dataset": "d", "scheme": "label_shares", "shares": f"mix.{suffix}", "sizes": [40, 60]}
-    params = PartitionParams.parse(entry)
-    made = make_partition(params, Samples(LABELS, LABELS, root=tmp_path))
-    inline = make_partition(
-        PartitionParams.parse(entry | {"shares": matrix.tolist()}), Samples(LABELS, LABELS)
-    )
-    assert made.hash == inline.hash and params.files() == [f"mix.{suffix}"]
+    made = make(Samples(LABELS, LABELS, root=tmp_path), **entry)
+    inline = make(Samples(LABELS, LABELS), **entry | {"shares": matrix.tolist()})
+    assert made.hash == inline.hash and PartitionParams.parse(entry).files() == [f"mix.{suffix}"]
     assert json.loads(json.dumps(made.summary()))["samples_unused"] == 500
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "text.csv").write_text("a,b,c\n1,2,3\n")
     np.save(tmp_path / "objects.npy", np.array([None]), allow_pickle=True)
     for name in ("none.npy", "text.csv", "objects.npy"):
-        with pytest.raises(FedflowError, match=rf"{name}: cannot be read"):
+        with refused(rf"{name}: cannot be read", FedflowError):
             LabelShares(shares=name).count(Samples(LABELS, root=tmp_path))
 
 
@@ -98,10 +96,10 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path):
     ],
 )
 def test_shares_that_cannot_be_are_refused(shares, options, message):
-    with pytest.raises(BadInput, match=message):
+    with refused(message):
         counts(shares, **options)
 
 
 def test_one_row_per_client_is_needed():
-    with pytest.raises(BadInput, match=r"partition.clients: 3 .* 2, the rows of shares"):
+    with refused(r"partition.clients: 3 .* 2, the rows of shares"):
         LabelShares(shares=[[1, 1, 1]] * 2).split(Samples(LABELS), 3, np.random.default_rng(0))

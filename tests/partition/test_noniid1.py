@@ -2,24 +2,20 @@
 
 import numpy as np
 import pytest
+from dealing import deal, label_counts
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from support import refused
 
-from fedflow.errors import BadInput
 from fedflow.partition import Samples
 from fedflow.partition.noniid1 import NonIID1, shared_labels
 
 CIFAR100 = np.repeat(np.arange(100), 500)
 
 
-def labels_held(labels: np.ndarray, parts: list[np.ndarray]) -> np.ndarray:
-    """Whether a client holds a label [N, K]."""
-    return np.array([np.bincount(labels[rows], minlength=labels.max() + 1) > 0 for rows in parts])
-
-
 def test_two_thirds_share_half_of_the_base_set_and_one_third_a_quarter_at_most():
     split = NonIID1().split(Samples(CIFAR100), 300, np.random.default_rng(0))
-    held = labels_held(CIFAR100, split.train)
+    held = label_counts(CIFAR100, split.train) > 0
     shared = (held & held[0]).sum(1)
     assert (held.sum(1) == 20).all() and split.groups[0] == 0 and shared[0] == 20
     assert shared[split.groups == 0].min() >= 10 and shared[split.groups == 1].max() <= 5
@@ -43,9 +39,9 @@ def test_shares_of_the_base_set_are_rounded_up():
 def test_labels_are_divided_equally_over_their_owners(classes, clients, fraction, seed):
     labels = np.arange(40 * classes) % classes
     assume(2 * max(1, round(fraction * classes)) <= classes)
-    parts = NonIID1(fraction=fraction).split(Samples(labels), clients, np.random.default_rng(seed)).train
-    held = labels_held(labels, parts)
-    counts = np.array([np.bincount(labels[rows], minlength=classes) for rows in parts])
+    parts = deal(NonIID1(fraction=fraction), labels, clients, seed)
+    counts = label_counts(labels, parts)
+    held = counts > 0
     assert (held.sum(1) == max(1, round(fraction * classes))).all()
     for c in np.flatnonzero(held.any(0)):
         assert counts[:, c].sum() == 40 and np.ptp(counts[held[:, c], c]) <= 1
@@ -56,14 +52,10 @@ def test_labels_are_divided_equally_over_their_owners(classes, clients, fraction
     [
         (np.zeros(9, int), 2, 0.2, r"partition.fraction: 0.2 .* at most 0 of 1 labels"),
         (np.arange(15) % 3, 2, 0.5, r"partition.fraction: 0.5 .* at most 1 of 3 labels"),
+        (np.arange(30) % 10, 30, 0.6, r"partition.fraction: 0.6 .* > 0 and <= 0.5"),
         (np.arange(30) % 10, 30, 0.5, r"partition.clients: 30 .* fewer: \d+ clients share 3 samples"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(labels, clients, fraction, message):
-    with pytest.raises(BadInput, match=message):
-        NonIID1(fraction=fraction).split(Samples(labels), clients, np.random.default_rng(0))
-
-
-def test_more_than_half_of_the_labels_is_refused():
-    with pytest.raises(BadInput, match=r"partition.fraction: 0.6 .* > 0 and <= 0.5"):
-        NonIID1(fraction=0.6)
+    with refused(message):
+        deal(NonIID1(fraction=fraction), labels, clients)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dealing import equal, make
 from safetensors.numpy import load_file, save_file
+from support import refused
 
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import FedflowError
 from fedflow.partition import Partition, PartitionParams, Samples, load_partition, make_partition
 
 TRAIN, TEST = np.arange(600) % 10, np.arange(150) % 10
@@ -46,8 +48,7 @@ def test_a_client_is_tested_on_all_test_samples_of_the_labels_it_trains_on(made)
     ids=["every label", "one sample of a label", "a label without test samples"],
 )
 def test_clients_of_all_labels_are_tested_on_the_complete_test_set(clients, train, test):
-    entry = {"dataset": "d", "scheme": "iid", "clients": clients}
-    made = make_partition(PartitionParams.parse(entry), Samples(np.array(train), np.array(test)))
+    made = make(Samples(np.array(train), np.array(test)), "iid", clients=clients)
     for k in range(clients):
         assert made.test(k).tolist() == list(range(len(test))) and made.test_size(k) == len(test)
 
@@ -55,16 +56,14 @@ def test_clients_of_all_labels_are_tested_on_the_complete_test_set(clients, trai
 def test_saving_and_loading_changes_nothing(made, saved):
     loaded = load_partition(saved)
     assert loaded.hash == made.hash and loaded.params == made.params and loaded.dataset_hash == "abc"
-    for k in range(12):
-        assert np.array_equal(loaded.train(k), made.train(k))
-        assert np.array_equal(loaded.test(k), made.test(k))
     assert loaded.groups is None
+    for k in range(12):
+        assert equal((loaded.train(k), loaded.test(k)), (made.train(k), made.test(k)))
 
 
 def test_arrays_are_mapped_from_the_file_and_copied_by_nobody(tmp_path):
     many = np.arange(200_000) % 10
-    entry = PartitionParams.parse({"dataset": "d", "scheme": "iid", "clients": 100})
-    make_partition(entry, Samples(many, many[:100])).save(tmp_path)
+    make(Samples(many, many[:100]), "iid", clients=100).save(tmp_path)
     tracemalloc.start()
     loaded = load_partition(tmp_path)  # compares the hash of all arrays too
     peak = tracemalloc.get_traced_memory()[1]
@@ -73,8 +72,7 @@ def test_arrays_are_mapped_from_the_file_and_copied_by_nobody(tmp_path):
 
 
 def test_planted_groups_survive_saving(tmp_path):
-    groups = PartitionParams.parse({"dataset": "d", "scheme": "label_groups", "groups": 2, "clients": 4})
-    make_partition(groups, SAMPLES).save(tmp_path)
+    make(SAMPLES, "label_groups", groups=2, clients=4).save(tmp_path)
     assert load_partition(tmp_path).groups.tolist() == [0, 0, 1, 1]
     assert json.loads((tmp_path / "summary.json").read_text())["groups"] == 2
 
@@ -97,8 +95,7 @@ def test_the_summary_tells_sizes_labels_and_skew(saved):
 
 
 def test_parameters_left_at_their_defaults_are_recorded(tmp_path):
-    entry = {"dataset": "d", "scheme": "dirichlet", "clients": 4}
-    make_partition(PartitionParams.parse(entry), SAMPLES).save(tmp_path)
+    make(SAMPLES, "dirichlet", clients=4).save(tmp_path)
     recorded = json.loads((tmp_path / "summary.json").read_text())["params"]["parameters"]
     assert recorded == {"alpha": 0.1, "min_size": 10, "balance": True}
     assert load_partition(tmp_path).params["parameters"] == recorded
@@ -108,19 +105,11 @@ def test_the_hash_depends_on_the_data_set_too(made):
     assert make_partition(params(), SAMPLES, "other").hash != made.hash
 
 
-# Damage
-
 FILE, SUMMARY = "partition.safetensors", "summary.json"
 
 
 def cut_short(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-40])
-
-
-def flip(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    file.write_bytes(bytes(content))
 
 
 def other_indices(file: Path) -> None:
@@ -129,19 +118,14 @@ def other_indices(file: Path) -> None:
     save_file(arrays, file)
 
 
-def pickled(file: Path) -> None:
-    file.write_bytes(pickle.dumps({"offsets": [0]}))
-
-
 @pytest.mark.parametrize(
     ("name", "spoil", "message"),
     [
         (FILE, Path.unlink, "there is no .*partition.safetensors"),
         (SUMMARY, Path.unlink, "there is no .*summary.json"),
         (FILE, cut_short, "partition.safetensors is damaged"),
-        (FILE, flip, "does not match the hash in summary.json"),
         (FILE, lambda file: file.write_bytes(b""), "partition.safetensors is damaged"),
-        (FILE, pickled, "partition.safetensors is damaged"),
+        (FILE, lambda file: file.write_bytes(pickle.dumps({})), "partition.safetensors is damaged"),
         (FILE, other_indices, "does not match the hash in summary.json"),
         (SUMMARY, cut_short, "is damaged"),
         (SUMMARY, lambda file: file.write_text("[]"), "is damaged"),
@@ -151,7 +135,7 @@ def pickled(file: Path) -> None:
 )
 def test_damaged_files_are_named_with_the_remedy(saved, name, spoil, message):
     spoil(saved / name)
-    with pytest.raises(FedflowError, match=rf"{message}.*run `fedflow partition` for it again"):
+    with refused(rf"{message}.*run `fedflow partition` for it again", FedflowError):
         load_partition(saved)
 
 
@@ -170,11 +154,8 @@ def test_whichever_byte_is_wrong_the_partition_loads_unchanged_or_is_refused_in_
 
 def test_a_folder_that_cannot_be_made_is_named(made, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(FedflowError, match=r"cannot write the partition to .*file/p"):
+    with refused(r"cannot write the partition to .*file/p", FedflowError):
         made.save(tmp_path / "file" / "p")
-
-
-# What is refused
 
 
 @pytest.mark.parametrize(
@@ -193,36 +174,28 @@ def test_a_folder_that_cannot_be_made_is_named(made, tmp_path):
     ],
 )
 def test_parameters_are_checked_by_name(changes, message):
-    with pytest.raises(BadInput, match=message):
+    with refused(message):
         params(**changes)
 
 
 def test_messages_name_the_partition_as_params_yaml_does():
     entry = {"dataset": "d", "scheme": "dirichlet", "clients": 3, "alpha": -1}
-    with pytest.raises(
-        BadInput, match=r"^partitions.mine.alpha: -1.0 is not accepted; expected a number > 0"
-    ):
+    with refused(r"^partitions.mine.alpha: -1.0 is not accepted; expected a number > 0"):
         PartitionParams.parse(entry, section="partitions.mine")
 
 
-def test_more_clients_than_samples_are_refused():
-    with pytest.raises(BadInput, match=r"partition.clients: 601 .*at most 600"):
-        make_partition(params(clients=601), SAMPLES)
-
-
 def test_every_client_gets_the_least_that_is_asked_for():
-    with pytest.raises(BadInput, match=r"partition.clients: 12 .*fewer: .* min_train is 200"):
+    with refused(r"partition.clients: 601 .*at most 600"):
+        make_partition(params(clients=601), SAMPLES)
+    with refused(r"partition.clients: 12 .*fewer: .* min_train is 200"):
         make_partition(params(min_train=200), SAMPLES)
-    empty = {"dataset": "d", "scheme": "dirichlet", "clients": 100, "alpha": 0.01, "min_size": 0}
-    with pytest.raises(BadInput, match=r"a client got 0 samples, min_train is 1"):
-        make_partition(PartitionParams.parse(empty), SAMPLES)
+    with refused(r"a client got 0 samples, min_train is 1"):
+        make(SAMPLES, "dirichlet", clients=100, alpha=0.01, min_size=0)
 
 
 def test_a_hundred_thousand_clients_share_a_million_samples(tmp_path):
     labels = np.random.default_rng(0).integers(0, 10, 1_000_000)
-    entry = PartitionParams.parse({"dataset": "d", "scheme": "iid", "clients": 100_000})
-    made = make_partition(entry, Samples(labels, labels[:1000]))
-    assert (made.sizes == 10).all()
-    assert np.array_equal(np.sort(made.indices), np.arange(1_000_000))
+    made = make(Samples(labels, labels[:1000]), "iid", clients=100_000)
+    assert (made.sizes == 10).all() and np.array_equal(np.sort(made.indices), np.arange(1_000_000))
     made.save(tmp_path)
     assert load_partition(tmp_path).hash == made.hash

@@ -6,12 +6,14 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from dealing import deal, disjoint, equal, label_counts, make, part_sizes
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from support import refused
 
 from fedflow.data import Column
 from fedflow.errors import BadInput
-from fedflow.partition import SCHEMES, PartitionParams, Samples, make_partition
+from fedflow.partition import SCHEMES, Samples
 from fedflow.partition.base import runs
 from fedflow.partition.dirichlet import LOOK, TRIES, Dirichlet, portions
 from fedflow.partition.dirichlet_clients import DirichletClients
@@ -55,57 +57,33 @@ def samples(labels: np.ndarray) -> Samples:
     return Samples(labels, labels, {name: Column(fact, fact) for name, fact in facts.items()})
 
 
-def labels_held(labels: np.ndarray, parts: list[np.ndarray]) -> np.ndarray:
-    """Whether a client holds a label [N, K]."""
-    return np.array([np.bincount(labels[rows], minlength=labels.max() + 1) > 0 for rows in parts])
-
-
-def sizes(parts: list[np.ndarray]) -> np.ndarray:
-    return np.array([len(rows) for rows in parts])
-
-
-# Worked numbers
-
-
 def test_ten_samples_for_three_owners_are_4_3_3():
     assert np.bincount(runs(np.arange(3), 10)).tolist() == [4, 3, 3]
 
 
-@pytest.mark.parametrize(
-    ("p", "n", "expected"),
-    [
-        ((0.5, 0.3, 0.2), 7, [3, 2, 2]),
-        ((0.15, 0.7, 0.15), 10, [1, 7, 2]),
-        ((0.7, 0.1, 0.2), 10, [7, 1, 2]),  # 0.7 + 0.1 is less than 0.8 in floating point
-    ],
-)
-def test_dirichlet_cuts_at_the_floor_of_the_cumulative_share(p, n, expected):
-    assert portions(n, np.array(p)).tolist() == expected
+def test_dirichlet_cuts_at_the_floor_of_the_cumulative_share():
+    assert portions(7, np.array([0.5, 0.3, 0.2])).tolist() == [3, 2, 2]
+    assert portions(10, np.array([0.15, 0.7, 0.15])).tolist() == [1, 7, 2]
+    assert portions(10, np.array([0.7, 0.1, 0.2])).tolist() == [7, 1, 2]  # 0.7 + 0.1 is below 0.8 in floats
 
 
 def test_iid_gives_the_first_clients_one_more():
-    parts = IID().split(Samples(np.zeros(14, dtype=int)), 4, np.random.default_rng(0)).train
-    assert sizes(parts).tolist() == [4, 4, 3, 3]
+    assert part_sizes(deal(IID(), np.zeros(14, dtype=int), 4)).tolist() == [4, 4, 3, 3]
 
 
 def test_shards_drop_the_surplus_and_hold_few_labels():
     labels = np.repeat(np.arange(10), 103)
-    parts = Shards(shards_per_client=2).split(Samples(labels), 100, np.random.default_rng(0)).train
-    assert set(sizes(parts)) == {2 * (1030 // 200)}
-    assert labels_held(labels, parts).sum(1).max() <= 4  # a shard may lie across a border of labels
+    parts = deal(Shards(shards_per_client=2), labels)
+    assert set(part_sizes(parts)) == {2 * (1030 // 200)}
+    assert (label_counts(labels, parts) > 0).sum(1).max() <= 4  # a shard may lie across a border of labels
 
 
 def test_label_groups_are_planted_and_disjoint():
-    scheme = LabelGroups(groups=3)
-    split = scheme.split(Samples(CIFAR10), 10, np.random.default_rng(0))
-    parts, groups = split.train, split.groups
-    held = labels_held(CIFAR10, parts)
-    assert groups.tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
-    own = np.array([held[groups == g].any(0) for g in range(3)])
+    split = LabelGroups(groups=3).split(Samples(CIFAR10), 10, np.random.default_rng(0))
+    held = label_counts(CIFAR10, split.train) > 0
+    assert split.groups.tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+    own = np.array([held[split.groups == g].any(0) for g in range(3)])
     assert (own.sum(0) == 1).all() and sorted(own.sum(1)) == [3, 3, 4]
-
-
-# Published statistics: 5,000 samples of each of ten labels, 100 clients
 
 
 @pytest.mark.parametrize(
@@ -115,11 +93,11 @@ def test_label_groups_are_planted_and_disjoint():
 def test_label_skew_has_the_published_sizes_and_overlaps(fraction, labels, overlaps):
     shared, spread = np.zeros(labels + 1), []
     for seed in SEEDS:
-        parts = LabelSkew(fraction=fraction).split(Samples(CIFAR10), 100, np.random.default_rng(seed)).train
-        held = labels_held(CIFAR10, parts)
-        assert (held.sum(1) == labels).all() and sizes(parts).mean() == 500
+        parts = deal(LabelSkew(fraction=fraction), CIFAR10, 100, seed)
+        held = label_counts(CIFAR10, parts) > 0
+        assert (held.sum(1) == labels).all() and part_sizes(parts).mean() == 500
         assert all(held[i, i % 10] for i in range(100))
-        spread.append(sizes(parts).std())
+        spread.append(part_sizes(parts).std())
         for a, b in combinations(range(100), 2):
             shared[(held[a] & held[b]).sum()] += 1
     assert shared / shared.sum() == pytest.approx(overlaps, abs=0.03)  # means of three draws
@@ -131,23 +109,17 @@ def test_label_skew_has_the_published_sizes_and_overlaps(fraction, labels, overl
 def test_dirichlet_has_the_published_label_counts_and_sizes(alpha, labels, sd):
     counts, spread = [], []
     for seed in SEEDS:
-        parts = Dirichlet(alpha=alpha).split(Samples(CIFAR10), 100, np.random.default_rng(seed)).train
-        assert sizes(parts).sum() == 50_000 and sizes(parts).min() >= 10
-        counts.append(labels_held(CIFAR10, parts).sum(1).mean())
-        spread.append(sizes(parts).std())
+        parts = deal(Dirichlet(alpha=alpha), CIFAR10, 100, seed)
+        assert part_sizes(parts).sum() == 50_000 and part_sizes(parts).min() >= 10
+        counts.append((label_counts(CIFAR10, parts) > 0).sum(1).mean())
+        spread.append(part_sizes(parts).std())
     assert np.mean(counts) == pytest.approx(labels, abs=0.3)  # single draws differ by 0.1
     assert np.mean(spread) == pytest.approx(sd, rel=0.2)  # and by a tenth
 
 
 def test_without_balance_sizes_spread_further():
-    def spread(balance: bool) -> float:
-        scheme = Dirichlet(min_size=1, balance=balance)
-        return sizes(scheme.split(Samples(CIFAR10), 20, np.random.default_rng(1)).train).std()
-
-    assert spread(True) < spread(False)
-
-
-# What holds for every registered scheme
+    even, uneven = (deal(Dirichlet(min_size=1, balance=b), CIFAR10, 20, 1) for b in (True, False))
+    assert part_sizes(even).std() < part_sizes(uneven).std()
 
 
 @st.composite
@@ -171,40 +143,31 @@ def test_parts_are_disjoint_sorted_and_complete_and_follow_the_seed(name, case, 
         assume(False)
     again = scheme.split(samples(labels), clients, np.random.default_rng(seed)).train
     everything = np.concatenate(parts)
-    assert len(parts) == clients
+    assert len(parts) == clients and disjoint(parts)
     assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
-    assert len(np.unique(everything)) == len(everything)
     assert everything.size == 0 or 0 <= everything.min() <= everything.max() < len(labels)
-    assert all(np.array_equal(one, other) for one, other in zip(parts, again))
-    owned_by_somebody = name != "label_skew" or clients >= labels.max() + 1
-    if name in EVERY_SAMPLE and owned_by_somebody:
+    assert equal(parts, again)
+    if name in EVERY_SAMPLE and (name != "label_skew" or clients >= labels.max() + 1):
         assert len(everything) == len(labels)
     if name == "iid":
-        assert np.ptp(sizes(parts)) <= 1
+        assert np.ptp(part_sizes(parts)) <= 1
     if name == "shards":
-        assert set(sizes(parts)) == {len(labels) // clients}
+        assert set(part_sizes(parts)) == {len(labels) // clients}
 
 
 @given(case=cases(), seed=st.integers(0, 2**32))
 def test_iid_does_not_look_at_the_labels(case, seed):
     labels, clients = case
     assume(clients <= len(labels))
-    renamed = labels.max() - labels
-    parts, others = (
-        IID().split(Samples(y), clients, np.random.default_rng(seed)).train for y in (labels, renamed)
-    )
-    assert all(np.array_equal(one, other) for one, other in zip(parts, others))
+    assert equal(*(deal(IID(), y, clients, seed) for y in (labels, labels.max() - labels)))
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMES))
 def test_another_seed_gives_another_partition(name):
     labels = np.repeat(np.arange(10), 50)
-
-    def made(seed: int) -> str:
-        entry = {"dataset": "d", "scheme": name, "clients": 10, "seed": seed, **permissive(name, labels, 10)}
-        return make_partition(PartitionParams.parse(entry), samples(labels)).hash
-
-    assert made(0) == made(0) != made(1)
+    options = {"clients": 10} | permissive(name, labels, 10)
+    one, again, other = (make(samples(labels), name, seed=seed, **options).hash for seed in (0, 0, 1))
+    assert one == again != other
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMES))
@@ -213,9 +176,6 @@ def test_the_example_in_a_scheme_s_docstring_is_true(name):
     assert module.__doc__.splitlines()[0].endswith(".")
     result = doctest.testmod(module)
     assert result.attempted > 0 and result.failed == 0
-
-
-# What cannot be made
 
 
 @pytest.mark.parametrize(
@@ -230,71 +190,56 @@ def test_the_example_in_a_scheme_s_docstring_is_true(name):
     ids=lambda value: type(value).__name__ if hasattr(value, "split") else None,
 )
 def test_a_partition_that_cannot_be_made_names_the_field_and_what_works(scheme, labels, clients, message):
-    with pytest.raises(BadInput, match=message):
-        scheme.split(Samples(np.arange(labels) % 10), clients, np.random.default_rng(0))
+    with refused(message):
+        deal(scheme, np.arange(labels) % 10, clients)
 
 
 def test_dirichlet_gives_up_after_a_bounded_number_of_draws():
-    labels = np.repeat(np.arange(2), 50)
-    with pytest.raises(
-        BadInput,
-        match=rf"alpha 0.001, or a larger alpha: in each of {TRIES} draws \d clients or more had fewer",
-    ):
-        Dirichlet(alpha=0.001, min_size=9).split(Samples(labels), 10, np.random.default_rng(0))
+    with refused(rf"alpha 0.001, or a larger alpha: in each of {TRIES} draws \d clients or more had fewer"):
+        deal(Dirichlet(alpha=0.001, min_size=9), np.repeat(np.arange(2), 50), 10)
 
 
 @pytest.mark.parametrize(
     "scheme", [Dirichlet(alpha=0.001), DirichletClients(alpha=1e-4, min_size=18)], ids=lambda s: s.name
 )
 def test_a_request_that_is_far_out_of_reach_is_refused_after_a_few_draws(scheme):
-    labels = np.arange(2000) % 10
-    with pytest.raises(BadInput, match=rf"in each of {LOOK} draws [2-9]\d clients or more had fewer samples"):
-        scheme.split(Samples(labels), 100, np.random.default_rng(0))
+    with refused(rf"in each of {LOOK} draws [2-9]\d clients or more had fewer samples"):
+        deal(scheme, np.arange(2000) % 10)
 
 
 def test_what_is_reached_by_a_late_draw_is_what_it_was():
     """The hash is that of the code which dealt every draw before it looked at the sizes; this is draw 68."""
-    entry = {"dataset": "d", "scheme": "dirichlet", "alpha": 0.1, "min_size": 30, "clients": 20, "seed": 1}
-    made = make_partition(PartitionParams.parse(entry), Samples(np.arange(2000) % 10))
+    data = Samples(np.arange(2000) % 10)
+    made = make(data, "dirichlet", alpha=0.1, min_size=30, clients=20, seed=1)
     assert made.hash == "ac5df75de8679a1a"
-
-
-# Labels without an owner
 
 
 def test_label_skew_says_which_share_of_the_samples_nobody_holds():
     with pytest.warns(
         UserWarning, match="6 of 10 labels without owner among 3 clients: 30000 samples .*cover"
     ):
-        parts = LabelSkew(fraction=0.2).split(Samples(CIFAR10), 3, np.random.default_rng(0)).train
-    assert sizes(parts).sum() == 20_000
+        parts = deal(LabelSkew(fraction=0.2), CIFAR10, 3)
+    assert part_sizes(parts).sum() == 20_000
 
 
 @pytest.mark.parametrize("clients", [5, 7, 100])
 def test_label_skew_with_cover_gives_every_label_an_owner(clients):
     for seed in SEEDS:
-        scheme, rng = LabelSkew(fraction=0.2, cover=True), np.random.default_rng(seed)
-        parts = scheme.split(Samples(CIFAR10), clients, rng).train
-        held = labels_held(CIFAR10, parts)
-        assert held.any(0).all() and (held.sum(1) == 2).all() and sizes(parts).sum() == 50_000
+        parts = deal(LabelSkew(fraction=0.2, cover=True), CIFAR10, clients, seed)
+        held = label_counts(CIFAR10, parts) > 0
+        assert held.any(0).all() and (held.sum(1) == 2).all() and part_sizes(parts).sum() == 50_000
 
 
 def test_cover_changes_nothing_where_the_first_draw_covers_all_labels():
-    one, other = (
-        LabelSkew(fraction=0.2, cover=cover).split(Samples(CIFAR10), 20, np.random.default_rng(0)).train
-        for cover in (False, True)
-    )
-    assert all(np.array_equal(a, b) for a, b in zip(one, other))
+    assert equal(*(deal(LabelSkew(fraction=0.2, cover=cover), CIFAR10, 20) for cover in (False, True)))
 
 
 def test_cover_that_cannot_be_is_refused():
-    with pytest.raises(
-        BadInput, match=r"partition.cover: True .* 2 labels for each of 4 clients gives all 10"
-    ):
-        LabelSkew(fraction=0.2, cover=True).split(Samples(CIFAR10), 4, np.random.default_rng(0))
+    with refused(r"partition.cover: True .* 2 labels for each of 4 clients gives all 10"):
+        deal(LabelSkew(fraction=0.2, cover=True), CIFAR10, 4)
 
 
 def test_halves_of_a_label_go_to_the_even_number():
     for fraction, labels in ((0.25, 2), (0.35, 4)):
-        parts = LabelSkew(fraction=fraction).split(Samples(CIFAR10), 20, np.random.default_rng(0)).train
-        assert (labels_held(CIFAR10, parts).sum(1) == labels).all()
+        parts = deal(LabelSkew(fraction=fraction), CIFAR10, 20)
+        assert ((label_counts(CIFAR10, parts) > 0).sum(1) == labels).all()

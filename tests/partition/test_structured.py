@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from dealing import equal, make, part_sizes
 from hypothesis import given
 from hypothesis import strategies as st
+from support import refused
 
-from fedflow.errors import BadInput
-from fedflow.partition import PartitionParams, Samples, Split, make_partition
+from fedflow.partition import Samples, Split
 from fedflow.partition.structured import Structured, chunk_sizes, growth
 
 EMNIST = np.repeat(np.arange(47), 2400)
@@ -54,14 +55,12 @@ def test_scenario_4_has_nine_groups_of_five_labels_and_one_of_two():
         own = [rows for rows, g in zip(made.train, made.groups) if g == group]
         labels = np.unique(EMNIST[np.concatenate(own)])
         assert labels.tolist() == list(range(5 * group, min(5 * group + 5, 47)))
-        sizes = [len(rows) for rows in own]
-        assert sizes == chunk_sizes(2400 * len(labels), 60).tolist()
+        assert np.array_equal(part_sizes(own), chunk_sizes(2400 * len(labels), 60))
 
 
 def test_all_clients_of_a_group_are_tested_on_all_its_labels():
-    entry = {"dataset": "d", "scheme": "structured", "labels_per_group": 5, "clients": 40}
     labels, test = np.arange(700) % 7, np.arange(70) % 7
-    made = make_partition(PartitionParams.parse(entry), Samples(labels, test))
+    made = make(Samples(labels, test), "structured", labels_per_group=5, clients=40)
     for k in range(40):
         expected = range(5) if k < 20 else (5, 6)
         assert np.unique(test[made.test(k)]).tolist() == list(expected)
@@ -72,8 +71,8 @@ def test_with_the_bug_the_last_group_is_tested_on_label_0_too():
     clean, flawed = (split(Structured(pad_label_bug=bug), EMNIST, 20) for bug in (False, True))
     assert [own.tolist() for own in clean.own[-2:]] == [[45, 46]] * 2
     assert [own.tolist() for own in flawed.own[-2:]] == [[0, 45, 46]] * 2
-    assert all(np.array_equal(a, b) for a, b in zip(clean.own[:-2], flawed.own[:-2]))
-    assert all(np.array_equal(a, b) for a, b in zip(clean.train, flawed.train))
+    assert equal(clean.own[:-2], flawed.own[:-2])
+    assert equal(clean.train, flawed.train)
 
 
 def test_without_a_shorter_group_there_is_no_label_to_pad():
@@ -90,5 +89,5 @@ def test_without_a_shorter_group_there_is_no_label_to_pad():
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(scheme, clients, message):
-    with pytest.raises(BadInput, match=message):
+    with refused(message):
         split(scheme, np.arange(40) % 10, clients)

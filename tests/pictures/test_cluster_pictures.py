@@ -1,7 +1,5 @@
 """The pictures of a clustered run: what is drawn where, not how it looks."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
@@ -116,12 +114,12 @@ def test_clients_without_a_cluster_get_no_number_and_take_none():
 
 
 @pytest.mark.parametrize("compared", [None, Dissimilarity(np.zeros((2, 2)), [0, 3], "loss")])
-def test_clients_that_are_not_compared_have_a_timeline_only(compared: Dissimilarity | None):
+def test_clients_that_are_not_compared_have_a_timeline_only(compared):
     made = Grouping({1: [0, 1, 0, 1]}, 1, compared=compared)
     assert [name for name, *_ in pictures_of(made)] == ["assignment"]
 
 
-def test_pictures_of_a_hundred_clients_have_the_same_bytes_again(tmp_path: Path):
+def test_pictures_of_a_hundred_clients_have_the_same_bytes_again(tmp_path):
     """Twelve groups, as many clusters as colours and more, and the server compares every other client."""
     groups = sorted(list(range(12)) * 8 + [0] * 4)
     compared = Dissimilarity(apart(groups[::2]), range(0, 100, 2), "loss")

@@ -73,7 +73,7 @@ def test_many_labels_get_a_scale_and_of_many_clients_an_even_choice_is_shown(cli
     assert axis.get_xlabel().startswith(shown)
 
 
-def test_a_loaded_partition_is_drawn_by_its_sizes(tmp_path: Path):
+def test_a_loaded_partition_is_drawn_by_its_sizes(tmp_path):
     params = PartitionParams.parse({"dataset": "d", "scheme": "iid", "clients": 3})
     made = make_partition(params, Samples(np.arange(9) % 3, np.arange(3)))
     draw_labels(replace(made, label_counts=None), tmp_path / "sizes.png")

@@ -11,8 +11,6 @@ def workplace(tmp_path: Path) -> Path:
         for method in METHODS:
             for seed in (0, 1):
                 write_run(tmp_path / "results", partition, method, seed, groups=partition.endswith("groups"))
-    write_partition(tmp_path / "partitions", "mnist5k-dir", dataset="mnist5k", scheme="dirichlet", alpha=0.1)
-    write_partition(
-        tmp_path / "partitions", "mnist5k-groups", dataset="mnist5k", scheme="label_groups", groups=2
-    )
+    write_partition(tmp_path / "partitions", "mnist5k-dir", scheme="dirichlet", alpha=0.1)
+    write_partition(tmp_path / "partitions", "mnist5k-groups", scheme="label_groups", groups=2)
     return tmp_path

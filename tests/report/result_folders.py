@@ -14,12 +14,9 @@ from fedflow.metrics.distribution import summarise
 
 METHODS = {"fedavg": "FedAvg", "scaffold": "SCAFFOLD", "local": "Local", "ditto": "Ditto", "ifca": "IFCA"}
 LEVELS = {  # local and global accuracy at the end
-    "fedavg": (0.91, 0.90),
-    "scaffold": (0.93, 0.92),
-    "local": (0.88, 0.45),
-    "ditto": (0.955, 0.72),
+    "fedavg": (0.91, 0.90), "scaffold": (0.93, 0.92), "local": (0.88, 0.45), "ditto": (0.955, 0.72),
     "ifca": (0.945, 0.80),
-}
+}  # fmt: skip
 CLUSTERED = ("ifca", "pacfl")
 PARAMETERS = 44_426
 
@@ -114,20 +111,21 @@ def write_run(
     } | ({"newcomers": newcomers, "newcomer_accuracy": 0.71, "newcomer_tuned_accuracy": 0.84}
          if newcomers else {})))  # fmt: skip
     early = [int(c) if rng.random() < 0.5 else -1 for c in rng.integers(0, 2, clients)]
-    history = (
-        [{"round": 2, "assignment": early}, {"round": 6, "assignment": found}] if method in CLUSTERED else []
-    )
+    history = [{"round": 2, "assignment": early}, {"round": 6, "assignment": found}]
     about = {"unit": "angle, degrees", "linkage": "wpgma", "height": 20.0} if method == "pacfl" else None
-    (folder / "clusters.json").write_text(
-        json.dumps({
-            "groups": None if planted is None else planted.tolist(), "history": history, "proximity": about,
-            "stable_cluster_ids": method != "flis_dc",
-        })
-    )  # fmt: skip
+    (folder / "clusters.json").write_text(json.dumps({
+        "groups": None if planted is None else planted.tolist(), "proximity": about,
+        "history": history if method in CLUSTERED else [], "stable_cluster_ids": method != "flis_dc",
+    }))  # fmt: skip
     apart = np.abs(np.subtract.outer(found, found)) * 30.0 + rng.uniform(1, 9, (clients, clients))
     named = pd.DataFrame((apart + apart.T) / 2, range(clients), [str(k) for k in range(clients)])
     (named if about else named.iloc[:0, :0]).to_parquet(folder / "proximity.parquet")
     return folder
+
+
+def change(file: Path, **facts: object) -> None:
+    """Replace entries of a JSON file."""
+    file.write_text(json.dumps(json.loads(file.read_text()) | facts))
 
 
 def write_partition(
@@ -136,10 +134,8 @@ def write_partition(
     """``summary.json`` and ``labels.png`` of a partition under ``root/<name>``; returns its folder."""
     folder = root / name
     folder.mkdir(parents=True)
-    figure = Figure(figsize=(5, 3))
-    figure.add_subplot().imshow(
-        np.random.default_rng(0).integers(0, 90, (10, clients)), aspect="auto", cmap="Blues"
-    )
+    figure, cells = Figure(figsize=(5, 3)), np.random.default_rng(0).integers(0, 90, (10, clients))
+    figure.add_subplot().imshow(cells, aspect="auto", cmap="Blues")
     figure.savefig(folder / "labels.png")
     summary = {
         "clients": clients, "samples": 4000, "sizes": {"min": 12, "mean": 200.0, "sd": 80.1, "max": 731},

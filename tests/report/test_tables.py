@@ -1,9 +1,8 @@
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from result_folders import write_partition, write_run
+from result_folders import change, write_partition, write_run
 
 from fedflow.report.collect import collect_partitions, collect_runs
 from fedflow.report.findings import findings, summary
@@ -14,27 +13,25 @@ SKEW20, SKEW30 = ({"scheme": "label_skew", "fraction": fraction} for fraction in
 DIRICHLET = {"scheme": "dirichlet", "alpha": 0.1}
 
 
-def test_std_is_that_of_a_sample() -> None:
+def test_std_is_that_of_a_sample():
     values = [0.9, 0.8, 0.97]
     found = Stat(dict(enumerate(values)))
     assert (found.mean, found.std) == pytest.approx((np.mean(values), np.std(values, ddof=1)), abs=1e-15)
     assert Stat({3: 0.9}).std == 0
 
 
-def test_verdict_goes_no_further_than_the_seeds() -> None:
+def test_verdict_goes_no_further_than_the_seeds():
     low, high = Stat({0: 0.80, 1: 0.82}), Stat({0: 0.90, 1: 0.84})
     assert verdict(high, low, "B") == (
         "6.0 points ahead of B on average, and ahead on 2 of 2 shared seeds; "
         "the ranges over seeds do not overlap."
     )
-    between = Stat({0: 0.79, 1: 0.85})
-    assert "1 of 2 shared seeds. The ranges over seeds overlap: no clear winner." in verdict(
-        between, low, "B"
-    )
+    between = verdict(Stat({0: 0.79, 1: 0.85}), low, "B")
+    assert "1 of 2 shared seeds. The ranges over seeds overlap: no clear winner." in between
     assert "on one seed" in verdict(Stat({0: 0.9}), low, "B")
 
 
-def test_findings_name_the_cheapest_method_whose_every_seed_arrives(tmp_path: Path) -> None:
+def test_findings_name_the_cheapest_method_whose_every_seed_arrives(tmp_path):
     for seed in (0, 1):
         for method in ("fedavg", "ditto", "scaffold"):
             write_run(tmp_path, "p", method, seed)
@@ -49,33 +46,30 @@ def test_findings_name_the_cheapest_method_whose_every_seed_arrives(tmp_path: Pa
     assert found["Best for the clients"].method == "ditto"
 
 
-def change(folder: Path, **metrics: object) -> None:
-    """Put other numbers into ``metrics.json``."""
-    file = folder / "metrics.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | metrics))
+def write(root: Path, partition: str, method: str, seed: int = 0, **metrics: object) -> None:
+    """A run with these numbers in ``metrics.json``."""
+    change(write_run(root, partition, method, seed) / "metrics.json", **metrics)
 
 
-def test_the_least_traffic_is_that_of_a_method_that_sends_something(tmp_path: Path) -> None:
+def test_the_least_traffic_is_that_of_a_method_that_sends_something(tmp_path):
     for method in ("local", "fedavg", "ditto", "scaffold"):
-        moved = 0 if method == "local" else 9_000_000
-        change(write_run(tmp_path, "p", method, 0), bytes_to_target=moved, rounds_to_target=5)
-    change(tmp_path / "p" / "scaffold" / "0", bytes_to_target=10_000_000)
+        moved = {"local": 0, "scaffold": 10_000_000}.get(method, 9_000_000)
+        write(tmp_path, "p", method, bytes_to_target=moved, rounds_to_target=5)
     found = {finding.question: finding for finding in findings(by_method(collect_runs(tmp_path)))}
     cheapest = found["Least traffic to the target"]
     assert (cheapest.label, cheapest.value) == ("Ditto and FedAvg", "9.0")
-    assert "3 of 3 methods that send anything" in cheapest.detail
+    assert "3 of 3 communicating methods" in cheapest.detail
 
 
-def test_no_traffic_finding_where_no_method_sends_anything(tmp_path: Path) -> None:
-    change(write_run(tmp_path, "p", "local", 0), bytes_to_target=0, rounds_to_target=5)
+def test_no_traffic_finding_where_no_method_sends_anything(tmp_path):
+    write(tmp_path, "p", "local", bytes_to_target=0, rounds_to_target=5)
     questions = {finding.question for finding in findings(by_method(collect_runs(tmp_path)))}
     assert "Least traffic to the target" not in questions and "Best for the clients" in questions
 
 
-def test_equal_means_have_no_winner(tmp_path: Path) -> None:
-    for method, worst in (("fedavg", 0.0), ("ditto", 0.0), ("ifca", 0.0)):
-        change(write_run(tmp_path, "p", method, 0), local_worst10=worst, global_accuracy=worst or 0.5)
-    change(tmp_path / "p" / "ifca" / "0", global_accuracy=0.4)
+def test_equal_means_have_no_winner(tmp_path):
+    for method, accuracy in (("fedavg", 0.5), ("ditto", 0.5), ("ifca", 0.4)):
+        write(tmp_path, "p", method, local_worst10=0.0, global_accuracy=accuracy)
     found = {finding.question: finding for finding in findings(by_method(collect_runs(tmp_path)))}
     level = found["Best for the worst-served 10 %"]
     assert (level.label, level.value, level.detail) == ("All level", "0.0", "All methods have this mean.")
@@ -83,7 +77,7 @@ def test_equal_means_have_no_winner(tmp_path: Path) -> None:
     assert (two.label, two.detail) == ("Ditto and FedAvg", "2 of 3 methods have this mean.")
 
 
-def test_the_headline_claims_no_more_than_the_seeds_bear_out(tmp_path: Path) -> None:
+def test_the_headline_claims_no_more_than_the_seeds_bear_out(tmp_path):
     """Ditto is ahead on average on both partitions, and beyond the seeds on one."""
     accuracies = {
         "near": {"ditto": (0.90, 0.94), "fedavg": (0.91, 0.92), "ifca": (0.70, 0.71)},
@@ -92,12 +86,19 @@ def test_the_headline_claims_no_more_than_the_seeds_bear_out(tmp_path: Path) -> 
     for partition, methods in accuracies.items():
         for method, values in methods.items():
             for seed, value in enumerate(values):
-                change(write_run(tmp_path, partition, method, seed), local_accuracy=value)
+                write(tmp_path, partition, method, seed, local_accuracy=value)
     sentences = summary(by_partition(collect_runs(tmp_path)))
     expected = "On the clients' own test sets, Ditto leads on far; Ditto and FedAvg are level on near."
     assert sentences[0] == expected
     (finding, *_) = findings(by_method([run for run in collect_runs(tmp_path) if run.partition == "near"]))
     assert finding.label == "Ditto" and "no clear winner" in finding.detail
+
+
+def written(root: Path, dataset: str, scheme: dict, method: str) -> tuple:
+    """A run and the facts of its partition, as they are read back."""
+    write_run(root / "results", "p", method, 0, dataset=dataset)
+    write_partition(root / "partitions", "p", **scheme)
+    return collect_runs(root / "results"), collect_partitions(root / "partitions", ["p"])["p"]
 
 
 @pytest.mark.parametrize(
@@ -109,13 +110,9 @@ def test_the_headline_claims_no_more_than_the_seeds_bear_out(tmp_path: Path) -> 
         ("cifar10", DIRICHLET, "flis_dc", (60.33, 2.3, "local, last trained", "FLIS(DC)")),
     ],
 )
-def test_published_numbers_are_those_of_the_tables(
-    tmp_path: Path, dataset: str, scheme: dict, method: str, expected: tuple
-) -> None:
-    write_run(tmp_path / "results", "p", method, 0, dataset=dataset)
-    write_partition(tmp_path / "partitions", "p", **scheme)
-    facts = collect_partitions(tmp_path / "partitions", ["p"])["p"]
-    found = published_for(collect_runs(tmp_path / "results"), facts)
+def test_published_numbers_are_those_of_the_tables(tmp_path, dataset, scheme, method, expected):
+    runs, facts = written(tmp_path, dataset, scheme, method)
+    found = published_for(runs, facts)
     assert found is not None and found.values == {method: expected}
 
 
@@ -130,11 +127,6 @@ def test_published_numbers_are_those_of_the_tables(
         ("cifar10", SKEW20, "ditto"),
     ],
 )
-def test_nothing_is_published_for_other_settings(
-    tmp_path: Path, dataset: str, scheme: dict, method: str
-) -> None:
-    write_run(tmp_path / "results", "p", method, 0, dataset=dataset)
-    write_partition(tmp_path / "partitions", "p", **scheme)
-    facts = collect_partitions(tmp_path / "partitions", ["p"])["p"]
-    assert published_for(collect_runs(tmp_path / "results"), facts) is None
-    assert published_for(collect_runs(tmp_path / "results"), None) is None
+def test_nothing_is_published_for_other_settings(tmp_path, dataset, scheme, method):
+    runs, facts = written(tmp_path, dataset, scheme, method)
+    assert published_for(runs, facts) is None and published_for(runs, None) is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from result_folders import write_partition, write_run
+from result_folders import change, write_partition, write_run
 
 from fedflow.report import build_report
 from fedflow.report.collect import collect_runs
@@ -23,11 +23,15 @@ def accuracies(root: Path) -> dict[str, list[float]]:
     }
 
 
+def report(root: Path) -> str:
+    return build_report(root / "results", root / "partitions", root / "report").read_text()
+
+
 def accuracy(folder: Path) -> float:
     return json.loads((folder / "metrics.json").read_text())["local_accuracy"]
 
 
-def test_runs_of_other_settings_are_never_averaged(tmp_path: Path) -> None:
+def test_runs_of_other_settings_are_never_averaged(tmp_path):
     grid = [write_run(tmp_path / "results", "p", "ifca", seed, clusters=2) for seed in (0, 1)]
     more = [write_run(tmp_path / "results", "p", "ifca", s, clusters=4, plain=False) for s in (0, 1)]
     write_run(tmp_path / "results", "p", "fedavg", 0)
@@ -35,7 +39,7 @@ def test_runs_of_other_settings_are_never_averaged(tmp_path: Path) -> None:
     assert found["IFCA"] == [accuracy(folder) for folder in grid]
     assert found["IFCA · clusters 4"] == [accuracy(folder) for folder in more]
     write_partition(tmp_path / "partitions", "p", scheme="dirichlet", alpha=0.1)
-    page = build_report(tmp_path / "results", tmp_path / "partitions", tmp_path / "report").read_text()
+    page = report(tmp_path)
     assert "5 runs: 2 methods in 3 settings" in page
     rows = re.findall(r'<th scope="row" data-sort="([^"]*)"', page.split('id="accuracy"')[1])
     assert {"IFCA", "IFCA · clusters 4", "FedAvg"} == set(rows)
@@ -47,10 +51,9 @@ def test_runs_of_other_settings_are_never_averaged(tmp_path: Path) -> None:
     assert set(curves["method"]) == {"ifca", "ifca · method.clusters 4", "fedavg"}
 
 
-def test_runs_on_other_data_are_never_averaged(tmp_path: Path) -> None:
+def test_runs_on_other_data_are_never_averaged(tmp_path):
     for seed, name in ((1, "data_hash"), (2, "partition_hash")):
-        file = write_run(tmp_path, "p", "fedavg", seed) / "metrics.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | {name: "0123456789abcdef"}))
+        change(write_run(tmp_path, "p", "fedavg", seed) / "metrics.json", **{name: "0123456789abcdef"})
     write_run(tmp_path, "p", "fedavg", 0)
     write_run(tmp_path, "p", "fedavg", 3)
     found = accuracies(tmp_path)
@@ -59,19 +62,16 @@ def test_runs_on_other_data_are_never_averaged(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_the_plain_folder_gives_the_name_however_many_others_there_are(tmp_path: Path) -> None:
+def test_the_plain_folder_gives_the_name_however_many_others_there_are(tmp_path):
     write_run(tmp_path, "p", "ifca", 0, clusters=2)
     for seed in (0, 1, 2):
         write_run(tmp_path, "p", "ifca", seed, clusters=4, plain=False)
     assert list(accuracies(tmp_path)) == ["IFCA", "IFCA · clusters 4"]
+    write_run(tmp_path / "alone", "p", "ifca", 0, clusters=4, plain=False)
+    assert list(accuracies(tmp_path / "alone")) == ["IFCA"]
 
 
-def test_a_variant_alone_has_the_name_of_its_method(tmp_path: Path) -> None:
-    write_run(tmp_path, "p", "ifca", 0, clusters=4, plain=False)
-    assert list(accuracies(tmp_path)) == ["IFCA"]
-
-
-def test_many_differences_end_in_the_digest(tmp_path: Path) -> None:
+def test_many_differences_end_in_the_digest(tmp_path):
     write_run(tmp_path, "p", "ifca", 0, clusters=2, restarts=1, trial=10)
     write_run(tmp_path, "p", "ifca", 0, clusters=4, restarts=3, trial=50, plain=False)
     _, other = collect_runs(tmp_path)
@@ -79,30 +79,30 @@ def test_many_differences_end_in_the_digest(tmp_path: Path) -> None:
     assert other.variant == "ifca · method.clusters 4, method.restarts 3, method.trial 50"
 
 
-def test_the_same_run_twice_is_shown_once_and_told(tmp_path: Path) -> None:
+def test_the_same_run_twice_is_shown_once_and_told(tmp_path):
     write_run(tmp_path / "results", "p", "fedavg", 0)
     twice = write_run(tmp_path / "results", "p", "fedavg", 0, plain=False)
     (run,) = collect_runs(tmp_path / "results")
     assert run.folder.name == "0"
-    page = build_report(tmp_path / "results", tmp_path / "partitions", tmp_path / "report").read_text()
-    assert f"FedAvg, seed 0 is there twice: {twice.name} is not shown." in page
+    page = report(tmp_path)
+    assert f"FedAvg, seed 0 has two results: {twice.name} is not shown." in page
 
 
-def test_every_row_tells_its_settings_what_differs_from_the_defaults_first(tmp_path: Path) -> None:
+def test_every_row_tells_its_settings_what_differs_from_the_defaults_first(tmp_path):
     write_run(tmp_path / "results", "p", "ifca", 0, clusters=5, averaging="model")
     (row,) = settings_table(collect_runs(tmp_path / "results"))
     assert row["own"].startswith("clusters 5, epochs 2, lr 0.03, participation 0.3, target_accuracy 0.9")
     assert "averaging model" in row["others"] and "rounds 20" in row["others"]
     assert "data mnist5k source mnist5k" in row["own"] and "partition alpha 0.1" in row["others"]
-    page = build_report(tmp_path / "results", tmp_path / "partitions", tmp_path / "report").read_text()
+    page = report(tmp_path)
     details = re.search(r"<details.*?</details>", page, flags=re.DOTALL)
     assert details is not None and row["own"] in details[0] and row["settings"] in details[0]
 
 
-def test_settings_that_methods_should_share_are_compared_over_all_rows(tmp_path: Path) -> None:
+def test_settings_that_methods_should_share_are_compared_over_all_rows(tmp_path):
     write_run(tmp_path / "results", "p", "fedavg", 0)
     write_run(tmp_path / "results", "p", "scaffold", 0)
     write_run(tmp_path / "results", "p", "ditto", 0, rounds=6)
-    page = build_report(tmp_path / "results", tmp_path / "partitions", tmp_path / "report").read_text()
+    page = report(tmp_path)
     warnings = re.findall(r'<p class="warning">(.*?)</p>', page)
     assert warnings == ["Not all rows have the same rounds: 20, but 6 for Ditto."]

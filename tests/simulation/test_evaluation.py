@@ -15,18 +15,12 @@ from fedflow.simulation.federation import Federation
 SGD = {"batch_size": 8, "epochs": 2, "lr": 0.1}
 
 
-@pytest.fixture(scope="module")
-def federation(digits: Dataset) -> Federation:
-    return images(digits)
-
-
 def served(ran: Ran, k: int) -> torch.Tensor:
     """The vector that client k is served, from the run's state."""
     name = ran.simulation.job.method.name
     if name == "ditto":
         return ran.clients[-1]["personal"][k]
     models = ran.servers[-1].get("models", ran.servers[-1].get("model"))
-    assert models is not None
     return models[int(ran.outcome().scores.cluster[k])] if name == "ifca" else models
 
 
@@ -92,8 +86,10 @@ def seen(call: Callable[[], object]) -> int:
     return sum(counts)
 
 
-def test_a_shared_model_sees_every_test_image_once(federation: Federation) -> None:
+def test_a_shared_model_sees_all_test_images_once_and_personal_ones_their_own(federation: Federation) -> None:
     assert seen(lambda: run("fedavg", federation, rounds=1)) == len(federation.test)
+    own = sum(federation.partition.test_size(k) for k in range(8))
+    assert seen(lambda: run("ditto", federation, rounds=1)) == own
 
 
 def test_clients_compare_models_on_their_training_images(federation: Federation) -> None:
@@ -102,11 +98,6 @@ def test_clients_compare_models_on_their_training_images(federation: Federation)
     chosen = len(set(ran.outcome().scores.cluster.tolist()))
     train = federation.partition.sizes.sum()
     assert seen(ran.outcome) == 2 * train + chosen * len(federation.test)
-
-
-def test_personal_models_see_their_own_test_images(federation: Federation) -> None:
-    own = [federation.partition.test_size(k) for k in range(8)]
-    assert seen(lambda: run("ditto", federation, rounds=1)) == sum(own)
 
 
 def test_clients_that_never_trained_share_one_evaluation(federation: Federation) -> None:
@@ -142,9 +133,8 @@ def test_clients_with_held_out_samples_are_scored_on_those(federation: Federatio
         outputs = federation.model.outputs(served(ran, k), federation.train.x[rows])
         truth = federation.train.y[rows]
         assert scores.local_accuracy[k] == float((outputs.argmax(-1) == truth).double().mean())
-        assert scores.local_loss[k] == pytest.approx(
-            float(nn.functional.cross_entropy(outputs, truth)), abs=1e-5
-        )
+        loss = float(nn.functional.cross_entropy(outputs, truth))
+        assert scores.local_loss[k] == pytest.approx(loss, abs=1e-5)
         assert scores.test_samples[k] == len(rows)
         everything = federation.model.outputs(served(ran, k), federation.test.x).argmax(-1)
         assert scores.global_accuracy[k] == float((everything == federation.test.y).double().mean())
@@ -163,9 +153,7 @@ def test_the_last_trained_models_are_scored_too(federation: Federation) -> None:
 
 
 @pytest.mark.parametrize(("method", "models"), [("fedavg", {0}), ("ifca", {0, 1}), ("ditto", set(range(8)))])
-def test_the_outcome_holds_the_models_that_are_served(
-    federation: Federation, method: str, models: set[int]
-) -> None:
+def test_the_outcome_holds_the_models_that_are_served(federation, method, models) -> None:
     ran = run(method, federation, training=SGD)
     outcome = ran.outcome()
     assert set(outcome.models) <= models

@@ -10,7 +10,6 @@ import torch
 from support import SIZES, images, run
 from torch import Tensor
 
-from fedflow.data import Dataset
 from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.methods.averaging.fedavg import FedAvg
@@ -82,9 +81,7 @@ def test_a_capture_that_fails_warns_once_and_changes_no_result() -> None:
 
     cohorts = Cohorts(fail)
     cohorts.run(call(torch.ones(2)))
-    with pytest.warns(
-        UserWarning, match="without a CUDA graph .operation not permitted when stream is cap.*g.$"
-    ):
+    with pytest.warns(UserWarning, match="without a CUDA graph .operation not permitted when .*ing.$"):
         assert cohorts.run(call(torch.ones(2)))["out"].tolist() == [2.0, 2.0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -116,18 +113,13 @@ class Scheduled(FedAvg):
         return client.update(model=w + (client.fit(start=w) - w) * (1 - client.t / (2 * client.rounds)))
 
 
-@pytest.mark.parametrize(
-    "name", ["fedavg", "scaffold", "ditto", "ifca", "fednova", "apfl", pytest.param(Scheduled(), id="t")]
-)
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "ifca", "fednova", "apfl", Scheduled()])
 @pytest.mark.parametrize("clients", [1, 8])
-def test_replayed_rounds_equal_direct_ones(
-    digits: Dataset, monkeypatch: pytest.MonkeyPatch, name: str | FedAvg, clients: int
-) -> None:
-    """The GPU's code path, with rounded shapes, on CPU tensors; the learning rate decays."""
+def test_rounds_that_are_replayed_are_those_that_are_not(digits, monkeypatch, name, clients) -> None:
+    """The whole path of a GPU, with rounded shapes, on tensors of the CPU; the learning rate decays."""
     federation = images(digits, SIZES if clients == 8 else (12,) * 8)
-    settings: dict[str, Any] = {
-        "training": {"lr_decay": 0.8}, "rounds": 6 if clients == 8 else 14, "participation": clients / 8
-    }  # fmt: skip
+    settings: dict[str, Any] = {"training": {"lr_decay": 0.8}, "participation": clients / 8}
+    settings["rounds"] = 6 if clients == 8 else 14
     plain = run(name, federation, cohort="vmap", **settings)
     cohorts = Cohorts(Recorded)
     monkeypatch.setattr(Recorded, "made", [])
@@ -152,9 +144,7 @@ def test_shapes_are_rounded_to_few() -> None:
 
 
 @pytest.mark.parametrize(("wanted", "clients"), [(None, cohort.FIRST_WIDTH), (3, 3)])
-def test_calls_are_as_wide_as_set_until_memory_runs_out(
-    digits: Dataset, wanted: int | None, clients: int
-) -> None:
+def test_calls_are_as_wide_as_set_until_memory_runs_out(digits, wanted, clients) -> None:
     federation = images(digits)
     job = Job(federation, build_method("fedavg"), LocalTraining(), seed=0, width=wanted)
     first, other = (Shard(1, [], [], [], [], phase=phase) for phase in ("first", "other"))

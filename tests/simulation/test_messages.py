@@ -4,17 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import pytest
-from support import images, prepare_run, run
+from support import prepare_run, run
 
-from fedflow.data import Dataset
 from fedflow.methods.averaging.scaffold import Scaffold
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
-
-
-@pytest.fixture(scope="module")
-def federation(digits: Dataset) -> Federation:
-    return images(digits)
 
 
 class Mailbox:
@@ -47,9 +41,7 @@ class Mailbox:
         ("local", {"model"}, {"model"}),
     ],
 )
-def test_clients_are_scored_without_vectors_that_serving_does_not_need(
-    federation: Federation, method: str, to_train: set[str], to_serve: set[str]
-) -> None:
+def test_clients_are_scored_without_what_they_are_not_served_with(federation, method, to_train, to_serve):
     box = Mailbox()
     run(method, federation, rounds=2, evaluate_every=1, fine_tune=True, executor=box).outcome()
     assert box.of("train_shard") == [to_train] * 2

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support import SIZES, forbid_fallback, images, prepare_run, run, same
+from support import SIZES, forbid_fallback, late, prepare_run, run, same
 
-from fedflow.data import Dataset
 from fedflow.methods import METHODS
 from fedflow.partition import Partition
 from fedflow.simulation.federation import Federation
@@ -16,24 +15,24 @@ LATE = 2
 
 
 @pytest.fixture(scope="module")
-def everyone(digits: Dataset) -> Federation:
-    """With public data for the server, which some methods need."""
-    federation = images(digits)
-    return replace(federation, public=federation.test.only(torch.arange(40)))
+def federation(federation: Federation) -> Federation:
+    return late(federation, LATE)
 
 
 @pytest.fixture(scope="module")
-def federation(everyone: Federation) -> Federation:
-    return replace(everyone, partition=replace(everyone.partition, newcomers=LATE))
-
-
-@pytest.fixture(scope="module")
-def without(everyone: Federation) -> Federation:
-    """The same federation without newcomers."""
-    kept, partition = len(SIZES) - LATE, everyone.partition
+def without(federation: Federation) -> Federation:
+    """The same without the clients that join late."""
+    kept, partition = len(SIZES) - LATE, federation.partition
     pools = [partition.pool(p) for p in range(10)]
     train, own = ([part(k) for k in range(kept)] for part in (partition.train, partition.test_pools))
-    return replace(everyone, partition=Partition.from_lists(train, pools, own))
+    return replace(federation, partition=Partition.from_lists(train, pools, own))
+
+
+def accuracy(federation: Federation, w: torch.Tensor, k: int) -> float:
+    """The share of the test samples of client k that the model w gets right."""
+    rows, model = torch.as_tensor(federation.partition.test(k)), federation.model
+    hits = model.hits(model.outputs(w, federation.test.inputs(rows)), federation.test.targets(rows))
+    return hits.double().mean().item()
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -43,24 +42,18 @@ def test_the_rounds_are_those_without_newcomers(name: str, federation: Federatio
     assert [vars(r) | {"seconds": 0} for r in one.rounds] == [vars(r) | {"seconds": 0} for r in other.rounds]
     ended, expected = one.outcome(), other.outcome()
     assert ended.scores.clients == list(range(len(SIZES) - LATE)) == expected.scores.clients
-    late = {name: value for name, value in ended.metrics.items() if name.startswith("newcomer")}
-    assert ended.metrics.items() - late.items() == expected.metrics.items()
-    assert late["newcomers"] == LATE and 0 <= late["newcomer_accuracy"] <= 1
+    new = {name: value for name, value in ended.metrics.items() if name.startswith("newcomer")}
+    assert ended.metrics.items() - new.items() == expected.metrics.items()
+    assert new["newcomers"] == LATE and 0 <= new["newcomer_accuracy"] <= 1
     assert expected.newcomers is None and "newcomers" not in expected.metrics
 
 
-def test_a_newcomer_of_fedavg_gets_the_global_model_and_tunes_it(
-    federation: Federation, everyone: Federation
-):
-    ran = run("fedavg", federation, rounds=2)
-    ended = ran.outcome()
+def test_a_newcomer_of_fedavg_gets_the_global_model_and_tunes_it(federation):
+    ended = run("fedavg", federation, rounds=2).outcome()
     newcomers = ended.newcomers
-    assert newcomers is not None and newcomers.clients == [6, 7]
-    model, w = federation.model, ended.models[0]
-    for place, k in enumerate(newcomers.clients):
-        rows = torch.as_tensor(federation.partition.test(k))
-        hits = model.hits(model.outputs(w, federation.test.inputs(rows)), federation.test.targets(rows))
-        assert newcomers.local_accuracy[place] == pytest.approx(hits.double().mean().item())
+    assert newcomers.clients == [6, 7]
+    expected = [accuracy(federation, ended.models[0], k) for k in (6, 7)]
+    assert newcomers.local_accuracy.tolist() == pytest.approx(expected)
     assert not np.isnan(newcomers.tuned_accuracy).any()
 
 
@@ -71,16 +64,10 @@ def test_a_newcomer_of_local_starts_from_the_initial_model(federation: Federatio
     list(simulation.rounds())
     assert torch.equal(simulation.state.store.get(7)["model"], first)
     newcomers = simulation.outcome().newcomers
-    assert newcomers is not None
     for place, k in enumerate(newcomers.clients):
-        rows, own = (
-            torch.as_tensor(federation.partition.train(k)),
-            torch.as_tensor(federation.partition.test(k)),
-        )
-        w = first
+        rows, w = torch.as_tensor(federation.partition.train(k)), first
         for scores in (newcomers.local_accuracy, newcomers.tuned_accuracy):
-            hits = model.hits(model.outputs(w, federation.test.inputs(own)), federation.test.targets(own))
-            assert scores[place] == pytest.approx(hits.double().mean().item())
+            assert scores[place] == pytest.approx(accuracy(federation, w, k))
             for _ in range(2):
                 leaf = w.clone().requires_grad_()
                 outputs = model.train_outputs(leaf, federation.train.inputs(rows))[0]
@@ -89,14 +76,12 @@ def test_a_newcomer_of_local_starts_from_the_initial_model(federation: Federatio
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ditto", "fedper"])
-def test_newcomers_are_tuned_alike_in_cohort_and_loop(
-    name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
-):
+def test_newcomers_are_tuned_in_a_cohort_as_one_by_one(name, federation, monkeypatch):
     training = {"batch_size": 8, "epochs": 2, "lr": 0.1}
     one_by_one = run(name, federation, rounds=1, training=training).outcome().newcomers
     forbid_fallback(monkeypatch)
     together = run(name, federation, rounds=1, training=training, cohort="vmap").outcome().newcomers
-    assert one_by_one is not None and together is not None
+
     for field in ("local_accuracy", "tuned_accuracy"):  # of hundreds of test images, one may tip
         assert getattr(together, field) == pytest.approx(getattr(one_by_one, field), abs=0.01)
 

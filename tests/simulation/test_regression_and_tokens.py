@@ -44,7 +44,7 @@ def regression() -> Federation:
 
 def test_one_model_of_two_groups_is_as_good_as_their_mean(regression: Federation, cohort: str) -> None:
     ran = run("fedavg", regression, cohort=cohort, training=STEPS, rounds=15)
-    losses = [report.values["train_loss"] for report in ran.rounds]
+    losses = ran.values("train_loss")
     assert losses[-1] < losses[0] / 3
     first, second = true_models(EASY)
     # Each group keeps the loss of the half way to the other, |theta_1 - theta_2|^2 / 4, up to sampling.
@@ -85,7 +85,7 @@ def language(length: int, next_word: bool) -> RawData:
 def test_clients_learn_to_predict_tokens(network: str, next_word: bool) -> None:
     federation = by_user(language(5, next_word), network, hidden=16, embedding=8)
     ran = run("fedavg", federation, training={"epochs": 5, "lr": 2.0}, rounds=20, evaluate_every=10)
-    losses = [report.values["train_loss"] for report in ran.rounds]
+    losses = ran.values("train_loss")
     assert losses[-1] < losses[0] / 4
     assert ran.values("local_accuracy")[-1] > 0.7  # the first word does not reveal the step
     outcome = ran.outcome()
@@ -94,9 +94,7 @@ def test_clients_learn_to_predict_tokens(network: str, next_word: bool) -> None:
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # LSTMs are run one by one in a cohort
 @pytest.mark.parametrize(("network", "next_word"), [("char_lstm", True), ("stacked_lstm", False)])
-def test_a_cohort_learns_tokens_as_its_clients_do(
-    network: str, next_word: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cohort_learns_tokens_as_its_clients_do(network, next_word, monkeypatch) -> None:
     forbid_fallback(monkeypatch)
     federation = by_user(language(5, next_word), network, hidden=4, embedding=3)
     together = run("ditto", federation, cohort="vmap", rounds=1).state()

@@ -3,22 +3,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support import Ran, Workers, follow, images, prepare_run, quadratics, run, with_cohorts
+from support import Ran, Workers, follow, prepare_run, quadratics, run, with_cohorts
 
-from fedflow.data import Dataset
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.methods.base import Asynchronous
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.loop import Simulation
 
 TEN = quadratics(((1, 1),) * 10, range(1, 11))
-
-
-@pytest.fixture(scope="module")
-def federation(digits: Dataset) -> Federation:
-    """With public data for the server, which some methods need."""
-    federation = images(digits)
-    return replace(federation, public=federation.test.only(torch.arange(40)))
 
 
 def cohorts(ran: Ran) -> list[list[int]]:
@@ -30,11 +22,8 @@ def test_methods_get_the_same_cohorts_and_the_same_initial_model(federation: Fed
     expected = cohorts(run("fedavg", federation, participation=0.4))
     assert len(set(map(tuple, expected))) > 1
     uniform = {Method.plan, METHODS["fedavg"].plan, METHODS["local"].plan}
-    sampled = [
-        name
-        for name, method in METHODS.items()
-        if method.plan in uniform and not issubclass(method, Asynchronous)
-    ]
+    waiting = {name: method for name, method in METHODS.items() if not issubclass(method, Asynchronous)}
+    sampled = [name for name, method in waiting.items() if method.plan in uniform]
     assert len(sampled) > 20
     for name in sampled:
         assert cohorts(run(name, federation, participation=0.4)) == expected, name
@@ -95,19 +84,14 @@ def test_the_spread_over_clients_is_reported_at_the_end(federation: Federation) 
 
 def test_the_target_is_reached_in_the_first_round_that_has_it(federation: Federation) -> None:
     def metrics(target: float | None) -> dict:
-        ran = run(
-            "fedavg", federation, rounds=6, evaluate_every=1, target_accuracy=target, training={"lr": 0.5}
-        )
-        curve = ran.values("local_accuracy")
-        return ran.outcome().metrics | {
-            "curve": curve,
-            "bytes": [r.values["bytes_down"] + r.values["bytes_up"] for r in ran.rounds],
-        }
+        settings = {"rounds": 6, "evaluate_every": 1, "target_accuracy": target}
+        ran = run("fedavg", federation, training={"lr": 0.5}, **settings)
+        sent = np.add(ran.values("bytes_down"), ran.values("bytes_up")).tolist()
+        return ran.outcome().metrics | {"curve": ran.values("local_accuracy"), "bytes": sent}
 
     plain = metrics(None)
     assert plain["rounds_to_target"] is plain["bytes_to_target"] is None
-    best = max(plain["curve"])
-    reached = metrics(best)
+    reached = metrics(best := max(plain["curve"]))
     first = plain["curve"].index(best)
     assert (reached["rounds_to_target"], reached["bytes_to_target"]) == (first + 1, plain["bytes"][first])
     assert metrics(0.999)["rounds_to_target"] is None
@@ -149,12 +133,7 @@ def test_agreement_with_planted_groups_is_reported_if_measured() -> None:
     assert ran.values("clustering_error") == [None, 0, 0]
 
 
-def test_a_global_model_has_no_assignment() -> None:
-    ran = run("fedavg", quadratics(), evaluate_every=1)
+def test_one_cluster_is_no_assignment_and_more_workers_than_clients_do_no_harm() -> None:
+    ran, shared = (run("fedavg", quadratics(), executor=e, evaluate_every=1) for e in (None, Workers(8)))
     assert [r.assignment for r in ran.rounds] == ran.values("ari") == [None] * 3
-    assert ran.values("clusters") == [1] * 3
-
-
-def test_there_may_be_more_workers_than_clients() -> None:
-    ran = run("fedavg", quadratics(), executor=Workers(8))
-    assert ran.server("model") == run("fedavg", quadratics()).server("model")
+    assert ran.values("clusters") == [1] * 3 and ran.server("model") == shared.server("model")

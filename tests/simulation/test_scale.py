@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
 import torch
-from support import Ran, Workers, images, prepare_run, run
+from support import Ran, Workers, prepare_run, run
 
-from fedflow.data import Dataset
-from fedflow.metrics.clustering import clustering_error
 from fedflow.partition import Partition
 from fedflow.results import write_results
 from fedflow.simulation.clients import ClientStore
@@ -21,11 +20,6 @@ from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
 
 SGD = {"batch_size": 8, "epochs": 1, "lr": 0.1}
-
-
-@pytest.fixture(scope="module")
-def federation(digits: Dataset) -> Federation:
-    return images(digits)
 
 
 def lines(call: Callable[[], object]) -> int:
@@ -57,13 +51,10 @@ def test_the_cost_of_a_round_of_ten_clients_does_not_depend_on_their_number(
     def rounds(clients: int) -> int:
         pools, own = [np.arange(20)], [np.zeros(1, np.int64)] * clients
         many = replace(federation, partition=Partition.from_lists([np.arange(6)] * clients, pools, own))
-        simulation = prepare_run(
-            method, many, rounds=9, participation=10 / clients, evaluate_every=every, checkpoint_every=2,
-            checkpoints=tmp_path,
-        )  # fmt: skip
-        reports = simulation.rounds()
-        next(reports)
-        return lines(lambda: [next(reports) for _ in range(2)])
+        often = {"evaluate_every": every, "checkpoint_every": 2, "checkpoints": tmp_path}
+        told = prepare_run(method, many, rounds=9, participation=10 / clients, **often).rounds()
+        next(told)
+        return lines(lambda: [next(told) for _ in range(2)])
 
     assert rounds(4000) == pytest.approx(rounds(400), rel=0.02)
 
@@ -81,18 +72,14 @@ class Counting(Workers):
 
 
 @pytest.mark.parametrize(("method", "asked"), [("fedavg", [1, 1]), ("ifca", [4, 4]), ("ditto", [4, 4])])
-def test_one_client_determines_a_model_that_all_are_served(
-    federation: Federation, method: str, asked: list[int]
-) -> None:
+def test_one_client_is_asked_where_all_are_served_one_model(federation, method, asked) -> None:
     workers = Counting(2)
     run(method, federation, training=SGD, rounds=1, executor=workers)
     assert workers.asked == asked
 
 
 @pytest.mark.parametrize("method", ["ditto", "fedper", "apfl"])
-def test_personal_models_have_the_same_scores_in_chunks(
-    federation: Federation, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_personal_models_are_scored_in_parts_as_at_once(federation, method, monkeypatch) -> None:
     whole = run(method, federation, training=SGD, rounds=2, fine_tune=True, executor=Workers(2)).outcome()
     monkeypatch.setattr("fedflow.simulation.scoring.PERSONAL_EVAL_CHUNK", 3 * federation.model.size)
     workers = Counting(2)
@@ -103,9 +90,7 @@ def test_personal_models_have_the_same_scores_in_chunks(
     assert all(torch.equal(parts.models[k], whole.models[k]) for k in range(8))
 
 
-def test_an_outcome_has_a_limit_of_personal_models(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outcome_holds_so_many_personal_models_only(federation, monkeypatch) -> None:
     monkeypatch.setattr("fedflow.simulation.scoring.PERSONAL_EVAL_CHUNK", 2 * federation.model.size)
     monkeypatch.setattr("fedflow.simulation.scoring.PERSONAL_CLIENTS", 3)
     assert set(run("ditto", federation, rounds=1).outcome().models) == {0, 1, 2}
@@ -116,7 +101,7 @@ def sampled(method: str, federation: Federation, **settings: Any) -> Ran:
 
 
 @pytest.mark.parametrize("method", ["fedavg", "ifca", "ditto"])
-def test_a_sample_of_clients_has_the_same_scores_as_among_all(federation: Federation, method: str) -> None:
+def test_a_sample_of_clients_has_the_scores_that_it_has_among_all(federation, method) -> None:
     some = sampled(method, federation, fine_tune=True)
     everyone = run(method, federation, training=SGD, evaluate_every=1, fine_tune=True).outcome().scores
     outcome, chosen = some.outcome(), list(some.simulation.scoring.scored)
@@ -141,19 +126,14 @@ def test_every_method_and_round_scores_the_same_sample(federation: Federation) -
     assert elsewhere != first.simulation.scoring.scored
 
 
-def test_assignments_of_a_sample_leave_the_others_out(federation: Federation) -> None:
+def test_assignments_leave_others_out_and_results_have_a_row_for_every_client(federation, tmp_path) -> None:
     ran = sampled("ifca", federation)
-    assigned = next(r.assignment for r in ran.rounds if r.assignment is not None)
-    assert [k for k in range(8) if assigned[k] >= 0] == list(ran.simulation.scoring.scored)
-
-
-def test_results_of_a_sample_have_a_row_for_every_client(federation: Federation, tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    ran = sampled("ifca", federation)
+    told, scored = next(filter(None, (r.assignment for r in ran.rounds))), list(ran.simulation.scoring.scored)
+    assert [k for k in range(8) if told[k] >= 0] == scored
     write_results(tmp_path, {}, {}, ran.rounds, ran.outcome(), federation.partition.sizes, None)
-    table = pandas.read_parquet(tmp_path / "clients.parquet")
+    table = pd.read_parquet(tmp_path / "clients.parquet")
     assert table["client"].tolist() == list(range(8))
-    assert np.flatnonzero(table["local_accuracy"].notna()).tolist() == list(ran.simulation.scoring.scored)
+    assert np.flatnonzero(table["local_accuracy"].notna()).tolist() == scored
 
 
 def test_rows_in_files_are_resident_only_while_they_are_used(tmp_path: Path) -> None:
@@ -166,14 +146,3 @@ def test_rows_in_files_are_resident_only_while_they_are_used(tmp_path: Path) -> 
         store.settle()
         assert float(store.get(k * 1500)["c"].max()) == k
     assert process.memory_info().rss - before < 16 << 20
-
-
-def test_the_clustering_error_groups_equal_clients() -> None:
-    rng = np.random.default_rng(0)
-    labels, clusters = rng.random((300, 4)) < 0.4, rng.integers(3, size=300)
-    labels[np.arange(300), rng.integers(4, size=300)] = True
-    wrong = 0
-    for i in range(300):
-        true = (labels & labels[i]).sum(1) >= np.ceil(labels[i].sum() / 2)
-        wrong += (true != (clusters == clusters[i])).sum()
-    assert clustering_error(clusters, labels) == wrong / 300

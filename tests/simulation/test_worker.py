@@ -37,9 +37,7 @@ class Spy:
 
 
 @pytest.mark.parametrize(("room", "asked"), [(8, [8]), (4, [8, 4, 4]), (3, [8, 4, 2, 2, 2, 2])])
-def test_out_of_memory_halves_the_cohort_and_changes_no_result(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch, room: int, asked: list[int]
-) -> None:
+def test_out_of_memory_halves_the_cohort_and_changes_no_result(federation, monkeypatch, room, asked) -> None:
     whole = run("scaffold", federation, cohort="vmap", rounds=1)
     spy = Spy(room)
     monkeypatch.setattr(worker, "train_cohort", spy)
@@ -56,18 +54,15 @@ def test_a_fallback_to_the_loop_warns_once(federation: Federation, monkeypatch: 
     monkeypatch.setattr(worker, "train_cohort", Spy(room=0))
     with pytest.warns(UserWarning) as warned:
         fallen = run("fedavg", federation, cohort="vmap", rounds=2)
-    assert [str(warning.message) for warning in warned] == [
-        "fedavg: clients train one by one, because vmap failed "
-        "(OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB)"
-    ]
+    reason = "(OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB)"
+    said = f"fedavg: clients train one by one, because vmap failed {reason}"
+    assert [str(warning.message) for warning in warned] == [said]
     assert not any(report.failed for report in fallen.rounds)
     loop = run("fedavg", federation, cohort="loop", rounds=2)
     assert torch.equal(fallen.servers[-1]["model"], loop.servers[-1]["model"])
 
 
-def test_a_method_that_vmap_cannot_run_is_named_with_the_reason(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_method_that_vmap_cannot_run_is_named_with_the_reason(federation, monkeypatch) -> None:
     class Branching(FedAvg):
         def local(self, client: Any) -> Any:
             return super().local(client) if client.samples > 0 else client.update()
@@ -93,9 +88,7 @@ class Uneven(FedAvg):
         return client.update(model=w, weight=1.0, keep={"seen": w[:2]} if "shift" in client.received else {})
 
 
-def test_clients_with_other_names_or_shapes_train_in_other_calls(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clients_that_receive_other_names_or_shapes_train_in_other_calls(federation, monkeypatch) -> None:
     loop = run(Uneven(), federation, cohort="loop", rounds=2)
     spy = Spy(room=8)
     monkeypatch.setattr(worker, "train_cohort", spy)
@@ -131,9 +124,7 @@ def test_a_weight_that_is_not_finite_leaves_its_client_out(federation: Federatio
     assert all(value.isfinite().all() for value in ran.servers[-1].values())
 
 
-def test_a_worker_that_cannot_compile_stops_the_run_with_one_line(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_cannot_compile_ends_the_run_with_one_line(federation, monkeypatch) -> None:
     monkeypatch.setattr(worker, "compiled_gradient", lambda *about: None)
     job = Job(federation, FedAvg(), LocalTraining(), seed=0, compiled="somewhere")
     w = federation.model.init(0)

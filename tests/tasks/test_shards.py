@@ -9,24 +9,15 @@ from types import SimpleNamespace
 import cloudpickle
 import numpy as np
 import pytest
+from command import make_project, one_cell, one_line_error, prepared_project
 
-from fedflow.config import load_params
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import BadInput
 from fedflow.experiment import Experiment
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.run import RunSettings
-from fedflow.stages.partition import prepare_partition
-from fedflow.stages.prepare import prepare_dataset
 from tasks import shards
 
-PARAMS = """
-data: {arrays: {source: npz, path: %s}}
-models: {arrays: {name: mlp, options: {hidden: [4]}}}
-partitions: {few: {dataset: arrays, scheme: iid, clients: 4}}
-methods: {fedavg: {}}
-grid: {datasets: [arrays], partitions: [few], methods: [fedavg], seeds: [0]}
-engine: {device: cpu}
-"""
+NETWORK = "{name: mlp, options: {hidden: [4]}}"
 JOB = SimpleNamespace(federation=SimpleNamespace(device="cpu"))
 SHARDS = [SimpleNamespace(clients=[0, 1]), SimpleNamespace(clients=[2])]
 
@@ -73,55 +64,44 @@ def runner(monkeypatch):
     return made
 
 
-def test_a_shard_is_its_work():
-    assert shards.run_shard.fn(sizes, JOB, SHARDS[0], "round 1 · train", 1, 2) == 2
+def train(*kind, **about) -> list[int]:
+    with shards.PrefectExecutor(*kind, **about) as executor:
+        return executor.map(sizes, JOB, SHARDS, "round 1 · train")
 
 
 def test_results_come_in_the_order_of_the_shards(runner):
-    with shards.PrefectExecutor() as executor:
-        assert executor.map(sizes, JOB, SHARDS, "round 1 · train") == [2, 1]
-    assert runner.titles == (
-        "round 1 · train · worker 1 · 2 clients",
-        "round 1 · train · worker 2 · 1 clients",
-    )
+    assert train() == [2, 1]
+    assert runner.titles == tuple(f"round 1 · train · worker {w} · {3 - w} clients" for w in (1, 2))
 
 
 def test_only_the_lost_shards_of_a_broken_pool_run_again(runner):
     runner.losses = 1
-    with shards.PrefectExecutor() as executor:
-        assert executor.map(sizes, JOB, SHARDS, "round 1 · train") == [2, 1]
+    assert train() == [2, 1]
     assert (runner.started, len(runner.titles)) == (2, 3)
 
 
 def test_workers_that_always_die_end_the_run_with_one_line(runner):
     runner.losses = 100
-    with (
-        shards.PrefectExecutor() as executor,
-        pytest.raises(FedflowError, match="workers died 4 times") as error,
-    ):
-        executor.map(sizes, JOB, SHARDS, "round 1 · train")
-    assert "\n" not in str(error.value)
+    with one_line_error("workers died 4 times"):
+        train()
     assert runner.started == 1 + 1 + shards.LOST_WORKERS
 
 
 def test_a_task_carries_no_data_however_much_there_is(runner, tmp_path):
     def sent(samples: int) -> int:
         """Bytes of the largest task of a run of one round."""
-        root = tmp_path / f"{samples:05}"
-        root.mkdir()
+        root = make_project(tmp_path / f"{samples:05}")
         x, y = np.zeros((samples, 8, 8), np.uint8), np.arange(samples) % 10
         np.savez(root / "arrays.npz", x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
-        (root / "params.yaml").write_text(PARAMS % (root / "arrays.npz"))
-        params = load_params(root / "params.yaml")
-        prepare_dataset(params, "arrays", root)
-        prepare_partition(params, "few", root)
+        source = f"{{source: npz, path: {root / 'arrays.npz'}}}"
+        params = prepared_project(root, one_cell(source, NETWORK, "scheme: iid, clients: 4"), "few")
         job, runner.bytes = Experiment(params, "few", "fedavg", 0, root).job, ()
         with shards.PrefectExecutor() as executor:
             list(Simulation(job, RunSettings(rounds=1, participation=1.0), executor).rounds())
         return max(runner.bytes)
 
     few, many = sent(100), sent(10_000)
-    assert Path(tmp_path / "10000/data/prepared/arrays/train.safetensors").stat().st_size > 700_000
+    assert Path(tmp_path / "10000/data/prepared/data/train.safetensors").stat().st_size > 700_000
     assert abs(many - few) < 16  # counts have more digits
     assert many < 100_000
 
@@ -139,10 +119,8 @@ def test_a_gpu_is_waited_for_on_this_machine_and_left_to_a_cluster(runner, monke
 def test_ray_gives_every_shard_a_gpu_and_keeps_its_process(runner, monkeypatch):
     from prefect_ray.context import RemoteOptionsContext
 
-    asked = []
-    monkeypatch.setattr(
-        runner, "submit", lambda *_: asked.append(RemoteOptionsContext.get().current_remote_options)
-    )
+    asked, options = [], RemoteOptionsContext.get
+    monkeypatch.setattr(runner, "submit", lambda *_: asked.append(options().current_remote_options))
     for device in ("cuda", "cpu"):
         with shards.PrefectExecutor("ray", address="auto") as executor:
             job = SimpleNamespace(federation=SimpleNamespace(device=device))
@@ -150,20 +128,13 @@ def test_ray_gives_every_shard_a_gpu_and_keeps_its_process(runner, monkeypatch):
     assert asked == [{"num_gpus": 1, "max_calls": 0}, {}]
 
 
-@pytest.mark.parametrize(
-    "address", ["tcp://127.0.0.1:{}", "127.0.0.1:{}", "ray://127.0.0.1:{}", "tcp://host:x"]
-)
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:{}", "127.0.0.1:{}", "ray://127.0.0.1:{}", "tcp://h:x"])
 def test_an_address_where_nobody_listens_ends_the_run_at_once(address):
     with socket.socket() as bound:  # and not listening
         bound.bind(("127.0.0.1", 0))
         address = address.format(bound.getsockname()[1])
-        executor = shards.PrefectExecutor("ray", address=address)
-        with (
-            pytest.raises(BadInput, match=r"engine\.address: .* a ray cluster that answers") as error,
-            executor,
-        ):
-            ...
-    assert "\n" not in str(error.value)
+        with one_line_error(r"engine\.address: .* a ray cluster that answers", BadInput):
+            shards.PrefectExecutor("ray", address=address).__enter__()
 
 
 def test_a_cluster_that_stops_answering_is_named_in_one_line(runner, monkeypatch):
@@ -173,12 +144,8 @@ def test_a_cluster_that_stops_answering_is_named_in_one_line(runner, monkeypatch
     monkeypatch.setattr(runner, "submit", submit)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        with (
-            shards.PrefectExecutor("dask", address=address) as executor,
-            pytest.raises(BadInput, match=rf"engine.address: '{address}' .*Timed out") as error,
-        ):
-            executor.map(sizes, JOB, SHARDS, "round 1 · train")
-    assert "\n" not in str(error.value)
+        with one_line_error(rf"engine.address: '{address}' .*Timed out", BadInput):
+            train("dask", address=address)
 
 
 def test_a_shard_that_cannot_be_sent_is_not_called_a_wrong_address(runner, monkeypatch):
@@ -186,20 +153,14 @@ def test_a_shard_that_cannot_be_sent_is_not_called_a_wrong_address(runner, monke
         raise ValueError("cannot be serialised")
 
     monkeypatch.setattr(runner, "submit", submit)
-    with (
-        shards.PrefectExecutor("dask", address="scheduler-without-port") as executor,
-        pytest.raises(ValueError, match=r"^cannot be serialised$"),
-    ):
-        executor.map(sizes, JOB, SHARDS, "round 1 · train")
+    with pytest.raises(ValueError, match=r"^cannot be serialised$"):
+        train("dask", address="scheduler-without-port")
 
 
 def test_other_failures_of_a_worker_keep_their_own_words(runner):
     runner.failure = FileNotFoundError(2, "No such file or directory", "/data/x")
-    with (
-        shards.PrefectExecutor("dask", address="scheduler-without-port") as executor,
-        pytest.raises(FileNotFoundError, match="/data/x"),
-    ):
-        executor.map(sizes, JOB, SHARDS, "round 1 · train")
+    with pytest.raises(FileNotFoundError, match="/data/x"):
+        train("dask", address="scheduler-without-port")
 
 
 @pytest.mark.parametrize(
@@ -212,9 +173,5 @@ def test_other_failures_of_a_worker_keep_their_own_words(runner):
 )
 def test_workers_that_cannot_reach_the_prefect_server_are_told_in_one_line(runner, failure):
     runner.failure = failure
-    with (
-        shards.PrefectExecutor("dask", address="scheduler-without-port") as executor,
-        pytest.raises(FedflowError, match=r"(reach API|No such file).*PREFECT_API_URL") as error,
-    ):
-        executor.map(sizes, JOB, SHARDS, "round 1 · train")
-    assert "\n" not in str(error.value)
+    with one_line_error(r"(reach API|No such file).*PREFECT_API_URL"):
+        train("dask", address="scheduler-without-port")

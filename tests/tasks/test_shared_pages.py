@@ -11,14 +11,7 @@ import torch
 
 from fedflow.simulation.federation import FederationFiles
 
-PARAMS = """
-data: {large: {source: npz, path: %s}}
-models: {large: {name: mlp, options: {hidden: [2]}}}
-partitions: {few: {dataset: large, scheme: iid, clients: 4, label_noise: {kind: symmetric, ratio: 0.2}}}
-methods: {fedavg: {}}
-grid: {datasets: [large], partitions: [few], methods: [fedavg], seeds: [0]}
-engine: {device: cpu}
-"""
+PARTITION = "scheme: iid, clients: 4, label_noise: {kind: symmetric, ratio: 0.2}"
 IMAGES, SIDE = 10_000, 100  # 100 MB
 
 
@@ -43,18 +36,15 @@ def read_all(files: FederationFiles) -> dict[str, float]:
 
 @pytest.fixture
 def files(tmp_path: Path) -> FederationFiles:
-    from fedflow.config import load_params  # here, because the processes need none of it
+    from command import one_cell, prepared_project  # here, because the processes need none of it
+
     from fedflow.experiment import Experiment
-    from fedflow.stages.partition import prepare_partition
-    from fedflow.stages.prepare import prepare_dataset
 
     x, y = np.zeros((IMAGES, SIDE, SIDE), np.uint8), np.arange(IMAGES) % 10
     x += (y * 20).astype(np.uint8)[:, None, None]
     np.savez(tmp_path / "large.npz", x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
-    (tmp_path / "params.yaml").write_text(PARAMS % (tmp_path / "large.npz"))
-    params = load_params(tmp_path / "params.yaml")
-    prepare_dataset(params, "large", tmp_path)
-    prepare_partition(params, "few", tmp_path)
+    source = f"{{source: npz, path: {tmp_path / 'large.npz'}}}"
+    params = prepared_project(tmp_path, one_cell(source, "mlp", PARTITION), "few")
     return Experiment(params, "few", "fedavg", 0, tmp_path).job.federation
 
 

@@ -97,7 +97,7 @@ def test_fedeff(cohort: str) -> None:
     assert ran.values("clock") == near([26, 52])
     assert ran.values("idle") == near([1, 1])
     assert ran.servers[-1]["times"].tolist() == TIMES.tolist()
-    assert ran.outcome().metrics["introduction_bytes_up"] == 3 * (8 + 3 * 4)
+    assert ran.outcome().metrics["onboarding_bytes_up"] == 3 * (8 + 3 * 4)
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_clients_with_the_same_labels_share_a_cluster(digits: Dataset) -> None:
     ran = run("fedcluster", images(digits, (20,) * 6), {"clusters": 3, "grouping": "similar"}, rounds=1)
     assert ran.servers[-1]["assignment"].tolist() == [0, 0, 1, 1, 2, 2]
     metrics = ran.outcome().metrics
-    assert (metrics["introduction_bytes_down"], metrics["introduction_bytes_up"]) == (0, 6 * 10 * 4)
+    assert (metrics["onboarding_bytes_down"], metrics["onboarding_bytes_up"]) == (0, 6 * 10 * 4)
 
 
 def test_clients_without_labels_cannot_be_compared() -> None:

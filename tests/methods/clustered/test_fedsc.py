@@ -103,7 +103,7 @@ def test_clients_may_be_compared_by_their_updates(digits: Dataset) -> None:
     ran = run("fedsc", clients, hyper, rounds=1)
     assert ran.servers[0]["features"].shape == (4, clients.model.size)
     assert set(ran.servers[0]["assignment"].tolist()) == {0, 1}
-    assert ran.outcome().metrics["introduction_bytes_down"] == 4 * clients.model.size * 4
+    assert ran.outcome().metrics["onboarding_bytes_down"] == 4 * clients.model.size * 4
 
 
 def test_newcomers_join_the_cluster_whose_farthest_member_is_nearest(digits: Dataset) -> None:

@@ -533,10 +533,10 @@ def test_published_traffic_of_lenet() -> None:
     ten = Federation(lenet, examples, examples, consecutive([2] * 10), examples)
     settings: dict[str, Any] = {"rounds": 2, "training": {"epochs": 1}}
     metrics = run("flis_hc", ten, {}, participation=0.1, **settings).outcome().metrics
-    onboarding = metrics["introduction_bytes_down"] + metrics["introduction_bytes_up"]
+    onboarding = metrics["onboarding_bytes_down"] + metrics["onboarding_bytes_up"]
     assert onboarding * 8 / 1e6 / 10 == pytest.approx(3.97, abs=5e-3)
     megabits = (metrics["bytes_down"] + metrics["bytes_up"]) * 8 / 1e6 / 10 / 2
     assert [19 * megabits, 26 * megabits, 22 * megabits] == pytest.approx([7.53, 10.31, 8.73], rel=2e-3)
     dc = run("flis_dc", ten, {}, participation=0.3, **settings)
     transfers = [(r.values["bytes_down"] + r.values["bytes_up"]) / 4 / lenet.size / 3 for r in dc.rounds]
-    assert transfers == [2, 2 + 3 + 1] and "introduction_bytes_up" not in dc.outcome().metrics
+    assert transfers == [2, 2 + 3 + 1] and "onboarding_bytes_up" not in dc.outcome().metrics

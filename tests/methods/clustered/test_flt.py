@@ -221,8 +221,8 @@ def test_clients_send_means_of_what_the_encoder_makes_of_their_images(federation
     for epochs, size in ((5, model.size), (0, len(model.part("encoder.*").index))):
         ran = run("flt", federation, {"finetuning": epochs, "pretraining": 1}, rounds=1, training=SGD)
         metrics = ran.outcome().metrics
-        assert metrics["introduction_bytes_down"] == 8 * 4 * size
-        assert metrics["introduction_bytes_up"] == 4 * 128 * means
+        assert metrics["onboarding_bytes_down"] == 8 * 4 * size
+        assert metrics["onboarding_bytes_up"] == 4 * 128 * means
         assert ran.server("means")[0] == [1] + [5] * 7
 
 
@@ -237,7 +237,7 @@ def test_clients_may_be_related_by_their_labels() -> None:
     federation = gaussians([(0, 1), (2, 3)], 0, per_cluster=2)
     ran = run("flt", federation, {"encoder": "labels"}, rounds=1)
     assert ran.server("assignment") == [[0, 0, 1, 1]]
-    assert ran.outcome().metrics["introduction_bytes_up"] == 4 * 4 * 10
+    assert ran.outcome().metrics["onboarding_bytes_up"] == 4 * 4 * 10
 
 
 def gaussians(labels: Sequence[tuple[int, ...]], seed: int, per_cluster: int = 4) -> Federation:
@@ -375,8 +375,8 @@ def test_traffic_of_one_encoder_for_all(federation: Federation) -> None:
     for finetune, down, up in (("sequential", 8 * model.size, 8 * model.size), ("central", 0, images)):
         ran = run("flt", federation, SMALL | {"finetune": finetune}, rounds=1, training=SGD)
         metrics = ran.outcome().metrics
-        assert metrics["introduction_bytes_down"] == 4 * (down + 8 * encoder)
-        assert metrics["introduction_bytes_up"] == 4 * (up + means)
+        assert metrics["onboarding_bytes_down"] == 4 * (down + 8 * encoder)
+        assert metrics["onboarding_bytes_up"] == 4 * (up + means)
 
 
 @pytest.mark.parametrize("finetune", TOGETHER)
@@ -438,7 +438,7 @@ def test_one_encoder_for_all_from_a_file_of_parameters(finetune: str, tmp_path: 
     metrics = simulation.outcome().metrics
     model = autoencoder("conv", (1, 8, 8), 4)
     up = 4 * 4 * model.size if finetune == "sequential" else 64 * int(simulation.sizes.sum())  # uint8 pixels
-    assert metrics["introduction_bytes_up"] == up + 4 * 4 * 2 * 4 and metrics["newcomers"] == 1
+    assert metrics["onboarding_bytes_up"] == up + 4 * 4 * 2 * 4 and metrics["newcomers"] == 1
 
 
 def test_without_epochs_nothing_is_trained_for_all(federation: Federation) -> None:
@@ -523,7 +523,7 @@ def test_own_components_hide_the_location_of_data_but_shared_ones_do_not() -> No
         "pca_km_hc", held_by_server, {"gamma": 1.5, "p": 2, "basis": "shared"}, training=JUMP, rounds=1
     )
     assert shared.server("assignment") == [[0, 0, 1, 1]]
-    assert shared.outcome().metrics["introduction_bytes_down"] == 4 * (2 + 1) * 2 * 4
+    assert shared.outcome().metrics["onboarding_bytes_down"] == 4 * (2 + 1) * 2 * 4
 
 
 @pytest.mark.parametrize("scale", [0.01, 1, 100])

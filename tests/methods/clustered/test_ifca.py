@@ -164,7 +164,7 @@ def test_a_start_is_redrawn_where_a_model_attracts_too_few() -> None:
     assert ran.server("models")[0] == pytest.approx([0.6, 4.65])
     assert ran.servers[0].keys() == {"models"}
     metrics, newcomers = ran.outcome().metrics, ran.outcome().newcomers
-    assert metrics["introduction_bytes_down"] == 8 * 4 * 8 and metrics["introduction_bytes_up"] == 8 * 4 * 8
+    assert metrics["onboarding_bytes_down"] == 8 * 4 * 8 and metrics["onboarding_bytes_up"] == 8 * 4 * 8
     assert newcomers is not None and newcomers.cluster.tolist() == [1]
 
 

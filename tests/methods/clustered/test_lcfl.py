@@ -60,8 +60,8 @@ def test_each_cluster_trains_its_own_model(distance: str, cohort: str) -> None:
 def test_onboarding_costs_the_warm_up_and_all_models_to_all(federation: Federation) -> None:
     ran = run("lcfl", federation, {"warmup": 2}, rounds=1, training=SGD)
     metrics, p = ran.outcome().metrics, federation.model.size
-    assert metrics["introduction_bytes_down"] == 4 * (2 * 8 * p + 8 * 8 * p)
-    assert metrics["introduction_bytes_up"] == 4 * (2 * 8 * p + 8 * 8)
+    assert metrics["onboarding_bytes_down"] == 4 * (2 * 8 * p + 8 * 8 * p)
+    assert metrics["onboarding_bytes_up"] == 4 * (2 * 8 * p + 8 * 8)
 
 
 def test_one_cluster_continues_as_fedavg(federation: Federation, cohort: str) -> None:

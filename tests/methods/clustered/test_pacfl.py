@@ -348,8 +348,8 @@ def test_a_signature_of_colour_images_is_paid_once(
 def test_onboarding_costs_a_signature_and_rounds_a_model_each_way(federation: Federation) -> None:
     """Client 0 has one sample, and so one direction; the others three."""
     metrics = run("pacfl", federation, {"clusters": 2}, rounds=2, participation=0.5).outcome().metrics
-    assert metrics["introduction_bytes_down"] == 0
-    assert metrics["introduction_bytes_up"] == 4 * 64 * (1 + 7 * 3)
+    assert metrics["onboarding_bytes_down"] == 0
+    assert metrics["onboarding_bytes_up"] == 4 * 64 * (1 + 7 * 3)
     assert metrics["bytes_down"] == metrics["bytes_up"] == 2 * 4 * 4 * federation.model.size
 
 
