@@ -201,6 +201,11 @@ def explain(cls: type[Settings]) -> list[dict[str, Any]]:
     return rows
 
 
+def written(value: Any) -> str:
+    """A default as it is written in params.yaml: null, true or false; else as in Python."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def markdown(options: list[dict[str, Any]]) -> list[str]:
     """The rows of `explain` as the lines of a Markdown table."""
     if not options:
@@ -211,6 +216,14 @@ def markdown(options: list[dict[str, Any]]) -> list[str]:
     ]
     for o in options:
         grid = ", ".join(map(str, o["grid"]))
-        cells = f"`{o['name']}`", o["symbol"], f"`{o['default']}`", o["accepts"], o["doc"], o["source"], grid
+        cells = (
+            f"`{o['name']}`",
+            o["symbol"],
+            f"`{written(o['default'])}`",
+            o["accepts"],
+            o["doc"],
+            o["source"],
+            grid,
+        )
         lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
     return lines

@@ -123,7 +123,7 @@ def images(
     )
 
 
-def late(federation: Federation, newcomers: int) -> Federation:
+def with_newcomers(federation: Federation, newcomers: int) -> Federation:
     """The same, whose last ``newcomers`` clients join after the last round."""
     return replace(federation, partition=replace(federation.partition, newcomers=newcomers))
 

@@ -45,11 +45,13 @@ def print_text(text: str) -> None:
 
 
 def print_options(options: list[dict[str, Any]]) -> None:
+    from fedflow.settings import written
+
     rows = [
         (
             o["name"],
             o["symbol"],
-            str(o["default"]),
+            written(o["default"]),
             o["accepts"],
             o["doc"] + (f" [{o['source']}]" if o["source"] else ""),
         )

@@ -29,9 +29,8 @@ class Timing(Settings):
         source="code of FADAS; (50, 80) for the last one is its large delay",
     )  # fmt: skip
     work: str = option(
-        "step", "the unit of work: a local step, or an epoch of any number of samples",
-        choices=("step", "epoch"),
-    )  # fmt: skip
+        "step", "unit of work: a local step, or an epoch of any size", choices=("step", "epoch")
+    )
     steady: bool = option(True, "each client draws its speed once; else in every round")
     down: list[float] = option(factory=lambda: [0.0, 0.0], doc="least and most time of a download", ge=0)
     up: list[float] = option(factory=lambda: [0.0, 0.0], doc="least and most time of an upload", ge=0)

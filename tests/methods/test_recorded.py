@@ -64,12 +64,15 @@ def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> No
         for cluster in set(clients.cluster):
             (version,) = api.search_model_versions(f"name = 'few.{name}.cluster-{cluster}'")
             assert version.run_id == run.info.run_id
-    apart = pd.read_parquet(experiment.results_folder / "proximity.parquet")
+    proximity = pd.read_parquet(experiment.results_folder / "proximity.parquet")
     if getattr(METHODS[name], "dissimilarity", Clustered.dissimilarity) is not Clustered.dissimilarity:
-        assert set(apart.index) <= set(clients.client) and (apart.to_numpy() == apart.to_numpy().T).all()
-        assert {"proximity.png", "embedding.png"} <= logged or len(apart) < 3
+        assert (
+            set(proximity.index) <= set(clients.client)
+            and (proximity.to_numpy() == proximity.to_numpy().T).all()
+        )
+        assert {"proximity.png", "embedding.png"} <= logged or len(proximity) < 3
     else:
-        assert apart.empty and "proximity.png" not in logged
+        assert proximity.empty and "proximity.png" not in logged
     for client, cluster, accuracy in zip(clients.client, clients.cluster, clients.local_accuracy):
         which = {"global": "global", "cluster": f"cluster-{cluster}", "personal": "personal"}[
             METHODS[name].serves

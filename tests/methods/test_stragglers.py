@@ -112,7 +112,7 @@ def test_loop_equals_vmap_and_a_run_resumes(name: str, federation: Federation, t
         ({"stragglers": 1.5}, "stragglers"),
     ],
 )
-def test_stragglers_that_make_no_sense_are_refused(late: dict[str, Any], field: str) -> None:
+def test_impossible_stragglers_are_refused(late: dict[str, Any], field: str) -> None:
     with pytest.raises(BadInput, match=rf"^training.{field}: "):
         LocalTraining.parse({"epochs": 5} | late)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support import SIZES, forbid_fallback, late, prepare_run, run, same
+from support import SIZES, forbid_fallback, prepare_run, run, same, with_newcomers
 
 from fedflow.methods import METHODS
 from fedflow.partition import Partition
@@ -16,7 +16,7 @@ LATE = 2
 
 @pytest.fixture(scope="module")
 def federation(federation: Federation) -> Federation:
-    return late(federation, LATE)
+    return with_newcomers(federation, LATE)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from support import Workers, late, prepare_run, run, same
+from support import Workers, prepare_run, run, same, with_newcomers
 from torch import Tensor
 
 from fedflow.errors import FedflowError
@@ -92,7 +92,7 @@ def test_no_client_is_onboarded_twice_after_a_resume(federation: Federation, tmp
 
 
 def test_newcomers_are_asked_when_they_join(federation: Federation):
-    outcome = run(Asking(), late(federation, 2), rounds=1).outcome()
+    outcome = run(Asking(), with_newcomers(federation, 2), rounds=1).outcome()
     assert Asking.asked == [(0, list(range(6))), (1, list(range(6))), (0, [6, 7]), (1, [6, 7])]
     assert outcome.metrics["onboarding_bytes_down"] == 6 * 4  # paid by those that took part
 

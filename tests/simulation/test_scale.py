@@ -52,9 +52,9 @@ def test_the_cost_of_a_round_of_ten_clients_does_not_depend_on_their_number(
         pools, own = [np.arange(20)], [np.zeros(1, np.int64)] * clients
         many = replace(federation, partition=Partition.from_lists([np.arange(6)] * clients, pools, own))
         often = {"evaluate_every": every, "checkpoint_every": 2, "checkpoints": tmp_path}
-        told = prepare_run(method, many, rounds=9, participation=10 / clients, **often).rounds()
-        next(told)
-        return lines(lambda: [next(told) for _ in range(2)])
+        reports = prepare_run(method, many, rounds=9, participation=10 / clients, **often).rounds()
+        next(reports)
+        return lines(lambda: [next(reports) for _ in range(2)])
 
     assert rounds(4000) == pytest.approx(rounds(400), rel=0.02)
 
@@ -128,8 +128,11 @@ def test_every_method_and_round_scores_the_same_sample(federation: Federation) -
 
 def test_assignments_leave_others_out_and_results_have_a_row_for_every_client(federation, tmp_path) -> None:
     ran = sampled("ifca", federation)
-    told, scored = next(filter(None, (r.assignment for r in ran.rounds))), list(ran.simulation.scoring.scored)
-    assert [k for k in range(8) if told[k] >= 0] == scored
+    assigned, scored = (
+        next(filter(None, (r.assignment for r in ran.rounds))),
+        list(ran.simulation.scoring.scored),
+    )
+    assert [k for k in range(8) if assigned[k] >= 0] == scored
     write_results(tmp_path, {}, {}, ran.rounds, ran.outcome(), federation.partition.sizes, None)
     table = pd.read_parquet(tmp_path / "clients.parquet")
     assert table["client"].tolist() == list(range(8))

@@ -30,9 +30,8 @@ class ClientCentric(Buffered):
         0.9, "decay of the first moment m", symbol="beta", ge=0, lt=1, source="code of FADAS"
     )
     eps: float = option(
-        1e-8, "added to the root of the second moment", symbol="eps", gt=0, grid=(1e-8, 1e-3),
-        source="code of FADAS",
-    )  # fmt: skip
+        1e-8, "added to sqrt(v)", symbol="eps", gt=0, grid=(1e-8, 1e-3), source="code of FADAS"
+    )
     normalise: bool = option(True, "divide updates by the number K of local steps", source="Algorithm 3")
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:

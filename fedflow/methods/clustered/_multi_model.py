@@ -55,7 +55,7 @@ class MultiModel(Clustered, Onboarding, Averaging):
         source="authors' code for FEMNIST: 20",
     )  # fmt: skip
     restarts: int = option(
-        1, "starts to compare; the one with the lowest training loss is kept", ge=1, grid=(1, 5, 10),
+        1, "number of starts; the one with the lowest training loss is kept", ge=1, grid=(1, 5, 10),
         source="authors' code for synthetic data: 10",
     )  # fmt: skip
     trial: int = option(10, "rounds of training for each of several starts before they are compared", ge=1)

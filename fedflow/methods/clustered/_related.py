@@ -112,12 +112,12 @@ class Related(Onboarding, Assigned):
         sent = [u.cpu() for u in cohort.vectors("signature")]
         if cohort.newcomers:
             return self.join(now, server, sent)
-        apart, related = self.relate(sent, now.rng)
+        matrix, related = self.relate(sent, now.rng)
         assignment = equal_rows(related) if self.averaging == "at_once" else np.arange(now.clients)
         return replace(
             server, signatures=pad_sequence(sent, batch_first=True),
             means=torch.tensor([len(u) for u in sent]),
-            apart=torch.from_numpy(apart), related=torch.from_numpy(related),
+            apart=torch.from_numpy(matrix), related=torch.from_numpy(related),
             assignment=torch.from_numpy(assignment),
             models=server.initial.repeat(assignment.max() + 1, 1),
         )  # fmt: skip
@@ -128,21 +128,21 @@ class Related(Onboarding, Assigned):
             raise BadInput("method.clusters", self.clusters, f"at most {len(signatures)}, the clients")
         ends = np.cumsum([len(u) for u in signatures])[:-1]
         means = reduce(torch.cat(signatures).double().numpy(), self.reducer, self.dimensions, rng)
-        apart = distances(np.split(means, ends), self.distance)
-        related = graph(apart, self.threshold(apart))
+        matrix = distances(np.split(means, ends), self.distance)
+        related = graph(matrix, self.threshold(matrix))
         if self.case == "clusters":
             cluster = disjoint(related, self.clusters, self.members == "leaf_order")
             related = cluster[:, None] == cluster
-        return apart, related
+        return matrix, related
 
-    def threshold(self, apart: np.ndarray) -> float:
+    def threshold(self, matrix: np.ndarray) -> float:
         if self.gamma is not None:
             return self.gamma
         if self.reducer == "umap":
             return 1.0
-        if len(apart) == 2:
+        if len(matrix) == 2:
             raise BadInput("method.gamma", None, "a number where there are 2 clients: they leave no gap")
-        return largest_gap(apart)
+        return largest_gap(matrix)
 
     def dissimilarity(self, server: RelatedState) -> Dissimilarity:
         """Components of the graph are clusters by single linkage, cut at gamma."""
@@ -162,9 +162,9 @@ class Related(Onboarding, Assigned):
         n, before = now.clients, server.assignment[: now.clients].cpu().numpy()
         sent = [u[:k] for u, k in zip(server.signatures.cpu(), server.means)] + newcomers
         if self.assign == "attach" and self.case == "clusters":
-            apart = distances([u.double().numpy() for u in sent], self.distance)[n:, :n]
+            matrix = distances([u.double().numpy() for u in sent], self.distance)[n:, :n]
             member = before == np.arange(before.max() + 1)[:, None]
-            nearest = (apart @ member.T / member.sum(1)).argmin(1)
+            nearest = (matrix @ member.T / member.sum(1)).argmin(1)
             return replace(server, assignment=torch.from_numpy(np.concatenate([before, nearest])))
         related = self.relate(sent, now.rng)[1]
         if self.assign == "attach":

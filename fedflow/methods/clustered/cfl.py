@@ -51,11 +51,11 @@ class State(AssignedState):
 @register("cfl", "CFL")
 class CFL(Assigned):
     eps1: float = option(
-        0.4, "a cluster is split when the norm of its mean update is below", symbol="eps_1", ge=0,
+        0.4, "a cluster is split when the norm of its mean update is below this", symbol="eps_1", ge=0,
         source="authors' code; about a tenth of the first mean update's",
     )  # fmt: skip
     eps2: float = option(
-        1.6, "and that of its longest update is above", symbol="eps_2", ge=0, source="authors' code"
+        1.6, "and the norm of its longest update is above this", symbol="eps_2", ge=0, source="authors' code"
     )
     gamma: float | None = option(
         None, "bound on the relative noise of updates; null = no such condition", symbol="gamma_max", ge=0,
@@ -66,7 +66,7 @@ class CFL(Assigned):
         choices=("single", "complete"), source="Algorithm 1; authors' code: complete",
     )  # fmt: skip
     warm_up: int = option(0, "rounds before the first split", ge=0, source="authors' code: 20")
-    min_size: int = option(3, "updates that a split needs at least", ge=2, source="authors' code")
+    min_size: int = option(3, "smallest cluster, in updates, that may be split", ge=2, source="authors' code")
     weighting: str = option(
         "uniform", "weights within a cluster: n_k or uniform", symbol="p_k",
         choices=("samples", "uniform"), source="authors' code: uniform",

@@ -85,20 +85,19 @@ class FedAC(Clustered, Method):
     serves: ClassVar[str] = "personal"
     gathers: ClassVar[bool] = True
 
-    clusters: int = option(2, "number of clusters at first", symbol="K", ge=1, grid=(2, 3, 4))
+    clusters: int = option(2, "initial number of clusters", symbol="K", ge=1, grid=(2, 3, 4))
     mu: float = option(
         0.1, "pull of a model towards its centroid", symbol="mu", ge=0, grid=(0, 0.01, 0.1, 1), source="Eq. 3"
     )
     lam: float = option(
-        0.1, "pull of an embedding towards the mean of all", symbol="lambda", ge=0, grid=(0, 0.01, 0.1, 1),
-        source="Eq. 3",
-    )  # fmt: skip
+        0.1, "pull of embeddings to their mean", symbol="lambda", ge=0, grid=(0, 0.01, 0.1, 1), source="Eq. 3"
+    )
     decision: list[str] | None = option(
         None, "name patterns of the decision h; null = the architecture's classifier",
         source="the paper: the deep, fully connected part",
     )  # fmt: skip
     rank: int = option(
-        2, "principal directions; fewer than the clients of a cohort", symbol="D", ge=1, grid=(2, 5, 10),
+        2, "number of principal directions; less than the cohort size", symbol="D", ge=1, grid=(2, 5, 10),
         source="Algorithm 2",
     )  # fmt: skip
     center: bool = option(False, "subtract the cohort's mean model before projecting models")

@@ -54,9 +54,8 @@ class FedCluster(Cyclic, Onboarding, FedProx):
     )  # fmt: skip
     given: list[int] | None = option(None, "the cluster 0..M-1 of every client, instead of a grouping")
     order: str = option(
-        "reshuffle", "sigma: drawn in every round, or always 1..M", symbol="sigma",
-        choices=("reshuffle", "fixed"),
-    )  # fmt: skip
+        "reshuffle", "sigma: drawn in every round, or 1..M", symbol="sigma", choices=("reshuffle", "fixed")
+    )
     divide_by: str = option(
         "sampled", "q: weight of the sampled clients, or of their whole cluster (shrinks the model)",
         symbol="q", choices=("sampled", "cluster"), source="the paper's sum over the whole cluster",

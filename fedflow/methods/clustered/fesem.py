@@ -52,9 +52,8 @@ class State(AssignedState):
 class FeSEM(Assigned):
     centres: int = option(2, "number of centres", symbol="M", ge=1, grid=(2, 3, 4), source="section 5")
     weighting: str = option(
-        "uniform", "weights within a cluster: n_k or uniform",
-        choices=("samples", "uniform"), source="equation 6: uniform",
-    )  # fmt: skip
+        "uniform", "weights: n_k or uniform", choices=("samples", "uniform"), source="equation 6: uniform"
+    )
     cluster_over: str = option(
         "cohort", "models that are assigned and averaged: the cohort's, or all clients' by k-means",
         choices=("cohort", "all"), source="all: FLT's code",

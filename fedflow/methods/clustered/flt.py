@@ -197,9 +197,9 @@ class FLT(Pretrained, Related):
             return embed(model, encoder.join(w, w.new_zeros(len(encoder.rest))), x)
         return embed(model, fine_tune(model, w, x, self.finetuning), x)
 
-    def threshold(self, apart: np.ndarray) -> float:
+    def threshold(self, matrix: np.ndarray) -> float:
         exact = self.encoder == "labels" and self.gamma is None
-        return 0.5 if exact else super().threshold(apart)
+        return 0.5 if exact else super().threshold(matrix)
 
 
 def split(model: FlatModel, w: Tensor) -> dict[str, Tensor]:

@@ -90,10 +90,10 @@ class PCAKMHC(Pretrained, Related):
             raise BadInput("method.public", self.public, f"inputs of {x.shape[1]} numbers, as the clients'")
         return (x - basis[-1]) @ basis[:-1].T
 
-    def threshold(self, apart: np.ndarray) -> float:
-        median = np.median(apart[np.triu_indices(len(apart), 1)]) if len(apart) > 1 else 0.0
+    def threshold(self, matrix: np.ndarray) -> float:
+        median = np.median(matrix[np.triu_indices(len(matrix), 1)]) if len(matrix) > 1 else 0.0
         relative = self.gamma is None and self.reducer != "umap" and median > 0
-        return float(median) * 2 / 3 if relative else super().threshold(apart)
+        return float(median) * 2 / 3 if relative else super().threshold(matrix)
 
 
 def components(x: Tensor, p: int) -> Tensor:

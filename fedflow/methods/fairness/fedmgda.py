@@ -34,9 +34,8 @@ class FedMGDA(FedAvg):
         choices=("samples", "uniform"), source="Algorithm 1: uniform",
     )  # fmt: skip
     eps: float = option(
-        0.1, "largest distance of a weight from p_k", symbol="eps", ge=0, le=1, grid=(0.1, 0.5, 1),
-        source="grid of AAggFF",
-    )  # fmt: skip
+        0.1, "largest |lambda_k - p_k|", symbol="eps", ge=0, le=1, grid=(0.1, 0.5, 1), source="grid of AAggFF"
+    )
     normalise: bool = option(True, "scale every update to length 1", source="the + of FedMGDA+")
 
     def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:

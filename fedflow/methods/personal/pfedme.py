@@ -46,9 +46,8 @@ class PFedMe(Personal, FedAvg):
         source="authors' code: 0.09 to 0.1",
     )  # fmt: skip
     server_lr: float = option(
-        1.0, "weight of the mean in the next global model", symbol="beta", gt=0, grid=(1, 2),
-        source="section 5",
-    )  # fmt: skip
+        1.0, "weight of the mean in the next model", symbol="beta", gt=0, grid=(1, 2), source="section 5"
+    )
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"personal": initial}

@@ -107,7 +107,7 @@ def test_feddyn_of_three_clients_ends_at_the_optimum() -> None:
 
 
 def test_invariants_of_feddyn() -> None:
-    """h is the mean of all g_k, theta + h / alpha the mean of those who took part, others keep g_k."""
+    """h is the mean of all g_k, theta + h / alpha the mean of the cohort's models; others keep g_k."""
     for epochs in (25, 2):  # exact, and inexact
         ran = three(PAIRS, epochs=epochs)
         for t, (theta, h, *g) in enumerate(states(ran)):

@@ -60,7 +60,7 @@ def test_without_adaptation_it_is_fedavg(method: str, cohort: str) -> None:
 
 
 @pytest.mark.parametrize("method", T1)
-def test_a_model_that_fits_everyone_stays(method: str) -> None:
+def test_a_model_that_fits_all_clients_does_not_change(method: str) -> None:
     """Also where v_0 is 0: 0 / (0 + tau) is 0."""
     ran = run(method, quadratics(((1, 0.5), (2, 0.5))), {"v0": 0})
     assert ran.server("model") == [0.5] * 3

@@ -35,7 +35,7 @@ def test_fedsplit(cohort: str) -> None:
 
 
 @pytest.mark.parametrize(("s", "z"), [(0.05, [8.55, 9.45]), (1 / 3, [6, 12]), (2, [-9, 27])])
-def test_the_limit_is_optimal_whatever_the_step_size(s: float, z: list[float]) -> None:
+def test_the_limit_is_optimal_for_any_step_size(s: float, z: list[float]) -> None:
     ran = run("fedsplit", TWO, {"s": s}, rounds=150, training=exact(s, 6))
     assert ran.server("model")[-1] == near(9, 1e-6)
     assert ran.kept("z")[-1] == near(z, 1e-6)
@@ -99,7 +99,7 @@ def test_douglas_rachford_takes_the_mean_of_old_and_reflected() -> None:
     assert (last.server("model")[-1], last.kept("z")[-1]) == (near(9, 1e-6), near([6, 12], 1e-6))
 
 
-def test_the_model_is_the_mean_of_all_z_whoever_takes_part(federation: Federation, cohort: str) -> None:
+def test_the_model_is_the_mean_of_all_z_for_any_cohort(federation: Federation, cohort: str) -> None:
     ran = run("fedsplit", federation, rounds=4, participation=0.4, cohort=cohort)
     for server, clients in zip(ran.servers, ran.clients):
         torch.testing.assert_close(torch.stack(clients["z"]).mean(0), server["model"], rtol=0, atol=1e-6)

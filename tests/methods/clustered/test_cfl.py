@@ -135,7 +135,7 @@ def test_weights_within_a_cluster(weighting: str, mean: float) -> None:
     assert float(ran.servers[0]["models"][1, 0]) == pytest.approx(1 + mean)
 
 
-# Those who are absent
+# Absent clients
 
 
 def test_an_absent_client_joins_its_part_by_its_next_update(cohort: str) -> None:

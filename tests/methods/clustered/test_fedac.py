@@ -355,7 +355,7 @@ def test_planted_groups_are_found_from_too_few_clusters(digits: Dataset, seed: i
 
 @pytest.mark.parametrize("participation", [0.2, 0.5])
 def test_an_iid_federation_is_not_split(digits: Dataset, participation: float) -> None:
-    """Where few take part models differ by how often they did: after 10 rounds halves are apart (8.4)."""
+    """With low participation, models differ by rounds trained: after 10 rounds halves are separate (8.4)."""
     federation = digits_of(digits, scheme="iid")
     ran = run("fedac", federation, training=LOCAL, rounds=20, participation=participation, cohort="vmap")
     assert all(len(server["models"]) <= 2 for server in ran.servers)

@@ -53,7 +53,7 @@ def fesem(
 
 
 def answers(w: Tensor, ids: Sequence[int], sizes: Sequence[int]) -> tuple[Round, Gathered]:
-    """A late round in which clients ``ids``, of those with ``sizes`` [N], send models ``w`` [m, 2]."""
+    """A later round in which clients ``ids``, of those with ``sizes`` [N], send models ``w`` [m, 2]."""
     now = replace(a_round(products(), 4), sizes=np.array(sizes))
     sent = [ClientResult(k, 0, 1.0, {}, {}, {}, {"model": row}, 0, 0.0) for k, row in zip(ids, w)]
     return now, Gathered([Trained(sent, [])], now)
@@ -100,7 +100,7 @@ def test_the_first_centres_are_far_apart(cohort: str) -> None:
 
 @pytest.mark.parametrize(("iterations", "centres"), [(1, [12, 4]), (2, [11, 8 / 3]), (5, [10.2, 0.5])])
 def test_the_first_round_has_several_iterations(iterations: int, centres: list[float]) -> None:
-    """18, 9, 9, 8, 7 | 1, 0 in the end; so it is after rounds with one each, where clients send the same."""
+    """18, 9, 9, 8, 7 | 1, 0 in the end; rounds of one iteration end the same if updates are the same."""
     values = [7, 18, 1, 9, 9, 0, 8]
     one = run("fesem", points(values), {"first_iterations": iterations}, rounds=1, training=JUMP)
     more = run("fesem", points(values), {"first_iterations": 1}, rounds=iterations, training=JUMP)
@@ -121,7 +121,7 @@ def test_a_centre_without_clients_goes_to_the_farthest_model() -> None:
     assert ended["keep"] == pytest.approx([1 / 3, 50])
 
 
-def test_more_centres_than_participants_fill_up_later() -> None:
+def test_centres_beyond_the_cohort_size_are_filled_later() -> None:
     method = with_cohorts(build_method("fesem"), [[0], [1, 2]])
     ran = run(method, points([0, 1, 9]), rounds=2, training=JUMP)
     assert ran.server("assignment") == [[0, 2, 2], [0, 0, 1]]

@@ -17,13 +17,13 @@ from support import (
     Ran,
     Workers,
     consecutive,
-    late,
     one_client,
     prepare_run,
     quadratics,
     run,
     same,
     with_cohorts,
+    with_newcomers,
 )
 from torch import Tensor, nn
 
@@ -237,8 +237,8 @@ def test_bad_input_is_named(federation: Federation, name: str) -> None:
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
-def test_participants_are_averaged_with_those_that_agree(weighting: str, cohort: str) -> None:
-    """Thresholds up to 2 apart agree on 0.8: clusters overlap, and as many as participants."""
+def test_clients_are_averaged_with_those_that_agree(weighting: str, cohort: str) -> None:
+    """Thresholds up to 2 apart agree on 0.8: one cluster per client of the cohort, and they overlap."""
     c, sizes = np.array([0.0, 2, 4, 9]), np.array([1, 3, 2, 2])
     hyper = {"beta": 0.8, "weighting": weighting}
     ran = flis("flis_dc", hyper, thresholds(c.tolist(), sizes.tolist()), cohort=cohort)
@@ -428,7 +428,7 @@ def test_hc_without_a_bound_is_fedavg(federation: Federation, cohort: str) -> No
 
 
 @pytest.mark.parametrize("variant", ["clusters", "neighbourhood"])
-def test_hc_with_a_bound_above_one_is_local_training_of_participants(
+def test_hc_with_a_bound_above_one_is_local_training_of_the_cohort(
     federation: Federation, variant: str, cohort: str
 ) -> None:
     settings: dict[str, Any] = {"training": SGD, "participation": 0.5, "cohort": cohort}
@@ -488,8 +488,8 @@ def test_neighbourhoods_have_no_server_learning_rate() -> None:
 
 
 @pytest.mark.parametrize("assign", ["attach", "rehc"])
-def test_a_newcomer_joins_the_most_similar_cluster_or_opens_one(assign: str) -> None:
-    """At 0.7 clusters are 0.3 wide in the mean."""
+def test_a_newcomer_joins_the_most_similar_cluster_or_forms_a_new_one(assign: str) -> None:
+    """At 0.7, clusters have a mean width of 0.3."""
     c = np.array([1.0, 0, 9, 10, 8, 2, 5, 5])
     clients = thresholds(c.tolist(), newcomers=4)
     ran = flis("flis_hc", {"beta": 0.7, "assign": assign}, clients)
@@ -503,7 +503,7 @@ def test_a_newcomer_joins_the_most_similar_cluster_or_opens_one(assign: str) -> 
 @pytest.mark.parametrize("inference", ["one_hot", "soft"])
 def test_newcomers_extend_the_matrix_to_that_of_all(federation: Federation, inference: str) -> None:
     hyper = {"inference": inference}
-    whole, some = (run("flis_hc", f, hyper, rounds=1) for f in (federation, late(federation, 3)))
+    whole, some = (run("flis_hc", f, hyper, rounds=1) for f in (federation, with_newcomers(federation, 3)))
     some.outcome()
     found, expected = some.simulation.state.server.proximity, whole.servers[0]["proximity"]
     assert expected.max() > 0.01 and torch.equal(expected, expected.T)

@@ -15,7 +15,18 @@ import pytest
 import torch
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
-from support import Ran, Workers, follow, images, late, prepare_run, quadratics, run, same, with_cohorts
+from support import (
+    Ran,
+    Workers,
+    follow,
+    images,
+    prepare_run,
+    quadratics,
+    run,
+    same,
+    with_cohorts,
+    with_newcomers,
+)
 
 from fedflow.config import load_params
 from fedflow.data import Dataset, Examples
@@ -43,7 +54,9 @@ CHAIN = (1, 2, 3)  # with gamma 1.5 the first and the last are not related
 def points(
     centres: Sequence[float], sizes: Sequence[int] | None = None, newcomers: int = 0, start: float = 0
 ) -> Federation:
-    return late(quadratics([(1, b) for b in centres], sizes or [10] * len(centres), start), newcomers)
+    return with_newcomers(
+        quadratics([(1, b) for b in centres], sizes or [10] * len(centres), start), newcomers
+    )
 
 
 def flt(hyper: dict[str, Any], federation: Federation, **more: Any) -> Ran:
@@ -57,7 +70,7 @@ def held(ran: Ran) -> list[float]:
     return server["models"][server["assignment"]].squeeze(1).tolist()
 
 
-# Who is averaged with whom
+# Clients that are averaged together
 
 
 @pytest.mark.parametrize(
@@ -133,7 +146,7 @@ def test_absent_clients_are_left_out_or_count_with_their_last_model() -> None:
     assert once("stale") == pytest.approx([190 / 200] * 4)
 
 
-def test_clients_unrelated_to_participants_keep_their_model() -> None:
+def test_clients_unrelated_to_the_cohort_keep_their_model() -> None:
     assert once("omit", (1, 20, 3, 40), gamma=5) == pytest.approx([190 / 70, 0, 190 / 70, 0])
     assert once("stale", (1, 20, 3, 40), gamma=5) == pytest.approx([190 / 70, 0, 190 / 70, 0])
 
@@ -386,7 +399,7 @@ def test_one_encoder_for_all_survives_a_resume(
     straight = run("flt", federation, SMALL | {"finetune": finetune}, **settings)
     settings |= {"checkpoints": tmp_path}
     next(prepare_run("flt", federation, SMALL | {"finetune": finetune}, **settings).rounds())
-    monkeypatch.delattr(Simulation, "onboard")  # clients are asked once
+    monkeypatch.delattr(Simulation, "onboard")  # clients are onboarded once
     again = run("flt", federation, SMALL | {"finetune": finetune}, **settings)
     assert [r.replayed for r in again.rounds] == [True, False, False]
     assert same(again.state(), straight.state())
@@ -396,7 +409,7 @@ def test_one_encoder_for_all_survives_a_resume(
 def test_newcomers_use_the_encoder_as_it_is(federation: Federation, finetune: str) -> None:
     model, w = trained_by_hand(federation, finetune, 6)
     hyper = SMALL | {"finetune": finetune, "gamma": 1e9}
-    ran = run("flt", late(federation, 2), hyper, rounds=1, training=SGD)
+    ran = run("flt", with_newcomers(federation, 2), hyper, rounds=1, training=SGD)
     assert ran.outcome().newcomers.clients == [6, 7]  # type: ignore[union-attr]
     server = ran.simulation.state.server
     assert torch.equal(server.encoder, model.part("encoder.*").of(w))

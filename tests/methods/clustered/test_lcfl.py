@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, late, quadratics, run
+from support import Ran, quadratics, run, with_newcomers
 
 from fedflow.errors import BadInput
 from fedflow.methods import build_method
@@ -18,7 +18,7 @@ SGD = {"epochs": 1, "batch_size": 8, "lr": 0.1}
 
 
 def points(centres: tuple[float, ...] = C, newcomers: int = 0) -> Federation:
-    return late(quadratics([(1, c) for c in centres], (10,) * len(centres)), newcomers)
+    return with_newcomers(quadratics([(1, c) for c in centres], (10,) * len(centres)), newcomers)
 
 
 def lcfl(hyper: dict[str, Any], federation: Federation, **more: Any) -> Ran:

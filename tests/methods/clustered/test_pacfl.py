@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, consecutive, images, late, one_client, quadratics, run
+from support import Ran, consecutive, images, one_client, quadratics, run, with_newcomers
 
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
@@ -36,11 +36,11 @@ def rays(degrees: Sequence[float], newcomers: int = 0, sizes: Sequence[int] | No
     """Clients whose samples all point to one angle: F_k(w) = cos / 2 (w - sin)^2."""
     radians = np.radians(degrees)
     curves = [*zip(np.cos(radians), np.sin(radians))]
-    return late(quadratics(curves, sizes or [3] * len(degrees)), newcomers)
+    return with_newcomers(quadratics(curves, sizes or [3] * len(degrees)), newcomers)
 
 
 def clouds(samples: Sequence[np.ndarray]) -> Federation:
-    """Clients with these samples [n_k, F] each, and a linear network that hardly matters."""
+    """Clients with these samples [n_k, F] each, and any linear network."""
     x = torch.from_numpy(np.concatenate(samples)).double()
     examples = Examples(x, torch.zeros(len(x), dtype=torch.float64))
     model = FlatModel(partial(Linear, (x.shape[1],), 1), dtype=torch.float64)
@@ -67,7 +67,7 @@ def formed(matrix: np.ndarray, **hyper: Any) -> list[int]:
     return PACFL(**hyper).form(measured(matrix)).assignment.tolist()
 
 
-def apart(points: Sequence[float]) -> np.ndarray:
+def line_distances(points: Sequence[float]) -> np.ndarray:
     """Distances of points on a line."""
     return np.abs(np.subtract.outer(points, points)).astype(float)
 
@@ -86,7 +86,7 @@ def test_each_cluster_trains_its_own_model(cohort: str) -> None:
     assert ran.outcome().scores.cluster.tolist() == [0, 0, 1, 1]
 
 
-def test_a_cluster_without_participants_keeps_its_model() -> None:
+def test_a_cluster_without_cohort_members_keeps_its_model() -> None:
     ran = pacfl({"beta": 20}, rays((0, 10, 80)), participation=0.4, rounds=6)
     before = torch.full((2, 1), 0.5, dtype=torch.float64)
     for report, server in zip(ran.rounds, ran.servers):
@@ -114,7 +114,7 @@ def test_the_default_beta_is_in_the_largest_gap_and_is_drawn() -> None:
     compared = ran.outcome().dissimilarity
     assert compared is not None and compared.unit == "angle, degrees" and compared.linkage == "wpgma"
     assert compared.height == pytest.approx((4 + 41.5) / 2, abs=1e-6)
-    np.testing.assert_allclose(compared.matrix, apart((0, 3, 41, 45)), atol=1e-5)
+    np.testing.assert_allclose(compared.matrix, line_distances((0, 3, 41, 45)), atol=1e-5)
 
 
 def test_the_number_of_clusters_falls_with_beta(federation: Federation) -> None:
@@ -151,7 +151,7 @@ def test_one_cluster_is_fedavg(federation: Federation, cohort: str) -> None:
 
 
 @pytest.mark.parametrize("hyper", [{"beta": 0}, {"clusters": 8}], ids=str)
-def test_a_cluster_for_every_client_is_local_training_of_participants(
+def test_a_cluster_for_every_client_is_local_training_of_the_cohort(
     federation: Federation, hyper: dict[str, Any], cohort: str
 ) -> None:
     settings: dict[str, Any] = {"training": SGD, "participation": 0.5, "cohort": cohort}
@@ -212,7 +212,8 @@ def test_newcomers_extend_the_matrix_to_that_of_all(digits: Dataset, mode: str, 
     """Also where the signatures have different numbers of columns: one client has a single sample."""
     clients, hyper = images(digits), {"signature": kind, "proximity": mode, "clusters": 2}
     some, whole = (
-        run("pacfl", f, hyper, rounds=1, training={"epochs": 1}) for f in (late(clients, 3), clients)
+        run("pacfl", f, hyper, rounds=1, training={"epochs": 1})
+        for f in (with_newcomers(clients, 3), clients)
     )
     some.outcome()
     found, expected = some.simulation.state.server.proximity, whole.servers[0]["proximity"]
@@ -239,7 +240,7 @@ def test_a_newcomer_at_80_degrees(beta: float, together: set[str], linkage: str,
     torch.testing.assert_close(ran.simulation.state.server.proximity, expected, rtol=0, atol=1e-4)
 
 
-def test_newcomers_that_are_close_to_each_other_open_one_cluster_from_the_first_model() -> None:
+def test_close_newcomers_form_one_cluster_from_the_initial_model() -> None:
     ran = pacfl({"beta": 20}, rays((0, 5, 80, 84, 12), newcomers=3))
     assert joined(ran) == [0, 0, 1, 1, 0]
     models = ran.simulation.state.server.models
@@ -261,8 +262,8 @@ def test_newcomers_that_are_close_to_each_other_open_one_cluster_from_the_first_
 def test_clustering_again_can_move_others_and_attaching_cannot(
     points: tuple[int, ...], beta: float, linkage: str, attached: list[int], again: list[int]
 ) -> None:
-    """The last point is new. A warning counts moved clients; clusters that merge leave a model unused."""
-    matrix, clients = apart(points), len(points) - 1
+    """The last point is new. A warning counts moved clients; merged clusters leave a model unused."""
+    matrix, clients = line_distances(points), len(points) - 1
     before = np.array(formed(matrix[:clients, :clients], beta=beta, linkage=linkage))
     models = torch.tensor([[3.0], [4.0]])
     server = measured(matrix, assignment=torch.from_numpy(before), models=models)
@@ -281,7 +282,7 @@ def test_clustering_again_can_move_others_and_attaching_cannot(
 
 def test_parts_of_a_split_cluster_start_from_its_model() -> None:
     """0, 4 and 8 are one cluster at 6 in the mean; with 12, 8 leaves it: 0 and 4 keep the number."""
-    matrix = apart((0, 4, 8.1, 12))
+    matrix = line_distances((0, 4, 8.1, 12))
     together, models = torch.zeros(3, dtype=torch.int64), torch.tensor([[3.0]])
     server = measured(matrix, assignment=together, models=models)
     with pytest.warns(UserWarning, match="1 clients changed"):
@@ -291,7 +292,7 @@ def test_parts_of_a_split_cluster_start_from_its_model() -> None:
 
 @pytest.mark.parametrize("linkage", LINKAGES)
 def test_a_newcomer_is_as_far_from_a_cluster_as_the_height_at_which_it_would_merge(linkage: str) -> None:
-    """Far from all others it merges last."""
+    """Far from all others, it merges last."""
     rng = np.random.default_rng(0)
     for _ in range(10):
         x = rng.normal(size=(7, 3))

@@ -79,7 +79,7 @@ def test_a_client_that_did_not_move_is_left_out(cohort: str) -> None:
     assert ran.server("model") == [pytest.approx([0.5, 0.5])]
 
 
-def test_a_model_that_fits_everyone_stays() -> None:
+def test_a_model_that_fits_all_clients_does_not_change() -> None:
     assert run("fedmgda", quadratics(((1, 0.5), (2, 0.5)))).server("model") == [0.5] * 3
 
 

@@ -56,13 +56,13 @@ def test_an_exact_step_of_one_client(cohort: str) -> None:
 
 
 def test_personal_models_approach_the_global_one_as_lambda_grows() -> None:
-    apart = [
+    distances = [
         abs(ran.kept("personal")[-1][0] - ran.server("model")[-1])
         for lam in (1, 10, 100, 1000)
         for ran in [run("pfedme", quadratics(((1, 1),), (4,)), {"lam": lam, "personal_lr": 1 / (1 + lam)},
                         training={"lr": 0.1 / lam})]
     ]  # fmt: skip
-    assert apart == sorted(apart, reverse=True) and apart[-1] < 1e-3
+    assert distances == sorted(distances, reverse=True) and distances[-1] < 1e-3
 
 
 def test_with_one_inner_step_that_w_follows_it_is_fedavg(cohort: str) -> None:
