@@ -56,7 +56,7 @@ class ClientResult:
     group: int
     weight: float
     scalars: dict[str, float]
-    reported: dict[str, float]  # scalars and diagnostics; the latter are not sent
+    reported: dict[str, float]  # diagnostics, and those scalars that are no whole numbers
     keep: dict[str, Tensor]
     vectors: dict[str, Tensor]  # only for methods that gather
     traffic: int  # bytes up

@@ -65,7 +65,8 @@ def train_shard(job: Job, shard: Shard) -> Trained:
 
     def step(client: Client) -> Update:
         update = job.method.local(client)
-        update.diagnostics["train_loss"] = client.train_loss
+        numbers = {name: t for name, t in update.scalars.items() if t.is_floating_point()}  # no ids
+        update.diagnostics |= numbers | {"train_loss": client.train_loss}
         if job.keep_trained and client.trained is not None:
             update.keep["trained"] = client.trained
         return update
@@ -90,7 +91,7 @@ def _gather(method: Method, outcomes: Iterator[TrainedClients | tuple[int, str]]
             _fold(trained.sums, update, weights, groups)
         for c, client in enumerate(outcome.clients):
             own = {name: values[c] for name, values in scalars.items()}
-            reported = own | {name: values[c] for name, values in diagnostics.items()}
+            reported = {name: values[c] for name, values in diagnostics.items()}
             sent = {name: vector[c] for name, vector in update.vectors.items()}
             traffic = message_bytes(sent, len(own), method.masks)
             vectors = {} if fold else _row(update.vectors, c)
