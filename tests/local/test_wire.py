@@ -1,0 +1,46 @@
+import pytest
+import torch
+from support import images, run
+from torch import Tensor
+
+from fedflow.local.client import Client, Update
+from fedflow.local.wire import message_bytes
+from fedflow.methods.averaging.fedavg import FedAvg
+
+KEPT = torch.arange(12) % 3 == 0
+
+
+@pytest.mark.parametrize(
+    ("vectors", "more", "size"),
+    [
+        ({"w": torch.zeros(12)}, {}, 48),
+        ({"w": torch.zeros(12, dtype=torch.float64), "j": torch.tensor(1)}, {"scalars": 2}, 96 + 8 + 8),
+        ({"m": KEPT}, {}, 2),  # a bit an entry
+        ({"w": torch.ones(12), "m": KEPT}, {"masks": {"w": "m"}}, 4 * 4 + 2),
+        ({"w": torch.ones(12)}, {"masks": {"w": "m"}}, 48),
+        ({"w": (torch.ones(12) * KEPT).to_sparse()}, {}, 4 * (4 + 4)),
+        ({}, {}, 0),
+    ],
+)
+def test_bytes_of_a_message(vectors: dict[str, Tensor], more: dict, size: int) -> None:
+    assert message_bytes(vectors, **more) == size
+
+
+@pytest.mark.parametrize("cohort", ["loop", "vmap"])
+def test_masked_entries_do_not_travel(digits, cohort: str) -> None:
+    """Each client masks a different share; every way of training counts its own."""
+
+    class Masked(FedAvg):
+        masks = {"model": "mask"}
+
+        def local(self, client: Client) -> Update:
+            w = client.fit(start=client.received["model"])
+            mask = torch.arange(len(w)) < client.samples
+            return client.update(model=w * mask, mask=mask)
+
+    federation = images(digits)
+    ran = run(Masked(), federation, cohort=cohort, rounds=2)
+    size, sizes = federation.model.size, federation.partition.sizes
+    once = sum(4 * min(size, int(n)) + -(-size // 8) for n in sizes)
+    assert ran.values("bytes_up") == [once, 2 * once]
+    assert ran.values("bytes_down") == [len(sizes) * size * 4, 2 * len(sizes) * size * 4]
