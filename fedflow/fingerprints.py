@@ -23,10 +23,9 @@ from fedflow.config import Params
 from fedflow.data import load_prepared, origin_sums, prepare
 from fedflow.data.prepared import file_sum
 from fedflow.experiment import Experiment
-from fedflow.identity import code_digest
-from fedflow.methods import METHODS
+from fedflow.identity import code_digest, modules_of
 from fedflow.models import ARCHITECTURES
-from fedflow.report import build_report
+from fedflow.report.page import build_report, templates
 from fedflow.stages.federate import perform
 from fedflow.stages.partition import partition_code
 
@@ -52,7 +51,10 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
             known = {key: value for key, value in _sums(file).items() if key in wanted}
             found = {key: file_sum(root / key) for key in wanted if (root / key).is_file()}
             files[file] = {"files": known | found}
-    files[folder / "stages" / "report.json"] = {"code": code_digest(build_report.__module__, aside=())}
+    files[folder / "stages" / "report.json"] = {
+        "code": code_digest(build_report.__module__, aside=()),
+        "files": {file.name: file_sum(file) for file in templates()},
+    }
     files[folder / "stages" / "inputs.json"] = {
         "code": code_digest(__name__, aside=()),
         "partitions": {name: partition_code(params.partition(name)) for name in params.grid.partitions},
@@ -93,7 +95,8 @@ def _cells(params: Params) -> list[str]:
 def _run_code(params: Params, partition: str, method: str) -> dict[str, Any]:
     """The code of a run, and the options that are part of its architecture."""
     network = ARCHITECTURES[params.model(params.partition(partition).dataset).name]
-    code = code_digest(perform.__module__, METHODS[method].__module__, network.build.__module__)
+    settings = params.method(method, partition)
+    code = code_digest(perform.__module__, *modules_of(*settings), network.build.__module__)
     return {"digest": code, "network": network.options}
 
 

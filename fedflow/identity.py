@@ -11,7 +11,9 @@ import ast
 import hashlib
 import sys
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 # No result depends on them: what they parse is part of the settings; the rest reports or records.
@@ -26,6 +28,27 @@ def code_digest(*modules: str, aside: tuple[str, ...] = ASIDE) -> str:
     for name, file in sorted(closure(*modules, aside=aside).items()):
         digest.update(f"{name} {_text(file)}\n".encode())
     return digest.hexdigest()
+
+
+def modules_of(*settings: object) -> list[str]:
+    """The modules that define these settings and the settings in their fields: what params.yaml chose."""
+    found: set[str] = set()
+    left = list(settings)
+    while left:
+        value = left.pop()
+        if is_dataclass(value) and not isinstance(value, type):
+            found.add(type(value).__module__)
+            left += [getattr(value, field.name) for field in fields(value)]
+        elif isinstance(value, list | tuple):
+            left += value
+        elif isinstance(value, dict):
+            left += value.values()
+    return sorted(found)
+
+
+def versions() -> dict[str, str]:
+    """The versions of the libraries that results depend on to the last bit."""
+    return {name: version(name) for name in ("numpy", "scikit-learn", "scipy", "torch")}
 
 
 def closure(*modules: str, aside: tuple[str, ...] = ASIDE) -> dict[str, Path]:

@@ -188,7 +188,7 @@ class PrefectExecutor:
         return (BrokenProcessPool,)
 
     def _check_reachable(self) -> None:
-        """Raise OSError soon if no cluster listens at the address: Ray would retry for minutes."""
+        """Raise OSError early if no cluster listens at the address: Ray would retry for minutes."""
         address = self.address or ""
         where = urlsplit(address if "//" in address else f"//{address}")
         if where.port is not None:

@@ -155,8 +155,8 @@ def test_nothing_runs_twice_but_the_look_at_the_files(project):
     [
         ("partitions.skewed.alpha", 0.2, ["partition@skewed", *SKEWED, "report"]),
         ("training.lr", 0.05, [*SKEWED, *EVEN, "report"]),
-        ("models.mnist.options.hidden", [9], [*EVEN, "report"]),
-        ("methods.ditto.lam", 0.5, [*DITTO, "report"]),
+        pytest.param("models.mnist.options.hidden", [9], [*EVEN, "report"], marks=pytest.mark.slow),
+        pytest.param("methods.ditto.lam", 0.5, [*DITTO, "report"], marks=pytest.mark.slow),
         ("tuned.skewed.ditto.lam", 2.0, ["federate@skewed-ditto-0", "report"]),
     ],
 )
@@ -195,6 +195,7 @@ def test_without_the_files_prepared_data_are_enough(project, monkeypatch):
     assert dvc_repro() == ["fingerprint"]
 
 
+@pytest.mark.slow
 def test_a_replaced_file_of_losses_divides_the_data_again(project):
     write_losses(1)
     assert repro() == [*EVEN, "partition@even", "report"]
@@ -219,11 +220,17 @@ EDITS = {
         ["partition@even", *EVEN, "report"],
     ),
     "the engine": ([("simulation/worker.py", "RETRIES = 1 ", "RETRIES = 2 ")], [*SKEWED, *EVEN, "report"]),
-    "the report": ([("report/page.py", "import jinja2\n", "import math\nimport jinja2\n")], ["report"]),
+    "the report": ([("report/page.css", "{", " {")], ["report"]),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("edits", "reruns"), EDITS.values(), ids=EDITS)
+SLOW = {"the engine": pytest.mark.slow}
+
+
+@pytest.mark.parametrize(
+    ("edits", "reruns"),
+    [pytest.param(*case, id=name, marks=SLOW.get(name, ())) for name, case in EDITS.items()],
+)
 def test_an_edit_of_the_code_reruns_what_it_may_change(project, edits, reruns):
     for each in edits:
         edit(*each)

@@ -10,6 +10,7 @@ from fedflow.local.samples import Samples
 from fedflow.local.schedule import Schedule
 from fedflow.local.sgd import Task, Trainer
 
+TRAIN_LOSS, TRAINED = "train_loss", "trained"  # what the engine adds to diagnostics, and to what is kept
 NAMED = ("vectors", "scalars", "keep", "diagnostics")  # the dictionaries of an `Update`
 
 
@@ -94,6 +95,8 @@ class Client(Trainer):
         for name, value in {**(scalars or {}), **(diagnostics or {})}.items():
             if value.ndim:
                 raise ValueError(f"{name!r} must be a scalar and has shape {list(value.shape)}")
+        for name in {TRAIN_LOSS} & (diagnostics or {}).keys() | {TRAINED} & (keep or {}).keys():
+            raise ValueError(f"{name!r} is a name of the engine: the method needs another")
         return Update(
             vectors=vectors,
             weight=self._scalar(self.samples if weight is None else weight),

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 SCALAR = 4  # bytes of an uploaded scalar
-POSITION = 4  # bytes of an entry's place in a sparse vector
 
 
 def message_bytes(
@@ -14,9 +13,9 @@ def message_bytes(
 ) -> int:
     """Bytes of ``vectors`` (name -> any shape) and a number of ``scalars``.
 
-    Dense vectors count every entry, bool vectors one bit per entry, sparse ones (COO) every stored entry and
-    its position. ``masks`` (vector -> the mask among ``vectors``) names vectors that are sent only where the
-    mask is true.
+    Dense vectors count every entry, bool vectors one bit per entry. ``masks`` (vector -> another of
+    ``vectors``) names vectors of which a part is sent: the entries under a mask (bool, one per entry), or, of
+    sparse vectors, the entries at positions (whole numbers). Masks and positions count themselves.
     """
     masks = masks or {}
     return SCALAR * scalars + sum(_size(v, vectors.get(masks.get(name, ""))) for name, v in vectors.items())
@@ -25,8 +24,8 @@ def message_bytes(
 def _size(vector: Tensor, mask: Tensor | None) -> int:
     if vector.dtype == torch.bool:
         return -(-vector.numel() // 8)
-    if vector.is_sparse:
-        values = vector.coalesce().values()
-        return values.numel() * (values.element_size() + POSITION)
-    entries = vector.numel() if mask is None else int(mask.count_nonzero())
+    if mask is None:
+        entries = vector.numel()
+    else:
+        entries = int(mask.count_nonzero()) if mask.dtype == torch.bool else mask.numel()
     return entries * vector.element_size()

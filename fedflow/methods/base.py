@@ -33,10 +33,10 @@ Diagnostics = Mapping[str, float]  # numbers of one round that a method reports,
 class Round:
     """One round as the server sees it.
 
-    ``t`` counts from 1 to ``rounds`` (T); it is 0 in the onboarding before the first round, and T in that of
-    newcomers. Models are served and scored as in the next round. ``lr`` is the clients' learning rate,
-    ``sizes`` [N] are n_k of all clients, ``public`` is the server's own data, if any. ``rng`` is for the
-    random choices of one hook in this round: the same numbers for the same seed.
+    ``t`` counts from 1 to ``rounds`` (T), ``cycle`` from 0 the server steps within a round (`Cyclic`). In
+    every onboarding ``t`` is 0; models are served and scored as in the next round. ``lr`` is the clients'
+    learning rate, ``sizes`` [N] are n_k of all clients, ``public`` is the server's own data, if any. ``rng``
+    is for the random choices of one call of a hook: the same numbers for the same seed, round and client.
     """
 
     t: int
@@ -46,6 +46,7 @@ class Round:
     model: FlatModel
     public: Examples | None
     draw: Callable[[], np.random.Generator]
+    cycle: int = 0
 
     @cached_property
     def rng(self) -> np.random.Generator:
@@ -131,7 +132,7 @@ class Method(Settings):
     ``gathers``: `aggregate` needs every client's update, not only means. ``newcomer`` maps kept vectors to
     received ones, which replace them for a client that never took part. ``serves_with`` names the kept
     vectors that `model_for` reads (default: all where models are "personal", else none). ``masks`` maps
-    uploaded vectors to uploaded masks (bool): only entries under the mask are sent.
+    vectors of a message to masks or positions in it: only these entries are sent.
     """
 
     section = "method"

@@ -67,7 +67,7 @@ def traffic(method: type[Method]) -> tuple[int, int]:
     kept = instance.client_state(model, model.init(0))
     update = instance.local(Client(task, data, schedules, received, kept))
     up = message_bytes(update.vectors, len(update.scalars), method.masks)
-    return message_bytes(received), up
+    return message_bytes(received, masks=method.masks), up
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,11 @@ TITLE = "Federated methods compared"
 COMMON = ("run", "model", "partition")  # settings that rows of one partition should share
 
 
+def templates() -> list[Path]:
+    """The files of this package that are not code."""
+    return sorted(file for file in Path(__file__).parent.iterdir() if file.is_file() and file.suffix != ".py")
+
+
 def build_report(results_dir: Path, partitions_dir: Path, out_dir: Path, title: str = TITLE) -> Path:
     """Write ``index.html`` and the CSV tables on all runs below ``results_dir``; returns the page's path.
 

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from fedflow.errors import FedflowError, RoundFailed
-from fedflow.methods.base import Asynchronous, Cyclic, Onboarding
+from fedflow.methods.base import Asynchronous, Cyclic, Message, Onboarding
 from fedflow.seeding import generator
 from fedflow.simulation.checkpoint import FILE, save_checkpoint
 from fedflow.simulation.evaluation import Scores
@@ -46,7 +46,7 @@ class Simulation(Run):
         """Every round in order; after a resume, earlier rounds come first (``replayed``)."""
         yield from (replace(past, replayed=True) for past in self.state.history)
         if self.state.onboarded is None:
-            self.state.onboarded = self.onboard(range(self.clients), 0)
+            self.state.onboarded = self.onboard(range(self.clients))
             if self.state.onboarded:
                 self._checkpoint()
         for t in range(len(self.state.history) + 1, self.settings.rounds + 1):
@@ -83,7 +83,7 @@ class Simulation(Run):
             (self.folder / FILE).unlink(missing_ok=True)  # first: without the rows it must not be found
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def onboard(self, clients: Sequence[int], t: int) -> dict[str, int]:
+    def onboard(self, clients: Sequence[int]) -> dict[str, int]:
         """Onboard clients before they take part; returns the bytes down and up.
 
         {} if the method has no onboarding.
@@ -92,20 +92,21 @@ class Simulation(Run):
         if not isinstance(method, Onboarding) or not method.onboarding_phases():
             return {}
         for phase in range(method.onboarding_phases()):
-            now = self.round(t, "turns", phase)
+            now = self.round(0, "turns", phase)
             turns = method.onboarding_turns(now, phase, self.state.server, clients)
             for turn, asked in enumerate(turns):
-                down, up = self._onboard_turn(method, t, phase, turn, [int(k) for k in asked])
+                down, up = self._onboard_turn(method, phase, turn, [int(k) for k in asked])
                 traffic["down"] += down
                 traffic["up"] += up
         return traffic
 
-    def _onboard_turn(
-        self, method: Onboarding, t: int, phase: int, turn: int, clients: list[int]
-    ) -> tuple[int, int]:
+    def _onboard_turn(self, method: Onboarding, phase: int, turn: int, clients: list[int]) -> tuple[int, int]:
         """One turn of the onboarding; returns the bytes down and up."""
-        state, now = self.state, self.round(t, "introduction", phase, *([turn] if turn else []))
-        send = partial(method.onboarding_broadcast, now, phase, state.server)
+        state, now = self.state, self.round(0, "introduction", phase, *([turn] if turn else []))
+
+        def send(k: int) -> Message:
+            return method.onboarding_broadcast(self.round(0, "onboarding", phase, k), phase, state.server, k)
+
         shards = [
             OnboardingShard(0, share, *self.messages(share, send), step=phase)
             for share in balanced(clients, self.federation.partition.sizes, self.executor.workers)
@@ -119,14 +120,15 @@ class Simulation(Run):
         for sent in answers.sent:
             if sent.client < self.clients:
                 state.store.put(sent.client, sent.keep)
-        return sum(map(received_bytes, shards)), sum(sent.traffic for sent in answers.sent)
+        down = sum(received_bytes(shard, self.job.method.masks) for shard in shards)
+        return down, sum(sent.traffic for sent in answers.sent)
 
     def _newcomer_scores(self) -> Scores | None:
         """Scores of the newcomers after their onboarding: as served, and after one local training."""
         newcomers = range(self.clients, len(self.federation.partition.sizes))
         if not newcomers:
             return None
-        self.onboard(newcomers, self.settings.rounds)
+        self.onboard(newcomers)
         return self.scoring.scores("newcomers", self.settings.rounds, newcomers, tune=True)
 
     def _round(self, t: int) -> RoundReport:
@@ -145,7 +147,7 @@ class Simulation(Run):
         """One server step, added to the report; returns the training losses of its clients."""
         state, method = self.state, self.job.method
         works = self._works(t, cycle, report)
-        cohort, now = sorted(works), self.round(t, "server", t, cycle)
+        cohort, now = sorted(works), self.round(t, "server", t, cycle, cycle=cycle)
         shards = [
             Shard(
                 t, clients, *self.messages(clients, lambda k: works[k].received),
@@ -170,7 +172,7 @@ class Simulation(Run):
             state.participations[sent.client] += 1
         report.cohort += cohort
         report.failed |= dict(gathered.failures)
-        report.values["bytes_down"] += sum(map(received_bytes, shards))
+        report.values["bytes_down"] += sum(received_bytes(shard, method.masks) for shard in shards)
         report.values["bytes_up"] += sum(sent.traffic for sent in gathered.sent)
         report.values |= {f"method/{name}": float(value) for name, value in diagnostics.items()}
         report.values |= summarised(gathered.sent)
@@ -179,8 +181,8 @@ class Simulation(Run):
     def _works(self, t: int, cycle: int, report: RoundReport) -> dict[int, Work]:
         """The finished work of this cycle, by client; its times are added to the report."""
         state, method, size, values = self.state, self.job.method, self.cohort_size, report.values
-        now = self.round(t, "cohort", t, *([cycle] if cycle else []))
-        begin = partial(self._begin, t)
+        now = self.round(t, "cohort", t, *([cycle] if cycle else []), cycle=cycle)
+        begin = partial(self._begin, t, cycle)
         slots = min(method.clients_in_flight(size), self.clients) if isinstance(method, Asynchronous) else 0
         if slots:
             done, state.busy = first_done(
@@ -203,10 +205,10 @@ class Simulation(Run):
             return {}
         return self.job.training.draw_stragglers(cohort, generator(self.job.seed, "stragglers", t, cycle))
 
-    def _begin(self, t: int, k: int, clock: float, most: int | None = None) -> Work:
+    def _begin(self, t: int, cycle: int, k: int, clock: float, most: int | None = None) -> Work:
         """The work that client ``k`` starts at time ``clock``, of at most ``most`` epochs."""
         server, method, job = self.state.server, self.job.method, self.job
-        now = self.round(t, "epochs", t, k)
+        now = self.round(t, "epochs", t, k, cycle=cycle)
         epochs = method.epochs(now, server, k)
         streams, steps = method.streams(job.training), job.training.steps(int(self.sizes[k]), 1)
         usual = [usual if epochs is None else epochs for usual in streams.values()]
@@ -216,6 +218,7 @@ class Simulation(Run):
         down, epoch, up = self._times[k]
         passes = method.work(now, server, total, steps)
         ends = clock + float(down + (passes.gradients + LOSS * passes.losses) * epoch + up)
+        now = self.round(t, "broadcast", t, cycle, k, cycle=cycle)
         return Work(k, t, ends, epochs, method.broadcast(now, server, k), most)
 
     def _checkpoint(self) -> None:

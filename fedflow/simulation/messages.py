@@ -18,10 +18,11 @@ class Messages(NamedTuple):
     kept: list[dict[str, int]]
 
 
-def received_bytes(shard: Shard) -> int:
-    """Traffic down to the clients of a shard."""
+def received_bytes(shard: Shard, masks: Mapping[str, str]) -> int:
+    """Traffic down to the clients of a shard; ``masks`` as of `Method`."""
     return sum(
-        message_bytes({name: shard.vectors[at] for name, at in names.items()}) for names in shard.received
+        message_bytes({name: shard.vectors[at] for name, at in names.items()}, masks=masks)
+        for names in shard.received
     )
 
 

@@ -9,11 +9,10 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedflow.errors import BadInput
-from fedflow.identity import code_digest
+from fedflow.identity import code_digest, modules_of, versions
 from fedflow.methods.base import Asynchronous, Message, Pretrained, Round
 from fedflow.seeding import generator, torch_seed
 from fedflow.settings import Settings, option
@@ -99,20 +98,22 @@ class Run:
             "public": None if self.federation.public is None else self.federation.public.digest,
             "model": self.federation.model.architecture,
             "code": code_digest(
-                type(self).__module__, type(self.job.method).__module__, *self.federation.model.modules
+                type(self).__module__,
+                *modules_of(self.job.method, self.job.training),
+                *self.federation.model.modules,
             ),
-            "torch": torch.__version__,
+            "libraries": versions(),
             "compiled": bool(self.job.compiled),  # changes the last bits
         }
         return hashlib.blake2b(
             json.dumps(about, sort_keys=True, default=str).encode(), digest_size=12
         ).hexdigest()
 
-    def round(self, t: int, purpose: str, *keys: int) -> Round:
+    def round(self, t: int, purpose: str, *keys: int, cycle: int = 0) -> Round:
         """Round ``t`` for a hook; its random numbers are keyed by ``purpose`` and ``keys``."""
         return Round(
             t, self.settings.rounds, self.job.training.lr_in(t), self.sizes, self.federation.model,
-            self.federation.public, partial(generator, self.job.seed, purpose, *keys),
+            self.federation.public, partial(generator, self.job.seed, purpose, *keys), cycle,
         )  # fmt: skip
 
     def messages(

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from fedflow.methods.base import Clustered, Dissimilarity
+from fedflow.methods.base import Clustered, Dissimilarity, Message
 from fedflow.metrics.clustering import agreement
 from fedflow.metrics.distribution import summarise
 from fedflow.seeding import generator
@@ -50,9 +50,9 @@ class Scoring:
         if isinstance(self.method, Clustered):
             measured |= self.agreement(scores)
             changed = not np.array_equal(scores.cluster, known[scores.clients])
-            known[scores.clients] = scores.cluster
-            report.assignment = known.tolist() if changed else None
         known[scores.clients] = scores.cluster
+        if isinstance(self.method, Clustered) and changed:
+            report.assignment = known.tolist()
         report.values |= {
             name: value for name, value in measured.items() if value is not None and not np.isnan(value)
         }
@@ -70,7 +70,11 @@ class Scoring:
         run, method, names = self.run, self.method, self._served_with()
         names += ["trained"] if what.get("trained") else []
         now = run.round(after + 1, "served")
-        send = partial(method.broadcast_for_evaluation, now, run.state.server)
+
+        def send(k: int) -> Message:
+            now = run.round(after + 1, "served", after + 1, k)
+            return method.broadcast_for_evaluation(now, run.state.server, k)
+
         # If all clients are served one model, one client determines it.
         asked = None if names or method.serves != "global" else 1
         # Personal models need not be in memory all at once.

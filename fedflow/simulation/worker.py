@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedflow.errors import FedflowError
-from fedflow.local.client import Client, Update
+from fedflow.local.client import TRAIN_LOSS, TRAINED, Client, Update
 from fedflow.local.compiled import Gradient, compiled_gradient
 from fedflow.local.samples import Samples
 from fedflow.local.schedule import draw_schedule
@@ -66,10 +66,9 @@ def train_shard(job: Job, shard: Shard) -> Trained:
     def step(client: Client) -> Update:
         update = job.method.local(client)
         numbers = {name: t for name, t in update.scalars.items() if t.is_floating_point()}  # no ids
-        update.diagnostics |= numbers | {"train_loss": client.train_loss}
-        if job.keep_trained and client.trained is not None:
-            update.keep["trained"] = client.trained
-        return update
+        diagnostics = update.diagnostics | numbers | {TRAIN_LOSS: client.train_loss}
+        trained = {} if client.trained is None or not job.keep_trained else {TRAINED: client.trained}
+        return replace(update, diagnostics=diagnostics, keep=update.keep | trained)
 
     trained = train_clients(job, shard, step, job.method.streams(job.training))
     return _gather(job.method, trained, fold=not job.method.gathers)
@@ -86,7 +85,7 @@ def _gather(method: Method, outcomes: Iterator[TrainedClients | tuple[int, str]]
         weights, groups = update.weight.tolist(), update.group.tolist()
         scalars = {name: values.tolist() for name, values in update.scalars.items()}
         diagnostics = {name: values.tolist() for name, values in update.diagnostics.items()}
-        losses = diagnostics.pop("train_loss", [0.0] * len(weights))
+        losses = diagnostics.pop(TRAIN_LOSS, [0.0] * len(weights))
         if fold:
             _fold(trained.sums, update, weights, groups)
         for c, client in enumerate(outcome.clients):

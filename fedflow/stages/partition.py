@@ -14,7 +14,7 @@ from fedflow.data import Dataset, load_prepared
 from fedflow.data.files import reading
 from fedflow.errors import BadInput
 from fedflow.files import intact, make_writable, partition_folder, prepared_folder, read_fact
-from fedflow.identity import code_digest
+from fedflow.identity import code_digest, versions
 from fedflow.local.expert import expert_losses
 from fedflow.local.training import LocalTraining
 from fedflow.models import ARCHITECTURES, build
@@ -58,7 +58,7 @@ def _origin(wanted: PartitionParams, dataset: Dataset, root: Path) -> str:
     for name in wanted.files():
         with contextlib.suppress(OSError):  # reading it later raises the error
             files.update((root / name).read_bytes())
-    about = wanted.as_dict(), dataset.hash, partition_code(wanted), files.hexdigest(), torch.__version__
+    about = wanted.as_dict(), dataset.hash, partition_code(wanted), files.hexdigest(), versions()
     return hashlib.blake2b(json.dumps(about).encode(), digest_size=8).hexdigest()
 
 

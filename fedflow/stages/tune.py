@@ -179,9 +179,13 @@ class Search:
         """The run of one combination: the partition ``<name>-validation``, and the settings in place."""
         params, tuning, name = self.params, self.params.tuning, f"{self.partition}-validation"
         held_out = replace(params.partition(self.partition), validation=tuning.validation)
+        flat = held_out.as_dict()
         method = params.methods.get(self.method, MethodParams()).changed(tried, f"methods.{self.method}")
         rounds, fine_tune = tuning.rounds or params.run.rounds, tuning.measure == "tuned"
         changed = params.replace(
+            f"partitions.{json.dumps(name)}={json.dumps(flat | flat.pop('parameters'))}",
+            f"run.rounds={rounds}",
+            f"run.fine_tune={json.dumps(fine_tune)}",
             *(f"methods.{self.method}.{field}={json.dumps(value)}" for field, value in tried.items()),
             partitions=params.partitions | {name: held_out},
             methods=params.methods | {self.method: method},

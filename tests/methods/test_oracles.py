@@ -219,7 +219,7 @@ def test_server_control_variate_is_the_mean_of_the_clients(variate: str, cohort:
 
 def test_server_control_variate_divided_by_the_cohort_size_moves_too_far(cohort: str) -> None:
     """The known mistake: with one of two clients, c moves by dc and not by dc / 2."""
-    method = with_cohorts(build_method("scaffold", {"divide_by": "participants"}), PARTIAL[:1])
+    method = with_cohorts(build_method("scaffold", {"divide_by": "cohort"}), PARTIAL[:1])
     assert run(method, quadratics(), rounds=1, cohort=cohort).server("c") == near([-0.475])
 
 
@@ -311,10 +311,10 @@ def ifca(
     ("hyper", "training", "cohorts", "models"),
     [
         (GRADIENT | {"denominator": "all"}, {}, None, [0.8, 4.325]),
-        (GRADIENT | {"denominator": "participants"}, {}, None, [0.8, 4.325]),
+        (GRADIENT | {"denominator": "cohort"}, {}, None, [0.8, 4.325]),
         (GRADIENT | {"denominator": "cluster"}, {}, None, [0.6, 4.65]),
         (GRADIENT | {"denominator": "all"}, {}, [[0, 2, 3]], [0.875, 4.325]),
-        (GRADIENT | {"denominator": "participants"}, {}, [[0, 2, 3]], [5 / 6, 4.43333333333]),
+        (GRADIENT | {"denominator": "cohort"}, {}, [[0, 2, 3]], [5 / 6, 4.43333333333]),
         ({}, {"lr": 0.5, "epochs": 1}, None, [0.6, 4.65]),
         ({}, {"lr": 0.5, "epochs": 2}, None, [0.4, 4.975]),
     ],

@@ -45,7 +45,7 @@ class Scaffold(Averaging):
     server_lr: float = option(1.0, "server learning rate", symbol="eta_g", gt=0, source="1 in the paper")
     divide_by: str = option(
         "all", "c moves by sum(dc) / N, or by sum(dc) / m over the cohort alone (known to be unstable)",
-        choices=("all", "participants"), source="Algorithm 1, line 17: all",
+        choices=("all", "cohort"), source="Algorithm 1, line 17: all",
     )  # fmt: skip
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
@@ -77,7 +77,7 @@ class Scaffold(Averaging):
 
     def share(self, now: Round, cohort: Cohort) -> float:
         """The cohort's share of all clients' weights."""
-        if self.divide_by == "participants":
+        if self.divide_by == "cohort":
             return 1.0
         if self.weighting == "samples":
             return float(now.sizes[cohort.ids].sum() / now.sizes.sum())

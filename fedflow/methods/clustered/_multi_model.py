@@ -149,13 +149,15 @@ class MultiModel(Clustered, Onboarding, Averaging):
 
     def broadcast(self, now: Round, server: MultiModelState, client: int) -> Message:
         sent = self.broadcast_for_evaluation(now, server, client)
-        if server.part is None:
+        if server.part is None or self.phase(now) != RANDOM_ASSIGNMENT:
             return sent
         models, j = server.models, server.part[client]
         return sent | {"models": models[j][None], "number": j.to(models.device)}
 
     def broadcast_for_evaluation(self, now: Round, server: MultiModelState, client: int) -> Message:
-        return self.choice(server) if server.pretrained is None else {"pretrained": server.pretrained}
+        if server.pretrained is not None and self.phase(now) == PRETRAINING:
+            return {"pretrained": server.pretrained}
+        return self.choice(server)
 
     def choice(self, server: MultiModelState) -> Message:
         """All models, or heads and the body."""

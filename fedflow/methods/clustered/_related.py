@@ -87,7 +87,7 @@ class Related(Onboarding, Assigned):
     )  # fmt: skip
     assign: str = option(
         "attach", "newcomers are related to the clients that took part, or all clients are related again",
-        choices=("attach", "anew"), source="anew: FLT, Algorithm 3",
+        choices=("attach", "all"), source="all: FLT, Algorithm 3",
     )  # fmt: skip
 
     def validate(self) -> None:

@@ -155,7 +155,8 @@ class FedAC(Clustered, Method):
         return {"centroid": server.mean, "models": server.models} | space
 
     def local(self, client: Client) -> Update:
-        centroid, phi, h = *client.received.values(), self.decides(client.model)
+        centroid, phi = client.received["centroid"], client.received["embedding"]
+        h = self.decides(client.model)
 
         def loss(w: Tensor, batch: Batch) -> Tensor:
             pull = self.mu / 2 * (w - centroid).square().sum()

@@ -36,7 +36,7 @@ from fedflow.settings import option
 class State(GlobalModel):
     features: Tensor | None = None  # [N, F], by which clients are compared; None without onboarding
     assignment: Tensor | None = None  # [N], then the newcomers; None before clients are clustered
-    order: Tensor | None = None  # the rest of sigma in this round; None between rounds
+    order: Tensor | None = None  # sigma of the last round; None before the first
 
 
 @register("fedcluster", "FedCluster")
@@ -95,13 +95,13 @@ class FedCluster(Cyclic, Onboarding, FedProx):
     def plan(self, now: Round, server: State, chances: np.ndarray, size: int) -> tuple[np.ndarray, State]:
         """This cycle's sample; random clusters are drawn once, sigma in the first cycle of a round."""
         assignment, order = self.assigned(now, server), server.order
-        if order is None:
+        if order is None or now.cycle == 0:
             fixed = self.order == "fixed"
             order = torch.from_numpy(
                 np.arange(self.clusters) if fixed else now.rng.permutation(self.clusters)
             )
-        cohort = self.sample(now, chances, assignment, size, int(order[0]))
-        return cohort, replace(server, assignment=assignment, order=order[1:] if len(order) > 1 else None)
+        cohort = self.sample(now, chances, assignment, size, int(order[now.cycle]))
+        return cohort, replace(server, assignment=assignment, order=order)
 
     def assigned(self, now: Round, server: State) -> Tensor:
         """Every client's cluster [N]: as given, or in random parts whose sizes differ by at most one."""

@@ -22,7 +22,7 @@ mean of all its members' models, so that it moves by about the cohort's share of
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -107,7 +107,8 @@ class FeSEM(Assigned):
             after, _ = super().aggregate(now, State(models, r), cohort)
         centres = after.models[:-1].double()
         members = torch.bincount(r, minlength=self.centres + 1)[:-1].to(centres)
-        after.models[-1] = members @ centres / members.sum()
+        mean = (members @ centres / members.sum()).to(after.models)
+        after = replace(after, models=torch.cat([after.models[:-1], mean[None]]))
         moved, used = (r != self.assignment(now, server)).sum(), (members > 0).sum()
         return after, {"reassigned": int(moved), "empty_clusters": self.centres - int(used)}
 

@@ -48,8 +48,8 @@ class IFCA(MultiModel):
         choices=("uniform", "samples"), source="authors' code: uniform; n_k on FEMNIST",
     )  # fmt: skip
     denominator: str = option(
-        "participants", "D of gradient averaging: all clients, the cohort, or the cluster's part of it",
-        symbol="D", choices=("all", "participants", "cluster"), source="Algorithm 1: all machines m",
+        "cohort", "D of gradient averaging: all clients, the cohort, or the cluster's part of it",
+        symbol="D", choices=("all", "cohort", "cluster"), source="Algorithm 1: all machines m",
     )  # fmt: skip
     server_lr: float = option(
         0.1, "step size of gradient averaging", symbol="gamma", gt=0, source="MNIST: 0.1"
@@ -103,7 +103,7 @@ class IFCA(MultiModel):
         if self.phase(now) == PRETRAINING:
             return self.pretrain(now, server, cohort), {}
         models, body = server.models.clone(), server.body
-        sizes = {"all": now.clients, "participants": len(cohort.ids)}
+        sizes = {"all": now.clients, "cohort": len(cohort.ids)}
 
         head, buffers = self.head(now.model), torch.arange(now.model.size) >= now.model.parameters
         buffers = buffers.to(models.device)

@@ -486,7 +486,7 @@ def test_newcomers_of_clusters_join_the_nearest() -> None:
 def test_with_newcomers_all_may_be_related_again(case: str) -> None:
     """The newcomer at 3.5 links (1, 2) and (5, 6); a cluster of newcomers only has the first model."""
     clients = points((1, 2, 5, 6, 3.5, 90), newcomers=2, start=0.5)
-    ran = flt({"gamma": 1.6, "case": case, "assign": "anew"}, clients)
+    ran = flt({"gamma": 1.6, "case": case, "assign": "all"}, clients)
     assert held(ran) == pytest.approx([1.5, 1.5, 5.5, 5.5])
     cluster = ran.outcome().newcomers.cluster.tolist()  # type: ignore[union-attr]
     models = ran.simulation.state.server.models.squeeze(1)
