@@ -227,10 +227,10 @@ EDITS = {
 SLOW = {"the engine": pytest.mark.slow}
 
 
-@pytest.mark.parametrize(
-    ("edits", "reruns"),
-    [pytest.param(*case, id=name, marks=SLOW.get(name, ())) for name, case in EDITS.items()],
-)
+CASES = [pytest.param(*case, id=name, marks=SLOW.get(name, ())) for name, case in EDITS.items()]
+
+
+@pytest.mark.parametrize(("edits", "reruns"), CASES)
 def test_an_edit_of_the_code_reruns_what_it_may_change(project, edits, reruns):
     for each in edits:
         edit(*each)

@@ -10,14 +10,26 @@ import sys
 import types
 import typing
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import SIZES, Ran, Workers, follow, forbid_fallback, images, prepare_run, run, same, with_cohorts
+from support import (
+    SIZES,
+    Ran,
+    Workers,
+    follow,
+    forbid_fallback,
+    images,
+    prepare_run,
+    run,
+    same,
+    with_cohorts,
+    with_newcomers,
+)
 from torch import Tensor, nn
 
 from fedflow.config import load_params
@@ -27,7 +39,7 @@ from fedflow.local.client import Client, Update
 from fedflow.local.samples import Samples
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method, build_method
-from fedflow.methods.base import Asynchronous, Cyclic, Onboarding
+from fedflow.methods.base import Asynchronous, Cyclic, Onboarding, ServerState
 from fedflow.models.flat import FlatModel, Part
 from fedflow.simulation import worker
 from fedflow.simulation.clients import ClientStore
@@ -390,6 +402,34 @@ def test_running_statistics_are_averages_of_those_sent(name: str, normed: Federa
             assert (buffers >= known.amin(0) - 1e-12).all(), about
             assert (buffers <= known.amax(0) + 1e-12).all(), about
             assert method.serves != "personal" or not torch.equal(buffers, first), about
+
+
+HOOKS = ("plan", "epochs", "work", "broadcast", "broadcast_for_evaluation", "aggregate", "dissimilarity")
+HOOKS += ("onboarding_turns", "onboarding_broadcast", "onboarding_aggregate")
+
+
+def test_hooks_change_nothing_in_place(name: str, federation: Federation) -> None:
+    """Neither the server's state nor any array that a hook is given."""
+    frozen: dict[str, Any] = {}
+
+    def watched(hook: str) -> Callable[..., Any]:
+        def call(self: Method, *given: Any) -> Any:
+            known = [value.tensors() if isinstance(value, ServerState) else value for value in given]
+            before = copy.deepcopy([v for v in known if isinstance(v, dict | np.ndarray)])
+            result = getattr(super(Watched, self), hook)(*given)
+            after = [value.tensors() if isinstance(value, ServerState) else value for value in given]
+            for old, new in zip(before, [v for v in after if isinstance(v, dict | np.ndarray)]):
+                assert same(old, new) if isinstance(old, dict) else np.array_equal(old, new), hook
+            frozen[hook] = True
+            return result
+
+        return call
+
+    method = build_method(name, QUICK.get(name))
+    overridden = {hook: watched(hook) for hook in HOOKS if hasattr(method, hook)}
+    Watched = type("Watched", (type(method),), overridden)
+    run(Watched(**method.as_dict()), with_newcomers(federation, 1), evaluate_every=1, **HALF).outcome()
+    assert {"broadcast_for_evaluation", "aggregate"} <= frozen.keys()
 
 
 # Clients that fail
