@@ -1,5 +1,6 @@
 """What a method sees of one client: its data, what it received, what it keeps, and how to train."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -12,6 +13,12 @@ from fedflow.local.sgd import Task, Trainer
 
 TRAIN_LOSS, TRAINED = "train_loss", "trained"  # what the engine adds to diagnostics, and to what is kept
 NAMED = ("vectors", "scalars", "keep", "diagnostics")  # the dictionaries of an `Update`
+
+
+def check_diagnostic(name: str) -> None:
+    """Raise `ValueError` unless files, MLflow and pages can have a number of this name."""
+    if not re.fullmatch(r"[\w.-]+", name, re.ASCII):
+        raise ValueError(f"{name!r} is no name of a number: use letters, digits, _, - and .")
 
 
 @dataclass
@@ -36,8 +43,10 @@ class Update:
         return Update(weight=change(self.weight), group=change(self.group), **named)
 
     def finite(self) -> Tensor:
-        """Whether it has no NaN or infinite value, scalar bool."""
-        numbers = [self.weight, *(t for kind in NAMED for t in getattr(self, kind).values())]
+        """Whether nothing that is sent or kept, nor the training loss, is NaN or infinite, scalar bool."""
+        named = (self.vectors, self.scalars, self.keep)
+        numbers = [self.weight, *(t for each in named for t in each.values())]
+        numbers += [t for name, t in self.diagnostics.items() if name == TRAIN_LOSS]
         return torch.stack([t.isfinite().all() for t in numbers]).all()
 
 
@@ -63,9 +72,13 @@ class Client(Trainer):
     ) -> None:
         super().__init__(task, data, schedules)
         self.received, self.kept, self._selection = received, kept, selection
-        self.t, self.rounds, self.phase = self._scalar(task.t, torch.int64), task.rounds, task.phase
+        self.rounds, self.phase = task.rounds, task.phase
         mean = task.mean_samples
         self.mean_samples = self.samples if mean is None else self._scalar(mean)
+
+    @property
+    def t(self) -> Tensor:
+        return self._scalar(self._task.t, torch.int64)
 
     def data(self, raw: bool = False) -> tuple[Tensor, Tensor]:
         """All inputs [n_k, ...] and targets [n_k] of this client; ``raw``: pixels 0..255 as they are stored.
@@ -93,6 +106,7 @@ class Client(Trainer):
     ) -> Update:
         """What this client sends up; ``weight`` defaults to its number of samples."""
         for name, value in {**(scalars or {}), **(diagnostics or {})}.items():
+            check_diagnostic(name)
             if value.ndim:
                 raise ValueError(f"{name!r} must be a scalar and has shape {list(value.shape)}")
         for name in {TRAIN_LOSS} & (diagnostics or {}).keys() | {TRAINED} & (keep or {}).keys():

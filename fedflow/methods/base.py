@@ -77,7 +77,8 @@ class ServerState:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by field, without those that are None."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+        named = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in named.items() if value is not None}
 
     def restored(self, tensors: Mapping[str, Tensor]) -> Any:
         """A state of this class from what `tensors` returned."""

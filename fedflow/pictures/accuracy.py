@@ -26,6 +26,7 @@ class Run(Protocol):
     def clients(self) -> pd.DataFrame: ...
 
 
+LARGEST = 1e100  # of a value that is drawn: diagnostics may diverge
 Methods = Mapping[str, Sequence[Run]]
 AXES = {"round": "round", "traffic": "MB moved, down + up, all clients", "time": "simulated time"}
 
@@ -102,6 +103,7 @@ def _over_seeds(runs: Sequence[Run], column: str) -> pd.DataFrame:
     for run in runs:
         wanted = dict.fromkeys(["round", "bytes_down", "bytes_up", "clock", column])
         rows = run.rounds.reindex(columns=[*wanted]).dropna(subset=[column])
+        rows = rows[rows[column].astype(float).abs() < LARGEST]
         moved = (rows["bytes_down"] + rows["bytes_up"]) / 1e6
         values = factor * rows[column].astype(float)
         parts.append(

@@ -1,5 +1,6 @@
 """`build_report`: one self-contained HTML page, and the CSV tables behind it."""
 
+import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Sequence
@@ -122,9 +123,8 @@ def _diagnostics(methods: dict[str, list[Run]], places: dict[str, int], key: str
     """By label of a method: name, picture and last value of its diagnostics; of clients, the mean."""
     found = []
     for place, (variant, runs) in enumerate(methods.items()):
-        names = sorted(
-            {name for run in runs for name in run.diagnostics if not name.endswith(("/min", "/max"))}
-        )
+        found_names = {name for run in runs for name in run.diagnostics}
+        names = sorted(name for name in found_names if not re.fullmatch("client/.*/(min|max)", name))
         curves = [
             (
                 name,

@@ -5,11 +5,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
 from fedflow.errors import FedflowError, RoundFailed
-from fedflow.methods.base import Asynchronous, Cyclic, Message, Onboarding
+from fedflow.local.client import check_diagnostic
+from fedflow.methods.base import Asynchronous, Cyclic, Message, Onboarding, ServerState
 from fedflow.seeding import generator
 from fedflow.simulation.checkpoint import FILE, save_checkpoint
 from fedflow.simulation.evaluation import Scores
@@ -163,10 +165,7 @@ class Simulation(Run):
                 f"round {t}: {len(gathered.sent)} of {len(cohort)} clients succeeded, "
                 f"run.min_cohort is {self.settings.min_cohort} ({names})"
             )
-        after = method.aggregate(now, state.server, gathered)
-        if not isinstance(after, tuple):
-            raise FedflowError(f"{method.name}.aggregate must return the server's state and its diagnostics")
-        state.server, diagnostics = after
+        state.server, diagnostics = self._checked(method.aggregate(now, state.server, gathered))
         for sent in gathered.sent:
             state.store.put(sent.client, sent.keep)
             state.participations[sent.client] += 1
@@ -174,9 +173,20 @@ class Simulation(Run):
         report.failed |= dict(gathered.failures)
         report.values["bytes_down"] += sum(received_bytes(shard, method.masks) for shard in shards)
         report.values["bytes_up"] += sum(sent.traffic for sent in gathered.sent)
-        report.values |= {f"method/{name}": float(value) for name, value in diagnostics.items()}
+        report.values |= diagnostics
         report.values |= summarised(gathered.sent)
         return [sent.train_loss for sent in gathered.sent]
+
+    def _checked(self, after: Any) -> tuple[ServerState, dict[str, float]]:
+        """What `Method.aggregate` returned: the state, and its numbers by name of metric."""
+        try:
+            state, numbers = after
+            for name in numbers:
+                check_diagnostic(name)
+            return state, {f"method/{name}": float(value) for name, value in numbers.items()}
+        except (TypeError, ValueError, AttributeError) as error:
+            wanted = "the server's state and a dictionary of numbers"
+            raise FedflowError(f"{self.job.method.name}.aggregate must return {wanted} ({error})") from error
 
     def _works(self, t: int, cycle: int, report: RoundReport) -> dict[int, Work]:
         """The finished work of this cycle, by client; its times are added to the report."""

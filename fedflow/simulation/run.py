@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from fedflow.errors import BadInput
+from fedflow.errors import BadInput, FedflowError
 from fedflow.identity import code_digest, modules_of, versions
-from fedflow.methods.base import Asynchronous, Message, Pretrained, Round
+from fedflow.methods.base import Asynchronous, Message, Pretrained, Round, ServerState
 from fedflow.seeding import generator, torch_seed
 from fedflow.settings import Settings, option
 from fedflow.simulation.checkpoint import load_checkpoint
@@ -173,6 +173,10 @@ class Run:
             assignment=np.full(self.clients, -1),
             history=History(self.folder),
         )
+        if not isinstance(state.server, ServerState):
+            raise FedflowError(
+                f"{method.name}.setup must return a ServerState, not {type(state.server).__name__}"
+            )
         saved = load_checkpoint(self.folder) if self.folder else None
         if saved is None or saved[1]["fingerprint"] != self.fingerprint:
             if isinstance(method, Pretrained) and self.federation.public is not None:

@@ -13,11 +13,12 @@ from fedflow.simulation.scoring import Scoring, mean_or_none
 
 
 def summarised(sent: Sequence[ClientResult]) -> dict[str, float]:
-    """Mean, minimum and maximum of every scalar that clients of a round report."""
+    """Mean, minimum and maximum of the finite values of every scalar that clients of a round report."""
     values: dict[str, float] = {}
     for name in sorted({name for result in sent for name in result.reported}):
-        own = np.array([result.reported[name] for result in sent if name in result.reported])
-        found = {"mean": own.mean(), "min": own.min(), "max": own.max()}
+        own = np.array([result.reported.get(name, np.nan) for result in sent])
+        own = own[np.isfinite(own)]
+        found = {"mean": own.mean(), "min": own.min(), "max": own.max()} if len(own) else {}
         values |= {f"client/{name}/{what}": float(value) for what, value in found.items()}
     return values
 

@@ -265,7 +265,8 @@ def _edit(params: Path, editor: Any, partition: str, method: str, chosen: Mappin
     if document.get("tuned") is None:
         document["tuned"] = {}
     section: dict[str, Any] = {}
-    document["tuned"].setdefault(partition, {})[method] = section
+    document["tuned"][partition] = document["tuned"].get(partition) or {}
+    document["tuned"][partition][method] = section
     for name, value in chosen.items():
         *parents, last = name.split(".")
         place = section
