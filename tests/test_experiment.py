@@ -1,4 +1,4 @@
-"""An experiment as a whole, in this process: what is made anew, what goes on, and what is recorded once."""
+"""An experiment as a whole, in this process: what is made again, what is resumed, and what is recorded once."""
 
 import json
 import shutil
@@ -260,7 +260,7 @@ def test_a_run_killed_after_it_was_recorded_is_not_recorded_twice(root, go, monk
     assert contents(folder) == files
     (run,) = runs(root)
     assert run.info.status == "FINISHED"
-    go()  # there is nothing to go on from: a run of its own
+    go()  # there is nothing to resume: a new run
     assert len(runs(root)) == 2
 
 

@@ -65,7 +65,7 @@ def label_sets(*sets: set[int]) -> np.ndarray:
 
 
 def test_the_clustering_error_of_a_worked_example():
-    """Four clients with two labels each and clusters of their own, errors 1, 1, 1, 2."""
+    """Four clients with two labels each, and a cluster for each, errors 1, 1, 1, 2."""
     labels = label_sets({0, 1}, {0, 2}, {3, 4}, {0, 3})
     own = np.zeros((4, 4), dtype=bool)
     for client, members in enumerate(([0, 1], [0, 1], [2], [0, 3])):

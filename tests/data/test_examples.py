@@ -48,7 +48,7 @@ def test_images_without_constants_are_scaled_to_one():
 
 @pytest.fixture
 def domains(images: Examples) -> Examples:
-    """The same images in three domains with constants of their own."""
+    """The same images in three domains, each with its own constants."""
     mean, std = [MEAN, (0.1, 0.2, 0.3), (0.0, 0.0, 0.0)], [STD, (0.5, 0.5, 0.5), (1.0, 1.0, 1.0)]
     return Examples(images.x, images.y, mean, std, torch.arange(20) % 3)
 

@@ -25,7 +25,7 @@ engine: {executor: threads, workers: 2, device: cpu}
 
 @pytest.fixture(scope="session")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a server of its own; ``PREFECT_API_URL`` is set before Prefect reads its settings."""
+    """The URL of a separate server; ``PREFECT_API_URL`` is set before Prefect reads its settings."""
     from flows.server import prefect_api, stop
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Dask and Ray clusters of several processes, each with a data folder of its own: minutes, so marked slow."""
+"""Dask and Ray clusters of several processes, each with its own data folder: minutes, so marked slow."""
 
 import json
 import os
@@ -23,7 +23,7 @@ ROUNDS = ("run.rounds=2",)
 
 
 class Cluster:
-    """Programs that run in folders of their own, and how a run names them."""
+    """Programs that run in their own folders, and how a run names them."""
 
     def __init__(self, folder: Path, executor: str) -> None:
         self.folder, self.executor, self.programs = folder, executor, {}

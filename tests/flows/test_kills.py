@@ -44,7 +44,7 @@ def project(folder: Path) -> Path:
 
 
 def record(root: Path) -> dict[tuple, Any]:
-    """What the MLflow store of a project tells, without times, identifiers and the machine's load."""
+    """What the MLflow store of a project holds, without times, identifiers and the machine's load."""
     from fedflow.tracking.store import open_store
 
     client = open_store(root).client()

@@ -384,7 +384,7 @@ def test_the_seed_decides_who_joins_late():
 
 
 def test_what_follows_a_scheme_does_not_change_the_draws_of_the_rest():
-    """Each has a generator of its own: who joins late is the same with and without a hold-out."""
+    """Each has its own generator: who joins late is the same with and without a hold-out."""
     entry = {"scheme": "dirichlet", "alpha": 0.5, "newcomers": 0.2, "public": 1000}
     plain = make(HARD, **entry)
     held = make(HARD, holdout=0.2, label_noise={"ratio": 0.2}, **entry)

@@ -83,7 +83,7 @@ def test_clients_of_a_mixed_group_are_cut_from_one_permutation():
 
 @st.composite
 def schemes(draw: st.DrawFn) -> tuple[LabelGroups, np.ndarray, int]:
-    """A scheme that can be made of its labels by so many clients."""
+    """A scheme that fits its labels and number of clients."""
     classes, length = draw(st.integers(1, 8)), None
     overlap, most = 0, classes
     if draw(st.booleans()):

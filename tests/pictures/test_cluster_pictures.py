@@ -60,7 +60,7 @@ def test_clients_whose_cluster_was_never_asked_for_are_seen_all_the_same():
 
 
 def test_the_embedding_keeps_distances():
-    """Points of a line stay as far apart as they were; each group has a shape of its own."""
+    """Points of a line stay as far apart as they were; each group has its own shape."""
     groups = [0, 0, 0, 1, 1, 2]
     drawn = embedding(grouping(groups, [0, 0, 0, 1, 1, 1]), "x")
     points = np.concatenate([marks.get_offsets() for marks in drawn.axes.collections])

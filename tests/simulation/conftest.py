@@ -7,5 +7,5 @@ from fedflow.simulation.federation import Federation
 
 @pytest.fixture(scope="module")
 def federation(digits: Dataset) -> Federation:
-    """Eight clients with real images, and a server with 60 of its own."""
+    """Eight clients with real images, and a server with 60 images."""
     return images(digits)

@@ -1,4 +1,4 @@
-"""Worker processes share the pages of the images: no process has a copy of its own."""
+"""Worker processes share the pages of the images: no process has its own copy."""
 
 import re
 from concurrent.futures import ProcessPoolExecutor

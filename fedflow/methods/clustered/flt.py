@@ -16,7 +16,7 @@ are served by cluster; case I is case II where relatives have the same relatives
 means up; with finetune: sequential also the auto-encoder up and the encoder down, with central the images up
 and only the encoder down.
 *Newcomer*: sends a signature; case I: the mean of its relatives' models; case II: the cluster that is nearest
-before any embedding; with assign: anew, all clients are related again. With finetune: sequential or central,
+before any embedding; with assign: all, all clients are related again. With finetune: sequential or central,
 it uses the encoder as it is.
 *Differs from the paper in*: no UMAP unless reducer: umap (extra ``umap``); without it, gamma is the middle of
 the largest gap of A, as the paper's 1 is in units of UMAP: groups that are close to each other are merged if
