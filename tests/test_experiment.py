@@ -1,4 +1,4 @@
-"""An experiment as a whole, in this process: what is made again, what is resumed, and what is recorded once."""
+"""An experiment as a whole, in this process: what is repeated, resumed, and recorded once."""
 
 import json
 import shutil
@@ -204,7 +204,7 @@ def test_an_expert_that_cannot_be_trained_is_one_line(consistency, changes, mess
 # Runs
 
 
-def test_clients_with_classes_of_their_own_share_a_network_of_so_many_outputs(root: Path) -> None:
+def test_clients_with_separate_classes_share_a_network_with_all_outputs(root: Path) -> None:
     """ALID: classes 0..2 mean something else at every client, in training, scores and the recorded model."""
     anonymous = "{dataset: digits, scheme: acid, classes_per_client: 3, anonymous: true, clients: 4}"
     short = ("run.participation=1", "training.batch_size=10", "run.rounds=4")
@@ -253,9 +253,9 @@ def test_a_run_killed_after_it_was_recorded_is_not_recorded_twice(root, go, monk
     folder = root / "results" / "digits-4" / "fedavg" / "0"
     files = contents(folder)
     assert len(list((root / ".fedflow" / "checkpoints").iterdir())) == 1
-    told: list[Any] = []
-    go(listeners=[lambda report, rounds: told.append(report.replayed)])
-    assert told == [True, True]
+    seen: list[Any] = []
+    go(listeners=[lambda report, rounds: seen.append(report.replayed)])
+    assert seen == [True, True]
     assert list((root / ".fedflow" / "checkpoints").iterdir()) == []
     assert contents(folder) == files
     (run,) = runs(root)

@@ -90,7 +90,7 @@ def test_numbers_that_yaml_reads_as_text_are_numbers():
         (["single", "average"], "single", None),
     ],
 )
-def test_a_grid_goes_on_by_its_own_ratio(values, best, further):
+def test_a_grid_grows_by_its_ratio(values, best, further):
     found = beyond(values, best)
     assert found == further and type(found) is type(further)
 

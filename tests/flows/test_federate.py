@@ -46,7 +46,7 @@ def test_a_lost_worker_changes_no_result(federate, expected, root, results, monk
     assert results(root) == expected("fedavg", settings=("run.rounds=2",))
 
 
-def test_a_killed_run_goes_on_when_the_command_is_given_again(command, expected, root, results, mlflow_runs):
+def test_a_killed_run_resumes_when_the_command_is_repeated(command, expected, root, results, mlflow_runs):
     program, environment = command
     rounds = ("run.rounds=40", "run.evaluate_every=40")
     arguments = [*program, "run", "--partition", "digits-6", "--method", "fedavg", "--root", str(root)]

@@ -50,26 +50,26 @@ def record(root: Path) -> dict[tuple, Any]:
     client = open_store(root).client()
     experiments = [e.experiment_id for e in client.search_experiments()]
     runs = client.search_runs(experiments)
-    told: dict[tuple, Any] = {("runs",): sorted(run.info.run_name for run in runs)}
+    held: dict[tuple, Any] = {("runs",): sorted(run.info.run_name for run in runs)}
     for run in runs:
         name, number = run.info.run_name, run.info.run_id
-        told[name, "status"] = run.info.status
-        told[name, "artifacts"] = sorted(files(client, number))
-        told[name, "models"] = len(run.outputs.model_outputs) if run.outputs else 0
-        told |= {(name, "parameter", key): value for key, value in run.data.params.items()}
+        held[name, "status"] = run.info.status
+        held[name, "artifacts"] = sorted(files(client, number))
+        held[name, "models"] = len(run.outputs.model_outputs) if run.outputs else 0
+        held |= {(name, "parameter", key): value for key, value in run.data.params.items()}
         for key in run.data.metrics:
             history = client.get_metric_history(number, key)
             values = ((m.step, None if key == "seconds" else m.value) for m in history)
-            told[name, "metric", key] = sorted(values)
-    told["models",] = sorted((m.name, str(m.status)) for m in client.search_logged_models(experiments))
+            held[name, "metric", key] = sorted(values)
+    held["models",] = sorted((m.name, str(m.status)) for m in client.search_logged_models(experiments))
     numbers = {run.info.run_id for run in runs}
     for model in client.search_registered_models():
         versions = client.search_model_versions(f"name = '{model.name}'")
-        told["registered", model.name] = (
+        held["registered", model.name] = (
             sorted((int(v.version), v.status, v.run_id in numbers) for v in versions),
             {alias: int(version) for alias, version in model.aliases.items()},
         )
-    return {k: value for k, value in told.items() if k[-1] not in MAY_DIFFER and "system/" not in k[-1]}
+    return {k: value for k, value in held.items() if k[-1] not in MAY_DIFFER and "system/" not in k[-1]}
 
 
 def differences(one: dict, other: dict) -> dict:

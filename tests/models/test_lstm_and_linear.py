@@ -76,7 +76,7 @@ def test_linear_regression_has_squared_errors_and_no_hits():
     assert model.hits(outputs, y).isnan().all()
 
 
-def test_linear_regression_starts_where_it_is_told_to():
+def test_linear_regression_starts_at_the_given_values():
     start = flat("linear", (1000,), 0, init="bernoulli").init(0)
     assert set(start[:-1].unique().tolist()) == {0.0, 1.0} and start[-1] == 0
     assert start[:-1].mean() == pytest.approx(0.5, abs=0.06)

@@ -86,7 +86,7 @@ def test_files_are_equal_byte_for_byte(made, saved, tmp_path):
         assert one == other, name
 
 
-def test_the_summary_tells_sizes_labels_and_skew(saved):
+def test_the_summary_has_sizes_labels_and_skew(saved):
     summary = json.loads((saved / "summary.json").read_text())
     assert summary["clients"] == 12 and summary["samples_used"] == 600 and summary["samples_unused"] == 0
     assert summary["sizes"]["mean"] == 50 and summary["labels_per_client"] == 2

@@ -186,7 +186,7 @@ def test_a_regression_is_ordered_by_its_loss(tmp_path):
     assert "On the clients&#39; own test sets, Ditto leads on q." in build(tmp_path)
 
 
-def test_unlike_runs_and_missing_seeds_are_told(workplace):
+def test_unlike_runs_and_missing_seeds_are_noted(workplace):
     change(workplace / "results" / "mnist5k-dir" / "fedavg" / "1" / "metrics.json", data_hash="other")
     for file in (workplace / "results" / "mnist5k-dir" / "ditto" / "0").iterdir():
         file.unlink()

@@ -79,7 +79,7 @@ def test_many_differences_end_in_the_digest(tmp_path):
     assert other.variant == "ifca · method.clusters 4, method.restarts 3, method.trial 50"
 
 
-def test_the_same_run_twice_is_shown_once_and_told(tmp_path):
+def test_the_same_run_twice_is_shown_once_with_a_note(tmp_path):
     write_run(tmp_path / "results", "p", "fedavg", 0)
     twice = write_run(tmp_path / "results", "p", "fedavg", 0, plain=False)
     (run,) = collect_runs(tmp_path / "results")
@@ -88,7 +88,7 @@ def test_the_same_run_twice_is_shown_once_and_told(tmp_path):
     assert f"FedAvg, seed 0 has two results: {twice.name} is not shown." in page
 
 
-def test_every_row_tells_its_settings_what_differs_from_the_defaults_first(tmp_path):
+def test_every_row_lists_its_settings_what_differs_from_the_defaults_first(tmp_path):
     write_run(tmp_path / "results", "p", "ifca", 0, clusters=5, averaging="model")
     (row,) = settings_table(collect_runs(tmp_path / "results"))
     assert row["own"].startswith("clusters 5, epochs 2, lr 0.03, participation 0.3, target_accuracy 0.9")

@@ -90,7 +90,7 @@ def test_personal_models_are_scored_in_parts_as_at_once(federation, method, monk
     assert all(torch.equal(parts.models[k], whole.models[k]) for k in range(8))
 
 
-def test_an_outcome_holds_so_many_personal_models_only(federation, monkeypatch) -> None:
+def test_an_outcome_holds_a_limited_number_of_personal_models(federation, monkeypatch) -> None:
     monkeypatch.setattr("fedflow.simulation.scoring.PERSONAL_EVAL_CHUNK", 2 * federation.model.size)
     monkeypatch.setattr("fedflow.simulation.scoring.PERSONAL_CLIENTS", 3)
     assert set(run("ditto", federation, rounds=1).outcome().models) == {0, 1, 2}

@@ -171,7 +171,7 @@ def test_other_failures_of_a_worker_keep_their_own_words(runner):
     ],
     ids=["address", "certificates"],
 )
-def test_workers_that_cannot_reach_the_prefect_server_are_told_in_one_line(runner, failure):
+def test_workers_that_cannot_reach_the_prefect_server_fail_with_one_line(runner, failure):
     runner.failure = failure
     with one_line_error(r"(reach API|No such file).*PREFECT_API_URL"):
         train("dask", address="scheduler-without-port")

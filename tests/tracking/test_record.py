@@ -196,6 +196,6 @@ def test_a_run_says_which_command_made_it_and_who_gave_it(start, api, monkeypatc
         tags = api.get_run(record.run_id).data.tags
         parent = api.get_run(tags["mlflow.parentRunId"]).data.tags
         record.fail("enough")
-    for told in (tags, parent):
-        assert told["mlflow.source.name"] == "fedflow run --set 'run.rounds=2 '"
-        assert (told["mlflow.source.type"], told["mlflow.user"]) == ("LOCAL", "ada")
+    for tagged in (tags, parent):
+        assert tagged["mlflow.source.name"] == "fedflow run --set 'run.rounds=2 '"
+        assert (tagged["mlflow.source.type"], tagged["mlflow.user"]) == ("LOCAL", "ada")
