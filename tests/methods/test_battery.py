@@ -77,7 +77,7 @@ def spoiled(federation: Federation, client: int) -> Federation:
 def run_spoiled(method: Method, federation: Federation, client: int, **settings: Any) -> Ran:
     """A run in which the inputs of one client become NaN after the onboarding."""
     simulation = prepare_run(method, federation, **settings)
-    simulation.state.onboarded = simulation.onboard(range(simulation.clients), 0)
+    simulation.state.onboarded = simulation.onboard(range(simulation.clients))
     simulation.job = dataclasses.replace(simulation.job, federation=spoiled(federation, client))
     return follow(simulation)
 
@@ -213,7 +213,9 @@ def test_scores_of_a_round_do_not_depend_on_the_rounds_to_come(
         return found
 
     now = Simulation.round
-    monkeypatch.setattr(Simulation, "round", lambda *key: dataclasses.replace(now(*key), rounds=9))
+    monkeypatch.setattr(
+        Simulation, "round", lambda *key, **cycle: dataclasses.replace(now(*key, **cycle), rounds=9)
+    )
 
     short, long = losses(2), losses(4)
     assert long[:2] == short
@@ -604,8 +606,8 @@ def count_work(
     gradient, evaluate = Client.gradient, Client._evaluate
     at_work: list[float] = []
 
-    def begun(self: Simulation, number: int, k: int, now: float, *most: int | None) -> Work:
-        work = begin(self, number, k, now, *most)
+    def begun(self: Simulation, t: int, cycle: int, k: int, now: float, *most: int | None) -> Work:
+        work = begin(self, t, cycle, k, now, *most)
         expected[k].append(work.ends - now)
         return work
 

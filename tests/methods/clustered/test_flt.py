@@ -456,7 +456,7 @@ def test_relating_clients_again_changes_nothing(federation: Federation, reducer:
     simulation = prepare_run("flt", federation, hyper, rounds=2, training=SGD, participation=0.5)
     for _ in simulation.rounds():
         before = simulation.state.server
-        simulation.onboard(range(8), 0)
+        simulation.onboard(range(8))
         after, simulation.state.server = simulation.state.server, before
         assert not torch.equal(before.models, after.models)  # the first ones again
         assert same(before.tensors() | {"models": after.models}, after.tensors())
