@@ -3,6 +3,8 @@
 import pandas as pd
 import yaml
 
+from fedflow.config import load_params
+
 
 def test_the_learning_rate_that_learns_is_chosen_and_used(api, root, mlflow_runs, seen):
     from flows.federate import federate
@@ -11,8 +13,12 @@ def test_the_learning_rate_that_learns_is_chosen_and_used(api, root, mlflow_runs
     grid = "tuning={grid: {training.lr: [1.0e-06, 0.1]}, rounds: 2, widen: 0}"
     assert tune("digits-6", ["fedavg"], settings=[grid], root=str(root)) == {"fedavg": {"training.lr": 0.1}}
     recorded = seen("federate").flow_run.parameters
-    assert recorded["settings"] == [grid, "methods.fedavg.training.lr=0.1"]
-    assert (recorded["partition"], recorded["sweep"]) == ("digits-6-validation", "tune")
+    settings, held_out = recorded["settings"], "digits-6-validation"
+    assert (settings[0], settings[-1]) == (grid, "methods.fedavg.training.lr=0.1")
+    assert (
+        load_params(root / "params.yaml", settings).partition(held_out).validation == 0.2
+    )  # it can be repeated
+    assert (recorded["partition"], recorded["sweep"]) == (held_out, "tune")
     scores = pd.read_csv(root / "tuning" / "digits-6" / "fedavg.csv")
     assert scores["training.lr"].tolist() == [1e-6, 0.1]
     assert scores.accuracy.idxmax() == 1 and scores.chosen.tolist() == [False, True]
