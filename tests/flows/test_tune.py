@@ -15,9 +15,8 @@ def test_the_learning_rate_that_learns_is_chosen_and_used(api, root, mlflow_runs
     recorded = seen("federate").flow_run.parameters
     settings, held_out = recorded["settings"], "digits-6-validation"
     assert (settings[0], settings[-1]) == (grid, "methods.fedavg.training.lr=0.1")
-    assert (
-        load_params(root / "params.yaml", settings).partition(held_out).validation == 0.2
-    )  # it can be repeated
+    again = load_params(root / "params.yaml", settings)  # the recorded try can be repeated
+    assert again.partition(held_out).validation == 0.2
     assert (recorded["partition"], recorded["sweep"]) == (held_out, "tune")
     scores = pd.read_csv(root / "tuning" / "digits-6" / "fedavg.csv")
     assert scores["training.lr"].tolist() == [1e-6, 0.1]
