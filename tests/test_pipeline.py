@@ -225,8 +225,6 @@ EDITS = {
 
 
 SLOW = {"the engine": pytest.mark.slow}
-
-
 CASES = [pytest.param(*case, id=name, marks=SLOW.get(name, ())) for name, case in EDITS.items()]
 
 

@@ -47,12 +47,11 @@ class Scoring:
             "global_accuracy": mean_or_none(scores.global_accuracy),
             "clusters": len(np.unique(scores.cluster)),
         }
+        changed = not np.array_equal(scores.cluster, known[scores.clients])
+        known[scores.clients] = scores.cluster
         if isinstance(self.method, Clustered):
             measured |= self.agreement(scores)
-            changed = not np.array_equal(scores.cluster, known[scores.clients])
-        known[scores.clients] = scores.cluster
-        if isinstance(self.method, Clustered) and changed:
-            report.assignment = known.tolist()
+            report.assignment = known.tolist() if changed else None
         report.values |= {
             name: value for name, value in measured.items() if value is not None and not np.isnan(value)
         }
