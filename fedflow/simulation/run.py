@@ -45,6 +45,9 @@ class RunSettings(Settings):
     )
     fine_tune: bool = option(True, "at the end, also score every client after one more local training")
     keep_trained: bool = option(False, "keep every client's last trained model, and score it at the end")
+    keep_predictions: bool = option(
+        False, "at the end, write what the served models predict for every client's own test samples"
+    )
     target_accuracy: float | None = option(
         None, "also report the rounds and bytes until this local accuracy", gt=0, le=1
     )
@@ -146,6 +149,8 @@ class Run:
                 "partition.selection", 0, f"a share > 0, as {method.name} needs held-out samples; "
                 "or set method.select_on to train"
             )  # fmt: skip
+        if settings.keep_predictions and not self.federation.labelled:
+            raise BadInput("run.keep_predictions", True, "false, as the samples do not have one label each")
         if isinstance(method, Asynchronous) and method.clients_in_flight(self.cohort_size):
             accepted = f"with {method.name}, which is asynchronous"
             if settings.sampling != "uniform":
