@@ -98,6 +98,7 @@ class Cohort(Protocol):
 
     ids: list[int]
     groups: list[int]
+    failed: list[int]  # clients of the cohort without an update: theirs was not finite, or training raised
     newcomers: bool  # whether these clients join after the last round (numbers N and up)
 
     def mean(self, name: str, group: int | None = None, weights: np.ndarray | None = None) -> Tensor:
