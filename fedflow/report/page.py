@@ -109,7 +109,7 @@ def _curves(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> 
     """Heading, picture and note of every curve; over simulated time only if methods differ in it."""
     return [
         (
-            accuracy.heading(metric.name, x),
+            accuracy.heading(metric, x),
             accuracy.curve(methods, places, metric.name, x, f"{key}-{metric.name}-{x}"),
             _unmeasured(methods, metric.name),
         )
