@@ -95,7 +95,7 @@ def curve(
         axes.set_xlabel(AXES[x])
         axes.margins(x=0.01)
         axes.locator_params(axis="x", integer=x == "round", nbins=6)
-        _name_ends(axes, ends)
+        name_ends(axes, ends)
     return work.svg
 
 
@@ -119,7 +119,7 @@ def _over_seeds(runs: Sequence[Run], column: str) -> pd.DataFrame:
     return table[table["seeds"] == len(runs)].reset_index()
 
 
-def _name_ends(axes: Axes, ends: list[tuple[float, float, str, str]]) -> None:
+def name_ends(axes: Axes, ends: list[tuple[float, float, str, str]]) -> None:
     """Names in the right margin, moved as little as possible, each connected to the end of its line."""
     if not ends:
         return
