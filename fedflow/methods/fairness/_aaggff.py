@@ -16,8 +16,9 @@ from fedflow.settings import option
 
 @dataclass(frozen=True)
 class Played(ServerState):
-    """The last decision ``p`` [N], and for the regret the ``responses`` r(1), ..., r(t) [t, N] and the sum of
-    l_1(p(1)), ..., l_t(p(t)); None before the first round, and the regret's also once a client was missing.
+    """The last decision ``p`` [N]; for the regret, all ``responses`` r(s) [N, t] and the sum of l_s(p(s)).
+
+    None before the first round; what the regret needs also once a client was missing.
     """
 
     p: Tensor | None = None
@@ -59,8 +60,8 @@ class AAggFF(Weighing):
         numbers = {"decision_loss": float(lost)}
         known, incurred = None, None
         if len(cohort.ids) == clients and (now.t == 1 or own.responses is not None):
-            known = np.vstack([own.array("responses", 0, clients), r])
+            known = np.column_stack([own.array("responses", clients, 0), r])
             incurred = own.array("incurred") + lost
-            regret = float(incurred - decision_loss(hindsight(known), known).sum())
+            regret = float(incurred - decision_loss(hindsight(known.T), known.T).sum())
             numbers |= {"regret": regret, "regret_bound": self.bound(now.t, clients)}
         return new, own.next(p=new, responses=known, incurred=incurred, **fields), numbers

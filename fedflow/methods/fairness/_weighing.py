@@ -113,13 +113,9 @@ class Weighing(Method):
     )
 
     def validate(self) -> None:
-        """The host's facts become ours; the label names every host except FedAvg."""
-        host = self.host.parameters
-        facts = {name: getattr(host, name) for name in ("masks", "newcomer", "serves_with")}
-        if host.name != "fedavg":
-            facts["label"] = f"{self.label}, host {host.label}"
-        for name, value in facts.items():
-            object.__setattr__(self, name, value)
+        """What the engine reads as facts of a method are those of the host."""
+        for name in ("masks", "newcomer", "serves_with"):
+            object.__setattr__(self, name, getattr(self.host.parameters, name))
 
     # What a subclass decides.
 

@@ -11,7 +11,7 @@ g_t = -r / (1 + rbar) + rbar <p(t), r - rbar> / (1 + rbar)^2. p(1) is uniform, a
 exp(-sqrt(log K) / (L sqrt(t + 1)) sum_{s<=t} g_s), with L = 2 + C.
 Then the server step of the host with weights p(t+1), scaled to sum to 1 over S.
 *Reduces to* the host with uniform weights as L -> infinity.
-*State*: server and clients those of the host; server also p and sum g [K], and r [t, K] for the regret.
+*State*: server and clients those of the host; server also p and sum g [K], and r [K, t] for the regret.
 *Traffic*: 1 P down, 1 P and one scalar up. *Newcomer*: the global model.
 *Regret*: with full participation, sum_t l_t(p(t)) minus that of the best fixed p, recorded until a client is
 missing, and the bound 2 L sqrt(t log K) of Theorem 3.2, which is proved for the exact gradient.

@@ -10,7 +10,7 @@ g_t = -r / (1 + <p(t), r>) at p(t); p(1) is uniform, and p(t+1) minimises over t
 sum_{s<=t} (<g_s, p> + beta/2 <g_s, p - p(s)>^2) + alpha/2 ||p||^2, a quadratic program, solved exactly.
 Then the server step of the host with weights p(t+1): the losses of a round weight its own updates.
 *Reduces to* the host with uniform weights as alpha -> infinity.
-*State*: server and clients those of the host; server also p [K], the program [K, K], and r [t, K].
+*State*: server and clients those of the host; server also p [K], the program [K, K], and r [K, t].
 *Traffic*: 1 P down, 1 P and one scalar up. *Newcomer*: the global model.
 *Regret*: sum_t l_t(p(t)) minus that of the best fixed p, recorded until a client is missing. The bound is
 that of Theorem 3.1, alpha/2 + K / (2 beta) log(1 + beta t / (alpha K^2)), by default
