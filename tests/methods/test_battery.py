@@ -396,7 +396,9 @@ def test_running_statistics_are_averages_of_those_sent(name: str, normed: Federa
                 numbers = server.get("assignment", [s.cluster for s in sent])
                 members = [s for s, number in zip(sent, numbers) if cluster in (None, int(number))]
                 if members:
-                    weights = torch.tensor([s.weight for s in members], dtype=torch.float64)
+                    decided = server.get("weighing/p")  # by the server, for all of `members`
+                    given = torch.tensor([s.weight for s in members], dtype=torch.float64)
+                    weights = given if decided is None else decided
                     mean = weights @ torch.stack([s.model for s in members]) / weights.sum()
                     found, expected = w[model.parameters :], mean[model.parameters :]
                     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12, msg=about)
