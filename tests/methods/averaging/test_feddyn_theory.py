@@ -101,10 +101,9 @@ def test_convex_losses_converge_as_one_over_t(alpha: float, losses: tuple, bound
     for rounds, loss, bound in zip((20, 200, 2000), losses, bounds):
         found = expected(alpha, rounds).loss
         assert found == pytest.approx(loss, rel=1e-6)
-        assert (10 * alpha * OPTIMUM**2 + 100 * 3 / alpha * HETEROGENEITY) / rounds == pytest.approx(
-            bound, rel=1e-3
-        )
-        assert found <= bound
+        theorem = (10 * alpha * OPTIMUM**2 + 100 * 3 / alpha * HETEROGENEITY) / rounds
+        assert theorem == pytest.approx(bound, rel=1e-3)
+        assert found <= theorem
 
 
 def test_strongly_convex_losses_converge_linearly() -> None:
