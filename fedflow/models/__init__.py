@@ -58,7 +58,8 @@ ARCHITECTURES |= {
         (3, 28, 28),  # 3,136 features, as published; 32x32 images give 4,096
     ),
     "celeba_cnn": Architecture(
-        CelebaCNN, "four conv 32 with GroupNorm, one logit for two classes; AAggFF on CelebA", {}, (3, 84, 84), 2
+        CelebaCNN, "four conv 32 with GroupNorm, one logit for two classes; AAggFF on CelebA", {},
+        (3, 84, 84), 2,
     ),
     "m5": Architecture(
         M5, "conv on raw sound, with BatchNorm; AAggFF on SpeechCommands", {}, (1, 16_000), 35

@@ -8,7 +8,7 @@ from fedflow.models.binary import classifier, start_xavier
 
 
 class M5(nn.Module):
-    """Convolutions 64 (80 wide, stride 4), 64, 128, 256 (3 wide) with BatchNorm, ReLU and pools of 4; dense K.
+    """Convolutions 64 (80 wide, stride 4), 64, 128, 256 (3 wide) with BatchNorm, ReLU and pools of 4; dense.
 
     The inputs are waves [C, L], with ``base`` filters in the first layer; the last maps are averaged over
     time. 150,819 parameters for 1x16000 and 35 words. Source: Dai et al., "Very deep convolutional neural
