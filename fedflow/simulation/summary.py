@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedflow.metrics.distribution import summarise
+from fedflow.metrics.target import first_reaching
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.job import ClientResult
 from fedflow.simulation.run import Run
@@ -32,9 +33,9 @@ def final_metrics(run: Run, scoring: Scoring, scores: Scores, newcomers: Scores 
         for name, value in summarise(scores.local_accuracy, scores.test_samples).items()
     }
     target = settings.target_accuracy
-    reached = next(
-        (r for r in history if target is not None and r.values.get("local_accuracy", -1) >= target), None
-    )
+    scored = [r.values.get("local_accuracy") for r in history]
+    place = None if target is None else first_reaching("local_accuracy", scored, target)
+    reached = None if place is None else history[place]
     metrics: dict[str, Any] = {
         "rounds": history[-1].round,
         "clients": run.clients,
