@@ -184,8 +184,8 @@ def parse_value(text: str) -> Value:
     found = CELL.fullmatch(text)
     if found is None:
         raise BadInput("values", text, "49.8, 49.8 ± 3.3, 1000+, >1000, 82 or 83, - or empty")
-    std = found["std"]
-    return Value(text, float(found["mean"]), std and float(std), bool(found["over"] or found["plus"]))
+    std = float(found["std"]) if found["std"] else None
+    return Value(text, float(found["mean"]), std, bool(found["over"] or found["plus"]))
 
 
 @cache
