@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fedflow.data import SOURCES
-from fedflow.errors import FedflowError
 from fedflow.report.books import UNITS, Book, Cell, Line, Setup, Table, Where, books, footnotes
 from fedflow.report.measures import parse
 from fedflow.report.run import Run
 from fedflow.report.tables import Stat, by_method, by_partition, columns
+from fedflow.report.targets import NotMeasured
 
 WORDS = {"model": "network", "epochs": "local epochs", "batch_size": "batch size"}  # in the notes
 DATA = ("keep_labels", "train_limit", "test_limit", "rotations")  # fields that change which samples there are
@@ -29,24 +29,23 @@ class Match(NamedTuple):
 
 @dataclass(frozen=True)
 class Ours:
-    """Our number in a cell; ``about`` says of what if there are several, or why there is none."""
+    """Our number in a cell, and of how many seeds; ``label`` tells several numbers of a cell apart.
+
+    ``missing``: why there is none.
+    """
 
     text: str
     note: str = ""
-    about: str = ""
+    label: str = ""
+    missing: str = ""
 
 
-@dataclass
-class Beside:
-    """A published cell and ours; ``none`` is printed if there is none of ours."""
+class Beside(NamedTuple):
+    """A published cell with the number of its footnote, and ours."""
 
     cell: Cell
     mark: int | None
-    ours: list[Ours] = field(default_factory=list)
-
-    @property
-    def none(self) -> str:
-        return "" if self.ours or not self.cell.comparable else "not run"
+    ours: list[Ours]
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,17 @@ class Shown:
     notes: list[str]
     footnotes: list[str]
     lines: list[tuple[str, int | None, str, list[Beside]]]
+
+    @property
+    def measured(self) -> bool:
+        """Whether a cell has a number of ours."""
+        return any(not ours.missing for *_, cells in self.lines for cell in cells for ours in cell.ours)
+
+    @property
+    def missing(self) -> str:
+        """Why the first cell that lacks a number of ours does."""
+        missing = (ours.missing for *_, cells in self.lines for cell in cells for ours in cell.ours)
+        return next(filter(None, missing), "")
 
 
 class Accuracy(NamedTuple):
@@ -152,7 +162,7 @@ def _shown(found: list[Match]) -> Shown:
             here = [match for match in own if match.cell.name == cell.name]
             several = len(here) > 1
             labels = [_label(match.runs[0], len(partitions) > 1) if several else "" for match in here]
-            ours = [_ours(match, about) for match, about in zip(here, labels, strict=True)]
+            ours = [_ours(match, label) for match, label in zip(here, labels, strict=True)]
             cells.append(Beside(cell, marks.get((i, cell.name)), ours))
         lines.append((line.label, marks.get((i, "")), ", ".join(partitions), cells))
     return Shown(table, book.source, [*_notes(table, found)], texts, lines)
@@ -162,7 +172,7 @@ def _label(run: Run, partitions: bool) -> str:
     return f"{run.partition}: {run.label}" if partitions else run.label
 
 
-def _ours(match: Match, about: str) -> Ours:
+def _ours(match: Match, label: str) -> Ours:
     """Mean ± sample std over seeds, with the decimals of the published row; "+": a seed did not arrive."""
     assert match.cell.measure is not None
     measure, factor = parse(match.cell.measure), UNITS[match.line.unit]
@@ -171,18 +181,18 @@ def _ours(match: Match, about: str) -> Ours:
     try:
         values = {run.seed: measure.of(run) for run in match.runs}
         least = [measure.least(run) for run in match.runs if values[run.seed] is None]
-    except FedflowError as error:
-        return Ours("not measured", about=" ".join(filter(None, (about, str(error)))))
+    except NotMeasured as error:
+        return Ours("not measured", "", label, str(error).replace(f"{match.runs[0].folder}/", ""))
     digits = max(cell.value.digits for cell in match.line.cells)
     stat = Stat({seed: value * factor for seed, value in values.items() if value is not None})
     seeds = f"{len(values)} {'seed' if len(values) == 1 else 'seeds'}"
     if not stat.values:
         bounds = [value * factor for value in least if value is not None]
-        return Ours(f"{min(bounds):.{digits}f}+" if bounds else "no value", seeds, about)
+        return Ours(f"{min(bounds):.{digits}f}+" if bounds else "no value", seeds, label)
     spread = f" ± {stat.std:.{digits}f}" if len(stat.values) > 1 else ""
     if least:
         seeds = f"{len(stat.values)} of {seeds}"
-    return Ours(f"{stat.mean:.{digits}f}{spread}{'+' if least else ''}", seeds, about)
+    return Ours(f"{stat.mean:.{digits}f}{spread}{'+' if least else ''}", seeds, label)
 
 
 def _notes(table: Table, found: list[Match]) -> Iterator[str]:
@@ -203,7 +213,8 @@ def _notes(table: Table, found: list[Match]) -> Iterator[str]:
     words = [f"{_word(n)} {' or '.join(a)} here, {' or '.join(b)} there" for n, (a, b) in differ.items()]
     yield f"Differences: {'; '.join(words)}." if words else "No differences in the settings that are known."
     rates = sorted({run.params["training"]["lr"] for match in found for run in match.runs})
-    yield f"Our learning rates: {' or '.join(f'{rate:g}' for rate in rates)}."
+    named = "rate" if len(rates) == 1 else "rates"
+    yield f"Our learning {named}: {' or '.join(f'{rate:g}' for rate in rates)}."
 
 
 def _differ(wanted: Setup, runs: Sequence[Run]) -> dict[str, tuple[Any, Any]]:
