@@ -17,9 +17,10 @@ from fedflow.pictures.clusters import Grouping, pictures_of
 from fedflow.pictures.drawing import DASHES, SERIES
 from fedflow.pictures.series import series
 from fedflow.report import cells
+from fedflow.report.books import FOLDER
 from fedflow.report.collect import PartitionFacts, collect_partitions, collect_runs
 from fedflow.report.findings import findings, summary
-from fedflow.report.published import published_for
+from fedflow.report.matching import accuracies, compare, known_data
 from fedflow.report.run import Run
 from fedflow.report.tables import best, by_method, by_partition, columns, stat, write_tables, yardstick
 from fedflow.report.variants import HASHES, flat, settings_table, spoken, text
@@ -30,8 +31,9 @@ COMMON = ("run", "model", "partition")  # settings that rows of one partition sh
 
 
 def templates() -> list[Path]:
-    """The files of this package that are not code."""
-    return sorted(file for file in Path(__file__).parent.iterdir() if file.is_file() and file.suffix != ".py")
+    """The files of this package that are not code, published tables included."""
+    files = [*Path(__file__).parent.iterdir(), *FOLDER.iterdir()]
+    return sorted(file for file in files if file.is_file() and file.suffix != ".py")
 
 
 def build_report(results_dir: Path, partitions_dir: Path, out_dir: Path, title: str = TITLE) -> Path:
@@ -57,6 +59,8 @@ def build_report(results_dir: Path, partitions_dir: Path, out_dir: Path, title: 
         "places": places,
         "seeds": sorted({run.seed for run in runs}),
         "partitions": [_partition(name, group, facts.get(name), places) for name, group in groups.items()],
+        "published": compare(runs),
+        "known_data": ", ".join(known_data()),
         "colours": len(SERIES),
         "dashes": len(DASHES),
     }
@@ -78,7 +82,7 @@ def _partition(
     methods = {method: found[method] for method, _ in best(found, yardstick(found))} | found
     rated = {m: r for m, r in methods.items() if all(run.metrics["local_accuracy"] is not None for run in r)}
     key = f"p{'-'.join(str(ord(letter)) if not letter.isalnum() else letter for letter in name)}"
-    published = published_for(runs, facts)
+    published = accuracies(runs)
     clustered = {m: r for m, r in methods.items() if any(run.history for run in r)}
     pictures = [_groupings(runs, f"{key}-c{place}") for place, runs in enumerate(clustered.values())]
     return {
@@ -89,7 +93,7 @@ def _partition(
         "findings": findings(methods),
         "glance": accuracy.glance(rated, places, f"{key}-glance") if rated else None,
         "accuracy": cells.accuracy_table(methods, published),
-        "published": published,
+        "published": cells.sources(published),
         "curves": _curves(methods, places, key) if rated else [],
         "diagnostics": _diagnostics(methods, places, key),
         "fairness": cells.metric_table(methods, columns("fairness")),
