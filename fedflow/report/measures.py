@@ -7,8 +7,8 @@ Published tables and claims name what they compare in this language:
   ``(column, target, smooth)``: what it took to reach a target (`fedflow.report.targets`)
 * ``best(column)``, ``worst(column)``, ``cumulative(column)`` (the sum) and ``at(column, round)``, from
   ``rounds.csv``
-* ``top1``, ``top5`` (any number), ``auroc``, ``ece`` and ``mce`` of predictions: the mean over clients, each on
-  its own test set, or with ``_weighted`` (by test samples), ``_worst10``, ``_best10``, ``_gini``, ``_gap``
+* ``top1``, ``top5`` (any number), ``auroc``, ``ece`` and ``mce`` of predictions: the mean over clients, each
+  on its own test set, or with ``_weighted`` (by test samples), ``_worst10``, ``_best10``, ``_gini``, ``_gap``
 """
 
 import re
