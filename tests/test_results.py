@@ -29,12 +29,14 @@ def write(folder: Path, groups=None, failed=None, newcomers=None, compared=None)
     zero = dict.fromkeys(("clock", "idle", "delay"), 0.0)
     first = {"train_loss": 2.5, "bytes_down": 80, "bytes_up": 40, "clusters": 1} | zero
     first |= {"method/step": 0.5, "client/alpha/mean": 0.25}
+    nan = float("nan")
     rounds = [
-        RoundReport(1, [0, 1], failed or {}, values=first),
+        RoundReport(1, [0, 1], failed or {}, values=first, series={"method/p": [0.25, nan, 0.75]}),
         RoundReport(
             2, [2], assignment=[0, 1, 1],
             values=first | {"train_loss": 1.0, "bytes_down": 120, "bytes_up": 60, "clusters": 2}
             | {"local_accuracy": 0.1 + 0.2, "global_accuracy": 0.5},
+            series={"method/p": [nan, 0.1, nan], "method/a": [1.0, nan, nan]},
         ),
     ]  # fmt: skip
     outcome = Outcome(
@@ -61,6 +63,14 @@ def test_metrics_name_their_run_and_rounds_have_gaps_where_not_evaluated(tmp_pat
     assert table["method/step"].tolist() == [0.5, 0.5] and table["bytes_up"].tolist() == [40, 60]
     assert table["round"].tolist() == [1, 2] and table["failed"].tolist() == [0, 0]
     assert np.isnan(table["local_accuracy"][0]) and table["local_accuracy"][1] == 0.3
+
+
+def test_series_have_a_row_per_number(tmp_path):
+    write(tmp_path)
+    rows = pd.read_parquet(tmp_path / "series.parquet").to_numpy().tolist()
+    assert rows == [
+        [1, 0, "method/p", 0.25], [1, 2, "method/p", 0.75], [2, 0, "method/a", 1.0], [2, 1, "method/p", 0.1],
+    ]  # fmt: skip
 
 
 def test_clients_have_a_row_each(tmp_path):

@@ -151,16 +151,17 @@ class Trainer:
         stream: str = "batches",
         lr: float | None = None,
         correction: Tensor | None = None,
+        decay: Tensor | float | None = None,
     ) -> Tensor:
         """The vector [D] after SGD from ``start`` over the batches of ``stream``.
 
         ``loss`` defaults to `Trainer.loss`. ``correction`` [D] is added to every step outside the momentum
-        buffer. The network itself updates its buffers.
+        buffer; ``decay`` is added to the weight decay. The network itself updates its buffers.
         """
 
         def step(now: SGDState, batch: Batch) -> tuple[SGDState, Tensor]:
             found = self.gradient(now.w, batch, loss)
-            return self.descend(now, found, lr=lr, correction=correction), found.loss
+            return self.descend(now, found, lr=lr, correction=correction, decay=decay), found.loss
 
         self.trained = self.run_steps(step, self.initial_state(start), (stream,)).w
         return self.trained
@@ -208,15 +209,23 @@ class Trainer:
         return Step(self.model.trainable(g), loss, buffers)
 
     def descend(
-        self, now: SGDState, step: Step, *, lr: float | None = None, correction: Tensor | None = None
+        self,
+        now: SGDState,
+        step: Step,
+        *,
+        lr: float | None = None,
+        correction: Tensor | None = None,
+        decay: Tensor | float | None = None,
     ) -> SGDState:
-        """One step of SGD along the gradient, with clipping, weight decay and momentum."""
+        """One step of SGD along the gradient: clipping, weight decay, momentum and ``correction``, in turn."""
         w, velocity = now
         g, settings = step.gradient, self.training
         if settings.clip_norm is not None:
             g = g * (settings.clip_norm / g.norm().clamp(min=settings.clip_norm))
         if settings.weight_decay:
             g = g + settings.weight_decay * self.model.trainable(w)
+        if decay is not None:
+            g = g + decay * self.model.trainable(w)
         if velocity is not None:
             g = velocity = settings.momentum * velocity + g
         if correction is not None:

@@ -26,7 +26,8 @@ from fedflow.models.flat import FlatModel
 from fedflow.settings import Settings
 
 Message = dict[str, Tensor]  # what one client receives, by name
-Diagnostics = Mapping[str, float]  # numbers of one round that a method reports, by name
+# What a method reports of one round, by name: a number, or an array [N] with one per client (NaN = none).
+Diagnostics = Mapping[str, float | np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ class Cohort(Protocol):
 
     ids: list[int]
     groups: list[int]
+    failed: list[int]  # clients of the cohort without an update: theirs was not finite, or training raised
     newcomers: bool  # whether these clients join after the last round (numbers N and up)
 
     def mean(self, name: str, group: int | None = None, weights: np.ndarray | None = None) -> Tensor:
@@ -167,7 +169,7 @@ class Method(Settings):
         raise NotImplementedError
 
     def aggregate(self, now: Round, server: Any, cohort: Cohort) -> tuple[Any, Diagnostics]:
-        """The server's next state, and numbers of this round to record."""
+        """The server's next state, and what to record of this round."""
         raise NotImplementedError
 
     def model_for(self, client: Client) -> Tensor | tuple[Tensor, Tensor | None]:

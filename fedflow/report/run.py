@@ -1,6 +1,7 @@
 """One finished run, as the report uses it."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,9 @@ import pandas as pd
 
 from fedflow.methods.base import Dissimilarity
 from fedflow.metrics.table import diagnostics
+from fedflow.report.reading import read_table
+
+SERIES = ("round", "client", "value")  # numbers of series.parquet, besides the name
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,13 @@ class Run:
     variant: str = ""  # runs of the same method and variant are averaged
     label: str = ""  # the name that is printed
     repeated: str = ""  # another folder with the same settings, data and seed, which is not shown
+
+    @cached_property
+    def series(self) -> pd.DataFrame:
+        """The method's diagnostics by round, client and name; empty in results of earlier versions."""
+        path = self.folder / "series.parquet"
+        none = pd.DataFrame(columns=[*SERIES, "name"])
+        return read_table(path, pd.read_parquet, SERIES) if path.exists() else none
 
     @property
     def diagnostics(self) -> list[str]:

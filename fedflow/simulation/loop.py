@@ -20,7 +20,7 @@ from fedflow.simulation.executors import balanced
 from fedflow.simulation.gathered import Gathered
 from fedflow.simulation.job import OnboardingShard, Shard
 from fedflow.simulation.messages import received_bytes
-from fedflow.simulation.outcome import Outcome, RoundReport
+from fedflow.simulation.outcome import SERIES_CLIENTS, Outcome, RoundReport
 from fedflow.simulation.run import Run
 from fedflow.simulation.scoring import Scoring
 from fedflow.simulation.summary import final_metrics, summarised
@@ -165,7 +165,7 @@ class Simulation(Run):
                 f"round {t}: {len(gathered.sent)} of {len(cohort)} clients succeeded, "
                 f"run.min_cohort is {self.settings.min_cohort} ({names})"
             )
-        state.server, diagnostics = self._checked(method.aggregate(now, state.server, gathered))
+        state.server, numbers, series = self._checked(method.aggregate(now, state.server, gathered))
         for sent in gathered.sent:
             state.store.put(sent.client, sent.keep)
             state.participations[sent.client] += 1
@@ -173,19 +173,28 @@ class Simulation(Run):
         report.failed |= dict(gathered.failures)
         report.values["bytes_down"] += sum(received_bytes(shard, method.masks) for shard in shards)
         report.values["bytes_up"] += sum(sent.traffic for sent in gathered.sent)
-        report.values |= diagnostics
+        report.values |= numbers
+        report.series |= series
         report.values |= summarised(gathered.sent)
         return [sent.train_loss for sent in gathered.sent]
 
-    def _checked(self, after: Any) -> tuple[ServerState, dict[str, float]]:
-        """What `Method.aggregate` returned: the state, and its numbers by name of metric."""
+    def _checked(self, after: Any) -> tuple[ServerState, dict[str, float], dict[str, list[float]]]:
+        """What `Method.aggregate` returned: the state, its numbers and its series, by name of metric."""
+        numbers: dict[str, float] = {}
+        series: dict[str, list[float]] = {}
         try:
-            state, numbers = after
-            for name in numbers:
+            state, reported = after
+            for name, value in reported.items():
                 check_diagnostic(name)
-            return state, {f"method/{name}": float(value) for name, value in numbers.items()}
+                if not getattr(value, "ndim", 0):
+                    numbers[f"method/{name}"] = float(value)
+                elif value.shape == (self.clients,):
+                    series[f"method/{name}"] = [float(one) for one in value[:SERIES_CLIENTS].tolist()]
+                else:
+                    raise ValueError(f"{name!r} has shape {tuple(value.shape)}, not ({self.clients},)")
+            return state, numbers, series
         except (TypeError, ValueError, AttributeError) as error:
-            wanted = "the server's state and a dictionary of numbers"
+            wanted = "the server's state and a dictionary of numbers, or arrays [N] of all clients"
             raise FedflowError(f"{self.job.method.name}.aggregate must return {wanted} ({error})") from error
 
     def _works(self, t: int, cycle: int, report: RoundReport) -> dict[int, Work]:

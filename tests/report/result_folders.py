@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,13 +35,14 @@ def write_run(
     time: float | None = None,
     plain: bool = True,
     diagnostics: Sequence[str] = (),
+    series: Mapping[str, np.ndarray] | None = None,
     **settings: object,
 ) -> Path:
     """One run under ``root/<partition>/<method>/<seed>``; returns its folder. Only pacfl compares clients.
 
     ``settings`` are of the method; a run that is not ``plain`` has the digest of its settings in the name of
     its folder. ``time`` is what a round takes; without it, there is no column of the clock. ``diagnostics``
-    are the names of those of the method.
+    are the names of those of the method, ``series`` [rounds, clients] those that are arrays, by name.
     """
     rng = np.random.default_rng([seed, *method.encode(), *partition.encode(), *repr(settings).encode()])
     params = {
@@ -120,6 +121,14 @@ def write_run(
     apart = np.abs(np.subtract.outer(found, found)) * 30.0 + rng.uniform(1, 9, (clients, clients))
     named = pd.DataFrame((apart + apart.T) / 2, range(clients), [str(k) for k in range(clients)])
     (named if about else named.iloc[:0, :0]).to_parquet(folder / "proximity.parquet")
+    rows = [
+        (t + 1, k, name, value)
+        for name, values in (series or {}).items()
+        for (t, k), value in np.ndenumerate(values)
+        if not np.isnan(value)
+    ]
+    of_series = pd.DataFrame(rows, columns=["round", "client", "name", "value"])
+    of_series.astype({"name": str}).to_parquet(folder / "series.parquet", index=False)
     return folder
 
 
