@@ -2,7 +2,7 @@
 
 import numpy as np
 
-NAMES = ("mean", "weighted", "variance", "std", "lowest", "highest", "worst10", "best10", "gini")
+NAMES = ("mean", "weighted", "variance", "std", "lowest", "highest", "worst10", "best10", "gap", "gini")
 
 
 def summarise(values: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
@@ -10,7 +10,8 @@ def summarise(values: np.ndarray, weights: np.ndarray | None = None) -> dict[str
 
     ``weighted`` is the mean by ``weights`` [N], such as test samples (default: equal); variance and std
     are those of the population. Worst (best) 10 % is the mean of the max(1, floor(0.1 N)) lowest (highest)
-    clients. Gini is sum_i (2i - N - 1) v_(i) / (N sum v) with values ascending: 0 if all are equal.
+    clients, and the gap is the best minus the worst of these. Gini is sum_i (2i - N - 1) v_(i) / (N sum v)
+    with values ascending: 0 if all are equal.
     """
     measured = ~np.isnan(values)
     weights = np.ones(len(values)) if weights is None else weights
@@ -20,6 +21,7 @@ def summarise(values: np.ndarray, weights: np.ndarray | None = None) -> dict[str
         return dict.fromkeys(NAMES, float("nan"))
     weighted, values = float(values @ weights / weights.sum()), np.sort(values)
     tail, total = max(1, n // 10), values.sum()
+    worst, best = float(values[:tail].mean()), float(values[-tail:].mean())
     ranks = 2 * np.arange(1, n + 1) - n - 1
     return {
         "mean": float(values.mean()),
@@ -28,7 +30,8 @@ def summarise(values: np.ndarray, weights: np.ndarray | None = None) -> dict[str
         "std": float(values.std()),
         "lowest": float(values[0]),
         "highest": float(values[-1]),
-        "worst10": float(values[:tail].mean()),
-        "best10": float(values[-tail:].mean()),
+        "worst10": worst,
+        "best10": best,
+        "gap": best - worst,
         "gini": float(ranks @ values / (n * total)) if total > 0 else 0.0,
     }
