@@ -146,6 +146,9 @@ class Weighing(Method):
         cohort, host = self._host.plan(now, server.host, chances, size)
         return cohort, replace(server, host=host)
 
+    def samplers(self) -> tuple[str, ...]:
+        return self._host.samplers()
+
     def phase(self, now: Round) -> str:
         return self._host.phase(now)
 
