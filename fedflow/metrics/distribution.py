@@ -2,15 +2,15 @@
 
 import numpy as np
 
-NAMES = ("mean", "weighted", "variance", "std", "lowest", "highest", "worst10", "best10", "gini")
+NAMES = ("mean", "weighted", "variance", "std", "lowest", "highest", "worst10", "best10", "gap", "gini")
 
 
 def summarise(values: np.ndarray, weights: np.ndarray | None = None) -> dict[str, float]:
     """Statistics of per-client values [N], ignoring nan; all nan if no value is left.
 
     ``weighted`` is the mean by ``weights`` [N], such as test samples (default: equal); variance and std
-    are those of the population. Worst and best 10 % are `tenths`, with equal weights. Gini is
-    sum_i (2i - N - 1) v_(i) / (N sum v) with values ascending: 0 if all are equal.
+    are those of the population. Worst and best 10 % are `tenths`, with equal weights, and the gap is the best
+    minus the worst. Gini is sum_i (2i - N - 1) v_(i) / (N sum v) with values ascending: 0 if all are equal.
     """
     measured = ~np.isnan(values)
     weights = np.ones(len(values)) if weights is None else weights
@@ -30,6 +30,7 @@ def summarise(values: np.ndarray, weights: np.ndarray | None = None) -> dict[str
         "highest": float(values[-1]),
         "worst10": worst,
         "best10": best,
+        "gap": best - worst,
         "gini": float(ranks @ values / (n * total)) if total > 0 else 0.0,
     }
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from scipy.optimize import isotonic_regression
 
-from fedflow.metrics.table import unit_of
+from fedflow.metrics.table import Metric, unit_of
 from fedflow.pictures.drawing import CARD, INK, MUTED, drawing, look
 
 
@@ -56,9 +56,11 @@ def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
     return work.svg
 
 
-def heading(column: str, x: str) -> str:
+def heading(metric: Metric, x: str) -> str:
     """The heading of a curve, such as "Local accuracy by round"."""
-    return f"{column.replace('_', ' ').capitalize()} by {'simulated time' if x == 'time' else x}"
+    name = metric.label.removesuffix(", %")
+    of = f"{name} accuracy" if metric.name.endswith("_accuracy") else name
+    return f"{of} by {'simulated time' if x == 'time' else x}"
 
 
 def curve(

@@ -46,6 +46,7 @@ class Scores:
     local_loss: np.ndarray
     local_accuracy: np.ndarray
     global_accuracy: np.ndarray
+    global_loss: np.ndarray
     tuned_accuracy: np.ndarray
     trained_accuracy: np.ndarray
     models: list[Tensor]  # distinct served vectors, if requested
@@ -88,13 +89,13 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
     # A single entry holds for all clients.
     model, cluster = (np.resize(array, len(shard.clients)) for array in (model, cluster))
     kept: list[pd.DataFrame] | None = [] if shard.predictions else None
-    local, full, losses = _score(federation, vectors, model, shard.clients, shard.full, kept)
+    local, losses, full, full_losses = _score(federation, vectors, model, shard.clients, shard.full, kept)
     tuned = trained = np.full(len(shard.clients), np.nan)
     if shard.tune:
         tuned = _tuned(job, federation, shard, vectors, model)
     if shard.trained:
-        own = [shard.vectors[kept["trained"]] for kept in shard.kept]
-        trained, _, _ = _score(federation, own, np.arange(len(own)), shard.clients, False)
+        own = [shard.vectors[own["trained"]] for own in shard.kept]
+        trained = _score(federation, own, np.arange(len(own)), shard.clients, False)[0]
     return Scores(
         clients=shard.clients,
         cluster=cluster,
@@ -102,12 +103,21 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
         local_loss=losses,
         local_accuracy=local,
         global_accuracy=full,
+        global_loss=full_losses,
         tuned_accuracy=tuned,
         trained_accuracy=trained,
         models=[w.cpu() for w in vectors] if shard.models else [],
         model=model if shard.models else np.full_like(model, -1),
         predictions=pd.concat(kept) if kept else None,
     )
+
+
+def score_reports(job: Job, shard: Shard) -> list[tuple[float, float]]:
+    """Accuracy and mean loss of each vector of the shard on the complete test set (`run.reports`)."""
+    federation = job.federation.open()
+    test, rows = federation.complete
+    scores = [_predict(federation, w, test, rows) for w in shard.vectors]
+    return [(float(hits[rows].mean()), float(losses[rows].mean())) for hits, losses, _ in scores]
 
 
 def merged(parts: list[Scores]) -> Scores:
@@ -133,7 +143,7 @@ def merged(parts: list[Scores]) -> Scores:
 def _best_of(federation: Federation, models: Tensor, client: int) -> Tensor:
     """The index of the model [k, D] with the lowest loss on the client's test samples, 0 if it has none."""
     alone, first = [client], np.zeros(1, dtype=np.int64)
-    losses = [_score(federation, [w], first, alone, False)[2][0] for w in models]
+    losses = [_score(federation, [w], first, alone, False)[1][0] for w in models]
     return torch.tensor(losses).nan_to_num(torch.inf).argmin()
 
 
@@ -151,8 +161,7 @@ def _tuned(
     for outcome in train_clients(job, start, step, {"tune": job.training.epochs}):
         if isinstance(outcome, TrainedClients):
             for k, w in zip(outcome.clients, outcome.update.vectors["model"]):
-                scores, _, _ = _score(federation, [w], np.zeros(1, dtype=np.int64), [k], False)
-                accuracy[k] = scores[0]
+                accuracy[k] = _score(federation, [w], np.zeros(1, dtype=np.int64), [k], False)[0][0]
     return np.array([accuracy[k] for k in shard.clients])
 
 
@@ -163,15 +172,15 @@ def _score(
     clients: Sequence[int],
     full: bool,
     kept: list[pd.DataFrame] | None = None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Local accuracy, complete-test accuracy and local loss, [m] each.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Accuracy and mean loss on the client's own test set, then on the complete one; [m] each.
 
     Each distinct model sees each test sample once; its clients are scored from the counts per pool. The
     predictions that its clients are scored by are appended to ``kept``, if given.
     """
     partition, (complete, rows) = federation.partition, federation.complete
     shared = complete is federation.own_test
-    local, everywhere, losses = (np.full(len(clients), np.nan) for _ in range(3))
+    local, losses, everywhere, full_losses = (np.full(len(clients), np.nan) for _ in range(4))
     ids, by_model = np.asarray(clients), np.argsort(model, kind="stable")
     ends = np.searchsorted(model[by_model], np.arange(len(vectors)), side="right")
     for w, members in zip(vectors, np.split(by_model, ends[:-1])):
@@ -195,9 +204,9 @@ def _score(
         tested = members[size > 0]  # clients without test samples stay NaN
         local[tested], losses[tested] = (sums[size > 0] / size[size > 0] for sums in (right, lost))
         if full:
-            over_all = hits if shared else _predict(federation, w, complete, rows)[0]
-            everywhere[members] = over_all[rows].mean()
-    return local, everywhere, losses
+            found = (hits, loss) if shared else _predict(federation, w, complete, rows)[:2]
+            everywhere[members], full_losses[members] = (each[rows].mean() for each in found)
+    return local, losses, everywhere, full_losses
 
 
 def _rows(offsets: np.ndarray, values: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
