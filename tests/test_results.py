@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 from command import disk_of, one_line_error
 
 from fedflow.errors import FedflowError
@@ -42,8 +41,8 @@ def write(folder: Path, groups=None, failed=None, newcomers=None, compared=None)
         ),
     ]  # fmt: skip
     outcome = Outcome(
-        Scores([0, 1, 2], np.array([0, 1, 1]), np.array([4, 4, 8]), nothing, scores, scores, *[nothing] * 3,
-               [torch.zeros(2)], np.zeros(3, dtype=int)),
+        Scores([0, 1, 2], np.array([0, 1, 1]), np.array([4, 4, 8]), nothing, scores, scores,
+               *[nothing] * 3, [torch.zeros(2)], np.zeros(3, dtype=int)),
         np.array([1, 0, 1]), {"rounds": 2, "local_accuracy": 0.58, "ari": None}, {0: torch.zeros(2)},
         newcomers, compared,
     )  # fmt: skip
@@ -118,14 +117,6 @@ def test_failures_are_written_only_when_there_are_some(tmp_path):
     assert pd.read_csv(tmp_path / "rounds.csv")["failed"].tolist() == [1, 0]
     write(tmp_path)
     assert not (tmp_path / "failures.json").exists()
-
-
-def test_dvc_knows_all_files_of_a_run(tmp_path):
-    """Except failures, which few runs have."""
-    write(tmp_path)
-    pipeline = yaml.safe_load((Path(__file__).parents[1] / "dvc.yaml").read_text())
-    outs = pipeline["stages"]["federate"]["outs"]
-    assert sorted(contents(tmp_path)) == sorted(out.rsplit("/", 1)[1] for out in outs)
 
 
 def test_equal_runs_write_equal_bytes(tmp_path):
