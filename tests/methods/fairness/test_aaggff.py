@@ -120,7 +120,7 @@ def test_the_best_fixed_decision(seed: int, clients: int, rounds: int) -> None:
 
 
 def test_turns_are_shared_by_the_best_fixed_decision() -> None:
-    """Two clients that respond in turns, the first three times as often: 3 / (1 + p) = 1 / (2 - p)."""
+    """Clients that respond in turns, n_1 and n_2 times: n_1 / (1 + p) = n_2 / (2 - p), if p is below 1."""
     assert hindsight(np.eye(2)[[0, 1, 0, 0]]) == pytest.approx([1, 0], abs=1e-12)
     assert hindsight(np.eye(3)[[0, 1, 0, 1, 1]]) == pytest.approx([0.2, 0.8, 0], abs=1e-9)
 
@@ -331,8 +331,9 @@ def test_toy(name: str, hyper: dict, ten: float, hundred: float, share: float, w
 
 
 def test_the_toy_ends_at_the_minimax_point_and_not_with_fedavg() -> None:
-    models = [run(name, outlier(), training=ONE_STEP, rounds=400).server("model") for name in (S, "fedavg")]
-    assert [models[0][-1], models[1][9], models[1][99]] == near([5, 1.6513, 2], 4)
+    assert run(S, outlier(), training=ONE_STEP, rounds=400).server("model")[-1] == near(5, 4)
+    plain = run("fedavg", outlier(), training=ONE_STEP, rounds=100).server("model")
+    assert (plain[9], plain[99]) == near((1.6513, 2), 4)
 
 
 def test_what_is_recorded(cohort: str) -> None:
@@ -516,7 +517,7 @@ def test_the_code_of_the_host_is_part_of_the_identity(
         ({"name": "afl"}, "; afl relies on its own weights$"),
         ({"name": "qfedavg"}, "; qfedavg relies on its own weights$"),
         ({"name": S}, "; aaggff_s relies on its own weights$"),
-        ({"name": "fedprox", "mu": -1}, r"^X.host.mu: -1 is not accepted; expected a number >= 0$"),
+        ({"name": "fedprox", "mu": -1}, r"^X.host.mu: -1.0 is not accepted; expected a number >= 0$"),
         ({"name": "fedavg", "mu": 1}, r"^X.host.mu: 'mu' is not accepted; expected one of server_lr"),
         ({"name": "fedavg", "weighting": "uniform"}, r"^X.host.weighting: 'uniform' .* expected samples"),
     ],
