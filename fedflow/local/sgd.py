@@ -6,7 +6,7 @@ Python on tensor values. How to extend it is in docs/decisions/0006.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedflow.data.examples import Examples
+from fedflow.local.augment import flip_crop
 from fedflow.local.compiled import Gradient
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, shuffled
@@ -85,10 +86,13 @@ class Trainer:
     def central(
         cls, model: FlatModel, examples: Examples, training: LocalTraining, rng: np.random.Generator
     ) -> "Trainer":
-        """A trainer on all ``examples`` in one place; ``rng`` draws their order and the noise of dropout."""
+        """A trainer on all ``examples`` in one place; ``rng`` draws order, views and dropout's noise."""
+        training.check(examples)
         schedule = shuffled(rng, len(examples), training.batch_size, training.epochs)
         if model.draws_noise:
             model.seed_noise(int(rng.integers(1 << 63)))
+        if training.augment != "none":
+            schedule = schedule.with_views(rng)
         task = Task(model, training, training.lr)
         return cls(task, Samples.all_of(examples), {"batches": schedule.to(examples.device)})
 
@@ -151,16 +155,17 @@ class Trainer:
         stream: str = "batches",
         lr: float | None = None,
         correction: Tensor | None = None,
+        decay: Tensor | float | None = None,
     ) -> Tensor:
         """The vector [D] after SGD from ``start`` over the batches of ``stream``.
 
         ``loss`` defaults to `Trainer.loss`. ``correction`` [D] is added to every step outside the momentum
-        buffer. The network itself updates its buffers.
+        buffer; ``decay`` is added to the weight decay. The network itself updates its buffers.
         """
 
         def step(now: SGDState, batch: Batch) -> tuple[SGDState, Tensor]:
             found = self.gradient(now.w, batch, loss)
-            return self.descend(now, found, lr=lr, correction=correction), found.loss
+            return self.descend(now, found, lr=lr, correction=correction, decay=decay), found.loss
 
         self.trained = self.run_steps(step, self.initial_state(start), (stream,)).w
         return self.trained
@@ -208,15 +213,23 @@ class Trainer:
         return Step(self.model.trainable(g), loss, buffers)
 
     def descend(
-        self, now: SGDState, step: Step, *, lr: float | None = None, correction: Tensor | None = None
+        self,
+        now: SGDState,
+        step: Step,
+        *,
+        lr: float | None = None,
+        correction: Tensor | None = None,
+        decay: Tensor | float | None = None,
     ) -> SGDState:
-        """One step of SGD along the gradient, with clipping, weight decay and momentum."""
+        """One step of SGD: clipping, then weight decay, momentum, and ``correction``."""
         w, velocity = now
         g, settings = step.gradient, self.training
         if settings.clip_norm is not None:
             g = g * (settings.clip_norm / g.norm().clamp(min=settings.clip_norm))
         if settings.weight_decay:
             g = g + settings.weight_decay * self.model.trainable(w)
+        if decay is not None:
+            g = g + decay * self.model.trainable(w)
         if velocity is not None:
             g = velocity = settings.momentum * velocity + g
         if correction is not None:
@@ -256,12 +269,13 @@ class Trainer:
     def _batches(self, stream: str) -> Iterator[Batch]:
         """The batches of all steps of a stream."""
         held = None if self._task.vmapped or self._data.numel > HELD else self._held
-        for positions, mask in self._schedules[stream].batches():
+        for positions, mask, views in self._schedules[stream].batches():
             if held is None:
-                yield self._data.batch(positions, mask, self.model.dtype)
+                batch = self._data.batch(positions, mask, self.model.dtype)
             else:
                 x, y = (values.index_select(0, positions) for values in held)
-                yield Batch(x, y, mask, positions)
+                batch = Batch(x, y, mask, positions)
+            yield batch if views is None else replace(batch, x=flip_crop(batch.x, views))
 
     @cached_property
     def _held(self) -> tuple[Tensor, Tensor]:

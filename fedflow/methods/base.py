@@ -26,7 +26,9 @@ from fedflow.models.flat import FlatModel
 from fedflow.settings import Settings
 
 Message = dict[str, Tensor]  # what one client receives, by name
-Diagnostics = Mapping[str, float]  # numbers of one round that a method reports, by name
+# What a method reports of one round, by name: a number, or an array [N] with one per client (NaN = none).
+Diagnostics = Mapping[str, float | np.ndarray]
+SAMPLERS = ("uniform", "proportional", "bernoulli", "sweep")  # of `run.sampling`
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class Cohort(Protocol):
 
     ids: list[int]
     groups: list[int]
+    failed: list[int]  # clients of the cohort without an update: theirs was not finite, or training raised
     newcomers: bool  # whether these clients join after the last round (numbers N and up)
 
     def mean(self, name: str, group: int | None = None, weights: np.ndarray | None = None) -> Tensor:
@@ -167,7 +170,7 @@ class Method(Settings):
         raise NotImplementedError
 
     def aggregate(self, now: Round, server: Any, cohort: Cohort) -> tuple[Any, Diagnostics]:
-        """The server's next state, and numbers of this round to record."""
+        """The server's next state, and what to record of this round."""
         raise NotImplementedError
 
     def model_for(self, client: Client) -> Tensor | tuple[Tensor, Tensor | None]:
@@ -201,7 +204,7 @@ class Method(Settings):
         return None
 
     def work(self, now: Round, server: Any, epochs: float, steps: int) -> Passes:
-        """The work of `local`, for simulated time: by default one gradient per step.
+        """The work of `local`, for simulated time and the count of gradients: by default one per step.
 
         ``epochs`` is the sum over all streams, ``steps`` the number of local steps in one epoch.
         """
@@ -210,6 +213,14 @@ class Method(Settings):
     def broadcast_for_evaluation(self, now: Round, server: Any, client: int) -> Message:
         """What one client receives to be served and scored: by default the same as for training."""
         return self.broadcast(now, server, client)
+
+    def samplers(self) -> tuple[str, ...]:
+        """The values of `run.sampling` that `plan` follows: all, unless the method has its own `plan`."""
+        return SAMPLERS if type(self).plan is Method.plan else SAMPLERS[:2]
+
+    def weighs_samples(self) -> bool:
+        """Whether means of trained models (`run.reports`) weigh clients by n_k instead of equally."""
+        return False
 
     def selects(self) -> bool:
         """Whether clients select models on held-out samples, so that the partition needs ``selection``."""

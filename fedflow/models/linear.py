@@ -10,7 +10,7 @@ class Linear(nn.Module):
     """One dense layer to one real output; the loss of a sample is its squared error (y - <w, x> - b)^2.
 
     ``init`` is "default", "zeros", or "bernoulli": every weight 0 or 1 with probability 1/2, as IFCA
-    starts its models on mixed regression. A regression has no hits: they are nan.
+    starts its models on mixed regression. A regression has no hits: they are nan. ``ValueError`` for classes.
     """
 
     head_patterns = ("layer.*",)
@@ -19,6 +19,8 @@ class Linear(nn.Module):
         self, input_shape: tuple[int, ...], num_classes: int, bias: bool = True, init: str = "default"
     ) -> None:
         super().__init__()
+        if num_classes > 1:
+            raise ValueError(f"linear regression has one output; use logistic for {num_classes} classes")
         self.layer = nn.Linear(prod(input_shape), 1, bias)
         if init == "bernoulli":
             self.layer.weight.data.bernoulli_(0.5)

@@ -1,20 +1,21 @@
 """Reads and checks the files of finished runs and of partitions. An error names the file, in one line."""
 
-import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
 from fedflow.errors import FedflowError
 from fedflow.methods.base import Dissimilarity
 from fedflow.metrics.table import METRICS
+from fedflow.report.reading import read_json, read_table, reject
 from fedflow.report.run import Run
 from fedflow.report.variants import named
 from fedflow.results import MARKER
+from fedflow.simulation.evaluation import PREDICTIONS
 
 TEXT = ("partition", "method", "method_label", "dataset", "model", "settings", "data_hash", "partition_hash")
 SECTIONS = ("method", "training", "run", "model", "data", "partition")  # of params.json
@@ -36,6 +37,7 @@ ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
 }
 MEASURED = (int, float, type(None))  # its other entries; a regression has no accuracy
 CLIENTS = ("client", "samples", "local_accuracy", "cluster")
+SERIES = ("round", "client", "value")  # besides the name
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def collect_partitions(partitions_dir: Path, names: list[str]) -> dict[str, Part
         folder = Path(partitions_dir) / name
         if not (folder / "summary.json").is_file():
             continue
-        summary, picture = _json(folder / "summary.json"), folder / "labels.png"
+        summary, picture = read_json(folder / "summary.json"), folder / "labels.png"
         found[name] = PartitionFacts(name, summary, picture.read_bytes() if picture.is_file() else None)
     return found
 
@@ -90,43 +92,63 @@ def _read_run(folder: Path) -> Run:
             f"the results in {folder} are incomplete: no {MARKER}, which is written last; "
             "run this experiment again"
         )
-    metrics = _json(folder / MARKER)
+    metrics = read_json(folder / MARKER)
     if not (folder / "params.json").exists():
-        _reject(folder / "params.json", "No such file: its settings are unknown")
+        reject(folder / "params.json", "No such file: its settings are unknown")
     _check_metrics(folder / MARKER, metrics)
-    params = _json(folder / "params.json")
+    params = read_json(folder / "params.json")
     if absent := [name for name in SECTIONS if not isinstance(params.get(name), dict)]:
-        _reject(folder / "params.json", f"no {', '.join(absent)}")
+        reject(folder / "params.json", f"no {', '.join(absent)}")
     if params.get("settings") != metrics["settings"]:
-        _reject(folder / "params.json", "its settings differ from those of metrics.json")
+        reject(folder / "params.json", "its settings differ from those of metrics.json")
     place, seed = (metrics["partition"], metrics["method"]), str(metrics["seed"])
     names = [(*place, seed), (*place, f"{seed}-{metrics['settings'][:8]}")]
     if folder.parts[-3:] not in names:
-        _reject(folder / MARKER, f"it belongs to the run {'/'.join(names[0])}")
-    rounds = _table(folder / "rounds.csv", pd.read_csv, ROUNDS)
-    clients = _table(folder / "clients.parquet", pd.read_parquet, CLIENTS)
+        reject(folder / MARKER, f"it belongs to the run {'/'.join(names[0])}")
+    rounds = read_table(folder / "rounds.csv", pd.read_csv, ROUNDS)
+    clients = read_table(folder / "clients.parquet", pd.read_parquet, CLIENTS)
     if "newcomer" in clients:
         clients = clients[~clients["newcomer"]]
     if len(rounds) != metrics["rounds"]:
-        _reject(folder / "rounds.csv", f"{len(rounds)} rows for {metrics['rounds']} rounds")
+        reject(folder / "rounds.csv", f"{len(rounds)} rows for {metrics['rounds']} rounds")
     if len(clients) != metrics["clients"]:
-        _reject(folder / "clients.parquet", f"{len(clients)} rows for {metrics['clients']} clients")
-    clusters = _json(folder / "clusters.json")
+        reject(folder / "clients.parquet", f"{len(clients)} rows for {metrics['clients']} clients")
+    clusters = read_json(folder / "clusters.json")
     history = clusters.get("history")
     if not isinstance(history, list) or not all(_is_step(step, metrics["clients"]) for step in history):
-        _reject(
+        reject(
             folder / "clusters.json",
             f"each entry of history needs a round and {metrics['clients']} assignments",
         )
     groups = clusters.get("groups")
     if groups is not None and not _is_assignment(groups, metrics["clients"]):
-        _reject(folder / "clusters.json", f"groups needs {metrics['clients']} whole numbers, or null")
+        reject(folder / "clusters.json", f"groups needs {metrics['clients']} whole numbers, or null")
     compared = _dissimilarity(folder, clusters.get("proximity"), len(clients))
     settings = {name: params[name] for name in SECTIONS}
     stable = clusters.get("stable_cluster_ids", clusters.get("lasting"))  # its name in earlier results
     if type(stable) is not bool:
-        _reject(folder / "clusters.json", "stable_cluster_ids needs true or false")
-    return Run(folder, metrics, settings, rounds, clients, groups, history, compared, stable)
+        reject(folder / "clusters.json", "stable_cluster_ids needs true or false")
+    series = _series(folder / "series.parquet", metrics["rounds"], metrics["clients"])
+    if (folder / "predictions.parquet").exists():  # its rows are many, and read when they are used
+        read_table(folder / "predictions.parquet", _header, PREDICTIONS)
+    return Run(folder, metrics, settings, rounds, clients, groups, history, series, compared, stable)
+
+
+def _series(path: Path, rounds: int, clients: int) -> pd.DataFrame:
+    """The table of series; empty in results of earlier versions."""
+    if not path.exists():
+        return pd.DataFrame(columns=[*SERIES, "name"])
+    table = read_table(path, pd.read_parquet, SERIES)
+    if "name" not in table:
+        reject(path, "no column name")
+    if not (table["round"].between(1, rounds) & table["client"].between(0, clients - 1)).all():
+        reject(path, f"not of {rounds} rounds and {clients} clients")
+    return table
+
+
+def _header(path: Path) -> pd.DataFrame:
+    """The table without its rows."""
+    return pq.read_schema(path).empty_table().to_pandas()
 
 
 def _dissimilarity(folder: Path, about: Any, clients: int) -> Dissimilarity | None:
@@ -134,25 +156,25 @@ def _dissimilarity(folder: Path, about: Any, clients: int) -> Dissimilarity | No
     if about is None:
         return None
     path = folder / "proximity.parquet"
-    table = _table(path, pd.read_parquet, ())
+    table = read_table(path, pd.read_parquet, ())
     named = set(table.index) <= set(range(clients)) and [str(k) for k in table.index] == list(table)
     if not named or not np.isfinite(table.to_numpy(float)).all():
-        _reject(path, "not a matrix of finite numbers with a row and a column per client")
+        reject(path, "not a matrix of finite numbers with a row and a column per client")
     try:
         return Dissimilarity(table.to_numpy(float), table.index.tolist(), **about)
     except TypeError:
-        _reject(folder / "clusters.json", "proximity needs a unit, a linkage and a height")
+        reject(folder / "clusters.json", "proximity needs a unit, a linkage and a height")
 
 
 def _check_metrics(path: Path, metrics: dict[str, Any]) -> None:
     """Reject missing entries and those of other types; a metric that is absent or null was not measured."""
     accepted = ENTRIES | dict.fromkeys(metrics.keys() - ENTRIES.keys(), MEASURED)
     if missing := [name for name in ENTRIES if name not in metrics]:
-        _reject(path, f"no {', '.join(missing)}")
+        reject(path, f"no {', '.join(missing)}")
     for name, kinds in accepted.items():
         if type(metrics[name]) not in kinds:
             words = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
-            _reject(path, f"{name} is {metrics[name]!r}, not {words}")
+            reject(path, f"{name} is {metrics[name]!r}, not {words}")
 
 
 def _is_step(step: Any, clients: int) -> bool:
@@ -162,35 +184,3 @@ def _is_step(step: Any, clients: int) -> bool:
 
 def _is_assignment(value: Any, clients: int) -> bool:
     return isinstance(value, list) and len(value) == clients and all(type(item) is int for item in value)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(), parse_constant=lambda text: _reject(path, f"contains {text}"))
-    except OSError as error:
-        _reject(path, error.strerror or str(error))
-    except ValueError as error:
-        _reject(path, f"truncated or not JSON ({error})")
-    if not isinstance(value, dict):
-        _reject(path, "not a JSON object")
-    return value
-
-
-def _table(path: Path, read: Callable[[Path], pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFrame:
-    if not path.is_file():
-        _reject(path, "No such file")
-    try:
-        table = read(path)
-    except Exception as error:  # pandas and pyarrow raise a dozen types for a damaged file
-        _reject(path, f"truncated or damaged ({error})")
-    missing = [name for name in columns if name not in table]
-    if missing:
-        _reject(path, f"no column {', '.join(missing)}")
-    for name in columns:
-        if not pd.api.types.is_numeric_dtype(table[name]) and not table[name].isna().all():
-            _reject(path, f"column {name} is not numeric")
-    return table
-
-
-def _reject(path: Path, reason: str) -> NoReturn:
-    raise FedflowError(f"cannot read {path}: {' '.join(reason.split())}; run this experiment again")

@@ -1,6 +1,7 @@
 """One finished run, as the report uses it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pandas as pd
 
 from fedflow.methods.base import Dissimilarity
 from fedflow.metrics.table import diagnostics
+from fedflow.report.reading import read_table, reject
+from fedflow.simulation.evaluation import PREDICTIONS
 
 
 @dataclass(frozen=True)
@@ -21,11 +24,25 @@ class Run:
     clients: pd.DataFrame  # a row per client that took part
     groups: list[int] | None  # planted group of every client
     history: list[dict[str, Any]]  # round and assignment [N], where the assignment changed; -1 = none yet
+    series: pd.DataFrame = field(
+        default_factory=pd.DataFrame
+    )  # round, client, name and value of the method's diagnostics over clients
     dissimilarity: Dissimilarity | None = None  # where the server compares clients
     stable_cluster_ids: bool = True  # whether a cluster keeps its number in all of history
     variant: str = ""  # runs of the same method and variant are averaged
     label: str = ""  # the name that is printed
     repeated: str = ""  # another folder with the same settings, data and seed, which is not shown
+
+    @cached_property
+    def predictions(self) -> pd.DataFrame:
+        """What the served models predict, by client and sample of its test set; empty if not kept."""
+        path = self.folder / "predictions.parquet"
+        if not path.exists():
+            return pd.DataFrame(columns=[*PREDICTIONS])
+        table, clients = read_table(path, pd.read_parquet, PREDICTIONS), self.metrics["clients"]
+        if not table["client"].between(0, clients - 1).all():
+            reject(path, f"not of {clients} clients")
+        return table
 
     @property
     def diagnostics(self) -> list[str]:

@@ -16,6 +16,7 @@ class Gathered:
         self._dtype = round.model.dtype
         self.sent: list[ClientResult] = sorted((s for r in results for s in r.sent), key=lambda s: s.client)
         self.failures = sorted(failure for r in results for failure in r.failures)
+        self.failed = [client for client, _ in self.failures]
         self.ids = [s.client for s in self.sent]
         self.newcomers = bool(self.ids) and self.ids[0] >= round.clients
         self.groups = [s.group for s in self.sent]

@@ -11,6 +11,7 @@ from fedflow.simulation.evaluation import Scores
 
 PERSONAL_CLIENTS = 1000  # personal models in an outcome: those of the lowest client numbers
 PERSONAL_BYTES = 1 << 30  # upper limit of their size
+SERIES_CLIENTS = 100  # clients in a series: those of the lowest numbers
 
 
 @dataclass
@@ -19,7 +20,8 @@ class RoundReport:
 
     ``values`` has a number for every metric that was measured, by name (`fedflow.metrics.table`).
     Diagnostics of the method are ``method/<name>`` (of the server step) and ``client/<name>/mean``, ``/min``,
-    ``/max`` (over the cohort). Bytes and clock are totals since the start.
+    ``/max`` (over the cohort). Bytes and clock are totals since the start. ``series`` has the diagnostics
+    that are arrays over clients, ``method/<name>``: numbers of the first `SERIES_CLIENTS`, NaN = none.
     """
 
     round: int
@@ -27,6 +29,7 @@ class RoundReport:
     failed: dict[int, str] = field(default_factory=dict)
     assignment: list[int] | None = None  # cluster of each client, if one changed since the last evaluation
     values: dict[str, float] = field(default_factory=dict)
+    series: dict[str, list[float]] = field(default_factory=dict)
     replayed: bool = False  # a round before a resume
     seconds: float = 0.0
 

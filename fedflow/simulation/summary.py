@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedflow.metrics.distribution import summarise
+from fedflow.metrics.target import first_reaching
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.job import ClientResult
 from fedflow.simulation.run import Run
@@ -32,9 +33,9 @@ def final_metrics(run: Run, scoring: Scoring, scores: Scores, newcomers: Scores 
         for name, value in summarise(scores.local_accuracy, scores.test_samples).items()
     }
     target = settings.target_accuracy
-    reached = next(
-        (r for r in history if target is not None and r.values.get("local_accuracy", -1) >= target), None
-    )
+    scored = [r.values.get("local_accuracy") for r in history]
+    place = None if target is None else first_reaching("local_accuracy", scored, target)
+    reached = None if place is None else history[place]
     metrics: dict[str, Any] = {
         "rounds": history[-1].round,
         "clients": run.clients,
@@ -46,6 +47,7 @@ def final_metrics(run: Run, scoring: Scoring, scores: Scores, newcomers: Scores 
         "local_final_accuracy": mean_or_none(scores.trained_accuracy),
         **{f"local_{name}": value for name, value in local.items() if name != "mean"},
         "loss": mean_or_none(scores.local_loss),
+        "global_loss": mean_or_none(scores.global_loss),
         "bytes_down": last["bytes_down"],
         "bytes_up": last["bytes_up"],
         **{f"onboarding_bytes_{way}": count for way, count in (run.state.onboarded or {}).items()},

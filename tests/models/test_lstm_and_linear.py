@@ -84,6 +84,8 @@ def test_linear_regression_starts_at_the_given_values():
     assert flat("linear", (4,), 0).init(0).all()
     with refused(r"model.name: 'linear' .*default, zeros or bernoulli, not 'ones'"):
         build("linear", (4,), 0, init="ones")
+    with refused("model.name: 'linear' .*use logistic for 5 classes"):
+        build("linear", (4,), 5)
 
 
 def test_logistic_regression_on_features_can_start_at_zero():

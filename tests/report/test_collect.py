@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 from result_folders import change, write_partition, write_run
@@ -16,9 +17,10 @@ def test_no_results_says_where_and_how_to_make_them(tmp_path):
 
 
 FILES = ["metrics.json", "params.json", "rounds.csv", "clients.parquet", "clusters.json"]
+LATER = ["series.parquet", "predictions.parquet"]  # that results of earlier versions do not have
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", FILES + LATER)
 def test_cut_off_file_is_named(tmp_path, name):
     path = write_run(tmp_path, "p", "ifca", 0) / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -109,6 +111,41 @@ def test_whether_cluster_ids_are_stable_is_read_and_never_assumed(tmp_path):
     path.write_text(json.dumps(facts))
     with refused("stable_cluster_ids needs true or false; run this experiment", FedflowError):
         collect_runs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"client": 20}, "not of 20 rounds and 20 clients"),
+        ({"round": 0}, "not of 20 rounds and 20 clients"),
+        ({"value": "a"}, "column value is not numeric"),
+    ],
+)
+def test_series_of_other_rounds_or_clients_are_named(tmp_path, change, words):
+    path = write_run(tmp_path, "p", "ifca", 0, series={"method/p": np.ones((20, 20))}) / "series.parquet"
+    pd.read_parquet(path).assign(**change).to_parquet(path)
+    with refused(rf"series\.parquet: {words}", FedflowError):
+        collect_runs(tmp_path)
+
+
+def test_predictions_of_other_clients_are_named_when_they_are_used(tmp_path):
+    path = write_run(tmp_path, "p", "ifca", 0) / "predictions.parquet"
+    row = {"client": 20, "sample": 0, "label": 0, "predicted": 0, "confidence": 0.5, "rank": 1}
+    pd.DataFrame([row]).to_parquet(path)
+    (run,) = collect_runs(tmp_path)
+    with refused(r"predictions\.parquet: not of 20 clients", FedflowError):
+        _ = run.predictions
+    pd.DataFrame([row]).drop(columns="rank").to_parquet(path)
+    with refused(r"predictions\.parquet: no column rank", FedflowError):
+        collect_runs(tmp_path)
+
+
+def test_results_of_earlier_versions_have_neither_series_nor_predictions(tmp_path):
+    folder = write_run(tmp_path, "p", "ifca", 0, series={"method/p": np.ones((20, 20))})
+    for name in LATER:
+        (folder / name).unlink()
+    (run,) = collect_runs(tmp_path)
+    assert run.series.empty and run.predictions.empty
 
 
 def test_empty_run_folders_are_passed_over(tmp_path):

@@ -1,15 +1,18 @@
 """A method's own numbers, and what is refused of them."""
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from support import quadratics, run
+from support import follow, prepare_run, quadratics, run
 
 from fedflow.errors import FedflowError
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
+from fedflow.simulation.loop import Simulation
 
 
 def reporting(server: Any = None, **client: torch.Tensor) -> FedAvg:
@@ -37,6 +40,30 @@ def test_numbers_are_recorded_and_cost_no_traffic(cohort: str) -> None:
     assert ran.values("bytes_up") == plain.values("bytes_up")
 
 
+@pytest.mark.parametrize("array", [np.array, torch.tensor])
+def test_arrays_over_clients_are_series_that_a_resume_keeps(array: Any, tmp_path: Path) -> None:
+    def start(**how: Any) -> Simulation:
+        method = reporting(lambda w: (GlobalModel(w), {"p": array([float(w) / 3, torch.nan]), "q": 1}))
+        return prepare_run(method, quadratics(), rounds=4, checkpoint_every=1, **how)
+
+    whole = follow(start())
+    assert whole.values("method/q") == [1] * 4 and whole.values("method/p") == [None] * 4
+    assert [r.series["method/p"][0] for r in whole.rounds] == [
+        float(array(w / 3)) for w in whole.server("model")
+    ]
+    stopped = start(checkpoints=tmp_path).rounds()
+    assert [next(stopped).round, next(stopped).round] == [1, 2]
+    resumed = follow(start(checkpoints=tmp_path))
+    assert [report.replayed for report in resumed.rounds] == [True, True, False, False]
+    assert repr([r.series for r in resumed.rounds]) == repr([r.series for r in whole.rounds])  # nan != nan
+
+
+def test_a_series_has_the_first_clients_only() -> None:
+    method = reporting(lambda w: (GlobalModel(w), {"p": np.arange(120)}))
+    (only,) = run(method, quadratics(((1, 0),) * 120, [1] * 120), rounds=1).rounds
+    assert only.series == {"method/p": list(range(100))}
+
+
 def test_a_number_that_is_not_finite_excludes_no_client() -> None:
     ran = run(reporting(share=torch.tensor(torch.nan)), quadratics(), rounds=1)
     assert not ran.rounds[0].failed and "client/share/mean" not in ran.rounds[0].values
@@ -50,6 +77,9 @@ def test_a_number_that_is_not_finite_excludes_no_client() -> None:
         lambda w: (GlobalModel(w), {"x y": 1.0}),
         lambda w: (GlobalModel(w), {"": 1.0}),
         lambda w: (GlobalModel(w), 1.0),
+        lambda w: (GlobalModel(w), {"x": np.ones(3)}),
+        lambda w: (GlobalModel(w), {"x": np.ones((2, 1))}),
+        lambda w: (GlobalModel(w), {"x": np.array(["a", "b"])}),
     ],
 )
 def test_a_server_step_returns_its_state_and_named_numbers(server: Any) -> None:

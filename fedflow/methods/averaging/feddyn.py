@@ -8,22 +8,28 @@ epochs of SGD from theta_t; g_k <- g_k - alpha (theta_k - theta_t), which an exa
 gradient of F_k at theta_k. Server: h <- h - alpha/N sum over the cohort (theta_k - theta_t);
 theta_{t+1} = mean of the cohort's m models theta_k - h / alpha. Initially g_k = h = 0.
 *Reduces to* uniform FedProx with mu = alpha, in the clients' first step.
-*Invariant*: h is the mean of g_k over all N clients, at any participation rate.
+*Invariant*: h is the mean of g_k over all N clients, at any participation rate; with weighting: samples, the
+mean of omega_k g_k, omega_k = n_k / mean n. If clients join or leave, `renewed` restores it.
 *State*: server theta, h; client g_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model, g_k = 0.
 *Ambiguous*: h is a mean and moves by 1/N (the text once calls it a sum); with weighting: samples, alpha_k =
-alpha (mean n) / n_k, as in the authors' code, so that the sum of n_k F_k is minimised. The authors clip
-only a part of the changed gradient; here it is clipped as a whole. They report the mean of clients' models,
-not theta.
+alpha / omega_k, as in the authors' code, so that the sum of n_k F_k is minimised. Gradients are clipped with
+the regulariser and without weight decay; the authors' code adds alpha to the weight decay, and so clips
+grad F_k - g_k - alpha theta_t (clip: replicate). A client that fails is left out; the authors' code for
+PFLDyn replaces its model by the mean of the previous cohort's, and keeps its g_k (failed: replace). The
+authors report the mean of clients' models, not theta.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.samples import Batch
+from fedflow.local.training import LocalTraining
 from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Message, Method, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
@@ -50,6 +56,19 @@ class FedDyn(Method):
         "broadcast", "the model served and scored: theta, or the mean of the last cohort's models",
         choices=("broadcast", "mean"), source="Algorithm 1; authors' code: means",
     )  # fmt: skip
+    clip: str = option(
+        "whole", "what training.clip_norm limits: the changed gradient, or that without its term alpha w",
+        choices=("whole", "replicate"), source="authors' code: replicate",
+    )  # fmt: skip
+    failed: str = option(
+        "exclude", "clients that fail: left out of the mean, or replaced in it by the previous mean",
+        choices=("exclude", "replace"), source="PFLDyn: exclude; its code: replace",
+    )  # fmt: skip
+
+    def streams(self, training: LocalTraining) -> dict[str, int]:
+        if self.clip == "replicate" and training.clip_norm is None:
+            raise BadInput("method.clip", "replicate", "whole, as training.clip_norm is null")
+        return super().streams(training)
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"g": torch.zeros_like(initial)}
@@ -72,7 +91,13 @@ class FedDyn(Method):
         def loss(w: Tensor, batch: Batch) -> Tensor:
             return client.loss(w, batch) - (g_k * w).sum() + alpha / 2 * (w - theta).square().sum()
 
-        theta_k = client.fit(loss, start=theta)
+        def linear(w: Tensor, batch: Batch) -> Tensor:
+            return client.loss(w, batch) - ((g_k + alpha * theta) * w).sum()
+
+        if self.clip == "replicate":
+            theta_k = client.fit(linear, start=theta, decay=alpha)
+        else:
+            theta_k = client.fit(loss, start=theta)
         g_new = g_k - alpha * client.model.trainable(theta_k - theta)
         return client.update(model=theta_k, weight=1.0, keep={"g": g_new})
 
@@ -80,4 +105,16 @@ class FedDyn(Method):
         theta, mean = server.model, cohort.mean("model")
         share = len(cohort.ids) / now.clients
         h = server.h - self.alpha * share * now.model.trainable(mean - theta)
+        if self.failed == "replace" and cohort.failed:
+            updates, failures = len(cohort.ids), len(cohort.failed)
+            mean = (updates * mean + failures * server.mean) / (updates + failures)
         return State(now.model.with_buffers(mean - h / self.alpha, mean), h, mean), {}
+
+    def renewed(self, server: State, g: Tensor, sizes: np.ndarray) -> State:
+        """The server's state once clients joined or left, from g_k [N, D] (0 for a newcomer) and n_k [N].
+
+        If one joins, h <- h N / (N + 1); if client k leaves, h <- (N h - g_k) / (N - 1). With weighting:
+        samples, omega_k of all clients change, so h follows from all g_k only.
+        """
+        omega = sizes / sizes.mean() if self.weighting == "samples" else np.ones(len(sizes))
+        return replace(server, h=(torch.as_tensor(omega).to(g)[:, None] * g).mean(0))

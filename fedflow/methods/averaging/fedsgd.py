@@ -5,6 +5,7 @@ Networks from Decentralized Data", AISTATS 2017, arXiv 1602.05629, section 2.
 
 Client: g_k = gradient of F_k at w_t, over all its data; sends w_k = w_t - eta g_k, eta = training.lr.
 Server: w_{t+1} = sum_k p_k w_k = w_t - eta sum_k p_k g_k. (Epochs, batch size and momentum have no effect.)
+The distributed SGD of FedDyn's experiments is this method with weighting: uniform.
 *Reduces to* gradient descent on sum_k p_k F_k with full participation; it is FedAvg with one full batch.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
 *Differs from the paper in*: w_k is sent instead of g_k, which the paper calls equivalent. So the
@@ -12,6 +13,7 @@ learning rate follows the client's schedule, and running statistics of BatchNorm
 """
 
 from fedflow.local.client import Client, Update
+from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.base import GlobalModel, Passes, Round
 from fedflow.methods.registry import register
@@ -19,6 +21,10 @@ from fedflow.methods.registry import register
 
 @register("fedsgd", "FedSGD")
 class FedSGD(FedAvg):
+    def streams(self, training: LocalTraining) -> dict[str, int]:
+        """None: no batches are drawn."""
+        return {}
+
     def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
         return Passes(gradients=1)
 

@@ -5,15 +5,17 @@ Source: Pathak, Wainwright, "FedSplit: An algorithmic framework for fast federat
 
 Client: u <- argmin f_k(u) + 1/(2s) ||u - (2 x - z_k)||^2, approximately, by E epochs of SGD from x;
 z_k <- z_k + 2 gamma (u - x); sends the difference. Server: x <- mean of z_k over all N clients, absent ones
-included. Initially z_k = x; in the limit z_k = x - s grad f_k(x).
+included; or, with server: active, clients send z_k, and x is the mean over the cohort. Initially z_k = x; in
+the limit z_k = x - s grad f_k(x).
 *Reduces to* uniform FedProx with mu = 1/s in its first round, with weighting: uniform and gamma = 1/2.
-*Invariant*: x is the mean of all z_k.
+*Invariant*: x is the mean of all z_k, or of the cohort's.
 *State*: server x; client z_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model, z_k = x.
-*Differs from the paper in*: partial participation, and gamma < 1 for losses that are not convex (gamma = 1/2
-is Douglas-Rachford, 1 Peaceman-Rachford). The argmin is exact in the limit of many full gradient steps
-(`batch_size: 0`); if F_k is l-strongly convex and L-smooth, the best step is 2 / (l + L + 2/s), which
-multiplies the distance of u to the argmin by (L - l) / (L + l + 2/s). With s = 1 / sqrt(l L), every round
-multiplies the distance of x to the optimum by 1 - 2 / (sqrt(L/l) + 1).
+*Differs from the paper in*: partial participation, with the two server rules that FedDyn's authors compare
+("FedSplit All", and "FedSplit Act", which does not stay at the optimum); and gamma < 1 for losses that are
+not convex (gamma = 1/2 is Douglas-Rachford, 1 Peaceman-Rachford). The argmin is exact in the limit of many
+full gradient steps (`batch_size: 0`); if F_k is l-strongly convex and L-smooth, the best step is
+2 / (l + L + 2/s), which multiplies the distance of u to the argmin by (L - l) / (L + l + 2/s). With
+s = 1 / sqrt(l L), every round multiplies the distance of x to the optimum by 1 - 2 / (sqrt(L/l) + 1).
 """
 
 from torch import Tensor
@@ -44,6 +46,10 @@ class FedSplit(Method):
         "samples", "objective: clients count in proportion to n_k, or equally",
         choices=("samples", "uniform"), source="f_k are sums over samples",
     )  # fmt: skip
+    server: str = option(
+        "all", "x is the mean of z_k over all clients, or over the active ones, the cohort",
+        choices=("all", "active"), source="FedDyn, A.1.1: both",
+    )  # fmt: skip
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"z": initial} | ({"first": initial} if self.reg else {})
@@ -61,9 +67,14 @@ class FedSplit(Method):
 
         moved = client.fit(loss, start=x) - x
         dz = client.model.with_buffers(2 * self.relax * moved, moved)
-        return client.update(dz=dz, weight=1.0, keep={"z": z + dz})
+        z = z + dz
+        if self.server == "active":
+            return client.update(z=client.model.with_buffers(z, x + moved), weight=1.0, keep={"z": z})
+        return client.update(dz=dz, weight=1.0, keep={"z": z})
 
     def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
+        if self.server == "active":
+            return GlobalModel(cohort.mean("z")), {}
         x, dz = server.model, cohort.mean("dz")
         share = len(cohort.ids) / now.clients
         return GlobalModel(now.model.with_buffers(x + share * dz, x + dz)), {}

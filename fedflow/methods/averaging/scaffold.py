@@ -10,7 +10,11 @@ samples, both means have weights n_k, and m/N becomes the cohort's share of all 
 *Reduces to* uniform FedAvg while the control variates are 0 (its first round).
 *Invariant*: c is the mean of all c_k, with weights p_k.
 *State*: server x, c; client c_k. *Traffic*: 2 P down, 2 P up. *Newcomer*: the global model, c_k = 0.
-*Differs from the paper in*: with momentum, the correction stays outside the momentum buffer (NIID-Bench).
+*Differs from the paper in*: with momentum, the correction stays outside the momentum buffer (NIID-Bench), and
+gradient clipping, which the paper does not have, limits the gradient alone. With clip: whole it limits
+g(y) - c_k + c, weight decay excluded, as in FedDyn's code; the correction is then inside the momentum buffer.
+*Ambiguous*: if eta decays, option II divides by the eta of the round; FedDyn's code divides by the first one,
+so that its control variates shrink with eta (control_lr: initial).
 """
 
 from collections.abc import Callable
@@ -19,7 +23,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
+from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging._averaging import Averaging
 from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Message, Passes, Round
 from fedflow.methods.registry import register
@@ -47,6 +54,24 @@ class Scaffold(Averaging):
         "all", "c moves by sum(dc) / N, or by sum(dc) / m over the cohort alone (known to be unstable)",
         choices=("all", "cohort"), source="Algorithm 1, line 17: all",
     )  # fmt: skip
+    control_lr: str = option(
+        "current", "learning rate that option II divides by: that of the round, or training.lr",
+        choices=("current", "initial"), source="FedDyn's code: initial",
+    )  # fmt: skip
+    clip: str = option(
+        "gradient", "what training.clip_norm limits: the gradient, or the corrected gradient as a whole",
+        choices=("gradient", "whole"), source="FedDyn's code: whole",
+    )  # fmt: skip
+
+    def validate(self) -> None:
+        if self.variate == "I" and self.control_lr == "initial":
+            accepted = "current with variate: I, which divides by no learning rate"
+            raise BadInput("method.control_lr", "initial", accepted)
+
+    def streams(self, training: LocalTraining) -> dict[str, int]:
+        if self.clip == "whole" and training.clip_norm is None:
+            raise BadInput("method.clip", "whole", "gradient, as training.clip_norm is null")
+        return super().streams(training)
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"c": torch.zeros_like(initial)}
@@ -63,11 +88,20 @@ class Scaffold(Averaging):
 
     def local(self, client: Client) -> Update:
         x, c, c_k = client.received["model"], client.received["c"], client.kept["c"]
-        y = client.fit(start=x, correction=c - c_k)
+        correction = c - c_k
+
+        def corrected(w: Tensor, batch: Batch) -> Tensor:
+            return client.loss(w, batch) + (correction * w).sum()
+
+        if self.clip == "whole":
+            y = client.fit(corrected, start=x)
+        else:
+            y = client.fit(start=x, correction=correction)
         if self.variate == "I":
             c_new = client.full_gradient(x)
         else:
-            c_new = c_k - c + client.model.trainable(x - y) / (client.steps() * client.lr)
+            lr = client.training.lr if self.control_lr == "initial" else client.lr
+            c_new = c_k - c + client.model.trainable(x - y) / (client.steps() * lr)
         return client.update(dy=y - x, dc=c_new - c_k, weight=self.weight(client), keep={"c": c_new})
 
     def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:

@@ -1,0 +1,25 @@
+"""When a number first reaches a target: the rule of ``run.target_accuracy`` and of targets set afterwards."""
+
+from collections.abc import Iterable
+
+from fedflow.metrics.table import METRICS
+
+
+def first_reaching(
+    name: str, values: Iterable[float | None], target: float, smooth: float = 0.0
+) -> int | None:
+    """The index of the first of ``values`` that reaches ``target``; None if none does.
+
+    A metric that is better higher reaches it from below (>=), a loss from above (<=). None and nan are
+    rounds that were not evaluated and are skipped. ``smooth`` in [0, 1) compares s_1 = x_1,
+    s_t = smooth s_(t-1) + (1 - smooth) x_t instead of x_t.
+    """
+    sign = -1 if METRICS[name].better == "lower" else 1
+    smoothed: float | None = None
+    for place, value in enumerate(values):
+        if value is None or value != value:
+            continue
+        smoothed = value if smoothed is None or not smooth else smooth * smoothed + (1 - smooth) * value
+        if sign * smoothed >= sign * target:
+            return place
+    return None

@@ -1,0 +1,161 @@
+"""Measures: numbers of a finished run by name, such as ``local_worst10`` or ``rounds_to(all_accuracy, 0.8)``.
+
+Published tables and claims name what they compare in this language:
+
+* a metric of ``metrics.json`` or a diagnostic (its last value): ``local_gini``, ``method/regret``
+* ``rounds_to``, ``transmissions``, ``bytes_to`` and ``gradients_to``, each with ``(column, target)`` or
+  ``(column, target, smooth)``: what it took to reach a target (`fedflow.report.targets`)
+* ``best(column)``, ``worst(column)``, ``cumulative(column)`` (the sum) and ``at(column, round)``, from
+  ``rounds.csv``
+* ``top1``, ``top5`` (any number), ``auroc``, ``ece`` and ``mce`` of predictions: the mean over clients, each
+  on its own test set, or with ``_weighted`` (by test samples), ``_worst10``, ``_best10``, ``_gini``, ``_gap``
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+from fedflow.errors import BadInput, unknown_name
+from fedflow.metrics.table import DIAGNOSTICS, METRICS, NUMBER, SHARE, Metric, Unit
+from fedflow.report.run import Run
+from fedflow.report.targets import NotMeasured, check_target, column_of, reach
+
+TOTALS = ("bytes_down", "bytes_up", "clock", "gradients")  # columns that are sums over rounds already
+EXPRESSION = re.compile(r"([\w/]+)(?:\(([^()]*)\))?")
+PREDICTED = re.compile(r"(top[1-9]\d*|auroc|ece|mce)(?:_(weighted|worst10|best10|gini|gap))?")
+LABELS = {"auroc": "AUROC", "ece": "ECE", "mce": "MCE"}
+PARTS = {
+    "weighted": "by samples", "worst10": "of the worst tenth", "best10": "of the best tenth", "gini": "Gini",
+    "gap": "gap of best and worst tenth",
+}  # fmt: skip
+COSTS = {  # measure: what of a `Reach`, and its metric
+    "rounds_to": ("rounds", METRICS["rounds_to_target"]),
+    "transmissions": ("transmissions", Metric("transmissions", "Transmissions", unit=Unit(), better="lower")),
+    "bytes_to": ("bytes", METRICS["bytes_to_target"]),
+    "gradients_to": ("gradients", Metric("gradients_to", "Gradients", unit=Unit(digits=0), better="lower")),
+}
+OF_ROUNDS = {"best": 1, "worst": 1, "cumulative": 1, "at": 2}  # and their number of arguments
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a run.
+
+    ``of`` computes it: None where the run has no value, such as a target that it did not reach, whose lower
+    bound at the end of the run is ``least``. Both raise `NotMeasured` where a file or column is absent.
+    """
+
+    text: str
+    label: str
+    unit: Unit
+    better: Literal["higher", "lower", ""]
+    of: Callable[[Run], float | None]
+    least: Callable[[Run], float | None] = lambda run: None
+
+
+def measure(run: Run, text: str) -> float | None:
+    """The number called ``text``. Raises `BadInput` for unknown names, `NotMeasured` for absent columns."""
+    return parse(text).of(run)
+
+
+def parse(text: str, field: str = "measure") -> Measure:
+    """The measure called ``text``; ``field`` names it in the `BadInput` for an unknown one."""
+    matched = EXPRESSION.fullmatch(text.strip())
+    name, arguments = (matched[1], matched[2]) if matched else (text, None)
+    given = [argument.strip() for argument in arguments.split(",")] if arguments else []
+    if arguments is None and (name in METRICS or name.startswith(DIAGNOSTICS)):
+        metric = METRICS.get(name) or Metric(name, name, unit=NUMBER, better="")
+        return _measure(text, metric, partial(_final, name))
+    if arguments is None and (predicted := PREDICTED.fullmatch(name)):
+        return _predicted(text, *predicted.groups())
+    if name in COSTS and len(given) in (2, 3):
+        return _cost(text, name, field, *given)
+    if name in OF_ROUNDS and len(given) == OF_ROUNDS[name]:
+        return _of_rounds(text, name, field, *given)
+    shapes = [*(f"{n}(column, target)" for n in COSTS), *(f"{n}(column)" for n in OF_ROUNDS if n != "at")]
+    shapes += ["at(column, round)", "top1", "top5", "auroc", "ece", "mce"]
+    raise unknown_name(field, text, [*METRICS, *shapes])
+
+
+def _measure(text: str, metric: Metric, of: Callable[[Run], float | None]) -> Measure:
+    return Measure(text, metric.label, metric.unit, metric.better, of)
+
+
+def _final(name: str, run: Run) -> float | None:
+    if name not in run.metrics:
+        file = run.folder / "metrics.json"
+        raise NotMeasured(f"{file} has no {name}: it was not measured with the settings of this run")
+    value = run.metrics[name]
+    return None if value is None else float(value)
+
+
+def _cost(text: str, name: str, field: str, column: str, target: str, smooth: str = "0") -> Measure:
+    what, metric = COSTS[name]
+    asked = (_number(field, text, target), _number(field, text, smooth))
+    try:
+        check_target(column, *asked)
+    except BadInput as error:
+        raise BadInput(f"{field} {text}, {error.field}", error.value, error.accepted) from None
+
+    def of(run: Run, arrived: bool) -> float | None:
+        found = reach(run, column, *asked)
+        value = getattr(found, what)
+        if value is None:
+            column_of(run, "participants" if what == "transmissions" else what)  # raises
+        return float(value) if (found.round is not None) is arrived else None
+
+    return Measure(
+        text, f"{metric.label} ({column} {target})", metric.unit, "lower",
+        partial(of, arrived=True), partial(of, arrived=False),
+    )  # fmt: skip
+
+
+def _of_rounds(text: str, name: str, field: str, column: str, place: str = "") -> Measure:
+    metric = METRICS.get(column) or Metric(column, column, unit=NUMBER, better="")
+    if not metric.rounds and not column.startswith(DIAGNOSTICS):
+        raise unknown_name(f"{field} {text}, column", column, [m.name for m in METRICS.values() if m.rounds])
+    if name in ("best", "worst") and not metric.better:
+        raise BadInput(f"{field} {text}", column, "a metric that is better higher or lower")
+    if name == "cumulative" and column in TOTALS:
+        raise BadInput(f"{field} {text}", column, "a column that is not a sum over rounds already")
+    wanted = _number(field, text, place) if name == "at" else 0
+    highest = (metric.better == "higher") is (name == "best")
+
+    def of(run: Run) -> float | None:
+        values = column_of(run, column)
+        if name == "cumulative":
+            return float(values.sum())
+        if name != "at":
+            return float(values.max() if highest else values.min())
+        value = values[run.rounds["round"] == wanted].dropna()
+        if value.empty:
+            known = run.rounds["round"][values.notna()]
+            many = (
+                f"{known.iloc[0]}, {known.iloc[1]}, ..., {known.iloc[-1]}" if len(known) > 2 else list(known)
+            )
+            file = run.folder / "rounds.csv"
+            raise NotMeasured(f"{file} has no {column} in round {place}: it was evaluated in {many}")
+        return float(value.iloc[0])
+
+    how = {"at": f"in round {place}", "cumulative": "sum over rounds"}.get(name, f"{name} round")
+    return _measure(text, replace(metric, label=f"{metric.label} ({how})"), of)
+
+
+def _predicted(text: str, name: str, part: str | None) -> Measure:
+    def of(run: Run) -> float | None:
+        raise NotMeasured(f"{run.folder} has no predictions: set run.keep_predictions: true")
+
+    small = name in ("ece", "mce") or part in ("gini", "gap")
+    label = " ".join([LABELS.get(name, name.replace("top", "Top-")), *([PARTS[part]] if part else [])])
+    return Measure(
+        text, label, Unit(digits=3) if part == "gini" else SHARE, "lower" if small else "higher", of
+    )
+
+
+def _number(field: str, text: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise BadInput(f"{field} {text}", value, "a number") from None

@@ -1,0 +1,149 @@
+"""Targets, gains and measures, computed from the files of finished runs."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from support import refused
+
+from fedflow.errors import BadInput
+from fedflow.report.measures import measure, parse
+from fedflow.report.run import Run
+from fedflow.report.targets import NotMeasured, Stat, compared, cost, costs, gain, reach, reached, spacing
+
+P, CLIENTS = 797_962, 10  # the CIFAR-10 network and the cohort of the worked example
+
+
+def finished(
+    column: str,
+    values: list[float | None],
+    models: int = 1,
+    seed: int = 0,
+    cohort: int = CLIENTS,
+    **more: object,
+) -> Run:
+    """A run whose rounds have these values; a client and the server exchange ``models`` models each way."""
+    rounds, each = np.arange(1, len(values) + 1), 4 * P * cohort * models
+    table = pd.DataFrame({
+        "round": rounds, column: np.array(values, float), "participants": cohort, "gradients": 500 * rounds,
+        "bytes_down": each * rounds, "bytes_up": each * rounds,
+    })  # fmt: skip
+    facts = {"partition": "p", "method": "m", "seed": seed, "parameters": P, "loss": 0.5, "ari": None} | more
+    return Run(Path("r"), facts, {}, table, pd.DataFrame(), None, [])
+
+
+NEVER = finished("global_accuracy", [0.7, 0.71, 0.72, 0.73])
+FEDDYN = finished("global_accuracy", [0.70, 0.799, 0.800, 0.79])
+SCAFFOLD = finished("global_accuracy", [0.60, 0.75, 0.79, 0.802], models=2)
+
+
+def test_the_worked_example():
+    """Target 80: FedDyn 3, SCAFFOLD 8, gain 2.7; FedAvg 4+, >1.3; bytes of the CIFAR-10 example."""
+    rows = compared([costs([run], "global_accuracy", 0.8) for run in (FEDDYN, SCAFFOLD, NEVER)])
+    assert [row.transmissions.text() for row in rows] == ["3", "8", "4+"]
+    assert [row.gain for row in rows] == ["1.0", "2.7", ">1.3"]
+    assert [row.bytes.number for row in rows[:2]] == [3 * 63_836_960, 4 * 127_673_920]
+    assert rows[0].gradients.number == 1500 and rows[2].rounds.text() == "4+"
+
+
+@pytest.mark.parametrize(("ours", "theirs", "printed"), [
+    (36, 16, "2.2"), (73, 20, "3.6"), (61, 20, "3.0"), (136, 32, "4.2"), (49, 20, "2.4"), (47, 20, "2.4"),
+])  # fmt: skip
+def test_gains_round_exact_halves_to_even(ours, theirs, printed):
+    assert gain(cost({0: (ours, True)}), cost({0: (theirs, True)})) == printed
+
+
+def test_a_loss_reaches_its_target_from_above():
+    rounds = finished("loss_", [0.5, 0.3, 0.2, 0.25]).rounds.rename(columns={"loss_": "train_loss"})
+    assert [reached(rounds, "train_loss", target) for target in (0.3, 0.2, 0.1)] == [2, 3, None]
+
+
+def test_rounds_that_were_not_evaluated_are_skipped():
+    run = finished("global_accuracy", [None, 0.5, None, 0.7, None, 0.9])
+    found = [reach(run, "global_accuracy", target) for target in (0.4, 0.6, 0.95)]
+    assert [(one.round, one.rounds, one.budget) for one in found] == [(2, 2, 6), (4, 4, 6), (None, 6, 6)]
+    assert spacing([run], "global_accuracy") == 2
+
+
+def test_smoothing_delays_what_a_single_round_reaches():
+    values = [0.5, 0.9, 0.6, 0.9, 0.9, 0.9]
+    smooth = [values[0]]
+    for value in values[1:]:
+        smooth.append(0.8 * smooth[-1] + 0.2 * value)
+    rounds = finished("global_accuracy", values).rounds
+    assert reached(rounds, "global_accuracy", 0.7) == 2
+    expected = next(i for i, value in enumerate(smooth, 1) if value >= 0.7)
+    assert reached(rounds, "global_accuracy", 0.7, smooth=0.8) == expected == 6
+
+
+def test_transmissions_are_rounds_of_fedavg_with_the_same_cohorts():
+    """Cohorts of random size cancel; the traffic of an onboarding counts."""
+    run = finished("global_accuracy", [0.1, 0.2, 0.9], cohort=1)
+    sizes = np.array([1, 3, 2])
+    run.rounds["participants"] = sizes
+    for way in ("bytes_down", "bytes_up"):
+        run.rounds[way] = 4 * P * np.cumsum(sizes)
+    assert reach(run, "global_accuracy", 0.9).transmissions == 3
+    run.metrics.update(onboarding_bytes_down=8 * P, onboarding_bytes_up=4 * P)
+    found = reach(run, "global_accuracy", 0.9)
+    assert found.bytes == 8 * P * 6 + 12 * P and found.transmissions == 3 * (8 * 6 + 12) / (8 * 6)
+    silent = finished("local_accuracy", [0.9], models=0)
+    assert reach(silent, "local_accuracy", 0.8).transmissions == 0
+
+
+def test_seeds_that_did_not_reach_the_target_are_counted():
+    runs = [
+        finished("global_accuracy", [0.5, 0.6, last], seed=seed) for seed, last in enumerate((0.7, 0.8, 0.9))
+    ]
+    every, some, none = (costs(runs, "global_accuracy", target).rounds for target in (0.6, 0.8, 0.95))
+    assert (every.text(), some.text(), none.text()) == ("2 ± 0", "3+ ± 0", "3+")
+    assert some.share == "2 of 3"
+    assert some.number == 3 and some.sign == "+" and some.reached == Stat({1: 3, 2: 3})
+    assert gain(some, every) == ">1.5" and gain(every, some) == ""
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("loss", 0.5), ("ari", None), ("rounds_to(global_accuracy, 0.8)", 3),
+    ("rounds_to(global_accuracy,0.9)", None), ("transmissions(global_accuracy, 0.8)", 3),
+    ("bytes_to(global_accuracy, 0.75)", 2 * 63_836_960),
+    ("rounds_to(global_accuracy, 0.75, 0.8)", None), ("gradients_to(global_accuracy, 0.7)", 500),
+    ("best(global_accuracy)", 0.8), ("worst( global_accuracy )", 0.7), ("at(global_accuracy, 2)", 0.799),
+    ("method/regret", 0.25), ("cumulative(method/regret)", 1.5),
+])  # fmt: skip
+def test_measures(text, value):
+    run = finished("global_accuracy", [0.70, 0.799, 0.800, 0.79], **{"method/regret": 0.25})
+    run.rounds["method/regret"] = [0.5, 0.5, 0.25, 0.25]
+    assert measure(run, text) == value
+
+
+def test_what_a_run_did_not_reach_has_a_lower_bound():
+    asked = parse("transmissions(global_accuracy, 0.801)")
+    assert (asked.of(FEDDYN), asked.least(FEDDYN)) == (None, 4) and (
+        asked.of(SCAFFOLD),
+        asked.least(SCAFFOLD),
+    ) == (8, None)
+    assert asked.better == "lower" and asked.label == "Transmissions (global_accuracy 0.801)"
+
+
+@pytest.mark.parametrize(("text", "error", "says"), [
+    ("accuracy", BadInput, "measure: 'accuracy' is not accepted; expected one of"),
+    ("local_acuracy", BadInput, "(did you mean 'local_accuracy'?)"),
+    ("best(a(b))", BadInput, "measure: 'best(a(b))' is not accepted"),
+    ("rounds_to(global_accuracy)", BadInput, "rounds_to(column, target)"),
+    ("rounds_to(global_accuracy, high)", BadInput, "'high' is not accepted; expected a number"),
+    ("rounds_to(global_accuracy, 80)", BadInput, "target: 80.0 is not accepted; expected a share"),
+    ("rounds_to(clusters, 3)", BadInput, "column: 'clusters' is not accepted; expected one of"),
+    ("rounds_to(global_accuracy, 0.8, 1)", BadInput, "smooth: 1.0 is not accepted"),
+    ("best(method/regret)", BadInput, "expected a metric that is better higher or lower"),
+    ("cumulative(bytes_up)", BadInput, "not a sum over rounds already"),
+    ("best(tuned_accuracy)", BadInput, "column: 'tuned_accuracy' is not accepted; expected one of"),
+    ("tuned_accuracy", NotMeasured, "metrics.json has no tuned_accuracy"),
+    ("best(local_accuracy)", NotMeasured, "rounds.csv has no column local_accuracy: it has global_acc"),
+    ("at(global_accuracy, 9)", NotMeasured, "no global_accuracy in round 9: it was evaluated in 1, 2, "),
+    ("top5_worst10", NotMeasured, "set run.keep_predictions: true"),
+])  # fmt: skip
+def test_bad_measures_are_refused_in_one_line(text, error, says):
+    with refused(re.escape(says), error):
+        measure(FEDDYN, text)
