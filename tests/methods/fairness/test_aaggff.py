@@ -345,6 +345,7 @@ def test_what_is_recorded(cohort: str) -> None:
         "decision_loss": -np.log1p(respond("normal", np.array([0.125, 2.25])).mean() / 2),
     }  # fmt: skip
     assert {name: values[f"method/{name}"] for name in expected} == pytest.approx(expected)
+    assert ran.rounds[0].series == {"method/p": p.tolist()}
     assert ran.server("model") == pytest.approx([p @ [0.595, -0.04]])
     assert divergence(np.array([1, 0]), np.array([1, 3])) == pytest.approx(np.log(4))
 
@@ -429,11 +430,11 @@ def test_with_its_own_weights_a_host_is_itself(
     assert [r.replayed for r in wrapped.rounds] == [True, True, False, False, False]
     assert same(wrapped.state(), plain.state())
     assert same(*({str(k): w for k, w in ran.outcome().models.items()} for ran in (wrapped, plain)))
-    assert wrapped.values("bytes_down") == plain.values("bytes_down")
-    own = {
-        name: value for name, value in wrapped.rounds[-1].values.items() if name in plain.rounds[-1].values
-    }
-    assert own | {"bytes_up": 0} == plain.rounds[-1].values | {"bytes_up": 0}
+    for name in ("train_loss", "bytes_down", "gradients"):
+        assert wrapped.values(name) == plain.values(name)
+    assert (
+        wrapped.values("bytes_up")[-1] == plain.values("bytes_up")[-1] + 5 * 4 * 4
+    )  # a scalar, four clients
 
 
 @pytest.mark.parametrize("name", [S, D])
