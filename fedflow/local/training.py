@@ -23,7 +23,9 @@ class LocalTraining(Settings):
     lr: float = option(0.05, "client learning rate", symbol="eta", gt=0)
     momentum: float = option(0.0, "SGD momentum", symbol="rho", ge=0, lt=1)
     weight_decay: float = option(0.0, "L2 penalty in the gradient", ge=0)
-    clip_norm: float | None = option(None, "largest norm of a gradient; longer ones are scaled down", gt=0)
+    clip_norm: float | None = option(
+        None, "largest norm of a gradient, without weight decay; longer ones are scaled down", gt=0
+    )
     precision: str = option(
         "float32",
         "of matrix products: tf32 rounds their factors on GPUs that support it, bf16 on all devices",
