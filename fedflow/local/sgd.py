@@ -221,7 +221,7 @@ class Trainer:
         correction: Tensor | None = None,
         decay: Tensor | float | None = None,
     ) -> SGDState:
-        """One step of SGD along the gradient: clipping, weight decay, momentum and ``correction``, in turn."""
+        """One step of SGD: clipping, then weight decay, momentum, and ``correction``."""
         w, velocity = now
         g, settings = step.gradient, self.training
         if settings.clip_norm is not None:

@@ -131,6 +131,7 @@ def test_networks_have_the_published_size_on_other_data_too(network, shape, clas
 
 
 def test_options_change_the_network():
+    assert sum(p.numel() for p in build("mlp", (1, 28, 28), 10, hidden=[100, 100]).parameters()) == 89_610
     layers = list(build("mlp", (1, 8, 8), 10, hidden=[64, 32], dropout=0.5).modules())
     assert [layer.out_features for layer in layers if isinstance(layer, nn.Linear)] == [64, 32, 10]
     assert [layer.p for layer in layers if isinstance(layer, nn.Dropout)] == [0.5, 0.5]
