@@ -28,6 +28,7 @@ from fedflow.settings import Settings
 Message = dict[str, Tensor]  # what one client receives, by name
 # What a method reports of one round, by name: a number, or an array [N] with one per client (NaN = none).
 Diagnostics = Mapping[str, float | np.ndarray]
+SAMPLERS = ("uniform", "proportional", "bernoulli", "sweep")  # of `run.sampling`
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,14 @@ class Method(Settings):
     def broadcast_for_evaluation(self, now: Round, server: Any, client: int) -> Message:
         """What one client receives to be served and scored: by default the same as for training."""
         return self.broadcast(now, server, client)
+
+    def samplers(self) -> tuple[str, ...]:
+        """The values of `run.sampling` that `plan` follows: all, unless the method has its own `plan`."""
+        return SAMPLERS if type(self).plan is Method.plan else SAMPLERS[:2]
+
+    def weighs_samples(self) -> bool:
+        """Whether means of trained models (`run.reports`) weigh clients by n_k instead of equally."""
+        return False
 
     def selects(self) -> bool:
         """Whether clients select models on held-out samples, so that the partition needs ``selection``."""

@@ -68,6 +68,12 @@ class Metric:
 
 YARDSTICKS = ("local_accuracy", "loss")  # what methods are ordered by: the loss where there is no accuracy
 
+REPORTED = (  # models of `run.reports`: name, label, description
+    ("server", "Broadcast model", "the model that the server sends next"),
+    ("active", "Mean of the cohort", "the mean of the models that this round's clients trained"),
+    ("all", "Mean of all clients", "the mean of the models that all clients trained last"),
+)
+
 METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     Metric(
         "train_loss", "Training loss", unit=NUMBER, better="lower", rounds=True, final=False, headline=True,
@@ -77,6 +83,13 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         table="accuracy", question="Best on the complete test set", curves=("round",), headline=True,
         measure="global",
     ),
+    *(
+        Metric(
+            f"{name}_accuracy", f"{label}, %", f"of {what}, on the complete test set", rounds=True,
+            table="accuracy", curves=("round", "traffic"),
+        )
+        for name, label, what in REPORTED
+    ),
     Metric(
         "local_accuracy", "Local, %", "mean over clients, each on its own test set", rounds=True,
         client="local_accuracy", table="accuracy", question="Best for the clients",
@@ -84,23 +97,23 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     ),
     Metric(
         "local_weighted", "By samples, %", "local accuracy, clients weighted by their test samples",
-        table="fairness",
+        rounds=True, table="fairness",
     ),
     Metric(
-        "local_variance", "Variance, points²", "the square of the std", SQUARE, "lower", table="fairness",
-        rank=3,
+        "local_variance", "Variance, points²", "the square of the std", SQUARE, "lower", rounds=True,
+        table="fairness", rank=3,
     ),
     Metric(
         "local_std", "Std over clients, points", "population std of local accuracy over clients", POINTS,
         "lower", rounds=True, table="fairness", rank=2,
     ),
     Metric(
-        "local_lowest", "Lowest, %", "lowest local accuracy of any client", table="fairness",
+        "local_lowest", "Lowest, %", "lowest local accuracy of any client", rounds=True, table="fairness",
         rank=1,
     ),
     Metric(
-        "local_highest", "Highest, %", "highest local accuracy of any client", table="fairness",
-        rank=1,
+        "local_highest", "Highest, %", "highest local accuracy of any client", rounds=True,
+        table="fairness", rank=1,
     ),
     Metric(
         "local_worst10", "Worst tenth, %", "mean local accuracy of the worst tenth of the clients",
@@ -109,6 +122,10 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     Metric(
         "local_best10", "Best tenth, %", "mean local accuracy of the best tenth of the clients",
         table="fairness",
+    ),
+    Metric(
+        "local_gap", "Gap, points", "best tenth minus worst tenth: the accuracy-parity gap", POINTS, "lower",
+        table="fairness", rank=3,
     ),
     Metric(
         "local_gini", "Gini", "0 = all clients have the same accuracy", Unit(digits=3), "lower",
@@ -128,12 +145,31 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         rank=1, question="Smallest loss of the clients", headline=True,
     ),
     Metric(
+        "global_loss", "Global loss", "mean over the complete test set", NUMBER, "lower", rounds=True,
+        table="accuracy", rank=1,
+    ),
+    *(
+        Metric(
+            f"{name}_loss", f"{label}, loss", f"of {what}, on the complete test set", NUMBER, "lower",
+            rounds=True, table="accuracy", rank=1,
+        )
+        for name, label, what in REPORTED
+    ),
+    Metric(
         "bytes_down", "Down, MB", "server to clients, all rounds", MB, "", rounds=True, required=True,
         table="traffic",
     ),
     Metric(
         "bytes_up", "Up, MB", "clients to server, all rounds", MB, "", rounds=True, required=True,
         table="traffic", headline=True,
+    ),
+    Metric(
+        "participants", "Participants", "clients that were sent the model in this round", COUNT, "",
+        rounds=True, final=False,
+    ),
+    Metric(
+        "gradients", "Gradients, M", "samples whose gradient clients computed, all rounds, in millions",
+        Unit(factor=1e-6, digits=2, whole=True), "", rounds=True, table="traffic",
     ),
     Metric("clock", "Simulated time", unit=TIME, better="lower", rounds=True),
     Metric("idle", "Idle time of a client in a round", unit=TIME, better="lower", rounds=True, final=False),

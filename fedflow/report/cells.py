@@ -51,9 +51,9 @@ def metric_table(methods: Methods, metrics: Iterable[Metric]) -> Table:
 
 
 def accuracy_table(methods: Methods, published: dict[str, Accuracy]) -> Table:
-    """The accuracy columns, or the loss without any, and published numbers by variant, if any."""
+    """The accuracy columns, or the losses without any, and published numbers by variant, if any."""
     order = yardstick(methods)
-    shown = [m for m in yardstick_first(columns("accuracy")) if m.name == order or m.name != "loss"]
+    shown = [m for m in yardstick_first(columns("accuracy")) if m.unit is SHARE or order == "loss"]
     table = metric_table(methods, shown)
     if not published:
         return table

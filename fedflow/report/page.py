@@ -120,6 +120,7 @@ def _curves(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> 
         for x in accuracy.AXES
         for metric in yardstick_first(METRICS.values())
         if x in metric.curves and (x != "time" or _differ_in_time(methods))
+        if any(_by_round(runs, metric.name) for runs in methods.values())
     ]
 
 
@@ -242,9 +243,14 @@ def _unmeasured(methods: dict[str, list[Run]], column: str) -> str:
     names = [
         cells.label(runs)
         for runs in methods.values()
-        if all(column not in run.rounds or run.rounds[column].isna().all() for run in runs)
+        if stat(runs, column) is not None and not _by_round(runs, column)
     ]
     return f"Measured at the end only: {', '.join(names)}." if names else ""
+
+
+def _by_round(runs: Sequence[Run], column: str) -> bool:
+    """Whether some round of ``runs`` has a value in ``column``."""
+    return any(column in run.rounds and run.rounds[column].notna().any() for run in runs)
 
 
 def _environment() -> jinja2.Environment:

@@ -17,6 +17,7 @@ class Work:
     epochs: int | None  # set by the method; None: the usual number
     received: dict[str, Tensor]
     most: int | None = None  # upper limit of epochs, for a straggler
+    gradients: int = 0  # samples whose gradient it computes
 
 
 def first_done(

@@ -24,7 +24,7 @@ class Job:
     cohort: str = "auto"  # "loop", "vmap", or "auto": vmap on a GPU, loop on a CPU
     width: int | None = None  # clients per vmapped call; None: as many as fit in the memory of a GPU
     rounds: int = 0  # of the run; `Run` sets it
-    keep_trained: bool = False  # also keep every client's last trained model
+    keep_trained: bool = False  # also return the model that each client trained
     timing: Timing = field(default_factory=lambda: Timing.parse({}))
     compiled: str = ""  # folder of compiled gradients; empty: none are compiled
 

@@ -22,6 +22,7 @@ from fedflow.simulation.job import OnboardingShard, Shard
 from fedflow.simulation.messages import received_bytes
 from fedflow.simulation.outcome import SERIES_CLIENTS, Outcome, RoundReport
 from fedflow.simulation.run import Run
+from fedflow.simulation.sampling import sample
 from fedflow.simulation.scoring import Scoring
 from fedflow.simulation.summary import final_metrics, summarised
 from fedflow.simulation.timing import LOSS
@@ -136,10 +137,11 @@ class Simulation(Run):
     def _round(self, t: int) -> RoundReport:
         method = self.job.method
         before = self.state.history[-1].values if self.state.history else {}
-        totals = {name: before.get(name, 0) for name in ("bytes_down", "bytes_up")}
+        totals = {name: before.get(name, 0) for name in ("bytes_down", "bytes_up", "gradients")}
         values = {**totals, "clusters": before.get("clusters", 1), "clock": before.get("clock", 0.0)}
         report = RoundReport(t, values=values | {"idle": 0.0, "delay": 0.0})
         losses: list[float] = []
+        self.state.means.start_round()
         for cycle in range(method.cycles() if isinstance(method, Cyclic) else 1):
             losses += self._cycle(t, cycle, report)
         report.values["train_loss"] = float(np.mean(losses))
@@ -167,9 +169,12 @@ class Simulation(Run):
             )
         state.server, numbers, series = self._checked(method.aggregate(now, state.server, gathered))
         for sent in gathered.sent:
+            state.means.take(sent.client, sent.keep)
             state.store.put(sent.client, sent.keep)
             state.participations[sent.client] += 1
         report.cohort += cohort
+        report.values["participants"] = len(report.cohort)
+        report.values["gradients"] += sum(work.gradients for work in works.values())
         report.failed |= dict(gathered.failures)
         report.values["bytes_down"] += sum(received_bytes(shard, method.masks) for shard in shards)
         report.values["bytes_up"] += sum(sent.traffic for sent in gathered.sent)
@@ -208,7 +213,8 @@ class Simulation(Run):
                 state.busy, values["clock"], size, slots, self.clients, now.rng, begin
             )
         else:
-            cohort, state.server = method.plan(now, state.server, self.chances, size)
+            chances, size = self._sample(t, cycle)
+            cohort, state.server = method.plan(now, state.server, chances, size)
             stragglers = self._stragglers(cohort, t, cycle)
             dropped = stragglers if self.job.training.drop_stragglers else {}
             done = [begin(int(k), values["clock"], stragglers.get(k)) for k in cohort if k not in dropped]
@@ -217,6 +223,12 @@ class Simulation(Run):
             values["idle"] += float(np.mean([values["clock"] - work.ends for work in done]))
         values["delay"] = float(np.mean([t - work.begun for work in done]))
         return {work.client: work for work in done}
+
+    def _sample(self, t: int, cycle: int) -> tuple[np.ndarray, int]:
+        """The chances [N] and the size of the cohort of this cycle."""
+        settings, method = self.settings, self.job.method
+        number = (t - 1) * (method.cycles() if isinstance(method, Cyclic) else 1) + cycle
+        return sample(settings.sampling, settings.participation, self.sizes, self.job.seed, number)
 
     def _stragglers(self, cohort: np.ndarray, t: int, cycle: int) -> dict[int, int]:
         """The stragglers of a cohort, and the epochs that each has time for."""
@@ -237,8 +249,9 @@ class Simulation(Run):
         down, epoch, up = self._times[k]
         passes = method.work(now, server, total, steps)
         ends = clock + float(down + (passes.gradients + LOSS * passes.losses) * epoch + up)
+        gradients = round(passes.gradients * int(self.sizes[k]))
         now = self.round(t, "broadcast", t, cycle, k, cycle=cycle)
-        return Work(k, t, ends, epochs, method.broadcast(now, server, k), most)
+        return Work(k, t, ends, epochs, method.broadcast(now, server, k), most, gradients)
 
     def _checkpoint(self) -> None:
         if self.folder is None:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedflow.errors import BadInput, FedflowError
 from fedflow.identity import code_digest, modules_of, versions
-from fedflow.methods.base import Asynchronous, Message, Pretrained, Round, ServerState
+from fedflow.local.client import TRAINED
+from fedflow.methods.base import SAMPLERS, Asynchronous, Clustered, Message, Pretrained, Round, ServerState
 from fedflow.seeding import generator, torch_seed
 from fedflow.settings import Settings, option
 from fedflow.simulation.checkpoint import load_checkpoint
@@ -22,6 +23,8 @@ from fedflow.simulation.executors import Executor, Inline
 from fedflow.simulation.history import History
 from fedflow.simulation.job import Job
 from fedflow.simulation.messages import Messages, pack
+from fedflow.simulation.reporting import REPORTS, TrainedMeans
+from fedflow.simulation.sampling import cohort_size
 from fedflow.simulation.state import State
 from fedflow.simulation.timing import Timing
 
@@ -35,8 +38,9 @@ class RunSettings(Settings):
         0.1, "share of the clients in a cohort; m = max(1, floor(R N))", symbol="R", gt=0, le=1
     )
     sampling: str = option(
-        "uniform", "how cohorts are drawn: uniformly, or in proportion to n_k (to use with uniform weights)",
-        choices=("uniform", "proportional"),
+        "uniform", "how cohorts are drawn: uniformly; in proportion to n_k (to use with uniform weights); "
+        "each client with probability R (bernoulli); or all clients in turns of m, in random order (sweep)",
+        choices=SAMPLERS,
     )  # fmt: skip
     min_cohort: int = option(1, "stop with an error if fewer clients of a round succeed", ge=1)
     evaluate_every: int = option(5, "rounds between evaluations; the last round is always evaluated", ge=1)
@@ -45,11 +49,23 @@ class RunSettings(Settings):
     )
     fine_tune: bool = option(True, "at the end, also score every client after one more local training")
     keep_trained: bool = option(False, "keep every client's last trained model, and score it at the end")
+    reports: list[str] = option(
+        factory=list, choices=REPORTS,
+        doc="also score models on the complete test set: the one that is broadcast (server), the mean of the "
+        "models that this round's clients trained (active), and that of all clients' last models (all)",
+    )  # fmt: skip
+    keep_predictions: bool = option(
+        False, "at the end, write what the served models predict for every client's own test samples"
+    )
     target_accuracy: float | None = option(
         None, "also report the rounds and bytes until this local accuracy", gt=0, le=1
     )
     checkpoint_every: int = option(5, "rounds between checkpoints", ge=1)
     timing: Timing = option(factory=Timing, doc="how fast clients are, in simulated time")
+
+    def validate(self) -> None:
+        if len(set(self.reports)) < len(self.reports):
+            raise BadInput("run.reports", self.reports, "every name once")
 
 
 class Run:
@@ -66,8 +82,12 @@ class Run:
         executor: Executor | None = None,
         checkpoints: Path | None = None,
     ) -> None:
+        means = {"active", "all"} & set(settings.reports)
         self.job = replace(
-            job, rounds=settings.rounds, keep_trained=settings.keep_trained, timing=settings.timing
+            job,
+            rounds=settings.rounds,
+            keep_trained=settings.keep_trained or bool(means),
+            timing=settings.timing,
         )
         self.settings = settings
         self.executor: Executor = executor or Inline()
@@ -76,9 +96,8 @@ class Run:
         self.clients = partition.training_clients
         self.sizes = partition.sizes[: self.clients]
         self.groups = None if partition.groups is None else partition.groups[: self.clients]
-        self.cohort_size = max(1, int(settings.participation * self.clients + 1e-9))
+        self.cohort_size = cohort_size(settings.participation, self.clients)
         self._check()
-        self.chances = self.sizes if settings.sampling == "proportional" else np.ones(self.clients)
         self.folder = checkpoints / self.fingerprint if checkpoints else None
 
     @cached_property
@@ -146,12 +165,20 @@ class Run:
                 "partition.selection", 0, f"a share > 0, as {method.name} needs held-out samples; "
                 "or set method.select_on to train"
             )  # fmt: skip
+        if settings.keep_predictions and not self.federation.labelled:
+            raise BadInput("run.keep_predictions", True, "false, as the samples do not have one label each")
         if isinstance(method, Asynchronous) and method.clients_in_flight(self.cohort_size):
             accepted = f"with {method.name}, which is asynchronous"
             if settings.sampling != "uniform":
                 raise BadInput("run.sampling", settings.sampling, f"uniform {accepted}")
             if training.stragglers:
                 raise BadInput("training.stragglers", training.stragglers, f"0 {accepted}")
+        if settings.sampling not in (obeyed := method.samplers()):
+            reason = f"with {method.name}, which chooses its cohorts itself"
+            raise BadInput("run.sampling", settings.sampling, f"{' or '.join(obeyed)} {reason}")
+        if settings.reports and (method.serves != "global" or isinstance(method, Clustered)):
+            reason = f"with {method.name}, which does not serve one model to all clients"
+            raise BadInput("run.reports", settings.reports, f"[] {reason}")
         twice = settings.sampling == "proportional" and getattr(method, "weighting", "") == "samples"
         if twice and self.cohort_size < self.clients:
             asked = "run.sampling: proportional and weighting: samples"
@@ -163,12 +190,15 @@ class Run:
         def initial(i: int) -> Tensor:
             return model.init(torch_seed(seed, "initial model", i))
 
-        first = method.client_state(model, initial(0))
-        if self.settings.keep_trained:
-            first["trained"] = initial(0)
+        first, reports = method.client_state(model, initial(0)), self.settings.reports
+        if self.settings.keep_trained or "all" in reports:
+            first[TRAINED] = initial(0)
+        store = ClientStore(first, self.clients, self.folder)
+        weights = self.sizes if method.weighs_samples() else np.ones(self.clients)
         state = State(
             server=method.setup(model, initial),
-            store=ClientStore(first, self.clients, self.folder),
+            store=store,
+            means=TrainedMeans(reports, weights, store),
             participations=np.zeros(self.clients, dtype=np.int64),
             assignment=np.full(self.clients, -1),
             history=History(self.folder),

@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from fedflow.errors import BadInput
 from fedflow.methods.base import Clustered, Dissimilarity, Message
 from fedflow.metrics.clustering import agreement
 from fedflow.metrics.distribution import summarise
+from fedflow.metrics.table import METRICS
 from fedflow.seeding import generator
-from fedflow.simulation.evaluation import EvaluationShard, Scores, evaluate_shard, merged
+from fedflow.simulation.evaluation import EvaluationShard, Scores, evaluate_shard, merged, score_reports
+from fedflow.simulation.job import Shard
 from fedflow.simulation.outcome import PERSONAL_BYTES, PERSONAL_CLIENTS, RoundReport
 from fedflow.simulation.run import Run
 
@@ -39,13 +42,14 @@ class Scoring:
         personal = self.method.serves == "personal"  # N models on the complete test set: only at the end
         title = f"round {report.round} · evaluate"
         scores = self.scores(title, report.round, self.scored, full=not personal)
-        local, known = summarise(scores.local_accuracy), self.run.state.assignment
+        local, known = summarise(scores.local_accuracy, scores.test_samples), self.run.state.assignment
         measured: dict[str, float | None] = {
-            "local_accuracy": local["mean"],
-            "local_std": local["std"],
-            "local_worst10": local["worst10"],
+            "local_accuracy": local.pop("mean"),
+            **{name: value for what, value in local.items() if METRICS[name := f"local_{what}"].rounds},
             "global_accuracy": mean_or_none(scores.global_accuracy),
+            "global_loss": mean_or_none(scores.global_loss),
             "clusters": len(np.unique(scores.cluster)),
+            **self.reports(report.round),
         }
         changed = not np.array_equal(scores.cluster, known[scores.clients])
         known[scores.clients] = scores.cluster
@@ -53,7 +57,27 @@ class Scoring:
             measured |= self.agreement(scores)
             report.assignment = known.tolist() if changed else None
         report.values |= {
-            name: value for name, value in measured.items() if value is not None and not np.isnan(value)
+            name: value for name, value in measured.items() if value is not None and np.isfinite(value)
+        }
+
+    def reports(self, after: int) -> dict[str, float]:
+        """Accuracy and loss of the models of `run.reports` after round ``after``, each scored once."""
+        run, names = self.run, self.run.settings.reports
+        models = run.state.means.models(run.federation.model.dtype) if names else {}
+        if "server" in names:
+            now = run.round(after + 1, "served", after + 1, 0)
+            sent = self.method.broadcast(now, run.state.server, 0)
+            if "model" not in sent:
+                accepted = f"[active, all] with {self.method.name}, which does not broadcast a `model`"
+                raise BadInput("run.reports", names, accepted)
+            models["server"] = sent["model"]
+        shards = [Shard(after, [], [models[name]], [], []) for name in names]
+        title = f"round {after} · evaluate {', '.join(names)}"
+        found = run.executor.map(score_reports, run.job, shards, title) if shards else []
+        return {
+            f"{name}_{what}": value
+            for name, [scores] in zip(names, found, strict=True)
+            for what, value in zip(("accuracy", "loss"), scores, strict=True)
         }
 
     def final(self) -> Scores:
@@ -62,6 +86,7 @@ class Scoring:
         return self.scores(
             "final evaluation", settings.rounds, self.scored,
             full=True, tune=settings.fine_tune, trained=settings.keep_trained, models=True,
+            predictions=settings.keep_predictions,
         )  # fmt: skip
 
     def scores(self, title: str, after: int, clients: Sequence[int], **what: Any) -> Scores:
@@ -130,11 +155,11 @@ class Scoring:
 
     @cached_property
     def _labels(self) -> np.ndarray | None:
-        """Which client has which label [N, C], bool; None where targets are not one label each."""
+        """Which client has which label [N, C], bool; None unless the federation is ``labelled``."""
         federation, sizes = self.run.federation, self.run.sizes
-        labels = federation.train.y.cpu().numpy()
-        if labels.ndim != 1 or labels.dtype.kind == "f":
+        if not federation.labelled:
             return None
+        labels = federation.train.y.cpu().numpy()
         own = np.zeros((self.run.clients, labels.max() + 1), dtype=np.bool_)
         samples = federation.partition.indices[: sizes.sum()]
         own[np.repeat(np.arange(self.run.clients), sizes), labels[samples]] = True

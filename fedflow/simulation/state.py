@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflow.local.client import TRAINED
 from fedflow.methods.base import ServerState
 from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.events import Work
 from fedflow.simulation.history import History
+from fedflow.simulation.reporting import TrainedMeans
 
 
 @dataclass
@@ -20,6 +22,7 @@ class State:
 
     server: ServerState
     store: ClientStore
+    means: TrainedMeans
     participations: np.ndarray  # [N]
     assignment: np.ndarray  # last known cluster of every client [N], -1 before the first
     onboarded: dict[str, int] | None = None  # bytes of the onboarding, down and up; None before it
@@ -29,7 +32,7 @@ class State:
     @property
     def own_vectors(self) -> list[str]:
         """The names of the vectors that clients keep for the method."""
-        return [name for name in self.store.first if name != "trained"]
+        return [name for name in self.store.first if name != TRAINED]
 
     def packed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and plain facts to save, without what the files of clients and rounds already hold.
@@ -39,6 +42,7 @@ class State:
         # Copies, because a server may have one tensor under two names.
         tensors = {f"server/{name}": t.clone() for name, t in self.server.tensors().items()}
         tensors |= {f"busy/{w.client}/{n}": t.clone() for w in self.busy for n, t in w.received.items()}
+        tensors |= {f"means/{name}": t for name, t in self.means.packed().items()}
         tensors |= self.store.changes()
         tensors["participations"] = torch.from_numpy(self.participations)
         tensors["assignment"] = torch.from_numpy(self.assignment)
@@ -57,6 +61,7 @@ class State:
 
         self.server = self.server.restored({name: t.to(device) for name, t in under("server/").items()})
         self.store.restore(tensors)
+        self.means.restore({name: t.to(device) for name, t in under("means/").items()})
         self.participations = tensors["participations"].numpy()
         self.assignment = tensors["assignment"].numpy()
         self.history.restore(facts["history"])

@@ -47,6 +47,7 @@ def final_metrics(run: Run, scoring: Scoring, scores: Scores, newcomers: Scores 
         "local_final_accuracy": mean_or_none(scores.trained_accuracy),
         **{f"local_{name}": value for name, value in local.items() if name != "mean"},
         "loss": mean_or_none(scores.local_loss),
+        "global_loss": mean_or_none(scores.global_loss),
         "bytes_down": last["bytes_down"],
         "bytes_up": last["bytes_up"],
         **{f"onboarding_bytes_{way}": count for way, count in (run.state.onboarded or {}).items()},

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from fedflow.metrics.clustering import agreement
 from fedflow.metrics.distribution import summarise
+from fedflow.simulation.evaluation import PREDICTIONS
 
 METHODS = {"fedavg": "FedAvg", "scaffold": "SCAFFOLD", "local": "Local", "ditto": "Ditto", "ifca": "IFCA"}
 LEVELS = {  # local and global accuracy at the end
@@ -138,6 +139,8 @@ def write_run(
     ]
     of_series = pd.DataFrame(rows, columns=["round", "client", "name", "value"])
     of_series.astype({"name": str}).to_parquet(folder / "series.parquet", index=False)
+    none = pd.DataFrame(columns=list(PREDICTIONS)).astype(PREDICTIONS)
+    none.to_parquet(folder / "predictions.parquet", index=False)
     return folder
 
 

@@ -28,7 +28,7 @@ from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
-from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Message, Onboarding, Round
+from fedflow.methods.base import SAMPLERS, Cohort, Diagnostics, GlobalModel, Message, Onboarding, Round
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -93,6 +93,9 @@ class FedEff(Onboarding, FedAvg):
             raise BadInput("method.tau", self.tau, "more: no client finishes an epoch in time")
         chosen, server = super().plan(now, server, chances[fast], min(size, len(fast)))
         return fast[chosen], server
+
+    def samplers(self) -> tuple[str, ...]:
+        return super().samplers() if self.slow == "skip" and self.policy in BY_CLIENT else SAMPLERS
 
     def epochs(self, now: Round, server: State, client: int) -> int:
         if self.policy == "random":

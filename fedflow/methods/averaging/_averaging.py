@@ -15,3 +15,6 @@ class Averaging(Method):
     def weight(self, client: Client) -> Tensor | float:
         """The client's weight, not normalised."""
         return client.samples if self.weighting == "samples" else 1.0
+
+    def weighs_samples(self) -> bool:
+        return self.weighting == "samples"

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging._averaging import Averaging
-from fedflow.methods.base import Clustered, Cohort, Message, Onboarding, Round, ServerState
+from fedflow.methods.base import SAMPLERS, Clustered, Cohort, Message, Onboarding, Round, ServerState
 from fedflow.models.flat import FlatModel, Part
 from fedflow.settings import option
 
@@ -146,6 +146,9 @@ class MultiModel(Clustered, Onboarding, Averaging):
                 reason = "1, as this network always starts from the same values, and equal models stay equal"
                 raise BadInput("method.clusters", self.clusters, reason)
         return cohort, server
+
+    def samplers(self) -> tuple[str, ...]:
+        return SAMPLERS
 
     def broadcast(self, now: Round, server: MultiModelState, client: int) -> Message:
         sent = self.broadcast_for_evaluation(now, server, client)

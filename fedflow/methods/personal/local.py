@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
-from fedflow.methods.base import Cohort, Diagnostics, Message, Method, Round, ServerState
+from fedflow.methods.base import SAMPLERS, Cohort, Diagnostics, Message, Method, Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -40,6 +40,9 @@ class LocalOnly(Method):
         if self.everyone:
             return np.arange(len(chances)), server
         return super().plan(now, server, chances, size)
+
+    def samplers(self) -> tuple[str, ...]:
+        return SAMPLERS[:1] if self.everyone else SAMPLERS
 
     def broadcast(self, now: Round, server: ServerState, client: int) -> Message:
         return {}

@@ -1,0 +1,44 @@
+"""Samplers of `run.sampling`: who takes part in a round.
+
+A sampler sets the chance of every client and the size of the cohort; `Method.plan` then draws the cohort. So
+with the same seed, all methods that do not choose their own cohorts have the same one in every round.
+
+- uniform, proportional: m = max(1, floor(R N)) of the N clients, with equal chances or in proportion to n_k.
+- bernoulli: every client takes part with probability R, independently of the others. An empty cohort is
+  redrawn, so N R / (1 - (1 - R)^N) clients take part on average. Source: code of FedDyn.
+- sweep: all clients take part once, m at a time, in random order, before any takes part again. The last
+  cohort of a sweep also has the fewer than m clients that are left. Source: code of the client curriculum.
+"""
+
+import numpy as np
+
+from fedflow.seeding import generator
+
+
+def cohort_size(rate: float, clients: int) -> int:
+    """m, the usual size of a cohort at participation ``rate`` of ``clients``."""
+    return max(1, int(rate * clients + 1e-9))
+
+
+def sample(kind: str, rate: float, sizes: np.ndarray, seed: int, number: int) -> tuple[np.ndarray, int]:
+    """The chances [N] of all clients and the size of a cohort, both for `Method.plan`.
+
+    ``kind`` is the sampler, ``rate`` the participation R, ``sizes`` [N] are n_k, and ``number`` counts the
+    cohorts of a run from 0.
+    """
+    clients = len(sizes)
+    size, equal = cohort_size(rate, clients), np.ones(clients)
+    if kind == "proportional":
+        return sizes, size
+    if kind == "bernoulli":
+        # Independent clients, given how many take part, are a uniform subset, as `Method.plan` draws it.
+        rng, size = generator(seed, "bernoulli", number), 0
+        while size == 0:
+            size = int(rng.binomial(clients, rate))
+    if kind == "sweep":
+        cohorts = clients // size
+        sweep, place = divmod(number, cohorts)
+        order = generator(seed, "sweep", sweep).permutation(clients)
+        members = order[place * size : (place + 1) * size if place + 1 < cohorts else clients]
+        return np.bincount(members, minlength=clients), len(members)
+    return equal, size
