@@ -71,7 +71,7 @@ def auroc(table: pd.DataFrame) -> float:
 def ece(table: pd.DataFrame, bins: int = BINS, batch: int | None = None) -> float:
     """Expected calibration error: sum_b (n_b / n) |accuracy_b - confidence_b| over equal bins (low, high].
 
-    With ``batch``, the mean over batches of that many rows, as SuPerFed publishes it, which is larger. At least one row.
+    With ``batch``, the mean over batches of that many rows, as SuPerFed publishes it; that is larger.
     """
     return float(np.mean([counts @ gaps / counts.sum() for counts, gaps in _gaps(table, bins, batch)]))
 

@@ -15,6 +15,7 @@ from fedflow.metrics.table import METRICS, unit_of, yardstick_first
 from fedflow.pictures import accuracy
 from fedflow.pictures.clusters import Grouping, pictures_of
 from fedflow.pictures.drawing import DASHES, SERIES
+from fedflow.pictures.series import series
 from fedflow.report import cells
 from fedflow.report.books import FOLDER
 from fedflow.report.collect import PartitionFacts, collect_partitions, collect_runs
@@ -23,6 +24,7 @@ from fedflow.report.matching import accuracies, compare, known_data
 from fedflow.report.run import Run
 from fedflow.report.tables import best, by_method, by_partition, columns, stat, write_tables, yardstick
 from fedflow.report.variants import HASHES, flat, settings_table, spoken, text
+from fedflow.simulation.outcome import SERIES_CLIENTS
 
 TITLE = "Federated methods compared"
 COMMON = ("run", "model", "partition")  # settings that rows of one partition should share
@@ -113,7 +115,7 @@ def _curves(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> 
     """Heading, picture and note of every curve; over simulated time only if methods differ in it."""
     return [
         (
-            accuracy.heading(metric.name, x),
+            accuracy.heading(metric, x),
             accuracy.curve(methods, places, metric.name, x, f"{key}-{metric.name}-{x}"),
             _unmeasured(methods, metric.name),
         )
@@ -125,21 +127,44 @@ def _curves(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> 
 
 
 def _diagnostics(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> list[tuple[str, list]]:
-    """By label of a method: name, picture and last value of its diagnostics; of clients, the mean."""
+    """By label of a method: name, picture and note of its diagnostics; of a cohort's clients, the mean."""
     found = []
     for place, (variant, runs) in enumerate(methods.items()):
         found_names = {name for run in runs for name in run.diagnostics}
         names = sorted(name for name in found_names if not re.fullmatch("client/.*/(min|max)", name))
-        curves = [
+        shown = [
             (
                 name,
                 accuracy.curve({variant: runs}, places, name, "round", f"{key}-d{place}-{number}"),
-                " ".join(cells.write(last, unit_of(name))) if (last := stat(runs, name)) else "–",
+                f"In the last round: {' '.join(cells.write(last, unit_of(name)))}"
+                if (last := stat(runs, name))
+                else "No value in the last round.",
             )
             for number, name in enumerate(names)
         ]
-        found += [(cells.label(runs), curves)] if curves else []
+        shown += _series(next((run for run in runs if len(run.series)), runs[0]), f"{key}-s{place}")
+        found += [(cells.label(runs), shown)] if shown else []
     return found
+
+
+def _series(run: Run, key: str) -> list[tuple[str, Markup, str]]:
+    """Name, picture and note of the diagnostics over clients of one run."""
+    clients = run.metrics["clients"]
+    those = "" if clients <= SERIES_CLIENTS else f", the first {SERIES_CLIENTS} of {clients:,} clients"
+    return [
+        (
+            name,
+            series(
+                table,
+                min(clients, SERIES_CLIENTS),
+                run.metrics["rounds"],
+                f"{key}-{number}",
+                f"{name} of every client by round",
+            ),
+            f"Seed {run.seed}{those}.",
+        )
+        for number, (name, table) in enumerate(run.series.groupby("name"))
+    ]
 
 
 def _about(runs: Sequence[Run], facts: PartitionFacts | None) -> dict[str, Any]:

@@ -160,6 +160,10 @@ class Run:
         partition = self.federation.partition
         method.check(settings.rounds)
         settings.timing.check(len(partition.sizes))
+        training.check(self.federation.train)
+        if training.augment != "none" and not method.streams(training):
+            accepted = f"none with {method.name}, which trains on full gradients"
+            raise BadInput("training.augment", training.augment, accepted)
         if method.selects() and partition.selection_offsets is None:
             raise BadInput(
                 "partition.selection", 0, f"a share > 0, as {method.name} needs held-out samples; "

@@ -166,6 +166,30 @@ def test_diagnostics_of_methods_have_curves_and_columns(tmp_path):
     assert list(runs)[-3:] == names and runs.loc["fedavg", names].isna().all(axis=None)
 
 
+def test_diagnostics_over_clients_are_drawn_as_lines_or_as_rows(tmp_path):
+    values = np.random.default_rng(0).random((20, 150))
+    values[values < 0.3] = np.nan
+    for name, clients in (("few", 12), ("many", 150)):
+        given = {"clients": clients, "series": {"method/p": values[:, : min(clients, 100)]}}
+        write_run(tmp_path / "results", name, "ditto", 3, **given)
+        write_run(tmp_path / "results", name, "ditto", 4, clients=clients)
+    sections = build(tmp_path).split("<summary>Diagnostics of Ditto</summary>")[1:]
+    few, many = (section.split("</details>")[0] for section in sections)
+    for section in (few, many):
+        assert re.findall(r"<h4><code>(.*?)</code>", section) == ["method/p"] and section.count("<svg") == 1
+    assert {f">client {k}<" for k in range(12)} <= {*re.findall(">client [0-9]+<", few)} and "Seed 3." in few
+    assert "<image" in many and "client 1<" not in many
+    assert "Seed 3, the first 100 of 150 clients." in many
+
+
+@pytest.mark.parametrize("clients", [1, 13])
+@pytest.mark.parametrize("value", [1.0, -2.5, np.inf])
+def test_a_single_number_or_none_can_be_drawn(tmp_path, clients, value):
+    series = {"method/p": np.full((1, clients), value)}
+    write_run(tmp_path / "results", "p", "ditto", 0, rounds=1, clients=clients, series=series)
+    assert build(tmp_path).count("<h4><code>method/p") == 1
+
+
 def test_names_are_escaped(tmp_path):
     write_run(tmp_path / "results", "p", "fedavg", 0, label="<b>Fed & $x_1$</b>")
     page = build(tmp_path)
