@@ -262,16 +262,7 @@ def load_params(path: Path = PARAMS, changes: Sequence[str] = ()) -> Params:
     """
     if isinstance(changes, Changes):
         return changes.params
-    if path.exists() and not path.is_file():  # a pipe would wait for a writer
-        raise FedflowError(f"cannot read {path}: not a regular file")
-    try:
-        values = yaml.load(path.read_text(), UniqueKeys)
-    except OSError as error:
-        raise FedflowError(
-            f"cannot read {path}: {error.strerror}; run in the project's folder or name it with --root"
-        ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise FedflowError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise BadInput(str(path), values, "a mapping of sections")
     unchanged = deepcopy(values)
@@ -282,6 +273,20 @@ def load_params(path: Path = PARAMS, changes: Sequence[str] = ()) -> Params:
     with contextlib.suppress(BadInput):  # the file may need the changes to be valid
         plain = Params.parse(_parsed(unchanged, values, params)) if changes else params
     return params.remember(plain, changes)
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file without repeated keys. Raises `FedflowError` if it cannot be read."""
+    if path.exists() and not path.is_file():  # a pipe would wait for a writer
+        raise FedflowError(f"cannot read {path}: not a regular file")
+    try:
+        return yaml.load(path.read_text(), UniqueKeys)
+    except OSError as error:
+        raise FedflowError(
+            f"cannot read {path}: {error.strerror}; run in the project's folder or name it with --root"
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise FedflowError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
 
 
 def _parsed(values: Mapping[str, Any], known: Mapping[str, Any], params: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ partition or a run uses. ``fedflow fingerprint`` writes these files below ``data
 * ``files/datasets/<dataset>.json``: how the data set is prepared, the SHA-256 of all files it is read from,
   and the code that reads them;
 * ``files/partitions/<partition>.json``: the SHA-256 of the files that the partition names;
-* ``files/stages/<stage>.json``: the code of the stages ``inputs`` and ``report``;
+* ``files/stages/<stage>.json``: the code of the stages ``inputs`` and ``report``, and the report's claims;
 * ``inputs/partitions/<partition>.json``: the partition's parameters, files and code, and the content of its
   data set;
 * ``inputs/runs/<partition>/<method>.json``: the settings of the runs with any seed, the content of their
@@ -28,6 +28,7 @@ from fedflow.models import ARCHITECTURES
 from fedflow.report.page import build_report, templates
 from fedflow.stages.federate import perform
 from fedflow.stages.partition import partition_code
+from fedflow.stages.report import CLAIMS
 
 FOLDER = Path("data") / "fingerprints"
 
@@ -51,9 +52,10 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
             known = {key: value for key, value in _sums(file).items() if key in wanted}
             found = {key: file_sum(root / key) for key in wanted if (root / key).is_file()}
             files[file] = {"files": known | found}
+    claims = [root / CLAIMS] if (root / CLAIMS).is_file() else []
     files[folder / "stages" / "report.json"] = {
         "code": code_digest(build_report.__module__, aside=()),
-        "files": {file.name: file_sum(file) for file in templates()},
+        "files": {file.name: file_sum(file) for file in (*templates(), *claims)},
     }
     files[folder / "stages" / "inputs.json"] = {
         "code": code_digest(__name__, aside=()),

@@ -7,7 +7,7 @@ from typing import NoReturn
 import typer
 from rich.console import Console
 
-from fedflow.cli import catalogue, run, stages, upkeep
+from fedflow.cli import catalogue, run, stages, targets, upkeep
 from fedflow.errors import FedflowError
 
 app = typer.Typer(
@@ -24,7 +24,7 @@ app.add_typer(partitions, name="partitions")
 app.add_typer(store, name="store", help="Maintain the record: `fedflow store move`.")
 for command in (
     run.run, run.sweep, run.tune,
-    stages.prepare, stages.partition, stages.fingerprint, stages.report,
+    stages.prepare, stages.partition, stages.fingerprint, stages.report, targets.targets,
     catalogue.methods, catalogue.schemes, catalogue.datasets, catalogue.models, catalogue.published,
     catalogue.schema,
     upkeep.ui, upkeep.doctor,

@@ -7,13 +7,13 @@ Published tables and claims name what they compare in this language:
   ``(column, target, smooth)``: what it took to reach a target (`fedflow.report.targets`)
 * ``best(column)``, ``worst(column)``, ``cumulative(column)`` (the sum) and ``at(column, round)``, from
   ``rounds.csv``
-* ``top1``, ``top5`` (any number), ``auroc``, ``ece`` and ``mce`` of predictions: the mean over clients, each on
-  its own test set, or with ``_weighted`` (by test samples), ``_worst10``, ``_best10``, ``_gini``, ``_gap``
+* ``top1``, ``top5`` (any number), ``auroc``, ``ece`` and ``mce`` of predictions: the mean over clients, each
+  on its own test set, or with ``_weighted`` (by test samples), ``_worst10``, ``_best10``, ``_gini``, ``_gap``
 """
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -80,7 +80,7 @@ def parse(text: str, field: str = "measure") -> Measure:
 
 
 def _measure(text: str, metric: Metric, of: Callable[[Run], float | None]) -> Measure:
-    return Measure(text, metric.label.removesuffix(f", {metric.unit.sign}"), metric.unit, metric.better, of)
+    return Measure(text, metric.label, metric.unit, metric.better, of)
 
 
 def _final(name: str, run: Run) -> float | None:
@@ -139,7 +139,8 @@ def _of_rounds(text: str, name: str, field: str, column: str, place: str = "") -
             raise NotMeasured(f"{file} has no {column} in round {place}: it was evaluated in {many}")
         return float(value.iloc[0])
 
-    return _measure(text, metric, of)
+    how = {"at": f"in round {place}", "cumulative": "sum over rounds"}.get(name, f"{name} round")
+    return _measure(text, replace(metric, label=f"{metric.label} ({how})"), of)
 
 
 def _predicted(text: str, name: str, part: str | None) -> Measure:

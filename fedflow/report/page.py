@@ -18,12 +18,14 @@ from fedflow.pictures.drawing import DASHES, SERIES
 from fedflow.pictures.series import series
 from fedflow.report import cells
 from fedflow.report.books import FOLDER
+from fedflow.report.claims import load_claims
 from fedflow.report.collect import PartitionFacts, collect_partitions, collect_runs
 from fedflow.report.findings import findings, summary
 from fedflow.report.matching import accuracies, compare, known_data
 from fedflow.report.run import Run
 from fedflow.report.tables import best, by_method, by_partition, columns, stat, write_tables, yardstick
 from fedflow.report.variants import HASHES, flat, settings_table, spoken, text
+from fedflow.report.verdicts import HELD, VERDICTS, judge, write_claims
 from fedflow.simulation.outcome import SERIES_CLIENTS
 
 TITLE = "Federated methods compared"
@@ -36,16 +38,20 @@ def templates() -> list[Path]:
     return sorted(file for file in files if file.is_file() and file.suffix != ".py")
 
 
-def build_report(results_dir: Path, partitions_dir: Path, out_dir: Path, title: str = TITLE) -> Path:
+def build_report(
+    results_dir: Path, partitions_dir: Path, out_dir: Path, title: str = TITLE, claims: Path | None = None
+) -> Path:
     """Write ``index.html`` and the CSV tables on all runs below ``results_dir``; returns the page's path.
 
     A row is a method with one set of settings: runs of other settings or data are never averaged. The
     tables are ``accuracy``, ``fairness``, ``traffic`` and ``clusters`` (mean and sample std over seeds),
-    ``runs`` (a row per run) and ``accuracy_curves`` (for ``dvc plots``). Equal inputs give equal bytes.
-    Raises `FedflowError` when there are no results, a file of a run cannot be read, or ``out_dir`` cannot be
-    written.
+    ``runs`` (a row per run) and ``accuracy_curves`` (for ``dvc plots``). Verdicts on the claims in the file
+    ``claims``, if it exists, are a section of the page, ``claims.csv`` and ``claims.md``. Equal inputs give
+    equal bytes. Raises `FedflowError` when there are no results, a file of a run or of claims cannot be read,
+    or ``out_dir`` cannot be written.
     """
     runs = collect_runs(results_dir)
+    judged = judge(load_claims(claims), runs) if claims else []
     groups = by_partition(runs)
     facts = collect_partitions(partitions_dir, list(groups))
     places = {variant: place for place, variant in enumerate(_most_used(groups))}
@@ -61,6 +67,8 @@ def build_report(results_dir: Path, partitions_dir: Path, out_dir: Path, title: 
         "partitions": [_partition(name, group, facts.get(name), places) for name, group in groups.items()],
         "published": compare(runs),
         "known_data": ", ".join(known_data()),
+        "claims": judged,
+        "verdicts": {verdict: sum(one.verdict == verdict for one in judged) for verdict in (*VERDICTS, HELD)},
         "colours": len(SERIES),
         "dashes": len(DASHES),
     }
@@ -68,6 +76,7 @@ def build_report(results_dir: Path, partitions_dir: Path, out_dir: Path, title: 
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         write_tables(runs, page.parent)
+        write_claims(judged, page.parent)
         page.write_text(_environment().get_template("page.html.j2").render(context), encoding="utf-8")
     except OSError as error:
         raise FedflowError(f"cannot write the report to {out_dir}: {error.strerror or error}") from error

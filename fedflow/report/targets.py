@@ -5,7 +5,7 @@ reached its target counts with its whole budget, and its numbers are lower bound
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import pandas as pd
@@ -30,8 +30,7 @@ class Reach:
     ``round``: the first evaluated round that reached it, None if there is none. ``rounds``: until then;
     ``budget``: of the whole run. ``transmissions``: traffic in rounds of FedAvg with the same cohorts.
     ``bytes``: both ways, with the onboarding. ``gradients``: samples whose gradient was computed.
-    ``late``: rounds since the evaluation before, in which it may have been reached already. Transmissions and
-    gradients are None in results that do not count them.
+    Transmissions and gradients are None in results that do not count them.
     """
 
     round: int | None
@@ -40,7 +39,6 @@ class Reach:
     transmissions: float | None
     bytes: int
     gradients: float | None
-    late: int
 
 
 def reached(rounds: pd.DataFrame, column: str, target: float, smooth: float = 0.0) -> int | None:
@@ -55,13 +53,12 @@ def reached(rounds: pd.DataFrame, column: str, target: float, smooth: float = 0.
 
 def reach(run: Run, column: str, target: float, smooth: float = 0.0) -> Reach:
     """When ``run`` reached ``target``, and what it cost. Raises `NotMeasured` without the column."""
-    evaluated = column_of(run, column).notna()
+    column_of(run, column)
     found = reached(run.rounds, column, target, smooth)
     until = run.rounds if found is None else run.rounds[run.rounds["round"] <= found]
     last, budget = until.iloc[-1], int(run.rounds["round"].iloc[-1])
     sent = int(last["bytes_down"]) + int(last["bytes_up"])
     sent += sum(run.metrics.get(f"onboarding_bytes_{way}") or 0 for way in ("down", "up"))
-    earlier = run.rounds.loc[evaluated & (run.rounds["round"] < (found or 0)), "round"]
     return Reach(
         round=found,
         budget=budget,
@@ -69,7 +66,6 @@ def reach(run: Run, column: str, target: float, smooth: float = 0.0) -> Reach:
         transmissions=_transmissions(run, until, sent),
         bytes=sent,
         gradients=float(last["gradients"]) if "gradients" in until else None,
-        late=0 if found is None else int(found - earlier.max() if len(earlier) else found) - 1,
     )
 
 
@@ -89,7 +85,8 @@ def column_of(run: Run, column: str) -> pd.Series:
     if report in REPORTS and number in ("accuracy", "loss"):
         advice = f"set run.reports: [{report}]"
     else:
-        advice = f"it has {', '.join(n for n in run.rounds if run.rounds[n].notna().any() and n != 'round')}"
+        filled = [str(name) for name in run.rounds if run.rounds[name].notna().any()]
+        advice = f"it has {', '.join(name for name in filled if name != 'round')}"
     state = "an empty" if column in run.rounds else "no"
     raise NotMeasured(f"{run.folder / 'rounds.csv'} has {state} column {column}: {advice}")
 
@@ -126,18 +123,20 @@ class Cost:
         return self.least
 
     @property
+    def share(self) -> str:
+        """``3 of 4``: how many seeds reached the target."""
+        return f"{len(self.reached.values) if self.reached else 0} of {self.seeds}"
+
+    @property
     def sign(self) -> str:
         """A "+" if the number is only a lower bound: a seed did not reach the target."""
         return "" if self.least is None else "+"
 
     def text(self, factor: float = 1.0) -> str:
-        """``3``, ``3.5 ± 0.7``, ``3.5 ± 0.7+ (2 of 3 seeds)`` or ``4+``."""
-        if self.reached is None:
-            return f"{number(self.number * factor)}+"
-        found = self.reached.values
-        spread = f" ± {number(self.reached.std * factor)}" if len(found) > 1 else ""
-        some = f" ({len(found)} of {self.seeds} seeds)" if self.least is not None else ""
-        return f"{number(self.number * factor)}{spread}{self.sign}{some}"
+        """``3``, ``3.5 ± 0.7`` or ``4+``."""
+        several = self.reached is not None and len(self.reached.values) > 1
+        spread = f" ± {number(self.reached.std * factor)}" if self.reached and several else ""
+        return f"{number(self.number * factor)}{self.sign}{spread}"
 
 
 def cost(found: dict[int, tuple[float | None, bool]]) -> Cost | None:
@@ -169,10 +168,72 @@ def gain(baseline: Cost, best: Cost) -> str:
     return f"{'>' if baseline.sign else ''}{float(ratio):.1f}"
 
 
-def costs(runs: Sequence[Run], column: str, target: float, smooth: float = 0.0) -> dict[str, Cost | None]:
-    """What a target cost the seeds of one method: rounds, transmissions, bytes and gradients."""
+@dataclass(frozen=True)
+class Costs:
+    """What a target cost the seeds of one method, and the gain of the cheapest method over it.
+
+    A number is None if the results do not count it.
+    """
+
+    runs: Sequence[Run]
+    rounds: Cost
+    transmissions: Cost | None
+    bytes: Cost
+    gradients: Cost | None
+    gain: str = ""
+
+
+def costs(runs: Sequence[Run], column: str, target: float, smooth: float = 0.0) -> Costs:
+    """What a target cost ``runs``, the seeds of one method. Raises `NotMeasured` without the column."""
     found = {run.seed: reach(run, column, target, smooth) for run in runs}
-    return {
-        name: cost({seed: (getattr(one, name), one.round is not None) for seed, one in found.items()})
-        for name in ("rounds", "transmissions", "bytes", "gradients")
-    }
+
+    def of(name: str) -> Cost | None:
+        return cost({seed: (getattr(one, name), one.round is not None) for seed, one in found.items()})
+
+    rounds, sent = of("rounds"), of("bytes")
+    assert rounds is not None and sent is not None
+    return Costs(runs, rounds, of("transmissions"), sent, of("gradients"))
+
+
+def compared(rows: Sequence[Costs]) -> list[Costs]:
+    """``rows`` with gains: transmissions in those of the cheapest method that sends something.
+
+    That is the one with the fewest on average, of those whose every seed reached the target.
+    """
+    known = [row.transmissions for row in rows if row.transmissions is not None]
+    best = min((c for c in known if not c.sign and c.number), key=lambda c: c.number, default=None)
+    return [
+        replace(row, gain=gain(row.transmissions, best) if best and row.transmissions else "") for row in rows
+    ]
+
+
+def spacing(runs: Sequence[Run], column: str) -> int:
+    """The most rounds from one evaluation of ``column`` to the next."""
+    gaps = (
+        run.rounds["round"][run.rounds[column].notna()].diff().max() for run in runs if column in run.rounds
+    )
+    return int(max((gap for gap in gaps if gap == gap), default=1))
+
+
+def cost_table(partition: str, rows: Sequence[Costs]) -> pd.DataFrame:
+    """A row per method: seeds, how many reached the target, mean and sample std of every cost, the gain.
+
+    Means and stds are over the seeds that reached it; if none did, the mean is the lowest cost at the end.
+    """
+    found = []
+    for row in rows:
+        first, arrived = row.runs[0], row.rounds.reached
+        names = {
+            "partition": partition,
+            "method": first.method,
+            "label": first.label,
+            "settings": first.settings,
+        }
+        counts = {"seeds": row.rounds.seeds, "reached": len(arrived.values) if arrived else 0}
+        numbers: dict[str, float | None] = {}
+        for name in ("rounds", "transmissions", "bytes", "gradients"):
+            one: Cost | None = getattr(row, name)
+            numbers[name] = one.number if one else None
+            numbers[f"{name}_std"] = one.reached.std if one and one.reached else None
+        found.append({**names, **counts, **numbers, "gain": row.gain})
+    return pd.DataFrame(found)

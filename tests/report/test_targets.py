@@ -11,7 +11,7 @@ from support import refused
 from fedflow.errors import BadInput
 from fedflow.report.measures import measure, parse
 from fedflow.report.run import Run
-from fedflow.report.targets import NotMeasured, Stat, cost, costs, gain, reach, reached
+from fedflow.report.targets import NotMeasured, Stat, compared, cost, costs, gain, reach, reached, spacing
 
 P, CLIENTS = 797_962, 10  # the CIFAR-10 network and the cohort of the worked example
 
@@ -31,7 +31,7 @@ def finished(
         "bytes_down": each * rounds, "bytes_up": each * rounds,
     })  # fmt: skip
     facts = {"partition": "p", "method": "m", "seed": seed, "parameters": P, "loss": 0.5, "ari": None} | more
-    return Run(Path("r"), facts, {}, table, pd.DataFrame(), None, [], pd.DataFrame())
+    return Run(Path("r"), facts, {}, table, pd.DataFrame(), None, [])
 
 
 NEVER = finished("global_accuracy", [0.7, 0.71, 0.72, 0.73])
@@ -41,17 +41,11 @@ SCAFFOLD = finished("global_accuracy", [0.60, 0.75, 0.79, 0.802], models=2)
 
 def test_the_worked_example():
     """Target 80: FedDyn 3, SCAFFOLD 8, gain 2.7; FedAvg 4+, >1.3; bytes of the CIFAR-10 example."""
-    found = {
-        name: costs([run], "global_accuracy", 0.8)
-        for name, run in {"feddyn": FEDDYN, "scaffold": SCAFFOLD, "fedavg": NEVER}.items()
-    }
-    assert [cost["transmissions"].text() for cost in found.values()] == ["3", "8", "4+"]
-    best = found["feddyn"]["transmissions"]
-    gains = [gain(cost["transmissions"], best) for cost in found.values()]
-    assert gains == ["1.0", "2.7", ">1.3"] and gain(best, found["fedavg"]["transmissions"]) == ""
-    assert found["feddyn"]["bytes"].number == 3 * 63_836_960
-    assert found["scaffold"]["bytes"].number == 4 * 127_673_920
-    assert found["feddyn"]["gradients"].number == 1500 and found["fedavg"]["rounds"].text() == "4+"
+    rows = compared([costs([run], "global_accuracy", 0.8) for run in (FEDDYN, SCAFFOLD, NEVER)])
+    assert [row.transmissions.text() for row in rows] == ["3", "8", "4+"]
+    assert [row.gain for row in rows] == ["1.0", "2.7", ">1.3"]
+    assert [row.bytes.number for row in rows[:2]] == [3 * 63_836_960, 4 * 127_673_920]
+    assert rows[0].gradients.number == 1500 and rows[2].rounds.text() == "4+"
 
 
 @pytest.mark.parametrize(("ours", "theirs", "printed"), [
@@ -69,8 +63,8 @@ def test_a_loss_reaches_its_target_from_above():
 def test_rounds_that_were_not_evaluated_are_skipped():
     run = finished("global_accuracy", [None, 0.5, None, 0.7, None, 0.9])
     found = [reach(run, "global_accuracy", target) for target in (0.4, 0.6, 0.95)]
-    assert [(one.round, one.rounds, one.late) for one in found] == [(2, 2, 1), (4, 4, 1), (None, 6, 0)]
-    assert found[2].budget == 6
+    assert [(one.round, one.rounds, one.budget) for one in found] == [(2, 2, 6), (4, 4, 6), (None, 6, 6)]
+    assert spacing([run], "global_accuracy") == 2
 
 
 def test_smoothing_delays_what_a_single_round_reaches():
@@ -103,15 +97,17 @@ def test_seeds_that_did_not_reach_the_target_are_counted():
     runs = [
         finished("global_accuracy", [0.5, 0.6, last], seed=seed) for seed, last in enumerate((0.7, 0.8, 0.9))
     ]
-    every, some, none = (costs(runs, "global_accuracy", target)["rounds"] for target in (0.6, 0.8, 0.95))
-    assert (every.text(), some.text(), none.text()) == ("2 ± 0", "3 ± 0+ (2 of 3 seeds)", "3+")
+    every, some, none = (costs(runs, "global_accuracy", target).rounds for target in (0.6, 0.8, 0.95))
+    assert (every.text(), some.text(), none.text()) == ("2 ± 0", "3+ ± 0", "3+")
+    assert some.share == "2 of 3"
     assert some.number == 3 and some.sign == "+" and some.reached == Stat({1: 3, 2: 3})
     assert gain(some, every) == ">1.5" and gain(every, some) == ""
 
 
 @pytest.mark.parametrize(("text", "value"), [
     ("loss", 0.5), ("ari", None), ("rounds_to(global_accuracy, 0.8)", 3),
-    ("rounds_to(global_accuracy,0.9)", None), ("transmissions(global_accuracy, 0.8)", 3), ("bytes_to(global_accuracy, 0.75)", 2 * 63_836_960),
+    ("rounds_to(global_accuracy,0.9)", None), ("transmissions(global_accuracy, 0.8)", 3),
+    ("bytes_to(global_accuracy, 0.75)", 2 * 63_836_960),
     ("rounds_to(global_accuracy, 0.75, 0.8)", None), ("gradients_to(global_accuracy, 0.7)", 500),
     ("best(global_accuracy)", 0.8), ("worst( global_accuracy )", 0.7), ("at(global_accuracy, 2)", 0.799),
     ("method/regret", 0.25), ("cumulative(method/regret)", 1.5),

@@ -1,0 +1,76 @@
+"""``targets``: what it took every method to reach a number, from finished runs."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedflow.cli.options import Root
+from fedflow.cli.printing import print_line, print_table
+
+if TYPE_CHECKING:
+    from fedflow.report.targets import Costs
+
+
+def targets(
+    column: Annotated[str, typer.Option(help="A column of rounds.csv, such as all_accuracy.")],
+    target: Annotated[
+        float, typer.Option(help="The value to reach: 0.8 is 80 %. Losses reach it from above.")
+    ],
+    smooth: Annotated[float, typer.Option(help="Compare a running mean that keeps this share.")] = 0.0,
+    partition: Annotated[str | None, typer.Option(help="Only this partition.")] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with unrounded numbers.")] = False,
+    root: Root = Path(),
+) -> None:
+    """Show when every method reached a target, what that cost, and the gain of the cheapest method.
+
+    Example: `fedflow targets --column global_accuracy --target 0.8`. A transmission is the traffic of a
+    FedAvg round with the same cohorts; `+`: a seed did not reach the target within its rounds.
+    """
+    import pandas as pd
+
+    from fedflow.errors import unknown_name
+    from fedflow.report.collect import collect_runs
+    from fedflow.report.tables import by_method, by_partition
+    from fedflow.report.targets import NotMeasured, check_target, compared, cost_table, costs, spacing
+
+    check_target(column, target, smooth)
+    groups = by_partition(collect_runs(root / "results"))
+    if partition is not None and partition not in groups:
+        raise unknown_name("--partition", partition, groups)
+    left_out: list[NotMeasured] = []
+    tables = []
+    for name in [partition] if partition else groups:
+        found = []
+        for runs in by_method(groups[name]).values():
+            try:
+                found.append(costs(runs, column, target, smooth))
+            except NotMeasured as error:
+                left_out.append(error)
+        if not found:
+            continue
+        rows = compared(found)
+        tables.append(cost_table(name, rows))
+        if csv:
+            continue
+        columns = ("method", "reached", "rounds", "transmissions", "MB", "gradients", "gain")
+        print_table(f"{name}: {column} {target:g}", columns, [_cells(row) for row in rows])
+        if (every := spacing(groups[name], column)) > 1:
+            late = "1 round" if every == 2 else f"{every - 1} rounds"
+            print_line(f"evaluated every {every} rounds: up to {late} late")
+        print_line("")
+    if not tables:
+        raise left_out[0]
+    if csv:
+        text = pd.concat(tables).to_csv(index=False, float_format="%.9g", lineterminator="\n")
+        print(text, end="")
+    for reason in left_out:
+        print(f"left out: {reason}", file=sys.stderr)
+
+
+def _cells(row: "Costs") -> tuple[str, ...]:
+    """One method's costs and gain as text; a dash for what its results do not count."""
+    costs = (row.rounds.text(), row.transmissions, row.bytes.text(1e-6), row.gradients)
+    texts = [cost if isinstance(cost, str) else cost.text() if cost else "–" for cost in costs]
+    return row.runs[0].label, row.rounds.share, *texts, row.gain or "–"

@@ -1,0 +1,183 @@
+"""Claims: verdicts from paired differences over seeds, groups of checks, and files that are refused."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from result_folders import write_run
+from scipy.stats import ttest_rel
+from support import refused
+
+from fedflow.errors import FedflowError
+from fedflow.report import build_report
+from fedflow.report.claims import load_claims
+from fedflow.report.collect import collect_runs
+from fedflow.report.run import Run
+from fedflow.report.tables import Stat
+from fedflow.report.verdicts import interval, judge
+
+CLAIM = "- {id: a, source: b, claim: c, partition: p, %s}\n"
+
+
+def run(method: str, seed: int, value: float | None, **params: float) -> Run:
+    """A run with this ``loss``, which is evaluated in three rounds and falls by 0.1 to it."""
+    facts = {
+        "partition": "p", "method": method, "seed": seed, "loss": value, "method_label": method.upper(),
+        "parameters": 10,
+    }  # fmt: skip
+    last = 0.5 if value is None else value
+    rounds = pd.DataFrame({
+        "round": [1, 2, 3], "train_loss": [last + 0.2, last + 0.1, last], "participants": 1,
+        "bytes_down": [40, 80, 120], "bytes_up": [40, 80, 120],
+    })  # fmt: skip
+    own, variant = {"method": {"name": method, **params}}, f"{method} · {params}" if params else method
+    return Run(Path("r"), facts, own, rounds, pd.DataFrame(), None, [], variant=variant)
+
+
+def verdict(tmp_path: Path, text: str, **values: list[float | None]) -> tuple[str, list[str]]:
+    """The verdict on the claim with these checks, and what its comparisons print."""
+    (tmp_path / "claims.yaml").write_text(CLAIM % text)
+    runs = [run(method, seed, v) for method, found in values.items() for seed, v in enumerate(found)]
+    (judged,) = judge(load_claims(tmp_path / "claims.yaml"), runs)
+    return judged.verdict, [one.numbers for one in judged.comparisons]
+
+
+def test_the_interval_is_that_of_the_paired_t_test():
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(0.9, 0.02, 5), rng.normal(0.88, 0.02, 5)
+    expected = ttest_rel(first, second).confidence_interval(0.95)
+    assert interval(Stat(dict(enumerate(first - second)))) == pytest.approx(tuple(expected), abs=1e-12)
+
+
+@pytest.mark.parametrize(("check", "fedavg", "ditto", "expected"), [
+    ("above: [fedavg]", [1.0, 1.1, 1.3], [1.5, 1.7, 1.8], "confirmed"),
+    ("below: [fedavg]", [1.0, 1.1, 1.3], [1.5, 1.7, 1.8], "not confirmed"),
+    ("above: [fedavg]", [1.0, 1.1, 1.3], [1.5, 1.0, 1.8], "not resolved"),
+    ("above: [fedavg]", [1.0, 1.1], [1.5, 1.7], "not resolved"),
+    ("above: [fedavg], by: 0.3", [1.0, 1.1, 1.3], [1.5, 1.6, 1.8], "confirmed"),
+    ("above: [fedavg], by: 0.7", [1.0, 1.1, 1.3], [1.5, 1.7, 1.8], "not confirmed"),
+    ("above: [fedavg]", [1.0, 1.0, 1.0], [1.0, 1.0, 1.0], "not confirmed"),
+    ("equal: [fedavg]", [1.0, 1.1, 1.3], [1.0, 1.1, 1.3], "confirmed"),
+    ("equal: [fedavg]", [1.0, 1.0, 1.0], [1.5, 1.5, 1.5], "not confirmed"),
+    ("equal: [fedavg], within: 0.1", [1.0, 1.1, 1.3], [1.01, 1.12, 1.31], "confirmed"),
+    ("equal: [fedavg], within: 0.1", [1.0, 1.1, 1.3], [1.5, 1.7, 1.8], "not confirmed"),
+    ("equal: [fedavg], within: 0.1", [1.0, 1.1, 1.3], [1.0, 1.2, 1.3], "not resolved"),
+    ("within: [1, 2]", [], [1.5, 1.6, 1.7], "confirmed"),
+    ("within: [2, null]", [], [1.5, 1.6, 1.7], "not confirmed"),
+    ("within: [null, 1.6]", [], [1.5, 1.6, 1.7], "not resolved"),
+    ("above: [fedavg, local]", [1.0, 1.1, 1.3], [1.5, 1.7, 1.8], "not run"),
+])  # fmt: skip
+def test_verdicts(check, fedavg, ditto, expected, tmp_path):
+    found, _ = verdict(tmp_path, f"measure: loss, of: ditto, {check}", fedavg=fedavg, ditto=ditto)
+    assert found == expected
+
+
+def test_what_decides_is_printed(tmp_path):
+    check = "measure: loss, of: ditto, above: [fedavg]"
+    _, (numbers,) = verdict(tmp_path, check, fedavg=[1.0, 1.1, 1.3], ditto=[1.5, 1.7, 1.8])
+    assert numbers == (
+        "DITTO 1.6667 ± 0.1528 against FEDAVG 1.1333 ± 0.1528; "
+        "difference +0.53333 [+0.38991, +0.67676]; 3 seeds"
+    )
+    _, (numbers,) = verdict(tmp_path, check, fedavg=[1.0, None, 1.3], ditto=[1.5, 1.7, 1.8])
+    assert numbers.endswith("; 2 shared seeds, of at least 3")
+    assert verdict(tmp_path, check, ditto=[1.5]) == ("not run", ["no results of FedAvg"])
+
+
+HOLDS, FAILS = "{measure: loss, of: high, above: [low]}", "{measure: loss, of: low, above: [high]}"
+OPEN, ABSENT = (
+    "{measure: loss, of: high, equal: [low], within: 1}",
+    "{measure: loss, of: high, above: [fedavg]}",
+)
+
+
+@pytest.mark.parametrize(("group", "expected"), [
+    (f"all: [{HOLDS}, {OPEN}]", "not resolved"), (f"all: [{OPEN}, {ABSENT}]", "not run"),
+    (f"all: [{ABSENT}, {FAILS}]", "not confirmed"), (f"any: [{FAILS}, {HOLDS}]", "confirmed"),
+    (f"any: [{FAILS}, {OPEN}]", "not resolved"),
+    (f"all: [{HOLDS}, {{any: [{FAILS}, {HOLDS}]}}]", "confirmed"),
+])  # fmt: skip
+def test_all_checks_have_the_worst_verdict_and_any_the_best(group, expected, tmp_path):
+    assert verdict(tmp_path, group, low=[1.0, 1.1, 1.2], high=[1.9, 2.1, 2.3])[0] == expected
+
+
+@pytest.mark.parametrize(("of", "other", "target", "expected", "interval"), [
+    ("fast", "slow", 1.05, "confirmed", "[−∞, −2.00]"),
+    ("slow", "fast", 1.05, "not confirmed", "[+2.00, +∞]"),
+    ("fast", "slow", 0.85, "not resolved", "[−∞, +0.00]"), ("fast", "slow", 0.5, "not resolved", "[−∞, +∞]"),
+])  # fmt: skip
+def test_a_target_that_was_not_reached_is_a_lower_bound(of, other, target, expected, interval, tmp_path):
+    """Fast reaches 1.05 in round 1, slow in round 3 with two seeds, and later than that with the third."""
+    check = f"measure: 'rounds_to(train_loss, {target})', of: {of}, below: [{other}]"
+    found, (numbers,) = verdict(tmp_path, check, fast=[0.8, 0.8, 0.8], slow=[1.0, 1.0, 1.2])
+    assert (found, interval in numbers) == (expected, True)
+
+
+def test_methods_are_chosen_by_their_settings(tmp_path):
+    runs = [run("ditto", seed, 1.0 + seed) for seed in range(3)]
+    runs += [run("ditto", seed, 2.0 + seed, lam=lam) for seed in range(3) for lam in (0.1, 1.0)]
+    text = "measure: loss, of: {method: ditto, where: {method.lam: 0.1}}, above: [ditto]"
+    (tmp_path / "claims.yaml").write_text(CLAIM % text)
+    (judged,) = judge(load_claims(tmp_path / "claims.yaml"), runs)
+    assert judged.verdict == "confirmed" and "DITTO (lam 0.1) above DITTO" in judged.comparisons[0].statement
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("{id: a}", "claims.yaml: {'id': 'a'} is not accepted; expected a list of claims"),
+    (CLAIM % "measure: loss", "claim a.measure: 'loss' is not accepted; expected null, unless"),
+    (CLAIM % "measure: loss, of: x, above: [y], below: [z]", r"checks: ['above', 'below'] is not accepted"),
+    (CLAIM % "where: {}", "claim a.checks: None is not accepted; expected exactly one of above, below"),
+    (CLAIM % "of: x, above: [y]", "claim a.measure: None is not accepted"),
+    (CLAIM % "measure: los, of: x, above: [y]", "did you mean 'loss'?"),
+    (CLAIM % "all: [{measure: los, of: x, above: [y]}]", "claim a.all[0].measure: 'los' is not accepted"),
+    (CLAIM % "measure: loss, of: x, above: y", "claim a.above: 'y' is not accepted; expected a list"),
+    (CLAIM % "measure: loss, of: x, above: [{name: y}]", "claim a.above[0].name: 'name' is not accepted"),
+    (CLAIM % "measure: loss, of: x, within: 1", "within: 1.0 is not accepted; expected [low, high]"),
+    (CLAIM % "measure: loss, of: x, within: [2, 1]", "with low <= high"),
+    (CLAIM % "measure: loss, of: x, equal: [y], within: [0, 1]", "expected a number >= 0 beside equal"),
+    (CLAIM % "measure: loss, of: x, equal: [y], by: 1", "by: 1.0 is not accepted; expected 0"),
+    (CLAIM % "sauce: z, test: x", "did you mean 'source'?"),
+    (2 * (CLAIM % "test: x::y"), "claim 2.id: 'a' is not accepted; expected a name that no"),
+    ("- {id: a, source: b, claim: c, measure: loss, of: x, above: [y]}", "claim a.partition: None is"),
+    ("- [", "is not valid YAML"),
+])  # fmt: skip
+def test_bad_files_are_refused_in_one_line(text, says, tmp_path):
+    (tmp_path / "claims.yaml").write_text(text)
+    with refused(re.escape(says), FedflowError):
+        load_claims(tmp_path / "claims.yaml")
+
+
+@pytest.mark.parametrize(("check", "says"), [
+    ("of: dito, above: [fedavg]", "claim a.of: 'dito' is not accepted; expected one of"),
+    ("of: ditto, where: {method.lambda: 1}, above: [ditto]", "claim a.where: 'method.lambda' is not"),
+    ("of: {method: ditto, where: {method.name: ditto, method.lam: 1}}, within: [0, 1]", "claim a.where"),
+])  # fmt: skip
+def test_claims_about_nothing_are_refused_in_one_line(check, says, tmp_path):
+    (tmp_path / "claims.yaml").write_text(CLAIM % f"measure: loss, {check}")
+    runs = [run("ditto", 0, 1.0, lam=1, mu=mu) for mu in (1, 2)]
+    with refused(re.escape(says)):
+        judge(load_claims(tmp_path / "claims.yaml"), runs)
+
+
+def test_the_report_has_a_section_and_tables_of_claims(tmp_path):
+    for method in ("fedavg", "ditto"):
+        for seed in range(3):
+            write_run(tmp_path / "results", "p", method, seed)
+    checks = "measure: local_accuracy, of: ditto, above: [fedavg]"
+    (tmp_path / "claims.yaml").write_text(
+        CLAIM % checks + "- {id: t, source: s, claim: 'x | y', test: 'test_a.py::test_b'}\n"
+    )
+    arguments = (tmp_path / "results", tmp_path / "none", tmp_path / "report")
+    page = build_report(*arguments, claims=tmp_path / "claims.yaml").read_text()
+    (judged,) = judge(load_claims(tmp_path / "claims.yaml")[:1], collect_runs(tmp_path / "results"))
+    section = page.split('<section id="claims">')[1].split("</section>")[0]
+    assert judged.comparisons[0].numbers in section and f">{judged.verdict}</span>" in section
+    assert "held by a test" in section and "test_a.py::test_b" in section and 'href="#claims"' in page
+    table = pd.read_csv(tmp_path / "report" / "claims.csv").set_index("id")
+    assert list(table["verdict"]) == [judged.verdict, "held by a test"] and table.loc["a", "seeds"] == 3
+    lines = (tmp_path / "report" / "claims.md").read_text().splitlines()
+    assert len(lines) == 4 and judged.comparisons[0].numbers in lines[2] and r"x \| y (s)" in lines[3]
+    plain = build_report(*arguments, claims=tmp_path / "gone.yaml").read_text()
+    assert "#claims" not in plain and not list((tmp_path / "report").glob("claims.*"))
