@@ -152,7 +152,16 @@ def test_every_network_is_listed_with_its_size(call):
     assert re.search(r"^resnet9 .* 3x32x32 +100 +6,621,540", out, re.M)
 
 
-@pytest.mark.parametrize("command", ["methods", "schemes", "datasets", "models"])
+def test_published_tables_are_listed_and_printed(call, capsys):
+    listed = " ".join(call("published", rooted=False).split())
+    assert "pacfl-flis: M. Morafah" in listed and "Table A.4: synthetic convex problem" in listed
+    out = call("published", "feddyn", rooted=False)
+    assert "| Dir .3, MNIST, 98.2 % | 90 | 208 | 428 | 858 |" in out
+    done = fedflow(capsys, "published", "feddin")
+    assert done.code == 2 and "(did you mean 'feddyn'?)" in done.err and len(done.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["methods", "schemes", "datasets", "models", "published"])
 def test_lists_fit_a_hundred_columns(call, command):
     assert all(len(line.rstrip()) <= 100 for line in call(command, rooted=False).splitlines())
 
