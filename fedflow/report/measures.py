@@ -34,7 +34,7 @@ COSTS = {  # measure: what of a `Reach`, and its metric
     "rounds_to": ("rounds", METRICS["rounds_to_target"]),
     "transmissions": ("transmissions", Metric("transmissions", "Transmissions", unit=Unit(), better="lower")),
     "bytes_to": ("bytes", METRICS["bytes_to_target"]),
-    "gradients_to": ("gradients", Metric("gradients_to", "Gradients", unit=Unit(digits=0), better="lower")),
+    "gradients_to": ("gradients", METRICS["gradients"]),
 }
 OF_ROUNDS = {"best": 1, "worst": 1, "cumulative": 1, "at": 2}  # and their number of arguments
 

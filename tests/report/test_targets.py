@@ -110,7 +110,7 @@ def test_seeds_that_did_not_reach_the_target_are_counted():
     ("bytes_to(global_accuracy, 0.75)", 2 * 63_836_960),
     ("rounds_to(global_accuracy, 0.75, 0.8)", None), ("gradients_to(global_accuracy, 0.7)", 500),
     ("best(global_accuracy)", 0.8), ("worst( global_accuracy )", 0.7), ("at(global_accuracy, 2)", 0.799),
-    ("method/regret", 0.25), ("cumulative(method/regret)", 1.5),
+    ("cumulative(participants)", 40), ("method/regret", 0.25), ("cumulative(method/regret)", 1.5),
 ])  # fmt: skip
 def test_measures(text, value):
     run = finished("global_accuracy", [0.70, 0.799, 0.800, 0.79], **{"method/regret": 0.25})
@@ -141,6 +141,7 @@ def test_what_a_run_did_not_reach_has_a_lower_bound():
     ("best(tuned_accuracy)", BadInput, "column: 'tuned_accuracy' is not accepted; expected one of"),
     ("tuned_accuracy", NotMeasured, "metrics.json has no tuned_accuracy"),
     ("best(local_accuracy)", NotMeasured, "rounds.csv has no column local_accuracy: it has global_acc"),
+    ("rounds_to(all_loss, 1)", NotMeasured, "rounds.csv has no column all_loss: set run.reports: [all]"),
     ("at(global_accuracy, 9)", NotMeasured, "no global_accuracy in round 9: it was evaluated in 1, 2, "),
     ("top5_worst10", NotMeasured, "set run.keep_predictions: true"),
 ])  # fmt: skip
