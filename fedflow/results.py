@@ -18,7 +18,7 @@ import pandas as pd
 from fedflow.errors import FedflowError
 from fedflow.methods.base import Dissimilarity
 from fedflow.metrics.table import METRICS, diagnostics, yardstick_first
-from fedflow.simulation.evaluation import Scores
+from fedflow.simulation.evaluation import PREDICTIONS, Scores
 from fedflow.simulation.outcome import Outcome, RoundReport
 
 MARKER = "metrics.json"
@@ -40,7 +40,8 @@ def write_results(
     ``metrics.json`` has the final numbers, ``rounds.csv`` those by round, ``clients.parquet`` those by
     client. ``clusters.json`` has the cluster of every client, and how the server compared clients;
     ``proximity.parquet`` is the matrix of these dissimilarities, with a row and a column per client.
-    ``series.parquet`` has the method's diagnostics that are arrays over clients, a row per number.
+    ``series.parquet`` has the method's diagnostics that are arrays over clients, a row per number;
+    ``predictions.parquet`` a row per client and sample of its test set, if they were kept.
 
     ``facts`` identifies the run (partition, method, seed, hashes); ``params``, its settings, become
     ``params.json``. ``samples`` [N] are training sizes, ``groups`` [N] planted groups, both with newcomers
@@ -68,6 +69,7 @@ def write_results(
         "clients.parquet": partial(clients.to_parquet, index=False),
         "proximity.parquet": _matrix(outcome.dissimilarity).to_parquet,
         "series.parquet": partial(_series(rounds).to_parquet, index=False),
+        "predictions.parquet": partial(_predictions(outcome.scores).to_parquet, index=False),
         "failures.json": partial(_write_json, value=failures) if failures else None,
         MARKER: partial(_write_json, value=facts | outcome.metrics),
     }
@@ -134,6 +136,12 @@ def _series(rounds: list[RoundReport]) -> pd.DataFrame:
     ]
     table = pd.DataFrame(rows, columns=["round", "client", "name", "value"])
     return table.astype({"round": "int32", "client": "int32", "name": "str", "value": "float64"})
+
+
+def _predictions(scores: Scores) -> pd.DataFrame:
+    """By client and sample; no rows if they were not kept."""
+    none = pd.DataFrame(columns=list(PREDICTIONS)).astype(PREDICTIONS)
+    return none if scores.predictions is None else scores.predictions
 
 
 def _clients(scores: Scores, samples: np.ndarray, groups: np.ndarray | None) -> pd.DataFrame:

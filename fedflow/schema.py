@@ -10,6 +10,7 @@ from fedflow.config import ModelParams, Params
 from fedflow.data import SOURCES, DatasetParams
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS
+from fedflow.methods.fairness._weighing import HOSTS, Host
 from fedflow.models import ARCHITECTURES, known_options
 from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.settings import Settings, hints
@@ -41,6 +42,8 @@ def _settings(cls: type[Settings]) -> Schema:
         return _chosen(cls, "source", own)
     if cls is PartitionParams:
         return _chosen(cls, "scheme", dict(SCHEMES))
+    if cls is Host:
+        return _chosen(cls, "name", {name: METHODS[name] for name in HOSTS})
     if cls is ModelParams:
         return _model()
     if cls is Params:

@@ -16,7 +16,7 @@ from fedflow.partition import SCHEMES
 
 COMMANDS = (
     "run", "sweep", "tune", "prepare", "partition", "partitions", "methods", "schemes", "datasets", "models",
-    "report", "targets", "ui", "store", "doctor", "fingerprint", "schema",
+    "report", "targets", "ui", "store", "doctor", "fingerprint", "schema", "published",
 )  # fmt: skip
 
 

@@ -13,8 +13,8 @@ from support import images, prepare_run, run
 
 import fedflow
 from fedflow.data import Dataset
-from fedflow.identity import ASIDE, closure
-from fedflow.methods import METHODS
+from fedflow.identity import ASIDE, closure, modules_of
+from fedflow.methods import METHODS, build_method
 from fedflow.partition import SCHEMES
 from fedflow.simulation.loop import Simulation
 
@@ -38,12 +38,12 @@ def test_all_code_that_a_run_calls_is_part_of_its_identity(name, digits, tmp_pat
         run(name, federation, QUICK.get(name), rounds=2, checkpoints=tmp_path).outcome()
     finally:
         sys.setprofile(before)
-    modules = METHODS[name].__module__, *federation.model.modules
+    modules = *modules_of(build_method(name)), *federation.model.modules
     counted = closure(Simulation.__module__, *modules)
     assert called - {*counted.values()} <= {HOME / f"{module}.py" for module in ASIDE}
     assert METHODS[name].__module__ in counted
     own = [module for module in counted if module.startswith("fedflow.methods.")]
-    assert len(own) < 10  # its own family, and not all methods
+    assert len(own) < 12  # its own family, and not all methods
 
 
 def test_a_partition_counts_its_own_scheme_only() -> None:

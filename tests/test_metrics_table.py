@@ -55,6 +55,33 @@ def test_a_line_and_a_value_reach_every_reader(measured, capsys, tmp_path, monke
     assert "drift" in pd.read_csv(root / "report" / "accuracy_curves.csv")
 
 
+def test_reporting_models_are_columns_where_they_are_measured(capsys, tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    root = make_project(tmp_path)
+    run = ("run", "--root", root, "--partition", "skewed", "--method", "fedavg", "--set")
+    done = fedflow(capsys, *run, "run.reports=[all, server]")
+    assert (done.code, done.err) == (0, "")
+    [folder] = (root / "results" / "skewed" / "fedavg").iterdir()
+    rounds, final = pd.read_csv(folder / "rounds.csv"), json.loads((folder / "metrics.json").read_text())
+    with sqlite3.connect(root / "mlruns" / "mlflow.db") as store:
+        recorded = {name for [name] in store.execute("SELECT DISTINCT key FROM metrics")}
+    measured = {f"{name}_{what}" for name in ("all", "server") for what in ("accuracy", "loss")}
+    for name in measured | {"global_loss", "gradients", "local_lowest"}:
+        assert rounds[name].notna().all() and final[name] == pytest.approx(rounds[name].iloc[-1])
+        assert name in recorded
+    assert rounds["participants"].tolist() == [3, 3] and "participants" not in final
+    assert rounds["active_accuracy"].isna().all() and "active_accuracy" not in recorded | set(final)
+    assert fedflow(capsys, "report", "--root", root).code == 0
+    page = (root / "report" / "index.html").read_text()
+    assert ">All-client mean, %<" in page and "<h4>All-client mean accuracy by traffic</h4>" in page
+    assert ">Gap, points<" in page and ">Gradients, M<" in page
+    assert ">Cohort mean, %<" not in page and "<h4>Cohort mean" not in page and ", loss<" not in page
+    [line] = fedflow(capsys, *run, "run.sampling=sometimes").err.splitlines()
+    assert line.endswith(
+        "run.sampling: 'sometimes' is not accepted; expected one of bernoulli, proportional, sweep, uniform"
+    )
+
+
 def test_prefect_shows_what_the_table_marks(measured):
     from fedflow.simulation.outcome import RoundReport
     from tasks.progress import evaluations

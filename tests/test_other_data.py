@@ -1,10 +1,11 @@
-"""What is no image, from one line of params.yaml to results, record and report."""
+"""What is no image, from an entry of params.yaml to results, record and report."""
 
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from command import fedflow, recorded
@@ -13,12 +14,25 @@ PARAMS = """
 data:
   mixture: {source: mixed_regression, clients: 8, dimension: 10, samples: 20}
   plays: {source: tinyshakespeare, length: 10, stride: 2}
+  heart:
+    source: table
+    path: HERE/heart.csv
+    target: disease
+    user: hospital
+    within: user
+    dummies: [cp_1, cp_2]
+  speech: {source: npz, path: HERE/speech.npz}
 models:
   mixture: {name: linear, options: {bias: false, init: bernoulli}}
   plays: {name: char_lstm, options: {hidden: 8}}
+  heart: logistic_one_logit
+  speech: {name: m5, options: {base: 4}}
 partitions:
   machines: {dataset: mixture, scheme: natural, groups: group}
   roles: {dataset: plays, scheme: natural}
+  hospitals: {dataset: heart, scheme: natural}
+  kept_back: {dataset: heart, scheme: natural, holdout: 0.2}
+  speakers: {dataset: speech, scheme: natural, min_samples: 3, holdout: 0.2}
 training: {epochs: 5, batch_size: 0, lr: 0.1}
 run: {rounds: 12, participation: 1.0, evaluate_every: 4}
 methods: {fedavg: {}, ifca: {clusters: 2}}
@@ -30,7 +44,21 @@ engine: {executor: inline, device: cpu}
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("project")
-    (folder / "params.yaml").write_text(PARAMS)
+    (folder / "params.yaml").write_text(PARAMS.replace("HERE", str(folder)))
+    rng = np.random.default_rng(0)
+    age, pressure, kind = rng.normal(50, 9, 200), rng.normal(130, 20, 200), rng.integers(3, size=200)
+    heart = pd.DataFrame({
+        "hospital": np.repeat(["Basel", "Cleveland", "Budapest", "Long Beach"], [90, 60, 30, 20]),
+        "age": age, "trestbps": pressure, "cp_1": kind == 1, "cp_2": kind == 2,
+        "disease": ((age - 50) / 9 + (pressure - 130) / 20 + (kind == 2) > 0.3).astype(int),
+    })  # fmt: skip
+    heart.to_csv(folder / "heart.csv", index=False)
+    waves, words = rng.normal(size=(60, 1, 1100)).astype(np.float32), np.arange(60) % 3
+    user = np.repeat([4, 7, 8, 9], [2, 20, 20, 18])
+    np.savez(
+        folder / "speech.npz", x_train=waves, y_train=words, user_train=user,
+        x_test=waves[:3], y_test=words[:3], user_test=user[:3],
+    )  # fmt: skip
     speech = "the quick brown fox jumps over the lazy dog\n" * 2
     (folder / "tinyshakespeare.txt").write_text(f"ANNA:\n{speech}\nBOB:\n{speech}")
     with pytest.MonkeyPatch.context() as patch:
@@ -64,6 +92,34 @@ def test_roles_of_plays_are_clients(capsys, project: Path) -> None:
     assert metrics["clients"] == 2 and 0 <= metrics["local_accuracy"] <= 1
     rounds = pd.read_csv(folder / "rounds.csv")
     assert rounds["train_loss"].iloc[-1] < rounds["train_loss"].iloc[0]
+
+
+@pytest.mark.parametrize(
+    ("partition", "test_samples"), [("hospitals", [18, 6, 12, 4]), ("kept_back", [14, 5, 10, 3])]
+)
+def test_hospitals_of_a_table_are_clients(capsys, project: Path, partition: str, test_samples: list) -> None:
+    """Test rows drawn in the table, or held out of its training rows, by the partition."""
+    settings = ("--set", "training={epochs: 1, batch_size: 20, lr: 0.3}", "--set", "run.rounds=25")
+    done = fedflow(
+        capsys, "run", "--root", project, "--partition", partition, "--method", "fedavg", *settings
+    )
+    assert (done.code, done.err) == (0, "")
+    (folder,) = (project / "results" / partition / "fedavg").iterdir()
+    clients = pd.read_parquet(folder / "clients.parquet")
+    assert np.abs(clients["test_samples"] - test_samples).max() <= 1
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["clients"] == 4 and metrics["local_accuracy"] > 0.8
+
+
+def test_speakers_of_waves_are_clients(capsys, project: Path) -> None:
+    """M5, with BatchNorm; the speaker of two clips is left out."""
+    settings = ("--set", "training={epochs: 1, batch_size: 5, lr: 0.1}", "--set", "run.rounds=2")
+    done = fedflow(
+        capsys, "run", "--root", project, "--partition", "speakers", "--method", "fedavg", *settings
+    )
+    assert (done.code, done.err) == (0, "")
+    (folder,) = (project / "results" / "speakers" / "fedavg").iterdir()
+    assert json.loads((folder / "metrics.json").read_text())["clients"] == 3
 
 
 @pytest.mark.parametrize(

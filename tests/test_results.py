@@ -15,6 +15,7 @@ from command import disk_of, one_line_error
 
 from fedflow.errors import FedflowError
 from fedflow.methods.base import Dissimilarity
+from fedflow.metrics.table import METRICS
 from fedflow.results import write_results
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.outcome import Outcome, RoundReport
@@ -40,7 +41,7 @@ def write(folder: Path, groups=None, failed=None, newcomers=None, compared=None)
         ),
     ]  # fmt: skip
     outcome = Outcome(
-        Scores([0, 1, 2], np.array([0, 1, 1]), np.array([4, 4, 8]), nothing, scores, scores, nothing, nothing,
+        Scores([0, 1, 2], np.array([0, 1, 1]), np.array([4, 4, 8]), nothing, scores, scores, nothing, nothing, nothing,
                [torch.zeros(2)], np.zeros(3, dtype=int)),
         np.array([1, 0, 1]), {"rounds": 2, "local_accuracy": 0.58, "ari": None}, {0: torch.zeros(2)},
         newcomers, compared,
@@ -55,11 +56,8 @@ def test_metrics_name_their_run_and_rounds_have_gaps_where_not_evaluated(tmp_pat
     assert metrics == {**FACTS, "rounds": 2, "local_accuracy": 0.58, "ari": None}
     assert json.loads((tmp_path / "params.json").read_text()) == PARAMS
     table = pd.read_csv(tmp_path / "rounds.csv")
-    assert list(table) == [
-        "round", "train_loss", "global_accuracy", "local_accuracy", "local_std", "local_worst10",
-        "bytes_down", "bytes_up", "clock", "idle", "delay", "clusters", "ari", "nmi", "clustering_error",
-        "failed", "client/alpha/mean", "method/step",
-    ]  # fmt: skip
+    measured = [metric.name for metric in METRICS.values() if metric.rounds]
+    assert list(table) == ["round", *measured, "failed", "client/alpha/mean", "method/step"]
     assert table["method/step"].tolist() == [0.5, 0.5] and table["bytes_up"].tolist() == [40, 60]
     assert table["round"].tolist() == [1, 2] and table["failed"].tolist() == [0, 0]
     assert np.isnan(table["local_accuracy"][0]) and table["local_accuracy"][1] == 0.3
@@ -101,7 +99,9 @@ def test_what_the_server_compared_is_a_matrix_by_client(tmp_path):
 
 def test_newcomers_come_behind_those_who_took_part(tmp_path):
     one, nothing = np.ones(1), np.full(1, np.nan)
-    late = Scores([3], np.ones(1, int), np.array([9]), nothing, one / 2, nothing, one, nothing, [], one)
+    late = Scores(
+        [3], np.ones(1, int), np.array([9]), nothing, one / 2, nothing, nothing, one, nothing, [], one
+    )
     write(tmp_path, np.array([0, 0, 1, 1]), newcomers=late)
     table = pd.read_parquet(tmp_path / "clients.parquet")
     assert table["client"].tolist() == [0, 1, 2, 3] and table["newcomer"].tolist() == [False] * 3 + [True]

@@ -25,7 +25,8 @@ app.add_typer(store, name="store", help="Maintain the record: `fedflow store mov
 for command in (
     run.run, run.sweep, run.tune,
     stages.prepare, stages.partition, stages.fingerprint, stages.report, targets.targets,
-    catalogue.methods, catalogue.schemes, catalogue.datasets, catalogue.models, catalogue.schema,
+    catalogue.methods, catalogue.schemes, catalogue.datasets, catalogue.models, catalogue.published,
+    catalogue.schema,
     upkeep.ui, upkeep.doctor,
 ):  # fmt: skip
     app.command()(command)

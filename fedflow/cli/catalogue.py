@@ -1,4 +1,4 @@
-"""Commands that list and explain: methods, schemes, partitions, data sets, networks, settings."""
+"""Commands that list and explain what there is: methods, schemes, data sets, published tables, settings."""
 
 import json
 from pathlib import Path
@@ -164,6 +164,31 @@ def models() -> None:
 
     rows = [tuple(str(value) for value in row.values()) for row in describe()]
     print_table("architectures", tuple(describe()[0]), rows)
+
+
+def published(
+    name: Annotated[str | None, typer.Argument(help="Print the tables of this book in Markdown.")] = None,
+) -> None:
+    """List the published tables that reports compare with, or print those of one book.
+
+    Example: `fedflow published aaggff`.
+    """
+    from fedflow.errors import unknown_name
+    from fedflow.report.books import books, markdown
+
+    found = books()
+    if name is None:
+        for book, content in found.items():
+            rows = [
+                (table.label, f"{len(table.rows)} x {len(table.columns)}", table.unit or "-")
+                for table in content.tables
+            ]
+            print_table(f"{book}: {content.source}", ("table", "rows x columns", "unit"), rows)
+            print_line("")
+        return
+    if name not in found:
+        raise unknown_name("published", name, found)
+    print(markdown(found[name]), end="")
 
 
 def schema() -> None:

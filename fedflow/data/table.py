@@ -23,11 +23,18 @@ class TableOptions(Settings):
     user: str | None = option(None, "column with the user of each sample; kept as `user`")
     columns: list[str] = option(factory=list, doc="further columns to keep as facts, such as attributes")
     features: list[str] | None = option(None, "numeric input columns; null = all without another use")
+    dummies: list[str] = option(factory=list, doc="features that are not standardised, such as one-hot ones")
     split: str | None = option(None, "column with train or test; null = a random split")
     test_share: float = option(0.2, "share of the random test set, in each class", gt=0, lt=1)
+    within: str = option(
+        "table", "split at random and standardise the whole table, or the rows of each user",
+        choices=("table", "user"), source="AAggFF on Berka: user",
+    )  # fmt: skip
     seed: int = option(0, "seed of the random split", ge=0)
 
     def validate(self) -> None:
+        if self.within == "user" and self.user is None:
+            raise BadInput("data.within", self.within, "table, without a column for data.user")
         seen = {"user"} if self.user not in (None, "user") else set()  # a fact of that name would hide it
         for field, name in self.uses():
             if name in seen:
@@ -45,11 +52,12 @@ class TableOptions(Settings):
 def read_table(path: Path, options: TableOptions) -> RawData:
     """Features [n, d] float32, labels [n] numbered in the order of the classes, or real targets [n].
 
-    Features are standardised with the mean and standard deviation of the training rows (0 if a column is
-    constant there). Rows keep their order. Columns of whole numbers are unchanged, ``user`` and text are
-    numbered in sorted order. An empty cell is a missing value; "NA" or "None" is missing in a column of
-    numbers, and text in a column of text. Raises `BadInput` for a column that is missing or has the wrong
-    type, `FedflowError` for a file that cannot be read and for missing values.
+    Features, except ``dummies``, are standardised with the mean and standard deviation of the training rows
+    (0 if a column is constant there), of the whole table or of each user. Rows keep their order. Columns of
+    whole numbers are unchanged, ``user`` and text are numbered in sorted order. An empty cell is a missing
+    value; "NA" or "None" is missing in a column of numbers, and text in a column of text. Raises `BadInput`
+    for a column that is missing or has the wrong type, `FedflowError` for a file that cannot be read and for
+    missing values.
     """
     import pandas as pd
 
@@ -64,15 +72,20 @@ def read_table(path: Path, options: TableOptions) -> RawData:
     _need_whole(table[list(dict.fromkeys([name for _, name in options.uses()] + features))], path)
 
     y, classes = _targets(table, options)
-    test = _test_rows(table, options, y, path)
-    x = table[features].to_numpy(np.float64)
-    mean, std = x[~test].mean(0), x[~test].std(0)
-    constant = np.ptp(x[~test], axis=0) == 0
-    x = np.where(constant, 0, (x - mean) / np.where(constant, 1, std)).astype(np.float32)
+    users = None if options.user is None else _codes(table[options.user])
+    groups = np.zeros(len(y), np.int64) if options.within == "table" or users is None else users[0]
+    test = _test_rows(table, options, y, groups, path)
+    x, scaled = table[features].to_numpy(np.float64, copy=True), ~np.isin(features, options.dummies)
+    for group in np.unique(groups):
+        own = groups == group
+        if test[own].all():
+            raise FedflowError(f"{path}: {users[1][group]!r} has no training row (data.within: user)")
+        x[np.ix_(own, scaled)] = _standardised(x[np.ix_(own, scaled)], ~test[own])
+    x = x.astype(np.float32)
 
     facts = {name: _codes(table[name], keep_numbers=True) for name in options.columns}
-    if options.user is not None:
-        facts["user"] = _codes(table[options.user])
+    if users is not None:
+        facts["user"] = users
     columns = {name: Column(codes[~test], codes[test], names) for name, (codes, names) in facts.items()}
     return RawData(x[~test], y[~test], x[test], y[test], classes, columns)
 
@@ -104,6 +117,8 @@ def _features(table: "pd.DataFrame", options: TableOptions, path: Path) -> list[
     features = options.features
     if features is None:
         features = [name for name in numeric if name not in taken]
+    if strange := [name for name in options.dummies if name not in features]:
+        raise BadInput("data.dummies", strange[0], f"one of the features: {', '.join(features)}")
     if not features:
         raise FedflowError(f"{path}: has no numeric column left for features")
     return features
@@ -135,8 +150,16 @@ def _targets(table: "pd.DataFrame", options: TableOptions) -> tuple[np.ndarray, 
     return _codes(column.astype(np.int64) if column.dtype.kind == "f" else column)
 
 
-def _test_rows(table: "pd.DataFrame", options: TableOptions, y: np.ndarray, path: Path) -> np.ndarray:
-    """Which rows are test rows, bool [n]; neither part is empty."""
+def _standardised(x: np.ndarray, train: np.ndarray) -> np.ndarray:
+    """``x`` [n, d] with mean 0 and standard deviation 1 in the ``train`` [n] rows; 0 if constant there."""
+    mean, std, constant = x[train].mean(0), x[train].std(0), np.ptp(x[train], axis=0) == 0
+    return np.where(constant, 0, (x - mean) / np.where(constant, 1, std))
+
+
+def _test_rows(
+    table: "pd.DataFrame", options: TableOptions, y: np.ndarray, groups: np.ndarray, path: Path
+) -> np.ndarray:
+    """Which rows are test rows, bool [n], drawn within each group [n]; neither part is empty."""
     test = np.zeros(len(y), bool)
     if options.split is not None:
         split = table[options.split].astype(str)
@@ -145,9 +168,10 @@ def _test_rows(table: "pd.DataFrame", options: TableOptions, y: np.ndarray, path
         test = (split == "test").to_numpy()
     else:
         strata = np.zeros(len(y), np.int64) if options.task == "regression" else y
-        for label in np.unique(strata):
-            rows = np.flatnonzero(strata == label)
-            order = generator(options.seed, "data.table.split", int(label)).permutation(rows)
+        for label, group in np.unique(np.stack([strata, groups], axis=1), axis=0).tolist():
+            rows = np.flatnonzero((strata == label) & (groups == group))
+            key = (label, group) if options.within == "user" else (label,)
+            order = generator(options.seed, "data.table.split", *key).permutation(rows)
             test[order[: min(round(options.test_share * len(rows)), len(rows) - 1)]] = True
     if test.all() or not test.any():
         raise FedflowError(f"{path}: all {len(y)} rows are for {'testing' if test.any() else 'training'}")

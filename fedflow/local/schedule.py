@@ -5,13 +5,14 @@ graphs and compiled steps use the same batches.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedflow.local.augment import draw_views
 from fedflow.local.training import LocalTraining
 from fedflow.seeding import generator
 
@@ -22,32 +23,40 @@ class Schedule:
 
     ``positions`` [S, B] are places among the client's samples. In the loop, ``sizes`` [S] are the lengths of
     the batches; the rest of a row is padding. In a cohort, where rows cannot be cut, ``mask`` [S, B] marks
-    real samples and ``active`` [S] the steps that this client takes. None means all.
+    real samples and ``active`` [S] the steps that this client takes. None means all. ``views`` [S, B, 3] are
+    those of `draw_views`, None where samples are not augmented.
     """
 
     positions: Tensor
     sizes: tuple[int, ...] | None = None
     mask: Tensor | None = None
     active: Tensor | None = None
+    views: Tensor | None = None
 
     @classmethod
     def of_cohort(cls, fields: Mapping[str, Tensor]) -> "Schedule":
         """One client's share of what `pad_schedules` returns."""
-        return cls(fields["positions"], None, fields.get("mask"), fields.get("active"))
+        return cls(sizes=None, **fields)
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def to(self, device: torch.device) -> "Schedule":
         """This schedule on ``device``; for schedules without padding of a cohort."""
-        return Schedule(self.positions.to(device), self.sizes)
+        views = None if self.views is None else self.views.to(device)
+        return Schedule(self.positions.to(device), self.sizes, views=views)
 
-    def batches(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """The positions [B] and the mask [B], if any, of each step."""
+    def with_views(self, rng: np.random.Generator) -> "Schedule":
+        """This schedule with views drawn by ``rng``."""
+        return replace(self, views=draw_views(rng, tuple(self.positions.shape)))
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
+        """The positions [B] of each step, its mask [B] and its views [B, 3], if any."""
         width = self.positions.shape[1]
-        masks = repeat(None) if self.mask is None else self.mask.unbind(0)
-        for row, size, mask in zip(self.positions.unbind(0), self.sizes or repeat(width), masks):
-            yield (row if size == width else row[:size]), mask
+        masks, views = (repeat(None) if each is None else each.unbind(0) for each in (self.mask, self.views))
+        for row, size, mask, view in zip(self.positions.unbind(0), self.sizes or repeat(width), masks, views):
+            whole = size == width
+            yield (row if whole else row[:size]), mask, (view if whole or view is None else view[:size])
 
     def steps(self) -> Sequence[Tensor | None]:
         """Whether the client takes each step, scalar bool; None if the whole cohort does."""
@@ -57,8 +66,15 @@ class Schedule:
 def draw_schedule(
     training: LocalTraining, samples: int, epochs: int, seed: int, stream: str, round: int, client: int
 ) -> Schedule:
-    """The schedule of one client with ``samples`` samples in one round."""
-    return shuffled(generator(seed, f"batches/{stream}", round, client), samples, training.batch_size, epochs)
+    """The schedule of one client with ``samples`` samples in one round.
+
+    Views have a key of their own, so an augmented run has the batches of a plain one.
+    """
+    rng = generator(seed, f"batches/{stream}", round, client)
+    schedule = shuffled(rng, samples, training.batch_size, epochs)
+    if training.augment == "none":
+        return schedule
+    return schedule.with_views(generator(seed, f"views/{stream}", round, client))
 
 
 def shuffled(rng: np.random.Generator, samples: int, batch_size: int, epochs: int) -> Schedule:
@@ -75,7 +91,8 @@ def shuffled(rng: np.random.Generator, samples: int, batch_size: int, epochs: in
 def pad_schedules(schedules: Sequence[Schedule], steps: int | None = None) -> dict[str, Tensor]:
     """The schedules of a cohort, stacked, with ``steps`` steps (default: the longest): fields of `Schedule`.
 
-    "positions" [C, S, B]; "mask" [C, S, B] and "active" [C, S], absent if they would be true everywhere.
+    "positions" [C, S, B]; "mask" [C, S, B] and "active" [C, S], absent if they would be true everywhere;
+    "views" [C, S, B, 3], absent without augmentation.
     """
     steps = steps or max(map(len, schedules))
     width = max(own.positions.shape[1] for own in schedules)
@@ -84,9 +101,10 @@ def pad_schedules(schedules: Sequence[Schedule], steps: int | None = None) -> di
     for table, lengths, own in zip(positions, sizes, schedules):
         table[: len(own), : own.positions.shape[1]] = own.positions.numpy()
         lengths[: len(own)] = own.positions.shape[1] if own.sizes is None else own.sizes
-    fields = {"positions": positions, "mask": np.arange(width) < sizes[..., None], "active": sizes > 0}
-    return {
-        name: torch.from_numpy(values)
-        for name, values in fields.items()
-        if name == "positions" or not values.all()
-    }
+    fields = {"mask": np.arange(width) < sizes[..., None], "active": sizes > 0}
+    padded = {name: torch.from_numpy(values) for name, values in fields.items() if not values.all()}
+    if schedules[0].views is not None:
+        padded["views"] = torch.zeros(*positions.shape, 3, dtype=torch.uint8)
+        for table, own in zip(padded["views"], schedules):
+            table[: len(own), : own.positions.shape[1]] = own.views
+    return padded | {"positions": torch.from_numpy(positions)}

@@ -6,7 +6,7 @@ Python on tensor values. How to extend it is in docs/decisions/0006.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedflow.data.examples import Examples
+from fedflow.local.augment import flip_crop
 from fedflow.local.compiled import Gradient
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, shuffled
@@ -85,10 +86,13 @@ class Trainer:
     def central(
         cls, model: FlatModel, examples: Examples, training: LocalTraining, rng: np.random.Generator
     ) -> "Trainer":
-        """A trainer on all ``examples`` in one place; ``rng`` draws their order and the noise of dropout."""
+        """A trainer on all ``examples`` in one place; ``rng`` draws order, views and dropout's noise."""
+        training.check(examples)
         schedule = shuffled(rng, len(examples), training.batch_size, training.epochs)
         if model.draws_noise:
             model.seed_noise(int(rng.integers(1 << 63)))
+        if training.augment != "none":
+            schedule = schedule.with_views(rng)
         task = Task(model, training, training.lr)
         return cls(task, Samples.all_of(examples), {"batches": schedule.to(examples.device)})
 
@@ -217,7 +221,7 @@ class Trainer:
         correction: Tensor | None = None,
         decay: Tensor | float | None = None,
     ) -> SGDState:
-        """One step of SGD along the gradient: clipping, weight decay, momentum and ``correction``, in turn."""
+        """One step of SGD: clipping, then weight decay, momentum, and ``correction``."""
         w, velocity = now
         g, settings = step.gradient, self.training
         if settings.clip_norm is not None:
@@ -265,12 +269,13 @@ class Trainer:
     def _batches(self, stream: str) -> Iterator[Batch]:
         """The batches of all steps of a stream."""
         held = None if self._task.vmapped or self._data.numel > HELD else self._held
-        for positions, mask in self._schedules[stream].batches():
+        for positions, mask, views in self._schedules[stream].batches():
             if held is None:
-                yield self._data.batch(positions, mask, self.model.dtype)
+                batch = self._data.batch(positions, mask, self.model.dtype)
             else:
                 x, y = (values.index_select(0, positions) for values in held)
-                yield Batch(x, y, mask, positions)
+                batch = Batch(x, y, mask, positions)
+            yield batch if views is None else replace(batch, x=flip_crop(batch.x, views))
 
     @cached_property
     def _held(self) -> tuple[Tensor, Tensor]:

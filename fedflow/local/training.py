@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
 from fedflow.settings import Settings, option
 
@@ -13,6 +14,10 @@ class LocalTraining(Settings):
 
     BatchNorm cannot normalise a batch with one value per channel. Such a batch of one sample takes its step
     in evaluation mode: with the running statistics, which do not change, and without dropout.
+
+    ``augment`` changes the images of all steps on batches, also those of fine-tuning and of a server's own
+    training. Losses and gradients over all samples of a client, model selection and scores see the images as
+    they are.
     """
 
     section = "training"
@@ -24,6 +29,10 @@ class LocalTraining(Settings):
     momentum: float = option(0.0, "SGD momentum", symbol="rho", ge=0, lt=1)
     weight_decay: float = option(0.0, "L2 penalty in the gradient", ge=0)
     clip_norm: float | None = option(None, "largest norm of a gradient; longer ones are scaled down", gt=0)
+    augment: str = option(
+        "none", "random views of images: mirrored; shifted by up to 4 pixels, zero outside",
+        choices=("none", "flip_crop"), source="FedDyn: flip_crop on CIFAR",
+    )  # fmt: skip
     precision: str = option(
         "float32",
         "of matrix products: tf32 rounds their factors on GPUs that support it, bf16 on all devices",
@@ -46,6 +55,14 @@ class LocalTraining(Settings):
             raise BadInput("training.stragglers", self.stragglers, "less than 1 with drop_stragglers")
         if self.stragglers and not self.drop_stragglers and self.least_epochs >= self.epochs:
             raise BadInput("training.least_epochs", self.least_epochs, f"less than epochs, {self.epochs}")
+
+    def check(self, examples: Examples) -> None:
+        """Raise `BadInput` unless this training can augment ``examples``, which must be images [C, H, W]."""
+        if self.augment != "none" and examples.x.ndim != 4:
+            shape = list(examples.x.shape[1:])
+            raise BadInput(
+                "training.augment", self.augment, f"none, as inputs of shape {shape} are no images"
+            )
 
     def draw_stragglers(self, cohort: np.ndarray, rng: np.random.Generator) -> dict[int, int]:
         """The stragglers of a cohort [m], and the epochs that each has time for."""

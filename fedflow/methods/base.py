@@ -204,7 +204,7 @@ class Method(Settings):
         return None
 
     def work(self, now: Round, server: Any, epochs: float, steps: int) -> Passes:
-        """The work of `local`, for simulated time: by default one gradient per step.
+        """The work of `local`, for simulated time and the count of gradients: by default one per step.
 
         ``epochs`` is the sum over all streams, ``steps`` the number of local steps in one epoch.
         """

@@ -66,8 +66,8 @@ def traffic(method: type[Method]) -> tuple[int, int]:
     schedules = dict.fromkeys(instance.streams(training), Schedule(torch.arange(2)[None]))
     kept = instance.client_state(model, model.init(0))
     update = instance.local(Client(task, data, schedules, received, kept))
-    up = message_bytes(update.vectors, len(update.scalars), method.masks)
-    return message_bytes(received, masks=method.masks), up
+    up = message_bytes(update.vectors, len(update.scalars), instance.masks)
+    return message_bytes(received, masks=instance.masks), up
 
 
 @dataclass(frozen=True)

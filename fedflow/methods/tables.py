@@ -19,9 +19,10 @@ TABLES: dict[tuple[str, str], str] = {
     ("FLT", "Table 4 (Scenario 4)"): "fedavg pca_km_hc fesem flt",
     ("FLT", "Table 5 (ablation)"): "fesem flt",
     ("SuPerFed (Hahn, Jeong, Lee)", "Tables 2.3 to 2.6"): f"fedavg fedprox {_PERSONAL}",
-    ("AAggFF (Hahn et al.)", "Tables 3.6, 3.8 (cross-silo)"): f"{_FAIR} afl",
-    ("AAggFF", "Tables 3.7, 3.9 (cross-device)"): _FAIR,
-    ("AAggFF", "Table 3.10 (plug and play)"): "fedavg fedprox fedadam fedyogi fedadagrad",
+    ("AAggFF (Hahn et al.)", "Tables 3.6, 3.8 (cross-silo)"): f"{_FAIR} afl aaggff_s",
+    ("AAggFF", "Tables 3.7, 3.9 (cross-device)"): f"{_FAIR} aaggff_d",
+    ("AAggFF", "Table 3.10 (plug and play)"):
+        "fedavg fedprox fedadam fedyogi fedadagrad aaggff_s aaggff_d",
     ("FedDyn (Acar et al.)", "Tables 2.1 to 2.3, A.2 to A.4"): "fedavg fedprox scaffold feddyn",
     ("PFLDyn (Acar et al.)", "Tables 3.1, 3.2, A.5 to A.7"): "perfedavg",
     ("curricula (Vahidian et al.)", "Tables 2.2 to 2.5"): "fedavg fedprox fednova scaffold",

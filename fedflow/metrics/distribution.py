@@ -9,9 +9,8 @@ def summarise(values: np.ndarray, weights: np.ndarray | None = None) -> dict[str
     """Statistics of per-client values [N], ignoring nan; all nan if no value is left.
 
     ``weighted`` is the mean by ``weights`` [N], such as test samples (default: equal); variance and std
-    are those of the population. Worst (best) 10 % is the mean of the max(1, floor(0.1 N)) lowest (highest)
-    clients, and the gap is the best minus the worst of these. Gini is sum_i (2i - N - 1) v_(i) / (N sum v)
-    with values ascending: 0 if all are equal.
+    are those of the population. Worst and best 10 % are `tenths`, with equal weights, and the gap is the best
+    minus the worst. Gini is sum_i (2i - N - 1) v_(i) / (N sum v) with values ascending: 0 if all are equal.
     """
     measured = ~np.isnan(values)
     weights = np.ones(len(values)) if weights is None else weights
@@ -20,8 +19,7 @@ def summarise(values: np.ndarray, weights: np.ndarray | None = None) -> dict[str
     if n == 0:
         return dict.fromkeys(NAMES, float("nan"))
     weighted, values = float(values @ weights / weights.sum()), np.sort(values)
-    tail, total = max(1, n // 10), values.sum()
-    worst, best = float(values[:tail].mean()), float(values[-tail:].mean())
+    (worst, best), total = tenths(values), values.sum()
     ranks = 2 * np.arange(1, n + 1) - n - 1
     return {
         "mean": float(values.mean()),
@@ -35,3 +33,18 @@ def summarise(values: np.ndarray, weights: np.ndarray | None = None) -> dict[str
         "gap": best - worst,
         "gini": float(ranks @ values / (n * total)) if total > 0 else 0.0,
     }
+
+
+def tenths(values: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float]:
+    """Means of the max(1, floor(0.1 n)) lowest and highest of the n ``values`` that are not nan.
+
+    By ``weights`` (default: equal). Source: AAggFF's worst and best 10 %, with test samples as weights.
+    """
+    measured = ~np.isnan(values)
+    if not measured.any():
+        return float("nan"), float("nan")
+    weights = np.ones(len(values)) if weights is None else weights
+    values, weights = values[measured], weights[measured]
+    order, tail = np.argsort(values, kind="stable"), max(1, len(values) // 10)
+    low, high = (np.average(values[part], weights=weights[part]) for part in (order[:tail], order[-tail:]))
+    return float(low), float(high)

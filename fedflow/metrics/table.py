@@ -70,8 +70,8 @@ YARDSTICKS = ("local_accuracy", "loss")  # what methods are ordered by: the loss
 
 REPORTED = (  # models of `run.reports`: name, label, description
     ("server", "Broadcast model", "the model that the server sends next"),
-    ("active", "Mean of the cohort", "the mean of the models that this round's clients trained"),
-    ("all", "Mean of all clients", "the mean of the models that all clients trained last"),
+    ("active", "Cohort mean", "the mean of the models that the round's clients trained"),
+    ("all", "All-client mean", "the mean of the models that all clients trained last"),
 )
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in (

@@ -1,12 +1,15 @@
 """Network architectures by name, with the parameter counts of their papers."""
 
+from fedflow.models.celeba import CelebaCNN
 from fedflow.models.cnn import CNN
 from fedflow.models.lenet import LeNet5
 from fedflow.models.linear import Linear
 from fedflow.models.lstm import CharLSTM, StackedLSTM
+from fedflow.models.m5 import M5
 from fedflow.models.mlp import MLP
 from fedflow.models.registry import ARCHITECTURES, Architecture, build, describe, known_options
 from fedflow.models.resnet9 import ResNet9
+from fedflow.models.resnet18 import ResNet18
 
 __all__ = ["ARCHITECTURES", "Architecture", "build", "describe", "known_options"]
 
@@ -16,7 +19,12 @@ ARCHITECTURES |= {
     "lenet5": Architecture(LeNet5, "LeNet-5 with ReLU and max pooling; clustered FL, curricula"),
     "lenet5_bn": Architecture(LeNet5, "LeNet-5 with BatchNorm; Sub-FedAvg pruning", {"batch_norm": True}),
     "resnet9": Architecture(ResNet9, "ResNet-9 with GroupNorm; CIFAR-100 of clustered FL", classes=100),
+    "resnet18_gn": Architecture(ResNet18, "ResNet-18 with GroupNorm (2 groups); FedDyn on CIFAR-10"),
     "logistic": Architecture(MLP, "logistic regression", {"hidden": ()}, MNIST),
+    "logistic_one_logit": Architecture(
+        MLP, "the same for two classes, with a sigmoid; AAggFF on Berka and Heart",
+        {"hidden": (), "one_logit": True}, (15,), 2,
+    ),
     "mlp": Architecture(MLP, "one hidden layer of 200; IFCA on rotated MNIST, FLT (dropout 0.5)", {}, MNIST),
     "mlp_feddyn": Architecture(MLP, "hidden layers 200, 200; FedDyn on MNIST", {"hidden": (200, 200)}, MNIST),
     "twonn": Architecture(
@@ -48,6 +56,13 @@ ARCHITECTURES |= {
         "conv 32, 64, dense 200, 200 without biases; SuPerFed on CIFAR-10 made 28x28",
         {"hidden": (200, 200), "padding": 1, "pool_padding": 1, "bias": False},
         (3, 28, 28),  # 3,136 features, as published; 32x32 images give 4,096
+    ),
+    "celeba_cnn": Architecture(
+        CelebaCNN, "four conv 32 with GroupNorm, one logit for two classes; AAggFF on CelebA", {},
+        (3, 84, 84), 2,
+    ),
+    "m5": Architecture(
+        M5, "conv on raw sound, with BatchNorm; AAggFF on SpeechCommands", {}, (1, 16_000), 35
     ),
     "char_lstm": Architecture(
         CharLSTM, "next character, 2-layer LSTM 256 without biases; SuPerFed on Shakespeare", {}, (80,), 80

@@ -6,13 +6,16 @@ from math import prod
 
 from torch import Tensor, nn
 
+from fedflow.models.binary import BinaryLinear
+
 
 class MLP(nn.Module):
     """Dense layers of widths ``hidden`` with ReLU between; without any, logistic regression.
 
     784-200-10 has 159,010 parameters (rotated MNIST of IFCA, and with ``dropout`` 0.5 FLT's MLP),
     784-200-200-10 has 199,210 (FedDyn), without ``bias`` 238,800 for SuPerFed's TwoNN on 784-200-200-200-10.
-    ``zeros`` starts at zero, which suits only logistic regression (FedDyn's synthetic problem).
+    ``zeros`` starts at zero, which suits only logistic regression (FedDyn's synthetic problem, 30-5: 155).
+    ``one_logit`` is for two classes: AAggFF's logistic regression 15-1 has 16.
     """
 
     head_patterns = ("layers.last.*",)
@@ -25,6 +28,7 @@ class MLP(nn.Module):
         bias: bool = True,
         dropout: float = 0.0,
         zeros: bool = False,
+        one_logit: bool = False,
     ) -> None:
         super().__init__()
         widths = [prod(input_shape), *hidden]
@@ -37,7 +41,10 @@ class MLP(nn.Module):
         if len(hidden) > 1:  # otherwise these are all layers
             hidden_last = len(self.layers) - (3 if dropout else 2)
             self.shared_patterns = (f"layers.{hidden_last}.*", *self.head_patterns)
-        self.layers.add_module("last", nn.Linear(widths[-1], num_classes, bias))
+        if one_logit and num_classes != 2:
+            raise ValueError("one_logit needs two classes")
+        last = BinaryLinear(widths[-1], bias) if one_logit else nn.Linear(widths[-1], num_classes, bias)
+        self.layers.add_module("last", last)
         if zeros:
             for parameter in self.parameters():
                 nn.init.zeros_(parameter)

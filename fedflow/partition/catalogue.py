@@ -55,6 +55,7 @@ PICTURES = "images/partitions"  # below docs/
 # Set-ups of the literature: name, source, entry of data, entry of partitions.
 HALF = "{mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}"
 FEDDYN = "{mean: [0.491, 0.482, 0.447], std: [0.247, 0.243, 0.262]}"
+FEDDYN_100 = "{mean: [0.5071, 0.4867, 0.4408], std: [0.2675, 0.2565, 0.2761]}"
 RECIPES: tuple[tuple[str, str, str, str], ...] = (
     ("label skew 20 %", "PACFL, FLIS (Tables 3.1, 3.8)", "{source: cifar10, normalise: source}",
      "{scheme: label_skew, fraction: 0.2, clients: 100}"),
@@ -89,13 +90,27 @@ RECIPES: tuple[tuple[str, str, str, str], ...] = (
      "{scheme: structured, clients: 2400}"),
     ("Dirichlet, exact sizes", "FedDyn (Table 2.1)", f"{{source: cifar10, normalise: {FEDDYN}}}",
      "{scheme: dirichlet_exact, alpha: 0.3, clients: 100}"),
-    ("unbalanced IID", "FedDyn (Table 2.3)", f"{{source: cifar10, normalise: {FEDDYN}}}",
+    ("massive", "FedDyn (Table 2.1)", f"{{source: cifar10, normalise: {FEDDYN}}}",
+     "{scheme: dirichlet_exact, alpha: 0.3, clients: 1000}"),
+    ("unbalanced IID", "FedDyn (Table A.2)", f"{{source: cifar10, normalise: {FEDDYN}}}",
      "{scheme: iid, sigma: 0.3, clients: 100}"),
+    ("unbalanced Dirichlet", "FedDyn (Table A.2)", f"{{source: cifar100, normalise: {FEDDYN_100}}}",
+     "{scheme: dirichlet_exact, alpha: 0.3, sigma: 0.3, clients: 100}"),
+    ("IID with exact class balance", "FedDyn (Table 2.2)", f"{{source: cifar100, normalise: {FEDDYN_100}}}",
+     "{scheme: iid, stratified: true, clients: 100}"),
     ("ten letters", "FedDyn (EMNIST-L)",
      "{source: emnist_letters, keep_labels: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], normalise: train}",
      "{scheme: dirichlet_exact, alpha: 0.3, clients: 100}"),
-    ("synthetic, Type 1", "FedDyn (Table A.4)", "{source: synthetic_convex, heterogeneity: parameters}",
-     "{scheme: natural}"),
+    ("roles, 2,000 and 400 windows", "FedDyn (Table 2.2); 87 roles in this text", "{source: tinyshakespeare}",
+     "{scheme: natural, min_samples: 2001, min_test: 401, max_samples: 2000, max_test: 400}"),
+    ("pooled windows of all roles", "FedDyn (Table 2.2)",
+     "{source: tinyshakespeare, train_limit: 200000, test_limit: 40000}", "{scheme: iid, clients: 100}"),
+    *(
+        (f"synthetic, {kind}", "FedDyn (Table A.4)",
+         f"{{source: synthetic_convex, heterogeneity: {differs}}}", "{scheme: natural}")
+        for kind, differs in (("homogeneous", "homogeneous"), ("Type 1", "parameters"), ("Type 2", "inputs"),
+                              ("Type 3", "sizes"))
+    ),
     ("ACID", "PFLDyn (Table 3.1)", "{source: cifar10, normalise: train}",
      "{scheme: acid, classes_per_client: 5, clients: 100}"),
     ("ALID", "PFLDyn (Table 3.2)", "{source: cifar10, normalise: train}",

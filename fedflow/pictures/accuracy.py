@@ -9,7 +9,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from scipy.optimize import isotonic_regression
 
-from fedflow.metrics.table import unit_of
+from fedflow.metrics.table import Metric, unit_of
 from fedflow.pictures.drawing import CARD, INK, MUTED, drawing, look
 
 
@@ -56,9 +56,11 @@ def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
     return work.svg
 
 
-def heading(column: str, x: str) -> str:
+def heading(metric: Metric, x: str) -> str:
     """The heading of a curve, such as "Local accuracy by round"."""
-    return f"{column.replace('_', ' ').capitalize()} by {'simulated time' if x == 'time' else x}"
+    name = metric.label.removesuffix(", %")
+    of = f"{name} accuracy" if metric.name.endswith("_accuracy") else name
+    return f"{of} by {'simulated time' if x == 'time' else x}"
 
 
 def curve(
@@ -93,7 +95,7 @@ def curve(
         axes.set_xlabel(AXES[x])
         axes.margins(x=0.01)
         axes.locator_params(axis="x", integer=x == "round", nbins=6)
-        _name_ends(axes, ends)
+        name_ends(axes, ends)
     return work.svg
 
 
@@ -117,7 +119,7 @@ def _over_seeds(runs: Sequence[Run], column: str) -> pd.DataFrame:
     return table[table["seeds"] == len(runs)].reset_index()
 
 
-def _name_ends(axes: Axes, ends: list[tuple[float, float, str, str]]) -> None:
+def name_ends(axes: Axes, ends: list[tuple[float, float, str, str]]) -> None:
     """Names in the right margin, moved as little as possible, each connected to the end of its line."""
     if not ends:
         return

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fedflow.metrics.table import SHARE, UNMEASURED, Metric, Unit, yardstick_first
-from fedflow.report.published import Published
+from fedflow.report.matching import Accuracy
 from fedflow.report.run import Run
 from fedflow.report.tables import Stat, best, columns, stat, yardstick
 
@@ -50,22 +50,27 @@ def metric_table(methods: Methods, metrics: Iterable[Metric]) -> Table:
     return Table([(m.label, spread, m.hint) for m, spread in zip(metrics, spreads, strict=True)], rows)
 
 
-def accuracy_table(methods: Methods, published: Published | None) -> Table:
-    """The accuracy columns, or the losses without any, and published numbers, if any."""
+def accuracy_table(methods: Methods, published: dict[str, Accuracy]) -> Table:
+    """The accuracy columns, or the losses without any, and published numbers by variant, if any."""
     order = yardstick(methods)
     shown = [m for m in yardstick_first(columns("accuracy")) if m.unit is SHARE or order == "loss"]
     table = metric_table(methods, shown)
-    if published is None:
+    if not published:
         return table
     rows = []
     for row in table.rows:
-        known = published.values.get(methods[row.variant][0].method)
-        cell = Cell("–")
-        if known:
-            mean, std, metric, theirs = known
-            cell = Cell(f"{mean:g}", f"±\u2009{std:g}", f"{theirs}, {metric}", mean)
+        cell = Cell(UNMEASURED)
+        if known := published.get(row.variant):
+            mean, _, spread = known.cell.value.text.partition(" ")
+            note = f"{known.cell.name}, {known.metric}"
+            cell = Cell(mean, spread, note, known.cell.value.mean)
         rows.append(Row(row.variant, row.label, [*row.cells, cell]))
-    return Table([*table.columns, ("Published, %", "", published.label)], rows)
+    return Table([*table.columns, ("Published, %", "", "; ".join(sources(published)))], rows)
+
+
+def sources(published: dict[str, Accuracy]) -> list[str]:
+    """The tables that published numbers are from, each once."""
+    return list(dict.fromkeys(known.table for known in published.values()))
 
 
 def label(runs: Sequence[Run]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
 from fedflow.errors import FedflowError
 from fedflow.methods.base import Dissimilarity
@@ -14,6 +15,7 @@ from fedflow.report.reading import read_json, read_table, reject
 from fedflow.report.run import Run
 from fedflow.report.variants import named
 from fedflow.results import MARKER
+from fedflow.simulation.evaluation import PREDICTIONS
 
 TEXT = ("partition", "method", "method_label", "dataset", "model", "settings", "data_hash", "partition_hash")
 SECTIONS = ("method", "training", "run", "model", "data", "partition")  # of params.json
@@ -35,6 +37,7 @@ ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
 }
 MEASURED = (int, float, type(None))  # its other entries; a regression has no accuracy
 CLIENTS = ("client", "samples", "local_accuracy", "cluster")
+SERIES = ("round", "client", "value")  # besides the name
 
 
 @dataclass(frozen=True)
@@ -125,19 +128,27 @@ def _read_run(folder: Path) -> Run:
     stable = clusters.get("stable_cluster_ids", clusters.get("lasting"))  # its name in earlier results
     if type(stable) is not bool:
         reject(folder / "clusters.json", "stable_cluster_ids needs true or false")
-    run = Run(folder, metrics, settings, rounds, clients, groups, history, compared, stable)
-    _check_series(run)
-    return run
+    series = _series(folder / "series.parquet", metrics["rounds"], metrics["clients"])
+    if (folder / "predictions.parquet").exists():  # its rows are many, and read when they are used
+        read_table(folder / "predictions.parquet", _header, PREDICTIONS)
+    return Run(folder, metrics, settings, rounds, clients, groups, history, series, compared, stable)
 
 
-def _check_series(run: Run) -> None:
-    """Reject series without names, or of rounds and clients that the run does not have."""
-    table, path = run.series, run.folder / "series.parquet"
+def _series(path: Path, rounds: int, clients: int) -> pd.DataFrame:
+    """The table of series; empty in results of earlier versions."""
+    if not path.exists():
+        return pd.DataFrame(columns=[*SERIES, "name"])
+    table = read_table(path, pd.read_parquet, SERIES)
     if "name" not in table:
         reject(path, "no column name")
-    rounds, clients = run.metrics["rounds"], run.metrics["clients"]
     if not (table["round"].between(1, rounds) & table["client"].between(0, clients - 1)).all():
         reject(path, f"not of {rounds} rounds and {clients} clients")
+    return table
+
+
+def _header(path: Path) -> pd.DataFrame:
+    """The table without its rows."""
+    return pq.read_schema(path).empty_table().to_pandas()
 
 
 def _dissimilarity(folder: Path, about: Any, clients: int) -> Dissimilarity | None:

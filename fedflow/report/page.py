@@ -15,23 +15,27 @@ from fedflow.metrics.table import METRICS, unit_of, yardstick_first
 from fedflow.pictures import accuracy
 from fedflow.pictures.clusters import Grouping, pictures_of
 from fedflow.pictures.drawing import DASHES, SERIES
+from fedflow.pictures.series import series
 from fedflow.report import cells
+from fedflow.report.books import FOLDER
 from fedflow.report.claims import load_claims
 from fedflow.report.collect import PartitionFacts, collect_partitions, collect_runs
 from fedflow.report.findings import findings, summary
-from fedflow.report.published import published_for
+from fedflow.report.matching import accuracies, compare, known_data
 from fedflow.report.run import Run
 from fedflow.report.tables import best, by_method, by_partition, columns, stat, write_tables, yardstick
 from fedflow.report.variants import HASHES, flat, settings_table, spoken, text
 from fedflow.report.verdicts import HELD, VERDICTS, judge, write_claims
+from fedflow.simulation.outcome import SERIES_CLIENTS
 
 TITLE = "Federated methods compared"
 COMMON = ("run", "model", "partition")  # settings that rows of one partition should share
 
 
 def templates() -> list[Path]:
-    """The files of this package that are not code."""
-    return sorted(file for file in Path(__file__).parent.iterdir() if file.is_file() and file.suffix != ".py")
+    """The files of this package that are not code, published tables included."""
+    files = [*Path(__file__).parent.iterdir(), *FOLDER.iterdir()]
+    return sorted(file for file in files if file.is_file() and file.suffix != ".py")
 
 
 def build_report(
@@ -61,6 +65,8 @@ def build_report(
         "places": places,
         "seeds": sorted({run.seed for run in runs}),
         "partitions": [_partition(name, group, facts.get(name), places) for name, group in groups.items()],
+        "published": compare(runs),
+        "known_data": ", ".join(known_data()),
         "claims": judged,
         "verdicts": {verdict: sum(one.verdict == verdict for one in judged) for verdict in (*VERDICTS, HELD)},
         "colours": len(SERIES),
@@ -85,7 +91,7 @@ def _partition(
     methods = {method: found[method] for method, _ in best(found, yardstick(found))} | found
     rated = {m: r for m, r in methods.items() if all(run.metrics["local_accuracy"] is not None for run in r)}
     key = f"p{'-'.join(str(ord(letter)) if not letter.isalnum() else letter for letter in name)}"
-    published = published_for(runs, facts)
+    published = accuracies(runs)
     clustered = {m: r for m, r in methods.items() if any(run.history for run in r)}
     pictures = [_groupings(runs, f"{key}-c{place}") for place, runs in enumerate(clustered.values())]
     return {
@@ -96,7 +102,7 @@ def _partition(
         "findings": findings(methods),
         "glance": accuracy.glance(rated, places, f"{key}-glance") if rated else None,
         "accuracy": cells.accuracy_table(methods, published),
-        "published": published,
+        "published": cells.sources(published),
         "curves": _curves(methods, places, key) if rated else [],
         "diagnostics": _diagnostics(methods, places, key),
         "fairness": cells.metric_table(methods, columns("fairness")),
@@ -118,7 +124,7 @@ def _curves(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> 
     """Heading, picture and note of every curve; over simulated time only if methods differ in it."""
     return [
         (
-            accuracy.heading(metric.name, x),
+            accuracy.heading(metric, x),
             accuracy.curve(methods, places, metric.name, x, f"{key}-{metric.name}-{x}"),
             _unmeasured(methods, metric.name),
         )
@@ -130,21 +136,44 @@ def _curves(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> 
 
 
 def _diagnostics(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> list[tuple[str, list]]:
-    """By label of a method: name, picture and last value of its diagnostics; of clients, the mean."""
+    """By label of a method: name, picture and note of its diagnostics; of a cohort's clients, the mean."""
     found = []
     for place, (variant, runs) in enumerate(methods.items()):
         found_names = {name for run in runs for name in run.diagnostics}
         names = sorted(name for name in found_names if not re.fullmatch("client/.*/(min|max)", name))
-        curves = [
+        shown = [
             (
                 name,
                 accuracy.curve({variant: runs}, places, name, "round", f"{key}-d{place}-{number}"),
-                " ".join(cells.write(last, unit_of(name))) if (last := stat(runs, name)) else "–",
+                f"In the last round: {' '.join(cells.write(last, unit_of(name)))}"
+                if (last := stat(runs, name))
+                else "No value in the last round.",
             )
             for number, name in enumerate(names)
         ]
-        found += [(cells.label(runs), curves)] if curves else []
+        shown += _series(next((run for run in runs if len(run.series)), runs[0]), f"{key}-s{place}")
+        found += [(cells.label(runs), shown)] if shown else []
     return found
+
+
+def _series(run: Run, key: str) -> list[tuple[str, Markup, str]]:
+    """Name, picture and note of the diagnostics over clients of one run."""
+    clients = run.metrics["clients"]
+    those = "" if clients <= SERIES_CLIENTS else f", the first {SERIES_CLIENTS} of {clients:,} clients"
+    return [
+        (
+            name,
+            series(
+                table,
+                min(clients, SERIES_CLIENTS),
+                run.metrics["rounds"],
+                f"{key}-{number}",
+                f"{name} of every client by round",
+            ),
+            f"Seed {run.seed}{those}.",
+        )
+        for number, (name, table) in enumerate(run.series.groupby("name"))
+    ]
 
 
 def _about(runs: Sequence[Run], facts: PartitionFacts | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Files of finished runs: what cannot be read is refused in one line that names the file."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,7 +28,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_table(path: Path, read: Callable[[Path], pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFrame:
+def read_table(path: Path, read: Callable[[Path], pd.DataFrame], columns: Iterable[str]) -> pd.DataFrame:
     """A table with numeric ``columns``."""
     if not path.is_file():
         reject(path, "No such file")

@@ -9,9 +9,8 @@ import pandas as pd
 
 from fedflow.methods.base import Dissimilarity
 from fedflow.metrics.table import diagnostics
-from fedflow.report.reading import read_table
-
-SERIES = ("round", "client", "value")  # numbers of series.parquet, besides the name
+from fedflow.report.reading import read_table, reject
+from fedflow.simulation.evaluation import PREDICTIONS
 
 
 @dataclass(frozen=True)
@@ -25,6 +24,7 @@ class Run:
     clients: pd.DataFrame  # a row per client that took part
     groups: list[int] | None  # planted group of every client
     history: list[dict[str, Any]]  # round and assignment [N], where the assignment changed; -1 = none yet
+    series: pd.DataFrame  # round, client, name and value of the method's diagnostics over clients
     dissimilarity: Dissimilarity | None = None  # where the server compares clients
     stable_cluster_ids: bool = True  # whether a cluster keeps its number in all of history
     variant: str = ""  # runs of the same method and variant are averaged
@@ -32,11 +32,15 @@ class Run:
     repeated: str = ""  # another folder with the same settings, data and seed, which is not shown
 
     @cached_property
-    def series(self) -> pd.DataFrame:
-        """The method's diagnostics by round, client and name; empty in results of earlier versions."""
-        path = self.folder / "series.parquet"
-        none = pd.DataFrame(columns=[*SERIES, "name"])
-        return read_table(path, pd.read_parquet, SERIES) if path.exists() else none
+    def predictions(self) -> pd.DataFrame:
+        """What the served models predict, by client and sample of its test set; empty if not kept."""
+        path = self.folder / "predictions.parquet"
+        if not path.exists():
+            return pd.DataFrame(columns=[*PREDICTIONS])
+        table, clients = read_table(path, pd.read_parquet, PREDICTIONS), self.metrics["clients"]
+        if not table["client"].between(0, clients - 1).all():
+            reject(path, f"not of {clients} clients")
+        return table
 
     @property
     def diagnostics(self) -> list[str]:

@@ -12,6 +12,7 @@ from fedflow.report.collect import ENTRIES
 from fedflow.report.run import Run
 
 TABLES = ("accuracy", "fairness", "traffic", "clusters")
+PLOTTED = ("local_accuracy", "global_accuracy")  # by DVC
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,13 @@ def run_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def curve_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """A row per run and evaluated round: partition, variant as method, seed, round, and what has curves."""
-    drawn = [m.name for m in yardstick_first(METRICS.values()) if m.curves]
+    """A row per run and evaluated round: partition, variant as method, seed, round, and what has curves.
+
+    Columns that DVC does not plot are left out where no run has them.
+    """
+    present = {name for run in runs for name in run.rounds if run.rounds[name].notna().any()}
+    curved = [m.name for m in yardstick_first(METRICS.values()) if m.curves]
+    drawn = [name for name in curved if name in present or name in PLOTTED]
     parts = []
     for run in runs:
         rows = run.rounds.reindex(columns=["round", *drawn]).dropna(subset=drawn, how="all").copy()
@@ -138,7 +144,7 @@ def curve_table(runs: Sequence[Run]) -> pd.DataFrame:
 def headline(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, float]]]:
     """Mean accuracy over seeds, by metric (local, global), partition and method, for ``dvc exp show``."""
     values: dict[str, dict[str, dict[str, float]]] = {}
-    for metric in ("local_accuracy", "global_accuracy"):
+    for metric in PLOTTED:
         for partition, group in by_partition(runs).items():
             found = {name: stat(repeats, metric) for name, repeats in by_method(group).items()}
             means = {name: round(value.mean, 4) for name, value in found.items() if value is not None}

@@ -21,6 +21,7 @@ from fedflow.simulation.run import RunSettings
 PLAIN = ("method", "training", "run")  # sections left out of the names of their fields
 LENGTH, DIGITS = 20, 4  # letters of the differences in a label, and of the digest among them
 HASHES = ("data_hash", "partition_hash")
+HOST = "method.host.name"  # the method that another one wraps
 
 
 def named(runs: Sequence[Run]) -> list[Run]:
@@ -51,16 +52,29 @@ def _is_plain(run: Run) -> bool:
 
 def _name(run: Run, base: Run) -> Run:
     """``run`` with its names: those of its method and of what differs from ``base``."""
-    label = run.metrics["method_label"]
+    label = _label(run)
     if _identity(run) == _identity(base):
         return replace(run, variant=run.method, label=label)
     differs = {name: run.metrics[name][:8] for name in HASHES if run.metrics[name] != base.metrics[name]}
     mine, theirs = flat(run.params), flat(base.params)
+    wrapped = {}
+    if mine.get(HOST) != theirs.get(HOST):  # hyper-parameters of another host are compared with its defaults
+        wrapped = {HOST: mine[HOST]}  # the label has it already
+        usual, inside = flat(defaults(run.params)), HOST.removesuffix("name")
+        theirs = {n: (usual if n.startswith(inside) else theirs).get(n) for n in (*mine, *theirs)} | wrapped
     names = sorted({*mine, *theirs})
     differs |= {name: mine.get(name) for name in names if mine.get(name) != theirs.get(name)}
     short = _shortened([say(*item) for item in differs.items()], run.settings)
-    full = ", ".join(f"{name} {text(value)}" for name, value in differs.items())
-    return replace(run, variant=f"{run.method} · {full}", label=f"{label} · {short}")
+    full = ", ".join(f"{name} {text(value)}" for name, value in (wrapped | differs).items())
+    return replace(run, variant=f"{run.method} · {full}", label=f"{label} · {short}" if short else label)
+
+
+def _label(run: Run) -> str:
+    """The method's name, with its host if that is not the default."""
+    label, host = run.metrics["method_label"], flat(run.params).get(HOST)
+    if host == flat(defaults(run.params)).get(HOST):
+        return label
+    return f"{label}, host {getattr(METHODS.get(host), 'label', host)}"
 
 
 def _shortened(words: Sequence[str], settings: str) -> str:
@@ -120,14 +134,17 @@ def settings_table(runs: Iterable[Run]) -> list[dict[str, str]]:
 
 def defaults(params: Mapping[str, Any]) -> dict[str, Any]:
     """The default of every setting in ``params`` that has one, in the same sections."""
-    partition, method = params["partition"], params["method"]["name"]
+    partition, method = params["partition"], params["method"]
     sections = {
-        "method": {"name": method} | _defaults(METHODS.get(method)),
+        "method": {"name": method["name"]} | _defaults(METHODS.get(method["name"])),
         "training": _defaults(LocalTraining),
         "run": _defaults(RunSettings),
         "partition": _defaults(PartitionParams) | _defaults(SCHEMES.get(partition["scheme"])),
         "data": {name: _source(entry["source"]) for name, entry in params["data"].items()},
     }
+    if "host" in method:
+        wrapped = {"parameters": _defaults(METHODS.get(method["host"]["name"]))}
+        sections["method"]["host"] = sections["method"].get("host", {}) | wrapped
     return json.loads(json.dumps(sections))  # lists, as in the files
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -16,6 +17,8 @@ from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job, Shard
 from fedflow.simulation.worker import TrainedClients, client_of, train_clients
 
+ANSWERS = {"label": np.int32, "predicted": np.int32, "confidence": np.float32, "rank": np.int32}
+PREDICTIONS = {"client": np.int32, "sample": np.int32} | ANSWERS  # columns of the table, and their types
 AT_ONCE = {"cpu": 128, "cuda": 512}  # samples: the activations of larger batches exceed a CPU's cache
 
 
@@ -30,6 +33,7 @@ class EvaluationShard(Shard):
     tune: bool = False  # also after one more local training
     trained: bool = False  # also the client's last trained model (kept as "trained")
     models: bool = False  # return the vectors too
+    predictions: bool = False  # return the prediction of every test sample of every client too
 
 
 @dataclass
@@ -47,6 +51,7 @@ class Scores:
     trained_accuracy: np.ndarray
     models: list[Tensor]  # distinct served vectors, if requested
     model: np.ndarray  # index into models, -1 if absent
+    predictions: pd.DataFrame | None = None  # `PREDICTIONS` of their test samples, if requested
 
     def among(self, partition: Partition, clients: int) -> "Scores":
         """These scores expanded to all ``clients`` (N); NaN where not evaluated."""
@@ -83,12 +88,13 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
         model[i] = places[key]
     # A single entry holds for all clients.
     model, cluster = (np.resize(array, len(shard.clients)) for array in (model, cluster))
-    local, losses, full, full_losses = _score(federation, vectors, model, shard.clients, shard.full)
+    kept: list[pd.DataFrame] | None = [] if shard.predictions else None
+    local, losses, full, full_losses = _score(federation, vectors, model, shard.clients, shard.full, kept)
     tuned = trained = np.full(len(shard.clients), np.nan)
     if shard.tune:
         tuned = _tuned(job, federation, shard, vectors, model)
     if shard.trained:
-        own = [shard.vectors[kept["trained"]] for kept in shard.kept]
+        own = [shard.vectors[own["trained"]] for own in shard.kept]
         trained = _score(federation, own, np.arange(len(own)), shard.clients, False)[0]
     return Scores(
         clients=shard.clients,
@@ -102,6 +108,7 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
         trained_accuracy=trained,
         models=[w.cpu() for w in vectors] if shard.models else [],
         model=model if shard.models else np.full_like(model, -1),
+        predictions=pd.concat(kept) if kept else None,
     )
 
 
@@ -110,7 +117,7 @@ def score_reports(job: Job, shard: Shard) -> list[tuple[float, float]]:
     federation = job.federation.open()
     test, rows = federation.complete
     scores = [_predict(federation, w, test, rows) for w in shard.vectors]
-    return [(float(hits[rows].mean()), float(losses[rows].mean())) for hits, losses in scores]
+    return [(float(hits[rows].mean()), float(losses[rows].mean())) for hits, losses, _ in scores]
 
 
 def merged(parts: list[Scores]) -> Scores:
@@ -121,12 +128,16 @@ def merged(parts: list[Scores]) -> Scores:
     arrays = {
         name: np.concatenate([getattr(part, name) for part in parts])[order]
         for name in vars(parts[0])
-        if name not in ("clients", "models", "model")
+        if name not in ("clients", "models", "model", "predictions")
     }
+    kept = [part.predictions for part in parts if part.predictions is not None]
+    predictions = pd.concat(kept).sort_values(["client", "sample"], ignore_index=True) if kept else None
     places = [np.where(part.model < 0, -1, part.model + offset) for part, offset in zip(parts, offsets)]
     model = np.concatenate(places)[order]
     models = [w for part in parts for w in part.models]
-    return Scores(clients=clients[order].tolist(), models=models, model=model, **arrays)
+    return Scores(
+        clients=clients[order].tolist(), models=models, model=model, predictions=predictions, **arrays
+    )
 
 
 def _best_of(federation: Federation, models: Tensor, client: int) -> Tensor:
@@ -155,11 +166,17 @@ def _tuned(
 
 
 def _score(
-    federation: Federation, vectors: Sequence[Tensor], model: np.ndarray, clients: Sequence[int], full: bool
+    federation: Federation,
+    vectors: Sequence[Tensor],
+    model: np.ndarray,
+    clients: Sequence[int],
+    full: bool,
+    kept: list[pd.DataFrame] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Accuracy and mean loss on the client's own test set, then on the complete one; [m] each.
 
-    Each distinct model sees each test sample once; its clients are scored from the counts per pool.
+    Each distinct model sees each test sample once; its clients are scored from the counts per pool. The
+    predictions that its clients are scored by are appended to ``kept``, if given.
     """
     partition, (complete, rows) = federation.partition, federation.complete
     shared = complete is federation.own_test
@@ -174,13 +191,20 @@ def _score(
         needed[samples] = True
         if full and shared:
             needed[rows] = True
-        hits, loss = _predict(federation, w, federation.own_test, np.flatnonzero(needed))
+        hits, loss, answers = _predict(
+            federation, w, federation.own_test, np.flatnonzero(needed), kept is not None
+        )
         counts = (np.bincount(pool, each[samples], len(pools)) for each in (hits, loss, np.ones_like(hits)))
         right, lost, size = (np.bincount(owner, count[own], len(members)) for count in counts)
+        if kept is not None:
+            of_clients, place = _rows(partition.pool_offsets, partition.pool_indices, pools[own])
+            columns = {"client": ids[members][owner[place]], "sample": of_clients}
+            columns |= {name: values[of_clients] for name, values in answers.items()}
+            kept.append(pd.DataFrame(columns).astype(PREDICTIONS))
         tested = members[size > 0]  # clients without test samples stay NaN
         local[tested], losses[tested] = (sums[size > 0] / size[size > 0] for sums in (right, lost))
         if full:
-            found = (hits, loss) if shared else _predict(federation, w, complete, rows)
+            found = (hits, loss) if shared else _predict(federation, w, complete, rows)[:2]
             everywhere[members], full_losses[members] = (each[rows].mean() for each in found)
     return local, losses, everywhere, full_losses
 
@@ -201,13 +225,32 @@ def _test_sizes(partition: Partition, clients: Sequence[int]) -> np.ndarray:
 
 @torch.no_grad()
 def _predict(
-    federation: Federation, w: Tensor, test: Examples, rows: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Hits and losses of one model, arrays over the examples ``test`` (0 where not evaluated)."""
+    federation: Federation, w: Tensor, test: Examples, rows: np.ndarray, keep: bool = False
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """Hits and losses of one model, arrays over the examples ``test`` (0 where not evaluated).
+
+    With ``keep``, also its `ANSWERS`.
+    """
     model = federation.model
     hits, losses = (torch.zeros(len(test), dtype=torch.float64, device=model.device) for _ in range(2))
-    for chunk in torch.as_tensor(rows, device=model.device).split(AT_ONCE[model.device.type]):
+    answers = {name: np.zeros(len(test), kind) for name, kind in ANSWERS.items()} if keep else {}
+    at_once = AT_ONCE[model.device.type]
+    if keep:  # whole batches: the last bits of a small one depend on its size, and so on the workers
+        rows = np.append(rows, np.repeat(rows[-1:], -len(rows) % at_once))
+    for chunk in torch.as_tensor(rows, device=model.device).split(at_once):
         outputs, y = model.outputs(w, test.inputs(chunk, model.dtype)), test.targets(chunk)
         hits[chunk] = model.hits(outputs, y).double()
         losses[chunk] = model.losses(outputs, y).double()
-    return hits.cpu().numpy(), losses.cpu().numpy()
+        for name, values in _answers(outputs, y).items() if keep else ():
+            answers[name][chunk.cpu()] = values.cpu()
+    return hits.cpu().numpy(), losses.cpu().numpy(), answers
+
+
+def _answers(outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """Of outputs [B, K] and labels [B]: prediction, its probability, and the rank of the label from 1."""
+    predicted = outputs.argmax(-1)
+    confidence = outputs.softmax(-1).gather(-1, predicted[:, None]).squeeze(-1)
+    # Stable: the first of equal outputs is the prediction, so that rank 1 is a hit.
+    order = outputs.argsort(dim=-1, descending=True, stable=True)
+    rank = 1 + (order == y[:, None]).int().argmax(-1)
+    return {"label": y, "predicted": predicted, "confidence": confidence, "rank": rank}

@@ -37,6 +37,11 @@ class Federation:
         """The examples that test pools index: the training split if clients hold out parts of it."""
         return self.train if self.partition.held_out else self.test
 
+    @property
+    def labelled(self) -> bool:
+        """Whether every sample has one label: not in regression, nor with a target at each position."""
+        return self.train.y.ndim == 1 and not self.train.y.is_floating_point()
+
     @functools.cached_property
     def complete(self) -> tuple[Examples, np.ndarray]:
         """The examples and rows of the complete test set; while tuning, all held-out samples."""

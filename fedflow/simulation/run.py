@@ -54,6 +54,9 @@ class RunSettings(Settings):
         doc="also score models on the complete test set: the one that is broadcast (server), the mean of the "
         "models that this round's clients trained (active), and that of all clients' last models (all)",
     )  # fmt: skip
+    keep_predictions: bool = option(
+        False, "at the end, write what the served models predict for every client's own test samples"
+    )
     target_accuracy: float | None = option(
         None, "also report the rounds and bytes until this local accuracy", gt=0, le=1
     )
@@ -157,11 +160,17 @@ class Run:
         partition = self.federation.partition
         method.check(settings.rounds)
         settings.timing.check(len(partition.sizes))
+        training.check(self.federation.train)
+        if training.augment != "none" and not method.streams(training):
+            accepted = f"none with {method.name}, which trains on full gradients"
+            raise BadInput("training.augment", training.augment, accepted)
         if method.selects() and partition.selection_offsets is None:
             raise BadInput(
                 "partition.selection", 0, f"a share > 0, as {method.name} needs held-out samples; "
                 "or set method.select_on to train"
             )  # fmt: skip
+        if settings.keep_predictions and not self.federation.labelled:
+            raise BadInput("run.keep_predictions", True, "false, as the samples do not have one label each")
         if isinstance(method, Asynchronous) and method.clients_in_flight(self.cohort_size):
             accepted = f"with {method.name}, which is asynchronous"
             if settings.sampling != "uniform":

@@ -86,6 +86,7 @@ class Scoring:
         return self.scores(
             "final evaluation", settings.rounds, self.scored,
             full=True, tune=settings.fine_tune, trained=settings.keep_trained, models=True,
+            predictions=settings.keep_predictions,
         )  # fmt: skip
 
     def scores(self, title: str, after: int, clients: Sequence[int], **what: Any) -> Scores:
@@ -154,11 +155,11 @@ class Scoring:
 
     @cached_property
     def _labels(self) -> np.ndarray | None:
-        """Which client has which label [N, C], bool; None where targets are not one label each."""
+        """Which client has which label [N, C], bool; None unless the federation is ``labelled``."""
         federation, sizes = self.run.federation, self.run.sizes
-        labels = federation.train.y.cpu().numpy()
-        if labels.ndim != 1 or labels.dtype.kind == "f":
+        if not federation.labelled:
             return None
+        labels = federation.train.y.cpu().numpy()
         own = np.zeros((self.run.clients, labels.max() + 1), dtype=np.bool_)
         samples = federation.partition.indices[: sizes.sum()]
         own[np.repeat(np.arange(self.run.clients), sizes), labels[samples]] = True

@@ -4,10 +4,14 @@ import os
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from fedflow.data import SOURCES, DatasetParams, prepare, source
+from fedflow.data.transform import transformed
+from fedflow.partition import PartitionParams, make_partition
+from fedflow.partition.base import Samples
 
 ROOT = Path(os.environ.get("FEDFLOW_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 
@@ -86,8 +90,11 @@ def test_digits_of_two_domains_share_their_labels(tmp_path):
 def test_the_letters_of_emnist(tmp_path):
     raw = source("emnist_letters").load(ROOT)
     assert raw.classes[0] == "A" and raw.classes[25] == "Z" and raw.y_train.max() == 25
-    data = prepare(DatasetParams(source="emnist_letters", keep_labels=[*range(10)]), tmp_path, ROOT)
+    entry = DatasetParams(source="emnist_letters", keep_labels=[*range(10)], normalise="train")
+    data = prepare(entry, tmp_path, ROOT)
     assert data.classes == tuple("ABCDEFGHIJ") and data.y_train.bincount().tolist() == [2400] * 10
+    x = torch.from_numpy(raw.x_train[raw.y_train < 10]).double() / 255  # FedDyn's EMNIST-L
+    assert [*data.mean, *data.std] == pytest.approx([x.mean().item(), x.std().item()], rel=1e-4)
 
 
 @needs("cifar100_mini.npz")
@@ -114,3 +121,24 @@ def test_tiny_shakespeare_has_its_roles_and_characters():
     raw = source("tinyshakespeare").load(ROOT, options=options.parse({"stride": 50, "min_samples": 10}))
     assert len(raw.classes) == 65 and raw.x_train.shape[1] == 80
     assert {"ROMEO", "GLOUCESTER", "First Citizen"} <= set(raw.columns["user"].names)
+
+
+@needs("tinyshakespeare.txt")
+def test_tiny_shakespeare_by_role_and_pooled_as_in_feddyn():
+    """2,000 and 400 windows of every role that has more, in one run each; or 2,000 windows of anyone."""
+    raw = transformed(DatasetParams(source="tinyshakespeare"), ROOT)
+    samples = Samples(raw.y_train, raw.y_test, raw.columns)
+    limits = {"min_samples": 2001, "min_test": 401, "max_samples": 2000, "max_test": 400}
+    params = PartitionParams.parse({"dataset": "plays", "scheme": "natural", **limits})
+    by_role, roles = make_partition(params, samples), raw.columns["user"]
+    assert set(by_role.sizes.tolist()) == {2000} and len(by_role.sizes) == 87
+    for k in (0, 40, 86):
+        rows, pool = by_role.train(k), by_role.test(k)
+        assert np.ptp(rows) == 1999 and len(pool) == 400 and np.ptp(pool) == 399
+        assert len({*roles.train[rows].tolist(), *roles.test[pool].tolist()}) == 1
+    few = {"train_limit": 200_000, "test_limit": 40_000}
+    raw = transformed(DatasetParams(source="tinyshakespeare", **few), ROOT)
+    params = PartitionParams.parse({"dataset": "plays", "scheme": "iid", "clients": 100})
+    pooled = make_partition(params, Samples(raw.y_train, raw.y_test, raw.columns))
+    assert set(pooled.sizes.tolist()) == {2000} and len(raw.y_test) == 40_000
+    assert len(set(raw.columns["user"].train[pooled.train(0)].tolist())) > 50

@@ -101,6 +101,24 @@ def test_parquet_gives_the_same_as_csv(read, table, tmp_path):
     np.testing.assert_array_equal(raw.y_test, expected.y_test)
 
 
+def test_rows_of_each_user_are_split_and_standardised_by_themselves(read, table):
+    raw = read(user="town", within="user", features=["age", "rooms", "old"], dummies=["old"], test_share=0.3)
+    user, whole = raw.columns["user"], table["kind"].groupby([table["town"], table["kind"]]).size()
+    drawn = pd.Series(raw.y_test).groupby([user.test, raw.y_test]).size()
+    assert drawn.tolist() == [round(0.3 * count) for count in whole]
+    for k in range(4):
+        own = raw.x_train[user.train == k]
+        np.testing.assert_allclose(own[:, :2].mean(0), 0, atol=1e-6)
+        np.testing.assert_allclose(own[:, :2].std(0), 1, rtol=1e-5)
+    town = table[table["town"] == "T1"]
+    given = read(user="town", within="user", features=["age", "old"], dummies=["old"], split="part")
+    train = town["age"][town["part"] == "train"]
+    expected = (town["age"][town["part"] == "test"] - train.mean()) / train.std(ddof=0)
+    of_town = given.x_test[given.columns["user"].test == 1]
+    np.testing.assert_allclose(of_town[:, 0], expected, rtol=1e-5)
+    assert of_town[:, 1].tolist() == town["old"][town["part"] == "test"].tolist()
+
+
 THERE = "age, rooms, fixed, kind, price, town, old, part"
 
 
@@ -111,6 +129,14 @@ THERE = "age, rooms, fixed, kind, price, town, old, part"
         ({}, {"user": "owner"}, rf"data.user: 'owner' .*houses.csv: {THERE}$"),
         ({}, {"columns": ["old", "new"]}, r"data.columns: 'new' is not accepted"),
         ({}, {"features": ["town"]}, r"data.features: 'town' .* a numeric column of .*: age, rooms"),
+        ({}, {"within": "user"}, r"data.within: 'user' .* table, without a column for data.user"),
+        ({}, {"user": "part", "within": "user", "split": "part"}, r"data.split: 'part' .* another use"),
+        (
+            {"town": ["A"] * 30 + ["B"] * 20},
+            {"user": "town", "within": "user", "split": "part"},
+            r"houses.csv: 'B' has no training row \(data.within: user\)",
+        ),
+        ({}, {"dummies": ["town"]}, r"data.dummies: 'town' .* one of the features: age, rooms, fixed, price"),
         ({}, {"features": []}, r"houses.csv: has no numeric column left for features"),
         ({}, {"user": "kind"}, r"data.user: 'kind' .* a column without another use"),
         ({"user": 1}, {"user": "town", "columns": ["user"]}, r"data.columns: 'user'"),

@@ -23,7 +23,15 @@ KILLS = int(os.environ.get("FEDFLOW_KILLS", "1"))  # per method
 CHECKOUT = Path(__file__).parents[2]
 EXECUTORS = ("threads", "processes")  # in turn
 MAY_DIFFER = ("engine.executor", "params_hash")  # parameters
-FILES = ("metrics.json", "params.json", "rounds.csv", "clients.parquet", "clusters.json", "series.parquet")
+FILES = (
+    "metrics.json",
+    "params.json",
+    "rounds.csv",
+    "clients.parquet",
+    "clusters.json",
+    "series.parquet",
+    "predictions.parquet",
+)
 STAGES = {"fingerprint", "prepare", "inputs", "partition", "federate", "report"}
 PARAMS = {
     "data": {"digits": {"source": "digits"}},

@@ -76,7 +76,7 @@ def test_a_server_trains_on_its_own_data(federation: Federation) -> None:
     module = federation.model.to_module(plain).train()
     sgd = torch.optim.SGD(module.parameters(), lr=0.05)
     order = shuffled(generator(0, "server", 1, 0), len(public), 16, 2)
-    for rows, _ in order.batches():
+    for rows, *_ in order.batches():
         sgd.zero_grad()
         nn.functional.cross_entropy(module(public.x[rows].double()), public.y[rows]).backward()
         sgd.step()

@@ -16,7 +16,7 @@ def drawn(samples: int, training: LocalTraining, epochs: int, **key: Any) -> lis
     key = {"seed": 0, "stream": "batches", "round": 1, "client": 2} | key
     schedule = draw_schedule(training, samples, epochs, **key)
     assert schedule.steps() == [None] * len(schedule)
-    return [positions.tolist() for positions, _ in schedule.batches()]
+    return [positions.tolist() for positions, *_ in schedule.batches()]
 
 
 @given(samples=st.integers(1, 40), batch=st.integers(0, 50), epochs=st.integers(1, 3), seed=st.integers(0, 9))

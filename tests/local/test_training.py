@@ -27,7 +27,7 @@ def by_torch(federation: Federation, training: LocalTraining, w: Tensor) -> tupl
     sgd = torch.optim.SGD(module.parameters(), **options)
     index, losses = torch.as_tensor(federation.partition.train(0)), []
     schedule = draw_schedule(training, len(index), training.epochs, 0, "batches", 1, 0)
-    for batch, _ in schedule.batches():
+    for batch, *_ in schedule.batches():
         rows = index[batch]
         x, y = federation.train.x[rows].double(), federation.train.y[rows]
         loss = nn.functional.cross_entropy(module(x), y)

@@ -25,6 +25,7 @@ from support import (
     forbid_fallback,
     images,
     prepare_run,
+    refused,
     run,
     same,
     with_cohorts,
@@ -39,7 +40,7 @@ from fedflow.local.client import Client, Update
 from fedflow.local.samples import Samples
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method, build_method
-from fedflow.methods.base import Asynchronous, Cyclic, Onboarding, ServerState
+from fedflow.methods.base import SAMPLERS, Asynchronous, Cyclic, Onboarding, ServerState
 from fedflow.models.flat import FlatModel, Part
 from fedflow.simulation import worker
 from fedflow.simulation.clients import ClientStore
@@ -271,10 +272,12 @@ def test_onboarding_has_the_learning_rate_of_the_first_round(name: str, federati
         assert same(first.state(), decayed.state())
 
 
-def test_cohorts_in_proportion_to_samples_are_the_same_for_all(name: str, federation: Federation) -> None:
-    sampled: dict[str, Any] = {"sampling": "proportional", "participation": 0.25, "rounds": 4}
-    if issubclass(METHODS[name], Asynchronous):
-        with pytest.raises(BadInput, match=r"^run.sampling: .* which is asynchronous"):
+@pytest.mark.parametrize("sampling", SAMPLERS[1:])
+def test_cohorts_of_a_sampler_are_the_same_for_all(name: str, federation: Federation, sampling: str) -> None:
+    """Or the sampler is refused."""
+    sampled: dict[str, Any] = {"sampling": sampling, "participation": 0.25, "rounds": 4}
+    if issubclass(METHODS[name], Asynchronous) or sampling not in METHODS[name]().samplers():
+        with refused("^run.sampling: .*, which (is asynchronous|chooses its cohorts itself)"):
             run(name, federation, **sampled)
         return
     with warnings.catch_warnings():
@@ -282,7 +285,7 @@ def test_cohorts_in_proportion_to_samples_are_the_same_for_all(name: str, federa
         ours, plain = (run(each, federation, QUICK.get(each), **sampled) for each in (name, "fedavg"))
     if not issubclass(METHODS[name], Cyclic):
         assert [r.cohort for r in ours.rounds] == [r.cohort for r in plain.rounds]
-    assert all(len(r.cohort) == 2 for r in ours.rounds)
+    assert sampling == "bernoulli" or all(len(r.cohort) == 2 for r in ours.rounds)
 
 
 def test_the_runs_that_are_shipped_are_long_enough(name: str) -> None:
@@ -384,16 +387,23 @@ def test_running_statistics_are_averages_of_those_sent(name: str, normed: Federa
     """The weighted mean, by cluster, of what clients sent; served models are within the range of these."""
     model = normed.model
     first = model.init(0)[model.parameters :]
+    training = {
+        "batch_size": 8,
+        "lr": 0.05,
+        "clip_norm": 1e3,
+    }  # some choices need a limit: one too high to matter
     for method in variants(name):
         about = str(method.as_dict())
         spy, all_sent = spied(method)
-        ran = run(spy, normed, training={"batch_size": 8, "lr": 0.05}, rounds=2)
+        ran = run(spy, normed, training=training, rounds=2)
         for server, sent in zip(ran.servers, (all_sent[:4], all_sent[4:])):
             for cluster, w in averaged(method, server, model):
                 numbers = server.get("assignment", [s.cluster for s in sent])
                 members = [s for s, number in zip(sent, numbers) if cluster in (None, int(number))]
                 if members:
-                    weights = torch.tensor([s.weight for s in members], dtype=torch.float64)
+                    decided = server.get("weighing/p")  # by the server, for all of `members`
+                    given = torch.tensor([s.weight for s in members], dtype=torch.float64)
+                    weights = given if decided is None else decided
                     mean = weights @ torch.stack([s.model for s in members]) / weights.sum()
                     found, expected = w[model.parameters :], mean[model.parameters :]
                     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12, msg=about)

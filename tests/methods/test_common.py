@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, follow, prepare_run, products, quadratics, run, same
+from support import Ran, follow, prepare_run, products, quadratics, refused, run, same
 
 from fedflow.errors import BadInput
+from fedflow.methods import build_method
 from fedflow.simulation.federation import Federation
 
 SGD: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
@@ -127,14 +128,20 @@ def trained(w: float, lr: float, steps: int = 2, correction: Any = 0) -> np.ndar
     return both
 
 
-def test_scaffold_divides_by_the_rate_of_the_round(cohort: str) -> None:
+@pytest.mark.parametrize("control_lr", ["current", "initial"])
+def test_scaffold_divides_by_the_rate_of_the_round_or_the_first(control_lr: str, cohort: str) -> None:
     x, c, own = 0.5, 0.0, np.zeros(2)
     for lr in (0.1, 0.05):
         y = trained(x, lr, correction=c - own)
-        new = own - c + (x - y) / (2 * lr)
+        new = own - c + (x - y) / (2 * (lr if control_lr == "current" else 0.1))
         x, c, own = y.mean(), c + (new - own).mean(), new
-    ran = run("scaffold", quadratics(), cohort=cohort, **DECAY)
+    ran = run("scaffold", quadratics(), {"control_lr": control_lr}, cohort=cohort, **DECAY)
     assert (ran.server("model")[-1], ran.server("c")[-1]) == (near(x), near(c))
+
+
+def test_a_gradient_is_divided_by_no_rate() -> None:
+    with refused(r"^method\.control_lr: 'initial' .*expected current with variate: I"):
+        build_method("scaffold", {"variate": "I", "control_lr": "initial"})
 
 
 def test_qfedavg_has_the_lipschitz_constant_of_the_round(cohort: str) -> None:

@@ -13,7 +13,14 @@ from fedflow.models.flat import CONVOLUTIONS, FlatModel
 from fedflow.models.matmul import MatmulConv2d, use_matmul
 
 NOISY = [name for name, entry in ARCHITECTURES.items() if entry.options.get("dropout")]
-NORMED = [name for name, entry in ARCHITECTURES.items() if entry.options.get("batch_norm")]
+NORMED = ["m5", *(name for name, entry in ARCHITECTURES.items() if entry.options.get("batch_norm"))]
+# LSTMs are run one by one in a cohort; the warning for any other network is an error.
+ONE_BY_ONE = pytest.mark.filterwarnings("ignore:There is a performance drop")
+VMAPPED = [
+    pytest.param(name, marks=ONE_BY_ONE if "lstm" in name else ())
+    for name in ARCHITECTURES
+    if name not in NORMED + NOISY
+]
 CLIENTS, BATCH = 2, 3
 
 
@@ -37,8 +44,8 @@ def samples(network: str, *sizes: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, y.float() if network == "linear" else y
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")  # LSTMs are run one by one in a cohort
-@pytest.mark.parametrize("network", [name for name in ARCHITECTURES if name not in NORMED + NOISY])
+@pytest.mark.filterwarnings("error:There is a performance drop")
+@pytest.mark.parametrize("network", VMAPPED)
 @pytest.mark.parametrize("convolution", CONVOLUTIONS)
 def test_one_step_of_a_cohort_under_vmap_is_the_step_of_each_client(network, convolution):
     model = flat(network, dtype=torch.float64, convolution=convolution)
@@ -111,7 +118,8 @@ def test_building_a_network_leaves_it_in_training_mode():
         ("lenet5_bn", (3, 32, 32), 100, 69_700), ("resnet9", (3, 96, 96), 10, 6_616_330),
         ("mlp", (1, 28, 28), 47, 166_447), ("mlp", (1, 28, 28), 62, 169_462),
         ("cnn_feddyn", (3, 32, 32), 100, 815_332), ("cnn_feddyn", (3, 32, 32), 5, 796_997),
-        ("cnn_leaf", (1, 28, 28), 47, 6_572_975),
+        ("cnn_leaf", (1, 28, 28), 47, 6_572_975), ("logistic", (30,), 5, 155), ("logistic", (15,), 2, 32),
+        ("resnet18_gn", (3, 64, 64), 200, 11_279_112), ("celeba_cnn", (3, 218, 178), 2, 29_569),
     ],
 )  # fmt: skip
 def test_networks_have_the_published_size_on_other_data_too(network, shape, classes, parameters):
@@ -119,6 +127,7 @@ def test_networks_have_the_published_size_on_other_data_too(network, shape, clas
 
 
 def test_options_change_the_network():
+    assert sum(p.numel() for p in build("mlp", (1, 28, 28), 10, hidden=[100, 100]).parameters()) == 89_610
     layers = list(build("mlp", (1, 8, 8), 10, hidden=[64, 32], dropout=0.5).modules())
     assert [layer.out_features for layer in layers if isinstance(layer, nn.Linear)] == [64, 32, 10]
     assert [layer.p for layer in layers if isinstance(layer, nn.Dropout)] == [0.5, 0.5]
@@ -140,6 +149,11 @@ SMALL = ("lenet5", "lenet5_bn", "resnet9", "cnn", "cnn_mnist", "twocnn")
     ("network", "shape", "options", "message"),
     [(name, (1, 4, 4), {}, rf"model.name: '{name}' .*fit images \(1, 4, 4\)") for name in SMALL]
     + [("char_lstm", (1, 8, 8), {}, r"model.name: 'char_lstm' .*fit images \(1, 8, 8\)")]
+    + [
+        ("m5", (1, 1099), {}, r"model.name: 'm5' .* \(it needs waves of 1,100 values or more\)"),
+        ("m5", (1, 28, 28), {}, r"model.name: 'm5' .*fit images \(1, 28, 28\)"),
+        ("logistic_one_logit", (15,), {}, r"model.name: 'logistic_one_logit' .*one_logit needs two classes"),
+    ]
     + [("mlp", (1, 28, 28), {"hidden": h}, "model.name: 'mlp'") for h in (["many"], 5, [0.5], [-1])]
     + [
         ("lenet", (1, 28, 28), {}, r"model.name: 'lenet' .*did you mean 'lenet5'"),

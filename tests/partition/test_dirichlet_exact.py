@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support import refused
 
 from fedflow.partition.dirichlet_exact import DirichletExact, _drawn, _picked
+from fedflow.partition.iid import IID
 from fedflow.partition.sizes import draw_sizes
 
 MNIST = np.repeat(np.arange(10), [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949])
@@ -27,6 +28,11 @@ def test_as_many_classes_cover_40_60_and_80_percent_as_derived(alpha, expected):
     drawn = [deal(DirichletExact(alpha=alpha), MNIST, seed=seed) for seed in range(3)]
     found = [classes_that_cover((0.4, 0.6, 0.8), MNIST, parts) for parts in drawn]
     assert np.mean(found, axis=0) == pytest.approx(expected, abs=0.12)  # sd of a mean of 300 is below 0.1
+
+
+def test_with_equal_shares_as_many_classes_cover_these_percentages_as_published():
+    parts = deal(IID(), MNIST)
+    assert classes_that_cover((0.4, 0.6, 0.8), MNIST, parts) == pytest.approx((4, 6, 8), abs=0.5)
 
 
 @given(

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from fedflow.metrics.clustering import agreement
 from fedflow.metrics.distribution import summarise
+from fedflow.simulation.evaluation import PREDICTIONS
 
 METHODS = {"fedavg": "FedAvg", "scaffold": "SCAFFOLD", "local": "Local", "ditto": "Ditto", "ifca": "IFCA"}
 LEVELS = {  # local and global accuracy at the end
@@ -36,6 +37,9 @@ def write_run(
     plain: bool = True,
     diagnostics: Sequence[str] = (),
     series: Mapping[str, np.ndarray] | None = None,
+    scheme: tuple[str, dict[str, object]] = ("dirichlet", {"alpha": 0.1}),
+    participation: float = 0.3,
+    reports: Sequence[str] = (),
     **settings: object,
 ) -> Path:
     """One run under ``root/<partition>/<method>/<seed>``; returns its folder. Only pacfl compares clients.
@@ -43,15 +47,17 @@ def write_run(
     ``settings`` are of the method; a run that is not ``plain`` has the digest of its settings in the name of
     its folder. ``time`` is what a round takes; without it, there is no column of the clock. ``diagnostics``
     are the names of those of the method, ``series`` [rounds, clients] those that are arrays, by name.
+    ``scheme``: that of the partition, and its parameters. ``reports``: as in ``run.reports``, all with the
+    global accuracy.
     """
     rng = np.random.default_rng([seed, *method.encode(), *partition.encode(), *repr(settings).encode()])
     params = {
         "method": {"name": method, **settings}, "training": {"epochs": 2, "batch_size": 10, "lr": 0.03},
-        "run": {"rounds": rounds, "participation": 0.3, "target_accuracy": 0.9},
+        "run": {"rounds": rounds, "participation": participation, "target_accuracy": 0.9},
         "model": {"name": "lenet5", "options": {}},
         "data": {dataset: {"source": dataset, "parameters": {}}},
         "partition": {
-            "dataset": dataset, "scheme": "dirichlet", "clients": clients, "parameters": {"alpha": 0.1},
+            "dataset": dataset, "scheme": scheme[0], "clients": clients, "parameters": scheme[1],
         },
     }  # fmt: skip
     digest = hashlib.blake2b(json.dumps(params).encode(), digest_size=6).hexdigest()
@@ -79,6 +85,10 @@ def write_run(
     })  # fmt: skip
     if time is not None:
         table["clock"] = time * number
+    for name in reports:
+        table[f"{name}_accuracy"] = table["global_accuracy"]
+    if reports:
+        table["participants"] = int(clients * 0.3)
     for name in diagnostics:
         table[name] = rng.random() * rise
     scores = np.clip(rng.normal(table["local_accuracy"].iloc[-1], 0.05, clients), 0, 1)
@@ -98,7 +108,7 @@ def write_run(
     (folder / "metrics.json").write_text(json.dumps({
         "partition": partition, "method": method, "method_label": label or METHODS.get(method, method),
         "dataset": dataset, "model": "lenet5",
-        "seed": seed, "rounds": rounds, "clients": clients, "participation": 0.3,
+        "seed": seed, "rounds": rounds, "clients": clients, "participation": participation,
         "global_accuracy": float(table["global_accuracy"].iloc[-1]), "local_accuracy": spread["mean"],
         "tuned_accuracy": min(1.0, spread["mean"] + 0.02), "local_final_accuracy": spread["mean"] + 0.004,
         **{f"local_{name}": value for name, value in spread.items() if name != "mean"},
@@ -129,6 +139,8 @@ def write_run(
     ]
     of_series = pd.DataFrame(rows, columns=["round", "client", "name", "value"])
     of_series.astype({"name": str}).to_parquet(folder / "series.parquet", index=False)
+    none = pd.DataFrame(columns=list(PREDICTIONS)).astype(PREDICTIONS)
+    none.to_parquet(folder / "predictions.parquet", index=False)
     return folder
 
 

@@ -17,7 +17,7 @@ def test_no_results_says_where_and_how_to_make_them(tmp_path):
 
 
 FILES = ["metrics.json", "params.json", "rounds.csv", "clients.parquet", "clusters.json"]
-LATER = ["series.parquet"]  # that results of earlier versions do not have
+LATER = ["series.parquet", "predictions.parquet"]  # that results of earlier versions do not have
 
 
 @pytest.mark.parametrize("name", FILES + LATER)
@@ -128,10 +128,24 @@ def test_series_of_other_rounds_or_clients_are_named(tmp_path, change, words):
         collect_runs(tmp_path)
 
 
-def test_results_of_earlier_versions_have_no_series(tmp_path):
-    (write_run(tmp_path, "p", "ifca", 0, series={"method/p": np.ones((20, 20))}) / "series.parquet").unlink()
+def test_predictions_of_other_clients_are_named_when_they_are_used(tmp_path):
+    path = write_run(tmp_path, "p", "ifca", 0) / "predictions.parquet"
+    row = {"client": 20, "sample": 0, "label": 0, "predicted": 0, "confidence": 0.5, "rank": 1}
+    pd.DataFrame([row]).to_parquet(path)
     (run,) = collect_runs(tmp_path)
-    assert run.series.empty
+    with refused(r"predictions\.parquet: not of 20 clients", FedflowError):
+        _ = run.predictions
+    pd.DataFrame([row]).drop(columns="rank").to_parquet(path)
+    with refused(r"predictions\.parquet: no column rank", FedflowError):
+        collect_runs(tmp_path)
+
+
+def test_results_of_earlier_versions_have_neither_series_nor_predictions(tmp_path):
+    folder = write_run(tmp_path, "p", "ifca", 0, series={"method/p": np.ones((20, 20))})
+    for name in LATER:
+        (folder / name).unlink()
+    (run,) = collect_runs(tmp_path)
+    assert run.series.empty and run.predictions.empty
 
 
 def test_empty_run_folders_are_passed_over(tmp_path):

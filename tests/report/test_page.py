@@ -13,6 +13,8 @@ from fedflow.errors import FedflowError
 from fedflow.pictures.clusters import FILLS
 from fedflow.report import build_report
 
+SKEW = ("label_skew", {"fraction": 0.2})
+
 
 def build(workplace: Path, out: str = "report") -> str:
     page = build_report(workplace / "results", workplace / "partitions", workplace / out)
@@ -26,7 +28,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     for seed in (0, 1):
         for method in ("fedavg", "local", "ifca"):
             write_run(root / "results", "mnist5k-groups", method, seed)
-            write_run(root / "results", "skew", method, seed, groups=False, dataset="cifar10")
+            write_run(root / "results", "skew", method, seed, groups=False, dataset="cifar10", scheme=SKEW)
     write_partition(root / "partitions", "mnist5k-groups", scheme="label_groups", groups=2)
     write_partition(root / "partitions", "skew", scheme="label_skew", fraction=0.2, dataset="cifar10")
     return root, build(root)
@@ -81,9 +83,30 @@ def test_published_numbers_stand_beside_their_partition_only(built):
     accuracy = built[1].split('id="accuracy"')[1].split('id="curves"')[0]
     before, beside = accuracy.split("<h3>skew")
     assert "Published" not in before
-    assert "49.8" in beside and "SOLO" in beside and "IFCA(2)" in beside
-    assert "clients 20 here, 100 there" in beside and "rounds 20 here, 200 there" in beside
-    assert "NIID-Bench" in beside
+    assert "49.8" in beside and "SOLO" in beside and "IFCA" in beside and "label skew 20 %" in beside
+
+
+def test_published_tables_have_our_numbers_in_their_cells(built):
+    root, page = built
+    section = page.split('<section id="published">')[1].split("</section>")[0]
+    table = section.split("<h3>Tables 3.1 and 3.8")[1].split("<h3>")[0]
+    runs = [json.loads(p.read_text()) for p in root.glob("results/skew/fedavg/*/metrics.json")]
+    values = [100 * run["global_accuracy"] for run in runs]
+    ours = f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}<small>2 seeds"
+    row = re.search(r'<tr><th scope="row">CIFAR-10<small>skew</small>.*?</tr>', table, flags=re.DOTALL)[0]
+    assert re.search(r"<td>49.8 ± 3.3<sup>1</sup><span class=.ours.>" + re.escape(ours), row)
+    assert row.count("not run") == 12 - 2  # FedAvg and SOLO; IFCA has other settings than theirs
+    assert "NIID-Bench" in table and "clients 20 here, 100 there" in table
+    assert "rounds 20 here, 200 there" in table and "seeds 2 here, 3 there" in table
+    assert "Table 2.1" not in section
+
+
+def test_without_a_matching_table_the_page_names_the_data_of_the_books(tmp_path):
+    write_run(tmp_path / "results", "p", "fedavg", 0)
+    page = build(tmp_path)
+    assert 'id="published"' not in page and '"#published"' not in page
+    (line,) = re.findall(r"There are published numbers for (.*?)\.</p>", page)
+    assert {"CIFAR-10", "MNIST", "Fashion-MNIST", "FedDyn&#39;s convex problem"} <= set(line.split(", "))
 
 
 def test_a_partition_shows_how_its_groups_were_found(tmp_path):
@@ -141,6 +164,30 @@ def test_diagnostics_of_methods_have_curves_and_columns(tmp_path):
     assert re.search(r"In the last round: 0\.\d{4} ±", section) and "Diagnostics of FedAvg" not in page
     runs = pd.read_csv(tmp_path / "report" / "runs.csv").set_index("method")
     assert list(runs)[-3:] == names and runs.loc["fedavg", names].isna().all(axis=None)
+
+
+def test_diagnostics_over_clients_are_drawn_as_lines_or_as_rows(tmp_path):
+    values = np.random.default_rng(0).random((20, 150))
+    values[values < 0.3] = np.nan
+    for name, clients in (("few", 12), ("many", 150)):
+        given = {"clients": clients, "series": {"method/p": values[:, : min(clients, 100)]}}
+        write_run(tmp_path / "results", name, "ditto", 3, **given)
+        write_run(tmp_path / "results", name, "ditto", 4, clients=clients)
+    sections = build(tmp_path).split("<summary>Diagnostics of Ditto</summary>")[1:]
+    few, many = (section.split("</details>")[0] for section in sections)
+    for section in (few, many):
+        assert re.findall(r"<h4><code>(.*?)</code>", section) == ["method/p"] and section.count("<svg") == 1
+    assert {f">client {k}<" for k in range(12)} <= {*re.findall(">client [0-9]+<", few)} and "Seed 3." in few
+    assert "<image" in many and "client 1<" not in many
+    assert "Seed 3, the first 100 of 150 clients." in many
+
+
+@pytest.mark.parametrize("clients", [1, 13])
+@pytest.mark.parametrize("value", [1.0, -2.5, np.inf])
+def test_a_single_number_or_none_can_be_drawn(tmp_path, clients, value):
+    series = {"method/p": np.full((1, clients), value)}
+    write_run(tmp_path / "results", "p", "ditto", 0, rounds=1, clients=clients, series=series)
+    assert build(tmp_path).count("<h4><code>method/p") == 1
 
 
 def test_names_are_escaped(tmp_path):

@@ -2,15 +2,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from result_folders import change, write_partition, write_run
+from result_folders import change, write_run
 
-from fedflow.report.collect import collect_partitions, collect_runs
+from fedflow.report.collect import collect_runs
 from fedflow.report.findings import findings, summary
-from fedflow.report.published import published_for
 from fedflow.report.tables import Stat, by_method, by_partition, verdict
-
-SKEW20, SKEW30 = ({"scheme": "label_skew", "fraction": fraction} for fraction in (0.2, 0.3))
-DIRICHLET = {"scheme": "dirichlet", "alpha": 0.1}
 
 
 def test_std_is_that_of_a_sample():
@@ -92,41 +88,3 @@ def test_the_headline_claims_no_more_than_the_seeds_bear_out(tmp_path):
     assert sentences[0] == expected
     (finding, *_) = findings(by_method([run for run in collect_runs(tmp_path) if run.partition == "near"]))
     assert finding.label == "Ditto" and "no clear winner" in finding.detail
-
-
-def written(root: Path, dataset: str, scheme: dict, method: str) -> tuple:
-    """A run and the facts of its partition, as they are read back."""
-    write_run(root / "results", "p", method, 0, dataset=dataset)
-    write_partition(root / "partitions", "p", **scheme)
-    return collect_runs(root / "results"), collect_partitions(root / "partitions", ["p"])["p"]
-
-
-@pytest.mark.parametrize(
-    ("dataset", "scheme", "method", "expected"),
-    [
-        ("fmnist", SKEW20, "pacfl", (97.54, 0.08, "local, last trained", "PACFL")),
-        ("cifar100", SKEW30, "local", (22.95, 0.81, "local, last trained", "SOLO")),
-        ("svhn", SKEW30, "fednova", (80.5, 1.2, "global", "FedNova")),
-        ("cifar10", DIRICHLET, "flis_dc", (60.33, 2.3, "local, last trained", "FLIS(DC)")),
-    ],
-)
-def test_published_numbers_are_those_of_the_tables(tmp_path, dataset, scheme, method, expected):
-    runs, facts = written(tmp_path, dataset, scheme, method)
-    found = published_for(runs, facts)
-    assert found is not None and found.values == {method: expected}
-
-
-@pytest.mark.parametrize(
-    ("dataset", "scheme", "method"),
-    [
-        ("svhn", DIRICHLET, "fedavg"),  # not in the tables
-        ("cifar10", {"scheme": "dirichlet", "alpha": 0.5}, "fedavg"),
-        ("cifar10", {"scheme": "label_skew"}, "fedavg"),
-        ("cifar10", {"scheme": "iid", "alpha": 0.1}, "fedavg"),
-        ("mnist5k", SKEW20, "fedavg"),
-        ("cifar10", SKEW20, "ditto"),
-    ],
-)
-def test_nothing_is_published_for_other_settings(tmp_path, dataset, scheme, method):
-    runs, facts = written(tmp_path, dataset, scheme, method)
-    assert published_for(runs, facts) is None and published_for(runs, None) is None

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from result_folders import change, write_partition, write_run
 
+from fedflow.methods import METHODS
 from fedflow.report import build_report
 from fedflow.report.collect import collect_runs
 from fedflow.report.tables import by_method, stat
@@ -106,3 +107,23 @@ def test_settings_that_methods_should_share_are_compared_over_all_rows(tmp_path)
     page = report(tmp_path)
     warnings = re.findall(r'<p class="warning">(.*?)</p>', page)
     assert warnings == ["Not all rows have the same rounds: 20, but 6 for Ditto."]
+
+
+def test_another_host_is_in_the_label_and_its_defaults_are_not(tmp_path):
+    def write(name, plain=False, **parameters):
+        host = {"name": name, "parameters": METHODS[name]().as_dict() | parameters}
+        write_run(tmp_path, "p", "aaggff_s", 0, label="AAggFF-S", host=host, cdf="normal", plain=plain)
+
+    write("fedavg", plain=True)
+    write("fedavg", server_lr=0.5)
+    write("fedadam")
+    write("fedadam", tau=0.1)
+    found = {run.label: run for run in collect_runs(tmp_path)}
+    assert found.keys() == {
+        "AAggFF-S", "AAggFF-S · host.server_lr 0.5", "AAggFF-S, host FedAdam",
+        "AAggFF-S, host FedAdam · host.tau 0.1",
+    }  # fmt: skip
+    assert len({run.variant for run in found.values()}) == 4
+    table = {row["label"]: row["own"] for row in settings_table(found.values())}
+    assert "host.name fedadam, host.tau 0.1" in table["AAggFF-S, host FedAdam · host.tau 0.1"]
+    assert "beta1" not in table["AAggFF-S, host FedAdam"]

@@ -37,6 +37,8 @@ def test_scores_are_those_of_evaluating_every_client_alone(federation: Federatio
         assert scores.local_accuracy[k] == float((outputs.argmax(-1) == test.y[rows]).double().mean())
         assert scores.global_accuracy[k] == float((everything.argmax(-1) == test.y).double().mean())
         assert scores.local_loss[k] == pytest.approx(loss, abs=1e-5)
+        over_all = float(nn.functional.cross_entropy(everything, test.y))
+        assert scores.global_loss[k] == pytest.approx(over_all, abs=1e-5)
         assert scores.test_samples[k] == len(rows)
 
 
@@ -88,6 +90,9 @@ def seen(call: Callable[[], object]) -> int:
 
 def test_a_shared_model_sees_all_test_images_once_and_personal_ones_their_own(federation: Federation) -> None:
     assert seen(lambda: run("fedavg", federation, rounds=1)) == len(federation.test)
+    reports = ["server", "active", "all"]
+    more = seen(lambda: run("fedavg", federation, rounds=1, reports=reports))
+    assert more == 4 * len(federation.test)
     own = sum(federation.partition.test_size(k) for k in range(8))
     assert seen(lambda: run("ditto", federation, rounds=1)) == own
 

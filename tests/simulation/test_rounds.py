@@ -1,12 +1,17 @@
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from support import Ran, Workers, follow, prepare_run, quadratics, run, with_cohorts
 
+from fedflow.local.client import Client
+from fedflow.local.samples import Batch
+from fedflow.local.sgd import Step
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.methods.base import Asynchronous
+from fedflow.metrics.table import completed
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.loop import Simulation
 
@@ -64,12 +69,39 @@ def test_traffic_adds_up_over_rounds() -> None:
     assert ran.outcome().metrics["bytes_up"] == 96
 
 
+@pytest.mark.parametrize(
+    ("name", "hyper"),
+    [("fedavg", {}), ("fedsgd", {}), ("scaffold", {"variate": "I"}), ("pfedme", {}), ("ditto", {})],
+)
+def test_gradients_are_those_that_clients_compute(
+    federation: Federation, name: str, hyper: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every sample in every batch; half of the cohort has time for fewer epochs."""
+    samples: list[int] = []
+    gradient = Client.gradient
+
+    def spy(client: Client, w: torch.Tensor, batch: Batch, *objective: Any) -> Step:
+        samples.append(len(batch.x))
+        return gradient(client, w, batch, *objective)
+
+    monkeypatch.setattr(Client, "gradient", spy)
+    training = {"epochs": 4, "batch_size": 8, "stragglers": 0.5}
+    simulation = prepare_run(name, federation, hyper, training=training, participation=0.5)
+    for report in simulation.rounds():
+        assert report.values["gradients"] == sum(samples)
+        assert report.values["participants"] == len(report.cohort) == 4
+    assert len(samples) >= 12
+
+
 def test_rounds_are_evaluated_periodically_and_at_the_end(federation: Federation) -> None:
     ran = run("fedavg", federation, rounds=5, evaluate_every=2)
     assert ["local_accuracy" in r.values for r in ran.rounds] == [False, True, False, True, True]
-    names = {"local_accuracy", "global_accuracy", "local_std", "local_worst10"}
+    names = {"local_accuracy", "global_accuracy", "global_loss", "gradients"}
+    names |= {f"local_{what}" for what in ("std", "worst10", "weighted", "variance", "lowest", "highest")}
     last, metrics = ran.rounds[-1].values, ran.outcome().metrics
+    metrics = completed(metrics, last)
     assert {name: last[name] for name in names} == {name: metrics[name] for name in names}
+    assert metrics["local_gap"] == metrics["local_best10"] - metrics["local_worst10"]
 
 
 def test_the_spread_over_clients_is_reported_at_the_end(federation: Federation) -> None:

@@ -13,6 +13,7 @@ learning rate follows the client's schedule, and running statistics of BatchNorm
 """
 
 from fedflow.local.client import Client, Update
+from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.base import GlobalModel, Passes, Round
 from fedflow.methods.registry import register
@@ -20,6 +21,10 @@ from fedflow.methods.registry import register
 
 @register("fedsgd", "FedSGD")
 class FedSGD(FedAvg):
+    def streams(self, training: LocalTraining) -> dict[str, int]:
+        """None: no batches are drawn."""
+        return {}
+
     def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
         return Passes(gradients=1)
 

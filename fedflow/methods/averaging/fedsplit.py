@@ -11,11 +11,11 @@ the limit z_k = x - s grad f_k(x).
 *Invariant*: x is the mean of all z_k, or of the cohort's.
 *State*: server x; client z_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model, z_k = x.
 *Differs from the paper in*: partial participation, with the two server rules that FedDyn's authors compare
-("FedSplit All", which moves slowly, and "FedSplit Act", which does not keep the optimum); and gamma < 1 for losses that are not convex (gamma = 1/2
-is Douglas-Rachford, 1 Peaceman-Rachford). The argmin is exact in the limit of many full gradient steps
-(`batch_size: 0`); if F_k is l-strongly convex and L-smooth, the best step is 2 / (l + L + 2/s), which
-multiplies the distance of u to the argmin by (L - l) / (L + l + 2/s). With s = 1 / sqrt(l L), every round
-multiplies the distance of x to the optimum by 1 - 2 / (sqrt(L/l) + 1).
+("FedSplit All", and "FedSplit Act", which does not stay at the optimum); and gamma < 1 for losses that are
+not convex (gamma = 1/2 is Douglas-Rachford, 1 Peaceman-Rachford). The argmin is exact in the limit of many
+full gradient steps (`batch_size: 0`); if F_k is l-strongly convex and L-smooth, the best step is
+2 / (l + L + 2/s), which multiplies the distance of u to the argmin by (L - l) / (L + l + 2/s). With
+s = 1 / sqrt(l L), every round multiplies the distance of x to the optimum by 1 - 2 / (sqrt(L/l) + 1).
 """
 
 from torch import Tensor
@@ -67,11 +67,10 @@ class FedSplit(Method):
 
         moved = client.fit(loss, start=x) - x
         dz = client.model.with_buffers(2 * self.relax * moved, moved)
+        z = z + dz
         if self.server == "active":
-            sent = {"z": client.model.with_buffers(z + dz, x + moved)}
-        else:
-            sent = {"dz": dz}
-        return client.update(**sent, weight=1.0, keep={"z": z + dz})
+            return client.update(z=client.model.with_buffers(z, x + moved), weight=1.0, keep={"z": z})
+        return client.update(dz=dz, weight=1.0, keep={"z": z})
 
     def aggregate(self, now: Round, server: GlobalModel, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
         if self.server == "active":

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.local.samples import Batch
+from fedflow.local.training import LocalTraining
 from fedflow.methods.base import Cohort, Diagnostics, Passes, Round
 from fedflow.methods.clustered._multi_model import (
     PRETRAINING,
@@ -62,6 +63,10 @@ class IFCA(MultiModel):
     def choose(self, client: Client) -> Tensor:
         """The cluster whose model has the lowest training loss, scalar int64."""
         return self.losses(client, client.received["models"]).argmin()
+
+    def streams(self, training: LocalTraining) -> dict[str, int]:
+        """No batches are drawn if gradients are averaged from the first round."""
+        return {} if self.averaging == "gradient" and not self.pretraining else super().streams(training)
 
     def work(self, now: Round, server: MultiModelState, epochs: float, steps: int) -> Passes:
         if self.phase(now) == PRETRAINING:

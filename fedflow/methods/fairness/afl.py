@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Message, Method, Passes, Round
+from fedflow.methods.fairness._simplex import project
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -84,11 +85,3 @@ class AFL(Method):
     def first(self, sizes: np.ndarray) -> np.ndarray:
         """lambda [N] before the first round."""
         return sizes / sizes.sum() if self.prior == "samples" else np.full(len(sizes), 1 / len(sizes))
-
-
-def project(v: np.ndarray) -> np.ndarray:
-    """The point [m] of the probability simplex that is nearest to ``v`` [m] (Duchi et al., ICML 2008)."""
-    descending = np.sort(v)[::-1]
-    excess = (np.cumsum(descending) - 1) / np.arange(1, len(v) + 1)
-    threshold = excess[np.flatnonzero(descending > excess)[-1]]
-    return np.maximum(v - threshold, 0)

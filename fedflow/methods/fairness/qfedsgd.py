@@ -13,6 +13,7 @@ D_k = F_k^q g_k and h_k = q F_k^(q-1) ||g_k||^2 + L F_k^q. Server: w_{t+1} = w_t
 from torch import Tensor
 
 from fedflow.local.client import Client
+from fedflow.local.training import LocalTraining
 from fedflow.methods.base import GlobalModel, Passes, Round
 from fedflow.methods.fairness.qfedavg import QFedAvg
 from fedflow.methods.registry import register
@@ -20,6 +21,10 @@ from fedflow.methods.registry import register
 
 @register("qfedsgd", "q-FedSGD")
 class QFedSGD(QFedAvg):
+    def streams(self, training: LocalTraining) -> dict[str, int]:
+        """None: no batches are drawn."""
+        return {}
+
     def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
         return Passes(gradients=1, losses=1)
 

@@ -4,13 +4,18 @@ Exact: theta_k = (a_k b_k + g_k + alpha theta) / (a_k + alpha), reached by gradi
 that leaves |1 - lr (a_k + alpha)| of the distance, 1/4 or 1/3: 10 digits need about 20 steps.
 """
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from support import Ran, quadratics, run, with_cohorts
+from support import Ran, follow, prepare_run, quadratics, run, with_cohorts
 
+from fedflow.local.client import Client, Update
 from fedflow.methods import build_method
+from fedflow.methods.averaging.feddyn import FedDyn, State
+from fedflow.methods.base import Cohort, Diagnostics, Round
 from fedflow.simulation.federation import Federation
 
 EXACT = {"epochs": 20, "lr": 0.5}
@@ -116,34 +121,12 @@ def test_invariants_of_feddyn() -> None:
             assert theta + h / 2 == near(sum(trained[k] for k in PAIRS[t]) / 2)
             if t:
                 (absent,) = {0, 1, 2} - set(PAIRS[t])
-                assert torch.equal(ran.clients[t]["g"][absent], ran.clients[t - 1]["g"][absent])
+                for name in ("g", "trained"):
+                    assert torch.equal(ran.clients[t][name][absent], ran.clients[t - 1][name][absent])
             if epochs == 25:
                 seen = {k for pair in PAIRS[: t + 1] for k in pair}
                 gradients = [a * (w - b) for w, (a, b) in zip(trained, ((1, 0), (2, 1), (4, 3)))]
                 assert [g[k] for k in seen] == near([gradients[k] for k in seen])
-
-
-def test_every_round_converges_as_in_theory() -> None:
-    """Lemma 1 for convex losses, m = P, L = 4, alpha = 100 = 25 L; no expectation with full participation.
-
-    ||x_t - 2||^2 + kappa C_t <= ||x_{t-1} - 2||^2 + kappa C_{t-1} - kappa_0 (l(x_{t-1}) - l(2)), where x_t is
-    the mean of the clients' models and C_t = mean_k ||g_k - gradient of F_k at 2||^2, which bounds ||h||^2.
-    """
-    smooth, alpha = 4, 100
-    kappa = 8 / alpha * (smooth + alpha) / (alpha**2 - 20 * smooth**2)
-    kappa_0 = 2 / alpha * (alpha**2 - 20 * alpha * smooth - 40 * smooth**2) / (alpha**2 - 20 * smooth**2)
-    assert (kappa, kappa_0) == (pytest.approx(8.595041e-4), pytest.approx(2.809917e-3))
-    exact = {"epochs": 8, "lr": 1 / 102.5}
-    ran = run("feddyn", THREE, {"alpha": alpha}, rounds=60, training=exact)
-    gaps = [x - 2 for x in [0, *ran.server("mean")]]
-    variates = [[0, 0, 0], *ran.kept("g")]
-    optimal = (2, 2, -4)
-    spread = [sum((g - o) ** 2 for g, o in zip(own, optimal)) / 3 for own in variates]
-    for t in range(1, 61):
-        loss = (1 + 2 + 4) / 2 * gaps[t - 1] ** 2 / 3
-        before, after = (gaps[i] ** 2 + kappa * spread[i] for i in (t - 1, t))
-        assert after <= before - kappa_0 * loss
-        assert ran.server("h")[t - 1] ** 2 <= spread[t]
 
 
 # Two clients with optimum 3, or 3.6 where the second has three times as many samples
@@ -174,6 +157,10 @@ def test_weighting_chooses_the_objective(weighting: str, models: Any, end: float
         # The authors keep lambda_k = -g_k / alpha_k, with alpha_k = 2 and 2/3.
         lambdas = [[-g[0] / 2, -g[1] * 3 / 2] for g in ran.kept("g")[:2]]
         assert lambdas == [pytest.approx(x, abs=1e-6) for x in ([0, 3.272727], [-1.090909, 3.272727])]
+        assert ran.server("h")[0] == pytest.approx(-1.636364, abs=1e-6)
+    omega = (0.5, 1.5) if weighting == "samples" else (1, 1)
+    for h, g in zip(ran.server("h"), ran.kept("g")):
+        assert h == near(sum(o * own for o, own in zip(omega, g)) / 2)
     assert ran.server("model")[-1] == pytest.approx(end, abs=1e-6)
 
 
@@ -181,6 +168,66 @@ def test_a_single_client_reaches_its_optimum() -> None:
     assert run("feddyn", quadratics(((2, -1),), (4,)), rounds=150).server("model")[-1] == pytest.approx(
         -1, abs=1e-6
     )
+
+
+# Clients that join or leave, and clients that fail
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+@pytest.mark.parametrize(
+    ("kept", "joined"),
+    [((0, 1, 2), 1), ((0, 1, 2), 2), ((0, 2), 0)],
+    ids=["one joins", "two join", "one leaves"],
+)
+def test_a_run_continues_with_other_clients(kept: tuple[int, ...], joined: int, weighting: str) -> None:
+    """h stays the mean of omega_k g_k, also in later rounds, and the new optimum is reached."""
+    curves, sizes = [(1, 0), (2, 1), (4, 3), (3, -2), (1, 5)], [10, 20, 30, 40, 10]
+    method = build_method("feddyn", {"alpha": 2, "weighting": weighting})
+    exact = {"training": {"epochs": 25, "lr": 1 / 6}}
+    before = run(with_cohorts(method, PAIRS), quadratics(curves[:3], sizes[:3], 0), rounds=4, **exact)
+    ids = [*kept, *range(3, 3 + joined)]
+    now = quadratics([curves[k] for k in ids], [sizes[k] for k in ids], 0)
+    after = prepare_run(method, now, rounds=60, **exact)
+    g = torch.stack([before.clients[-1]["g"][k] if k < 3 else torch.zeros(1).double() for k in ids])
+    server = method.renewed(before.simulation.state.server, g, after.sizes)
+    h, m = float(before.simulation.state.server.h), 3
+    if weighting == "uniform":
+        expected = h * m / (m + joined) if joined else (m * h - float(before.clients[-1]["g"][1])) / (m - 1)
+        assert float(server.h) == near(expected)
+    after.state.server = server
+    for k, row in enumerate(g):
+        after.state.store.put(k, {"g": row})
+    ran = follow(after)
+    omega = after.sizes / after.sizes.mean() if weighting == "samples" else np.ones(len(ids))
+    for h, own in zip([float(server.h), *ran.server("h")], [g.flatten().tolist(), *ran.kept("g")]):
+        assert h == near(float(np.mean(omega * own)))
+    a, b = np.array([curves[k] for k in ids]).T
+    assert ran.server("model")[-1] == pytest.approx((omega * a) @ b / (omega @ a), abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["loop", "vmap"])
+@pytest.mark.parametrize("failed", ["exclude", "replace"])
+def test_failed_clients_are_left_out_or_replaced_by_the_previous_mean(failed: str, kind: str) -> None:
+    """Clients 1 and 3 always fail; their g_k stay 0."""
+    nan = float("nan")
+    five = quadratics(((1, 0), (nan, 1), (4, 3), (2, nan), (1, 2)), (10,) * 5, start=1)
+    cohorts = [[0, 1, 2], [1, 2, 3], [0, 4]]
+    method = with_cohorts(build_method("feddyn", {"alpha": 2, "failed": failed}), cohorts)
+    ran = run(method, five, training={"epochs": 25, "lr": 2 / 9}, cohort=kind)
+    assert [sorted(r.failed) for r in ran.rounds] == [[1], [1, 3], []]
+    a, b, g = np.array([1, 0, 4, 0, 1]), np.array([0, 0, 3, 0, 2]), np.zeros(5)
+    theta, h, mean = 1.0, 0.0, 1.0
+    for t, drawn in enumerate(cohorts):
+        came = [k for k in drawn if k not in (1, 3)]
+        w = (a * b + g + 2 * theta) / (a + 2)
+        g[came] -= 2 * (w - theta)[came]
+        h -= 2 / 5 * (w - theta)[came].sum()
+        models = [*w[came], *[mean] * (len(drawn) - len(came) if failed == "replace" else 0)]
+        mean = float(np.mean(models))
+        theta = mean - h / 2
+        assert (ran.server("mean")[t], ran.server("h")[t], ran.server("model")[t]) == near((mean, h, theta))
+        assert ran.kept("g")[t] == near(g.tolist())
+        assert h == near(g.mean())
 
 
 # Reductions
@@ -198,6 +245,35 @@ def test_the_first_step_of_clients_is_that_of_fedprox(
     if alpha < 1e-6:
         plain = run("fedavg", federation, {"weighting": "uniform"}, **first)
         torch.testing.assert_close(ran.servers[0]["mean"], plain.servers[0]["model"], rtol=0, atol=1e-5)
+
+
+def test_without_its_states_feddyn_is_fedprox(federation: Federation, cohort: str) -> None:
+    """With g_k and h forced to 0, in every round."""
+
+    class Stateless(FedDyn):
+        def local(self, client: Client) -> Update:
+            sent = super().local(client)
+            return replace(sent, keep={"g": torch.zeros_like(sent.keep["g"])})
+
+        def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+            mean = cohort.mean("model")
+            return State(mean, torch.zeros_like(mean), mean), {}
+
+    more: dict[str, Any] = {"participation": 0.5, "cohort": cohort}
+    ran = run(Stateless(alpha=0.1), federation, **more)
+    prox = run("fedprox", federation, {"mu": 0.1, "weighting": "uniform"}, **more)
+    torch.testing.assert_close(ran.servers[-1]["model"], prox.servers[-1]["model"], rtol=0, atol=1e-6)
+
+
+def test_a_round_without_local_steps_moves_theta_by_h(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = prepare_run("feddyn", THREE, {"alpha": 2}, rounds=2)
+    next(rounds := simulation.rounds())
+    before = simulation.state.server
+    monkeypatch.setattr(Client, "fit", lambda self, loss, *, start, decay=None: start)
+    list(rounds)
+    after = simulation.state.server
+    assert float(before.h) != 0 and torch.equal(after.h, before.h)
+    assert float(after.model) == near(float(before.model - before.h / 2))
 
 
 @pytest.mark.parametrize("served", ["broadcast", "mean"])

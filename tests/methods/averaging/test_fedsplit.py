@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import by_hand, quadratics, run, with_cohorts
+from support import by_hand, images, quadratics, run, with_cohorts
 from torch import Tensor, nn
 
+from fedflow.data import Dataset
 from fedflow.methods import build_method
 from fedflow.simulation.federation import Federation
 
@@ -116,6 +117,30 @@ def test_its_first_round_at_half_length_is_uniform_fedprox(federation: Federatio
     ran = run("fedsplit", federation, {"s": 4, "relax": 0.5, "weighting": "uniform"}, **first)
     prox = run("fedprox", federation, {"mu": 0.25, "weighting": "uniform"}, **first)
     torch.testing.assert_close(ran.servers[0]["model"], prox.servers[0]["model"], rtol=0, atol=1e-6)
+
+
+# The mean over the cohort: FedSplit Act
+
+
+@pytest.mark.parametrize("server", ["all", "active"])
+def test_the_server_averages_everyone_or_the_cohort(server: str, cohort: str) -> None:
+    """Curvatures 1 and 3, minima 0 and 4; x = 3 with z = (0, 6) is optimal, and a cohort of one moves off."""
+    two = quadratics(((1, 0), (3, 4)), (10, 30), start=0)
+    hyper = {"s": 1, "weighting": "uniform", "server": server}
+    everyone = run("fedsplit", two, hyper, training=exact(1, 40, 1, 3), cohort=cohort)
+    assert everyone.server("model") == near([3, 3, 3])
+    assert everyone.kept("z")[-1] == near([0, 6])
+    method = with_cohorts(build_method("fedsplit", hyper), [[0], [1], [0]])
+    ran = run(method, two, training=exact(1, 40, 1, 3), cohort=cohort)
+    assert ran.server("model") == near([0, 3, 3] if server == "all" else [0, 6, 0])
+    assert ran.kept("z")[-1] == near([0, 6])
+
+
+def test_both_means_are_the_same_with_full_participation(padded: Dataset) -> None:
+    """Running statistics too."""
+    normed = images(padded, (5, 12, 9), "lenet5_bn")
+    both = [run("fedsplit", normed, {"server": server}, rounds=2) for server in ("all", "active")]
+    torch.testing.assert_close(*(ran.servers[-1]["model"] for ran in both), rtol=0, atol=1e-5)
 
 
 # Random least squares in four dimensions: the rate of Theorem 1

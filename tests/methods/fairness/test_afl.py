@@ -11,7 +11,7 @@ from lines import ONE_STEP, lines, outlier
 from support import quadratics, run, with_cohorts
 
 from fedflow.methods import build_method
-from fedflow.methods.fairness.afl import project
+from fedflow.methods.fairness._simplex import project
 from fedflow.simulation.federation import Federation
 
 

@@ -1,0 +1,41 @@
+"""Weights as decisions of an online player, whose loss in round t is l_t(p) = -log(1 + <p, r(t)>)."""
+
+import numpy as np
+
+from fedflow.methods.fairness._simplex import minimise
+
+
+def exponentiated(last: np.ndarray, response: np.ndarray, rate: float) -> np.ndarray:
+    """The decision in proportion to last * exp(rate * response), all [m].
+
+    It minimises -<p, response> + KL(p || last) / rate over the simplex.
+    """
+    powers = rate * response
+    p = last * np.exp(powers - powers.max())
+    return p / p.sum()
+
+
+def decision_loss(p: np.ndarray, r: np.ndarray) -> np.ndarray:
+    """l_t(p) of a decision [m] for responses [m], or [t] for responses [t, m]."""
+    return -np.log1p(r @ p)
+
+
+def hindsight(r: np.ndarray) -> np.ndarray:
+    """The fixed decision [m] whose total loss on the responses [t, m] is the lowest.
+
+    Newton's method on the simplex, until the duality gap is at rounding errors.
+    """
+    clients = r.shape[1]
+    p = np.full(clients, 1 / clients)
+    for _ in range(100):
+        scaled = r / (1 + r @ p)[:, None]
+        slope = scaled.sum(0)
+        if slope.max() - slope @ p <= 1e-14 * len(r):
+            break
+        h = scaled.T @ scaled
+        h += 1e-10 * np.trace(h) * np.eye(clients)  # the last digits of the step matter less
+        q = minimise(h, -slope - h @ p)
+        while decision_loss(q, r).sum() > decision_loss(p, r).sum():
+            q = (p + q) / 2
+        p = q
+    return p

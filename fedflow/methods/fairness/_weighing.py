@@ -1,0 +1,189 @@
+"""Base of methods that decide the weights of the average, and leave the rest to a host such as FedProx."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from torch import Tensor
+
+from fedflow.errors import BadInput
+from fedflow.local.client import Client, Update
+from fedflow.local.training import LocalTraining
+from fedflow.methods.base import (
+    Asynchronous,
+    Cohort,
+    Cyclic,
+    Diagnostics,
+    Message,
+    Method,
+    Passes,
+    Round,
+    ServerState,
+)
+from fedflow.methods.registry import METHODS
+from fedflow.models.flat import FlatModel
+from fedflow.settings import Settings, option
+
+# Their server uses clients' weights in means of uploaded vectors only.
+HOSTS = ("fedadagrad", "fedadam", "fedavg", "fedavgm", "fedprox", "fedsgd", "fedyogi")
+OWN = "weighing/"  # prefix of our tensors: those of the host keep their names
+
+
+class Host(Settings):
+    """A method by name, with its hyper-parameters."""
+
+    section = "method.host"
+    name: str = option(doc="one of " + ", ".join(HOSTS))
+    parameters: Method = option(doc="the method with its hyper-parameters")
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], section: str | None = None) -> Self:
+        """Build from a flat mapping: ``name`` and hyper-parameters of that method."""
+        section = section or cls.section
+        if not isinstance(values, Mapping) or not isinstance(values.get("parameters", {}), Mapping):
+            raise BadInput(section, values, "a mapping with `name` and the hyper-parameters of that method")
+        given = {**values, **values.get("parameters", {})}
+        name = given.pop("name", None)
+        given.pop("parameters", None)
+        if name not in HOSTS:
+            raise BadInput(f"{section}.name", name, f"one of {', '.join(HOSTS)}{_because(name)}")
+        if given.get("weighting", "samples") != "samples":
+            accepted = "samples (not used: other weights replace those of the host)"
+            raise BadInput(f"{section}.weighting", given["weighting"], accepted)
+        return cls(name=name, parameters=METHODS[name].parse(given, section=section))
+
+    def __str__(self) -> str:
+        return f"{{name: {self.name}}}"
+
+
+def _because(name: Any) -> str:
+    """Why a method cannot be a host; nothing to say about unknown names."""
+    method = METHODS.get(name) if isinstance(name, str) else None
+    if method is None:
+        return ""
+    if issubclass(method, Asynchronous):
+        return f"; {name} is asynchronous"
+    if issubclass(method, Cyclic):
+        return f"; {name} takes several server steps a round"
+    kind = "one model per cluster" if method.serves == "cluster" else f"{method.serves} models"
+    return f"; {name} " + ("relies on its own weights" if method.serves == "global" else f"serves {kind}")
+
+
+@dataclass(frozen=True)
+class State(ServerState):
+    """The states of the ``host`` and of the decision maker (``own``)."""
+
+    host: Any
+    own: Any
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.host.tensors() | {f"{OWN}{name}": t for name, t in self.own.tensors().items()}
+
+    def restored(self, tensors: Mapping[str, Tensor]) -> "State":
+        own = {name.removeprefix(OWN): t for name, t in tensors.items() if name.startswith(OWN)}
+        return State(self.host.restored(tensors), self.own.restored(own))
+
+
+class Reweighted:
+    """A cohort whose means have other ``weights`` [m], not normalised."""
+
+    def __init__(self, cohort: Cohort, weights: np.ndarray) -> None:
+        self.cohort, self.weights = cohort, weights
+
+    def mean(self, name: str, group: int | None = None, weights: np.ndarray | None = None) -> Tensor:
+        return self.cohort.mean(name, group, self.weights if weights is None else weights)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cohort, name)
+
+
+class Weighing(Method):
+    """Weights p [N] of all clients, decided in every round from their losses, for the averages of a host.
+
+    Clients also send F_k, their loss at the received model over all their training data. In means, p is
+    scaled to sum to 1 over the cohort; a cohort without weight is averaged uniformly.
+    """
+
+    gathers: ClassVar[bool] = True  # the weights depend on the losses of the whole cohort
+
+    host: Host = option(
+        factory=lambda: Host.parse({"name": "fedavg"}),
+        doc=f"the method whose weights are replaced: name ({', '.join(HOSTS)}), and its hyper-parameters",
+    )
+
+    def validate(self) -> None:
+        """What the engine reads as facts of a method are those of the host."""
+        for name in ("masks", "newcomer", "serves_with"):
+            object.__setattr__(self, name, getattr(self.host.parameters, name))
+
+    # What a subclass decides.
+
+    def first(self) -> ServerState:
+        """The decision maker's state before the first round."""
+        return ServerState()
+
+    def decide(self, now: Round, own: Any, cohort: Cohort) -> tuple[np.ndarray, Any, Diagnostics]:
+        """The weights p [N] >= 0 of this round, the decision maker's next state, and numbers to record."""
+        raise NotImplementedError
+
+    # What the host does.
+
+    @property
+    def _host(self) -> Any:
+        return self.host.parameters
+
+    def check(self, rounds: int) -> None:
+        self._host.check(rounds)
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
+        return State(self._host.setup(model, initial), self.first())
+
+    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
+        return self._host.client_state(model, initial)
+
+    def plan(self, now: Round, server: State, chances: np.ndarray, size: int) -> tuple[np.ndarray, State]:
+        cohort, host = self._host.plan(now, server.host, chances, size)
+        return cohort, replace(server, host=host)
+
+    def phase(self, now: Round) -> str:
+        return self._host.phase(now)
+
+    def streams(self, training: LocalTraining) -> dict[str, int]:
+        return self._host.streams(training)
+
+    def epochs(self, now: Round, server: State, client: int) -> int | None:
+        return self._host.epochs(now, server.host, client)
+
+    def work(self, now: Round, server: State, epochs: float, steps: int) -> Passes:
+        passes = self._host.work(now, server.host, epochs, steps)
+        return passes._replace(losses=passes.losses + 1)
+
+    def broadcast(self, now: Round, server: State, client: int) -> Message:
+        return self._host.broadcast(now, server.host, client)
+
+    def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
+        return self._host.broadcast_for_evaluation(now, server.host, client)
+
+    def local(self, client: Client) -> Update:
+        update = self._host.local(client)
+        loss = client.full_loss(client.received["model"])
+        return replace(update, scalars={**update.scalars, "loss": loss})
+
+    def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
+        p, own, numbers = self.decide(now, server.own, cohort)
+        weights = p[cohort.ids]
+        if not weights.any():
+            weights = np.ones(len(weights))
+        reweighted: Any = Reweighted(cohort, weights)
+        host, others = self._host.aggregate(now, server.host, reweighted)
+        about = {"objective": weights @ cohort.scalars("loss") / weights.sum()}
+        about |= {"kl": divergence(p, now.sizes), "p_min": p.min(), "p_max": p.max()}
+        return State(host, own), {**others, **about, **numbers}
+
+
+def divergence(p: np.ndarray, q: np.ndarray) -> float:
+    """KL(p || q) of weights [N], each scaled to sum to 1; q > 0."""
+    p, q = p / p.sum(), q / q.sum()
+    some = p > 0
+    return float(p[some] @ np.log(p[some] / q[some]))

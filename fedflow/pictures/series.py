@@ -1,0 +1,59 @@
+"""Pictures of a method's diagnostics over clients, by round: a line per client, or a heat map of many."""
+
+import pandas as pd
+from markupsafe import Markup
+from matplotlib.ticker import MaxNLocator
+
+from fedflow.pictures.accuracy import LARGEST, name_ends
+from fedflow.pictures.drawing import LINE, drawing, look
+
+FEW = 12  # clients up to which each has a line
+COLUMNS = 400  # of the heat map: of more rounds, a column is the mean of several
+SCALE = "viridis"  # neither end is the colour of the page, light or dark, which means "no value"
+
+
+def series(table: pd.DataFrame, clients: int, rounds: int, name: str, described: str) -> Markup:
+    """The values of ``table`` (round, client, value) by round; infinite ones are not drawn."""
+    table = table[table["value"].abs() < LARGEST]
+    if clients <= FEW:
+        return lines(table, name, described)
+    return heat(table, clients, rounds, name, described)
+
+
+def lines(table: pd.DataFrame, name: str, described: str) -> Markup:
+    """A line per client, with its number at the end; it connects the rounds that have a value."""
+    ends = []
+    with drawing(name, described, 2.7, (0.42, 0.4, 0.75, 0.08)) as work:
+        for client, own in table.groupby("client"):
+            style, last = look(int(client)), own.iloc[-1]
+            work.axes.plot(own["round"], own["value"], lw=1.4, marker="." if len(own) == 1 else "", **style)
+            ends.append((last["round"], last["value"], f"client {client}", style["color"]))
+        work.axes.set_xlabel("round")
+        work.axes.margins(x=0.01)
+        work.axes.locator_params(axis="x", integer=True, nbins=6)
+        name_ends(work.axes, ends)
+    return work.svg
+
+
+def heat(table: pd.DataFrame, clients: int, rounds: int, name: str, described: str) -> Markup:
+    """A row per client, a column per round, with the scale of colours above; blank: no value."""
+    step = -(-rounds // COLUMNS)
+    cells = table.assign(column=(table["round"] - 1) // step).pivot_table("value", "client", "column")
+    grid = cells.reindex(index=range(clients), columns=range(-(-rounds // step))).to_numpy()
+    side, (left, bottom, right, top) = min(2.6, max(1.6, 0.1 * clients)), (0.42, 0.42, 0.1, 0.42)
+    with drawing(name, described, side + bottom + top, (left, bottom, right, top)) as work:
+        axes = work.axes
+        extent = (0.5, 0.5 + step * grid.shape[1], clients - 0.5, -0.5)
+        shown = axes.imshow(grid, cmap=SCALE, aspect="auto", interpolation="none", extent=extent)
+        axes.grid(False)
+        axes.spines[:].set(visible=True, color=LINE)
+        axes.set(xlabel="round", ylabel="client")
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=(1, 2, 5, 10)))
+        axes.yaxis.set_major_locator(MaxNLocator(6, integer=True, steps=(1, 2, 5, 10)))
+        width = work.figure.get_figwidth() - left - right
+        place = work.beside(left, bottom + side + 0.1, width, 0.09)
+        bar = work.figure.colorbar(shown, cax=place, orientation="horizontal", ticklocation="top")
+        bar.outline.set_visible(False)  # type: ignore[operator]
+        bar.ax.tick_params(labelsize=8, pad=2)
+        bar.ax.locator_params(nbins=5)
+    return work.svg

@@ -1,0 +1,246 @@
+"""Published numbers beside ours: which runs stand beside which cell, and how their settings differ."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fedflow.data import SOURCES
+from fedflow.report.books import UNITS, Book, Cell, Line, Setup, Table, Where, books, footnotes
+from fedflow.report.measures import parse
+from fedflow.report.run import Run
+from fedflow.report.tables import Stat, by_method, by_partition, columns
+from fedflow.report.targets import NotMeasured
+
+WORDS = {"model": "network", "epochs": "local epochs", "batch_size": "batch size"}  # in the notes
+DATA = ("keep_labels", "train_limit", "test_limit", "rotations")  # fields that change which samples there are
+
+
+class Match(NamedTuple):
+    """A cell of a published table and the runs of one variant that stand beside it."""
+
+    book: Book
+    table: Table
+    place: int  # of the line
+    line: Line
+    cell: Cell
+    runs: list[Run]
+
+
+@dataclass(frozen=True)
+class Ours:
+    """Our number in a cell, and of how many seeds; ``label`` tells several numbers of a cell apart.
+
+    ``missing``: why there is none.
+    """
+
+    text: str
+    note: str = ""
+    label: str = ""
+    missing: str = ""
+
+
+class Beside(NamedTuple):
+    """A published cell with the number of its footnote, and ours."""
+
+    cell: Cell
+    mark: int | None
+    ours: list[Ours]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A published table with ours beside it: lines of label, footnote, our partitions and cells."""
+
+    table: Table
+    source: str
+    notes: list[str]
+    footnotes: list[str]
+    lines: list[tuple[str, int | None, str, list[Beside]]]
+
+    @property
+    def measured(self) -> bool:
+        """Whether a cell has a number of ours."""
+        return any(not ours.missing for *_, cells in self.lines for cell in cells for ours in cell.ours)
+
+    @property
+    def missing(self) -> str:
+        """Why the first cell that lacks a number of ours does."""
+        missing = (ours.missing for *_, cells in self.lines for cell in cells for ours in cell.ours)
+        return next(filter(None, missing), "")
+
+
+class Accuracy(NamedTuple):
+    """A published accuracy: the cell, our name of its metric, and the table."""
+
+    cell: Cell
+    metric: str
+    table: str
+
+
+def matches(runs: Sequence[Run]) -> Iterator[Match]:
+    """Every cell of every book with a variant of ``runs`` that agrees in data, scheme and method."""
+    groups = [own for found in by_partition(runs).values() for own in by_method(found).values()]
+    for book in books().values():
+        for table in book.tables:
+            for place, line in enumerate(table.lines()):
+                found = [own for own in groups if fits(line.where, own)]
+                for cell in (cell for cell in line.cells if cell.comparable):
+                    for own in found:
+                        method = own[0].params["method"]
+                        if cell.column.method == method["name"] and agrees(cell.column.params, method):
+                            yield Match(book, table, place, line, cell, own)
+
+
+def compare(runs: Sequence[Run]) -> list[Shown]:
+    """Every table with a cell that ``runs`` stand beside, complete, in the order of the books."""
+    by_table: dict[int, list[Match]] = {}
+    for match in matches(runs):
+        by_table.setdefault(id(match.table), []).append(match)
+    return [_shown(found) for found in by_table.values()]
+
+
+def accuracies(runs: Sequence[Run]) -> dict[str, Accuracy]:
+    """By variant, the first published accuracy of a metric that the accuracy table has as a column."""
+    known = {metric.name: metric for metric in columns("accuracy")}
+    found: dict[str, Accuracy] = {}
+    for match in matches(runs):
+        metric = known.get(match.cell.measure or "")
+        if metric and match.line.unit == "%" and match.cell.value.mean is not None:
+            where = f"{match.table.label}, {match.book.source}"
+            entry = Accuracy(match.cell, metric.label.removesuffix(", %").lower(), where)
+            found.setdefault(match.runs[0].variant, entry)
+    return found
+
+
+def known_data() -> list[str]:
+    """The data sets that some run could be compared on, by title."""
+    names = {
+        line.where.dataset
+        for book in books().values()
+        for table in book.tables
+        for line in table.lines()
+        if line.where.dataset and any(cell.comparable for cell in line.cells)
+    }
+    return sorted((SOURCES[name].title if name in SOURCES else name for name in names), key=str.lower)
+
+
+def agrees(wanted: Any, found: Any) -> bool:
+    """Whether a setting is the wanted one; mappings need not be complete, and a list gives alternatives."""
+    if isinstance(wanted, Mapping):
+        return isinstance(found, Mapping) and all(agrees(v, found.get(name)) for name, v in wanted.items())
+    if isinstance(wanted, list) and not isinstance(found, list | tuple):
+        return any(agrees(one, found) for one in wanted)
+    if isinstance(wanted, float) and isinstance(found, int | float):
+        return math.isclose(wanted, found)
+    return wanted == found
+
+
+def fits(where: Where, runs: Sequence[Run]) -> bool:
+    """Whether the runs of one variant are on this data set, scheme and the other settings of ``where``."""
+    run = runs[0]
+    partition = run.params["partition"]
+    data = _data(run)
+    return (
+        where.dataset in (partition["dataset"], data.get("source"))
+        and where.scheme == partition["scheme"]
+        and agrees(where.params, partition["parameters"])
+        and agrees(where.data, data)
+        and not _differ(where, runs)
+    )
+
+
+def _shown(found: list[Match]) -> Shown:
+    book, table = found[0].book, found[0].table
+    texts, marks = footnotes(table)
+    lines = []
+    for i, line in enumerate(table.lines()):
+        own = [match for match in found if match.place == i]
+        partitions = list(dict.fromkeys(match.runs[0].partition for match in own))
+        cells = []
+        for cell in line.cells:
+            here = [match for match in own if match.cell.name == cell.name]
+            several = len(here) > 1
+            labels = [_label(match.runs[0], len(partitions) > 1) if several else "" for match in here]
+            ours = [_ours(match, label) for match, label in zip(here, labels, strict=True)]
+            cells.append(Beside(cell, marks.get((i, cell.name)), ours))
+        lines.append((line.label, marks.get((i, "")), ", ".join(partitions), cells))
+    return Shown(table, book.source, [*_notes(table, found)], texts, lines)
+
+
+def _label(run: Run, partitions: bool) -> str:
+    return f"{run.partition}: {run.label}" if partitions else run.label
+
+
+def _ours(match: Match, label: str) -> Ours:
+    """Mean ± sample std over seeds, with the decimals of the published row; "+": a seed did not arrive."""
+    assert match.cell.measure is not None
+    measure, factor = parse(match.cell.measure), UNITS[match.line.unit]
+    if match.line.unit == "Mb per client":
+        factor /= match.runs[0].metrics["clients"]
+    try:
+        values = {run.seed: measure.of(run) for run in match.runs}
+        least = [measure.least(run) for run in match.runs if values[run.seed] is None]
+    except NotMeasured as error:
+        return Ours("not measured", "", label, str(error).replace(f"{match.runs[0].folder}/", ""))
+    digits = max(cell.value.digits for cell in match.line.cells)
+    stat = Stat({seed: value * factor for seed, value in values.items() if value is not None})
+    seeds = f"{len(values)} {'seed' if len(values) == 1 else 'seeds'}"
+    if not stat.values:
+        bounds = [value * factor for value in least if value is not None]
+        return Ours(f"{min(bounds):.{digits}f}+" if bounds else "no value", seeds, label)
+    spread = f" ± {stat.std:.{digits}f}" if len(stat.values) > 1 else ""
+    if least:
+        seeds = f"{len(stat.values)} of {seeds}"
+    return Ours(f"{stat.mean:.{digits}f}{spread}{'+' if least else ''}", seeds, label)
+
+
+def _notes(table: Table, found: list[Match]) -> Iterator[str]:
+    """The table's caveat, its settings, and where ours differ."""
+    if table.caveat:
+        yield table.caveat
+    settings = Setup.parse(table.setup, "setup").as_dict()
+    if words := [f"{_word(name)} {_text(value)}" for name, value in settings.items() if value is not None]:
+        yield f"Published settings: {', '.join(words)}."
+    differ: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for match in found:
+        for name, (here, there) in _differ(match.line.setup, match.runs).items():
+            both = differ.setdefault(name, ({}, {}))
+            both[0][_text(here)] = both[1][_text(there)] = None
+        for name in DATA:
+            if (here := _data(match.runs[0]).get(name)) and name not in match.line.where.data:
+                differ.setdefault(name, ({}, {"none": None}))[0][_text(here)] = None
+    words = [f"{_word(n)} {' or '.join(a)} here, {' or '.join(b)} there" for n, (a, b) in differ.items()]
+    yield f"Differences: {'; '.join(words)}." if words else "No differences in the settings that are known."
+    rates = sorted({run.params["training"]["lr"] for match in found for run in match.runs})
+    named = "rate" if len(rates) == 1 else "rates"
+    yield f"Our learning {named}: {' or '.join(f'{rate:g}' for rate in rates)}."
+
+
+def _differ(wanted: Setup, runs: Sequence[Run]) -> dict[str, tuple[Any, Any]]:
+    """By name, ours and theirs of the settings that are known and differ."""
+    run = runs[0]
+    here = {
+        "clients": run.metrics["clients"], "participation": run.params["run"]["participation"],
+        "rounds": run.metrics["rounds"], "model": run.metrics["model"],
+        "epochs": run.params["training"]["epochs"], "batch_size": run.params["training"]["batch_size"],
+        "seeds": len(runs),
+    }  # fmt: skip
+    there = {name: getattr(wanted, name) for name in here}
+    return {n: (here[n], there[n]) for n in here if there[n] is not None and not agrees(there[n], here[n])}
+
+
+def _data(run: Run) -> dict[str, Any]:
+    """The fields of the data set of ``run``, with the parameters of its source."""
+    data = run.params["data"].get(run.params["partition"]["dataset"], {})
+    return {**data, **data.get("parameters", {})}
+
+
+def _word(name: str) -> str:
+    return WORDS.get(name, name.replace("_", " "))
+
+
+def _text(value: Any) -> str:
+    return (
+        f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
+    )

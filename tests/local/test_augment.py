@@ -1,0 +1,181 @@
+"""Random views of training images: by hand, in a run, and where they do not apply."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import Workers, images, one_client, prepare_run, quadratics, refused, run, same
+from torch import Tensor
+
+from fedflow.data import Dataset
+from fedflow.local.augment import draw_views, flip_crop
+from fedflow.local.samples import Batch
+from fedflow.local.schedule import draw_schedule
+from fedflow.local.sgd import Trainer
+from fedflow.local.training import LocalTraining
+from fedflow.simulation.federation import Federation
+
+AUGMENTED = {"augment": "flip_crop"}
+SGD: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5} | AUGMENTED
+HALF: dict[str, Any] = {"training": SGD, "participation": 0.5, "rounds": 2}
+
+
+@pytest.fixture(scope="module")
+def federation(digits: Dataset) -> Federation:
+    return images(digits, (12, 7, 20, 33, 13, 5))
+
+
+def by_numpy(image: np.ndarray, view: np.ndarray) -> np.ndarray:
+    """As FedDyn's code: flip, then cut the image's size out of the padded image."""
+    flip, dy, dx = (int(v) for v in view)
+    height, width = image.shape[1:]
+    padded = np.pad(image[:, :, ::-1] if flip else image, ((0, 0), (4, 4), (4, 4)))
+    return padded[:, dy : dy + height, dx : dx + width]
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (2, 5, 9), (1, 1, 3)])
+def test_views_are_those_of_plain_numpy(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    x, views = rng.normal(size=(200, *shape)), draw_views(rng, (200,))
+    made = flip_crop(torch.from_numpy(x), views).numpy()
+    np.testing.assert_array_equal(made, [by_numpy(*each) for each in zip(x, views.numpy())])
+    assert not np.array_equal(made, x)
+
+
+def test_a_view_by_hand() -> None:
+    """Mirrored, then moved two to the right and one up; nothing leaks from outside the image."""
+    x = torch.tensor([[1.0, 2, 3], [4, 5, 6], [7, 8, torch.nan]])[None, None]
+    (made,) = flip_crop(x, torch.tensor([[1, 5, 2]], dtype=torch.uint8))
+    assert made.tolist() == [[[0, 0, 6], [0, 0, pytest.approx(torch.nan, nan_ok=True)], [0, 0, 0]]]
+
+
+def test_half_are_mirrored_half_are_cropped_at_any_offset() -> None:
+    views = draw_views(np.random.default_rng(0), (100, 1000)).reshape(-1, 3)
+    flip, crop = views[:, 0].double(), views[:, 1:]
+    still = (crop == 4).all(1)
+    assert flip.unique().tolist() == [0, 1]
+    assert float(flip.mean()) == pytest.approx(1 / 2, abs=0.007)  # 4 standard deviations
+    assert float(still.double().mean()) == pytest.approx(1 / 2 + 1 / 162, abs=0.007)
+    assert float(flip[still].mean()) == pytest.approx(1 / 2, abs=0.01)
+    counts = torch.bincount(crop[:, 0].long() * 9 + crop[:, 1], minlength=81)
+    moved = counts[torch.arange(81) != 40].double()
+    assert (moved - 1e5 / 162).abs().max() < 4.5 * (1e5 / 162) ** 0.5
+
+
+def test_the_batches_stay_and_views_have_their_own_key() -> None:
+    plain, training = LocalTraining(batch_size=5, epochs=3), LocalTraining.parse(SGD | {"batch_size": 5})
+    key: dict[str, Any] = {"seed": 0, "stream": "batches", "round": 1, "client": 2}
+    drawn = draw_schedule(training, 13, 3, **key)
+    assert torch.equal(drawn.positions, draw_schedule(plain, 13, 3, **key).positions)
+    assert drawn.views is not None and drawn.views.shape == (9, 5, 3)
+    late = draw_schedule(training, 13, 2, **key)
+    assert torch.equal(late.views, drawn.views[:6])  # a straggler's are the first of them
+    others = [draw_schedule(training, 13, 3, **key | change).views for change in
+              ({}, {"seed": 1}, {"stream": "tune"}, {"round": 2}, {"client": 3})]  # fmt: skip
+    assert [torch.equal(drawn.views, other) for other in others] == [True, *[False] * 4]
+
+
+@pytest.mark.parametrize("kind", ["held", "gathered"])
+def test_a_step_sees_the_views_of_its_batch(
+    federation: Federation, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "gathered":  # as for more images than are kept normalised
+        monkeypatch.setattr("fedflow.local.sgd.HELD", 0)
+    ours, seen = one_client(federation, 0, LocalTraining.parse(SGD)), []
+
+    def step(now: tuple[Tensor], batch: Batch) -> tuple[tuple[Tensor], Tensor]:
+        seen.append(batch)
+        return now, torch.zeros(())
+
+    ours.run_steps(step, (torch.zeros(()),))
+    assert [len(batch.x) for batch in seen] == [8, 4] * 2
+    x = federation.train.x[torch.as_tensor(federation.partition.train(0))]
+    for batch, (rows, _, views) in zip(
+        seen, draw_schedule(ours.training, 12, 2, 0, "batches", 1, 0).batches()
+    ):
+        assert torch.equal(batch.positions, rows) and torch.equal(batch.x, flip_crop(x[rows], views))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "ditto", "perfedavg", "fedrep", "ifca"])
+def test_loop_agrees_with_vmap_for_stragglers_too(federation: Federation, method: str, cohort: str) -> None:
+    """Several streams, and ragged clients of which half train fewer epochs."""
+    late = HALF | {"training": SGD | {"stragglers": 0.5}, "fine_tune": True, "participation": 1.0}
+    here, loop = (run(method, federation, cohort=how, **late) for how in (cohort, "loop"))
+    for name, vector in loop.state().items():
+        torch.testing.assert_close(here.state()[name], vector, rtol=0, atol=1e-5)
+    plain = run(method, federation, **late | {"training": late["training"] | {"augment": "none"}})
+    assert not same(plain.state(), loop.state())
+
+
+def test_workers_and_a_resume_do_not_change_a_bit(federation: Federation, tmp_path: Any) -> None:
+    alone = run("fedavg", federation, **HALF, fine_tune=True)
+    assert same(run("fedavg", federation, **HALF, executor=Workers(3)).state(), alone.state())
+    kept = partial(prepare_run, "fedavg", federation, **HALF, checkpoints=tmp_path, checkpoint_every=1)
+    next(kept().rounds())
+    resumed = kept()
+    list(resumed.rounds())
+    assert torch.equal(resumed.state.server.model, alone.servers[-1]["model"])
+
+
+def test_losses_full_gradients_and_scores_see_the_images_as_they_are(federation: Federation) -> None:
+    w = federation.model.init(0)
+    plain, augmented = (
+        one_client(federation, 2, LocalTraining.parse(SGD | {"augment": kind}))
+        for kind in ("none", "flip_crop")
+    )
+    for what in ("losses", "full_loss", "full_gradient", "full_step"):
+        assert torch.equal(getattr(plain, what)(w), getattr(augmented, what)(w))
+    assert not torch.equal(plain.fit(start=w), augmented.fit(start=w))
+
+
+def test_fine_tuning_is_training(federation: Federation) -> None:
+    """A run whose global model does not move: scores differ only after fine-tuning."""
+    plain, views = (
+        run("fedavg", federation, {"server_lr": 1e-30}, training=SGD | {"augment": kind}, fine_tune=True)
+        .outcome().scores for kind in ("none", "flip_crop")
+    )  # fmt: skip
+    for name in ("local_loss", "local_accuracy", "global_accuracy"):
+        assert np.array_equal(getattr(plain, name), getattr(views, name))
+    assert not np.array_equal(plain.tuned_accuracy, views.tuned_accuracy)
+
+
+def test_a_server_trains_on_views_too(digits: Dataset, federation: Federation) -> None:
+    """Of uint8 images; the order is that of plain training."""
+    seen: dict[str, list[Batch]] = {"none": [], "flip_crop": []}
+    for kind, batches in seen.items():
+        training = LocalTraining.parse(SGD | {"batch_size": 100, "epochs": 1, "augment": kind})
+        trainer = Trainer.central(federation.model, digits.test, training, np.random.default_rng(0))
+
+        def step(now: tuple, batch: Batch, batches: list[Batch] = batches) -> tuple[tuple, Tensor]:
+            batches.append(batch)
+            return now, torch.zeros(())
+
+        trainer.run_steps(step, ())
+    plain, views = seen.values()
+    assert [len(batch.x) for batch in views] == [100, 100, 100, 59]
+    assert all(torch.equal(one.y, other.y) for one, other in zip(plain, views))
+    rng = np.random.default_rng(0)
+    rng.permutation(359)
+    drawn = draw_views(rng, (4, 100))
+    assert all(torch.equal(b.x, flip_crop(a.x, v[: len(a.x)])) for a, b, v in zip(plain, views, drawn))
+
+
+def test_no_step_looks_at_values(federation: Federation) -> None:
+    """As a captured graph needs it: shapes alone are enough."""
+    x, views = torch.empty(7, 3, 8, 8, device="meta"), torch.empty(7, 3, dtype=torch.uint8, device="meta")
+    assert flip_crop(x, views).shape == x.shape
+
+
+def test_what_cannot_be_augmented_is_refused(federation: Federation) -> None:
+    with refused(r"training.augment: 'flip_crop' .* none, as inputs of shape \[2\] are no images"):
+        prepare_run("fedavg", quadratics(), training=AUGMENTED)
+    flat = quadratics()
+    with refused(r"training.augment: .* inputs of shape \[2\] are no images"):
+        Trainer.central(flat.model, flat.train, LocalTraining.parse(AUGMENTED), np.random.default_rng(0))
+    for method, hyper in (("fedsgd", {}), ("qfedsgd", {}), ("ifca", {"averaging": "gradient"})):
+        with refused(f"training.augment: 'flip_crop' .* none with {method}, which trains on full gradients"):
+            prepare_run(method, federation, hyper, training=AUGMENTED)
+    with refused(r"training.augment: 'cutout' .* one of flip_crop, none"):
+        LocalTraining.parse({"augment": "cutout"})

@@ -1,0 +1,49 @@
+"""Networks with one logit for two classes, the start of AAggFF's networks, and ResNet-18 as torchvision's."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torchvision.models import resnet18
+
+from fedflow.models import build
+from fedflow.models.flat import FlatModel
+
+
+@pytest.mark.parametrize(("network", "shape"), [("logistic_one_logit", (15,)), ("celeba_cnn", (3, 30, 30))])
+def test_one_logit_is_a_sigmoid_with_binary_cross_entropy(network: str, shape: tuple[int, ...]) -> None:
+    model = FlatModel(partial(build, network, shape, 2), dtype=torch.float64)
+    x, y = torch.randn(6, *shape, dtype=torch.float64), torch.tensor([0, 1, 1, 0, 1, 0])
+    w = model.init(0).requires_grad_()
+    outputs = model.outputs(w, x)
+    z = outputs[:, 1]
+    assert outputs.shape == (6, 2) and not outputs[:, 0].any()
+    assert torch.equal(model.hits(outputs, y), (z > 0) == y.bool())
+    binary = nn.functional.binary_cross_entropy_with_logits(z, y.double())
+    torch.testing.assert_close(model.loss(outputs, y), binary)
+    both = [torch.autograd.grad(loss, w, retain_graph=True)[0] for loss in (model.loss(outputs, y), binary)]
+    torch.testing.assert_close(*both)
+
+
+@pytest.mark.parametrize(("network", "shape"), [("celeba_cnn", (3, 84, 84)), ("m5", (1, 16_000))])
+def test_weights_start_by_xavier_and_biases_at_zero(network: str, shape: tuple[int, ...]) -> None:
+    for name, values in build(network, shape, 35).named_parameters():
+        if name.endswith("bias"):
+            assert not values.any()
+        elif values.ndim > 1:
+            fans = (values[0].numel() + values[:, 0].numel()) / 2
+            assert float(values.detach().std()) == pytest.approx(fans**-0.5, rel=0.1)
+
+
+def test_resnet_18_is_that_of_torchvision_with_group_norm() -> None:
+    theirs = resnet18(norm_layer=partial(nn.GroupNorm, 2), num_classes=10).double().eval()
+    ours = build("resnet18_gn", (3, 32, 32), 10).double()
+    pairs = list(zip(ours.parameters(), theirs.parameters(), strict=True))
+    with torch.no_grad():
+        for own, other in pairs:
+            assert own.shape == other.shape
+            other.normal_(1, 0.05) if own.ndim == 1 else None
+            own.copy_(other)
+        x = torch.randn(3, 3, 40, 32).double()
+        torch.testing.assert_close(ours(x), theirs(x))

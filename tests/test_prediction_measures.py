@@ -1,0 +1,95 @@
+"""Numbers from a table of predictions: worked numbers, and scikit-learn where it has the function."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import roc_auc_score, top_k_accuracy_score
+from support import refused
+
+from fedflow.metrics.distribution import summarise
+from fedflow.metrics.predictions import by_client, ece, mce, sizes, summary
+
+
+def table_of(probabilities: np.ndarray, labels: np.ndarray, clients: np.ndarray) -> pd.DataFrame:
+    """What a run keeps of probabilities [n, K]."""
+    rank = 1 + (probabilities > probabilities[np.arange(len(labels)), labels][:, None]).sum(1)
+    return pd.DataFrame({
+        "client": clients, "sample": np.arange(len(labels)), "label": labels,
+        "predicted": probabilities.argmax(1), "confidence": probabilities.max(1), "rank": rank,
+    })  # fmt: skip
+
+
+def drawn(classes: int, n: int = 300) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Probabilities [n, classes] with ties between samples, labels and clients."""
+    rng = np.random.default_rng(classes)
+    parts = rng.integers(1, 9, (n, classes)) + rng.random(classes) / 10
+    return parts / parts.sum(1, keepdims=True), rng.integers(0, classes, n), rng.integers(0, 4, n)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_top_k_is_that_of_scikit_learn(k: int) -> None:
+    probabilities, labels, clients = drawn(7)
+    found = by_client(table_of(probabilities, labels, clients), f"top{k}")
+    for client in range(4):
+        own = clients == client
+        expected = top_k_accuracy_score(labels[own], probabilities[own], k=k, labels=range(7))
+        assert found[client] == pytest.approx(expected, abs=1e-12)
+
+
+def test_auroc_is_that_of_scikit_learn_and_a_client_of_one_class_has_none() -> None:
+    probabilities, labels, clients = drawn(2)
+    labels[clients == 2] = 1
+    table = table_of(probabilities, labels, clients)
+    found = by_client(table, "auroc")
+    for client in (0, 1, 3):
+        own = clients == client
+        expected = roc_auc_score(labels[own], probabilities[own, 1])
+        assert found[client] == pytest.approx(expected, abs=1e-12)
+    assert np.isnan(found[2])
+    spread = summary(found, sizes(table))
+    assert (spread["clients"], spread["left_out"]) == (3, 1)
+    assert spread["mean"] == pytest.approx(found[[0, 1, 3]].mean())
+
+
+def test_calibration_of_the_worked_example_whole_and_in_batches() -> None:
+    """SuPerFed's definition; the short last batch counts as much as the others."""
+    table = pd.DataFrame({"client": 3, "confidence": [0.95, 0.92, 0.62, 0.65, 0.35], "rank": [1, 1, 2, 1, 4]})
+    assert (ece(table), mce(table)) == (pytest.approx(0.15), pytest.approx(0.35))
+    assert ece(table, batch=2) == pytest.approx(0.183333, abs=1e-6)
+    assert mce(table, batch=2) == pytest.approx(0.188333, abs=1e-6)
+    assert ece(table, bins=1) == mce(table, bins=1) == pytest.approx(abs(3 / 5 - 0.698))
+    assert by_client(table, "ece").to_dict() == {3: ece(table)}
+    assert by_client(table, "mce").to_dict() == {3: mce(table)}
+
+
+def test_clients_are_averaged_by_test_samples_and_the_tenths_too() -> None:
+    values = pd.Series(np.arange(25) / 100, range(25)).sample(frac=1, random_state=0)
+    weights = pd.Series(np.arange(25) + 1, range(25))  # in another order
+    spread = summary(values, weights)
+    assert spread["worst10"] == pytest.approx((0 * 1 + 0.01 * 2) / 3)
+    assert spread["best10"] == pytest.approx((0.23 * 24 + 0.24 * 25) / 49)
+    assert spread["gap"] == spread["best10"] - spread["worst10"]
+    assert spread["mean"] == pytest.approx(0.12)
+    assert spread["weighted"] == pytest.approx(np.average(np.arange(25) / 100, weights=np.arange(25) + 1))
+    alike = summary(values, weights * 0 + 7)
+    assert {n: alike[n] for n in ("worst10", "best10", "gini")} == pytest.approx(
+        {n: summarise(values.to_numpy())[n] for n in ("worst10", "best10", "gini")}, abs=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "gini", "gap"), [((0.5, 0.6, 0.9, 1), 0.15, 0.5), ((0.4,) * 3, 0, 0), ((0, 0, 0, 1), 0.75, 1)]
+)
+def test_few_clients_have_one_worst_and_one_best(values: tuple[float, ...], gini: float, gap: float) -> None:
+    spread = summary(pd.Series(values, dtype=float), pd.Series(range(1, 1 + len(values))))
+    assert spread["gini"] == pytest.approx(gini, abs=1e-12) and spread["gap"] == pytest.approx(gap)
+    assert (spread["worst10"], spread["best10"]) == pytest.approx((min(values), max(values)))
+
+
+def test_what_is_not_measured_is_refused() -> None:
+    table = table_of(*drawn(3))
+    for name in ("top0", "top", "accuracy", "auroc5"):
+        with refused(f"measure: '?{name}'? is not accepted; expected top1, top5"):
+            by_client(table, name)
+    with refused("'?auroc'? is not accepted; expected top1, ece or mce, as there are more than two classes"):
+        by_client(table, "auroc")
