@@ -11,6 +11,7 @@ Published tables and claims name what they compare in this language:
   on its own test set, or with ``_weighted`` (by test samples), ``_worst10``, ``_best10``, ``_gini``, ``_gap``
 """
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from functools import partial
 from typing import Literal
 
 from fedflow.errors import BadInput, unknown_name
+from fedflow.metrics import predictions
 from fedflow.metrics.table import DIAGNOSTICS, METRICS, NUMBER, SHARE, Metric, Unit
 from fedflow.report.run import Run
 from fedflow.report.targets import NotMeasured, check_target, column_of, reach
@@ -145,7 +147,15 @@ def _of_rounds(text: str, name: str, field: str, column: str, place: str = "") -
 
 def _predicted(text: str, name: str, part: str | None) -> Measure:
     def of(run: Run) -> float | None:
-        raise NotMeasured(f"{run.folder} has no predictions: set run.keep_predictions: true")
+        table, file = run.predictions, run.folder / "predictions.parquet"
+        if table.empty:
+            raise NotMeasured(f"{file} has no predictions: set run.keep_predictions: true")
+        try:
+            values = predictions.by_client(table, name)
+        except BadInput as error:  # AUROC of more than two classes
+            raise NotMeasured(f"{file}: {error}") from None
+        value = predictions.summary(values, predictions.sizes(table))[part or "mean"]
+        return None if math.isnan(value) else value
 
     small = name in ("ece", "mce") or part in ("gini", "gap")
     label = " ".join([LABELS.get(name, name.replace("top", "Top-")), *([PARTS[part]] if part else [])])

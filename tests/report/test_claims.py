@@ -33,7 +33,7 @@ def run(method: str, seed: int, value: float | None, **params: float) -> Run:
         "bytes_down": [40, 80, 120], "bytes_up": [40, 80, 120],
     })  # fmt: skip
     own, variant = {"method": {"name": method, **params}}, f"{method} · {params}" if params else method
-    return Run(Path("r"), facts, own, rounds, pd.DataFrame(), None, [], variant=variant)
+    return Run(Path("r"), facts, own, rounds, pd.DataFrame(), None, [], pd.DataFrame(), variant=variant)
 
 
 def verdict(tmp_path: Path, text: str, **values: list[float | None]) -> tuple[str, list[str]]:

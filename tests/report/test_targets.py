@@ -127,6 +127,20 @@ def test_what_a_run_did_not_reach_has_a_lower_bound():
     assert asked.better == "lower" and asked.label == "Transmissions (global_accuracy 0.801)"
 
 
+@pytest.mark.parametrize(("text", "value"), [
+    ("top1", 0.5625), ("top1_weighted", 2 / 3), ("top1_worst10", 0.25), ("top1_gap", 0.625), ("top2", 0.875),
+    ("ece", 0.3125), ("mce_best10", 0.375),
+])  # fmt: skip
+def test_measures_of_predictions(text, value, monkeypatch):
+    """Client 0 has one of four samples right, client 1 seven of eight."""
+    table = pd.DataFrame({"client": [0] * 4 + [1] * 8, "rank": [1, 2, 2, 3] + [1] * 7 + [2]})
+    run = finished("global_accuracy", [0.7])
+    monkeypatch.setitem(vars(run), "predictions", table.assign(label=2, predicted=2, confidence=0.5))
+    assert measure(run, text) == pytest.approx(value)
+    with refused("predictions.parquet: measure: 'auroc'", NotMeasured):
+        measure(run, "auroc")
+
+
 @pytest.mark.parametrize(("text", "error", "says"), [
     ("accuracy", BadInput, "measure: 'accuracy' is not accepted; expected one of"),
     ("local_acuracy", BadInput, "(did you mean 'local_accuracy'?)"),
