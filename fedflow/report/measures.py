@@ -47,6 +47,7 @@ class Measure:
 
     ``of`` computes it: None where the run has no value, such as a target that it did not reach, whose lower
     bound at the end of the run is ``least``. Both raise `NotMeasured` where a file or column is absent.
+    ``reaches`` is the column that has to reach a target.
     """
 
     text: str
@@ -55,6 +56,7 @@ class Measure:
     better: Literal["higher", "lower", ""]
     of: Callable[[Run], float | None]
     least: Callable[[Run], float | None] = lambda run: None
+    reaches: str = ""
 
 
 def measure(run: Run, text: str) -> float | None:
@@ -110,7 +112,7 @@ def _cost(text: str, name: str, field: str, column: str, target: str, smooth: st
 
     return Measure(
         text, f"{metric.label} ({column} {target})", metric.unit, "lower",
-        partial(of, arrived=True), partial(of, arrived=False),
+        partial(of, arrived=True), partial(of, arrived=False), column,
     )  # fmt: skip
 
 

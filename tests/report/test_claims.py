@@ -82,7 +82,7 @@ def test_what_decides_is_printed(tmp_path):
         "difference +0.53333 [+0.38991, +0.67676]; 3 seeds"
     )
     _, (numbers,) = verdict(tmp_path, check, fedavg=[1.0, None, 1.3], ditto=[1.5, 1.7, 1.8])
-    assert numbers.endswith("; 2 shared seeds, of at least 3")
+    assert numbers.endswith("; 2 shared seeds, of at least 3; FEDAVG has no value with seed 1")
     assert verdict(tmp_path, check, ditto=[1.5]) == ("not run", ["no results of FedAvg"])
 
 
