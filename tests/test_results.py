@@ -41,8 +41,8 @@ def write(folder: Path, groups=None, failed=None, newcomers=None, compared=None)
         ),
     ]  # fmt: skip
     outcome = Outcome(
-        Scores([0, 1, 2], np.array([0, 1, 1]), np.array([4, 4, 8]), nothing, scores, scores, nothing, nothing, nothing,
-               [torch.zeros(2)], np.zeros(3, dtype=int)),
+        Scores([0, 1, 2], np.array([0, 1, 1]), np.array([4, 4, 8]), nothing, scores, scores,
+               *[nothing] * 3, [torch.zeros(2)], np.zeros(3, dtype=int)),
         np.array([1, 0, 1]), {"rounds": 2, "local_accuracy": 0.58, "ari": None}, {0: torch.zeros(2)},
         newcomers, compared,
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """One finished run, as the report uses it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ class Run:
     clients: pd.DataFrame  # a row per client that took part
     groups: list[int] | None  # planted group of every client
     history: list[dict[str, Any]]  # round and assignment [N], where the assignment changed; -1 = none yet
-    series: pd.DataFrame  # round, client, name and value of the method's diagnostics over clients
+    series: pd.DataFrame = field(
+        default_factory=pd.DataFrame
+    )  # round, client, name and value of the method's diagnostics over clients
     dissimilarity: Dissimilarity | None = None  # where the server compares clients
     stable_cluster_ids: bool = True  # whether a cluster keeps its number in all of history
     variant: str = ""  # runs of the same method and variant are averaged

@@ -31,7 +31,7 @@ def finished(
         "bytes_down": each * rounds, "bytes_up": each * rounds,
     })  # fmt: skip
     facts = {"partition": "p", "method": "m", "seed": seed, "parameters": P, "loss": 0.5, "ari": None} | more
-    return Run(Path("r"), facts, {}, table, pd.DataFrame(), None, [], pd.DataFrame())
+    return Run(Path("r"), facts, {}, table, pd.DataFrame(), None, [])
 
 
 NEVER = finished("global_accuracy", [0.7, 0.71, 0.72, 0.73])
