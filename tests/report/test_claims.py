@@ -33,7 +33,7 @@ def run(method: str, seed: int, value: float | None, **params: float) -> Run:
         "bytes_down": [40, 80, 120], "bytes_up": [40, 80, 120],
     })  # fmt: skip
     own, variant = {"method": {"name": method, **params}}, f"{method} · {params}" if params else method
-    return Run(Path("r"), facts, own, rounds, pd.DataFrame(), None, [], variant=variant)
+    return Run(Path("r"), facts, own, rounds, pd.DataFrame(), None, [], pd.DataFrame(), variant=variant)
 
 
 def verdict(tmp_path: Path, text: str, **values: list[float | None]) -> tuple[str, list[str]]:
@@ -82,7 +82,7 @@ def test_what_decides_is_printed(tmp_path):
         "difference +0.53333 [+0.38991, +0.67676]; 3 seeds"
     )
     _, (numbers,) = verdict(tmp_path, check, fedavg=[1.0, None, 1.3], ditto=[1.5, 1.7, 1.8])
-    assert numbers.endswith("; 2 shared seeds, of at least 3")
+    assert numbers.endswith("; 2 shared seeds, of at least 3; FEDAVG has no value with seed 1")
     assert verdict(tmp_path, check, ditto=[1.5]) == ("not run", ["no results of FedAvg"])
 
 
