@@ -66,7 +66,8 @@ def test_targets_are_read_from_finished_runs(call, capsys, project):
     target = ("targets", "--column", "local_accuracy", "--target")
     table = pd.read_csv(io.StringIO(call(*target, 0.01, "--csv", "--partition", "grouped")))
     table = table.set_index("method")
-    assert list(table["reached"]) == [1, 1] and table.loc["ifca", "transmissions"] == pytest.approx(1.5, abs=0.01)
+    assert list(table["reached"]) == [1, 1]
+    assert table.loc["ifca", "transmissions"] == pytest.approx(1.5, abs=0.01)
     assert (table.loc["fedavg", "transmissions"], table.loc["fedavg", "gain"]) == (1, 1.0)
     assert re.search(r"FedAvg .* 0 of 1 +1\+ ", call(*target, 1))
     for column, says in (("all_accuracy", "set run.reports: [all]"), ("accuracy", "expected one of")):

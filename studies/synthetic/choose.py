@@ -1,10 +1,10 @@
-"""Chooses hyper-parameters for the synthetic problems of this study, as FedDyn's Table A.4 does: by transmissions.
+"""Chooses hyper-parameters for the synthetic problems as FedDyn's Table A.4 does: by transmissions.
 
-    python studies/synthetic/choose.py > studies/feddyn/chosen.csv
+    python studies/synthetic/choose.py > studies/synthetic/chosen.csv
 
-Every combination of the grid runs once with a seed that is not reported. The target of a problem is the lowest
-training loss of the worst method; each method is given the settings that need the fewest transmissions to it.
-Runs are not recorded; data are made in a temporary folder.
+Every combination of the grid runs once with a seed that is not reported. The target of a problem is the
+lowest training loss of the worst method; each method gets the settings that need the fewest transmissions
+to it. Runs are not recorded; data are made in a temporary folder.
 """
 
 import sys
