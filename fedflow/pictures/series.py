@@ -24,8 +24,9 @@ def lines(table: pd.DataFrame, name: str, described: str) -> Markup:
     """A line per client, with its number at the end; it connects the rounds that have a value."""
     ends = []
     with drawing(name, described, 2.7, (0.42, 0.4, 0.75, 0.08)) as work:
-        for client, own in table.groupby("client"):
-            style, last = look(int(client)), own.iloc[-1]
+        for client in sorted(table["client"].unique().tolist()):
+            own, style = table[table["client"] == client], look(client)
+            last = own.iloc[-1]
             work.axes.plot(own["round"], own["value"], lw=1.4, marker="." if len(own) == 1 else "", **style)
             ends.append((last["round"], last["value"], f"client {client}", style["color"]))
         work.axes.set_xlabel("round")
@@ -53,7 +54,7 @@ def heat(table: pd.DataFrame, clients: int, rounds: int, name: str, described: s
         width = work.figure.get_figwidth() - left - right
         place = work.beside(left, bottom + side + 0.1, width, 0.09)
         bar = work.figure.colorbar(shown, cax=place, orientation="horizontal", ticklocation="top")
-        bar.outline.set_visible(False)  # type: ignore[operator]
+        bar.outline.set_visible(False)
         bar.ax.tick_params(labelsize=8, pad=2)
         bar.ax.locator_params(nbins=5)
     return work.svg

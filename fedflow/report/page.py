@@ -159,20 +159,13 @@ def _diagnostics(methods: dict[str, list[Run]], places: dict[str, int], key: str
 def _series(run: Run, key: str) -> list[tuple[str, Markup, str]]:
     """Name, picture and note of the diagnostics over clients of one run."""
     clients = run.metrics["clients"]
-    those = "" if clients <= SERIES_CLIENTS else f", the first {SERIES_CLIENTS} of {clients:,} clients"
+    shown, rounds = min(clients, SERIES_CLIENTS), run.metrics["rounds"]
+    note = f"Seed {run.seed}{f', the first {shown} of {clients:,} clients' if shown < clients else ''}."
     return [
-        (
-            name,
-            series(
-                table,
-                min(clients, SERIES_CLIENTS),
-                run.metrics["rounds"],
-                f"{key}-{number}",
-                f"{name} of every client by round",
-            ),
-            f"Seed {run.seed}{those}.",
+        (name, series(table, shown, rounds, f"{key}-{number}", f"{name} of every client by round"), note)
+        for number, (name, table) in enumerate(
+            (str(name), table) for name, table in run.series.groupby("name")
         )
-        for number, (name, table) in enumerate(run.series.groupby("name"))
     ]
 
 

@@ -16,7 +16,7 @@ models: {digits: {name: mlp, options: {hidden: [16]}}}
 partitions:
   digits-6: {dataset: digits, scheme: dirichlet, alpha: 0.5, clients: 6, min_size: 10, seed: 0}
 training: {epochs: 1, batch_size: 32, lr: 0.1}
-run: {rounds: 3, participation: 1.0, evaluate_every: 1, checkpoint_every: 1}
+run: {rounds: 3, participation: 1.0, evaluate_every: 1, checkpoint_every: 1, keep_predictions: true}
 methods: {fedavg: {}, ditto: {lam: 0.5}}
 grid: {datasets: [digits], partitions: [digits-6], methods: [fedavg, ditto], seeds: [0]}
 engine: {executor: threads, workers: 2, device: cpu}
@@ -67,7 +67,7 @@ def _inline(factory: pytest.TempPathFactory, method: str, seed: int = 0, setting
     return _made[method, seed, settings]
 
 
-NAMES = ("metrics.json", "params.json", "rounds.csv", "clusters.json")
+NAMES = ("metrics.json", "params.json", "rounds.csv", "clusters.json", "predictions.parquet")
 
 
 def results(root: Path, method: str = "fedavg", seed: int = 0) -> dict[str, bytes]:
