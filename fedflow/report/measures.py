@@ -161,9 +161,9 @@ def _predicted(text: str, name: str, part: str | None) -> Measure:
 
     small = name in ("ece", "mce") or part in ("gini", "gap")
     label = " ".join([LABELS.get(name, name.replace("top", "Top-")), *([PARTS[part]] if part else [])])
-    return Measure(
-        text, label, Unit(digits=3) if part == "gini" else SHARE, "lower" if small else "higher", of
-    )
+    if part == "gini":
+        return Measure(text, label, Unit(digits=3), "lower", of)
+    return Measure(text, f"{label}, %", SHARE, "lower" if small else "higher", of)
 
 
 def _number(field: str, text: str, value: str) -> float:

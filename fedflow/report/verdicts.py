@@ -148,7 +148,8 @@ def _compare(
     try:
         values = [_values(measure, *arm) for arm in arms]
     except NotMeasured as error:
-        return replace(blank, reason=str(error))
+        results = Path(*runs[0].folder.parts[:-3])  # left out: where a project is does not change its report
+        return replace(blank, reason=str(error).replace(f"{results}/", ""))
     shared = sorted(set.intersection(*(set(one.stat.values) for one in values)))
     if not shared:
         reason = "no shared seeds" if all(one.stat.values for one in values) else "no values"
