@@ -1,5 +1,6 @@
 """Every command of ``fedflow``: it runs, and what it prints can be read and acted upon."""
 
+import io
 import json
 import re
 import subprocess
@@ -58,6 +59,20 @@ def test_experiments_run_and_are_reported(call, project):
     assert not list((project / ".fedflow" / "checkpoints").iterdir())
     assert call("report").strip().endswith("index.html")
     assert "IFCA" in (project / "report" / "index.html").read_text()
+
+
+def test_targets_are_read_from_finished_runs(call, capsys, project):
+    """In the project whose runs the test before made."""
+    target = ("targets", "--column", "local_accuracy", "--target")
+    table = pd.read_csv(io.StringIO(call(*target, 0.01, "--csv", "--partition", "grouped")))
+    table = table.set_index("method")
+    assert list(table["reached"]) == [1, 1]
+    assert table.loc["ifca", "transmissions"] == pytest.approx(1.5, abs=0.01)
+    assert (table.loc["fedavg", "transmissions"], table.loc["fedavg", "gain"]) == (1, 1.0)
+    assert re.search(r"FedAvg .* 0 of 1 +1\+ ", call(*target, 1))
+    for column, says in (("all_accuracy", "set run.reports: [all]"), ("accuracy", "expected one of")):
+        done = fedflow(capsys, "targets", "--column", column, "--target", "0.5", "--root", project)
+        assert done.code == 2 and says in done.err and done.err.count("\n") == 1
 
 
 def test_a_changed_run_leaves_the_grid_alone_and_is_a_row_of_its_own(capsys, tmp_path):
@@ -152,7 +167,16 @@ def test_every_network_is_listed_with_its_size(call):
     assert re.search(r"^resnet9 .* 3x32x32 +100 +6,621,540", out, re.M)
 
 
-@pytest.mark.parametrize("command", ["methods", "schemes", "datasets", "models"])
+def test_published_tables_are_listed_and_printed(call, capsys):
+    listed = " ".join(call("published", rooted=False).split())
+    assert "pacfl-flis: M. Morafah" in listed and "Table A.4: synthetic convex problem" in listed
+    out = call("published", "feddyn", rooted=False)
+    assert "| Dir .3, MNIST, 98.2 % | 90 | 208 | 428 | 858 |" in out
+    done = fedflow(capsys, "published", "feddin")
+    assert done.code == 2 and "(did you mean 'feddyn'?)" in done.err and len(done.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["methods", "schemes", "datasets", "models", "published"])
 def test_lists_fit_a_hundred_columns(call, command):
     assert all(len(line.rstrip()) <= 100 for line in call(command, rooted=False).splitlines())
 

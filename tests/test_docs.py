@@ -1,11 +1,16 @@
-"""The pages refer to files and tests that exist."""
+"""The pages and the claims of studies refer to files, methods and tests that exist."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from fedflow.config import load_params
+from fedflow.methods import METHODS
+from fedflow.report.claims import Check, load_claims
+
 HOME = Path(__file__).parents[1]
+CLAIMS = sorted(HOME.glob("studies/*/claims.yaml"))
 PAGES = [HOME / "README.md", *sorted((HOME / "docs").rglob("*.md"))]
 
 
@@ -22,3 +27,23 @@ def test_reproductions_name_existing_tests() -> None:
     source = "".join(file.read_text() for file in (HOME / "tests").rglob("test_*.py"))
     named = set(re.findall(r"\btest_\w+\b(?!\.py)", page))
     assert not {name for name in named if f"def {name}(" not in source}
+
+
+@pytest.mark.parametrize("file", CLAIMS, ids=lambda file: file.parent.name)
+def test_claims_name_what_exists(file: Path) -> None:
+    params = load_params(file.with_name("params.yaml"))
+
+    def names(check: Check) -> None:
+        arms = [*check.above, *check.below, *check.equal, *([check.of] if check.of else [])]
+        assert {arm.method for arm in arms} <= METHODS.keys()
+        assert set(check.partitions) <= params.partitions.keys()
+        for inner in (*check.all, *check.any):
+            names(inner)
+
+    claims = load_claims(file)
+    for claim in claims:
+        names(claim)
+        if claim.test is not None:
+            path, _, function = claim.test.partition("::")
+            assert f"def {function.partition('[')[0]}(" in (HOME / path).read_text()
+    assert claims

@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 from command import fedflow, recorded
 
+from fedflow.metrics.predictions import by_client
+
 PARAMS = """
 data:
   mixture: {source: mixed_regression, clients: 8, dimension: 10, samples: 20}
@@ -99,7 +101,12 @@ def test_roles_of_plays_are_clients(capsys, project: Path) -> None:
 )
 def test_hospitals_of_a_table_are_clients(capsys, project: Path, partition: str, test_samples: list) -> None:
     """Test rows drawn in the table, or held out of its training rows, by the partition."""
-    settings = ("--set", "training={epochs: 1, batch_size: 20, lr: 0.3}", "--set", "run.rounds=25")
+    settings = (
+        "--set",
+        "training={epochs: 1, batch_size: 20, lr: 0.3}",
+        "--set",
+        "run={rounds: 25, participation: 1.0, keep_predictions: true}",
+    )
     done = fedflow(
         capsys, "run", "--root", project, "--partition", partition, "--method", "fedavg", *settings
     )
@@ -109,6 +116,8 @@ def test_hospitals_of_a_table_are_clients(capsys, project: Path, partition: str,
     assert np.abs(clients["test_samples"] - test_samples).max() <= 1
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["clients"] == 4 and metrics["local_accuracy"] > 0.8
+    areas = by_client(pd.read_parquet(folder / "predictions.parquet"), "auroc")
+    assert areas.max() > 0.9
 
 
 def test_speakers_of_waves_are_clients(capsys, project: Path) -> None:

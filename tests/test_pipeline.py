@@ -195,6 +195,15 @@ def test_without_the_files_prepared_data_are_enough(project, monkeypatch):
     assert dvc_repro() == ["fingerprint"]
 
 
+def test_claims_rewrite_the_report_only(project):
+    claim = {"id": "a", "source": "b", "claim": "c", "partition": "skewed"}
+    check = {"measure": "local_accuracy", "of": "ditto", "above": ["fedavg"]}
+    (project / "claims.yaml").write_text(yaml.safe_dump([claim | check]))
+    assert repro() == ["report"] and "1 seed" in (project / "report" / "claims.md").read_text()
+    (project / "claims.yaml").unlink()
+    assert repro() == ["report"] and not (project / "report" / "claims.md").exists()
+
+
 @pytest.mark.slow
 def test_a_replaced_file_of_losses_divides_the_data_again(project):
     write_losses(1)

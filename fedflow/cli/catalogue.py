@@ -179,11 +179,8 @@ def published(
     found = books()
     if name is None:
         for book, content in found.items():
-            rows = [
-                (table.label, f"{len(table.rows)} x {len(table.columns)}", table.unit or "-")
-                for table in content.tables
-            ]
-            print_table(f"{book}: {content.source}", ("table", "rows x columns", "unit"), rows)
+            rows = [(str(len(table.rows)), table.unit or "-", table.label) for table in content.tables]
+            print_table(f"{book}: {content.source}", ("rows", "unit", "table"), rows)
             print_line("")
         return
     if name not in found:

@@ -79,7 +79,8 @@ def read_table(path: Path, options: TableOptions) -> RawData:
     for group in np.unique(groups):
         own = groups == group
         if test[own].all():
-            raise FedflowError(f"{path}: {users[1][group]!r} has no training row (data.within: user)")
+            name = table[options.user][own].iloc[0]
+            raise FedflowError(f"{path}: {str(name)!r} has no training row (data.within: user)")
         x[np.ix_(own, scaled)] = _standardised(x[np.ix_(own, scaled)], ~test[own])
     x = x.astype(np.float32)
 

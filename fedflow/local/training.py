@@ -28,7 +28,9 @@ class LocalTraining(Settings):
     lr: float = option(0.05, "client learning rate", symbol="eta", gt=0)
     momentum: float = option(0.0, "SGD momentum", symbol="rho", ge=0, lt=1)
     weight_decay: float = option(0.0, "L2 penalty in the gradient", ge=0)
-    clip_norm: float | None = option(None, "largest norm of a gradient; longer ones are scaled down", gt=0)
+    clip_norm: float | None = option(
+        None, "largest norm of a gradient, without weight decay; longer ones are scaled down", gt=0
+    )
     augment: str = option(
         "none", "random views of images: mirrored; shifted by up to 4 pixels, zero outside",
         choices=("none", "flip_crop"), source="FedDyn: flip_crop on CIFAR",

@@ -86,7 +86,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     *(
         Metric(
             f"{name}_accuracy", f"{label}, %", f"of {what}, on the complete test set", rounds=True,
-            table="accuracy", curves=("round", "traffic"),
+            table="accuracy", curves=("round", "traffic"), headline=True,
         )
         for name, label, what in REPORTED
     ),
@@ -118,6 +118,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     Metric(
         "local_worst10", "Worst tenth, %", "mean local accuracy of the worst tenth of the clients",
         rounds=True, table="fairness", question="Best for the worst-served 10 %", headline=True,
+        measure="worst",
     ),
     Metric(
         "local_best10", "Best tenth, %", "mean local accuracy of the best tenth of the clients",
@@ -151,7 +152,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     *(
         Metric(
             f"{name}_loss", f"{label}, loss", f"of {what}, on the complete test set", NUMBER, "lower",
-            rounds=True, table="accuracy", rank=1,
+            rounds=True, table="accuracy", rank=1, headline=True,
         )
         for name, label, what in REPORTED
     ),

@@ -7,6 +7,7 @@ from fedflow.models.linear import Linear
 from fedflow.models.lstm import CharLSTM, StackedLSTM
 from fedflow.models.m5 import M5
 from fedflow.models.mlp import MLP
+from fedflow.models.mobilevit import MobileViT
 from fedflow.models.registry import ARCHITECTURES, Architecture, build, describe, known_options
 from fedflow.models.resnet9 import ResNet9
 from fedflow.models.resnet18 import ResNet18
@@ -60,6 +61,9 @@ ARCHITECTURES |= {
     "celeba_cnn": Architecture(
         CelebaCNN, "four conv 32 with GroupNorm, one logit for two classes; AAggFF on CelebA", {},
         (3, 84, 84), 2,
+    ),
+    "mobilevit": Architecture(
+        MobileViT, "MobileViT-XXS, with BatchNorm; AAggFF on TinyImageNet", {}, (3, 64, 64), 200
     ),
     "m5": Architecture(
         M5, "conv on raw sound, with BatchNorm; AAggFF on SpeechCommands", {}, (1, 16_000), 35

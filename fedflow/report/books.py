@@ -6,9 +6,8 @@ A cell is text exactly as it is printed: ``49.8 ± 3.3``, ``1000+`` or ``>1000``
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,39 +89,38 @@ class Table(Settings):
             for name in (*row.bold, *([] if isinstance(row.caveat, str) else row.caveat)):
                 if name not in self.columns:
                     raise unknown_name(field, name, self.columns)
-        for line in self.lines():
+        for line in self.lines:
             if line.unit not in UNITS:
                 raise unknown_name("unit", line.unit, UNITS)
             for cell in line.cells:
                 if "{target}" in (cell.measure or "") and line.target is None:
                     raise BadInput("rows.target", None, f"a number, for the measure {cell.measure}")
 
-    def lines(self) -> Iterator["Line"]:
+    @cached_property
+    def lines(self) -> list["Line"]:
         """The rows, with what the table gives filled in."""
-        for row in self.rows:
-            caveats = {"": row.caveat} if isinstance(row.caveat, str) else row.caveat
-            own = row.measure or self.measure
-            filled = [
-                measure.replace("{target}", f"{row.target:g}")
-                if (measure := column.measure or own) and row.target is not None
-                else measure
-                for column in self.columns.values()
-            ]
-            yield Line(
-                row.label,
-                Where.parse(self.where | row.where, "where"),
-                Setup.parse(self.setup | row.setup, "setup"),
-                self.unit if row.unit is None else row.unit,
-                self.better if row.better is None else row.better,
-                row.target,
-                caveats.get("", ""),
-                [
-                    Cell(name, column, parse_value(text), measure, name in row.bold, caveats.get(name, ""))
-                    for (name, column), text, measure in zip(
-                        self.columns.items(), row.values, filled, strict=True
-                    )
-                ],
+        return [self._line(row) for row in self.rows]
+
+    def _line(self, row: Row) -> "Line":
+        caveats = {"": row.caveat} if isinstance(row.caveat, str) else row.caveat
+        cells = []
+        for (name, column), text in zip(self.columns.items(), row.values, strict=True):
+            measure = column.measure or row.measure or self.measure
+            if measure and row.target is not None:
+                measure = measure.replace("{target}", f"{row.target:g}")
+            cells.append(
+                Cell(name, column, parse_value(text), measure, name in row.bold, caveats.get(name, ""))
             )
+        return Line(
+            row.label,
+            Where.parse(self.where | row.where, "where"),
+            Setup.parse(self.setup | row.setup, "setup"),
+            self.unit if row.unit is None else row.unit,
+            self.better if row.better is None else row.better,
+            row.target,
+            caveats.get("", ""),
+            cells,
+        )
 
 
 class Book(Settings):
@@ -204,7 +202,7 @@ def footnotes(table: Table) -> tuple[list[str], dict[tuple[int, str], int]]:
     """Its caveats on rows and cells, and by row and column (rows: "") the number of the caveat, from 1."""
     texts: list[str] = []
     marks = {}
-    for i, line in enumerate(table.lines()):
+    for i, line in enumerate(table.lines):
         for name, caveat in [("", line.caveat), *((cell.name, cell.caveat) for cell in line.cells)]:
             if caveat:
                 texts += [] if caveat in texts else [caveat]
@@ -224,7 +222,7 @@ def markdown(book: Book) -> str:
             return f" [{marks[place]}]" if place in marks else ""
 
         lines = [f"|  | {' | '.join(table.columns)} |", f"|---|{'---:|' * len(table.columns)}"]
-        for i, line in enumerate(table.lines()):
+        for i, line in enumerate(table.lines):
             cells = [
                 (f"**{c.value.text}**" if c.bold else c.value.text) + mark((i, c.name)) for c in line.cells
             ]

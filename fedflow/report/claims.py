@@ -104,7 +104,7 @@ class Claim(Check):
     id: str = option(doc="a short name")
     source: str = option(doc="where it is made")
     claim: str = option(doc="what it says, in a sentence")
-    test: str | None = option(None, "a test that holds it: path::function below tests/")
+    test: str | None = option(None, "a test that holds it, as tests/file.py::function")
 
     def validate(self) -> None:
         super().validate()

@@ -83,7 +83,7 @@ def matches(runs: Sequence[Run]) -> Iterator[Match]:
     groups = [own for found in by_partition(runs).values() for own in by_method(found).values()]
     for book in books().values():
         for table in book.tables:
-            for place, line in enumerate(table.lines()):
+            for place, line in enumerate(table.lines):
                 found = [own for own in groups if fits(line.where, own)]
                 for cell in (cell for cell in line.cells if cell.comparable):
                     for own in found:
@@ -119,7 +119,7 @@ def known_data() -> list[str]:
         line.where.dataset
         for book in books().values()
         for table in book.tables
-        for line in table.lines()
+        for line in table.lines
         if line.where.dataset and any(cell.comparable for cell in line.cells)
     }
     return sorted((SOURCES[name].title if name in SOURCES else name for name in names), key=str.lower)
@@ -142,8 +142,8 @@ def fits(where: Where, runs: Sequence[Run]) -> bool:
     partition = run.params["partition"]
     data = _data(run)
     return (
-        where.dataset in (partition["dataset"], data.get("source"))
-        and where.scheme == partition["scheme"]
+        where.dataset in (None, partition["dataset"], data.get("source"))
+        and where.scheme in (None, partition["scheme"])
         and agrees(where.params, partition["parameters"])
         and agrees(where.data, data)
         and not _differ(where, runs)
@@ -154,7 +154,7 @@ def _shown(found: list[Match]) -> Shown:
     book, table = found[0].book, found[0].table
     texts, marks = footnotes(table)
     lines = []
-    for i, line in enumerate(table.lines()):
+    for i, line in enumerate(table.lines):
         own = [match for match in found if match.place == i]
         partitions = list(dict.fromkeys(match.runs[0].partition for match in own))
         cells = []

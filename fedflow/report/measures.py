@@ -11,6 +11,7 @@ Published tables and claims name what they compare in this language:
   on its own test set, or with ``_weighted`` (by test samples), ``_worst10``, ``_best10``, ``_gini``, ``_gap``
 """
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from functools import partial
 from typing import Literal
 
 from fedflow.errors import BadInput, unknown_name
+from fedflow.metrics import predictions
 from fedflow.metrics.table import DIAGNOSTICS, METRICS, NUMBER, SHARE, Metric, Unit
 from fedflow.report.run import Run
 from fedflow.report.targets import NotMeasured, check_target, column_of, reach
@@ -34,7 +36,7 @@ COSTS = {  # measure: what of a `Reach`, and its metric
     "rounds_to": ("rounds", METRICS["rounds_to_target"]),
     "transmissions": ("transmissions", Metric("transmissions", "Transmissions", unit=Unit(), better="lower")),
     "bytes_to": ("bytes", METRICS["bytes_to_target"]),
-    "gradients_to": ("gradients", Metric("gradients_to", "Gradients", unit=Unit(digits=0), better="lower")),
+    "gradients_to": ("gradients", METRICS["gradients"]),
 }
 OF_ROUNDS = {"best": 1, "worst": 1, "cumulative": 1, "at": 2}  # and their number of arguments
 
@@ -45,6 +47,7 @@ class Measure:
 
     ``of`` computes it: None where the run has no value, such as a target that it did not reach, whose lower
     bound at the end of the run is ``least``. Both raise `NotMeasured` where a file or column is absent.
+    ``reaches`` is the column that has to reach a target.
     """
 
     text: str
@@ -53,6 +56,7 @@ class Measure:
     better: Literal["higher", "lower", ""]
     of: Callable[[Run], float | None]
     least: Callable[[Run], float | None] = lambda run: None
+    reaches: str = ""
 
 
 def measure(run: Run, text: str) -> float | None:
@@ -108,7 +112,7 @@ def _cost(text: str, name: str, field: str, column: str, target: str, smooth: st
 
     return Measure(
         text, f"{metric.label} ({column} {target})", metric.unit, "lower",
-        partial(of, arrived=True), partial(of, arrived=False),
+        partial(of, arrived=True), partial(of, arrived=False), column,
     )  # fmt: skip
 
 
@@ -145,13 +149,21 @@ def _of_rounds(text: str, name: str, field: str, column: str, place: str = "") -
 
 def _predicted(text: str, name: str, part: str | None) -> Measure:
     def of(run: Run) -> float | None:
-        raise NotMeasured(f"{run.folder} has no predictions: set run.keep_predictions: true")
+        table, file = run.predictions, run.folder / "predictions.parquet"
+        if table.empty:
+            raise NotMeasured(f"{file} has no predictions: set run.keep_predictions: true")
+        try:
+            values = predictions.by_client(table, name)
+        except BadInput as error:  # AUROC of more than two classes
+            raise NotMeasured(f"{file}: {error}") from None
+        value = predictions.summary(values, predictions.sizes(table))[part or "mean"]
+        return None if math.isnan(value) else value
 
     small = name in ("ece", "mce") or part in ("gini", "gap")
     label = " ".join([LABELS.get(name, name.replace("top", "Top-")), *([PARTS[part]] if part else [])])
-    return Measure(
-        text, label, Unit(digits=3) if part == "gini" else SHARE, "lower" if small else "higher", of
-    )
+    if part == "gini":
+        return Measure(text, label, Unit(digits=3), "lower", of)
+    return Measure(text, f"{label}, %", SHARE, "lower" if small else "higher", of)
 
 
 def _number(field: str, text: str, value: str) -> float:

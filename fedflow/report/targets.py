@@ -11,12 +11,10 @@ from fractions import Fraction
 import pandas as pd
 
 from fedflow.errors import BadInput, FedflowError, unknown_name
-from fedflow.metrics.table import METRICS
+from fedflow.metrics.table import METRICS, REPORTED
 from fedflow.metrics.target import first_reaching
 from fedflow.report.run import Run
 from fedflow.report.tables import Stat
-
-REPORTS = ("server", "active", "all")  # values of run.reports, with columns <name>_accuracy and <name>_loss
 
 
 class NotMeasured(FedflowError):
@@ -81,8 +79,8 @@ def column_of(run: Run, column: str) -> pd.Series:
     """A column of ``rounds.csv``; raises `NotMeasured` where it is absent or empty."""
     if column in run.rounds and run.rounds[column].notna().any():
         return run.rounds[column]
-    report, _, number = column.rpartition("_")
-    if report in REPORTS and number in ("accuracy", "loss"):
+    report = column.rpartition("_")[0]
+    if report in [name for name, *_ in REPORTED]:
         advice = f"set run.reports: [{report}]"
     else:
         filled = [str(name) for name in run.rounds if run.rounds[name].notna().any()]

@@ -71,8 +71,8 @@ def _name(run: Run, base: Run) -> Run:
 
 def _label(run: Run) -> str:
     """The method's name, with its host if that is not the default."""
-    label, host = run.metrics["method_label"], flat(run.params).get(HOST)
-    if host == flat(defaults(run.params)).get(HOST):
+    label, host = run.metrics["method_label"], flat(run.params).get(HOST, "")
+    if host == flat(defaults(run.params)).get(HOST, ""):
         return label
     return f"{label}, host {getattr(METHODS.get(host), 'label', host)}"
 

@@ -21,7 +21,7 @@ from fedflow.report.claims import Arm, Check, Claim
 from fedflow.report.measures import Measure, parse
 from fedflow.report.run import Run
 from fedflow.report.tables import Stat, by_method, write_csv
-from fedflow.report.targets import NotMeasured
+from fedflow.report.targets import NotMeasured, spacing
 from fedflow.report.variants import flat, say
 
 CONFIDENCE, SEEDS = 0.95, 3  # of the interval; the fewest seeds that resolve anything
@@ -55,7 +55,8 @@ class Comparison:
     """A measure of one method, compared with another method or with limits, on one partition.
 
     ``difference`` is first minus second by seed (against limits, the first itself), ``low`` and ``high`` the
-    95 % interval of its mean, nan with fewer than three seeds. ``reason``: why nothing is resolved.
+    95 % interval of its mean, nan with fewer than three seeds. ``reason``: why nothing is resolved. ``note``:
+    what limits the numbers.
     """
 
     partition: str
@@ -63,6 +64,7 @@ class Comparison:
     statement: str
     verdict: str
     reason: str = ""
+    note: str = ""
     first: Values | None = None
     second: Values | None = None
     difference: Stat | None = None
@@ -79,7 +81,7 @@ class Comparison:
             parts[-1] += f" [{self._signed(self.low)}, {self._signed(self.high)}]"
         if self.difference and not self.reason:
             parts.append(f"{len(self.difference.values)} seeds")
-        return "; ".join(part for part in (*parts, self.reason) if part)
+        return "; ".join(part for part in (*parts, self.reason, self.note) if part)
 
     def _signed(self, value: float) -> str:
         """With one digit more than the means; with a sign where it is a difference."""
@@ -138,7 +140,7 @@ def _compare(
     """One comparison on one partition."""
     assert check.measure is not None and check.of is not None
     measure = parse(check.measure)
-    arms = [_select(arm, runs, where) for arm in (check.of, other) if arm is not None]
+    arms = [_select(arm, runs, where) for arm in (check.of, other) if arm]
     labels = [label for label, _ in arms]
     blank = Comparison(partition, measure, _statement(check, measure, labels), NOT_RUN)
     if absent := [label for label, found in arms if not found]:
@@ -146,7 +148,8 @@ def _compare(
     try:
         values = [_values(measure, *arm) for arm in arms]
     except NotMeasured as error:
-        return replace(blank, reason=str(error))
+        results = Path(*runs[0].folder.parts[:-3])  # left out: where a project is does not change its report
+        return replace(blank, reason=str(error).replace(f"{results}/", ""))
     shared = sorted(set.intersection(*(set(one.stat.values) for one in values)))
     if not shared:
         reason = "no shared seeds" if all(one.stat.values for one in values) else "no values"
@@ -155,7 +158,14 @@ def _compare(
     first, second = values[0], values[1] if other else None
     bases = second.stat.values if second else dict.fromkeys(shared, 0.0)
     difference = Stat({seed: first.stat.values[seed] - bases[seed] for seed in shared})
-    done = replace(blank, first=first, second=second, difference=difference, verdict=NOT_RESOLVED)
+    done = replace(
+        blank,
+        first=first,
+        second=second,
+        difference=difference,
+        verdict=NOT_RESOLVED,
+        note=_note(measure, arms),
+    )
     if len(shared) < SEEDS:
         seeds = f"{len(shared)} {'seed' if len(shared) == 1 else 'shared seeds'}"
         return replace(done, reason=f"{seeds}, of at least {SEEDS}")
@@ -213,6 +223,17 @@ def _values(measure: Measure, label: str, runs: Sequence[Run]) -> Values:
         if run.seed not in reached and (value := measure.least(run)) is not None
     }
     return Values(label, Stat(reached | bounds), frozenset(bounds))
+
+
+def _note(measure: Measure, arms: Iterable[tuple[str, list[Run]]]) -> str:
+    """Seeds without a value, such as those that diverged, and how late a target may be noticed."""
+    notes = []
+    for label, runs in arms:
+        lacking = [str(run.seed) for run in runs if measure.of(run) is measure.least(run) is None]
+        notes += [f"{label} has no value with seed {', '.join(lacking)}"] if lacking else []
+    every = spacing([run for _, runs in arms for run in runs], measure.reaches) if measure.reaches else 1
+    notes += [f"evaluated every {every} rounds"] if every > 1 else []
+    return "; ".join(notes)
 
 
 def _statement(check: Check, measure: Measure, labels: Sequence[str]) -> str:

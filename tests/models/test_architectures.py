@@ -13,7 +13,11 @@ from fedflow.models.flat import CONVOLUTIONS, FlatModel
 from fedflow.models.matmul import MatmulConv2d, use_matmul
 
 NOISY = [name for name, entry in ARCHITECTURES.items() if entry.options.get("dropout")]
-NORMED = ["m5", *(name for name, entry in ARCHITECTURES.items() if entry.options.get("batch_norm"))]
+NORMED = [
+    "m5",
+    "mobilevit",
+    *(name for name, entry in ARCHITECTURES.items() if entry.options.get("batch_norm")),
+]
 # LSTMs are run one by one in a cohort; the warning for any other network is an error.
 ONE_BY_ONE = pytest.mark.filterwarnings("ignore:There is a performance drop")
 VMAPPED = [

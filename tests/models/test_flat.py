@@ -22,6 +22,7 @@ PUBLISHED = {  # parameters, on the inputs that the papers counted them on
     "cnn_feddyn": 797_962, "cnn_mnist": 21_840, "cnn_mnist_bn": 21_900, "simple_cnn": 1_626_442,
     "cnn_pfl": 1_626_442, "twocnn": 722_800,
     "resnet18_gn": 11_181_642, "logistic_one_logit": 16, "celeba_cnn": 29_569, "m5": 150_819,
+    "mobilevit": 1_120_640,
     "char_lstm": 815_744, "char_lstm_feddyn": 133_520, "stacked_lstm": 5_565_328, "linear": 1_001,
 }  # fmt: skip
 

@@ -33,7 +33,7 @@ def run(method: str, seed: int, value: float | None, **params: float) -> Run:
         "bytes_down": [40, 80, 120], "bytes_up": [40, 80, 120],
     })  # fmt: skip
     own, variant = {"method": {"name": method, **params}}, f"{method} · {params}" if params else method
-    return Run(Path("r"), facts, own, rounds, pd.DataFrame(), None, [], variant=variant)
+    return Run(Path("r"), facts, own, rounds, pd.DataFrame(), None, [], pd.DataFrame(), variant=variant)
 
 
 def verdict(tmp_path: Path, text: str, **values: list[float | None]) -> tuple[str, list[str]]:
@@ -82,7 +82,7 @@ def test_what_decides_is_printed(tmp_path):
         "difference +0.53333 [+0.38991, +0.67676]; 3 seeds"
     )
     _, (numbers,) = verdict(tmp_path, check, fedavg=[1.0, None, 1.3], ditto=[1.5, 1.7, 1.8])
-    assert numbers.endswith("; 2 shared seeds, of at least 3")
+    assert numbers.endswith("; 2 shared seeds, of at least 3; FEDAVG has no value with seed 1")
     assert verdict(tmp_path, check, ditto=[1.5]) == ("not run", ["no results of FedAvg"])
 
 
@@ -165,19 +165,22 @@ def test_the_report_has_a_section_and_tables_of_claims(tmp_path):
     for method in ("fedavg", "ditto"):
         for seed in range(3):
             write_run(tmp_path / "results", "p", method, seed)
-    checks = "measure: local_accuracy, of: ditto, above: [fedavg]"
-    (tmp_path / "claims.yaml").write_text(
-        CLAIM % checks + "- {id: t, source: s, claim: 'x | y', test: 'test_a.py::test_b'}\n"
-    )
+    checks = "measure: %s, of: ditto, above: [fedavg]"
+    held = "- {id: t, source: s, claim: 'x | y', test: 'test_a.py::test_b'}\n"
+    absent = (CLAIM % checks % "top5").replace("id: a", "id: k")
+    (tmp_path / "claims.yaml").write_text(CLAIM % checks % "local_accuracy" + held + absent)
     arguments = (tmp_path / "results", tmp_path / "none", tmp_path / "report")
     page = build_report(*arguments, claims=tmp_path / "claims.yaml").read_text()
     (judged,) = judge(load_claims(tmp_path / "claims.yaml")[:1], collect_runs(tmp_path / "results"))
     section = page.split('<section id="claims">')[1].split("</section>")[0]
     assert judged.comparisons[0].numbers in section and f">{judged.verdict}</span>" in section
     assert "held by a test" in section and "test_a.py::test_b" in section and 'href="#claims"' in page
+    reason = "p/ditto/0/predictions.parquet has no predictions: set run.keep_predictions: true"
+    assert f"<b>{reason}</b>" in section and str(tmp_path) not in page
     table = pd.read_csv(tmp_path / "report" / "claims.csv").set_index("id")
-    assert list(table["verdict"]) == [judged.verdict, "held by a test"] and table.loc["a", "seeds"] == 3
+    assert list(table["verdict"]) == [judged.verdict, "held by a test", "not run"]
+    assert table.loc["a", "seeds"] == 3 and table.loc["k", "reason"] == reason
     lines = (tmp_path / "report" / "claims.md").read_text().splitlines()
-    assert len(lines) == 4 and judged.comparisons[0].numbers in lines[2] and r"x \| y (s)" in lines[3]
+    assert len(lines) == 5 and judged.comparisons[0].numbers in lines[2] and r"x \| y (s)" in lines[3]
     plain = build_report(*arguments, claims=tmp_path / "gone.yaml").read_text()
     assert "#claims" not in plain and not list((tmp_path / "report").glob("claims.*"))

@@ -110,7 +110,7 @@ def test_seeds_that_did_not_reach_the_target_are_counted():
     ("bytes_to(global_accuracy, 0.75)", 2 * 63_836_960),
     ("rounds_to(global_accuracy, 0.75, 0.8)", None), ("gradients_to(global_accuracy, 0.7)", 500),
     ("best(global_accuracy)", 0.8), ("worst( global_accuracy )", 0.7), ("at(global_accuracy, 2)", 0.799),
-    ("method/regret", 0.25), ("cumulative(method/regret)", 1.5),
+    ("cumulative(participants)", 40), ("method/regret", 0.25), ("cumulative(method/regret)", 1.5),
 ])  # fmt: skip
 def test_measures(text, value):
     run = finished("global_accuracy", [0.70, 0.799, 0.800, 0.79], **{"method/regret": 0.25})
@@ -127,6 +127,20 @@ def test_what_a_run_did_not_reach_has_a_lower_bound():
     assert asked.better == "lower" and asked.label == "Transmissions (global_accuracy 0.801)"
 
 
+@pytest.mark.parametrize(("text", "value"), [
+    ("top1", 0.5625), ("top1_weighted", 2 / 3), ("top1_worst10", 0.25), ("top1_gap", 0.625), ("top2", 0.875),
+    ("ece", 0.3125), ("mce_best10", 0.375),
+])  # fmt: skip
+def test_measures_of_predictions(text, value, monkeypatch):
+    """Client 0 has one of four samples right, client 1 seven of eight."""
+    table = pd.DataFrame({"client": [0] * 4 + [1] * 8, "rank": [1, 2, 2, 3] + [1] * 7 + [2]})
+    run = finished("global_accuracy", [0.7])
+    monkeypatch.setitem(vars(run), "predictions", table.assign(label=2, predicted=2, confidence=0.5))
+    assert measure(run, text) == pytest.approx(value)
+    with refused("predictions.parquet: measure: 'auroc'", NotMeasured):
+        measure(run, "auroc")
+
+
 @pytest.mark.parametrize(("text", "error", "says"), [
     ("accuracy", BadInput, "measure: 'accuracy' is not accepted; expected one of"),
     ("local_acuracy", BadInput, "(did you mean 'local_accuracy'?)"),
@@ -141,6 +155,7 @@ def test_what_a_run_did_not_reach_has_a_lower_bound():
     ("best(tuned_accuracy)", BadInput, "column: 'tuned_accuracy' is not accepted; expected one of"),
     ("tuned_accuracy", NotMeasured, "metrics.json has no tuned_accuracy"),
     ("best(local_accuracy)", NotMeasured, "rounds.csv has no column local_accuracy: it has global_acc"),
+    ("rounds_to(all_loss, 1)", NotMeasured, "rounds.csv has no column all_loss: set run.reports: [all]"),
     ("at(global_accuracy, 9)", NotMeasured, "no global_accuracy in round 9: it was evaluated in 1, 2, "),
     ("top5_worst10", NotMeasured, "set run.keep_predictions: true"),
 ])  # fmt: skip

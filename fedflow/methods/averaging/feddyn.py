@@ -9,7 +9,7 @@ gradient of F_k at theta_k. Server: h <- h - alpha/N sum over the cohort (theta_
 theta_{t+1} = mean of the cohort's m models theta_k - h / alpha. Initially g_k = h = 0.
 *Reduces to* uniform FedProx with mu = alpha, in the clients' first step.
 *Invariant*: h is the mean of g_k over all N clients, at any participation rate; with weighting: samples, the
-mean of omega_k g_k, omega_k = n_k / mean n. If clients join or leave, `renewed` restores it.
+mean of omega_k g_k, omega_k = n_k / mean n. If clients join or leave, `recomputed` restores it.
 *State*: server theta, h; client g_k. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model, g_k = 0.
 *Ambiguous*: h is a mean and moves by 1/N (the text once calls it a sum); with weighting: samples, alpha_k =
 alpha / omega_k, as in the authors' code, so that the sum of n_k F_k is minimised. Gradients are clipped with
@@ -110,7 +110,7 @@ class FedDyn(Method):
             mean = (updates * mean + failures * server.mean) / (updates + failures)
         return State(now.model.with_buffers(mean - h / self.alpha, mean), h, mean), {}
 
-    def renewed(self, server: State, g: Tensor, sizes: np.ndarray) -> State:
+    def recomputed(self, server: State, g: Tensor, sizes: np.ndarray) -> State:
         """The server's state once clients joined or left, from g_k [N, D] (0 for a newcomer) and n_k [N].
 
         If one joins, h <- h N / (N + 1); if client k leaves, h <- (N h - g_k) / (N - 1). With weighting:

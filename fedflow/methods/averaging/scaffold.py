@@ -14,7 +14,8 @@ samples, both means have weights n_k, and m/N becomes the cohort's share of all 
 gradient clipping, which the paper does not have, limits the gradient alone. With clip: whole it limits
 g(y) - c_k + c, weight decay excluded, as in FedDyn's code; the correction is then inside the momentum buffer.
 *Ambiguous*: if eta decays, option II divides by the eta of the round; FedDyn's code divides by the first one,
-so that its control variates shrink with eta (control_lr: initial).
+so that its control variates shrink with eta (control_lr: initial). There all clients take as many steps as
+one of mean size; here tau follows from n_k.
 """
 
 from collections.abc import Callable

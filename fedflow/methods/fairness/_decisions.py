@@ -30,12 +30,11 @@ def hindsight(r: np.ndarray) -> np.ndarray:
     for _ in range(100):
         scaled = r / (1 + r @ p)[:, None]
         slope = scaled.sum(0)
-        if slope.max() - slope @ p <= 1e-14 * len(r):
+        if slope.max() - slope @ p <= 1e-13 * len(r):
             break
         h = scaled.T @ scaled
-        h += 1e-10 * np.trace(h) * np.eye(clients)  # the last digits of the step matter less
-        q = minimise(h, -slope - h @ p)
-        while decision_loss(q, r).sum() > decision_loss(p, r).sum():
-            q = (p + q) / 2
-        p = q
+        h += 1e-10 * np.trace(h) * np.eye(clients)  # it may be singular; affects the last digits of a step
+        way, most = minimise(h, -slope - h @ p) - p, decision_loss(p, r).sum() + 1e-15 * len(r)
+        steps = (p + way / 2**halved for halved in range(20))
+        p = next((q for q in steps if decision_loss(q, r).sum() <= most), p)
     return p

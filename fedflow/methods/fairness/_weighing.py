@@ -146,6 +146,12 @@ class Weighing(Method):
         cohort, host = self._host.plan(now, server.host, chances, size)
         return cohort, replace(server, host=host)
 
+    def samplers(self) -> tuple[str, ...]:
+        return self._host.samplers()
+
+    def weighs_samples(self) -> bool:
+        return self._host.weighs_samples()
+
     def phase(self, now: Round) -> str:
         return self._host.phase(now)
 
@@ -177,8 +183,10 @@ class Weighing(Method):
             weights = np.ones(len(weights))
         reweighted: Any = Reweighted(cohort, weights)
         host, others = self._host.aggregate(now, server.host, reweighted)
-        about = {"objective": weights @ cohort.scalars("loss") / weights.sum()}
-        about |= {"kl": divergence(p, now.sizes), "p_min": p.min(), "p_max": p.max()}
+        about: Diagnostics = {
+            "objective": weights @ cohort.scalars("loss") / weights.sum(),
+            "kl": divergence(p, now.sizes), "p_min": p.min(), "p_max": p.max(), "p": p,
+        }  # fmt: skip
         return State(host, own), {**others, **about, **numbers}
 
 

@@ -21,7 +21,8 @@ Over cohorts, r is biased, because rbar is a mean over the same S: its distance 
 clients is too small by the factor 1 - (K - m) / (m (K - 1)).
 *Differs from the authors' code in*: r in S (there without "rbar +"), p(1) (there C for all), C (there the
 given rate), and the Normal function (there erfc in place of erf, so that it falls with the loss).
-*Ambiguous*: cohorts of different sizes, for example with failed clients: C and L are those of the round.
+*Ambiguous*: cohorts of different sizes (`run.sampling: bernoulli`, failed clients): C and L are those of the
+round. Clients drawn in proportion to n_k are treated as if drawn uniformly.
 """
 
 from dataclasses import dataclass

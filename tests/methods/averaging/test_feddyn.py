@@ -189,7 +189,7 @@ def test_a_run_continues_with_other_clients(kept: tuple[int, ...], joined: int, 
     now = quadratics([curves[k] for k in ids], [sizes[k] for k in ids], 0)
     after = prepare_run(method, now, rounds=60, **exact)
     g = torch.stack([before.clients[-1]["g"][k] if k < 3 else torch.zeros(1).double() for k in ids])
-    server = method.renewed(before.simulation.state.server, g, after.sizes)
+    server = method.recomputed(before.simulation.state.server, g, after.sizes)
     h, m = float(before.simulation.state.server.h), 3
     if weighting == "uniform":
         expected = h * m / (m + joined) if joined else (m * h - float(before.clients[-1]["g"][1])) / (m - 1)

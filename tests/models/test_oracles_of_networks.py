@@ -1,4 +1,4 @@
-"""Networks with one logit for two classes, the start of AAggFF's networks, and ResNet-18 as torchvision's."""
+"""Networks beside what they stand for: one logit, AAggFF's start, torchvision's ResNet-18, attention."""
 
 from functools import partial
 
@@ -9,6 +9,7 @@ from torchvision.models import resnet18
 
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
+from fedflow.models.mobilevit import _Block
 
 
 @pytest.mark.parametrize(("network", "shape"), [("logistic_one_logit", (15,)), ("celeba_cnn", (3, 30, 30))])
@@ -47,3 +48,25 @@ def test_resnet_18_is_that_of_torchvision_with_group_norm() -> None:
             own.copy_(other)
         x = torch.randn(3, 3, 40, 32).double()
         torch.testing.assert_close(ours(x), theirs(x))
+
+
+def test_attention_is_between_equal_places_of_the_patches() -> None:
+    """The tokens of a place of the 2x2 patches see each other, by softmax(q k / sqrt 8) v of four heads."""
+    block = _Block(6, 16, depth=1, mlp=8).double()
+    attention = block.attention[0]
+    x = torch.randn(2, 16, 4, 6, dtype=torch.float64)
+    expected = torch.empty_like(x)
+    for place in ((i, j) for i in range(2) for j in range(2)):
+        tokens = x[:, :, place[0] :: 2, place[1] :: 2].flatten(2).transpose(1, 2)  # [2, 6, 16]
+        heads = (part.unflatten(2, (4, 8)) for part in attention.qkv(attention.norm(tokens)).chunk(3, -1))
+        q, k, v = heads
+        weights = torch.einsum("bnhw,bmhw->bhnm", q, k).div(8**0.5).softmax(-1)
+        tokens = tokens + attention.out(torch.einsum("bhnm,bmhw->bnhw", weights, v).flatten(2))
+        tokens = tokens + attention.mlp(tokens)
+        expected[:, :, place[0] :: 2, place[1] :: 2] = tokens.transpose(1, 2).unflatten(2, (2, 3))
+    seen = []
+    block.after.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    block.before = nn.Identity()
+    block.join = nn.Identity()
+    block(x)
+    torch.testing.assert_close(seen[0], expected)

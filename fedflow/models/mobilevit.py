@@ -1,0 +1,96 @@
+"""MobileViT: convolutions for neighbouring pixels, attention between patches of them."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedflow.models.binary import start_xavier
+
+EXPANSION, HEADS, WIDTH, PATCH = 4, 4, 8, 2
+
+
+def _convolution(inside: int, outside: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
+    """A convolution without biases, BatchNorm, SiLU."""
+    return nn.Sequential(
+        nn.Conv2d(inside, outside, kernel, stride, kernel // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(outside), nn.SiLU(),
+    )  # fmt: skip
+
+
+class _Inverted(nn.Module):
+    """An inverted residual of MobileNetV2: four times as wide inside."""
+
+    def __init__(self, inside: int, outside: int, stride: int = 1) -> None:
+        super().__init__()
+        hidden = EXPANSION * inside
+        self.layers = nn.Sequential(
+            _convolution(inside, hidden, 1), _convolution(hidden, hidden, 3, stride, groups=hidden),
+            nn.Conv2d(hidden, outside, 1, bias=False), nn.BatchNorm2d(outside),
+        )  # fmt: skip
+        self.residual = stride == 1 and inside == outside
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layers(x) if self.residual else self.layers(x)
+
+
+class _Attention(nn.Module):
+    """Attention of `HEADS` heads of `WIDTH`, then a dense layer ``mlp`` wide, over tokens [..., n, d]."""
+
+    def __init__(self, dim: int, mlp: int) -> None:
+        super().__init__()
+        inner = HEADS * WIDTH
+        self.norm, self.qkv = nn.LayerNorm(dim), nn.Linear(dim, 3 * inner, bias=False)
+        self.out = nn.Linear(inner, dim)
+        self.mlp = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, mlp), nn.SiLU(), nn.Linear(mlp, dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, HEADS, WIDTH)).transpose(-4, -2).unbind(-3)
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(-3, -2).flatten(-2))
+        return x + self.mlp(x)
+
+
+class _Block(nn.Module):
+    """Attention between equal places of all 2x2 patches, beside a shortcut."""
+
+    def __init__(self, channels: int, dim: int, depth: int, mlp: int) -> None:
+        super().__init__()
+        self.before = nn.Sequential(_convolution(channels, channels, 3), _convolution(channels, dim, 1))
+        self.attention = nn.Sequential(*(_Attention(dim, mlp) for _ in range(depth)))
+        self.after, self.join = _convolution(dim, channels, 1), _convolution(2 * channels, channels, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = (side // PATCH for side in x.shape[-2:])
+        places = self.before(x).unflatten(-1, (width, PATCH)).unflatten(-3, (height, PATCH))
+        tokens = places.permute(0, 3, 5, 2, 4, 1).flatten(1, 2).flatten(2, 3)  # [B, 4, patches, d]
+        places = self.attention(tokens).unflatten(2, (height, width)).unflatten(1, (PATCH, PATCH))
+        y = places.permute(0, 5, 3, 1, 4, 2).flatten(4, 5).flatten(2, 3)  # [B, d, H, W]
+        return self.join(torch.cat([self.after(y), x], dim=1))
+
+
+class MobileViT(nn.Module):
+    """The smallest MobileViT, with expansion 4, on images whose sides are divisible by 64.
+
+    1,120,640 parameters for 3x64x64 and 200 classes. Source: Mehta, Rastegari, ICLR 2022 (XXS), as in
+    AAggFF's code, without the layers that it never calls. Xavier's normal start, biases 0.
+    """
+
+    head_patterns = ("classifier.*",)
+
+    def __init__(self, input_shape: tuple[int, int, int], num_classes: int) -> None:
+        super().__init__()
+        channels, height, width = input_shape
+        if height % 64 or width % 64:
+            raise ValueError("it needs sides divisible by 64")
+        self.features = nn.Sequential(
+            _convolution(channels, 16, 3, stride=2), _Inverted(16, 16),
+            _Inverted(16, 24, stride=2), _Inverted(24, 24), _Inverted(24, 24),
+            _Inverted(24, 48, stride=2), _Block(48, 64, depth=2, mlp=128),
+            _Inverted(48, 64, stride=2), _Block(64, 80, depth=4, mlp=320),
+            _Inverted(64, 80, stride=2), _Block(80, 96, depth=3, mlp=384),
+            _convolution(80, 320, 1),
+        )  # fmt: skip
+        self.classifier = nn.Linear(320, num_classes, bias=False)
+        start_xavier(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.features(x).mean((-2, -1)))
