@@ -265,7 +265,8 @@ def write_claims(judged: Sequence[Judged], out_dir: Path) -> None:
             f"**{one.verdict}**",
             numbers or one.claim.test or "",
         )
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+        cells = tuple(" ".join(cell.split()).replace("|", r"\|") for cell in cells)  # YAML may fold lines
+        lines.append(f"| {' | '.join(cells)} |")
     page.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
