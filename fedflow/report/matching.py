@@ -29,7 +29,7 @@ class Match(NamedTuple):
 
 @dataclass(frozen=True)
 class Ours:
-    """Our number in a cell, and of how many seeds; ``label`` tells several numbers of a cell apart.
+    """Our number in a cell, and of how many seeds; ``label`` distinguishes several numbers of a cell.
 
     ``missing``: why there is none.
     """

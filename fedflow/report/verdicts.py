@@ -1,9 +1,9 @@
 """Verdicts on claims, from collected runs.
 
 Methods are compared on the seeds that both have. The mean of the paired differences has a two-sided 95 %
-interval of Student's t. A claim is confirmed if all of the interval is on its side, not confirmed if all of
-it is on the other side, and not resolved otherwise, or with fewer than three seeds. A seed that did not
-reach its target enters with a lower bound, and the interval has no end on the side that is unknown.
+interval of Student's t. A claim is confirmed if all of the interval is on its side, not confirmed if none of
+it is (as in a tie with every seed), and not resolved otherwise, or with fewer than three seeds. A seed that
+did not reach its target enters with a lower bound, and the interval has no end on the side that is unknown.
 """
 
 import math
