@@ -19,7 +19,7 @@ class Tuning(Settings):
     validation: float = option(0.2, "share of a client's training samples that is held out", gt=0, lt=1)
     measure: str = option(
         "local",
-        "the column of the report to tune for; tuned = after fine-tuning",
+        "the column of the report to tune for; tuned = after fine-tuning, worst = worst tenth of the clients",
         choices=tuple(MEASURES),
     )
     rounds: int | None = option(None, "rounds of each try; null = run.rounds", ge=1)

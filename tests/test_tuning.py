@@ -207,7 +207,7 @@ def test_a_single_setting_that_changes_nothing_is_said(file, capsys):
     assert "fedavg: no value of server_lr changes any result" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("measure", ["local", "global", "tuned"])
+@pytest.mark.parametrize("measure", ["local", "global", "tuned", "worst"])
 def test_test_data_play_no_part(file, measure):
     """With another test set, tuning gives the same numbers to the last digit."""
     tables = []

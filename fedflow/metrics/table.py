@@ -118,6 +118,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     Metric(
         "local_worst10", "Worst tenth, %", "mean local accuracy of the worst tenth of the clients",
         rounds=True, table="fairness", question="Best for the worst-served 10 %", headline=True,
+        measure="worst",
     ),
     Metric(
         "local_best10", "Best tenth, %", "mean local accuracy of the best tenth of the clients",

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from scipy.optimize import isotonic_regression
 
-from fedflow.metrics.table import Metric, unit_of
+from fedflow.metrics.table import METRICS, Metric, unit_of
 from fedflow.pictures.drawing import CARD, INK, MUTED, drawing, look
 
 
@@ -72,7 +72,8 @@ def curve(
     """
     words = column.replace("_", " ")
     room = _room(methods) + 0.1
-    height, box = max(2.7, 0.7 + 0.18 * len(methods)), (0.36, 0.4, room, 0.08)
+    rises = column in METRICS and METRICS[column].better == "higher"
+    height, box = max(2.7, 0.7 + 0.18 * len(methods)), (0.36 if rises else 0.52, 0.4, room, 0.08)
     with drawing(name, f"{words} by {x}", height, box, width=max(3.8, 2.0 + room)) as work:
         axes, ends, floors = work.axes, [], []
         for method, runs in methods.items():
@@ -90,7 +91,7 @@ def curve(
             ends.append((last[x], last["mean"], label, style["color"]))
         if top is not None:
             axes.set_ylim(min([0.0, *floors]) - 0.03 * top, 1.03 * top)
-        elif floors:  # the steep start would compress the rest
+        elif floors and rises:  # the steep start would compress the rest
             axes.set_ylim(bottom=min(floors) - 0.04 * (axes.get_ylim()[1] - min(floors)))
         axes.set_xlabel(AXES[x])
         axes.margins(x=0.01)

@@ -8,6 +8,7 @@ from fedflow.pictures.accuracy import LARGEST, name_ends
 from fedflow.pictures.drawing import LINE, drawing, look
 
 FEW = 12  # clients up to which each has a line
+WIDTH = 3.8  # inches, like the curves beside them
 COLUMNS = 400  # of the heat map: of more rounds, a column is the mean of several
 SCALE = "viridis"  # neither end is the colour of the page, light or dark, which means "no value"
 
@@ -23,7 +24,7 @@ def series(table: pd.DataFrame, clients: int, rounds: int, name: str, described:
 def lines(table: pd.DataFrame, name: str, described: str) -> Markup:
     """A line per client, with its number at the end; it connects the rounds that have a value."""
     ends = []
-    with drawing(name, described, 2.7, (0.42, 0.4, 0.75, 0.08)) as work:
+    with drawing(name, described, 2.7, (0.52, 0.4, 0.75, 0.08), WIDTH) as work:
         for client in sorted(table["client"].unique().tolist()):
             own, style = table[table["client"] == client], look(client)
             last = own.iloc[-1]
@@ -42,7 +43,7 @@ def heat(table: pd.DataFrame, clients: int, rounds: int, name: str, described: s
     cells = table.assign(column=(table["round"] - 1) // step).pivot_table("value", "client", "column")
     grid = cells.reindex(index=range(clients), columns=range(-(-rounds // step))).to_numpy()
     side, (left, bottom, right, top) = min(2.6, max(1.6, 0.1 * clients)), (0.42, 0.42, 0.1, 0.42)
-    with drawing(name, described, side + bottom + top, (left, bottom, right, top)) as work:
+    with drawing(name, described, side + bottom + top, (left, bottom, right, top), WIDTH) as work:
         axes = work.axes
         extent = (0.5, 0.5 + step * grid.shape[1], clients - 0.5, -0.5)
         shown = axes.imshow(grid, cmap=SCALE, aspect="auto", interpolation="none", extent=extent)
@@ -51,8 +52,7 @@ def heat(table: pd.DataFrame, clients: int, rounds: int, name: str, described: s
         axes.set(xlabel="round", ylabel="client")
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=(1, 2, 5, 10)))
         axes.yaxis.set_major_locator(MaxNLocator(6, integer=True, steps=(1, 2, 5, 10)))
-        width = work.figure.get_figwidth() - left - right
-        place = work.beside(left, bottom + side + 0.1, width, 0.09)
+        place = work.beside(left, bottom + side + 0.1, WIDTH - left - right, 0.09)
         bar = work.figure.colorbar(shown, cax=place, orientation="horizontal", ticklocation="top")
         bar.outline.set_visible(False)
         bar.ax.tick_params(labelsize=8, pad=2)

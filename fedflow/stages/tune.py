@@ -3,8 +3,8 @@
 The rule is the same for every method. A share ``tuning.validation`` of every client's training samples is
 held out and replaces the test set: a client is scored on what all clients hold out of its labels, as
 the report scores it on all test images of its labels. Every combination of the grid is run on the rest; the
-highest mean over clients is chosen, the first of equals. While that is at an edge of the grid, the grid is
-widened. Neither test data nor newcomers play a part. The choice is written to ``params.yaml`` under
+highest value of ``tuning.measure`` is chosen, the first of equals. While that is at an edge of the grid, the
+grid is widened. Neither test data nor newcomers play a part. The choice is written to ``params.yaml`` under
 ``tuned``, by partition and method; all scores to ``tuning/<partition>/<method>.csv``.
 """
 
@@ -21,6 +21,7 @@ from filelock import FileLock
 from fedflow.config import MethodParams, Params
 from fedflow.errors import BadInput, FedflowError, RoundFailed
 from fedflow.experiment import Experiment
+from fedflow.metrics.table import METRICS
 from fedflow.stages.run import run_experiment
 from fedflow.terminal import say
 from fedflow.tuning import MEASURES, combinations
@@ -64,7 +65,7 @@ class Score:
     spread: float | None = None  # population std over clients
 
     def value(self, measure: str) -> float | None:
-        """The higher the better: mean accuracy over clients, or minus the loss if there is no accuracy."""
+        """The higher the better: the measured accuracy, or minus the loss if there is no accuracy."""
         if self.metrics is None:
             return None
         accuracy, loss = self.metrics[MEASURES[measure]], self.metrics["loss"]
@@ -132,7 +133,8 @@ class Search:
             say(f"{self.method}, {_words(tried)}: {error}")
             return Score(tried, experiment.settings)
         clients = pd.read_parquet(out / "clients.parquet").query("not newcomer")
-        spread = float(clients[MEASURES[tuning.measure]].std(ddof=0))
+        column = METRICS[MEASURES[tuning.measure]].client or "local_accuracy"
+        spread = float(clients[column].std(ddof=0))
         return Score(tried, experiment.settings, metrics, spread)
 
     def _widen(self, federate: Federate) -> bool:
