@@ -14,6 +14,9 @@ import torch
 from fedflow.config import load_params
 from fedflow.data import SOURCES, data_root
 from fedflow.errors import FedflowError
+from fedflow.experiment import experiments
+from fedflow.report.claims import load_claims
+from fedflow.report.verdicts import judge
 from fedflow.tracking import check_store
 
 NEEDED = ("torch", "torchvision", "numpy", "scikit-learn", "safetensors", "prefect", "mlflow", "dvc")
@@ -35,7 +38,7 @@ class Finding:
 
 
 def examine(root: Path = Path()) -> list[Finding]:
-    """Versions, devices, data root, ``params.yaml``, record store, free space and API server."""
+    """Versions, devices, data root, ``params.yaml``, ``claims.yaml``, record, free space and API server."""
     return [
         Finding("ok", "python", sys.version.split()[0]),
         *(_package(name) for name in NEEDED),
@@ -43,6 +46,7 @@ def examine(root: Path = Path()) -> list[Finding]:
         _device(),
         _data(),
         _params(root),
+        *_claims(root),
         _store(root),
         _space(root),
         _server(),
@@ -80,11 +84,22 @@ def _data() -> Finding:
 def _params(root: Path) -> Finding:
     try:
         params = load_params(root / "params.yaml")
+        experiments(params, root, sweep="grid")  # checks what every cell combines
     except FedflowError as error:
         return Finding("bad", "params.yaml", str(error))
     grid = params.grid
     cells = f"{len(grid.partitions)} partitions x {len(grid.methods)} methods x {len(grid.seeds)} seeds"
     return Finding("ok", "params.yaml", cells)
+
+
+def _claims(root: Path) -> list[Finding]:
+    if not (path := root / "claims.yaml").exists():
+        return []
+    try:
+        judge(claims := load_claims(path), [])
+    except FedflowError as error:
+        return [Finding("bad", path.name, str(error))]
+    return [Finding("ok", path.name, f"{len(claims)} claims")]
 
 
 def _store(root: Path) -> Finding:

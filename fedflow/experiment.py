@@ -17,6 +17,7 @@ from fedflow.files import partition_folder, prepared_folder, read_fact
 from fedflow.methods.base import ServerData, server_data
 from fedflow.simulation.federation import FederationFiles, Stored
 from fedflow.simulation.job import Job
+from fedflow.simulation.run import check_settings
 
 SHORT = 8  # digits of the settings' digest in the name of a folder
 
@@ -104,7 +105,7 @@ class Experiment:
 
     def check(self) -> None:
         """Raise `BadInput` for any name or value that this experiment cannot run with."""
-        self.params.method(self.method, self.partition)[0].check(self.params.run.rounds)
+        check_settings(self.params.run, *self.params.method(self.method, self.partition))
         self.params.model(self.dataset)
         for name in self.datasets:
             self.params.dataset(name)

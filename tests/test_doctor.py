@@ -44,6 +44,30 @@ def test_a_bad_parameter_and_a_store_that_cannot_be_written_are_found(project):
     )
 
 
+@pytest.mark.parametrize(("run", "method", "says"), [
+    ("sampling: sweep", "fedbuff", "run.sampling: 'sweep' is not accepted; expected uniform with fedbuff"),
+    ("sampling: bernoulli", "fedsc", "run.sampling: 'bernoulli' is not accepted; expected uniform or prop"),
+    ("reports: [all]", "ditto", "run.reports: ['all'] is not accepted; expected [] with ditto, which"),
+    ("participation: 1.5", "fedavg", "run.participation: 1.5 is not accepted"),
+])  # fmt: skip
+def test_settings_that_a_method_of_the_grid_refuses_are_found_without_data(run, method, says, project):
+    text = PARAMS.replace(
+        "  participation: 0.3\n", "" if "participation" in run else "  participation: 0.3\n"
+    )
+    text = text.replace("  rounds: 20\n", f"  rounds: 20\n  {run}\n")
+    (project / "params.yaml").write_text(text.replace("methods: [fedavg, ", f"methods: [{method}, "))
+    finding = found(project)["params.yaml"]
+    assert finding.status == "bad" and finding.detail.startswith(says)
+
+
+def test_claims_are_checked_if_there_are_any(project):
+    claim = "- {id: a, source: s, claim: c, partition: p, measure: %s, of: fedavg, above: [ditto]}"
+    (project / "claims.yaml").write_text(claim % "local_accuracy")
+    assert found(project)["claims.yaml"] == Finding("ok", "claims.yaml", "1 claims")
+    (project / "claims.yaml").write_text(claim % "locale")
+    assert "claim a.measure: 'locale' is not accepted" in found(project)["claims.yaml"].detail
+
+
 def test_a_record_of_your_own_is_named_and_a_prefect_server_of_your_own_must_answer(project, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")

@@ -14,7 +14,7 @@ from fedflow.cli.printing import console, print_line
 
 
 def doctor(root: Root = Path()) -> None:
-    """Check versions, devices, data, params.yaml, store and server; print how to fix problems.
+    """Check versions, devices, data, params.yaml, claims.yaml, store and server; print how to fix problems.
 
     Example: `fedflow doctor`. The exit code is 2 if a check fails.
     """

@@ -38,8 +38,11 @@ class Table:
 
 def metric_table(methods: Methods, metrics: Iterable[Metric]) -> Table:
     """Mean ± sample std over seeds of every metric that some run has; a row per variant."""
+    targets = any(run.metrics.get("target_accuracy") is not None for runs in methods.values() for run in runs)
     metrics = [
-        m for m in metrics if any(stat(runs, m.name) for runs in methods.values()) or m.missing != UNMEASURED
+        m
+        for m in metrics
+        if any(stat(runs, m.name) for runs in methods.values()) or (m.missing != UNMEASURED and targets)
     ]
     winners = {m.name: _winners(methods, m) for m in metrics}
     rows = [

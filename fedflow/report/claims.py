@@ -121,6 +121,8 @@ def load_claims(path: Path) -> list[Claim]:
     if not path.exists():
         return []
     entries = read_yaml(path)
+    if entries is None:  # nothing but comments
+        return []
     if not isinstance(entries, list):
         raise BadInput(str(path), entries, "a list of claims")
     claims: dict[str, Claim] = {}

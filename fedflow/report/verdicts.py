@@ -7,6 +7,7 @@ did not reach its target enters with a lower bound, and the interval has no end 
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from fedflow.report.targets import NotMeasured, spacing
 from fedflow.report.variants import flat, say
 
 CONFIDENCE, SEEDS = 0.95, 3  # of the interval; the fewest seeds that resolve anything
+SHOWN = 3  # comparisons that are printed beside a verdict
 # From the best to the worst: a group of checks has the worst of `all`, the best of `any`.
 CONFIRMED, NOT_RESOLVED, NOT_RUN, NOT_CONFIRMED = VERDICTS = (
     "confirmed",
@@ -42,6 +44,11 @@ class Values:
     label: str
     stat: Stat
     bounds: frozenset[int]
+
+    def on(self, seeds: Sequence[int]) -> "Values":
+        """Those of these seeds."""
+        stat = Stat({seed: self.stat.values[seed] for seed in seeds})
+        return replace(self, stat=stat, bounds=self.bounds & set(seeds))
 
     def text(self, measure: Measure) -> str:
         """``TERM 87.0 ± 1.2``, with a "+" if a value is a lower bound."""
@@ -100,8 +107,17 @@ class Judged:
 
     @property
     def deciding(self) -> list[Comparison]:
-        """Those whose verdict is that of the claim."""
-        return [one for one in self.comparisons if one.verdict == self.verdict]
+        """The first comparisons whose verdict is that of the claim."""
+        return [one for one in self.comparisons if one.verdict == self.verdict][:SHOWN]
+
+    @property
+    def counts(self) -> str:
+        """``5 comparisons: 3 confirmed, 2 not run``; empty if the deciding ones are all."""
+        if len(self.deciding) == len(self.comparisons):
+            return ""
+        found = Counter(one.verdict for one in self.comparisons)
+        words = ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict])
+        return f"{len(self.comparisons)} comparisons: {words}"
 
 
 def judge(claims: Iterable[Claim], runs: Sequence[Run]) -> list[Judged]:
@@ -154,24 +170,17 @@ def _compare(
     if not shared:
         reason = "no shared seeds" if all(one.stat.values for one in values) else "no values"
         return replace(blank, reason=reason)
-    values = [replace(one, stat=Stat({seed: one.stat.values[seed] for seed in shared})) for one in values]
+    values = [one.on(shared) for one in values]
     first, second = values[0], values[1] if other else None
     bases = second.stat.values if second else dict.fromkeys(shared, 0.0)
     difference = Stat({seed: first.stat.values[seed] - bases[seed] for seed in shared})
-    done = replace(
-        blank,
-        first=first,
-        second=second,
-        difference=difference,
-        verdict=NOT_RESOLVED,
-        note=_note(measure, arms),
-    )
+    done = replace(blank, first=first, second=second, difference=difference, note=_note(measure, arms))
+    done = replace(done, verdict=NOT_RESOLVED)
     if len(shared) < SEEDS:
         seeds = f"{len(shared)} {'seed' if len(shared) == 1 else 'shared seeds'}"
         return replace(done, reason=f"{seeds}, of at least {SEEDS}")
     low, high = interval(difference)
-    low = -math.inf if second and second.bounds & set(shared) else low
-    high = math.inf if first.bounds & set(shared) else high
+    low, high = -math.inf if second and second.bounds else low, math.inf if first.bounds else high
     return replace(done, low=low, high=high, verdict=_side(check, low, high))
 
 
@@ -257,16 +266,13 @@ def write_claims(judged: Sequence[Judged], out_dir: Path) -> None:
         page.unlink(missing_ok=True)
         return
     write_csv(pd.DataFrame([row for one in judged for row in _rows(one)]), csv)
-    lines = ["| claim | verdict | numbers |", "|---|---|---|"]
+    lines = ["| claim | source | verdict | numbers |", "|---|---|---|---|"]
     for one in judged:
-        numbers = "<br>".join(f"{c.partition}, {c.statement}: {c.numbers}" for c in one.deciding)
-        cells = (
-            f"{one.claim.claim} ({one.claim.source})",
-            f"**{one.verdict}**",
-            numbers or one.claim.test or "",
-        )
-        cells = tuple(" ".join(cell.split()).replace("|", r"\|") for cell in cells)  # YAML may fold lines
-        lines.append(f"| {' | '.join(cells)} |")
+        numbers = [f"{c.partition}, {c.statement}: {c.numbers}" for c in one.deciding]
+        numbers = [text for text in (*numbers, one.counts, one.claim.test) if text]
+        cells = (one.claim.claim, one.claim.source, f"**{one.verdict}**", "<br>".join(numbers))
+        plain = (" ".join(cell.split()).replace("|", r"\|") for cell in cells)  # YAML may fold lines
+        lines.append(f"| {' | '.join(plain)} |")
     page.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -280,7 +286,7 @@ def _rows(judged: Judged) -> list[dict[str, Any]]:
             "holds": one.verdict, "seeds": len(one.difference.values) if one.difference else 0,
             **_moments("", one.first), **_moments("other_", one.second),
             "difference": one.difference.mean if one.difference and one.second else None,
-            "low": one.low, "high": one.high, "reason": one.reason,
+            "low": one.low, "high": one.high, "reason": one.reason, "note": one.note,
         }
         for one in judged.comparisons
     ] or [about | {"reason": claim.test}]  # fmt: skip

@@ -14,7 +14,17 @@ from torch import Tensor
 from fedflow.errors import BadInput, FedflowError
 from fedflow.identity import code_digest, modules_of, versions
 from fedflow.local.client import TRAINED
-from fedflow.methods.base import SAMPLERS, Asynchronous, Clustered, Message, Pretrained, Round, ServerState
+from fedflow.local.training import LocalTraining
+from fedflow.methods.base import (
+    SAMPLERS,
+    Asynchronous,
+    Clustered,
+    Message,
+    Method,
+    Pretrained,
+    Round,
+    ServerState,
+)
 from fedflow.seeding import generator, torch_seed
 from fedflow.settings import Settings, option
 from fedflow.simulation.checkpoint import load_checkpoint
@@ -66,6 +76,27 @@ class RunSettings(Settings):
     def validate(self) -> None:
         if len(set(self.reports)) < len(self.reports):
             raise BadInput("run.reports", self.reports, "every name once")
+
+
+def check_settings(settings: RunSettings, method: Method, training: LocalTraining) -> None:
+    """Raise `BadInput` unless the method can run with these settings, whatever the data."""
+    method.check(settings.rounds)
+    streams = method.streams(training)
+    if training.augment != "none" and not streams:
+        accepted = f"none with {method.name}, which trains on full gradients"
+        raise BadInput("training.augment", training.augment, accepted)
+    if isinstance(method, Asynchronous) and method.clients_in_flight(1):
+        accepted = f"with {method.name}, which is asynchronous"
+        if settings.sampling != "uniform":
+            raise BadInput("run.sampling", settings.sampling, f"uniform {accepted}")
+        if training.stragglers:
+            raise BadInput("training.stragglers", training.stragglers, f"0 {accepted}")
+    if settings.sampling not in (obeyed := method.samplers()):
+        reason = f"with {method.name}, which chooses its cohorts itself"
+        raise BadInput("run.sampling", settings.sampling, f"{' or '.join(obeyed)} {reason}")
+    if settings.reports and (method.serves != "global" or isinstance(method, Clustered)):
+        reason = f"with {method.name}, which does not serve one model to all clients"
+        raise BadInput("run.reports", settings.reports, f"[] {reason}")
 
 
 class Run:
@@ -158,12 +189,9 @@ class Run:
         """Raise `BadInput` unless method, run and partition are compatible; warn about odd settings."""
         settings, method, training = self.settings, self.job.method, self.job.training
         partition = self.federation.partition
-        method.check(settings.rounds)
+        check_settings(settings, method, training)
         settings.timing.check(len(partition.sizes))
         training.check(self.federation.train)
-        if training.augment != "none" and not method.streams(training):
-            accepted = f"none with {method.name}, which trains on full gradients"
-            raise BadInput("training.augment", training.augment, accepted)
         if method.selects() and partition.selection_offsets is None:
             raise BadInput(
                 "partition.selection", 0, f"a share > 0, as {method.name} needs held-out samples; "
@@ -171,18 +199,6 @@ class Run:
             )  # fmt: skip
         if settings.keep_predictions and not self.federation.labelled:
             raise BadInput("run.keep_predictions", True, "false, as the samples do not have one label each")
-        if isinstance(method, Asynchronous) and method.clients_in_flight(self.cohort_size):
-            accepted = f"with {method.name}, which is asynchronous"
-            if settings.sampling != "uniform":
-                raise BadInput("run.sampling", settings.sampling, f"uniform {accepted}")
-            if training.stragglers:
-                raise BadInput("training.stragglers", training.stragglers, f"0 {accepted}")
-        if settings.sampling not in (obeyed := method.samplers()):
-            reason = f"with {method.name}, which chooses its cohorts itself"
-            raise BadInput("run.sampling", settings.sampling, f"{' or '.join(obeyed)} {reason}")
-        if settings.reports and (method.serves != "global" or isinstance(method, Clustered)):
-            reason = f"with {method.name}, which does not serve one model to all clients"
-            raise BadInput("run.reports", settings.reports, f"[] {reason}")
         twice = settings.sampling == "proportional" and getattr(method, "weighting", "") == "samples"
         if twice and self.cohort_size < self.clients:
             asked = "run.sampling: proportional and weighting: samples"

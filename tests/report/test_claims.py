@@ -181,6 +181,6 @@ def test_the_report_has_a_section_and_tables_of_claims(tmp_path):
     assert list(table["verdict"]) == [judged.verdict, "held by a test", "not run"]
     assert table.loc["a", "seeds"] == 3 and table.loc["k", "reason"] == reason
     lines = (tmp_path / "report" / "claims.md").read_text().splitlines()
-    assert len(lines) == 5 and judged.comparisons[0].numbers in lines[2] and r"x \| y (s)" in lines[3]
+    assert len(lines) == 5 and judged.comparisons[0].numbers in lines[2] and r"| x \| y | s |" in lines[3]
     plain = build_report(*arguments, claims=tmp_path / "gone.yaml").read_text()
     assert "#claims" not in plain and not list((tmp_path / "report").glob("claims.*"))

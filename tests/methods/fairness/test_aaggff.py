@@ -92,6 +92,15 @@ def test_responses(cdf: str) -> None:
     assert (np.diff(many) > 0).all() and many.min() >= 0 and many.max() <= 1
 
 
+def test_weibull_spreads_most_and_logistic_least() -> None:
+    """Claim 6: the distance of the highest to the lowest response in Table 3.3."""
+    spread = {cdf: max(responses) - min(responses) for cdf, responses in TABLE_3_3.items()}
+    assert (max(spread, key=spread.__getitem__), min(spread, key=spread.__getitem__)) == (
+        "weibull",
+        "logistic",
+    )
+
+
 # The quadratic program and the best fixed decision
 
 
@@ -393,6 +402,17 @@ def test_methods_are_exponentiated_gradient_steps(
     if method is not None:
         (theirs,) = run(method[0], three(), method[1], **settings).server("model")
         assert found == pytest.approx(theirs, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", [S, D])
+def test_weights_with_a_memory_move_slowly(name: str) -> None:
+    """Claim 4: where losses change sides in every round, TERM's weights, and those of q = 1, jump."""
+    losses = [[1.0, 3.0], [3.0, 1.0]] * 10
+    weights = np.array([one.p for one in play(name, {}, losses, 2)])
+    for response in (np.array, np.log):
+        jumping = np.array([exponentiated(np.full(2, 0.5), response(f), 1) for f in losses])
+        moves, jumps = (np.abs(np.diff(p, axis=0)).sum(1) for p in (weights, jumping))
+        assert moves.max() < 0.5 * jumps.min() and moves[-1] < moves[0]
 
 
 def test_weights_in_proportion_to_losses_on_the_toy() -> None:
