@@ -184,7 +184,10 @@ def _ours(match: Match, label: str) -> Ours:
         values = {run.seed: measure.of(run) for run in match.runs}
         least = [measure.least(run) for run in match.runs if values[run.seed] is None]
     except NotMeasured as error:
-        return Ours("not measured", "", label, str(error).replace(f"{match.runs[0].folder}/", ""))
+        reason = str(error)  # without its folder: where a project is does not change its report
+        for run in match.runs:
+            reason = reason.replace(f"{run.folder}/", "")
+        return Ours("not measured", "", label, reason)
     digits = max(cell.value.digits for cell in match.line.cells)
     stat = Stat({seed: value * factor for seed, value in values.items() if value is not None})
     seeds = f"{len(values)} {'seed' if len(values) == 1 else 'seeds'}"

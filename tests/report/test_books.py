@@ -249,6 +249,9 @@ def test_what_was_not_measured_says_why(tmp_path):
     write_run(tmp_path, "p", "fedavg", 0, dataset="cifar10", scheme=SKEW20)
     shown = {s.table.label.split(":")[0]: s for s in compare(collect_runs(tmp_path))}
     assert shown["Tables 3.1 and 3.8"].measured
+    write_run(tmp_path, "p", "fedavg", 1, dataset="cifar10", scheme=SKEW20)
+    change(tmp_path / "p" / "fedavg" / "0" / "metrics.json", newcomer_tuned_accuracy=0.5)
+    assert str(tmp_path) not in str(compare(collect_runs(tmp_path)))  # not where the project is, for any seed
     late = shown["Tables 3.6 and 3.12"]
     assert not late.measured and late.missing.startswith("metrics.json has no newcomer_tuned_accuracy")
 
