@@ -39,7 +39,7 @@ class Setup(Settings):
 class Where(Setup):
     """What a run must agree with; null and absent names accept any value."""
 
-    dataset: str | None = option(None, "a source of data, or a name under `data` in params.yaml")
+    dataset: str | None = option(None, "a source of data, or else a name under `data` in params.yaml")
     data: dict = option(factory=dict, doc="fields of the data set, parameters of its source included")
     scheme: str | None = option(None, "a partition scheme")
     params: dict = option(factory=dict, doc="its parameters; of a list, any value, unless ours is a list")

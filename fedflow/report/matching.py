@@ -13,7 +13,7 @@ from fedflow.report.tables import Stat, by_method, by_partition, columns
 from fedflow.report.targets import NotMeasured
 
 WORDS = {"model": "network", "epochs": "local epochs", "batch_size": "batch size"}  # in the notes
-DATA = ("keep_labels", "train_limit", "test_limit", "rotations")  # fields that change which samples there are
+DATA = ("keep_labels", "train_limit", "test_limit", "rotations", "label_noise")  # they change the samples
 
 
 class Match(NamedTuple):
@@ -141,8 +141,10 @@ def fits(where: Where, runs: Sequence[Run]) -> bool:
     run = runs[0]
     partition = run.params["partition"]
     data = _data(run)
+    # A name in params.yaml counts only for data without a source of ours: `mnist` may name anything.
+    named = data.get("source") if where.dataset in SOURCES else partition["dataset"]
     return (
-        where.dataset in (None, partition["dataset"], data.get("source"))
+        where.dataset in (None, named)
         and where.scheme in (None, partition["scheme"])
         and agrees(where.params, partition["parameters"])
         and agrees(where.data, data)
@@ -231,9 +233,11 @@ def _differ(wanted: Setup, runs: Sequence[Run]) -> dict[str, tuple[Any, Any]]:
 
 
 def _data(run: Run) -> dict[str, Any]:
-    """The fields of the data set of ``run``, with the parameters of its source."""
-    data = run.params["data"].get(run.params["partition"]["dataset"], {})
-    return {**data, **data.get("parameters", {})}
+    """The fields of the data set of ``run``, with the parameters of its source and its noise in labels."""
+    partition = run.params["partition"]
+    data = run.params["data"].get(partition["dataset"], {})
+    noise = (partition.get("label_noise") or {}).get("ratio")
+    return {**data, **data.get("parameters", {}), "label_noise": noise}
 
 
 def _word(name: str) -> str:

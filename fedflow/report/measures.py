@@ -149,14 +149,9 @@ def _of_rounds(text: str, name: str, field: str, column: str, place: str = "") -
 
 def _predicted(text: str, name: str, part: str | None) -> Measure:
     def of(run: Run) -> float | None:
-        table, file = run.predictions, run.folder / "predictions.parquet"
-        if table.empty:
-            raise NotMeasured(f"{file} has no predictions: set run.keep_predictions: true")
-        try:
-            values = predictions.by_client(table, name)
-        except BadInput as error:  # AUROC of more than two classes
-            raise NotMeasured(f"{file}: {error}") from None
-        value = predictions.summary(values, predictions.sizes(table))[part or "mean"]
+        if name not in run.predicted:
+            run.predicted[name] = _summary(run, name)
+        value = run.predicted[name][part or "mean"]
         return None if math.isnan(value) else value
 
     small = name in ("ece", "mce") or part in ("gini", "gap")
@@ -164,6 +159,17 @@ def _predicted(text: str, name: str, part: str | None) -> Measure:
     if part == "gini":
         return Measure(text, label, Unit(digits=3), "lower", of)
     return Measure(text, f"{label}, %", SHARE, "lower" if small else "higher", of)
+
+
+def _summary(run: Run, name: str) -> dict[str, float]:
+    table, file = run.predictions, run.folder / "predictions.parquet"
+    if table.empty:
+        raise NotMeasured(f"{file} has no predictions: set run.keep_predictions: true")
+    try:
+        values = predictions.by_client(table, name)
+    except BadInput as error:  # AUROC of more than two classes
+        raise NotMeasured(f"{file}: {error}") from None
+    return predictions.summary(values, predictions.sizes(table))
 
 
 def _number(field: str, text: str, value: str) -> float:

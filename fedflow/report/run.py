@@ -33,9 +33,12 @@ class Run:
     label: str = ""  # the name that is printed
     repeated: str = ""  # another folder with the same settings, data and seed, which is not shown
 
-    @cached_property
+    @property
     def predictions(self) -> pd.DataFrame:
-        """What the served models predict, by client and sample of its test set; empty if not kept."""
+        """What the served models predict, by client and sample of its test set; empty if not kept.
+
+        Read at every access: the tables of many runs do not fit in memory.
+        """
         path = self.folder / "predictions.parquet"
         if not path.exists():
             return pd.DataFrame(columns=[*PREDICTIONS])
@@ -43,6 +46,11 @@ class Run:
         if not table["client"].between(0, clients - 1).all():
             reject(path, f"not of {clients} clients")
         return table
+
+    @cached_property
+    def predicted(self) -> dict[str, dict[str, float]]:
+        """Summaries of predictions computed so far, by measure (`fedflow.report.measures`)."""
+        return {}
 
     @property
     def diagnostics(self) -> list[str]:

@@ -271,7 +271,8 @@ def write_claims(judged: Sequence[Judged], out_dir: Path) -> None:
         numbers = [f"{c.partition}, {c.statement}: {c.numbers}" for c in one.deciding]
         numbers = [text for text in (*numbers, one.counts, one.claim.test) if text]
         cells = (one.claim.claim, one.claim.source, f"**{one.verdict}**", "<br>".join(numbers))
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+        plain = (" ".join(cell.split()).replace("|", r"\|") for cell in cells)  # YAML may fold lines
+        lines.append(f"| {' | '.join(plain)} |")
     page.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -17,6 +17,7 @@ from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.exact import ExactSum
 
 REPORTS = ("server", "active", "all")  # of `run.reports`
+SCORES = ("accuracy", "loss")  # of each
 
 
 class TrainedMeans:

@@ -17,6 +17,7 @@ from fedflow.seeding import generator
 from fedflow.simulation.evaluation import EvaluationShard, Scores, evaluate_shard, merged, score_reports
 from fedflow.simulation.job import Shard
 from fedflow.simulation.outcome import PERSONAL_BYTES, PERSONAL_CLIENTS, RoundReport
+from fedflow.simulation.reporting import SCORES
 from fedflow.simulation.run import Run
 
 PERSONAL_EVAL_CHUNK = 1 << 26  # personal-model values evaluated at once: 256 MiB
@@ -77,7 +78,7 @@ class Scoring:
         return {
             f"{name}_{what}": value
             for name, [scores] in zip(names, found, strict=True)
-            for what, value in zip(("accuracy", "loss"), scores, strict=True)
+            for what, value in zip(SCORES, scores, strict=True)
         }
 
     def final(self) -> Scores:

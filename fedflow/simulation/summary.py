@@ -9,6 +9,7 @@ from fedflow.metrics.distribution import summarise
 from fedflow.metrics.target import first_reaching
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.job import ClientResult
+from fedflow.simulation.reporting import SCORES
 from fedflow.simulation.run import Run
 from fedflow.simulation.scoring import Scoring, mean_or_none
 
@@ -48,6 +49,7 @@ def final_metrics(run: Run, scoring: Scoring, scores: Scores, newcomers: Scores 
         **{f"local_{name}": value for name, value in local.items() if name != "mean"},
         "loss": mean_or_none(scores.local_loss),
         "global_loss": mean_or_none(scores.global_loss),
+        **{of: last.get(of) for name in settings.reports for of in (f"{name}_{what}" for what in SCORES)},
         "bytes_down": last["bytes_down"],
         "bytes_up": last["bytes_up"],
         **{f"onboarding_bytes_{way}": count for way, count in (run.state.onboarded or {}).items()},

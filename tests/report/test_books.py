@@ -5,7 +5,7 @@ import re
 from fractions import Fraction
 
 import pytest
-from result_folders import write_run
+from result_folders import change, write_run
 from support import refused
 
 from fedflow.errors import FedflowError
@@ -217,6 +217,17 @@ def test_a_run_stands_in_the_tables_of_its_participation(tmp_path):
     assert fedavg == fedprox == []
     expected = "Differences: clients 20 here, 100 there; rounds 20 here, 1,000 there; network lenet5 here"
     assert any(note.startswith(expected) for note in shown.notes)
+
+
+def test_other_data_under_a_published_name_match_nothing_and_noisy_labels_are_noted(tmp_path):
+    mnist = ("dirichlet_exact", {"alpha": 0.3, "sigma": 0.0})
+    folder = write_run(tmp_path, "p", "fedavg", 0, dataset="mnist", scheme=mnist, participation=0.1)
+    partition = {"dataset": "mnist", "scheme": mnist[0], "parameters": mnist[1]}
+    change(folder / "params.json", partition=partition | {"label_noise": {"ratio": 0.2}})
+    (shown,) = compare(collect_runs(tmp_path))
+    assert any("label noise 0.2 here, none there" in note for note in shown.notes)
+    change(folder / "params.json", data={"mnist": {"source": "digits", "parameters": {}}})
+    assert compare(collect_runs(tmp_path)) == []
 
 
 def test_several_variants_in_a_cell_are_told_apart(tmp_path):

@@ -166,7 +166,7 @@ def test_the_report_has_a_section_and_tables_of_claims(tmp_path):
         for seed in range(3):
             write_run(tmp_path / "results", "p", method, seed)
     checks = "measure: %s, of: ditto, above: [fedavg]"
-    held = "- {id: t, source: s, claim: 'x | y', test: 'test_a.py::test_b'}\n"
+    held = '- {id: t, source: s, claim: "x |\\n y", test: "test_a.py::test_b"}\n'
     absent = (CLAIM % checks % "top5").replace("id: a", "id: k")
     (tmp_path / "claims.yaml").write_text(CLAIM % checks % "local_accuracy" + held + absent)
     arguments = (tmp_path / "results", tmp_path / "none", tmp_path / "report")

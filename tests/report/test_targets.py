@@ -135,7 +135,7 @@ def test_measures_of_predictions(text, value, monkeypatch):
     """Client 0 has one of four samples right, client 1 seven of eight."""
     table = pd.DataFrame({"client": [0] * 4 + [1] * 8, "rank": [1, 2, 2, 3] + [1] * 7 + [2]})
     run = finished("global_accuracy", [0.7])
-    monkeypatch.setitem(vars(run), "predictions", table.assign(label=2, predicted=2, confidence=0.5))
+    monkeypatch.setattr(type(run), "predictions", table.assign(label=2, predicted=2, confidence=0.5))
     assert measure(run, text) == pytest.approx(value)
     with refused("predictions.parquet: measure: 'auroc'", NotMeasured):
         measure(run, "auroc")

@@ -153,6 +153,15 @@ def test_reporting_models_are_scored_on_the_complete_test_set(federation: Federa
     assert ran.rounds[-1].values["global_loss"] == pytest.approx(ran.values("active_loss")[-1])
 
 
+def test_a_loss_that_is_not_finite_is_null_in_the_final_metrics(federation: Federation) -> None:
+    """Like the others: a number that is absent was not asked for."""
+    x = federation.test.x.clone()
+    x[0] = math.nan
+    spoilt = replace(federation, test=Examples(x, federation.test.y))
+    metrics = run("fedavg", spoilt, rounds=1, reports=["all"]).outcome().metrics
+    assert metrics["all_loss"] is metrics["global_loss"] is None and metrics["all_accuracy"] > 0
+
+
 def test_reports_change_no_result_and_cost_nothing_when_off(federation: Federation, tmp_path: Path) -> None:
     def state(ran: Ran) -> dict[str, Tensor]:
         return {name: w for name, w in ran.state().items() if name != "clients/trained"}
