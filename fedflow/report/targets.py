@@ -4,6 +4,7 @@ Everything is computed from files of finished runs, so another target needs no n
 reached its target counts with its whole budget, and its numbers are lower bounds, written with a "+".
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -96,6 +97,8 @@ def check_target(column: str, target: float, smooth: float = 0.0) -> None:
         raise unknown_name("column", column, directed)
     if METRICS[column].unit.sign == "%" and not 0 <= target <= 1:
         raise BadInput("target", target, "a share from 0 to 1, such as 0.8")
+    if not math.isfinite(target):
+        raise BadInput("target", target, "a finite number")
     if not 0 <= smooth < 1:
         raise BadInput("smooth", smooth, "a number >= 0 and < 1")
 

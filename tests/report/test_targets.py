@@ -150,6 +150,7 @@ def test_measures_of_predictions(text, value, monkeypatch):
     ("rounds_to(global_accuracy, 80)", BadInput, "target: 80.0 is not accepted; expected a share"),
     ("rounds_to(clusters, 3)", BadInput, "column: 'clusters' is not accepted; expected one of"),
     ("rounds_to(global_accuracy, 0.8, 1)", BadInput, "smooth: 1.0 is not accepted"),
+    ("rounds_to(train_loss, nan)", BadInput, "target: nan is not accepted; expected a finite number"),
     ("best(method/regret)", BadInput, "expected a metric that is better higher or lower"),
     ("cumulative(bytes_up)", BadInput, "not a sum over rounds already"),
     ("best(tuned_accuracy)", BadInput, "column: 'tuned_accuracy' is not accepted; expected one of"),
