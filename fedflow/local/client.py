@@ -18,7 +18,7 @@ NAMED = ("vectors", "scalars", "keep", "diagnostics")  # the dictionaries of an 
 def check_diagnostic(name: str) -> None:
     """Raise `ValueError` unless files, MLflow and pages can have a number of this name."""
     if not re.fullmatch(r"[\w.-]+", name, re.ASCII):
-        raise ValueError(f"{name!r} is no name of a number: use letters, digits, _, - and .")
+        raise ValueError(f"{name!r} is not the name of a number: use letters, digits, _, - and .")
 
 
 @dataclass

@@ -63,7 +63,7 @@ class LocalTraining(Settings):
         if self.augment != "none" and examples.x.ndim != 4:
             shape = list(examples.x.shape[1:])
             raise BadInput(
-                "training.augment", self.augment, f"none, as inputs of shape {shape} are no images"
+                "training.augment", self.augment, f"none, as inputs of shape {shape} are not images"
             )
 
     def draw_stragglers(self, cohort: np.ndarray, rng: np.random.Generator) -> dict[int, int]:

@@ -228,10 +228,14 @@ def heading(name: str) -> str:
     return METRICS[name].label if name in METRICS else name
 
 
+def in_unit(value: float, unit: Unit) -> str:
+    """A value times its factor, with its decimals; a rounding error below 0 is 0."""
+    return f"{round(value * unit.factor, unit.digits) + 0.0:.{unit.digits}f}"
+
+
 def printed(name: str, value: float | None) -> str:
     """A value in its unit, with its decimals; empty where it was not measured."""
-    unit = unit_of(name)
-    return "" if value is None else f"{value * unit.factor:.{unit.digits}f}"
+    return "" if value is None else in_unit(value, unit_of(name))
 
 
 def yardstick_first(metrics: Iterable[Metric]) -> list[Metric]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fedflow.metrics.table import SHARE, UNMEASURED, Metric, Unit, yardstick_first
+from fedflow.metrics.table import SHARE, UNMEASURED, Metric, Unit, in_unit, yardstick_first
 from fedflow.report.matching import Accuracy
 from fedflow.report.run import Run
 from fedflow.report.tables import Stat, best, columns, stat, yardstick
@@ -83,8 +83,8 @@ def label(runs: Sequence[Run]) -> str:
 
 def write(value: Stat, unit: Unit = SHARE) -> tuple[str, str]:
     """Mean and spread as text: ('97.1', '± 0.2'); one seed has no spread."""
-    spread = f"±\u2009{value.std * unit.factor:.{unit.digits}f}" if len(value.values) > 1 else ""
-    return f"{value.mean * unit.factor:.{unit.digits}f}", spread
+    spread = f"±\u2009{in_unit(value.std, unit)}" if len(value.values) > 1 else ""
+    return in_unit(value.mean, unit), spread
 
 
 def _cell(runs: Sequence[Run], metric: Metric, is_best: bool) -> Cell:

@@ -199,6 +199,9 @@ class Run:
             )  # fmt: skip
         if settings.keep_predictions and not self.federation.labelled:
             raise BadInput("run.keep_predictions", True, "false, as the samples do not have one label each")
+        least = 0.001 / self.clients  # below, nearly every draw is empty and repeated
+        if settings.sampling == "bernoulli" and settings.participation < least:
+            raise BadInput("run.participation", settings.participation, f"at least {least:g} with bernoulli")
         twice = settings.sampling == "proportional" and getattr(method, "weighting", "") == "samples"
         if twice and self.cohort_size < self.clients:
             asked = "run.sampling: proportional and weighting: samples"

@@ -18,6 +18,7 @@ import pandas as pd
 import torch
 
 from fedflow.config import load_params
+from fedflow.errors import RoundFailed
 from fedflow.experiment import Experiment
 from fedflow.simulation.loop import Simulation
 from fedflow.stages.partition import prepare_partition
@@ -56,7 +57,7 @@ def losses(problem: str, method: str, tried: Mapping[str, Any], root: Path) -> l
     try:
         for report in Simulation(experiment.job, experiment.params.run).rounds():
             found.append(report.values.get("all_loss", float("inf")))
-    except Exception as error:  # a rate that is too large
+    except RoundFailed as error:  # a rate that is too large
         print(f"{problem}, {method}, {tried}: {error}", file=sys.stderr)
     return found or [float("inf")]
 

@@ -169,10 +169,10 @@ def test_no_step_looks_at_values(federation: Federation) -> None:
 
 
 def test_what_cannot_be_augmented_is_refused(federation: Federation) -> None:
-    with refused(r"training.augment: 'flip_crop' .* none, as inputs of shape \[2\] are no images"):
+    with refused(r"training.augment: 'flip_crop' .* none, as inputs of shape \[2\] are not images"):
         prepare_run("fedavg", quadratics(), training=AUGMENTED)
     flat = quadratics()
-    with refused(r"training.augment: .* inputs of shape \[2\] are no images"):
+    with refused(r"training.augment: .* inputs of shape \[2\] are not images"):
         Trainer.central(flat.model, flat.train, LocalTraining.parse(AUGMENTED), np.random.default_rng(0))
     for method, hyper in (("fedsgd", {}), ("qfedsgd", {}), ("ifca", {"averaging": "gradient"})):
         with refused(f"training.augment: 'flip_crop' .* none with {method}, which trains on full gradients"):

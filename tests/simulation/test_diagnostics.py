@@ -90,7 +90,7 @@ def test_a_server_step_returns_its_state_and_named_numbers(server: Any) -> None:
 @pytest.mark.parametrize(
     ("client", "reason"),
     [
-        ({"a b": torch.tensor(1.0)}, "'a b' is no name of a number"),
+        ({"a b": torch.tensor(1.0)}, "'a b' is not the name of a number"),
         ({"x": torch.ones(2)}, "'x' must be a scalar and has shape"),
         ({"train_loss": torch.tensor(1.0)}, "'train_loss' is a name of the engine"),
     ],

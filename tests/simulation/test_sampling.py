@@ -75,6 +75,11 @@ def test_cohorts_of_a_run_are_those_of_the_sampler(kind: str) -> None:
     assert all(set(r.cohort) <= set(cohort) for r, cohort in zip(dropped.rounds, found))
 
 
+def test_a_rate_that_gives_only_empty_cohorts_is_refused() -> None:
+    with refused("run.participation: 1e-06 is not accepted; expected at least 0.0005 with bernoulli"):
+        prepare_run("fedavg", quadratics(), participation=1e-6, sampling="bernoulli")
+
+
 def test_a_bernoulli_cohort_below_the_minimum_ends_the_run() -> None:
     with refused("round .*: 1 of 1 clients succeeded, run.min_cohort is 2", RoundFailed):
         run("fedavg", TEN, rounds=40, participation=0.2, sampling="bernoulli", min_cohort=2)

@@ -43,9 +43,11 @@ class Host(Settings):
         section = section or cls.section
         if not isinstance(values, Mapping) or not isinstance(values.get("parameters", {}), Mapping):
             raise BadInput(section, values, "a mapping with `name` and the hyper-parameters of that method")
-        given = {**values, **values.get("parameters", {})}
-        name = given.pop("name", None)
-        given.pop("parameters", None)
+        given = dict(values)
+        name, nested = given.pop("name", None), given.pop("parameters", {})  # nested in files of results
+        if given and nested:
+            raise BadInput(f"{section}.parameters", nested, "absent, beside hyper-parameters of the host")
+        given = given or dict(nested)
         if name not in HOSTS:
             raise BadInput(f"{section}.name", name, f"one of {', '.join(HOSTS)}{_because(name)}")
         if given.get("weighting", "samples") != "samples":

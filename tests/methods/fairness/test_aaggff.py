@@ -541,6 +541,7 @@ def test_the_code_of_the_host_is_part_of_the_identity(
         ({"name": "fedprox", "mu": -1}, r"^X.host.mu: -1.0 is not accepted; expected a number >= 0$"),
         ({"name": "fedavg", "mu": 1}, r"^X.host.mu: 'mu' is not accepted; expected one of server_lr"),
         ({"name": "fedavg", "weighting": "uniform"}, r"^X.host.weighting: 'uniform' .* expected samples"),
+        ({"name": "fedprox", "mu": 1, "parameters": {"mu": 2}}, r"^X.host.parameters: .* expected absent"),
     ],
 )
 @pytest.mark.parametrize("name", [S, D])
