@@ -68,7 +68,7 @@ def draw_schedule(
 ) -> Schedule:
     """The schedule of one client with ``samples`` samples in one round.
 
-    Views have a key of their own, so an augmented run has the batches of a plain one.
+    Views have another key, so that an augmented run has the batches of a plain one.
     """
     rng = generator(seed, f"batches/{stream}", round, client)
     schedule = shuffled(rng, samples, training.batch_size, epochs)

@@ -86,7 +86,7 @@ def test_a_plus_is_the_budget():
 
 
 def test_printed_gains_are_ratios_rounded_halves_to_even():
-    """But for the cells that say otherwise: five of PFL, and one whose other cell is lost."""
+    """Except for the cells that say otherwise: five of PFL, and one whose other cell is lost."""
     checked = 0
     for name, _, line in LINES:
         found, reasons = values(line), {cell.name: cell.caveat for cell in line.cells}
