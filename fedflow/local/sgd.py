@@ -19,6 +19,7 @@ from fedflow.local.augment import flip_crop
 from fedflow.local.compiled import Gradient
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, shuffled
+from fedflow.local.teacher import Teacher
 from fedflow.local.training import LocalTraining
 from fedflow.models.flat import FlatModel
 
@@ -53,7 +54,8 @@ class Task:
 
     ``lr`` and ``t``, the number of the round, are scalar tensors if a cohort call reads them as inputs;
     ``rounds`` is the number of rounds of the run and ``phase`` that of the method, both static.
-    ``mean_samples`` is the mean of n_k over all clients (None: the client's own n_k).
+    ``mean_samples`` is the mean of n_k over all clients (None: the client's own n_k). ``difficulty`` [n] is an
+    expert's loss on every training sample, also of other clients.
     """
 
     model: FlatModel
@@ -65,6 +67,8 @@ class Task:
     mean_samples: float | None = None
     vmapped: bool = False
     compiled: Gradient | None = None
+    teacher: Teacher | None = None
+    difficulty: Tensor | None = None
 
 
 class Trainer:

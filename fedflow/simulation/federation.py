@@ -11,9 +11,11 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedflow.data import Dataset, Examples, load_prepared
 from fedflow.errors import BadInput, FedflowError, reason
+from fedflow.local.teacher import Teacher
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, load_partition
@@ -30,6 +32,10 @@ class Federation:
     test: Examples
     partition: Partition
     public: Examples | None = None  # the server's own data
+    teacher: Teacher | None = None  # of `training.objective`
+    difficulty: Tensor | None = (
+        None  # an expert's loss on every training sample [n], by which they are sorted
+    )
     cohorts: Cohorts = field(default_factory=Cohorts, init=False, repr=False)  # captured CUDA graphs
 
     @property

@@ -85,5 +85,6 @@ def task_of(
     """The task that all clients of a shard share."""
     lr, mean = job.training.lr_in(shard.round), federation.mean_samples
     return Task(
-        federation.model, job.training, lr, shard.round, job.rounds, shard.phase, mean, vmapped, compiled
-    )
+        federation.model, job.training, lr, shard.round, job.rounds, shard.phase, mean, vmapped, compiled,
+        federation.teacher, federation.difficulty,
+    )  # fmt: skip
