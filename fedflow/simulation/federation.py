@@ -33,9 +33,7 @@ class Federation:
     partition: Partition
     public: Examples | None = None  # the server's own data
     teacher: Teacher | None = None  # of `training.objective`
-    difficulty: Tensor | None = (
-        None  # an expert's loss on every training sample [n], by which they are sorted
-    )
+    difficulty: Tensor | None = None  # an expert's loss on every training sample [n]
     cohorts: Cohorts = field(default_factory=Cohorts, init=False, repr=False)  # captured CUDA graphs
 
     @property
