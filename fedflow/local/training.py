@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import torch
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
@@ -65,6 +66,12 @@ class LocalTraining(Settings):
             raise BadInput(
                 "training.augment", self.augment, f"none, as inputs of shape {shape} are not images"
             )
+
+    def set_precision(self, device: torch.device) -> None:
+        """Switch tf32 on or off for the products of a GPU, in this process."""
+        if device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = self.precision == "tf32"
+            torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
 
     def draw_stragglers(self, cohort: np.ndarray, rng: np.random.Generator) -> dict[int, int]:
         """The stragglers of a cohort [m], and the epochs that each has time for."""
