@@ -1,6 +1,7 @@
 """Settings of local training that all methods share."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -8,6 +9,13 @@ import torch
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
 from fedflow.settings import Settings, option
+
+
+class Workload(NamedTuple):
+    """Local steps tau of one client, and the samples whose gradients are computed in them."""
+
+    steps: int
+    samples: int
 
 
 class LocalTraining(Settings):
@@ -84,6 +92,11 @@ class LocalTraining(Settings):
         """The learning rate of a round; rounds count from 1; the onboarding has that of the first."""
         return self.lr * self.lr_decay ** max(0, round - 1)
 
-    def steps(self, samples: int, epochs: int | None = None) -> int:
-        """Local steps tau of a client with ``samples`` samples: ``epochs * ceil(n / B)``."""
-        return (epochs or self.epochs) * math.ceil(samples / (self.batch_size or samples))
+    def batches(self, samples: int) -> int:
+        """Batches in one pass over ``samples`` samples: ceil(n / B)."""
+        return math.ceil(samples / (self.batch_size or samples))
+
+    def workload(self, samples: int, epochs: int | None = None) -> Workload:
+        """The work of ``epochs`` epochs (default: E) of a client with ``samples`` samples."""
+        epochs = self.epochs if epochs is None else epochs
+        return Workload(epochs * self.batches(samples), epochs * samples)

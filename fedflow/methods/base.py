@@ -206,7 +206,7 @@ class Method(Settings):
     def work(self, now: Round, server: Any, epochs: float, steps: int) -> Passes:
         """The work of `local`, for simulated time and the count of gradients: by default one per step.
 
-        ``epochs`` is the sum over all streams, ``steps`` the number of local steps in one epoch.
+        ``epochs`` is the sum over all streams, ``steps`` the number of batches in one epoch.
         """
         return Passes(epochs)
 

@@ -239,15 +239,18 @@ class Simulation(Run):
         server, method, job = self.state.server, self.job.method, self.job
         now = self.round(t, "epochs", t, k, cycle=cycle)
         epochs = method.epochs(now, server, k)
-        streams, steps = method.streams(job.training), job.training.steps(int(self.sizes[k]), 1)
-        usual = [usual if epochs is None else epochs for usual in streams.values()]
-        total = sum(usual if most is None else [min(own, most) for own in usual])
+        samples, batches = int(self.sizes[k]), job.training.batches(int(self.sizes[k]))
+        usual = [usual if epochs is None else epochs for usual in method.streams(job.training).values()]
+        own = usual if most is None else [min(each, most) for each in usual]
+        loads = [job.training.workload(samples, each) for each in own]
         if k not in self._times or not job.timing.steady:
-            self._times[k] = job.timing.times(job.seed, k, steps, t)
+            self._times[k] = job.timing.times(job.seed, k, batches, t)
         down, epoch, up = self._times[k]
-        passes = method.work(now, server, total, steps)
+        # Time is counted by step, however small its batch; gradients are counted by sample.
+        passes = method.work(now, server, sum(load.steps for load in loads) / batches, batches)
         ends = clock + float(down + (passes.gradients + LOSS * passes.losses) * epoch + up)
-        gradients = round(passes.gradients * int(self.sizes[k]))
+        by_sample = method.work(now, server, sum(load.samples for load in loads) / samples, batches)
+        gradients = round(by_sample.gradients * samples)
         now = self.round(t, "broadcast", t, cycle, k, cycle=cycle)
         return Work(k, t, ends, epochs, method.broadcast(now, server, k), most, gradients)
 

@@ -251,5 +251,5 @@ def client_of(
         None if selection is None else samples(selection),
     )  # fmt: skip
     if isinstance(shard, OnboardingShard):
-        client.times = torch.from_numpy(job.timing.times(job.seed, k, job.training.steps(len(own.index), 1)))
+        client.times = torch.from_numpy(job.timing.times(job.seed, k, job.training.batches(len(own.index))))
     return client
