@@ -87,7 +87,7 @@ def evaluations(rounds: Sequence[RoundReport]) -> list[dict[str, Any]]:
 def network_table(name: str, folder: Path) -> None:
     """The epochs of a central network as a table."""
     epochs = pd.read_csv(folder / TABLE)
-    table: list[dict[str, Any]] = [dict(zip(epochs, row)) for row in epochs.to_numpy().tolist()]
+    table = [dict(zip(map(str, epochs), row)) for row in epochs.to_numpy().tolist()]
     create_table_artifact(
         table=table, key=artifact_key("central", name, "epochs"), description="Loss and accuracy by epoch"
     )
