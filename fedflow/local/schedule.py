@@ -71,21 +71,29 @@ def draw_schedule(
     Views have another key, so that an augmented run has the batches of a plain one.
     """
     rng = generator(seed, f"batches/{stream}", round, client)
-    schedule = shuffled(rng, samples, training.batch_size, epochs)
+    schedule = shuffled(rng, samples, training.batch_size, epochs, training.steps)
     if training.augment == "none":
         return schedule
     return schedule.with_views(generator(seed, f"views/{stream}", round, client))
 
 
-def shuffled(rng: np.random.Generator, samples: int, batch_size: int, epochs: int) -> Schedule:
-    """A new permutation per epoch, cut into batches; the last one may be smaller; size 0 means all."""
+def shuffled(
+    rng: np.random.Generator, samples: int, batch_size: int, epochs: int, steps: int | None = None
+) -> Schedule:
+    """A new permutation per epoch, cut into batches; the last one may be smaller; size 0 means all.
+
+    With ``steps``, as many epochs as these need, of which the last one may be incomplete.
+    """
     width = min(batch_size or samples, samples)
-    steps = -(-samples // width)
-    positions = np.zeros((epochs, steps * width), dtype=np.int64)
+    batches = -(-samples // width)
+    if steps is not None:
+        epochs = -(-steps // batches)
+    positions = np.zeros((epochs, batches * width), dtype=np.int64)
     for row in positions:
         row[:samples] = rng.permutation(samples)
-    sizes = (*[width] * (steps - 1), samples - (steps - 1) * width)
-    return Schedule(torch.from_numpy(positions.reshape(epochs * steps, width)), sizes * epochs)
+    sizes = (*[width] * (batches - 1), samples - (batches - 1) * width)
+    rows = torch.from_numpy(positions.reshape(epochs * batches, width))
+    return Schedule(rows[:steps], (sizes * epochs)[:steps])
 
 
 def pad_schedules(schedules: Sequence[Schedule], steps: int | None = None) -> dict[str, Tensor]:
