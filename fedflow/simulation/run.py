@@ -257,15 +257,17 @@ class Run:
         if curriculum.score == "expert" and self.federation.difficulty is None:
             accepted = "the name of a network whose losses are known"
             raise BadInput("training.curriculum.expert", curriculum.expert, accepted)
+        if type(method).epochs is not Method.epochs:  # known in the round only
+            return
         usual = method.streams(training).values()
-        whole = [
-            all(max(training.passes(n, epochs)).prefix == n for epochs in usual) for n in self.sizes.tolist()
-        ]
-        if not all(whole):
-            reason = (
-                f"the curriculum of {whole.count(False)} of {self.clients} clients never reaches all samples"
+        short = sum(
+            any(max(training.passes(n, epochs)).prefix < n for epochs in usual) for n in self.sizes.tolist()
+        )
+        if short:
+            reason = "has too few local steps in a round to reach all samples"
+            warnings.warn(
+                f"{method.name}: the curriculum of {short} of {self.clients} clients {reason}", stacklevel=5
             )
-            warnings.warn(f"{method.name}: {reason}: a round has too few local steps", stacklevel=5)
 
     def _start(self) -> State:
         model, method, seed = self.federation.model, self.job.method, self.job.seed

@@ -115,7 +115,7 @@ class OnMeta(FlatModel):
 def test_local_steps_never_look_at_values(
     name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a learning rate that is a tensor, in the second round, on tensors without values."""
+    """With a curriculum and a rate that is a tensor, in the second round, on tensors without values."""
     calls: list[tuple] = []
 
     def spy(*about: Any, **more: Any) -> Call:
@@ -123,7 +123,10 @@ def test_local_steps_never_look_at_values(
         return cohort_call(*about, **more)
 
     monkeypatch.setattr("fedflow.simulation.cohort.cohort_call", spy)
-    run(name, federation, cohort="vmap", **HALF | {"training": SGD | {"lr_decay": 0.5}})
+    training: dict[str, Any] = SGD | {"lr_decay": 0.5}
+    if METHODS[name]().streams(LocalTraining()):
+        training["curriculum"] = {"score": "both"}
+    run(name, federation, cohort="vmap", **HALF | {"training": training})
     job, _, shard, places, step, streams = calls[-1]
     shard = dataclasses.replace(shard, vectors=[w.to("meta") for w in shard.vectors])
     nowhere = dataclasses.replace(
