@@ -206,9 +206,16 @@ class Method(Settings):
     def work(self, now: Round, server: Any, epochs: float, steps: int) -> Passes:
         """The work of `local`, for simulated time and the count of gradients: by default one per step.
 
-        ``epochs`` is the sum over all streams, ``steps`` the number of local steps in one epoch.
+        ``epochs`` is the sum over all streams, ``steps`` the number of batches in one epoch.
         """
         return Passes(epochs)
+
+    def fits(self, now: Round, training: LocalTraining) -> int:
+        """Calls of `Client.fit` and `Client.run_steps` in `local`, by default one per stream.
+
+        A curriculum scores the samples at the start of each, which counts in simulated time.
+        """
+        return len(self.streams(training))
 
     def broadcast_for_evaluation(self, now: Round, server: Any, client: int) -> Message:
         """What one client receives to be served and scored: by default the same as for training."""

@@ -274,13 +274,19 @@ class Simulation(Run):
         server, method, job = self.state.server, self.job.method, self.job
         now = self.round(t, "epochs", t, k, cycle=cycle)
         epochs = method.epochs(now, server, k)
-        streams, steps = method.streams(job.training), job.training.steps(int(self.sizes[k]), 1)
-        usual = [usual if epochs is None else epochs for usual in streams.values()]
-        total = sum(usual if most is None else [min(own, most) for own in usual])
-        down, epoch, up = self._times_of(t, k, steps)
-        passes = method.work(now, server, total, steps)
-        ends = clock + float(down + (passes.gradients + LOSS * passes.losses) * epoch + up)
-        gradients = round(passes.gradients * int(self.sizes[k]))
+        samples, batches = int(self.sizes[k]), job.training.batches(int(self.sizes[k]))
+        usual = [usual if epochs is None else epochs for usual in method.streams(job.training).values()]
+        own = usual if most is None else [min(each, most) for each in usual]
+        loads = [job.training.workload(samples, each) for each in own]
+        down, epoch, up = self._times_of(t, k, batches)
+        # Time is counted by step, however small its batch; gradients are counted by sample.
+        passes = method.work(now, server, sum(load.steps for load in loads) / batches, batches)
+        curriculum = job.training.curriculum
+        scoring = curriculum.evaluations * method.fits(now, job.training) if curriculum else 0
+        losses = passes.losses + scoring
+        ends = clock + float(down + (passes.gradients + LOSS * losses) * epoch + up)
+        by_sample = method.work(now, server, sum(load.samples for load in loads) / samples, batches)
+        gradients = round(by_sample.gradients * samples)
         now = self.round(t, "broadcast", t, cycle, k, cycle=cycle)
         return Work(k, t, ends, epochs, method.broadcast(now, server, k), most, gradients)
 
@@ -292,7 +298,7 @@ class Simulation(Run):
 
     def _time_of_poll(self, t: int, k: int) -> float:
         """How long client ``k`` takes for a download, its losses, and an upload."""
-        down, epoch, up = self._times_of(t, k, self.job.training.steps(int(self.sizes[k]), 1))
+        down, epoch, up = self._times_of(t, k, self.job.training.batches(int(self.sizes[k])))
         return float(down + LOSS * epoch + up)
 
     def _checkpoint(self) -> None:

@@ -96,6 +96,9 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
     if training.augment != "none" and not streams:
         accepted = f"none with {method.name}, which trains on full gradients"
         raise BadInput("training.augment", training.augment, accepted)
+    if training.curriculum is not None and not streams:
+        accepted = f"null with {method.name}, which trains on full gradients"
+        raise BadInput("training.curriculum", training.curriculum.order, accepted)
     if isinstance(method, Asynchronous) and method.clients_in_flight(1):
         accepted = f"with {method.name}, which is asynchronous"
         if settings.sampling != "uniform":
@@ -143,7 +146,7 @@ class Run:
         self.job = replace(
             job,
             rounds=settings.rounds,
-            keep_trained=settings.keep_trained or bool(means),
+            keep_trained=settings.keep_trained or bool(means) or job.training.compares,
             timing=settings.timing,
         )
         self._check()
@@ -200,8 +203,9 @@ class Run:
             never = k >= self.clients or not self.state.participations[k]
             return (newcomer or {}) if never else {}
 
+        written = [TRAINED] if names is None and self.job.training.compares else []
         names = self.state.own_vectors if names is None else names
-        return pack(clients, send, self.state.store, names, replaced)
+        return pack(clients, send, self.state.store, names, replaced, written)
 
     def _check(self) -> None:
         """Raise `BadInput` unless method, run and partition are compatible; warn about odd settings."""
@@ -215,6 +219,7 @@ class Run:
                 "partition.selection", 0, f"a share > 0, as {method.name} needs held-out samples; "
                 "or set method.select_on to train"
             )  # fmt: skip
+        self._check_curriculum()
         if settings.keep_predictions and not self.federation.labelled:
             raise BadInput("run.keep_predictions", True, "false, as the samples do not have one label each")
         least = 0.001 / self.clients  # below, nearly every draw is empty and repeated
@@ -236,6 +241,27 @@ class Run:
             asked = "run.sampling: proportional and weighting: samples"
             warnings.warn(f"{method.name}: {asked} both count a client's samples", stacklevel=4)
 
+    def _check_curriculum(self) -> None:
+        training, method = self.job.training, self.job.method
+        curriculum = training.curriculum
+        if curriculum is None:
+            return
+        if curriculum.score.endswith("_pred") and not self.federation.labelled:
+            accepted = "a score by losses, as the samples do not have one label each"
+            raise BadInput("training.curriculum.score", curriculum.score, accepted)
+        if curriculum.score == "expert" and self.federation.difficulty is None:
+            accepted = "the name of a network whose losses are known"
+            raise BadInput("training.curriculum.expert", curriculum.expert, accepted)
+        usual = method.streams(training).values()
+        whole = [
+            all(max(training.passes(n, epochs)).prefix == n for epochs in usual) for n in self.sizes.tolist()
+        ]
+        if not all(whole):
+            reason = (
+                f"the curriculum of {whole.count(False)} of {self.clients} clients never reaches all samples"
+            )
+            warnings.warn(f"{method.name}: {reason}: a round has too few local steps", stacklevel=5)
+
     def _start(self) -> State:
         model, method, seed = self.federation.model, self.job.method, self.job.seed
 
@@ -243,7 +269,7 @@ class Run:
             return model.init(torch_seed(seed, "initial model", i))
 
         first, reports = method.client_state(model, initial(0)), self.settings.reports
-        if self.settings.keep_trained or "all" in reports:
+        if self.settings.keep_trained or "all" in reports or self.job.training.compares:
             first[TRAINED] = initial(0)
         store = ClientStore(first, self.clients, self.folder)
         weights = self.sizes if method.weighs_samples() else np.ones(self.clients)
