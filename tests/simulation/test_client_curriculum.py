@@ -1,15 +1,16 @@
 """The client curriculum; that it runs on every method or is refused is tested in the battery."""
 
 from dataclasses import replace
-from itertools import pairwise, takewhile
+from itertools import combinations, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import Ran, follow, prepare_run, quadratics, refused, run, same
+from support import Ran, follow, images, prepare_run, quadratics, refused, run, same
 
+from fedflow.data import Dataset
 from fedflow.methods import build_method
 from fedflow.methods.base import Cyclic
 from fedflow.simulation.client_curriculum import ClientCurriculum
@@ -155,6 +156,28 @@ def test_a_resume_inside_a_pool_ends_the_same(stop: int, tmp_path: Path) -> None
     assert {whole.simulation.turns[t].start > 0 for t in (5, 8, 9)} == {True, False}
 
 
+@pytest.mark.filterwarnings("ignore:.*never reaches all samples")
+@pytest.mark.parametrize("host", ["fedavg", "scaffold"])
+def test_curricula_of_clients_and_of_their_data_are_two_settings(host: str, digits: Dataset) -> None:
+    """A data curriculum sends nothing; with a pool of all clients, it is all that is left."""
+    federation, rounds = images(digits), {"participation": 0.25, "rounds": 6}
+    sweep, easy = {"sampling": "sweep"}, {"sampling": "easy_first"}
+    plain = {"epochs": 2, "batch_size": 8}
+    data = plain | {"curriculum": {"b": 0.1}}
+    neither, dc, cc, both, neutral = (
+        run(host, federation, training=training, **rounds | clients)
+        for training, clients in (
+            (plain, sweep), (data, sweep), (plain, easy), (data, easy),
+            (data, easy | {"client_curriculum": {"b": 1}}),
+        )
+    )  # fmt: skip
+    for one, other in combinations((neither, dc, cc, both), 2):
+        assert not same(one.state(), other.state())
+    assert same(neutral.state(), dc.state())
+    for traffic in ("bytes_down", "bytes_up", "poll_bytes"):
+        assert both.values(traffic) == cc.values(traffic) and dc.values(traffic) == neither.values(traffic)
+
+
 class Two(Cyclic, type(build_method("fedavg"))):  # type: ignore[misc]
     """FedAvg with two cohorts in a round."""
 
@@ -171,9 +194,9 @@ class Two(Cyclic, type(build_method("fedavg"))):  # type: ignore[misc]
          "run.sampling: 'sweep' .* easy_first with run"),
         ("fedavg", {"client_curriculum": {"b": 1.5}}, r"run.client_curriculum.b: 1.5 .*<= 1"),
         ("fedavg", {"client_curriculum": {"score": "local"}}, "client_curriculum.score: 'local' .*global"),
-        ("fedavg", {"client_curriculum": {"score": "expert"}}, "expert: None .*a name under central"),
-        ("fedavg", {"client_curriculum": {"expert": "x"}}, "curriculum.expert: 'x' .*null with score global"),
-        ("fedavg", {"client_curriculum": {"score": "expert", "expert": "x"}}, "expert: 'x' .*under central"),
+        ("fedavg", {"client_curriculum": {"score": "expert"}}, "expert: None .*a name of `central`"),
+        ("fedavg", {"client_curriculum": {"expert": "x"}}, "expert: 'x' .*null, as score is global"),
+        ("fedavg", {"client_curriculum": {"score": "expert", "expert": "x"}}, "expert: 'x' .*of `central`"),
         ("fedavg", {"min_cohort": 2}, "run.min_cohort: 2 .*at most 1, the smallest cohort"),
         ("fedbuff", {}, "run.sampling: 'easy_first' .*expected uniform with fedbuff, which is asynchronous"),
         ("fedcluster", {}, "run.sampling: 'easy_first' .*uniform or proportional with fedcluster"),
