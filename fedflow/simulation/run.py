@@ -232,7 +232,7 @@ class Run:
             raise BadInput("run.participation", settings.participation, f"at least {least:g} with bernoulli")
         if (curriculum := settings.client_curriculum) is not None:
             if curriculum.expert is not None and self.federation.difficulty is None:
-                accepted = "a network under central whose losses this federation has"
+                accepted = "a network of `central` whose losses this federation has"
                 raise BadInput("run.client_curriculum.expert", curriculum.expert, accepted)
             smallest, pool = min(turn.end - turn.start for turn in self.turns), self.turns[-1].clients
             if settings.min_cohort > smallest:
