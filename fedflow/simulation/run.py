@@ -121,6 +121,11 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
         raise BadInput("run.reports", settings.reports, f"[] {reason}")
 
 
+def content(values: Tensor) -> str:
+    """A hash of the values of a tensor."""
+    return hashlib.blake2b(values.cpu().contiguous().numpy().data, digest_size=12).hexdigest()
+
+
 class Run:
     """One federated run: its job, settings, federation and state.
 
@@ -165,6 +170,7 @@ class Run:
     @cached_property
     def fingerprint(self) -> str:
         """Identifies the run: only its own checkpoint is resumed."""
+        teacher, difficulty = self.federation.teacher, self.federation.difficulty
         about = {
             "method": [self.job.method.name, self.job.method.as_dict()],
             "training": self.job.training.as_dict(),
@@ -172,6 +178,8 @@ class Run:
             "seed": self.job.seed,
             "partition": self.federation.partition.hash,
             "public": None if self.federation.public is None else self.federation.public.digest,
+            "teacher": None if teacher is None else [teacher.model.architecture, content(teacher.w)],
+            "difficulty": None if difficulty is None else content(difficulty),
             "model": self.federation.model.architecture,
             "code": code_digest(
                 type(self).__module__,
