@@ -1,12 +1,22 @@
 """Settings of local training that all methods share."""
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
+from fedflow.local.curriculum import Curriculum, Pass
 from fedflow.settings import Settings, option
+
+
+class Workload(NamedTuple):
+    """Local steps tau of one client, and the samples whose gradients are computed in them."""
+
+    steps: int
+    samples: int
 
 
 class LocalTraining(Settings):
@@ -35,6 +45,10 @@ class LocalTraining(Settings):
         "none", "random views of images: mirrored; shifted by up to 4 pixels, zero outside",
         choices=("none", "flip_crop"), source="FedDyn: flip_crop on CIFAR",
     )  # fmt: skip
+    curriculum: Curriculum | None = option(
+        None, "local steps see a growing prefix of the samples, sorted by difficulty; null = all samples",
+        source="Curriculum-FL",
+    )  # fmt: skip
     precision: str = option(
         "float32",
         "of matrix products: tf32 rounds their factors on GPUs that support it, bf16 on all devices",
@@ -58,6 +72,10 @@ class LocalTraining(Settings):
         if self.stragglers and not self.drop_stragglers and self.least_epochs >= self.epochs:
             raise BadInput("training.least_epochs", self.least_epochs, f"less than epochs, {self.epochs}")
 
+        if self.curriculum and self.curriculum.mode == "lazy_epoch" and not self.batch_size:
+            accepted = "queue or per_step with training.batch_size 0, the full gradient"
+            raise BadInput("training.curriculum.mode", "lazy_epoch", accepted)
+
     def check(self, examples: Examples) -> None:
         """Raise `BadInput` unless this training can augment ``examples``, which must be images [C, H, W]."""
         if self.augment != "none" and examples.x.ndim != 4:
@@ -77,6 +95,28 @@ class LocalTraining(Settings):
         """The learning rate of a round; rounds count from 1; the onboarding has that of the first."""
         return self.lr * self.lr_decay ** max(0, round - 1)
 
-    def steps(self, samples: int, epochs: int | None = None) -> int:
-        """Local steps tau of a client with ``samples`` samples: ``epochs * ceil(n / B)``."""
-        return (epochs or self.epochs) * math.ceil(samples / (self.batch_size or samples))
+    def batches(self, samples: int) -> int:
+        """Batches in one pass over ``samples`` samples: ceil(n / B)."""
+        return math.ceil(samples / (self.batch_size or samples))
+
+    @property
+    def compares(self) -> bool:
+        """Whether clients need the model that they trained last."""
+        return self.curriculum is not None and self.curriculum.compares
+
+    def passes(self, samples: int, epochs: int) -> Sequence[Pass]:
+        """The passes of one stream over ``samples`` samples: those of the curriculum, or one per epoch."""
+        if self.curriculum is None:
+            return [Pass(samples, self.batches(samples))] * epochs
+        lazy, size = self.curriculum.mode == "lazy_epoch", self.batch_size or samples
+        steps = epochs * (samples // size + 1 if lazy else self.batches(samples))
+        return self.curriculum.passes(samples, size, steps)
+
+    def workload(self, samples: int, epochs: int | None = None) -> Workload:
+        """The work of ``epochs`` epochs (default: E) of a client with ``samples`` samples."""
+        passes, size = (
+            self.passes(samples, self.epochs if epochs is None else epochs),
+            self.batch_size or samples,
+        )
+        shown = sum(min(each.prefix, each.steps * size) for each in passes)
+        return Workload(sum(each.steps for each in passes), shown)

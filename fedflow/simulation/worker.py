@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedflow.errors import FedflowError
-from fedflow.local.client import TRAIN_LOSS, TRAINED, Client, Update
+from fedflow.local.client import DIFFICULTY, TRAIN_LOSS, TRAINED, Client, Update
 from fedflow.local.compiled import Gradient, compiled_gradient
 from fedflow.local.samples import Samples
 from fedflow.local.schedule import draw_schedule
@@ -67,6 +67,8 @@ def train_shard(job: Job, shard: Shard) -> Trained:
         update = job.method.local(client)
         numbers = {name: t for name, t in update.scalars.items() if t.is_floating_point()}  # no ids
         diagnostics = update.diagnostics | numbers | {TRAIN_LOSS: client.train_loss}
+        if client.difficulty is not None:
+            diagnostics[DIFFICULTY] = client.difficulty
         trained = {} if client.trained is None or not job.keep_trained else {TRAINED: client.trained}
         return replace(update, diagnostics=diagnostics, keep=update.keep | trained)
 
@@ -253,5 +255,5 @@ def client_of(
         None if selection is None else samples(selection),
     )  # fmt: skip
     if isinstance(shard, OnboardingShard):
-        client.times = torch.from_numpy(job.timing.times(job.seed, k, job.training.steps(len(own.index), 1)))
+        client.times = torch.from_numpy(job.timing.times(job.seed, k, job.training.batches(len(own.index))))
     return client

@@ -79,7 +79,7 @@ def perform(
                 rounds.append(report)
                 record.round(report)
                 for listener in listeners:
-                    listener(report, run.rounds)
+                    listener(report, simulation.settings.rounds)
             outcome = simulation.outcome()
             outcome.metrics = completed(outcome.metrics, rounds[-1].values)
             params = {"settings": experiment.settings, "seed": experiment.seed, **experiment.effective}

@@ -63,6 +63,9 @@ class PerFedAvg(FedAvg):
         """One gradient per stream; two in the last stream of hessian_free."""
         return Passes(epochs * 4 / 3 if self.order == "hessian_free" else epochs)
 
+    def fits(self, now: Round, training: LocalTraining) -> int:
+        return 1
+
     def local(self, client: Client) -> Update:
         def step(now: SGDState, outer: Batch, inner: Batch, *hessian: Batch) -> tuple[SGDState, Tensor]:
             w = now.w
