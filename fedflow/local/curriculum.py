@@ -28,7 +28,7 @@ class Pass(NamedTuple):
 
 
 class Scored(Protocol):
-    """What a curriculum needs of a `Trainer`: readings [n] of its samples, NaN for the padding of a cohort."""
+    """What a curriculum needs of a `Trainer`: [n] readings of its samples, NaN for padding."""
 
     last: Tensor | None  # the model [D] of the client's last participation, or what stands for it
 
