@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import cached_property, partial
@@ -21,6 +21,7 @@ from fedflow.methods import METHODS, Method
 from fedflow.methods.base import server_data
 from fedflow.models import ARCHITECTURES, known_options
 from fedflow.models.flat import CONVOLUTIONS
+from fedflow.naming import flat, say
 from fedflow.partition import PartitionParams
 from fedflow.settings import Settings, option
 from fedflow.simulation.run import RunSettings
@@ -118,27 +119,43 @@ def teacher_of(training: LocalTraining) -> str | None:
 
 
 class MethodParams(Settings):
-    """What one method changes: its hyper-parameters, and fields of the shared local training."""
+    """What one entry of ``methods`` changes: hyper-parameters, and fields of the shared local training.
+
+    An entry under a name of the user's choice names its ``method``, whose entry it starts from.
+    """
 
     section = "methods"
     plural = "methods"
+    method: str | None = option(
+        default=None, doc="the registered method; null = the one that the entry is called"
+    )
+    label: str | None = option(default=None, doc="name in the report; null = the method's, and what differs")
     parameters: dict = option(factory=dict, doc="hyper-parameters that differ from the defaults")
     training: dict = option(factory=dict, doc="fields of `training` that differ for this method")
 
     @classmethod
     def parse(cls, values: Any, section: str | None = None) -> Self:
         """Build from the flat mapping of ``params.yaml``; names and values are checked by `Params.method`."""
-        flat = {} if values is None else values
-        training = flat.get("training", {}) if isinstance(flat, Mapping) else None
+        given = {} if values is None else values
+        training = given.get("training", {}) if isinstance(given, Mapping) else None
         if not isinstance(training, Mapping):
             accepted = "a mapping of hyper-parameters, and `training:` with a mapping"
             raise BadInput(section or cls.section, values, accepted)
-        own = {name: value for name, value in flat.items() if name != "training"}
-        return super().parse({"parameters": own, "training": training}, section)
+        shared = {name: given[name] for name in ("method", "label") if name in given}
+        own = {name: value for name, value in given.items() if name not in ("training", *shared)}
+        return super().parse({**shared, "parameters": own, "training": training}, section)
+
+    @property
+    def words(self) -> list[str]:
+        """What it changes, such as "mu 0.1" and "curriculum order anti"."""
+        sections = {"method": self.parameters, "training": self.training}
+        values = flat({name: values for name, values in sections.items() if values}, empty=True)
+        return [say(name, value) for name, value in values.items()]
 
     def changed(self, changes: Mapping[str, Any], section: str) -> Self:
         """A copy with other values by name, such as ``training.lr``."""
-        values = deepcopy({**self.parameters, "training": self.training})
+        values = deepcopy({**self.as_dict(), **self.parameters})
+        del values["parameters"]
         for name, value in changes.items():
             put(values, name.split("."), value)
         return self.parse(values, section)
@@ -150,7 +167,7 @@ class Grid(Settings):
     section = "grid"
     datasets: list[str] = option(doc="names under data")
     partitions: list[str] = option(doc="names under partitions")
-    methods: list[str] = option(doc="names of methods")
+    methods: list[str] = option(doc="names under methods, or registered methods")
     seeds: list[int] = option(doc="experiment seeds", ge=0)
     central: list[str] = option(factory=list, doc="names under central: those that `dvc repro` trains")
 
@@ -174,7 +191,8 @@ class Params(Settings):
     training: LocalTraining = option(factory=LocalTraining, doc="local SGD, the same for all methods")
     run: RunSettings = option(factory=RunSettings, doc="rounds, participation, evaluation")
     methods: dict[str, MethodParams] = option(
-        factory=dict, doc="method name -> hyper-parameters and `training` that differ"
+        factory=dict,
+        doc="method, or another name with `method:` -> hyper-parameters and `training` that differ",
     )
     tuning: Tuning = option(factory=Tuning, doc="what `fedflow tune` tries, on held-out training data")
     tuned: dict[str, dict[str, MethodParams] | None] = option(
@@ -252,11 +270,31 @@ class Params(Settings):
 
         With ``partition``, what was tuned for both takes precedence.
         """
-        tuned = name in (self.tuned.get(partition or "") or {})
+        tuned = {name, self.registered(name)} & (self.tuned.get(partition or "") or {}).keys()
         key = name, partition if tuned else None
         if key not in self._built:
             self._built[key] = self._build(*key)
         return self._built[key]
+
+    def registered(self, name: str) -> str:
+        """The registered method of a name of the grid: another one if its entry in ``methods`` says so."""
+        entry = self.methods.get(name, MethodParams())
+        method = name if entry.method is None else entry.method
+        if method not in METHODS and method == name:
+            raise unknown_name(
+                "method.name", name, {*METHODS, *(n for n, e in self.methods.items() if e.method)}
+            )
+        if method not in METHODS:
+            raise unknown_name(f"methods.{name}.method", method, METHODS)
+        if name in METHODS and method != name:
+            raise BadInput(f"methods.{name}.method", method, f"{name}, which is registered under this name")
+        return method
+
+    def label(self, name: str) -> str:
+        """The name that the report prints: by default the method's, and what the entry changes."""
+        method, entry = self.registered(name), self.methods.get(name, MethodParams())
+        own = "" if name == method else f" · {', '.join(entry.words) or name}"
+        return entry.label or METHODS[method].label + own
 
     @cached_property
     def _built(self) -> dict[tuple[str, str | None], tuple[Method, LocalTraining]]:
@@ -264,18 +302,25 @@ class Params(Settings):
         return {}
 
     def _build(self, name: str, partition: str | None) -> tuple[Method, LocalTraining]:
-        if name not in METHODS:
-            raise unknown_name("method.name", name, METHODS)
-        entry = self.methods.get(name, MethodParams())
-        section, own, training = f"methods.{name}", entry.parameters, self.training
-        if partition is not None:
-            section, training = f"tuned.{partition}.{name}", self.method(name)[1]
-            entry = (self.tuned[partition] or {})[name]
+        cls = METHODS[self.registered(name)]
+        method, training = cls.parse({}, section=f"methods.{name}"), self.training
+        own: dict[str, Any] = {}
+        for section, entry in self._layers(name, partition):
             own = own | entry.parameters
-        if entry.training:
-            changed = training.as_dict() | entry.training
-            training = LocalTraining.parse(changed, section=f"{section}.training")
-        return METHODS[name].parse(own, section=section), training
+            method = cls.parse(own, section=section)
+            if entry.training:
+                changed = _merged(training.as_dict(), entry.training)
+                training = LocalTraining.parse(changed, section=f"{section}.training")
+        return method, training
+
+    def _layers(self, name: str, partition: str | None) -> Iterator[tuple[str, MethodParams]]:
+        """The entries that make a method, by section, the later over the earlier: first its method's own."""
+        tuned = self.tuned.get(partition or "") or {}
+        for known in dict.fromkeys((self.registered(name), name)):
+            if known in self.methods:
+                yield f"methods.{known}", self.methods[known]
+            if known in tuned:
+                yield f"tuned.{partition}.{known}", tuned[known]
 
     def public(self, method: str, partition: str) -> str | None:
         """The data set that the server of this method holds, if the method names one."""
@@ -296,14 +341,19 @@ class Params(Settings):
                 field = f"partitions.{name}.difficulty.expert"
                 self._check_network(field, partition.difficulty.expert, partition.dataset)
         for name in (*self.methods, *self.grid.methods):
+            if self.registered(name) != name and ("." in check_name("methods", name)):
+                raise BadInput("methods", name, "a name of letters, digits and - _")
             self.method(name)
         for name in self.tuning.methods:
-            if name not in METHODS:
-                raise unknown_name(f"tuning.methods.{name}", name, METHODS)
+            if name not in METHODS and name not in self.methods:
+                raise unknown_name(f"tuning.methods.{name}", name, {*METHODS, *self.methods})
         for name, entry in self.tuned.items():
             if name not in self.partitions:
                 raise unknown_name(f"tuned.{name}", name, self.partitions)
-            for method in entry or {}:
+            for method, own in (entry or {}).items():
+                for field in ("method", "label"):
+                    if (value := getattr(own, field)) is not None:
+                        raise BadInput(f"tuned.{name}.{method}.{field}", value, f"it under methods.{method}")
                 self.method(method, name)
         for name in self.grid.datasets:
             self.dataset(name)
@@ -464,6 +514,13 @@ def _untune(values: dict, override: str) -> None:
             place = place.get(parent) if isinstance(place, dict) else None
         if isinstance(place, dict):
             place.pop(path[-1], None)
+
+
+def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` after ``changes``; of a mapping in both, only the named fields change."""
+    both = {n: (values[n], v) for n, v in changes.items() if isinstance(values.get(n), Mapping)}
+    nested = {n: _merged(old, new) for n, (old, new) in both.items() if isinstance(new, Mapping)}
+    return {**values, **changes, **nested}
 
 
 def digest(value: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ class Experiment:
 
     params: Params
     partition: str
-    method: str
+    method: str  # a registered one, or another name under methods
     seed: int
     root: Path = Path()
     sweep: str | None = None  # the MLflow parent run that this run belongs to
@@ -86,7 +86,7 @@ class Experiment:
         """By section, defaults included: all settings that can change the results, except the seed."""
         params, (method, training) = self.params, self.params.method(self.method, self.partition)
         return {
-            "method": {"name": self.method, **method.as_dict()},
+            "method": {"name": method.name, **method.as_dict()},
             "training": training.as_dict(),
             "run": {k: v for k, v in params.run.as_dict().items() if k != "checkpoint_every"},
             "model": params.model(self.dataset).as_dict(),

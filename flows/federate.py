@@ -33,7 +33,7 @@ def federate(
 
     Args:
         partition: a name under ``partitions`` in params.yaml
-        method: a registered method
+        method: a name under ``methods`` in params.yaml, or a registered method
         seed: experiment seed
         settings: changes to params.yaml, such as ``run.rounds=5`` or ``methods.ifca.clusters=4``
         root: the project's folder

@@ -123,7 +123,7 @@ RECIPES: tuple[tuple[str, str, str, str], ...] = (
     ("difficulty", "Curriculum-FL (Fig. 2.8)", "{source: cifar10, normalise: source}",
      "{scheme: dirichlet_clients, alpha: 0.2, clients: 100, difficulty: {order: 1.0, expert: mine}}"),
     ("more partitions than clients", "Curriculum-FL (section 2.5)", "{source: cifar10, normalise: source}",
-     "{scheme: iid, clients: 100, pieces: 400}"),
+     "{scheme: iid, clients: 100, pieces: 400, pieces_used: random}"),
     ("shards of 250", "Sub-FedAvg (Table 4.1)", "{source: cifar10, normalise: source}",
      "{scheme: shards, shards_per_client: 2, length: 250, clients: 100}"),
     ("mixed linear regression", "IFCA (section 6.1)", "{source: mixed_regression, clients: 100, groups: 2}",

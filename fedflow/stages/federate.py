@@ -64,7 +64,7 @@ def perform(
             root,
             experiment=f"{experiment.dataset}/{experiment.partition}",
             name=f"{experiment.method} seed {experiment.seed}",
-            key=simulation.fingerprint,
+            key=f"{experiment.method} {simulation.fingerprint}",
             params=_recorded_params(experiment, compiled),
             tags={name: facts[name] for name in ("partition", "method", "dataset", "seed", "settings")},
             datasets=_inputs(experiment, facts),
@@ -79,7 +79,7 @@ def perform(
                 rounds.append(report)
                 record.round(report)
                 for listener in listeners:
-                    listener(report, run.rounds)
+                    listener(report, simulation.settings.rounds)
             outcome = simulation.outcome()
             outcome.metrics = completed(outcome.metrics, rounds[-1].values)
             params = {"settings": experiment.settings, "seed": experiment.seed, **experiment.effective}
@@ -108,7 +108,7 @@ def _facts(experiment: Experiment) -> dict[str, Any]:
     return {
         "partition": experiment.partition,
         "method": experiment.method,
-        "method_label": experiment.job.method.label,
+        "method_label": experiment.params.label(experiment.method),
         "dataset": experiment.dataset,
         "model": experiment.params.model(experiment.dataset).name,
         "seed": experiment.seed,
