@@ -141,9 +141,18 @@ def consistency(root: Path) -> Callable[..., list[float]]:
 
 
 def test_clients_hold_samples_by_the_losses_of_a_file(root: Path, consistency: Callable) -> None:
-    by_file = "partitions.hard.difficulty.losses=losses.npy"
+    by_file, folder = "partitions.hard.difficulty.losses=losses.npy", root / "data" / "partitions" / "hard"
     means = consistency(by_file)
     assert means == pytest.approx([1 / 8, 3 / 8, 5 / 8, 7 / 8], abs=0.03)
+    before = load_partition(folder)
+    assert before.facts["difficulty"]["inter_std"] == pytest.approx(np.std(means))
+    assert (folder / "difficulty.png").read_bytes().startswith(b"\x89PNG")
+    np.save(root / "losses.npy", 10 * np.load(root / "losses.npy"))  # the same partition, other facts
+    consistency(by_file)
+    after = load_partition(folder)
+    assert after.hash == before.hash
+    assert after.facts["difficulty"]["inter_std"] == pytest.approx(10 * np.std(means))
+    np.save(root / "losses.npy", np.load(root / "losses.npy") / 10)
     np.save(root / "losses.npy", -np.load(root / "losses.npy"))  # another file of the same name
     assert consistency(by_file) == pytest.approx([-7 / 8, -5 / 8, -3 / 8, -1 / 8], abs=0.03)
 

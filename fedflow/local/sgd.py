@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedflow.data.examples import Examples
+from fedflow.errors import BadInput
 from fedflow.local.augment import flip_crop
 from fedflow.local.compiled import Gradient
 from fedflow.local.optimiser import AdamState, Moving, SGDState
@@ -70,8 +71,10 @@ class Trainer:
 
     Attributes: ``samples`` (n, scalar tensor), ``lr`` (learning rate of the round, during a local step that
     of the step; a scalar tensor in a cohort if it changes between rounds), ``train_loss`` (mean of the
-    recorded losses of the last training, scalar),
-    ``trained`` (the model [D] after the last `fit` or `full_step`, unless the method sets another).
+    recorded losses of the last training, scalar), ``trained`` (the model [D] after the last `fit` or
+    `full_step`, unless the method sets another), ``last`` (what ``trained`` was in an earlier round, if a
+    curriculum needs it), ``difficulty`` (mean of that of the samples at the start of the first training,
+    scalar; None if no curriculum sorts them).
     """
 
     def __init__(self, task: Task, data: Samples, schedules: Mapping[str, Schedule]) -> None:
@@ -79,6 +82,8 @@ class Trainer:
         self._task, self._data, self._schedules = task, data, schedules
         self.samples = self._scalar(data.count)
         self.trained: Tensor | None = None
+        self.last: Tensor | None = None
+        self.difficulty: Tensor | None = None
         self.train_loss = torch.zeros((), dtype=self.model.dtype, device=data.index.device)
 
     @classmethod
@@ -87,7 +92,10 @@ class Trainer:
     ) -> "Trainer":
         """A trainer on all ``examples`` in one place; ``rng`` draws order, views and dropout's noise."""
         training.check(examples)
-        schedule = shuffled(rng, len(examples), training.batch_size, training.epochs, training.steps)
+        if training.curriculum is not None:
+            raise BadInput("training.curriculum", "a mapping", "null in central training")
+        passes = training.passes(len(examples), training.epochs)
+        schedule = shuffled(rng, len(examples), training.batch_size, passes)
         if model.draws_noise:
             model.seed_noise(int(rng.integers(1 << 63)))
         if training.augment != "none":
@@ -112,10 +120,25 @@ class Trainer:
 
     def losses(self, w: Tensor) -> Tensor:
         """The loss of ``w`` [D] on each sample [n], in evaluation mode; NaN for the padding of a cohort."""
-        return torch.cat([
-            losses if mask is None else losses.where(mask, torch.nan)
-            for losses, mask in self._evaluate(w, self._data)
-        ])  # fmt: skip
+        return self._each(w, self.model.losses)
+
+    def mistakes(self, w: Tensor) -> Tensor:
+        """1 for each sample [n] that ``w`` [D] predicts wrongly, else 0; NaN for the padding of a cohort."""
+        return self._each(w, lambda outputs, y: 1 - self.model.hits(outputs, y).to(outputs.dtype))
+
+    def disagreement(self, one: Tensor, other: Tensor) -> Tensor:
+        """1 for each sample [n] with two predictions by two vectors [D], else 0; NaN for padding."""
+        labels = [
+            self._each(w, lambda outputs, y: outputs.argmax(-1).to(outputs.dtype)) for w in (one, other)
+        ]
+        return (labels[0] - labels[1]).abs().clamp(max=1)
+
+    @property
+    def expert_losses(self) -> Tensor:
+        """The losses of an expert on the samples [n]; NaN for the padding of a cohort."""
+        assert self._task.difficulty is not None, "checked when the run starts"
+        losses, real = self._task.difficulty[self._data.index].to(self.model.dtype), self._data.real
+        return losses if real is None else losses.where(real, torch.nan)
 
     def full_loss(self, w: Tensor) -> Tensor:
         """Mean loss of ``w`` [D] over all samples, scalar, in evaluation mode."""
@@ -193,9 +216,10 @@ class Trainer:
         is recorded. With several ``streams``, which must have equally many epochs, it gets a batch of each.
         `Trainer.lr` is the rate of the step. Padded steps, which come last, have no effect.
         """
+        schedules = self._in_order([self._schedules[stream] for stream in streams], start)
         now, losses, lr = start, torch.zeros_like(self.train_loss), self.lr
-        active = self._schedules[streams[0]].steps()
-        for i, (*batches, taken) in enumerate(zip(*map(self._batches, streams), active, strict=True)):
+        taken_steps = schedules[0].steps()
+        for i, (*batches, taken) in enumerate(zip(*map(self._batches, schedules), taken_steps, strict=True)):
             if self.training.lr_within is not None:
                 self.lr = lr * self.training.lr_factor(i)
             later, value = step(now, *batches)
@@ -260,14 +284,23 @@ class Trainer:
             outputs, buffers = self.model.train_outputs(w, x)
         return outputs.to(self.model.dtype), buffers
 
-    def _evaluate(self, w: Tensor, data: Samples) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """The loss of each sample, and the mask of samples that count, chunk by chunk."""
+    def _evaluate(
+        self, w: Tensor, data: Samples, measure: Callable[[Tensor, Tensor], Tensor]
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """``measure(outputs, targets)`` [B] of each sample, and the mask of those that count, by chunk."""
         for batch in data.chunks(self.model.dtype):
-            yield self.model.losses(self.model.outputs(w, batch.x), batch.y), batch.mask
+            yield measure(self.model.outputs(w, batch.x), batch.y), batch.mask
+
+    def _each(self, w: Tensor, measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """A measure of each sample [n], in evaluation mode; NaN for the padding of a cohort."""
+        return torch.cat([
+            values if mask is None else values.where(mask, torch.nan)
+            for values, mask in self._evaluate(w, self._data, measure)
+        ])  # fmt: skip
 
     def _mean_loss(self, w: Tensor, data: Samples) -> Tensor:
         total = torch.zeros_like(self.train_loss)
-        for losses, mask in self._evaluate(w, data):
+        for losses, mask in self._evaluate(w, data, self.model.losses):
             total = total + (losses if mask is None else losses * mask).sum()
         return total / self._scalar(data.count)
 
@@ -282,10 +315,23 @@ class Trainer:
         buffers = after[self.model.parameters :] if self.model.buffers else None
         return Step(total / self.samples, value / self.samples, buffers)
 
-    def _batches(self, stream: str) -> Iterator[Batch]:
-        """The batches of all steps of a stream."""
+    def _in_order(self, schedules: list[Schedule], start: State) -> list[Schedule]:
+        """Schedules with places in place of ranks, by the difficulty under the first vector of ``start``."""
+        curriculum, ties = self.training.curriculum, schedules[0].ties
+        if curriculum is None or ties is None:
+            return schedules
+        order = ties
+        if curriculum.scores:
+            difficulty = curriculum.difficulty(self, _first(start))
+            order = curriculum.sorted(difficulty, ties)
+            if self.difficulty is None:
+                self.difficulty = difficulty.nansum() / self.samples
+        return [schedule.in_order(order) for schedule in schedules]
+
+    def _batches(self, schedule: Schedule) -> Iterator[Batch]:
+        """The batches of all steps of a schedule."""
         held = None if self._task.vmapped or self._data.numel > HELD else self._held
-        for positions, mask, views in self._schedules[stream].batches():
+        for positions, mask, views in schedule.batches():
             if held is None:
                 batch = self._data.batch(positions, mask, self.model.dtype)
             else:
@@ -339,6 +385,11 @@ def _recorded(value: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
     """The loss to record and the buffers, of an objective with this value."""
     data, buffers = batch.seen[0] if batch.seen else (value, None)
     return (data if batch.seen and len(batch.seen) == 1 else value).detach(), buffers
+
+
+def _first(state: Any) -> Tensor:
+    """The first tensor of a state."""
+    return _first(state[0]) if isinstance(state, tuple) else state
 
 
 def _where(active: Tensor, new: Any, old: Any) -> Any:

@@ -1,12 +1,14 @@
 """Settings of local training that all methods share."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
+from fedflow.local.curriculum import Curriculum, Pass
 from fedflow.settings import Settings, option
 
 
@@ -54,6 +56,10 @@ class LocalTraining(Settings):
         "none", "random views of images: mirrored; shifted by up to 4 pixels, zero outside",
         choices=("none", "flip_crop"), source="FedDyn: flip_crop on CIFAR",
     )  # fmt: skip
+    curriculum: Curriculum | None = option(
+        None, "local steps see a growing prefix of the samples, sorted by difficulty; null = all samples",
+        source="Curriculum-FL",
+    )  # fmt: skip
     precision: str = option(
         "float32",
         "of matrix products: tf32 rounds their factors on GPUs that support it, bf16 on all devices",
@@ -91,6 +97,12 @@ class LocalTraining(Settings):
             raise BadInput("training.stragglers", self.stragglers, "less than 1 with drop_stragglers")
         if self.stragglers and not self.drop_stragglers and self.least_epochs >= self.epochs:
             raise BadInput("training.least_epochs", self.least_epochs, f"less than epochs, {self.epochs}")
+        if self.curriculum and self.curriculum.mode == "lazy_epoch" and not self.batch_size:
+            accepted = "queue or per_step with training.batch_size 0, the full gradient"
+            raise BadInput("training.curriculum.mode", "lazy_epoch", accepted)
+        if self.curriculum and self.curriculum.mode == "lazy_epoch" and self.steps is not None:
+            accepted = "queue or per_step with training.steps, as its passes are whole"
+            raise BadInput("training.curriculum.mode", "lazy_epoch", accepted)
 
     def check(self, examples: Examples) -> None:
         """Raise `BadInput` unless this training can augment ``examples``, which must be images [C, H, W]."""
@@ -127,10 +139,28 @@ class LocalTraining(Settings):
         """Batches in one pass over ``samples`` samples: ceil(n / B)."""
         return math.ceil(samples / (self.batch_size or samples))
 
+    @property
+    def compares(self) -> bool:
+        """Whether clients need the model that they trained last."""
+        return self.curriculum is not None and self.curriculum.compares
+
+    def passes(self, samples: int, epochs: int) -> Sequence[Pass]:
+        """The passes of one stream over ``samples`` samples: those of the curriculum, or one per epoch.
+
+        The last one of K steps may be incomplete.
+        """
+        batches, size = self.batches(samples), self.batch_size or samples
+        steps = self.steps or epochs * batches
+        if self.curriculum is None:
+            whole, rest = divmod(steps, batches)
+            return [Pass(samples, batches)] * whole + [Pass(samples, rest)] * (rest > 0)
+        if self.curriculum.mode == "lazy_epoch":
+            steps = epochs * (samples // size + 1)
+        return self.curriculum.passes(samples, size, steps)
+
     def workload(self, samples: int, epochs: int | None = None) -> Workload:
-        """The work of one training on ``samples`` samples: K steps, or ``epochs`` epochs (default: E)."""
-        if self.steps is None:
-            epochs = self.epochs if epochs is None else epochs
-            return Workload(epochs * self.batches(samples), epochs * samples)
-        whole, rest = divmod(self.steps, self.batches(samples))
-        return Workload(self.steps, whole * samples + rest * self.batch_size)
+        """The work of one stream on ``samples`` samples: K steps, or ``epochs`` epochs (default: E)."""
+        passes = self.passes(samples, self.epochs if epochs is None else epochs)
+        size = self.batch_size or samples
+        shown = sum(min(each.prefix, each.steps * size) for each in passes)
+        return Workload(sum(each.steps for each in passes), shown)

@@ -216,6 +216,13 @@ class Method(Settings):
         """
         return Passes(epochs)
 
+    def fits(self, now: Round, training: LocalTraining) -> int:
+        """Calls of `Client.fit` and `Client.run_steps` in `local`, by default one per stream.
+
+        A curriculum scores the samples at the start of each, which counts in simulated time.
+        """
+        return len(self.streams(training))
+
     def broadcast_for_evaluation(self, now: Round, server: Any, client: int) -> Message:
         """What one client receives to be served and scored: by default the same as for training."""
         return self.broadcast(now, server, client)

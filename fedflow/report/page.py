@@ -116,8 +116,20 @@ def _partition(
         "agreement": _agreement(clustered, places, f"{key}-ari"),
         "groupings": [card for cards in sorted(pictures, key=len, reverse=True) for card in cards],
         "settings": settings_table(run for group in methods.values() for run in group),
-        "picture": b64encode(facts.picture).decode() if facts and facts.picture else None,
+        "pictures": _pictures(facts) if facts else [],
     }
+
+
+def _pictures(facts: PartitionFacts) -> list[tuple[str, str, str]]:
+    """What is drawn, as base64, and a note, of every picture of a partition."""
+    found = [("labels", facts.labels, "")]
+    if (stds := facts.difficulty) is not None:
+        note = (
+            f"Std of the expert's losses within a client {stds['intra_std']:.3f} (mean over clients), "
+            f"of the means of clients {stds['inter_std']:.3f}."
+        )
+        found.append(("difficulty", facts.losses, note))
+    return [(what, b64encode(drawn).decode(), note) for what, drawn, note in found if drawn]
 
 
 def _curves(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> list[tuple[str, Markup, str]]:

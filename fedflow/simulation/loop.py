@@ -250,7 +250,10 @@ class Simulation(Run):
         down, epoch, up = self._times[k]
         # Time is counted by step, however small its batch; gradients are counted by sample.
         passes = method.work(now, server, sum(load.steps for load in loads) / batches, batches)
-        ends = clock + float(down + (passes.gradients + LOSS * passes.losses) * epoch + up)
+        curriculum = job.training.curriculum
+        scoring = curriculum.evaluations * method.fits(now, job.training) if curriculum else 0
+        losses = passes.losses + scoring
+        ends = clock + float(down + (passes.gradients + LOSS * losses) * epoch + up)
         by_sample = method.work(now, server, sum(load.samples for load in loads) / samples, batches)
         gradients = round(by_sample.gradients * samples)
         now = self.round(t, "broadcast", t, cycle, k, cycle=cycle)

@@ -83,11 +83,11 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
     method.check(settings.rounds)
     method.check_training(training)
     streams, plain = method.streams(training), LocalTraining.parse({})
-    for name in () if streams else ("augment", "steps", "lr_within", "optimiser"):
+    for name in () if streams else ("augment", "steps", "lr_within", "optimiser", "curriculum"):
         value, default = getattr(training, name), getattr(plain, name)
         if value != default:
             accepted = f"{written(default)} with {method.name}, which trains on full gradients"
-            raise BadInput(f"training.{name}", value, accepted)
+            raise BadInput(f"training.{name}", getattr(value, "order", value), accepted)
     if training.steps is not None and {*streams.values()} != {training.epochs}:
         accepted = f"null with {method.name} and its own numbers of epochs"
         raise BadInput("training.steps", training.steps, accepted)
@@ -123,7 +123,7 @@ class Run:
         self.job = replace(
             job,
             rounds=settings.rounds,
-            keep_trained=settings.keep_trained or bool(means),
+            keep_trained=settings.keep_trained or bool(means) or job.training.compares,
             timing=settings.timing,
         )
         self.settings = settings
@@ -188,8 +188,9 @@ class Run:
             never = k >= self.clients or not self.state.participations[k]
             return (newcomer or {}) if never else {}
 
+        written = [TRAINED] if names is None and self.job.training.compares else []
         names = self.state.own_vectors if names is None else names
-        return pack(clients, send, self.state.store, names, replaced)
+        return pack(clients, send, self.state.store, names, replaced, written)
 
     def _check(self) -> None:
         """Raise `BadInput` unless method, run and partition are compatible; warn about odd settings."""
@@ -203,6 +204,7 @@ class Run:
                 "partition.selection", 0, f"a share > 0, as {method.name} needs held-out samples; "
                 "or set method.select_on to train"
             )  # fmt: skip
+        self._check_curriculum()
         if settings.keep_predictions and not self.federation.labelled:
             raise BadInput("run.keep_predictions", True, "false, as the samples do not have one label each")
         least = 0.001 / self.clients  # below, nearly every draw is empty and repeated
@@ -213,6 +215,27 @@ class Run:
             asked = "run.sampling: proportional and weighting: samples"
             warnings.warn(f"{method.name}: {asked} both count a client's samples", stacklevel=4)
 
+    def _check_curriculum(self) -> None:
+        training, method = self.job.training, self.job.method
+        curriculum = training.curriculum
+        if curriculum is None:
+            return
+        if curriculum.score.endswith("_pred") and not self.federation.labelled:
+            accepted = "a score by losses, as the samples do not have one label each"
+            raise BadInput("training.curriculum.score", curriculum.score, accepted)
+        if curriculum.score == "expert" and self.federation.difficulty is None:
+            accepted = "the name of a network whose losses are known"
+            raise BadInput("training.curriculum.expert", curriculum.expert, accepted)
+        usual = method.streams(training).values()
+        whole = [
+            all(max(training.passes(n, epochs)).prefix == n for epochs in usual) for n in self.sizes.tolist()
+        ]
+        if not all(whole):
+            reason = (
+                f"the curriculum of {whole.count(False)} of {self.clients} clients never reaches all samples"
+            )
+            warnings.warn(f"{method.name}: {reason}: a round has too few local steps", stacklevel=5)
+
     def _start(self) -> State:
         model, method, seed = self.federation.model, self.job.method, self.job.seed
 
@@ -220,7 +243,7 @@ class Run:
             return model.init(torch_seed(seed, "initial model", i))
 
         first, reports = method.client_state(model, initial(0)), self.settings.reports
-        if self.settings.keep_trained or "all" in reports:
+        if self.settings.keep_trained or "all" in reports or self.job.training.compares:
             first[TRAINED] = initial(0)
         store = ClientStore(first, self.clients, self.folder)
         weights = self.sizes if method.weighs_samples() else np.ones(self.clients)

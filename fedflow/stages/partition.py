@@ -38,14 +38,16 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
         origin,
     ):
         return folder
-    from fedflow.pictures.labels import draw_labels  # imports matplotlib, which is slow
+    from fedflow.pictures.difficulty import draw_difficulty  # import matplotlib, which is slow
+    from fedflow.pictures.labels import draw_labels
 
     samples = Samples.of(
         dataset, root=root, losses=lambda difficulty: _losses(difficulty, dataset, wanted.seed, root)
     )
     made = make_partition(wanted, samples, dataset.hash)
-    if there is None or (there.hash, there.params) != (made.hash, made.params):
+    if there is None or there.summary() != made.summary():
         draw_labels(made, folder / "labels.png")
+        draw_difficulty(made, folder / "difficulty.png")
         made.save(folder)  # last: its summary marks a complete folder
     make_writable(note.parent)
     note.write_text(json.dumps({"partition": made.hash, "origin": origin}) + "\n")

@@ -13,7 +13,7 @@ from support import refused
 from fedflow.data import Column
 from fedflow.errors import FedflowError
 from fedflow.partition import Partition, Samples, load_partition
-from fedflow.partition.after.difficulty import by_difficulty
+from fedflow.partition.after.difficulty import by_difficulty, consistency
 from fedflow.partition.after.holdout import hold_out
 from fedflow.partition.after.label_noise import LabelNoise, spoil, transition
 from fedflow.partition.after.newcomers import order_of_joining
@@ -48,7 +48,12 @@ def test_easy_samples_go_to_the_first_clients_and_hard_ones_to_the_last():
     before = [np.array(rows) for rows in ([0, 1, 6], [2, 3, 4, 7], [5, 8, 9, 10, 11])]
     after = by_difficulty(before, labels, losses, 1.0, rng())
     assert [rows.tolist() for rows in after] == [[1, 5, 7], [2, 3, 4, 11], [0, 6, 8, 9, 10]]
-    assert [losses[rows].mean() for rows in after] == pytest.approx([0.35 / 3, 0.4125, 0.74])
+    means, stds = np.array([0.35 / 3, 0.4125, 0.74]), [losses[rows].std() for rows in after]
+    assert [losses[rows].mean() for rows in after] == pytest.approx(means)
+    facts = consistency(after, losses)["difficulty"]
+    assert facts == {"intra_std": pytest.approx(np.mean(stds)), "inter_std": pytest.approx(means.std())}
+    assert facts["inter_std"] == pytest.approx(0.255, abs=5e-4)
+    assert "difficulty" not in make().summary()
 
 
 @given(
@@ -72,9 +77,11 @@ def test_clients_keep_their_class_counts_and_together_their_samples(owners, orde
 def test_order_sets_how_much_difficulty_differs_within_and_between_clients(order, within, between):
     """IID clients, exponential losses of mean 0.5: the numbers of the specification of Curriculum-FL."""
     made = make(HARD, stratified=True, difficulty={"order": order})
-    losses = [LOSSES[made.train(k)] for k in range(100)]
-    assert np.mean([x.std() for x in losses]) == pytest.approx(within, abs=0.01)
-    assert np.std([x.mean() for x in losses]) == pytest.approx(between, abs=0.01)
+    stds = made.summary()["difficulty"]
+    assert stds == {
+        "intra_std": pytest.approx(within, abs=0.01),
+        "inter_std": pytest.approx(between, abs=0.01),
+    }
 
 
 def test_fully_sorted_clients_do_not_overlap_in_difficulty():

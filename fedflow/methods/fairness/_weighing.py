@@ -170,6 +170,9 @@ class Weighing(Method):
         passes = self._host.work(now, server.host, epochs, steps)
         return passes._replace(losses=passes.losses + 1)
 
+    def fits(self, now: Round, training: LocalTraining) -> int:
+        return self._host.fits(now, training)
+
     def broadcast(self, now: Round, server: State, client: int) -> Message:
         return self._host.broadcast(now, server.host, client)
 

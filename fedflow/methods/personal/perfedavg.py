@@ -64,6 +64,9 @@ class PerFedAvg(FedAvg):
         """One gradient per stream; two in the last stream of hessian_free."""
         return Passes(epochs * 4 / 3 if self.order == "hessian_free" else epochs)
 
+    def fits(self, now: Round, training: LocalTraining) -> int:
+        return 1
+
     def local(self, client: Client) -> Update:
         def step(now: Moving, outer: Batch, inner: Batch, *hessian: Batch) -> tuple[Moving, Tensor]:
             w = now.w

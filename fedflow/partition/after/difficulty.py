@@ -55,3 +55,16 @@ def by_difficulty(
         dealt[ranked[by_order]] = client[by_order]
         dealt[rng.permutation(ranked[~by_order])] = client[~by_order]
     return gather(dealt, len(parts))
+
+
+def consistency(parts: Indices, losses: np.ndarray | None) -> dict[str, dict[str, float]]:
+    """The fact ``difficulty`` of a partition, from the expert's ``losses`` [n]; none without losses.
+
+    ``intra_std`` is the std of losses within a client, mean over clients: low means high consistency.
+    ``inter_std`` is the std over clients of their mean losses. Both are population stds (ddof 0).
+    """
+    if losses is None:
+        return {}
+    own = [losses[rows] for rows in parts]
+    within, between = np.mean([x.std() for x in own]), np.std([x.mean() for x in own])
+    return {"difficulty": {"intra_std": float(within), "inter_std": float(between)}}
