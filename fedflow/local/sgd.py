@@ -1,4 +1,4 @@
-"""Local steps: the one training loop of clients, servers, experts and encoders.
+"""Local steps: the one training loop of clients, servers, central networks and encoders.
 
 The same code serves the plain loop (tensors of one client) and ``torch.func.vmap`` over a cohort (each tensor
 stands for one client of many, ragged ends masked). So it uses tensor operations only and never branches in
@@ -88,9 +88,18 @@ class Trainer:
 
     @classmethod
     def central(
-        cls, model: FlatModel, examples: Examples, training: LocalTraining, rng: np.random.Generator
+        cls,
+        model: FlatModel,
+        examples: Examples,
+        training: LocalTraining,
+        rng: np.random.Generator,
+        lr: float | None = None,
+        teacher: Teacher | None = None,
     ) -> "Trainer":
-        """A trainer on all ``examples`` in one place; ``rng`` draws order, views and dropout's noise."""
+        """A trainer on all ``examples`` in one place; ``rng`` draws order, views and dropout's noise.
+
+        ``lr`` replaces that of ``training``.
+        """
         training.check(examples)
         if training.curriculum is not None:
             raise BadInput("training.curriculum", "a mapping", "null in central training")
@@ -100,7 +109,7 @@ class Trainer:
             model.seed_noise(int(rng.integers(1 << 63)))
         if training.augment != "none":
             schedule = schedule.with_views(rng)
-        task = Task(model, training, training.lr)
+        task = Task(model, training, training.lr if lr is None else lr, teacher=teacher)
         return cls(task, Samples.all_of(examples), {"batches": schedule.to(examples.device)})
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
@@ -218,8 +227,8 @@ class Trainer:
         """
         schedules = self._in_order([self._schedules[stream] for stream in streams], start)
         now, losses, lr = start, torch.zeros_like(self.train_loss), self.lr
-        taken_steps = schedules[0].steps()
-        for i, (*batches, taken) in enumerate(zip(*map(self._batches, schedules), taken_steps, strict=True)):
+        steps = zip(*map(self._batches, schedules), schedules[0].steps(), strict=True)
+        for i, (*batches, taken) in enumerate(steps):
             if self.training.lr_within is not None:
                 self.lr = lr * self.training.lr_factor(i)
             later, value = step(now, *batches)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
@@ -117,6 +118,12 @@ class LocalTraining(Settings):
         if self.optimiser != "sgd":
             raise BadInput("training.optimiser", self.optimiser, f"sgd with {by}, {why}")
 
+    def set_precision(self, device: torch.device) -> None:
+        """Switch tf32 on or off for the products of a GPU, in this process."""
+        if device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = self.precision == "tf32"
+            torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
+
     def draw_stragglers(self, cohort: np.ndarray, rng: np.random.Generator) -> dict[int, int]:
         """The stragglers of a cohort [m], and the epochs that each has time for."""
         count = int(self.stragglers * len(cohort) + 1e-9)
@@ -147,19 +154,18 @@ class LocalTraining(Settings):
     def passes(self, samples: int, epochs: int) -> Sequence[Pass]:
         """The passes of one stream over ``samples`` samples: those of the curriculum, or one per epoch.
 
-        The last one of K steps may be incomplete.
+        With ``steps``, the last pass may be incomplete, and ``epochs`` do not count.
         """
         batches, size = self.batches(samples), self.batch_size or samples
-        steps = self.steps or epochs * batches
-        if self.curriculum is None:
-            whole, rest = divmod(steps, batches)
-            return [Pass(samples, batches)] * whole + [Pass(samples, rest)] * (rest > 0)
-        if self.curriculum.mode == "lazy_epoch":
-            steps = epochs * (samples // size + 1)
-        return self.curriculum.passes(samples, size, steps)
+        if self.curriculum is not None:
+            lazy = self.curriculum.mode == "lazy_epoch"
+            steps = self.steps or epochs * (samples // size + 1 if lazy else batches)
+            return self.curriculum.passes(samples, size, steps)
+        whole, rest = divmod(self.steps or epochs * batches, batches)
+        return [Pass(samples, batches)] * whole + [Pass(samples, rest)] * (rest > 0)
 
     def workload(self, samples: int, epochs: int | None = None) -> Workload:
-        """The work of one stream on ``samples`` samples: K steps, or ``epochs`` epochs (default: E)."""
+        """The work of one training on ``samples`` samples: K steps, or ``epochs`` epochs (default: E)."""
         passes = self.passes(samples, self.epochs if epochs is None else epochs)
         size = self.batch_size or samples
         shown = sum(min(each.prefix, each.steps * size) for each in passes)

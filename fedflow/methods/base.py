@@ -28,7 +28,7 @@ from fedflow.settings import Settings
 Message = dict[str, Tensor]  # what one client receives, by name
 # What a method reports of one round, by name: a number, or an array [N] with one per client (NaN = none).
 Diagnostics = Mapping[str, float | np.ndarray]
-SAMPLERS = ("uniform", "proportional", "bernoulli", "sweep")  # of `run.sampling`
+SAMPLERS = ("uniform", "proportional", "bernoulli", "sweep", "easy_first")  # of `run.sampling`
 
 
 @dataclass(frozen=True)
