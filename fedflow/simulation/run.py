@@ -102,7 +102,7 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
             shown = value.order if isinstance(value, Curriculum) else value
             raise BadInput(f"training.{name}", shown, accepted)
     if training.steps is not None and {*streams.values()} != {training.epochs}:
-        accepted = f"null with {method.name} and its own numbers of epochs"
+        accepted = f"null with {method.name}, which sets numbers of epochs itself"
         raise BadInput("training.steps", training.steps, accepted)
     if isinstance(method, Asynchronous) and method.clients_in_flight(1):
         accepted = f"with {method.name}, which is asynchronous"
