@@ -27,7 +27,7 @@ from fedflow.methods.base import (
     ServerState,
 )
 from fedflow.seeding import generator, torch_seed
-from fedflow.settings import Settings, option
+from fedflow.settings import Settings, option, written
 from fedflow.simulation.checkpoint import load_checkpoint
 from fedflow.simulation.client_curriculum import ClientCurriculum, Turn
 from fedflow.simulation.clients import ClientStore
@@ -92,13 +92,17 @@ class RunSettings(Settings):
 def check_settings(settings: RunSettings, method: Method, training: LocalTraining) -> None:
     """Raise `BadInput` unless the method can run with these settings, whatever the data."""
     method.check(settings.rounds)
-    streams = method.streams(training)
-    if training.augment != "none" and not streams:
-        accepted = f"none with {method.name}, which trains on full gradients"
-        raise BadInput("training.augment", training.augment, accepted)
-    if training.curriculum is not None and not streams:
-        accepted = f"null with {method.name}, which trains on full gradients"
-        raise BadInput("training.curriculum", training.curriculum.order, accepted)
+    method.check_training(training)
+    streams, plain = method.streams(training), LocalTraining.parse({})
+    for name in () if streams else ("augment", "steps", "lr_within", "optimiser", "curriculum"):
+        value, default = getattr(training, name), getattr(plain, name)
+        if value != default:
+            accepted = f"{written(default)} with {method.name}, which trains on full gradients"
+            shown = "a mapping" if isinstance(value, Settings) else value
+            raise BadInput(f"training.{name}", shown, accepted)
+    if training.steps is not None and {*streams.values()} != {training.epochs}:
+        accepted = f"null with {method.name} and its own numbers of epochs"
+        raise BadInput("training.steps", training.steps, accepted)
     if isinstance(method, Asynchronous) and method.clients_in_flight(1):
         accepted = f"with {method.name}, which is asynchronous"
         if settings.sampling != "uniform":
