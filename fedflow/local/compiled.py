@@ -88,6 +88,8 @@ def why_not(model: FlatModel, training: LocalTraining) -> str | None:
         return "the network has BatchNorm"
     if training.precision == "bf16":
         return "local steps are in bf16"
+    if training.objective is not None:
+        return "clients minimise side losses"
     if not training.batch_size:
         return "full-gradient batches have a different shape for every client"
     return None

@@ -23,8 +23,8 @@ class Schedule:
 
     ``positions`` [S, B] are places among the client's samples. In the loop, ``sizes`` [S] are the lengths of
     the batches; the rest of a row is padding. In a cohort, where rows cannot be cut, ``mask`` [S, B] marks
-    real samples and ``active`` [S] the steps that this client takes. None means all. ``views`` [S, B, 3] are
-    those of `draw_views`, None where samples are not augmented.
+    real samples and ``active`` [S] the steps that this client takes. None means all. ``views`` [S, B, V, 3 or
+    5] are V views of each sample from `draw_views`, None where samples are not augmented.
     """
 
     positions: Tensor
@@ -46,12 +46,13 @@ class Schedule:
         views = None if self.views is None else self.views.to(device)
         return Schedule(self.positions.to(device), self.sizes, views=views)
 
-    def with_views(self, rng: np.random.Generator) -> "Schedule":
-        """This schedule with views drawn by ``rng``."""
-        return replace(self, views=draw_views(rng, tuple(self.positions.shape)))
+    def with_views(self, training: LocalTraining, rngs: Sequence[np.random.Generator]) -> "Schedule":
+        """This schedule with a view of each sample from each of ``rngs``."""
+        shape, cutout = tuple(self.positions.shape), training.augment == "flip_crop_cutout"
+        return replace(self, views=torch.stack([draw_views(rng, shape, cutout) for rng in rngs], dim=-2))
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
-        """The positions [B] of each step, its mask [B] and its views [B, 3], if any."""
+        """The positions [B] of each step, its mask [B] and its views [B, V, 3 or 5], if any."""
         width = self.positions.shape[1]
         masks, views = (repeat(None) if each is None else each.unbind(0) for each in (self.mask, self.views))
         for row, size, mask, view in zip(self.positions.unbind(0), self.sizes or repeat(width), masks, views):
@@ -68,13 +69,16 @@ def draw_schedule(
 ) -> Schedule:
     """The schedule of one client with ``samples`` samples in one round.
 
-    Views have another key, so that an augmented run has the batches of a plain one.
+    Views have other keys, so that an augmented run has the batches of a plain one, and a run whose objective
+    compares two views has the first ones of a run with one.
     """
     rng = generator(seed, f"batches/{stream}", round, client)
     schedule = shuffled(rng, samples, training.batch_size, epochs)
     if training.augment == "none":
         return schedule
-    return schedule.with_views(generator(seed, f"views/{stream}", round, client))
+    purposes = ("views", "other views")[: training.views]
+    rngs = [generator(seed, f"{purpose}/{stream}", round, client) for purpose in purposes]
+    return schedule.with_views(training, rngs)
 
 
 def shuffled(rng: np.random.Generator, samples: int, batch_size: int, epochs: int) -> Schedule:
@@ -92,7 +96,7 @@ def pad_schedules(schedules: Sequence[Schedule], steps: int | None = None) -> di
     """The schedules of a cohort, stacked, with ``steps`` steps (default: the longest): fields of `Schedule`.
 
     "positions" [C, S, B]; "mask" [C, S, B] and "active" [C, S], absent if they would be true everywhere;
-    "views" [C, S, B, 3], absent without augmentation.
+    "views" [C, S, B, V, 3 or 5], absent without augmentation.
     """
     steps = steps or max(map(len, schedules))
     width = max(own.positions.shape[1] for own in schedules)
@@ -103,8 +107,8 @@ def pad_schedules(schedules: Sequence[Schedule], steps: int | None = None) -> di
         lengths[: len(own)] = own.positions.shape[1] if own.sizes is None else own.sizes
     fields = {"mask": np.arange(width) < sizes[..., None], "active": sizes > 0}
     padded = {name: torch.from_numpy(values) for name, values in fields.items() if not values.all()}
-    if schedules[0].views is not None:
-        padded["views"] = torch.zeros(*positions.shape, 3, dtype=torch.uint8)
+    if (views := schedules[0].views) is not None:
+        padded["views"] = torch.zeros(*positions.shape, *views.shape[2:], dtype=views.dtype)
         for table, own in zip(padded["views"], schedules):
             table[: len(own), : own.positions.shape[1]] = own.views
     return padded | {"positions": torch.from_numpy(positions)}
