@@ -176,7 +176,7 @@ def _example(model: FlatModel, examples: Examples, batch_size: int) -> tuple[Ten
     rows, w = torch.arange(batch_size) % len(examples), model.init(0)
     x, y = examples.inputs(rows, model.dtype), examples.targets(rows)
     model.seed_noise(0)
-    model.train_outputs(w, x)  # builds this thread's modules, which no transform can
+    model.prepare()
     return w, x, y
 
 

@@ -37,7 +37,7 @@ class LocalTraining(Settings):
         None, "largest norm of a gradient, without weight decay; longer ones are scaled down", gt=0
     )
     augment: str = option(
-        "none", "random views of images: mirrored; shifted by up to 4 pixels, zero outside; 16x16 pixels cut out",
+        "none", "random views of images: mirrored; shifted by up to 4 pixels, zero outside; a hole of 16x16",
         choices=("none", "flip_crop", "flip_crop_cutout"), source="FedDyn: flip_crop on CIFAR",
     )  # fmt: skip
     objective: Objective | None = option(

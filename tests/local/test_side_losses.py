@@ -1,5 +1,6 @@
 """Side losses: their worked numbers, what they reduce to, and what they leave alone."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Workers, consecutive, images, one_client, prepare_run, quadratics, refused, run, same
+from support import (
+    Workers,
+    consecutive,
+    forbid_fallback,
+    images,
+    one_client,
+    prepare_run,
+    quadratics,
+    refused,
+    run,
+    same,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
@@ -18,7 +30,6 @@ from fedflow.data import Dataset, Examples
 from fedflow.local.augment import augmented
 from fedflow.local.client import Client
 from fedflow.local.compiled import why_not
-from fedflow.local.objective import Objective
 from fedflow.local.samples import Batch
 from fedflow.local.schedule import draw_schedule
 from fedflow.local.sgd import Trainer
@@ -133,7 +144,7 @@ def test_two_equal_views_and_a_teacher_that_agrees_cost_nothing(ragged: Federati
         x, y = client.data()
         batch = Batch(x, y, other=x)
         assert abs(client.loss(w, batch)) < 1e-7
-        assert client.gradient(w, batch).gradient.norm() < 1e-6 * client.full_gradient(2 * w).norm() + 1e-6
+        assert client.gradient(w, batch).gradient.norm() < 1e-6
 
 
 # Reductions
@@ -228,14 +239,15 @@ def test_losses_scores_and_fine_tuning_keep_the_data_loss(ragged: Federation) ->
     clients = [one_client(ragged, 2, LocalTraining.parse(training(name))) for name in (None, "both")]
     for what in ("losses", "full_loss"):
         assert torch.equal(*(getattr(client, what)(w) for client in clients))
-    distils = one_client(ragged, 2, LocalTraining.parse(training("distil", alpha=0)))
-    x = distils.data()[0]
+
+
+def test_a_full_gradient_is_that_of_distillation(ragged: Federation) -> None:
+    client, w = one_client(ragged, 2, LocalTraining.parse(training("distil", alpha=0))), ragged.model.init(0)
+    x = client.data()[0]
     leaf = w.clone().requires_grad_()
-    kl = by_torch(
-        logits := ragged.model.outputs(leaf, x), logits, ragged.teacher.outputs(x), distils.data()[1]
-    )
-    (gradient,) = torch.autograd.grad((kl - 0.1 * F.cross_entropy(logits, distils.data()[1])) / 0.9, leaf)
-    torch.testing.assert_close(distils.full_gradient(w), gradient, rtol=1e-4, atol=1e-6)
+    p, q = ((v / 3.5).log_softmax(-1) for v in (ragged.teacher.outputs(x), ragged.model.outputs(leaf, x)))
+    kl = 3.5**2 * F.kl_div(q, p, reduction="batchmean", log_target=True)
+    torch.testing.assert_close(client.full_gradient(w), *torch.autograd.grad(kl, leaf), rtol=1e-4, atol=1e-6)
 
 
 def test_a_central_training_has_objectives_too(digits: Dataset, ragged: Federation) -> None:
@@ -253,10 +265,8 @@ def test_a_central_training_has_objectives_too(digits: Dataset, ragged: Federati
 
 
 def test_an_objective_is_not_compiled(ragged: Federation) -> None:
-    one, other = (LocalTraining.parse(training(name)) for name in (None, "distil"))
-    assert (
-        why_not(ragged.model, one) is None and why_not(ragged.model, other) == "clients minimise side losses"
-    )
+    reasons = [why_not(ragged.model, LocalTraining.parse(training(name))) for name in (None, "distil")]
+    assert reasons == [None, "clients minimise side losses"]
 
 
 @pytest.mark.parametrize(("name", "units"), [(None, 3), ("robust", 6), ("distil", 5.1), ("both", 8.1)])
@@ -268,15 +278,23 @@ def test_the_relative_cost_of_a_step(name: str | None, units: float) -> None:
     x = Examples(torch.randn(2, 3, 8, 8), torch.tensor([3, 7]))
     federation = Federation(student, x, x, consecutive((2,)), teacher=Teacher(teacher, teacher.init(0)))
     client = one_client(federation, training=LocalTraining.parse(training(name)))
+    w, batch = student.init(0), Batch(x.x, x.y, other=x.x)
     counts = []
-    for what in (
-        partial(student.outputs, student.init(0), x.x),
-        partial(client.gradient, student.init(0), Batch(x.x, x.y, other=x.x if units > 5.5 else None)),
-    ):
+    for work in (partial(student.outputs, w, x.x), partial(client.gradient, w, batch)):
         with FlopCounterMode(display=False) as counter:
-            what()
+            work()
         counts.append(counter.get_total_flops())
     assert counts[1] / counts[0] == pytest.approx(units, rel=0.02)
+
+
+def test_a_new_thread_trains_cohorts(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The teacher's modules, in float64 here, cannot be cast within a transform."""
+    federation = taught(images(digits, (12, 7), dtype=torch.float64))
+    forbid_fallback(monkeypatch)
+    simulation = prepare_run("fedavg", federation, cohort="vmap", training=training("both"), rounds=1)
+    with ThreadPoolExecutor(1) as thread:
+        (report,) = thread.submit(lambda: list(simulation.rounds())).result()
+    assert report.values["train_loss"] > 0
 
 
 # Refusals
@@ -292,10 +310,7 @@ def test_the_relative_cost_of_a_step(name: str | None, units: float) -> None:
         ({"name": "robust", "teacher": "large"}, "training.objective.teacher: 'large' .* null with robust"),
         (BOTH | {"alpha": 1.5}, "training.objective.alpha: 1.5 .* a number >= 0 and <= 1"),
         (BOTH | {"tau": 0}, "training.objective.tau: 0.* a number > 0"),
-        (
-            {"name": "distil", "teacher": "a", "symmetric": True},
-            "objective.symmetric: True .* false with distil",
-        ),
+        ({"name": "distil", "teacher": "a", "symmetric": True}, "symmetric: True .* false with distil"),
         (BOTH | {"views": 2}, "training.objective.views"),
     ],
 )
@@ -305,9 +320,7 @@ def test_bad_objectives_are_refused(settings: dict, message: str) -> None:
 
 
 def test_what_cannot_have_side_losses_is_refused(ragged: Federation, digits: Dataset) -> None:
-    with refused(
-        "training.augment: 'none' .* other than none: the objective robust compares two random views"
-    ):
+    with refused("training.augment: 'none' .* other than none: the objective robust compares two"):
         LocalTraining.parse({"objective": objective("robust")})
     with refused("methods.feddyn.training.objective.teacher: None"):
         load_params(ROOT / "params.yaml", ["methods.feddyn.training.objective={name: distil}"])
@@ -324,8 +337,3 @@ def test_what_cannot_have_side_losses_is_refused(ragged: Federation, digits: Dat
     with refused("method.variate: 'I' .* II: over all samples, the gradient of an objective with two views"):
         prepare_run("scaffold", ragged, {"variate": "I"}, training=training("robust"))
     prepare_run("scaffold", ragged, {"variate": "I"}, training=training("distil"))
-
-
-def test_neutral_settings_have_no_hidden_default() -> None:
-    assert LocalTraining().objective is None
-    assert [Objective.parse(objective(name)).data_weight for name in NAMES] == [0.5, 0.1, 0.1]
