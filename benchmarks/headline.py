@@ -78,7 +78,7 @@ def _numbers(
     plain = [r.seconds for r in warm if "global_accuracy" not in r.values]
     training = statistics.median(plain)
     evaluation = max(0.0, statistics.median(evaluated) - training) if evaluated else 0.0
-    steps = COHORT * TRAINING.steps(samples)
+    steps = COHORT * TRAINING.workload(samples).steps
     complete = len(done) == ROUNDS
     scaled = total if complete else training * ROUNDS + evaluation * ROUNDS / EVALUATE_EVERY
     how = "measured" if complete else f"scaled from {len(done)}"

@@ -53,7 +53,7 @@ def run(clients: int, rounds: int, laps: Laps, compiled: bool = False) -> None:
     for _ in range(rounds):
         report = next(reports)
         # Compiled steps bypass the network that counts: count the clients that trained instead.
-        steps += (len(report.cohort) - len(report.failed)) * training.steps(SAMPLES)
+        steps += (len(report.cohort) - len(report.failed)) * training.workload(SAMPLES).steps
         laps.lap(steps if compiled else None)
 
 

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
 from fedflow.errors import BadInput, FedflowError, reason
-from fedflow.partition.after.difficulty import by_difficulty
+from fedflow.partition.after.difficulty import by_difficulty, consistency
 from fedflow.partition.after.holdout import hold_out
 from fedflow.partition.after.label_noise import spoil
 from fedflow.partition.after.newcomers import order_of_joining
@@ -24,7 +24,7 @@ ARRAYS = (
     "offsets", "indices", "pool_offsets", "pool_indices", "own_offsets", "own_pools",
     "public", "groups", "train_labels", "test_labels", "selection_offsets", "selection_indices",
 )  # fmt: skip
-FACTS = ("samples_unused", "labels_per_client", "skew")
+FACTS = ("samples_unused", "labels_per_client", "skew", "difficulty")
 FILE, SUMMARY = "partition.safetensors", "summary.json"
 
 
@@ -60,6 +60,7 @@ class Partition:
     dataset_hash: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     label_counts: np.ndarray | None = None  # [N, K], for the picture
+    losses: np.ndarray | None = None  # [n] of the expert, for the picture
 
     @classmethod
     def from_lists(
@@ -203,6 +204,7 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
     labels = samples.labels if split.train_labels is None else split.train_labels
     train, groups, train_labels = split.train, split.groups, split.train_labels
     _refuse_shared(train, params)
+    losses = None
     if params.difficulty is not None:
         if split.train_labels is not None:  # a label means a different class at every client
             accepted = "null, because this scheme renames the classes of each client"
@@ -210,9 +212,12 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
         losses = samples.losses(params.difficulty)
         train = by_difficulty(train, labels, losses, params.difficulty.order, rng("difficulty"))
     chosen, newcomers = np.arange(clients), 0
+    if params.pieces_used == "random":
+        chosen = np.sort(rng("pieces").choice(pieces, clients, replace=False))
     if params.newcomers:
-        of_chosen = None if groups is None else groups[:clients]
-        chosen, newcomers = order_of_joining(clients, params.newcomers, of_chosen, rng("newcomers"))
+        of_chosen = None if groups is None else groups[chosen]
+        order, newcomers = order_of_joining(clients, params.newcomers, of_chosen, rng("newcomers"))
+        chosen = chosen[order]
     train, groups = [train[k] for k in chosen], None if groups is None else groups[chosen]
     before = np.concatenate(train)
     pools, own = _test_pools(split, samples, train, chosen)
@@ -247,8 +252,8 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
         train, pools, own, selection, public=public, groups=groups,
         train_labels=train_labels, test_labels=split.test_labels,
         held_out=held_out, newcomers=newcomers,
-        params=params.as_dict(), dataset_hash=dataset_hash, label_counts=counts,
-        facts={"samples_unused": int(unused.sum()), **_skew(counts)},
+        params=params.as_dict(), dataset_hash=dataset_hash, label_counts=counts, losses=losses,
+        facts={"samples_unused": int(unused.sum()), **_skew(counts), **consistency(train, losses)},
     )  # fmt: skip
 
 

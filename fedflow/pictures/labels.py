@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
@@ -42,8 +43,7 @@ def draw_labels(partition: Partition, path: Path) -> None:
     late = np.arange(clients) >= clients - newcomers
     keys = (sizes, counts.argmax(1), np.zeros(clients) if groups is None else groups, late)
     order = np.lexsort(keys)
-    if clients > SHOWN:
-        order = order[np.linspace(0, clients - 1, SHOWN).astype(int)]
+    order = order[evenly(clients)]
     few = classes <= len(COLOURS)
     colours: Any = ListedColormap(COLOURS[:classes]) if few else colormaps["viridis"]
     figure = Figure(figsize=(9, 3.6), layout="constrained")
@@ -62,15 +62,10 @@ def draw_labels(partition: Partition, path: Path) -> None:
             if edge != joined:
                 axis.axvline(edge, color="black", lw=1, ls="--")
     if newcomers:
-        axis.axvline(joined, color="black", lw=1.5)
-        axis.axvspan(joined, len(order) - 0.5, color="black", alpha=0.08, lw=0, zorder=0)
-        middle = (joined + len(order) - 0.5) / 2
-        word = "newcomer" if newcomers == 1 else f"{newcomers} newcomers"
-        axis.text(middle, 1.01, word, transform=axis.get_xaxis_transform(), ha="center", fontsize=8)
-    axis.set_title(_title(partition.params), loc="left", fontsize=10, pad=16 if newcomers else 6)
+        shade_newcomers(axis, joined, len(order), newcomers)
+    axis.set_title(title(partition.params), loc="left", fontsize=10, pad=16 if newcomers else 6)
     by = [*(["planted group"] if groups is not None else []), *(["main label"] if labelled else []), "size"]
-    shown = f"{len(order)} of {clients:,} clients" if clients > len(order) else f"{clients} clients"
-    shown = "1 client" if clients == 1 else f"{shown}, ordered by {', '.join(by)}"
+    shown = counted(clients) if clients == 1 else f"{counted(clients)}, ordered by {', '.join(by)}"
     axis.set(xlabel=shown, ylabel="training samples", xlim=(-0.7, len(order) - 0.3), xticks=[])
     axis.spines[["top", "right"]].set_visible(False)
     if labelled and few:
@@ -81,7 +76,28 @@ def draw_labels(partition: Partition, path: Path) -> None:
     save_png(figure, path, 110)
 
 
-def _title(params: dict[str, Any]) -> str:
+def evenly(clients: int) -> np.ndarray:
+    """The clients that are shown, in order: all, or `SHOWN` evenly spaced ones."""
+    return np.linspace(0, clients - 1, min(clients, SHOWN)).round().astype(int)
+
+
+def counted(clients: int) -> str:
+    """How many clients a picture shows."""
+    if clients > SHOWN:
+        return f"{SHOWN} of {clients:,} clients"
+    return "1 client" if clients == 1 else f"{clients} clients"
+
+
+def shade_newcomers(axis: Axes, start: float, shown: int, newcomers: int) -> None:
+    """Grey behind the newcomers, the last of the ``shown`` clients, from ``start`` on."""
+    axis.axvline(start, color="black", lw=1.5)
+    axis.axvspan(start, shown - 0.5, color="black", alpha=0.08, lw=0, zorder=0)
+    word = "newcomer" if newcomers == 1 else f"{newcomers} newcomers"
+    middle = (start + shown - 0.5) / 2
+    axis.text(middle, 1.01, word, transform=axis.get_xaxis_transform(), ha="center", fontsize=8)
+
+
+def title(params: dict[str, Any]) -> str:
     """Data set, scheme and its parameters, long lists cut."""
     given = {k: str(v) for k, v in params.get("parameters", {}).items() if v is not None}
     own = ", ".join(f"{k} = {v if len(v) <= 60 else f'{v[:57]}...'}" for k, v in given.items())

@@ -42,11 +42,12 @@ SERIES = ("round", "client", "value")  # besides the name
 
 @dataclass(frozen=True)
 class PartitionFacts:
-    """A partition's ``summary.json``, and its picture of labels by client."""
+    """A partition's ``summary.json``, and its pictures of labels and of difficulty by client."""
 
     name: str
     summary: dict[str, Any]
-    picture: bytes | None
+    labels: bytes | None = None
+    losses: bytes | None = None
 
     @property
     def scheme(self) -> str:
@@ -59,6 +60,11 @@ class PartitionFacts:
         params = self.summary.get("params") or {}
         nested = params.get("parameters")
         return dict(nested) if isinstance(nested, dict) else {}
+
+    @property
+    def difficulty(self) -> dict[str, float] | None:
+        """Stds of the expert's losses within and between clients, if there is an expert."""
+        return self.summary.get("difficulty")
 
 
 def collect_runs(results_dir: Path) -> list[Run]:
@@ -81,8 +87,9 @@ def collect_partitions(partitions_dir: Path, names: list[str]) -> dict[str, Part
         folder = Path(partitions_dir) / name
         if not (folder / "summary.json").is_file():
             continue
-        summary, picture = read_json(folder / "summary.json"), folder / "labels.png"
-        found[name] = PartitionFacts(name, summary, picture.read_bytes() if picture.is_file() else None)
+        pictures = [folder / "labels.png", folder / "difficulty.png"]
+        read = [picture.read_bytes() if picture.is_file() else None for picture in pictures]
+        found[name] = PartitionFacts(name, read_json(folder / "summary.json"), *read)
     return found
 
 

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from fedflow.errors import FedflowError
 from fedflow.metrics.table import METRICS, unit_of, yardstick_first
+from fedflow.naming import flat, spoken, text
 from fedflow.pictures import accuracy
 from fedflow.pictures.clusters import Grouping, pictures_of
 from fedflow.pictures.drawing import DASHES, SERIES
@@ -24,7 +25,7 @@ from fedflow.report.findings import findings, summary
 from fedflow.report.matching import accuracies, compare, known_data
 from fedflow.report.run import Run
 from fedflow.report.tables import best, by_method, by_partition, columns, stat, write_tables, yardstick
-from fedflow.report.variants import HASHES, flat, settings_table, spoken, text
+from fedflow.report.variants import HASHES, settings_table
 from fedflow.report.verdicts import HELD, VERDICTS, judge, write_claims
 from fedflow.simulation.outcome import SERIES_CLIENTS
 
@@ -116,8 +117,20 @@ def _partition(
         "agreement": _agreement(clustered, places, f"{key}-ari"),
         "groupings": [card for cards in sorted(pictures, key=len, reverse=True) for card in cards],
         "settings": settings_table(run for group in methods.values() for run in group),
-        "picture": b64encode(facts.picture).decode() if facts and facts.picture else None,
+        "pictures": _pictures(facts) if facts else [],
     }
+
+
+def _pictures(facts: PartitionFacts) -> list[tuple[str, str, str]]:
+    """What is drawn, as base64, and a note, of every picture of a partition."""
+    found = [("labels", facts.labels, "")]
+    if (stds := facts.difficulty) is not None:
+        note = (
+            f"Std of the expert's losses within a client {stds['intra_std']:.3f} (mean over clients), "
+            f"of the means of clients {stds['inter_std']:.3f}."
+        )
+        found.append(("difficulty", facts.losses, note))
+    return [(what, b64encode(drawn).decode(), note) for what, drawn, note in found if drawn]
 
 
 def _curves(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> list[tuple[str, Markup, str]]:

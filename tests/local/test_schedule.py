@@ -24,7 +24,7 @@ def test_every_epoch_sees_every_sample_once(samples: int, batch: int, epochs: in
     training = LocalTraining(batch_size=batch, epochs=epochs)
     taken = drawn(samples, training, epochs, seed=seed)
     per_epoch = len(taken) // epochs
-    assert len(taken) == training.steps(samples)
+    assert len(taken) == training.workload(samples).steps
     for epoch in range(epochs):
         cut = taken[epoch * per_epoch : (epoch + 1) * per_epoch]
         assert sorted(itertools.chain(*cut)) == list(range(samples))

@@ -253,7 +253,7 @@ def test_a_full_gradient_is_that_of_distillation(ragged: Federation) -> None:
 def test_a_central_training_has_objectives_too(digits: Dataset, ragged: Federation) -> None:
     settings = LocalTraining.parse(training("both") | {"batch_size": 100, "epochs": 1})
     made = partial(Trainer.central, ragged.model, digits.test, settings)
-    trainer = made(np.random.default_rng(0), ragged.teacher)
+    trainer = made(np.random.default_rng(0), teacher=ragged.teacher)
     w = ragged.model.init(0)
     plain = Trainer.central(
         ragged.model, digits.test, LocalTraining.parse(SGD | {"batch_size": 100, "epochs": 1}),

@@ -81,7 +81,8 @@ def test_full_loss_and_gradient_are_those_of_all_samples(federation: Federation,
 @pytest.mark.parametrize(("size", "epochs", "steps"), [(10, 2, 6), (0, 2, 2), (23, 1, 1), (100, 1, 1)])
 def test_the_number_of_local_steps(federation: Federation, size: int, epochs: int, steps: int) -> None:
     training = LocalTraining(batch_size=size, epochs=epochs)
-    assert int(one_client(federation, training=training).steps()) == training.steps(SIZES[0]) == steps
+    taken = one_client(federation, training=training).steps()
+    assert training.workload(SIZES[0]) == (int(taken), epochs * SIZES[0]) == (steps, epochs * SIZES[0])
 
 
 def test_an_update_weighs_as_many_samples_as_the_client_has(federation: Federation) -> None:

@@ -13,7 +13,7 @@ from support import refused
 from fedflow.data import Column
 from fedflow.errors import FedflowError
 from fedflow.partition import Partition, Samples, load_partition
-from fedflow.partition.after.difficulty import by_difficulty
+from fedflow.partition.after.difficulty import by_difficulty, consistency
 from fedflow.partition.after.holdout import hold_out
 from fedflow.partition.after.label_noise import LabelNoise, spoil, transition
 from fedflow.partition.after.newcomers import order_of_joining
@@ -48,7 +48,12 @@ def test_easy_samples_go_to_the_first_clients_and_hard_ones_to_the_last():
     before = [np.array(rows) for rows in ([0, 1, 6], [2, 3, 4, 7], [5, 8, 9, 10, 11])]
     after = by_difficulty(before, labels, losses, 1.0, rng())
     assert [rows.tolist() for rows in after] == [[1, 5, 7], [2, 3, 4, 11], [0, 6, 8, 9, 10]]
-    assert [losses[rows].mean() for rows in after] == pytest.approx([0.35 / 3, 0.4125, 0.74])
+    means, stds = np.array([0.35 / 3, 0.4125, 0.74]), [losses[rows].std() for rows in after]
+    assert [losses[rows].mean() for rows in after] == pytest.approx(means)
+    facts = consistency(after, losses)["difficulty"]
+    assert facts == {"intra_std": pytest.approx(np.mean(stds)), "inter_std": pytest.approx(means.std())}
+    assert facts["inter_std"] == pytest.approx(0.255, abs=5e-4)
+    assert "difficulty" not in make().summary()
 
 
 @given(
@@ -72,9 +77,11 @@ def test_clients_keep_their_class_counts_and_together_their_samples(owners, orde
 def test_order_sets_how_much_difficulty_differs_within_and_between_clients(order, within, between):
     """IID clients, exponential losses of mean 0.5: the numbers of the specification of Curriculum-FL."""
     made = make(HARD, stratified=True, difficulty={"order": order})
-    losses = [LOSSES[made.train(k)] for k in range(100)]
-    assert np.mean([x.std() for x in losses]) == pytest.approx(within, abs=0.01)
-    assert np.std([x.mean() for x in losses]) == pytest.approx(between, abs=0.01)
+    stds = made.summary()["difficulty"]
+    assert stds == {
+        "intra_std": pytest.approx(within, abs=0.01),
+        "inter_std": pytest.approx(between, abs=0.01),
+    }
 
 
 def test_fully_sorted_clients_do_not_overlap_in_difficulty():
@@ -317,11 +324,24 @@ def test_the_first_hundred_pieces_are_used(pieces, size):
     assert parts(made) == parts(all_pieces)[:100]
 
 
+@pytest.mark.parametrize("more", [{}, {"difficulty": {}}, {"newcomers": 0.2}])
+def test_random_pieces_are_a_sample_of_all(more):
+    cut = {"clients": 20, "pieces": 100, "pieces_used": "random"} | more
+    made, again, other = (make(HARD, seed=seed, **cut) for seed in (3, 3, 4))
+    everything = parts(make(HARD, seed=3, difficulty=more.get("difficulty")))
+    used = [everything.index(part) for part in parts(made)]
+    training = used[: made.training_clients]
+    assert len(set(used)) == 20 and max(used) >= 20 and training == sorted(training)
+    assert parts(again) == parts(made) != parts(other)
+    assert len(training) == (16 if "newcomers" in more else 20)
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
         ({"pieces": 50}, r"partition.pieces: 50 .*at least clients, which is 100"),
         ({"clients": None, "pieces": 50}, r"partition.pieces: 50 .*at least clients"),
+        ({"pieces_used": "random"}, r"partition.pieces_used: 'random' .*first, without pieces"),
         ({"pieces": 60_000}, r"partition.pieces: 60000 .*at most 50000"),
         ({"pieces": 49_500, "public": 1000}, r"partition.pieces: 49500 .*at most 49000"),
         ({"public": 50_000}, r"partition.public: 50000 .*fewer than 50000"),

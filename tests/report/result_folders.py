@@ -150,14 +150,21 @@ def change(file: Path, **facts: object) -> None:
 
 
 def write_partition(
-    root: Path, name: str, scheme: str, clients: int = 20, dataset: str = "mnist5k", **parameters: object
+    root: Path,
+    name: str,
+    scheme: str,
+    clients: int = 20,
+    dataset: str = "mnist5k",
+    difficulty: bool = False,
+    **parameters: object,
 ) -> Path:
-    """``summary.json`` and ``labels.png`` of a partition under ``root/<name>``; returns its folder."""
+    """Summary and pictures of a partition, by ``difficulty`` or not; returns its folder."""
     folder = root / name
     folder.mkdir(parents=True)
     figure, cells = Figure(figsize=(5, 3)), np.random.default_rng(0).integers(0, 90, (10, clients))
     figure.add_subplot().imshow(cells, aspect="auto", cmap="Blues")
-    figure.savefig(folder / "labels.png")
+    for picture in ("labels", "difficulty") if difficulty else ("labels",):
+        figure.savefig(folder / f"{picture}.png")
     summary = {
         "clients": clients, "samples": 4000, "sizes": {"min": 12, "mean": 200.0, "sd": 80.1, "max": 731},
         "labels_per_client": 4.1, "skew": 0.62, "hash": "a1b2c3",
@@ -165,6 +172,7 @@ def write_partition(
             "dataset": dataset, "scheme": scheme, "clients": clients, "seed": 0, "min_train": 1,
             "parameters": parameters,
         },
+        **({"difficulty": {"intra_std": 0.0184, "inter_std": 0.4991}} if difficulty else {}),
     }  # fmt: skip
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder

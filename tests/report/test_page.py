@@ -126,6 +126,16 @@ def test_a_partition_shows_how_its_groups_were_found(tmp_path):
     assert "None of these methods serves clusters" in other and "<h3>r" not in section
 
 
+def test_a_partition_by_difficulty_shows_how_hard_its_clients_are(tmp_path):
+    for name, hard in (("easy", False), ("hard", True)):
+        write_run(tmp_path / "results", name, "fedavg", 0)
+        write_partition(tmp_path / "partitions", name, scheme="iid", difficulty=hard)
+    shown = build(tmp_path).split("<h3>Samples by client</h3>")[1].split("</section>")[0]
+    assert re.findall("<h4>(.*?)</h4>", shown) == ["easy: labels", "hard: labels", "hard: difficulty"]
+    stds = "within a client 0.018 (mean over clients), of the means of clients 0.499."
+    assert shown.count("<figcaption>") == 1 and stds in shown
+
+
 def test_best_mean_is_bold(built):
     table = pd.read_csv(built[0] / "report" / "accuracy.csv")
     means = table[(table["partition"] == "skew") & (table["metric"] == "local_accuracy")]["mean"]

@@ -1,5 +1,6 @@
-"""What the picture of a partition shows, read from the figure itself."""
+"""What the pictures of a partition show, read from the figures themselves."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,12 +9,13 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedflow.partition import PartitionParams, Samples, make_partition
+from fedflow.pictures.difficulty import draw_difficulty
 from fedflow.pictures.labels import draw_labels
 
 
 @pytest.fixture
 def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The figure that is saved for the entry of params.yaml and its labels."""
+    """The figure that is saved for the entry of params.yaml, its labels and an expert's losses."""
     figures: list[Figure] = []
     save = Figure.savefig
 
@@ -23,9 +25,12 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(Figure, "savefig", spy)
 
-    def draw(labels: np.ndarray, **entry: object) -> Figure:
+    def draw(
+        labels: np.ndarray, picture: Callable = draw_labels, losses: np.ndarray | None = None, **entry: object
+    ) -> Figure:
         params = PartitionParams.parse({"dataset": "d", **entry})
-        draw_labels(make_partition(params, Samples(labels, labels[:10])), tmp_path / "labels.png")
+        samples = Samples(labels, labels[:10], losses=lambda difficulty: losses)
+        picture(make_partition(params, samples), tmp_path / "picture.png")
         return figures[-1]
 
     return draw
@@ -77,3 +82,35 @@ def test_a_loaded_partition_is_drawn_by_its_sizes(tmp_path):
     made = make_partition(params, Samples(np.arange(9) % 3, np.arange(3)))
     draw_labels(replace(made, label_counts=None), tmp_path / "sizes.png")
     assert (tmp_path / "sizes.png").stat().st_size > 1000
+
+
+def test_bands_and_lines_are_quantiles_and_means_of_every_clients_losses(drawn):
+    """Client k holds the losses 25 k to 25 k + 24; newcomers are the last clients."""
+    entry = {"scheme": "iid", "clients": 4, "difficulty": {"order": 1.0}}
+    axis = drawn(np.zeros(100, int), draw_difficulty, np.arange(100.0), **entry).axes[0]
+    shapes = {patch.get_label(): patch.get_data() for patch in axis.patches}
+    first = 25 * np.arange(4)
+    for words, low, high in (
+        ("5 to 95 % of samples", 1.2, 22.8), ("25 to 75 % of samples", 6, 18),
+    ):  # fmt: skip
+        np.testing.assert_allclose(shapes[words].baseline, first + low)
+        np.testing.assert_allclose(shapes[words].values, first + high)
+    np.testing.assert_allclose(shapes["median"].values, first + 12)
+    np.testing.assert_allclose(shapes["mean"].values, first + 12)
+    assert "100 % dealt by difficulty" in axis.get_title("left") and not axis.texts
+    late = drawn(np.zeros(100, int), draw_difficulty, np.arange(100.0), newcomers=0.25, **entry).axes[0]
+    assert [text.get_text() for text in late.texts] == ["newcomer"] and late.lines[0].get_xdata()[0] == 2.5
+
+
+def test_of_many_clients_an_even_choice_has_its_difficulty_shown(drawn):
+    entry = {"scheme": "iid", "clients": 500, "difficulty": {}}
+    axis = drawn(np.zeros(500, int), draw_difficulty, np.arange(500.0), **entry).axes[0]
+    assert axis.get_xlabel() == "400 of 500 clients, from the first to the last"
+    assert [patch.get_data().values[-1] for patch in axis.patches] == [499] * 4
+
+
+def test_a_partition_without_an_expert_has_no_picture_of_difficulty(tmp_path):
+    params = PartitionParams.parse({"dataset": "d", "scheme": "iid", "clients": 3})
+    (tmp_path / "difficulty.png").write_bytes(b"of an earlier partition")
+    draw_difficulty(make_partition(params, Samples(np.arange(9) % 3)), tmp_path / "difficulty.png")
+    assert not (tmp_path / "difficulty.png").exists()
