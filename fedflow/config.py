@@ -115,7 +115,7 @@ def expert_of(settings: Settings, section: str) -> str | None:
 
 def teacher_of(training: LocalTraining) -> str | None:
     """The central network that this training learns from, if any."""
-    return getattr(getattr(training, "objective", None), "teacher", None)
+    return None if training.objective is None else training.objective.teacher
 
 
 class MethodParams(Settings):

@@ -225,7 +225,7 @@ class Run:
         partition = self.federation.partition
         check_settings(settings, method, training)
         settings.timing.check(len(partition.sizes))
-        training.check(self.federation.train)
+        training.check(self.federation.model, self.federation.train, self.federation.teacher)
         if method.selects() and partition.selection_offsets is None:
             raise BadInput(
                 "partition.selection", 0, f"a share > 0, as {method.name} needs held-out samples; "
