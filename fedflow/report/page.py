@@ -20,7 +20,7 @@ from fedflow.pictures.series import series
 from fedflow.report import cells
 from fedflow.report.books import FOLDER
 from fedflow.report.claims import load_claims
-from fedflow.report.collect import PartitionFacts, collect_partitions, collect_runs
+from fedflow.report.collect import Labels, PartitionFacts, collect_partitions, collect_runs
 from fedflow.report.findings import findings, summary
 from fedflow.report.matching import accuracies, compare, known_data
 from fedflow.report.run import Run
@@ -40,7 +40,12 @@ def templates() -> list[Path]:
 
 
 def build_report(
-    results_dir: Path, partitions_dir: Path, out_dir: Path, title: str = TITLE, claims: Path | None = None
+    results_dir: Path,
+    partitions_dir: Path,
+    out_dir: Path,
+    title: str = TITLE,
+    claims: Path | None = None,
+    labels: Labels | None = None,
 ) -> Path:
     """Write ``index.html`` and the CSV tables on all runs below ``results_dir``; returns the page's path.
 
@@ -51,8 +56,8 @@ def build_report(
     equal bytes. Raises `FedflowError` when there are no results, a file of a run or of claims cannot be read,
     or ``out_dir`` cannot be written.
     """
-    runs = collect_runs(results_dir)
-    judged = judge(load_claims(claims), runs) if claims else []
+    runs = collect_runs(results_dir, labels)
+    judged = judge(load_claims(claims), runs, labels) if claims else []
     groups = by_partition(runs)
     facts = collect_partitions(partitions_dir, list(groups))
     places = {variant: place for place, variant in enumerate(_most_used(groups))}

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from fedflow.config import PARAMS, load_params
 from fedflow.report import build_report
 
 CLAIMS = "claims.yaml"
@@ -9,4 +10,6 @@ CLAIMS = "claims.yaml"
 
 def write_report(root: Path = Path()) -> Path:
     """Write ``report/`` on all results and claims of a project; returns the path of its page."""
-    return build_report(root / "results", root / "data" / "partitions", root / "report", claims=root / CLAIMS)
+    labels = load_params(root / PARAMS).labels if (root / PARAMS).exists() else None
+    results, partitions = root / "results", root / "data" / "partitions"
+    return build_report(results, partitions, root / "report", claims=root / CLAIMS, labels=labels)
