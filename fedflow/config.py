@@ -15,6 +15,7 @@ import yaml
 from fedflow.arguments import check_name
 from fedflow.data import DatasetParams
 from fedflow.errors import BadInput, FedflowError, unknown_name
+from fedflow.local.central import Central
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method
 from fedflow.methods.base import server_data
@@ -32,6 +33,8 @@ PARAMS = Path("params.yaml")
 CLUSTERS = ("dask", "ray")
 EXECUTORS = ("inline", "threads", "processes", *CLUSTERS)
 
+TEACHER = "training.objective.teacher"
+EXPERTS = ("training.curriculum.expert", "run.client_curriculum.expert")  # they share `Federation.difficulty`
 WORD = r'"[^"]+"|[^".]+'
 SETTING = re.compile(rf"({WORD})(\.({WORD}))*")
 
@@ -92,6 +95,29 @@ class ModelParams(Settings):
                 raise BadInput(f"models.options.{name}", value, "a list, each item a whole number >= 1")
 
 
+class CentralParams(Central):
+    """A network that is trained on a whole data set: a teacher, an expert, or a reference."""
+
+    section = "central"
+    dataset: str = option(doc="a name under data")
+    model: ModelParams | None = option(None, "its network; null = that of `models` for the data set")
+
+    @property
+    def teacher(self) -> str | None:
+        """The central network that it learns from, if any."""
+        return teacher_of(self.training)
+
+
+def expert_of(settings: Settings, section: str) -> str | None:
+    """The central network that a section of these settings names as its expert, if any."""
+    return getattr(getattr(settings, section, None), "expert", None)
+
+
+def teacher_of(training: LocalTraining) -> str | None:
+    """The central network that this training learns from, if any."""
+    return getattr(getattr(training, "objective", None), "teacher", None)
+
+
 class MethodParams(Settings):
     """What one entry of ``methods`` changes: hyper-parameters, and fields of the shared local training.
 
@@ -143,10 +169,11 @@ class Grid(Settings):
     partitions: list[str] = option(doc="names under partitions")
     methods: list[str] = option(doc="names under methods, or registered methods")
     seeds: list[int] = option(doc="experiment seeds", ge=0)
+    central: list[str] = option(factory=list, doc="names under central: those that `dvc repro` trains")
 
     def validate(self) -> None:
         for name, values in self.as_dict().items():
-            if not values:
+            if not values and name != "central":
                 raise BadInput(f"grid.{name}", values, "a list with at least one item")
 
 
@@ -158,6 +185,9 @@ class Params(Settings):
     data: dict[str, DatasetParams] = option(doc="data set name -> source and preparation")
     models: dict[str, ModelParams] = option(doc="data set name -> network")
     partitions: dict[str, PartitionParams] = option(doc="partition name -> data set, scheme, clients")
+    central: dict[str, CentralParams] = option(
+        factory=dict, doc="name -> network trained on a whole data set: a teacher, an expert, a reference"
+    )
     training: LocalTraining = option(factory=LocalTraining, doc="local SGD, the same for all methods")
     run: RunSettings = option(factory=RunSettings, doc="rounds, participation, evaluation")
     methods: dict[str, MethodParams] = option(
@@ -196,6 +226,44 @@ class Params(Settings):
     def partition(self, name: str) -> PartitionParams:
         """How to make the named partition."""
         return _entry("partitions", self.partitions, name)
+
+    def network(self, name: str, field: str = "central") -> CentralParams:
+        """How to train the named central network, with its ``model``; ``field`` names it."""
+        entry = _entry(field, self.central, name)
+        return entry if entry.model else replace(entry, model=self.model(entry.dataset))
+
+    def networks(self, *names: str | None) -> list[str]:
+        """These central networks (None: no network) and their teachers, each after those that it needs."""
+        found: list[str] = []
+        for name in names:
+            if name is not None:
+                found += [*self.networks(self.central[name].teacher), name]
+        return list(dict.fromkeys(found))
+
+    def used_networks(self, method: str, partition: str) -> dict[str, str]:
+        """The central networks that runs of this method on this partition read, by the field that names them.
+
+        Raises `BadInput` for a network that does not exist, or was trained on another data set.
+        """
+        training, entry = self.method(method, partition)[1], self.partition(partition)
+        fields = {
+            TEACHER: teacher_of(training),
+            EXPERTS[0]: expert_of(training, "curriculum"),
+            EXPERTS[1]: expert_of(self.run, "client_curriculum"),
+            f"partitions.{partition}.difficulty.expert": expert_of(entry, "difficulty"),
+        }
+        used = {field: name for field, name in fields.items() if name is not None}
+        for field, name in used.items():
+            self._check_network(field, name, entry.dataset)
+        first, second = (used.get(field) for field in EXPERTS)
+        if first and second and first != second:
+            raise BadInput(EXPERTS[1], second, f"{first!r}, the expert of the data curriculum")
+        return used
+
+    def _check_network(self, field: str, name: str, dataset: str) -> None:
+        """Raise `BadInput` of ``field`` unless this central network was trained on this data set."""
+        if (its := self.network(name, field).dataset) != dataset:
+            raise BadInput(field, name, f"a network under central that is trained on {dataset}, not on {its}")
 
     def method(self, name: str, partition: str | None = None) -> tuple[Method, LocalTraining]:
         """The named method, and its local training: the shared settings with its own changes.
@@ -264,13 +332,19 @@ class Params(Settings):
         return server_data(self.method(method, partition)[0]).dataset
 
     def validate(self) -> None:
-        for section in ("data", "partitions"):
+        for section in ("data", "partitions", "central"):
             for name in getattr(self, section):
                 check_name(section, name)
         for name, partition in self.partitions.items():
             if partition.dataset not in self.data:
                 raise unknown_name(f"partitions.{name}.dataset", partition.dataset, self.data)
             self.model(partition.dataset)
+        for name, network in self.central.items():
+            self._check_central(name, network)
+        for name, partition in self.partitions.items():
+            if partition.difficulty and partition.difficulty.expert:
+                field = f"partitions.{name}.difficulty.expert"
+                self._check_network(field, partition.difficulty.expert, partition.dataset)
         for name in (*self.methods, *self.grid.methods):
             if self.registered(name) != name and ("." in check_name("methods", name)):
                 raise BadInput("methods", name, "a name of letters, digits and - _")
@@ -295,6 +369,34 @@ class Params(Settings):
                 if dataset is not None and dataset not in self.grid.datasets:
                     accepted = f"a list with {dataset!r}, which {use}"
                     raise BadInput("grid.datasets", self.grid.datasets, accepted)
+        self._check_grid_of_networks()
+
+    def _check_central(self, name: str, entry: CentralParams) -> None:
+        if entry.dataset not in self.data:
+            raise unknown_name(f"central.{name}.dataset", entry.dataset, self.data)
+        self.network(name)
+        field, chain, teacher = f"central.{name}.{TEACHER}", [name], entry.teacher
+        while teacher is not None:
+            if teacher in chain:
+                raise BadInput(field, entry.teacher, "a network that does not learn from this one")
+            self._check_network(field, teacher, entry.dataset)
+            chain.append(teacher)
+            teacher = self.central[teacher].teacher
+
+    def _check_grid_of_networks(self) -> None:
+        """Raise `BadInput` if a cell of the grid uses a central network that the grid does not train."""
+        grid = self.grid
+        entries = {name: self.network(name, "grid.central") for name in grid.central}
+        uses = {entry.teacher: name for name, entry in entries.items() if entry.teacher}
+        for cell in ((partition, method) for partition in grid.partitions for method in grid.methods):
+            uses |= {name: " / ".join(cell) for name in self.used_networks(cell[1], cell[0]).values()}
+        for name, user in uses.items():
+            if name not in grid.central:
+                raise BadInput("grid.central", grid.central, f"a list with {name!r}, which {user} uses")
+        for name, entry in entries.items():
+            if entry.dataset not in grid.datasets:
+                accepted = f"a list with {entry.dataset!r}, which {name} is trained on"
+                raise BadInput("grid.datasets", grid.datasets, accepted)
 
 
 class Changes(list[str]):

@@ -9,7 +9,7 @@ from fedflow.arguments import check_arguments
 from fedflow.config import load_params
 from fedflow.experiment import Experiment
 from fedflow.stages.run import run_experiment
-from tasks.inputs import make_partition, prepare_data
+from tasks.inputs import make_partition, prepare_data, train_network
 from tasks.progress import PrefectProgress
 from tasks.shards import executor_for
 
@@ -47,7 +47,8 @@ def federate(
     experiment.check()
     with executor_for(params.engine) as executor, PrefectProgress(experiment) as page:
         metrics = run_experiment(
-            experiment, Path(out) if out else None, executor, [page.round], prepare_data, make_partition
-        )
+            experiment, Path(out) if out else None, executor, [page.round],
+            prepare=prepare_data, train=train_network, divide=make_partition,
+        )  # fmt: skip
         page.finish(metrics)
     return metrics

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 from command import one_line_error, prepared_project
+from fedflow.local.expert import expert_losses
 
 from fedflow.config import Params, load_params
 from fedflow.data import load_prepared
 from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import Experiment
-from fedflow.local.expert import expert_losses
 from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.registry import METHODS

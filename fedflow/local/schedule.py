@@ -131,10 +131,10 @@ def pad_schedules(
         padded["views"] = torch.zeros(*positions.shape, 3, dtype=torch.uint8)
         for table, own in zip(padded["views"], schedules):
             table[: len(own), : own.positions.shape[1]] = own.views
-    if ties := [own.ties for own in schedules if own.ties is not None]:
+    ranks = [(own.ranked, own.ties) for own in schedules if own.ranked is not None and own.ties is not None]
+    if ranks:
         padded["ranked"] = torch.zeros(positions.shape[:2], dtype=torch.bool)
-        padded["ties"] = torch.arange(samples or max(map(len, ties))).repeat(len(ties), 1)
-        for c, own in enumerate(schedules):
-            padded["ranked"][c, : len(own)] = own.ranked
-            padded["ties"][c, : len(ties[c])] = ties[c]
+        padded["ties"] = torch.arange(samples or max(len(ties) for _, ties in ranks)).repeat(len(ranks), 1)
+        for c, (ranked, ties) in enumerate(ranks):
+            padded["ranked"][c, : len(ranked)], padded["ties"][c, : len(ties)] = ranked, ties
     return padded | {"positions": torch.from_numpy(positions)}

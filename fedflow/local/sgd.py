@@ -1,4 +1,4 @@
-"""Local SGD: the one training loop of clients, servers, experts and encoders.
+"""Local steps: the one training loop of clients, servers, central networks and encoders.
 
 The same code serves the plain loop (tensors of one client) and ``torch.func.vmap`` over a cohort (each tensor
 stands for one client of many, ragged ends masked). So it uses tensor operations only and never branches in
@@ -18,6 +18,7 @@ from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
 from fedflow.local.augment import flip_crop
 from fedflow.local.compiled import Gradient
+from fedflow.local.optimiser import AdamState, Moving, SGDState
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, shuffled
 from fedflow.local.teacher import Teacher
@@ -27,14 +28,7 @@ from fedflow.models.flat import FlatModel
 HELD = 16 << 20  # numbers: below this size, inputs are normalised once instead of in every step
 
 Loss = Callable[[Tensor, Batch], Tensor]
-State = TypeVar("State", bound=tuple)  # of tensors, None, and tuples of them such as `SGDState`
-
-
-class SGDState(NamedTuple):
-    """A vector trained by SGD: its value ``w`` [D] and ``velocity`` [D] (None without momentum)."""
-
-    w: Tensor
-    velocity: Tensor | None
+State = TypeVar("State", bound=tuple)  # of tensors, None, numbers, and tuples of them such as `SGDState`
 
 
 class Step(NamedTuple):
@@ -73,13 +67,14 @@ class Task:
 
 
 class Trainer:
-    """SGD on a set of samples.
+    """Local training on a set of samples.
 
-    Attributes: ``samples`` (n, scalar tensor), ``lr`` (learning rate; a scalar tensor in a cohort if it
-    changes between rounds), ``train_loss`` (mean of the recorded losses of the last training, scalar),
-    ``trained`` (the model [D] after the last `fit` or `full_step`, unless the method sets another), ``last``
-    (what ``trained`` was in an earlier round, if a curriculum needs it), ``difficulty`` (mean of that of the
-    samples at the start of the first training, scalar; None if no curriculum sorts them).
+    Attributes: ``samples`` (n, scalar tensor), ``lr`` (learning rate of the round, during a local step that
+    of the step; a scalar tensor in a cohort if it changes between rounds), ``train_loss`` (mean of the
+    recorded losses of the last training, scalar), ``trained`` (the model [D] after the last `fit` or
+    `full_step`, unless the method sets another), ``last`` (what ``trained`` was in an earlier round, if a
+    curriculum needs it), ``difficulty`` (mean of that of the samples at the start of the first training,
+    scalar; None if no curriculum sorts them).
     """
 
     def __init__(self, task: Task, data: Samples, schedules: Mapping[str, Schedule]) -> None:
@@ -93,9 +88,18 @@ class Trainer:
 
     @classmethod
     def central(
-        cls, model: FlatModel, examples: Examples, training: LocalTraining, rng: np.random.Generator
+        cls,
+        model: FlatModel,
+        examples: Examples,
+        training: LocalTraining,
+        rng: np.random.Generator,
+        lr: float | None = None,
+        teacher: Teacher | None = None,
     ) -> "Trainer":
-        """A trainer on all ``examples`` in one place; ``rng`` draws order, views and dropout's noise."""
+        """A trainer on all ``examples`` in one place; ``rng`` draws order, views and dropout's noise.
+
+        ``lr`` replaces that of ``training``.
+        """
         training.check(examples)
         if training.curriculum is not None:
             raise BadInput("training.curriculum", "a mapping", "null in central training")
@@ -105,7 +109,7 @@ class Trainer:
             model.seed_noise(int(rng.integers(1 << 63)))
         if training.augment != "none":
             schedule = schedule.with_views(rng)
-        task = Task(model, training, training.lr)
+        task = Task(model, training, training.lr if lr is None else lr, teacher=teacher)
         return cls(task, Samples.all_of(examples), {"batches": schedule.to(examples.device)})
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
@@ -174,6 +178,17 @@ class Trainer:
         schedule = self._schedules[stream]
         return self._scalar(len(schedule) if schedule.active is None else schedule.active.sum())
 
+    def rates(self) -> Tensor:
+        """eta_i / eta of all local steps [S]; 0 for those that this client does not take."""
+        schedule = self._schedules["batches"]
+        steps = torch.arange(len(schedule), dtype=self.model.dtype, device=self._data.index.device)
+        rates = torch.ones_like(steps) * self.training.lr_factor(steps)
+        return rates if schedule.active is None else rates * schedule.active
+
+    def travelled(self, lr: float | Tensor | None = None) -> Tensor:
+        """The sum of the rates eta_i of all local steps, scalar; ``lr`` is eta (default: of the round)."""
+        return self.rates().sum() * (self.lr if lr is None else lr)
+
     def fit(
         self,
         loss: Loss | None = None,
@@ -184,13 +199,14 @@ class Trainer:
         correction: Tensor | None = None,
         decay: Tensor | float | None = None,
     ) -> Tensor:
-        """The vector [D] after SGD from ``start`` over the batches of ``stream``.
+        """The vector [D] after local steps from ``start`` on the batches of ``stream``.
 
-        ``loss`` defaults to `Trainer.loss`. ``correction`` [D] is added to every step outside the momentum
-        buffer; ``decay`` is added to the weight decay. The network itself updates its buffers.
+        ``loss`` defaults to `Trainer.loss`, ``lr`` to the rate of each step. ``correction`` [D] is added to
+        every step outside the momentum buffer (SGD only); ``decay`` is added to the weight decay. The network
+        itself updates its buffers.
         """
 
-        def step(now: SGDState, batch: Batch) -> tuple[SGDState, Tensor]:
+        def step(now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
             found = self.gradient(now.w, batch, loss)
             return self.descend(now, found, lr=lr, correction=correction, decay=decay), found.loss
 
@@ -207,20 +223,25 @@ class Trainer:
 
         ``step(state, batch)`` returns the next state and its training loss, scalar; the mean over the steps
         is recorded. With several ``streams``, which must have equally many epochs, it gets a batch of each.
-        Padded steps have no effect.
+        `Trainer.lr` is the rate of the step. Padded steps, which come last, have no effect.
         """
         schedules = self._in_order([self._schedules[stream] for stream in streams], start)
-        now, losses = start, torch.zeros_like(self.train_loss)
-        for *batches, taken in zip(*map(self._batches, schedules), schedules[0].steps(), strict=True):
+        now, losses, lr = start, torch.zeros_like(self.train_loss), self.lr
+        steps = zip(*map(self._batches, schedules), schedules[0].steps(), strict=True)
+        for i, (*batches, taken) in enumerate(steps):
+            if self.training.lr_within is not None:
+                self.lr = lr * self.training.lr_factor(i)
             later, value = step(now, *batches)
             if taken is not None:
                 later, value = _where(taken, later, now), value * taken
             now, losses = later, losses + value
-        self.train_loss = losses / self.steps(streams[0])
+        self.train_loss, self.lr = losses / self.steps(streams[0]), lr
         return now
 
-    def initial_state(self, w: Tensor) -> SGDState:
+    def initial_state(self, w: Tensor) -> Moving:
         """``w`` [D] at the start of its training."""
+        if self.training.optimiser == "adam":
+            return AdamState.of(w)
         return SGDState(w, torch.zeros_like(w) if self.training.momentum else None)
 
     def gradient(self, w: Tensor, batch: Batch, objective: Loss | None = None) -> Step:
@@ -241,28 +262,29 @@ class Trainer:
 
     def descend(
         self,
-        now: SGDState,
+        now: Moving,
         step: Step,
         *,
         lr: float | None = None,
         correction: Tensor | None = None,
         decay: Tensor | float | None = None,
-    ) -> SGDState:
-        """One step of SGD: clipping, then weight decay, momentum, and ``correction``."""
-        w, velocity = now
-        g, settings = step.gradient, self.training
+    ) -> Moving:
+        """One step of the optimiser: clipping, then weight decay, momentum or Adam, and ``correction``."""
+        w, g, settings = now.w, step.gradient, self.training
         if settings.clip_norm is not None:
             g = g * (settings.clip_norm / g.norm().clamp(min=settings.clip_norm))
         if settings.weight_decay:
             g = g + settings.weight_decay * self.model.trainable(w)
         if decay is not None:
             g = g + decay * self.model.trainable(w)
-        if velocity is not None:
-            g = velocity = settings.momentum * velocity + g
-        if correction is not None:
-            g = g + correction
-        w = _along(w, g, self.lr if lr is None else lr)
-        return SGDState(self._with(w, step.buffers), velocity)
+        rate = self.lr if lr is None else lr
+        if isinstance(now, SGDState):
+            moved: Moving = now.descend(g, rate, settings.momentum, correction)
+        elif correction is None:
+            moved = now.descend(g, rate, settings.betas)
+        else:
+            raise ValueError("steps of Adam have no correction")
+        return moved._replace(w=self._with(moved.w, step.buffers))
 
     def _train_outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
         if self.training.precision != "bf16":
@@ -379,17 +401,15 @@ def _first(state: Any) -> Tensor:
     return _first(state[0]) if isinstance(state, tuple) else state
 
 
-def _along(w: Tensor, g: Tensor, lr: Tensor | float) -> Tensor:
-    """``w - lr g`` [D], in one pass."""
-    return torch.addcmul(w, g, lr, value=-1) if isinstance(lr, Tensor) else torch.sub(w, g, alpha=lr)
-
-
 def _where(active: Tensor, new: Any, old: Any) -> Any:
-    """``new`` where ``active``, else ``old``: two states of equal form."""
+    """``new`` where ``active``, else ``old``: two states of equal form.
+
+    What is not a tensor is ``new``: the count of `AdamState` matters only while steps are active.
+    """
     if isinstance(new, tuple):
         parts = [_where(active, n, o) for n, o in zip(new, old)]
         return type(new)(*parts) if hasattr(new, "_fields") else tuple(parts)
-    return None if new is None else torch.where(active, new, old)
+    return torch.where(active, new, old) if isinstance(new, Tensor) else new
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:

@@ -187,6 +187,9 @@ class Method(Settings):
     def check(self, rounds: int) -> None:
         """Raise `BadInput` if a run of ``rounds`` rounds is too short for a phase of the method."""
 
+    def check_training(self, training: LocalTraining) -> None:
+        """Raise `BadInput` unless the client step is right with these settings of local training."""
+
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         """Initial values of the vectors that a client keeps; ``initial`` [D] is the common model."""
         return {}
@@ -200,7 +203,10 @@ class Method(Settings):
         return {"batches": training.epochs}
 
     def epochs(self, now: Round, server: Any, client: int) -> int | None:
-        """Local epochs of one client in all its streams; None: those of `streams`."""
+        """Local epochs of one client in all its streams; None: those of `streams`.
+
+        A method that returns a number refuses `training.steps` in `check_training`.
+        """
         return None
 
     def work(self, now: Round, server: Any, epochs: float, steps: int) -> Passes:

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedflow.errors import BadInput, FedflowError
 from fedflow.identity import code_digest, modules_of, versions
 from fedflow.local.client import TRAINED
+from fedflow.local.curriculum import Curriculum
 from fedflow.local.training import LocalTraining
 from fedflow.methods.base import (
     SAMPLERS,
@@ -27,7 +28,7 @@ from fedflow.methods.base import (
     ServerState,
 )
 from fedflow.seeding import generator, torch_seed
-from fedflow.settings import Settings, option
+from fedflow.settings import Settings, option, written
 from fedflow.simulation.checkpoint import load_checkpoint
 from fedflow.simulation.client_curriculum import ClientCurriculum, Turn
 from fedflow.simulation.clients import ClientStore
@@ -92,13 +93,17 @@ class RunSettings(Settings):
 def check_settings(settings: RunSettings, method: Method, training: LocalTraining) -> None:
     """Raise `BadInput` unless the method can run with these settings, whatever the data."""
     method.check(settings.rounds)
-    streams = method.streams(training)
-    if training.augment != "none" and not streams:
-        accepted = f"none with {method.name}, which trains on full gradients"
-        raise BadInput("training.augment", training.augment, accepted)
-    if training.curriculum is not None and not streams:
-        accepted = f"null with {method.name}, which trains on full gradients"
-        raise BadInput("training.curriculum", training.curriculum.order, accepted)
+    method.check_training(training)
+    streams, plain = method.streams(training), LocalTraining.parse({})
+    for name in () if streams else ("augment", "curriculum", "steps", "lr_within", "optimiser"):
+        value, default = getattr(training, name), getattr(plain, name)
+        if value != default:
+            accepted = f"{written(default)} with {method.name}, which trains on full gradients"
+            shown = value.order if isinstance(value, Curriculum) else value
+            raise BadInput(f"training.{name}", shown, accepted)
+    if training.steps is not None and {*streams.values()} != {training.epochs}:
+        accepted = f"null with {method.name} and its own numbers of epochs"
+        raise BadInput("training.steps", training.steps, accepted)
     if isinstance(method, Asynchronous) and method.clients_in_flight(1):
         accepted = f"with {method.name}, which is asynchronous"
         if settings.sampling != "uniform":
@@ -114,6 +119,11 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
     if settings.reports and (method.serves != "global" or isinstance(method, Clustered)):
         reason = f"with {method.name}, which does not serve one model to all clients"
         raise BadInput("run.reports", settings.reports, f"[] {reason}")
+
+
+def content(values: Tensor) -> str:
+    """A hash of the values of a tensor."""
+    return hashlib.blake2b(values.cpu().contiguous().numpy().data, digest_size=12).hexdigest()
 
 
 class Run:
@@ -160,6 +170,7 @@ class Run:
     @cached_property
     def fingerprint(self) -> str:
         """Identifies the run: only its own checkpoint is resumed."""
+        teacher, difficulty = self.federation.teacher, self.federation.difficulty
         about = {
             "method": [self.job.method.name, self.job.method.as_dict()],
             "training": self.job.training.as_dict(),
@@ -167,6 +178,8 @@ class Run:
             "seed": self.job.seed,
             "partition": self.federation.partition.hash,
             "public": None if self.federation.public is None else self.federation.public.digest,
+            "teacher": None if teacher is None else [teacher.model.architecture, content(teacher.w)],
+            "difficulty": None if difficulty is None else content(difficulty),
             "model": self.federation.model.architecture,
             "code": code_digest(
                 type(self).__module__,
@@ -227,7 +240,7 @@ class Run:
             raise BadInput("run.participation", settings.participation, f"at least {least:g} with bernoulli")
         if (curriculum := settings.client_curriculum) is not None:
             if curriculum.expert is not None and self.federation.difficulty is None:
-                accepted = "a network under central whose losses this federation has"
+                accepted = "a network of `central` whose losses this federation has"
                 raise BadInput("run.client_curriculum.expert", curriculum.expert, accepted)
             smallest, pool = min(turn.end - turn.start for turn in self.turns), self.turns[-1].clients
             if settings.min_cohort > smallest:
@@ -252,15 +265,17 @@ class Run:
         if curriculum.score == "expert" and self.federation.difficulty is None:
             accepted = "the name of a network whose losses are known"
             raise BadInput("training.curriculum.expert", curriculum.expert, accepted)
+        if type(method).epochs is not Method.epochs:  # known in the round only
+            return
         usual = method.streams(training).values()
-        whole = [
-            all(max(training.passes(n, epochs)).prefix == n for epochs in usual) for n in self.sizes.tolist()
-        ]
-        if not all(whole):
-            reason = (
-                f"the curriculum of {whole.count(False)} of {self.clients} clients never reaches all samples"
+        short = sum(
+            any(max(training.passes(n, epochs)).prefix < n for epochs in usual) for n in self.sizes.tolist()
+        )
+        if short:
+            reason = "has too few local steps in a round to reach all samples"
+            warnings.warn(
+                f"{method.name}: the curriculum of {short} of {self.clients} clients {reason}", stacklevel=5
             )
-            warnings.warn(f"{method.name}: {reason}: a round has too few local steps", stacklevel=5)
 
     def _start(self) -> State:
         model, method, seed = self.federation.model, self.job.method, self.job.seed

@@ -130,17 +130,13 @@ def _inputs(experiment: Experiment, facts: dict[str, Any]) -> list[dict[str, Any
 
 def _card(experiment: Experiment) -> ModelCard:
     """How to rebuild the models of this run."""
-    dataset, model = load_prepared(experiment.prepared_folder), experiment.params.model(experiment.dataset)
-    normalises = bool(dataset.mean) and not dataset.by_domain
+    model = experiment.params.model(experiment.dataset)
     renamed = load_partition(experiment.partition_folder).classes
-    return ModelCard(
-        architecture=model.name,
-        options=model.options,
-        input_shape=dataset.input_shape,
-        classes=tuple(map(str, range(renamed))) if renamed else dataset.classes,
-        mean=dataset.mean if normalises else None,
-        std=dataset.std if normalises else None,
-        input_type="uint8" if normalises else "int64" if dataset.x_train.dtype == torch.int32 else "float32",
+    return ModelCard.of(
+        load_prepared(experiment.prepared_folder),
+        model.name,
+        model.options,
+        classes=tuple(map(str, range(renamed))) if renamed else None,
         method=experiment.method,
         partition=experiment.partition,
         serves=experiment.job.method.serves,

@@ -157,6 +157,9 @@ class Weighing(Method):
     def phase(self, now: Round) -> str:
         return self._host.phase(now)
 
+    def check_training(self, training: LocalTraining) -> None:
+        self._host.check_training(training)
+
     def streams(self, training: LocalTraining) -> dict[str, int]:
         return self._host.streams(training)
 
