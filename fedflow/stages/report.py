@@ -9,7 +9,9 @@ CLAIMS = "claims.yaml"
 
 
 def write_report(root: Path = Path()) -> Path:
-    """Write ``report/`` on all results and claims of a project; returns the path of its page."""
-    labels = load_params(root / PARAMS).labels if (root / PARAMS).exists() else None
-    results, partitions = root / "results", root / "data" / "partitions"
-    return build_report(results, partitions, root / "report", claims=root / CLAIMS, labels=labels)
+    """Write ``report/`` on all results, networks and claims of a project; returns the path of its page."""
+    data, labels = root / "data", load_params(root / PARAMS).labels if (root / PARAMS).exists() else None
+    return build_report(
+        root / "results", data / "partitions", root / "report",
+        claims=root / CLAIMS, central=data / "central", labels=labels,
+    )  # fmt: skip
