@@ -296,6 +296,11 @@ class Params(Settings):
         own = "" if name == method else f" · {', '.join(entry.words) or name}"
         return entry.label or METHODS[method].label + own
 
+    @property
+    def labels(self) -> dict[str, str | None]:
+        """The label that every entry of ``methods`` asks for, if any: reports take it from here."""
+        return {name: entry.label for name, entry in self.methods.items()}
+
     @cached_property
     def _built(self) -> dict[tuple[str, str | None], tuple[Method, LocalTraining]]:
         """Methods built so far, by name and by the partition that they are tuned for."""

@@ -21,7 +21,7 @@ from fedflow.report import cells
 from fedflow.report.books import FOLDER
 from fedflow.report.central import collect_networks, curves, references
 from fedflow.report.claims import load_claims
-from fedflow.report.collect import PartitionFacts, collect_partitions, collect_runs
+from fedflow.report.collect import Labels, PartitionFacts, collect_partitions, collect_runs
 from fedflow.report.findings import findings, summary
 from fedflow.report.matching import accuracies, compare, known_data
 from fedflow.report.run import Run
@@ -47,6 +47,7 @@ def build_report(
     title: str = TITLE,
     claims: Path | None = None,
     central: Path | None = None,
+    labels: Labels | None = None,
 ) -> Path:
     """Write ``index.html`` and the CSV tables on all runs below ``results_dir``; returns the page's path.
 
@@ -57,8 +58,8 @@ def build_report(
     folder ``central`` are another. Equal inputs give equal bytes. Raises `FedflowError` when there are no
     results, a file cannot be read, or ``out_dir`` cannot be written.
     """
-    runs = collect_runs(results_dir)
-    judged = judge(load_claims(claims), runs) if claims else []
+    runs = collect_runs(results_dir, labels)
+    judged = judge(load_claims(claims), runs, labels) if claims else []
     groups = by_partition(runs)
     facts = collect_partitions(partitions_dir, list(groups))
     networks = collect_networks(central) if central else []
