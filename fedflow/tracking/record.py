@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from numbers import Real
 from pathlib import Path
@@ -27,6 +27,7 @@ from filelock import FileLock, Timeout
 
 from fedflow.errors import FedflowError
 from fedflow.tracking.models import ModelCard, log_models
+from fedflow.tracking.orders import log_orders
 from fedflow.tracking.store import Store, open_store, reporting
 
 if TYPE_CHECKING:
@@ -164,6 +165,12 @@ class RunRecord:
         self._waiting.clear()
         self._flushed = time.monotonic()
 
+    def attach(self, files: Iterable[Path], folder: str) -> None:
+        """Log files as artifacts in ``folder``."""
+        with reporting(self.store.uri):
+            for file in sorted(files):
+                self.api.log_artifact(self.run_id, str(file), folder)
+
     def finish(
         self,
         outcome: "Outcome",
@@ -191,6 +198,8 @@ class RunRecord:
                 run = self.api.get_run(self.run_id)
                 log_models(self.store, run, card, outcome.models, outcome.scores.cluster.tolist(), rounds)
             self._close("FINISHED")
+            with self.store.lock("orders"):  # the last of several that finish at once finds all
+                log_orders(self.api, self.run_id)
 
     def fail(self, error: BaseException | str, status: str = "FAILED") -> None:
         """Close the run as failed (or "KILLED"), with the first line of the reason as a tag."""
