@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 from command import one_line_error, prepared_project
+from fedflow.local.expert import expert_losses
 
 from fedflow.config import Params, load_params
 from fedflow.data import load_prepared
 from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import Experiment
-from fedflow.local.expert import expert_losses
 from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.registry import METHODS
@@ -302,6 +302,26 @@ def test_results_say_by_which_settings_they_came(root: Path) -> None:
     assert stored["settings"] == changed.settings
     (run,) = runs(root)
     assert run.data.tags["settings"] == changed.settings and run.data.params["data.digits.source"] == "digits"
+
+
+def test_an_entry_with_another_name_has_a_folder_and_the_settings_of_its_method(root: Path) -> None:
+    (root / "params.yaml").write_text(PARAMS + "methods: {same: {method: fedavg, label: Ours}}\n")
+    same = experiment(root, method="same")
+    assert same.settings == experiment(root).settings and same.effective["method"]["name"] == "fedavg"
+    other = experiment(root, "methods.same.training.lr=0.05", method="same")
+    assert other.effective == experiment(root, "training.lr=0.05").effective
+    assert other.results_folder.name == f"0-{other.settings[:8]}"
+
+    plain, named = (perform(e, Inline(), system_metrics=False) for e in (experiment(root), same))
+    assert (named["method"], named["method_label"]) == ("same", "Ours")
+    assert contents(same.results_folder).keys() == contents(experiment(root).results_folder).keys()
+    assert {n: v for n, v in named.items() if "method" not in n} == {
+        n: plain[n] for n in named if "method" not in n
+    }
+    assert same.results_folder == root / "results" / "digits-4" / "same" / "0"
+    recorded = {run.info.run_name: run.data for run in runs(root)}
+    assert recorded.keys() == {"fedavg seed 0", "same seed 0"}
+    assert recorded["same seed 0"].params["method.name"] == "fedavg"
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,8 @@ def test_reporting_models_are_columns_where_they_are_measured(capsys, tmp_path, 
     assert ">Cohort mean, %<" not in page and "<h4>Cohort mean" not in page and ", loss<" not in page
     [line] = fedflow(capsys, *run, "run.sampling=sometimes").err.splitlines()
     assert line.endswith(
-        "run.sampling: 'sometimes' is not accepted; expected one of bernoulli, proportional, sweep, uniform"
+        "run.sampling: 'sometimes' is not accepted; "
+        "expected one of bernoulli, easy_first, proportional, sweep, uniform"
     )
 
 

@@ -11,7 +11,8 @@ from fedflow.local.samples import Samples
 from fedflow.local.schedule import Schedule
 from fedflow.local.sgd import Task, Trainer
 
-TRAIN_LOSS, TRAINED = "train_loss", "trained"  # what the engine adds to diagnostics, and to what is kept
+TRAIN_LOSS, DIFFICULTY = "train_loss", "difficulty"  # what the engine adds to diagnostics
+TRAINED = "trained"  # and to what is kept
 NAMED = ("vectors", "scalars", "keep", "diagnostics")  # the dictionaries of an `Update`
 
 
@@ -71,7 +72,9 @@ class Client(Trainer):
         selection: Samples | None = None,
     ) -> None:
         super().__init__(task, data, schedules)
-        self.received, self.kept, self._selection = received, kept, selection
+        self.received, self._selection = received, selection
+        self.kept = {name: vector for name, vector in kept.items() if name != TRAINED}
+        self.last = kept.get(TRAINED)
         self.rounds, self.phase = task.rounds, task.phase
         mean = task.mean_samples
         self.mean_samples = self.samples if mean is None else self._scalar(mean)
@@ -109,7 +112,7 @@ class Client(Trainer):
             check_diagnostic(name)
             if value.ndim:
                 raise ValueError(f"{name!r} must be a scalar and has shape {list(value.shape)}")
-        for name in {TRAIN_LOSS} & (diagnostics or {}).keys() | {TRAINED} & (keep or {}).keys():
+        for name in {TRAIN_LOSS, DIFFICULTY} & (diagnostics or {}).keys() | {TRAINED} & (keep or {}).keys():
             raise ValueError(f"{name!r} is a name of the engine: the method needs another")
         return Update(
             vectors=vectors,

@@ -6,7 +6,7 @@ Appendix A, and code github.com/hjraad/FLT. No labels are used. An encoder trave
 
 import functools
 import math
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -14,8 +14,9 @@ from torch import Tensor
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
+from fedflow.local.optimiser import AdamState, Moving
 from fedflow.local.samples import Batch, Samples
-from fedflow.local.sgd import Step, Trainer
+from fedflow.local.sgd import Trainer
 from fedflow.local.training import LocalTraining
 from fedflow.models.autoencoder import Autoencoder, ConvAE, ResidualAE
 from fedflow.models.flat import FlatModel
@@ -57,26 +58,6 @@ class Pixels(Examples):
         return self.inputs(index)
 
 
-class AdamState(NamedTuple):
-    """A vector trained by Adam: its value ``w`` [D], two moments [D] of its gradients, steps taken."""
-
-    w: Tensor
-    first: Tensor
-    second: Tensor
-    steps: int
-
-    def descend(self, step: Step, lr: float) -> "AdamState":
-        """One step along the gradient: the same bits as ``torch.optim.Adam`` with its defaults."""
-        g, steps = step.gradient, self.steps + 1
-        first = self.first.lerp(g, 1 - 0.9)
-        second = (self.second * 0.999).addcmul(g, g, value=1 - 0.999)
-        scale = (second.sqrt() / (1 - 0.999**steps) ** 0.5).add(1e-8)
-        w = self.w.addcdiv(first, scale, value=-lr / (1 - 0.9**steps))
-        if step.buffers is not None:
-            w = torch.cat([w[: -len(step.buffers)], step.buffers])
-        return AdamState(w, first, second, steps)
-
-
 def pretrain(model: FlatModel, x: Tensor, epochs: int, seed: int) -> Tensor:
     """An auto-encoder [D] trained on ``x`` [n, ...], as stored.
 
@@ -108,9 +89,11 @@ def _train(
     """Adam on batches of 64, with learning rate 1e-3, halved every ten epochs."""
     span = _module(model, w, x).span
     w = w.to(x.device, model.dtype)
-    now, least, best = AdamState(w, torch.zeros_like(w), torch.zeros_like(w), 0), math.inf, None
+    now: Moving = AdamState.of(w)
+    least, best = math.inf, None
     for epoch in range(epochs):
-        training = LocalTraining.parse({"epochs": 1, "batch_size": 64, "lr": 1e-3 * 0.5 ** (epoch // 10)})
+        lr = 1e-3 * 0.5 ** (epoch // 10)
+        training = LocalTraining.parse({"batch_size": 64, "lr": lr, "optimiser": "adam"})
         now = _epoch(Trainer.central(model, Pixels(x, span), training, rng), now)
         if held is not None and len(held):
             error = _validation(model, now.w, Pixels(held, span))
@@ -119,10 +102,10 @@ def _train(
     return (now.w if best is None else best).to(model.device)
 
 
-def _epoch(trainer: Trainer, start: AdamState) -> AdamState:
-    def step(now: AdamState, batch: Batch) -> tuple[AdamState, Tensor]:
+def _epoch(trainer: Trainer, start: Moving) -> Moving:
+    def step(now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
         found = trainer.gradient(now.w, batch)
-        return now.descend(found, trainer.training.lr), found.loss
+        return trainer.descend(now, found), found.loss
 
     return trainer.run_steps(step, start)
 

@@ -7,12 +7,14 @@ graphs and compiled steps use the same batches.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedflow.local.augment import draw_views
+from fedflow.local.curriculum import Pass
 from fedflow.local.training import LocalTraining
 from fedflow.seeding import generator
 
@@ -25,6 +27,9 @@ class Schedule:
     the batches; the rest of a row is padding. In a cohort, where rows cannot be cut, ``mask`` [S, B] marks
     real samples and ``active`` [S] the steps that this client takes. None means all. ``views`` [S, B, 3] are
     those of `draw_views`, None where samples are not augmented.
+
+    With a curriculum, ``ranked`` [S] marks steps whose positions are ranks by difficulty until `in_order`
+    replaces them, and ``ties`` [n] is the order of samples of equal difficulty. Both are None without.
     """
 
     positions: Tensor
@@ -32,6 +37,8 @@ class Schedule:
     mask: Tensor | None = None
     active: Tensor | None = None
     views: Tensor | None = None
+    ranked: Tensor | None = None
+    ties: Tensor | None = None
 
     @classmethod
     def of_cohort(cls, fields: Mapping[str, Tensor]) -> "Schedule":
@@ -43,12 +50,19 @@ class Schedule:
 
     def to(self, device: torch.device) -> "Schedule":
         """This schedule on ``device``; for schedules without padding of a cohort."""
-        views = None if self.views is None else self.views.to(device)
-        return Schedule(self.positions.to(device), self.sizes, views=views)
+        tensors: dict[str, Any] = {n: t.to(device) for n, t in vars(self).items() if isinstance(t, Tensor)}
+        return replace(self, **tensors)
 
     def with_views(self, rng: np.random.Generator) -> "Schedule":
         """This schedule with views drawn by ``rng``."""
         return replace(self, views=draw_views(rng, tuple(self.positions.shape)))
+
+    def in_order(self, order: Tensor) -> "Schedule":
+        """This schedule with places in place of ranks: ``order`` [n] has the place of each rank."""
+        assert self.ranked is not None
+        return replace(
+            self, positions=torch.where(self.ranked[:, None], order[self.positions], self.positions)
+        )
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
         """The positions [B] of each step, its mask [B] and its views [B, 3], if any."""
@@ -68,31 +82,41 @@ def draw_schedule(
 ) -> Schedule:
     """The schedule of one client with ``samples`` samples in one round.
 
-    Views have another key, so that an augmented run has the batches of a plain one.
+    Views and ties have other keys, so that an augmented run has the batches of a plain one, and so has a
+    curriculum with all samples in use from the start.
     """
+    passes, curriculum = training.passes(samples, epochs), training.curriculum
     rng = generator(seed, f"batches/{stream}", round, client)
-    schedule = shuffled(rng, samples, training.batch_size, epochs)
+    schedule = shuffled(rng, samples, training.batch_size, passes)
+    if curriculum is not None and not curriculum.whole:
+        ranked = np.repeat([each.prefix < samples for each in passes], [each.steps for each in passes])
+        ties = curriculum.draw_ties(samples, generator(seed, "ties", round, client))
+        schedule = replace(schedule, ranked=torch.from_numpy(ranked), ties=torch.from_numpy(ties))
     if training.augment == "none":
         return schedule
     return schedule.with_views(generator(seed, f"views/{stream}", round, client))
 
 
-def shuffled(rng: np.random.Generator, samples: int, batch_size: int, epochs: int) -> Schedule:
-    """A new permutation per epoch, cut into batches; the last one may be smaller; size 0 means all."""
+def shuffled(rng: np.random.Generator, samples: int, batch_size: int, passes: Sequence[Pass]) -> Schedule:
+    """A new permutation of the prefix in each pass, cut into batches; size 0 means all samples."""
     width = min(batch_size or samples, samples)
-    steps = -(-samples // width)
-    positions = np.zeros((epochs, steps * width), dtype=np.int64)
-    for row in positions:
-        row[:samples] = rng.permutation(samples)
-    sizes = (*[width] * (steps - 1), samples - (steps - 1) * width)
-    return Schedule(torch.from_numpy(positions.reshape(epochs * steps, width)), sizes * epochs)
+    positions = np.zeros((sum(each.steps for each in passes), width), dtype=np.int64)
+    sizes: list[int] = []
+    for prefix, steps in passes:
+        shown = min(prefix, steps * width)
+        positions[len(sizes) : len(sizes) + steps].reshape(-1)[:shown] = rng.permutation(prefix)[:shown]
+        sizes += [width] * (steps - 1) + [shown - (steps - 1) * width]
+    return Schedule(torch.from_numpy(positions), tuple(sizes))
 
 
-def pad_schedules(schedules: Sequence[Schedule], steps: int | None = None) -> dict[str, Tensor]:
-    """The schedules of a cohort, stacked, with ``steps`` steps (default: the longest): fields of `Schedule`.
+def pad_schedules(
+    schedules: Sequence[Schedule], steps: int | None = None, samples: int | None = None
+) -> dict[str, Tensor]:
+    """The schedules of a cohort, stacked: fields of `Schedule`.
 
-    "positions" [C, S, B]; "mask" [C, S, B] and "active" [C, S], absent if they would be true everywhere;
-    "views" [C, S, B, 3], absent without augmentation.
+    ``steps`` S and ``samples`` n are by default those of the longest. "positions" [C, S, B]; "mask" [C, S, B]
+    and "active" [C, S], absent if they would be true everywhere; "views" [C, S, B, 3], absent without
+    augmentation; "ranked" [C, S] and "ties" [C, n], absent without a curriculum.
     """
     steps = steps or max(map(len, schedules))
     width = max(own.positions.shape[1] for own in schedules)
@@ -107,4 +131,10 @@ def pad_schedules(schedules: Sequence[Schedule], steps: int | None = None) -> di
         padded["views"] = torch.zeros(*positions.shape, 3, dtype=torch.uint8)
         for table, own in zip(padded["views"], schedules):
             table[: len(own), : own.positions.shape[1]] = own.views
+    ranks = [(own.ranked, own.ties) for own in schedules if own.ranked is not None and own.ties is not None]
+    if ranks:
+        padded["ranked"] = torch.zeros(positions.shape[:2], dtype=torch.bool)
+        padded["ties"] = torch.arange(samples or max(len(ties) for _, ties in ranks)).repeat(len(ranks), 1)
+        for c, (ranked, ties) in enumerate(ranks):
+            padded["ranked"][c, : len(ranked)], padded["ties"][c, : len(ties)] = ranked, ties
     return padded | {"positions": torch.from_numpy(positions)}

@@ -1,4 +1,4 @@
-"""Local SGD: the one training loop of clients, servers, experts and encoders.
+"""Local steps: the one training loop of clients, servers, central networks and encoders.
 
 The same code serves the plain loop (tensors of one client) and ``torch.func.vmap`` over a cohort (each tensor
 stands for one client of many, ragged ends masked). So it uses tensor operations only and never branches in
@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from fedflow.data.examples import Examples
+from fedflow.errors import BadInput
 from fedflow.local.augment import flip_crop
 from fedflow.local.compiled import Gradient
+from fedflow.local.optimiser import AdamState, Moving, SGDState
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, shuffled
 from fedflow.local.teacher import Teacher
@@ -26,14 +28,7 @@ from fedflow.models.flat import FlatModel
 HELD = 16 << 20  # numbers: below this size, inputs are normalised once instead of in every step
 
 Loss = Callable[[Tensor, Batch], Tensor]
-State = TypeVar("State", bound=tuple)  # of tensors, None, and tuples of them such as `SGDState`
-
-
-class SGDState(NamedTuple):
-    """A vector trained by SGD: its value ``w`` [D] and ``velocity`` [D] (None without momentum)."""
-
-    w: Tensor
-    velocity: Tensor | None
+State = TypeVar("State", bound=tuple)  # of tensors, None, numbers, and tuples of them such as `SGDState`
 
 
 class Step(NamedTuple):
@@ -72,11 +67,14 @@ class Task:
 
 
 class Trainer:
-    """SGD on a set of samples.
+    """Local training on a set of samples.
 
-    Attributes: ``samples`` (n, scalar tensor), ``lr`` (learning rate; a scalar tensor in a cohort if it
-    changes between rounds), ``train_loss`` (mean of the recorded losses of the last training, scalar),
-    ``trained`` (the model [D] after the last `fit` or `full_step`, unless the method sets another).
+    Attributes: ``samples`` (n, scalar tensor), ``lr`` (learning rate of the round, during a local step that
+    of the step; a scalar tensor in a cohort if it changes between rounds), ``train_loss`` (mean of the
+    recorded losses of the last training, scalar), ``trained`` (the model [D] after the last `fit` or
+    `full_step`, unless the method sets another), ``last`` (what ``trained`` was in an earlier round, if a
+    curriculum needs it), ``difficulty`` (mean of that of the samples at the start of the first training,
+    scalar; None if no curriculum sorts them).
     """
 
     def __init__(self, task: Task, data: Samples, schedules: Mapping[str, Schedule]) -> None:
@@ -84,20 +82,34 @@ class Trainer:
         self._task, self._data, self._schedules = task, data, schedules
         self.samples = self._scalar(data.count)
         self.trained: Tensor | None = None
+        self.last: Tensor | None = None
+        self.difficulty: Tensor | None = None
         self.train_loss = torch.zeros((), dtype=self.model.dtype, device=data.index.device)
 
     @classmethod
     def central(
-        cls, model: FlatModel, examples: Examples, training: LocalTraining, rng: np.random.Generator
+        cls,
+        model: FlatModel,
+        examples: Examples,
+        training: LocalTraining,
+        rng: np.random.Generator,
+        lr: float | None = None,
+        teacher: Teacher | None = None,
     ) -> "Trainer":
-        """A trainer on all ``examples`` in one place; ``rng`` draws order, views and dropout's noise."""
+        """A trainer on all ``examples`` in one place; ``rng`` draws order, views and dropout's noise.
+
+        ``lr`` replaces that of ``training``.
+        """
         training.check(examples)
-        schedule = shuffled(rng, len(examples), training.batch_size, training.epochs)
+        if training.curriculum is not None:
+            raise BadInput("training.curriculum", "a mapping", "null in central training")
+        passes = training.passes(len(examples), training.epochs)
+        schedule = shuffled(rng, len(examples), training.batch_size, passes)
         if model.draws_noise:
             model.seed_noise(int(rng.integers(1 << 63)))
         if training.augment != "none":
             schedule = schedule.with_views(rng)
-        task = Task(model, training, training.lr)
+        task = Task(model, training, training.lr if lr is None else lr, teacher=teacher)
         return cls(task, Samples.all_of(examples), {"batches": schedule.to(examples.device)})
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
@@ -117,10 +129,25 @@ class Trainer:
 
     def losses(self, w: Tensor) -> Tensor:
         """The loss of ``w`` [D] on each sample [n], in evaluation mode; NaN for the padding of a cohort."""
-        return torch.cat([
-            losses if mask is None else losses.where(mask, torch.nan)
-            for losses, mask in self._evaluate(w, self._data)
-        ])  # fmt: skip
+        return self._each(w, self.model.losses)
+
+    def mistakes(self, w: Tensor) -> Tensor:
+        """1 for each sample [n] that ``w`` [D] predicts wrongly, else 0; NaN for the padding of a cohort."""
+        return self._each(w, lambda outputs, y: 1 - self.model.hits(outputs, y).to(outputs.dtype))
+
+    def disagreement(self, one: Tensor, other: Tensor) -> Tensor:
+        """1 for each sample [n] with two predictions by two vectors [D], else 0; NaN for padding."""
+        labels = [
+            self._each(w, lambda outputs, y: outputs.argmax(-1).to(outputs.dtype)) for w in (one, other)
+        ]
+        return (labels[0] - labels[1]).abs().clamp(max=1)
+
+    @property
+    def expert_losses(self) -> Tensor:
+        """The losses of an expert on the samples [n]; NaN for the padding of a cohort."""
+        assert self._task.difficulty is not None, "checked when the run starts"
+        losses, real = self._task.difficulty[self._data.index].to(self.model.dtype), self._data.real
+        return losses if real is None else losses.where(real, torch.nan)
 
     def full_loss(self, w: Tensor) -> Tensor:
         """Mean loss of ``w`` [D] over all samples, scalar, in evaluation mode."""
@@ -151,6 +178,17 @@ class Trainer:
         schedule = self._schedules[stream]
         return self._scalar(len(schedule) if schedule.active is None else schedule.active.sum())
 
+    def rates(self) -> Tensor:
+        """eta_i / eta of all local steps [S]; 0 for those that this client does not take."""
+        schedule = self._schedules["batches"]
+        steps = torch.arange(len(schedule), dtype=self.model.dtype, device=self._data.index.device)
+        rates = torch.ones_like(steps) * self.training.lr_factor(steps)
+        return rates if schedule.active is None else rates * schedule.active
+
+    def travelled(self, lr: float | Tensor | None = None) -> Tensor:
+        """The sum of the rates eta_i of all local steps, scalar; ``lr`` is eta (default: of the round)."""
+        return self.rates().sum() * (self.lr if lr is None else lr)
+
     def fit(
         self,
         loss: Loss | None = None,
@@ -161,13 +199,14 @@ class Trainer:
         correction: Tensor | None = None,
         decay: Tensor | float | None = None,
     ) -> Tensor:
-        """The vector [D] after SGD from ``start`` over the batches of ``stream``.
+        """The vector [D] after local steps from ``start`` on the batches of ``stream``.
 
-        ``loss`` defaults to `Trainer.loss`. ``correction`` [D] is added to every step outside the momentum
-        buffer; ``decay`` is added to the weight decay. The network itself updates its buffers.
+        ``loss`` defaults to `Trainer.loss`, ``lr`` to the rate of each step. ``correction`` [D] is added to
+        every step outside the momentum buffer (SGD only); ``decay`` is added to the weight decay. The network
+        itself updates its buffers.
         """
 
-        def step(now: SGDState, batch: Batch) -> tuple[SGDState, Tensor]:
+        def step(now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
             found = self.gradient(now.w, batch, loss)
             return self.descend(now, found, lr=lr, correction=correction, decay=decay), found.loss
 
@@ -184,20 +223,25 @@ class Trainer:
 
         ``step(state, batch)`` returns the next state and its training loss, scalar; the mean over the steps
         is recorded. With several ``streams``, which must have equally many epochs, it gets a batch of each.
-        Padded steps have no effect.
+        `Trainer.lr` is the rate of the step. Padded steps, which come last, have no effect.
         """
-        now, losses = start, torch.zeros_like(self.train_loss)
-        active = self._schedules[streams[0]].steps()
-        for *batches, taken in zip(*map(self._batches, streams), active, strict=True):
+        schedules = self._in_order([self._schedules[stream] for stream in streams], start)
+        now, losses, lr = start, torch.zeros_like(self.train_loss), self.lr
+        steps = zip(*map(self._batches, schedules), schedules[0].steps(), strict=True)
+        for i, (*batches, taken) in enumerate(steps):
+            if self.training.lr_within is not None:
+                self.lr = lr * self.training.lr_factor(i)
             later, value = step(now, *batches)
             if taken is not None:
                 later, value = _where(taken, later, now), value * taken
             now, losses = later, losses + value
-        self.train_loss = losses / self.steps(streams[0])
+        self.train_loss, self.lr = losses / self.steps(streams[0]), lr
         return now
 
-    def initial_state(self, w: Tensor) -> SGDState:
+    def initial_state(self, w: Tensor) -> Moving:
         """``w`` [D] at the start of its training."""
+        if self.training.optimiser == "adam":
+            return AdamState.of(w)
         return SGDState(w, torch.zeros_like(w) if self.training.momentum else None)
 
     def gradient(self, w: Tensor, batch: Batch, objective: Loss | None = None) -> Step:
@@ -218,28 +262,29 @@ class Trainer:
 
     def descend(
         self,
-        now: SGDState,
+        now: Moving,
         step: Step,
         *,
         lr: float | None = None,
         correction: Tensor | None = None,
         decay: Tensor | float | None = None,
-    ) -> SGDState:
-        """One step of SGD: clipping, then weight decay, momentum, and ``correction``."""
-        w, velocity = now
-        g, settings = step.gradient, self.training
+    ) -> Moving:
+        """One step of the optimiser: clipping, then weight decay, momentum or Adam, and ``correction``."""
+        w, g, settings = now.w, step.gradient, self.training
         if settings.clip_norm is not None:
             g = g * (settings.clip_norm / g.norm().clamp(min=settings.clip_norm))
         if settings.weight_decay:
             g = g + settings.weight_decay * self.model.trainable(w)
         if decay is not None:
             g = g + decay * self.model.trainable(w)
-        if velocity is not None:
-            g = velocity = settings.momentum * velocity + g
-        if correction is not None:
-            g = g + correction
-        w = _along(w, g, self.lr if lr is None else lr)
-        return SGDState(self._with(w, step.buffers), velocity)
+        rate = self.lr if lr is None else lr
+        if isinstance(now, SGDState):
+            moved: Moving = now.descend(g, rate, settings.momentum, correction)
+        elif correction is None:
+            moved = now.descend(g, rate, settings.betas)
+        else:
+            raise ValueError("steps of Adam have no correction")
+        return moved._replace(w=self._with(moved.w, step.buffers))
 
     def _train_outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
         if self.training.precision != "bf16":
@@ -248,14 +293,23 @@ class Trainer:
             outputs, buffers = self.model.train_outputs(w, x)
         return outputs.to(self.model.dtype), buffers
 
-    def _evaluate(self, w: Tensor, data: Samples) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """The loss of each sample, and the mask of samples that count, chunk by chunk."""
+    def _evaluate(
+        self, w: Tensor, data: Samples, measure: Callable[[Tensor, Tensor], Tensor]
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """``measure(outputs, targets)`` [B] of each sample, and the mask of those that count, by chunk."""
         for batch in data.chunks(self.model.dtype):
-            yield self.model.losses(self.model.outputs(w, batch.x), batch.y), batch.mask
+            yield measure(self.model.outputs(w, batch.x), batch.y), batch.mask
+
+    def _each(self, w: Tensor, measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """A measure of each sample [n], in evaluation mode; NaN for the padding of a cohort."""
+        return torch.cat([
+            values if mask is None else values.where(mask, torch.nan)
+            for values, mask in self._evaluate(w, self._data, measure)
+        ])  # fmt: skip
 
     def _mean_loss(self, w: Tensor, data: Samples) -> Tensor:
         total = torch.zeros_like(self.train_loss)
-        for losses, mask in self._evaluate(w, data):
+        for losses, mask in self._evaluate(w, data, self.model.losses):
             total = total + (losses if mask is None else losses * mask).sum()
         return total / self._scalar(data.count)
 
@@ -270,10 +324,23 @@ class Trainer:
         buffers = after[self.model.parameters :] if self.model.buffers else None
         return Step(total / self.samples, value / self.samples, buffers)
 
-    def _batches(self, stream: str) -> Iterator[Batch]:
-        """The batches of all steps of a stream."""
+    def _in_order(self, schedules: list[Schedule], start: State) -> list[Schedule]:
+        """Schedules with places in place of ranks, by the difficulty under the first vector of ``start``."""
+        curriculum, ties = self.training.curriculum, schedules[0].ties
+        if curriculum is None or ties is None:
+            return schedules
+        order = ties
+        if curriculum.scores:
+            difficulty = curriculum.difficulty(self, _first(start))
+            order = curriculum.sorted(difficulty, ties)
+            if self.difficulty is None:
+                self.difficulty = difficulty.nansum() / self.samples
+        return [schedule.in_order(order) for schedule in schedules]
+
+    def _batches(self, schedule: Schedule) -> Iterator[Batch]:
+        """The batches of all steps of a schedule."""
         held = None if self._task.vmapped or self._data.numel > HELD else self._held
-        for positions, mask, views in self._schedules[stream].batches():
+        for positions, mask, views in schedule.batches():
             if held is None:
                 batch = self._data.batch(positions, mask, self.model.dtype)
             else:
@@ -329,17 +396,20 @@ def _recorded(value: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
     return (data if batch.seen and len(batch.seen) == 1 else value).detach(), buffers
 
 
-def _along(w: Tensor, g: Tensor, lr: Tensor | float) -> Tensor:
-    """``w - lr g`` [D], in one pass."""
-    return torch.addcmul(w, g, lr, value=-1) if isinstance(lr, Tensor) else torch.sub(w, g, alpha=lr)
+def _first(state: Any) -> Tensor:
+    """The first tensor of a state."""
+    return _first(state[0]) if isinstance(state, tuple) else state
 
 
 def _where(active: Tensor, new: Any, old: Any) -> Any:
-    """``new`` where ``active``, else ``old``: two states of equal form."""
+    """``new`` where ``active``, else ``old``: two states of equal form.
+
+    What is not a tensor is ``new``: the count of `AdamState` matters only while steps are active.
+    """
     if isinstance(new, tuple):
         parts = [_where(active, n, o) for n, o in zip(new, old)]
         return type(new)(*parts) if hasattr(new, "_fields") else tuple(parts)
-    return None if new is None else torch.where(active, new, old)
+    return torch.where(active, new, old) if isinstance(new, Tensor) else new
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:

@@ -1,12 +1,15 @@
 """Settings of local training that all methods share."""
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
+from fedflow.local.curriculum import Curriculum, Pass
 from fedflow.settings import Settings, option
 
 
@@ -18,7 +21,7 @@ class Workload(NamedTuple):
 
 
 class LocalTraining(Settings):
-    """Local SGD of one client in one round. The optimiser state is reset in every round.
+    """Local training of one client in one round. The state of the optimiser is reset in every round.
 
     BatchNorm cannot normalise a batch with one value per channel. Such a batch of one sample takes its step
     in evaluation mode: with the running statistics, which do not change, and without dropout.
@@ -30,11 +33,22 @@ class LocalTraining(Settings):
 
     section = "training"
     epochs: int = option(1, "local epochs", symbol="E", ge=1)
+    steps: int | None = option(
+        None, "local steps, in place of epochs; the last epoch may be incomplete; null = epochs count",
+        symbol="K", ge=1, source="SCAFFOLD, Algorithm 1",
+    )  # fmt: skip
     batch_size: int = option(
         10, "samples per batch; the last one may be smaller; 0 = full gradient", symbol="B", ge=0, le=10**9
     )
     lr: float = option(0.05, "client learning rate", symbol="eta", gt=0)
+    optimiser: str = option(
+        "sgd", "what takes the local steps: sgd, or adam with weight decay in the gradient and eps 1e-8",
+        choices=("sgd", "adam"),
+    )  # fmt: skip
     momentum: float = option(0.0, "SGD momentum", symbol="rho", ge=0, lt=1)
+    betas: list[float] = option(
+        factory=lambda: [0.9, 0.999], doc="decay of the two moments of adam", ge=0, lt=1
+    )
     weight_decay: float = option(0.0, "L2 penalty in the gradient", ge=0)
     clip_norm: float | None = option(
         None, "largest norm of a gradient, without weight decay; longer ones are scaled down", gt=0
@@ -42,6 +56,10 @@ class LocalTraining(Settings):
     augment: str = option(
         "none", "random views of images: mirrored; shifted by up to 4 pixels, zero outside",
         choices=("none", "flip_crop"), source="FedDyn: flip_crop on CIFAR",
+    )  # fmt: skip
+    curriculum: Curriculum | None = option(
+        None, "local steps see a growing prefix of the samples, sorted by difficulty; null = all samples",
+        source="Curriculum-FL",
     )  # fmt: skip
     precision: str = option(
         "float32",
@@ -51,6 +69,11 @@ class LocalTraining(Settings):
     lr_decay: float = option(
         1.0, "factor on lr after every round; other learning rates of a method do not decay", gt=0, le=1
     )
+    lr_within: list[float] | None = option(
+        None, "[a, b]: local step i, from 0 in every round, has the rate lr (1 + a i)^-b; other learning "
+        "rates of a method do not change",
+        ge=0,
+    )  # fmt: skip
     stragglers: float = option(
         0.0, "share of a cohort, rounded down, whose epochs are random in a round, from least_epochs to E",
         ge=0, le=1, grid=(0, 0.5, 0.9), source="FedProx, section 5.2; FedNova: 1",
@@ -61,10 +84,24 @@ class LocalTraining(Settings):
     )
 
     def validate(self) -> None:
+        if self.steps is not None and self.epochs != 1:
+            raise BadInput("training.epochs", self.epochs, "1, its default, with steps")
+        if self.steps is not None and self.stragglers:
+            raise BadInput("training.stragglers", self.stragglers, "0 with steps, as stragglers train epochs")
+        if self.optimiser == "adam" and self.momentum:
+            raise BadInput("training.momentum", self.momentum, "0 with optimiser: adam")
+        if len(self.betas) != 2:
+            raise BadInput("training.betas", self.betas, "two numbers, for both moments")
+        if self.lr_within is not None and len(self.lr_within) != 2:
+            raise BadInput("training.lr_within", self.lr_within, "null or two numbers, [a, b]")
         if self.stragglers == 1 and self.drop_stragglers:
             raise BadInput("training.stragglers", self.stragglers, "less than 1 with drop_stragglers")
         if self.stragglers and not self.drop_stragglers and self.least_epochs >= self.epochs:
             raise BadInput("training.least_epochs", self.least_epochs, f"less than epochs, {self.epochs}")
+
+        if self.curriculum and self.curriculum.mode == "lazy_epoch" and not self.batch_size:
+            accepted = "queue or per_step with training.batch_size 0, the full gradient"
+            raise BadInput("training.curriculum.mode", "lazy_epoch", accepted)
 
     def check(self, examples: Examples) -> None:
         """Raise `BadInput` unless this training can augment ``examples``, which must be images [C, H, W]."""
@@ -73,6 +110,17 @@ class LocalTraining(Settings):
             raise BadInput(
                 "training.augment", self.augment, f"none, as inputs of shape {shape} are not images"
             )
+
+    def need_sgd(self, by: str, why: str) -> None:
+        """Raise `BadInput` unless local steps are those of SGD, which the method ``by`` this name needs."""
+        if self.optimiser != "sgd":
+            raise BadInput("training.optimiser", self.optimiser, f"sgd with {by}, {why}")
+
+    def set_precision(self, device: torch.device) -> None:
+        """Switch tf32 on or off for the products of a GPU, in this process."""
+        if device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = self.precision == "tf32"
+            torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
 
     def draw_stragglers(self, cohort: np.ndarray, rng: np.random.Generator) -> dict[int, int]:
         """The stragglers of a cohort [m], and the epochs that each has time for."""
@@ -85,11 +133,40 @@ class LocalTraining(Settings):
         """The learning rate of a round; rounds count from 1; the onboarding has that of the first."""
         return self.lr * self.lr_decay ** max(0, round - 1)
 
+    def lr_factor(self, step: Any) -> Any:
+        """eta_i / eta of local step i = ``step``, a number or a tensor [.]."""
+        if self.lr_within is None:
+            return 1.0
+        a, b = self.lr_within
+        return (1 + a * step) ** -b
+
     def batches(self, samples: int) -> int:
         """Batches in one pass over ``samples`` samples: ceil(n / B)."""
         return math.ceil(samples / (self.batch_size or samples))
 
+    @property
+    def compares(self) -> bool:
+        """Whether clients need the model that they trained last."""
+        return self.curriculum is not None and self.curriculum.compares
+
+    def passes(self, samples: int, epochs: int) -> Sequence[Pass]:
+        """The passes of one stream over ``samples`` samples: those of the curriculum, or one per epoch.
+
+        With ``steps``, the last pass may be incomplete, and ``epochs`` do not count.
+        """
+        batches, size = self.batches(samples), self.batch_size or samples
+        if self.curriculum is not None:
+            lazy = self.curriculum.mode == "lazy_epoch"
+            steps = self.steps or epochs * (samples // size + 1 if lazy else batches)
+            return self.curriculum.passes(samples, size, steps)
+        whole, rest = divmod(self.steps or epochs * batches, batches)
+        return [Pass(samples, batches)] * whole + [Pass(samples, rest)] * (rest > 0)
+
     def workload(self, samples: int, epochs: int | None = None) -> Workload:
-        """The work of ``epochs`` epochs (default: E) of a client with ``samples`` samples."""
-        epochs = self.epochs if epochs is None else epochs
-        return Workload(epochs * self.batches(samples), epochs * samples)
+        """The work of one training on ``samples`` samples: K steps, or ``epochs`` epochs (default: E)."""
+        passes, size = (
+            self.passes(samples, self.epochs if epochs is None else epochs),
+            self.batch_size or samples,
+        )
+        shown = sum(min(each.prefix, each.steps * size) for each in passes)
+        return Workload(sum(each.steps for each in passes), shown)

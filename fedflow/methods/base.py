@@ -28,7 +28,7 @@ from fedflow.settings import Settings
 Message = dict[str, Tensor]  # what one client receives, by name
 # What a method reports of one round, by name: a number, or an array [N] with one per client (NaN = none).
 Diagnostics = Mapping[str, float | np.ndarray]
-SAMPLERS = ("uniform", "proportional", "bernoulli", "sweep")  # of `run.sampling`
+SAMPLERS = ("uniform", "proportional", "bernoulli", "sweep", "easy_first")  # of `run.sampling`
 
 
 @dataclass(frozen=True)
@@ -187,6 +187,9 @@ class Method(Settings):
     def check(self, rounds: int) -> None:
         """Raise `BadInput` if a run of ``rounds`` rounds is too short for a phase of the method."""
 
+    def check_training(self, training: LocalTraining) -> None:
+        """Raise `BadInput` unless the client step is right with these settings of local training."""
+
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         """Initial values of the vectors that a client keeps; ``initial`` [D] is the common model."""
         return {}
@@ -200,7 +203,10 @@ class Method(Settings):
         return {"batches": training.epochs}
 
     def epochs(self, now: Round, server: Any, client: int) -> int | None:
-        """Local epochs of one client in all its streams; None: those of `streams`."""
+        """Local epochs of one client in all its streams; None: those of `streams`.
+
+        A method that returns a number refuses `training.steps` in `check_training`.
+        """
         return None
 
     def work(self, now: Round, server: Any, epochs: float, steps: int) -> Passes:
@@ -209,6 +215,13 @@ class Method(Settings):
         ``epochs`` is the sum over all streams, ``steps`` the number of batches in one epoch.
         """
         return Passes(epochs)
+
+    def fits(self, now: Round, training: LocalTraining) -> int:
+        """Calls of `Client.fit` and `Client.run_steps` in `local`, by default one per stream.
+
+        A curriculum scores the samples at the start of each, which counts in simulated time.
+        """
+        return len(self.streams(training))
 
     def broadcast_for_evaluation(self, now: Round, server: Any, client: int) -> Message:
         """What one client receives to be served and scored: by default the same as for training."""

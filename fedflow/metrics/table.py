@@ -165,12 +165,28 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         table="traffic", headline=True,
     ),
     Metric(
+        "shipped_bytes", "Shipped once, MB", "teacher and expert, to all clients before round 1", MB, "",
+        table="traffic",
+    ),
+    Metric(
         "participants", "Participants", "clients that were sent the model in this round", COUNT, "",
         rounds=True, final=False,
     ),
     Metric(
         "gradients", "Gradients, M", "samples whose gradient clients computed, all rounds, in millions",
         Unit(factor=1e-6, digits=2, whole=True), "", rounds=True, table="traffic",
+    ),
+    Metric(
+        "updates", "Updates", "that clients sent, all rounds", COUNT, "", rounds=True, table="traffic",
+    ),
+    Metric(
+        "pool", "Pool", "clients that may take part in this round (client curriculum)", COUNT, "",
+        rounds=True, final=False,
+    ),
+    Metric("polls", "Polls", "how often all clients sent their losses", COUNT, "", rounds=True),
+    Metric(
+        "poll_bytes", "Polls, MB", "models down and losses up, to rank the clients: part of the traffic", MB,
+        "", rounds=True, table="traffic",
     ),
     Metric("clock", "Simulated time", unit=TIME, better="lower", rounds=True),
     Metric("idle", "Idle time of a client in a round", unit=TIME, better="lower", rounds=True, final=False),

@@ -30,10 +30,11 @@ class PartitionParams(Settings):
     public: int = option(0, "training samples that are set aside for the server, stratified by class", ge=0)
     pieces: int | None = option(
         None,
-        "divide the data into this many pieces, of which the first `clients` are used",
+        "divide the data into this many pieces, of which `clients` are used",
         symbol="P",
         ge=1,
     )
+    pieces_used: str = option("first", "which pieces are used", choices=("first", "random"))
     difficulty: Difficulty | None = option(
         None, "deal easy samples to the first clients, hard ones to the last"
     )
@@ -78,6 +79,8 @@ class PartitionParams(Settings):
         object.__setattr__(self, "parameters", complete)
         if self.pieces is not None and (self.clients is None or self.pieces < self.clients):
             raise BadInput("partition.pieces", self.pieces, f"at least clients, which is {self.clients}")
+        if self.pieces is None and self.pieces_used != "first":
+            raise BadInput("partition.pieces_used", self.pieces_used, "first, without pieces")
 
     def files(self) -> list[str]:
         """The files that it is made from, except the data set, relative to the project's root."""

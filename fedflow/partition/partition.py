@@ -212,9 +212,12 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
         losses = samples.losses(params.difficulty)
         train = by_difficulty(train, labels, losses, params.difficulty.order, rng("difficulty"))
     chosen, newcomers = np.arange(clients), 0
+    if params.pieces_used == "random":
+        chosen = np.sort(rng("pieces").choice(pieces, clients, replace=False))
     if params.newcomers:
-        of_chosen = None if groups is None else groups[:clients]
-        chosen, newcomers = order_of_joining(clients, params.newcomers, of_chosen, rng("newcomers"))
+        of_chosen = None if groups is None else groups[chosen]
+        order, newcomers = order_of_joining(clients, params.newcomers, of_chosen, rng("newcomers"))
+        chosen = chosen[order]
     train, groups = [train[k] for k in chosen], None if groups is None else groups[chosen]
     before = np.concatenate(train)
     pools, own = _test_pools(split, samples, train, chosen)

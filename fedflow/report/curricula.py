@@ -7,10 +7,11 @@ from markupsafe import Markup
 from fedflow.local.curriculum import Curriculum
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS
+from fedflow.naming import flat, say
 from fedflow.pictures.accuracy import measured
 from fedflow.pictures.curriculum import SECTION, alike, by_order, growth, pool, prefix
 from fedflow.report.run import Run
-from fedflow.report.variants import HASHES, flat, say
+from fedflow.report.variants import HASHES
 
 Methods = Mapping[str, list[Run]]  # by variant
 Figure = tuple[str, Markup, str]  # heading, picture, note
@@ -72,9 +73,7 @@ def _pacing(curriculum: Curriculum) -> str:
 
 def _names(hosts: Sequence[dict[str, list[Run]]]) -> list[str]:
     """The label of each host's method, and the settings in which hosts of the same method differ."""
-    settings = [
-        flat(next(iter(orders.values()))[0].params) for orders in hosts
-    ]  # of an order with a curriculum
+    settings = [flat(next(iter(orders.values()))[0].params) for orders in hosts]  # the first is not vanilla
     names = []
     for own in settings:
         method = own["method.name"]

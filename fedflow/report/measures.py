@@ -24,7 +24,8 @@ from fedflow.metrics.table import DIAGNOSTICS, METRICS, NUMBER, SHARE, Metric, U
 from fedflow.report.run import Run
 from fedflow.report.targets import NotMeasured, check_target, column_of, reach
 
-TOTALS = ("bytes_down", "bytes_up", "clock", "gradients")  # columns that are sums over rounds already
+# Columns that are sums over rounds already.
+TOTALS = ("bytes_down", "bytes_up", "clock", "gradients", "updates", "polls", "poll_bytes")
 EXPRESSION = re.compile(r"([\w/]+)(?:\(([^()]*)\))?")
 PREDICTED = re.compile(r"(top[1-9]\d*|auroc|ece|mce)(?:_(weighted|worst10|best10|gini|gap))?")
 LABELS = {"auroc": "AUROC", "ece": "ECE", "mce": "MCE"}

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from fedflow.errors import FedflowError
 from fedflow.metrics.table import METRICS, unit_of, yardstick_first
+from fedflow.naming import flat, spoken, text
 from fedflow.pictures import accuracy
 from fedflow.pictures.clusters import Grouping, pictures_of
 from fedflow.pictures.drawing import DASHES, SERIES
@@ -25,7 +26,7 @@ from fedflow.report.findings import findings, summary
 from fedflow.report.matching import accuracies, compare, known_data
 from fedflow.report.run import Run
 from fedflow.report.tables import best, by_method, by_partition, columns, stat, write_tables, yardstick
-from fedflow.report.variants import HASHES, flat, settings_table, spoken, text
+from fedflow.report.variants import HASHES, settings_table
 from fedflow.report.verdicts import HELD, VERDICTS, judge, write_claims
 from fedflow.simulation.outcome import SERIES_CLIENTS
 

@@ -18,12 +18,12 @@ from scipy.stats import t as student
 
 from fedflow.errors import BadInput, unknown_name
 from fedflow.methods import METHODS
+from fedflow.naming import flat, say
 from fedflow.report.claims import Arm, Check, Claim
 from fedflow.report.measures import Measure, parse
 from fedflow.report.run import Run
 from fedflow.report.tables import Stat, by_method, write_csv
 from fedflow.report.targets import NotMeasured, spacing
-from fedflow.report.variants import flat, say
 
 CONFIDENCE, SEEDS = 0.95, 3  # of the interval; the fewest seeds that resolve anything
 SHOWN = 3  # comparisons that are printed beside a verdict

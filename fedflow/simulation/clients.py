@@ -32,6 +32,10 @@ class ClientStore:
         """Vectors of one client (all, or ``names``); the shared initial value where none was written."""
         return {name: self._row(name, client) for name in (self.first if names is None else names)}
 
+    def has(self, client: int, name: str) -> bool:
+        """Whether a vector of one client was ever written; newcomers keep nothing yet."""
+        return client < self.clients and bool(self.written[name][client])
+
     def put(self, client: int, values: Mapping[str, Tensor]) -> None:
         """Replace vectors of one client."""
         for name, value in values.items():
@@ -87,7 +91,7 @@ class ClientStore:
             rows.clear()
 
     def _row(self, name: str, client: int) -> Tensor:
-        if client >= self.clients or not self.written[name][client]:  # newcomers keep nothing yet
+        if not self.has(client, name):
             return self.first[name]
         if client in self._recent[name]:
             return self._recent[name][client]

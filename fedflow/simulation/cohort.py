@@ -97,7 +97,7 @@ def cohort_call(
             draw_schedule(job.training, n, shard.epochs_of(i, usual), job.seed, stream, shard.round, k)
             for i, n, k in zip(places, sizes, ids)
         ]
-        padded = pad_schedules(schedules, shape(max(map(len, schedules))))
+        padded = pad_schedules(schedules, shape(max(map(len, schedules))), shape(max(sizes)))
         inputs |= {f"schedule {stream}/{name}": t for name, t in padded.items()}
     inputs = {name: t.to(device, non_blocking=True) for name, t in inputs.items()}
     each = set(inputs)

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from fedflow.errors import BadInput
 from fedflow.local.compiled import compiled_gradient, pays, why_not
 from fedflow.simulation.federation import Federation
@@ -36,7 +38,11 @@ def with_compiled(job: Job, settings: RunSettings, wanted: str, folder: Path) ->
 
 def steps_ahead(job: Job, settings: RunSettings, federation: Federation) -> float:
     """Local steps with full batches in the whole run, if all clients are equally likely."""
-    sizes = federation.partition.sizes[: federation.partition.training_clients]
-    epochs = job.method.streams(job.training).values()
-    full = int((sizes // job.training.batch_size).sum())  # the batches that are compiled
-    return settings.rounds * settings.participation * full * sum(epochs)
+    training, partition = job.training, federation.partition
+    sizes, clients = np.unique(partition.sizes[: partition.training_clients], return_counts=True)
+    total = 0.0
+    for n, count in zip(sizes.tolist(), clients.tolist()):
+        full = n // training.batch_size / training.batches(n)  # the share of batches that are compiled
+        steps = sum(training.workload(n, own).steps for own in job.method.streams(training).values())
+        total += count * full * steps
+    return settings.rounds * settings.participation * total

@@ -112,6 +112,21 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
     )
 
 
+def poll_shard(job: Job, shard: Shard) -> list[float]:
+    """The mean loss of every client's training samples under the model that it is served.
+
+    Of several models of which it would choose by its test data, the smallest.
+    """
+    federation, losses = job.federation.open(), list[float]()
+    for i, k in enumerate(shard.clients):
+        federation.model.seed_noise(torch_seed(job.seed, "served noise", shard.round, k))
+        client = client_of(job, federation, shard, i, {})
+        served = job.method.model_for(client)
+        w, number = served if isinstance(served, tuple) else (served, torch.zeros(()))
+        losses.append(min(float(client.full_loss(w)) for w in (w if number is None else [w])))
+    return losses
+
+
 def score_reports(job: Job, shard: Shard) -> list[tuple[float, float]]:
     """Accuracy and mean loss of each vector of the shard on the complete test set (`run.reports`)."""
     federation = job.federation.open()
@@ -150,7 +165,11 @@ def _best_of(federation: Federation, models: Tensor, client: int) -> Tensor:
 def _tuned(
     job: Job, federation: Federation, shard: Shard, vectors: list[Tensor], model: np.ndarray
 ) -> np.ndarray:
-    """Accuracy [m] after one more local training from the served model ("+" of the published tables)."""
+    """Accuracy [m] after one more local training from the served model ("+" of the published tables).
+
+    Without a curriculum, so that models are compared after the same training.
+    """
+    job = replace(job, training=replace(job.training, curriculum=None))
     received: list[dict[str, int]] = [{"model": int(place)} for place in model]
     start = Shard(shard.round, shard.clients, vectors, received, [{} for _ in model])
 

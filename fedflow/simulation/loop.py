@@ -1,6 +1,5 @@
 """The round loop: plan, broadcast, train, aggregate, evaluate, checkpoint. No Prefect, no MLflow."""
 
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ from fedflow.errors import FedflowError, RoundFailed
 from fedflow.local.client import check_diagnostic
 from fedflow.methods.base import Asynchronous, Cyclic, Message, Onboarding, ServerState
 from fedflow.seeding import generator
-from fedflow.simulation.checkpoint import FILE, save_checkpoint
+from fedflow.simulation.checkpoint import drop_checkpoint, save_checkpoint
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.events import Work, first_done
 from fedflow.simulation.executors import balanced
@@ -22,7 +21,7 @@ from fedflow.simulation.job import OnboardingShard, Shard
 from fedflow.simulation.messages import received_bytes
 from fedflow.simulation.outcome import SERIES_CLIENTS, Outcome, RoundReport
 from fedflow.simulation.run import Run
-from fedflow.simulation.sampling import sample
+from fedflow.simulation.sampling import sample, take_turn
 from fedflow.simulation.scoring import Scoring
 from fedflow.simulation.summary import final_metrics, summarised
 from fedflow.simulation.timing import LOSS
@@ -83,8 +82,7 @@ class Simulation(Run):
     def forget(self) -> None:
         """Delete the checkpoint, when the run is finished and recorded."""
         if self.folder is not None:
-            (self.folder / FILE).unlink(missing_ok=True)  # first: without the rows it must not be found
-            shutil.rmtree(self.folder, ignore_errors=True)
+            drop_checkpoint(self.folder)
 
     def onboard(self, clients: Sequence[int]) -> dict[str, int]:
         """Onboard clients before they take part; returns the bytes down and up.
@@ -137,15 +135,44 @@ class Simulation(Run):
     def _round(self, t: int) -> RoundReport:
         method = self.job.method
         before = self.state.history[-1].values if self.state.history else {}
-        totals = {name: before.get(name, 0) for name in ("bytes_down", "bytes_up", "gradients")}
+        totals = {name: before.get(name, 0) for name in ("bytes_down", "bytes_up", "gradients", "updates")}
         values = {**totals, "clusters": before.get("clusters", 1), "clock": before.get("clock", 0.0)}
         report = RoundReport(t, values=values | {"idle": 0.0, "delay": 0.0})
         losses: list[float] = []
         self.state.means.start_round()
+        if self.turns:
+            self._enter_pool(t, report, before)
         for cycle in range(method.cycles() if isinstance(method, Cyclic) else 1):
             losses += self._cycle(t, cycle, report)
         report.values["train_loss"] = float(np.mean(losses))
         return report
+
+    def _enter_pool(self, t: int, report: RoundReport, before: dict[str, float]) -> None:
+        """The pool of the client curriculum in this round; all clients are ranked for a new one."""
+        turn, curriculum, values = self.turns[t - 1], self.settings.client_curriculum, report.values
+        assert curriculum is not None
+        values |= {name: before.get(name, 0) for name in ("polls", "poll_bytes")} | {"pool": turn.clients}
+        if turn.start:
+            return
+        losses = None
+        if curriculum.polls:
+            losses, down, up = self.scoring.poll(t)
+            values["polls"] += 1
+            values["poll_bytes"] += down + up
+            values["bytes_down"] += down
+            values["bytes_up"] += up
+            values["clock"] += max(self._time_of_poll(t, k) for k in range(self.clients))
+            report.series["polled_loss"] = losses[:SERIES_CLIENTS].tolist()
+        elif curriculum.score == "expert":
+            losses = self._expert_losses()
+        ranked = curriculum.ranked(losses, self.clients, self.job.seed)
+        self.state.pool = np.sort(ranked[: turn.clients])
+
+    def _expert_losses(self) -> np.ndarray:
+        """An expert's mean loss on the training samples of every client [N]."""
+        assert self.federation.difficulty is not None, "checked at the start"
+        losses = self.federation.difficulty.double().cpu().numpy()
+        return np.array([losses[self.federation.partition.train(k)].mean() for k in range(self.clients)])
 
     def _cycle(self, t: int, cycle: int, report: RoundReport) -> list[float]:
         """One server step, added to the report; returns the training losses of its clients."""
@@ -174,6 +201,7 @@ class Simulation(Run):
             state.participations[sent.client] += 1
         report.cohort += cohort
         report.values["participants"] = len(report.cohort)
+        report.values["updates"] += len(gathered.sent)
         report.values["gradients"] += sum(work.gradients for work in works.values())
         report.failed |= dict(gathered.failures)
         report.values["bytes_down"] += sum(received_bytes(shard, method.masks) for shard in shards)
@@ -227,6 +255,9 @@ class Simulation(Run):
     def _sample(self, t: int, cycle: int) -> tuple[np.ndarray, int]:
         """The chances [N] and the size of the cohort of this cycle."""
         settings, method = self.settings, self.job.method
+        if self.turns:
+            turn = self.turns[t - 1]
+            return take_turn(self.state.pool, self.job.seed, turn.pool, (turn.start, turn.end), self.clients)
         number = (t - 1) * (method.cycles() if isinstance(method, Cyclic) else 1) + cycle
         return sample(settings.sampling, settings.participation, self.sizes, self.job.seed, number)
 
@@ -245,16 +276,28 @@ class Simulation(Run):
         usual = [usual if epochs is None else epochs for usual in method.streams(job.training).values()]
         own = usual if most is None else [min(each, most) for each in usual]
         loads = [job.training.workload(samples, each) for each in own]
-        if k not in self._times or not job.timing.steady:
-            self._times[k] = job.timing.times(job.seed, k, batches, t)
-        down, epoch, up = self._times[k]
+        down, epoch, up = self._times_of(t, k, batches)
         # Time is counted by step, however small its batch; gradients are counted by sample.
         passes = method.work(now, server, sum(load.steps for load in loads) / batches, batches)
-        ends = clock + float(down + (passes.gradients + LOSS * passes.losses) * epoch + up)
+        curriculum = job.training.curriculum
+        scoring = curriculum.evaluations * method.fits(now, job.training) if curriculum else 0
+        losses = passes.losses + scoring
+        ends = clock + float(down + (passes.gradients + LOSS * losses) * epoch + up)
         by_sample = method.work(now, server, sum(load.samples for load in loads) / samples, batches)
         gradients = round(by_sample.gradients * samples)
         now = self.round(t, "broadcast", t, cycle, k, cycle=cycle)
         return Work(k, t, ends, epochs, method.broadcast(now, server, k), most, gradients)
+
+    def _times_of(self, t: int, k: int, steps: int) -> np.ndarray:
+        """Times [3] of client ``k``: a download, an epoch of ``steps`` local steps, and an upload."""
+        if k not in self._times or not self.job.timing.steady:
+            self._times[k] = self.job.timing.times(self.job.seed, k, steps, t)
+        return self._times[k]
+
+    def _time_of_poll(self, t: int, k: int) -> float:
+        """How long client ``k`` takes for a download, its losses, and an upload."""
+        down, epoch, up = self._times_of(t, k, self.job.training.batches(int(self.sizes[k])))
+        return float(down + LOSS * epoch + up)
 
     def _checkpoint(self) -> None:
         if self.folder is None:

@@ -32,10 +32,12 @@ def pack(
     store: ClientStore,
     names: Sequence[str],
     replaced: Callable[[int], Mapping[str, str]] = lambda client: {},
+    written: Sequence[str] = (),
 ) -> Messages:
     """The messages that ``send`` returns, and the kept vectors ``names`` of every client.
 
-    ``replaced`` maps kept vectors of a client to received ones that take their place.
+    ``replaced`` maps kept vectors of a client to received ones that take their place. Those that are
+    ``written`` are left out for clients that never had any.
     """
     packed, places = Messages([], [], []), dict[tuple, int]()
 
@@ -47,7 +49,7 @@ def pack(
         return places[same]
 
     for k in clients:
-        sent, own = send(k), store.get(k, names)
+        sent, own = send(k), store.get(k, [*names, *(name for name in written if store.has(k, name))])
         own |= {name: sent[source] for name, source in replaced(k).items()}
         packed.received.append({name: place(v) for name, v in sent.items()})
         packed.kept.append({name: place(v) for name, v in own.items()})

@@ -14,11 +14,13 @@ from torch import Tensor
 from fedflow.errors import BadInput, FedflowError
 from fedflow.identity import code_digest, modules_of, versions
 from fedflow.local.client import TRAINED
+from fedflow.local.curriculum import Curriculum
 from fedflow.local.training import LocalTraining
 from fedflow.methods.base import (
     SAMPLERS,
     Asynchronous,
     Clustered,
+    Cyclic,
     Message,
     Method,
     Pretrained,
@@ -26,8 +28,9 @@ from fedflow.methods.base import (
     ServerState,
 )
 from fedflow.seeding import generator, torch_seed
-from fedflow.settings import Settings, option
+from fedflow.settings import Settings, option, written
 from fedflow.simulation.checkpoint import load_checkpoint
+from fedflow.simulation.client_curriculum import ClientCurriculum, Turn
 from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.executors import Executor, Inline
 from fedflow.simulation.history import History
@@ -49,9 +52,13 @@ class RunSettings(Settings):
     )
     sampling: str = option(
         "uniform", "how cohorts are drawn: uniformly; in proportion to n_k (to use with uniform weights); "
-        "each client with probability R (bernoulli); or all clients in turns of m, in random order (sweep)",
+        "each client with probability R (bernoulli); all clients in turns of m, in random order (sweep); or "
+        "a growing pool of clients in such turns, those with a small loss first (easy_first)",
         choices=SAMPLERS,
     )  # fmt: skip
+    client_curriculum: ClientCurriculum | None = option(
+        None, "the pool of `sampling: easy_first`; null = its defaults there"
+    )
     min_cohort: int = option(1, "stop with an error if fewer clients of a round succeed", ge=1)
     evaluate_every: int = option(5, "rounds between evaluations; the last round is always evaluated", ge=1)
     evaluate_clients: int | None = option(
@@ -76,15 +83,27 @@ class RunSettings(Settings):
     def validate(self) -> None:
         if len(set(self.reports)) < len(self.reports):
             raise BadInput("run.reports", self.reports, "every name once")
+        if self.sampling == "easy_first" and self.client_curriculum is None:
+            complete = ClientCurriculum.parse({})  # so that a record says it all
+            object.__setattr__(self, "client_curriculum", complete)
+        if self.sampling != "easy_first" and self.client_curriculum is not None:
+            raise BadInput("run.sampling", self.sampling, "easy_first with run.client_curriculum")
 
 
 def check_settings(settings: RunSettings, method: Method, training: LocalTraining) -> None:
     """Raise `BadInput` unless the method can run with these settings, whatever the data."""
     method.check(settings.rounds)
-    streams = method.streams(training)
-    if training.augment != "none" and not streams:
-        accepted = f"none with {method.name}, which trains on full gradients"
-        raise BadInput("training.augment", training.augment, accepted)
+    method.check_training(training)
+    streams, plain = method.streams(training), LocalTraining.parse({})
+    for name in () if streams else ("augment", "curriculum", "steps", "lr_within", "optimiser"):
+        value, default = getattr(training, name), getattr(plain, name)
+        if value != default:
+            accepted = f"{written(default)} with {method.name}, which trains on full gradients"
+            shown = value.order if isinstance(value, Curriculum) else value
+            raise BadInput(f"training.{name}", shown, accepted)
+    if training.steps is not None and {*streams.values()} != {training.epochs}:
+        accepted = f"null with {method.name} and its own numbers of epochs"
+        raise BadInput("training.steps", training.steps, accepted)
     if isinstance(method, Asynchronous) and method.clients_in_flight(1):
         accepted = f"with {method.name}, which is asynchronous"
         if settings.sampling != "uniform":
@@ -94,9 +113,17 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
     if settings.sampling not in (obeyed := method.samplers()):
         reason = f"with {method.name}, which chooses its cohorts itself"
         raise BadInput("run.sampling", settings.sampling, f"{' or '.join(obeyed)} {reason}")
+    if settings.client_curriculum and isinstance(method, Cyclic):
+        accepted = f"{' or '.join(SAMPLERS[:-1])} with {method.name}, whose rounds have several cohorts"
+        raise BadInput("run.sampling", settings.sampling, accepted)
     if settings.reports and (method.serves != "global" or isinstance(method, Clustered)):
         reason = f"with {method.name}, which does not serve one model to all clients"
         raise BadInput("run.reports", settings.reports, f"[] {reason}")
+
+
+def content(values: Tensor) -> str:
+    """A hash of the values of a tensor."""
+    return hashlib.blake2b(values.cpu().contiguous().numpy().data, digest_size=12).hexdigest()
 
 
 class Run:
@@ -113,14 +140,6 @@ class Run:
         executor: Executor | None = None,
         checkpoints: Path | None = None,
     ) -> None:
-        means = {"active", "all"} & set(settings.reports)
-        self.job = replace(
-            job,
-            rounds=settings.rounds,
-            keep_trained=settings.keep_trained or bool(means),
-            timing=settings.timing,
-        )
-        self.settings = settings
         self.executor: Executor = executor or Inline()
         self.federation = job.federation.open()
         partition = self.federation.partition
@@ -128,6 +147,18 @@ class Run:
         self.sizes = partition.sizes[: self.clients]
         self.groups = None if partition.groups is None else partition.groups[: self.clients]
         self.cohort_size = cohort_size(settings.participation, self.clients)
+        self.turns: list[Turn] = []  # by round, of the client curriculum
+        if settings.client_curriculum:
+            self.turns = settings.client_curriculum.turns(self.clients, self.cohort_size, settings.rounds)
+            settings = replace(settings, rounds=len(self.turns))
+        means = {"active", "all"} & set(settings.reports)
+        self.settings = settings
+        self.job = replace(
+            job,
+            rounds=settings.rounds,
+            keep_trained=settings.keep_trained or bool(means) or job.training.compares,
+            timing=settings.timing,
+        )
         self._check()
         self.folder = checkpoints / self.fingerprint if checkpoints else None
 
@@ -139,6 +170,7 @@ class Run:
     @cached_property
     def fingerprint(self) -> str:
         """Identifies the run: only its own checkpoint is resumed."""
+        teacher, difficulty = self.federation.teacher, self.federation.difficulty
         about = {
             "method": [self.job.method.name, self.job.method.as_dict()],
             "training": self.job.training.as_dict(),
@@ -146,6 +178,8 @@ class Run:
             "seed": self.job.seed,
             "partition": self.federation.partition.hash,
             "public": None if self.federation.public is None else self.federation.public.digest,
+            "teacher": None if teacher is None else [teacher.model.architecture, content(teacher.w)],
+            "difficulty": None if difficulty is None else content(difficulty),
             "model": self.federation.model.architecture,
             "code": code_digest(
                 type(self).__module__,
@@ -182,8 +216,9 @@ class Run:
             never = k >= self.clients or not self.state.participations[k]
             return (newcomer or {}) if never else {}
 
+        written = [TRAINED] if names is None and self.job.training.compares else []
         names = self.state.own_vectors if names is None else names
-        return pack(clients, send, self.state.store, names, replaced)
+        return pack(clients, send, self.state.store, names, replaced, written)
 
     def _check(self) -> None:
         """Raise `BadInput` unless method, run and partition are compatible; warn about odd settings."""
@@ -197,15 +232,50 @@ class Run:
                 "partition.selection", 0, f"a share > 0, as {method.name} needs held-out samples; "
                 "or set method.select_on to train"
             )  # fmt: skip
+        self._check_curriculum()
         if settings.keep_predictions and not self.federation.labelled:
             raise BadInput("run.keep_predictions", True, "false, as the samples do not have one label each")
         least = 0.001 / self.clients  # below, nearly every draw is empty and repeated
         if settings.sampling == "bernoulli" and settings.participation < least:
             raise BadInput("run.participation", settings.participation, f"at least {least:g} with bernoulli")
+        if (curriculum := settings.client_curriculum) is not None:
+            if curriculum.expert is not None and self.federation.difficulty is None:
+                accepted = "a network of `central` whose losses this federation has"
+                raise BadInput("run.client_curriculum.expert", curriculum.expert, accepted)
+            smallest, pool = min(turn.end - turn.start for turn in self.turns), self.turns[-1].clients
+            if settings.min_cohort > smallest:
+                accepted = f"at most {smallest}, the smallest cohort of run.client_curriculum"
+                raise BadInput("run.min_cohort", settings.min_cohort, accepted)
+            if pool < self.clients:
+                reason = f"the run ends when {pool} of {self.clients} clients are in the pool"
+                warnings.warn(f"run.client_curriculum: {reason}", stacklevel=4)
         twice = settings.sampling == "proportional" and getattr(method, "weighting", "") == "samples"
         if twice and self.cohort_size < self.clients:
             asked = "run.sampling: proportional and weighting: samples"
             warnings.warn(f"{method.name}: {asked} both count a client's samples", stacklevel=4)
+
+    def _check_curriculum(self) -> None:
+        training, method = self.job.training, self.job.method
+        curriculum = training.curriculum
+        if curriculum is None:
+            return
+        if curriculum.score.endswith("_pred") and not self.federation.labelled:
+            accepted = "a score by losses, as the samples do not have one label each"
+            raise BadInput("training.curriculum.score", curriculum.score, accepted)
+        if curriculum.score == "expert" and self.federation.difficulty is None:
+            accepted = "the name of a network whose losses are known"
+            raise BadInput("training.curriculum.expert", curriculum.expert, accepted)
+        if type(method).epochs is not Method.epochs:  # known in the round only
+            return
+        usual = method.streams(training).values()
+        short = sum(
+            any(max(training.passes(n, epochs)).prefix < n for epochs in usual) for n in self.sizes.tolist()
+        )
+        if short:
+            reason = "has too few local steps in a round to reach all samples"
+            warnings.warn(
+                f"{method.name}: the curriculum of {short} of {self.clients} clients {reason}", stacklevel=5
+            )
 
     def _start(self) -> State:
         model, method, seed = self.federation.model, self.job.method, self.job.seed
@@ -214,7 +284,7 @@ class Run:
             return model.init(torch_seed(seed, "initial model", i))
 
         first, reports = method.client_state(model, initial(0)), self.settings.reports
-        if self.settings.keep_trained or "all" in reports:
+        if self.settings.keep_trained or "all" in reports or self.job.training.compares:
             first[TRAINED] = initial(0)
         store = ClientStore(first, self.clients, self.folder)
         weights = self.sizes if method.weighs_samples() else np.ones(self.clients)
@@ -224,6 +294,7 @@ class Run:
             means=TrainedMeans(reports, weights, store),
             participations=np.zeros(self.clients, dtype=np.int64),
             assignment=np.full(self.clients, -1),
+            pool=np.empty(0, dtype=np.int64),
             history=History(self.folder),
         )
         if not isinstance(state.server, ServerState):

@@ -8,6 +8,8 @@ with the same seed, all methods that do not choose their own cohorts have the sa
   redrawn, so N R / (1 - (1 - R)^N) clients take part on average. Source: code of FedDyn.
 - sweep: all clients take part once, m at a time, in random order, before any takes part again. The last
   cohort of a sweep also has the fewer than m clients that are left. Source: code of the client curriculum.
+- easy_first: the same with a growing pool of the clients, which depends on their losses and is part of the
+  run's state (`fedflow.simulation.client_curriculum`).
 """
 
 import numpy as np
@@ -36,9 +38,25 @@ def sample(kind: str, rate: float, sizes: np.ndarray, seed: int, number: int) ->
         while size == 0:
             size = int(rng.binomial(clients, rate))
     if kind == "sweep":
-        cohorts = clients // size
-        sweep, place = divmod(number, cohorts)
-        order = generator(seed, "sweep", sweep).permutation(clients)
-        members = order[place * size : (place + 1) * size if place + 1 < cohorts else clients]
-        return np.bincount(members, minlength=clients), len(members)
+        turns = turns_of(clients, size)
+        sweep, place = divmod(number, len(turns))
+        return take_turn(np.arange(clients), seed, sweep, turns[place], clients)
     return equal, size
+
+
+def turns_of(clients: int, size: int) -> list[tuple[int, int]]:
+    """Start and end of every turn of ``size`` of the ``clients``; fewer that are left join the last one."""
+    starts = range(0, clients - size + 1, size) or range(1)
+    return list(zip(starts, [*starts[1:], clients]))
+
+
+def take_turn(
+    pool: np.ndarray, seed: int, number: int, turn: tuple[int, int], clients: int
+) -> tuple[np.ndarray, int]:
+    """The chances of all ``clients`` [N] and the size of a cohort: one turn of the ``number``-th pool.
+
+    ``pool`` are sorted clients, which take their turns in random order.
+    """
+    order = generator(seed, "sweep", number).permutation(len(pool))
+    members = pool[order[slice(*turn)]]
+    return np.bincount(members, minlength=clients), len(members)

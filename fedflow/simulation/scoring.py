@@ -1,6 +1,6 @@
 """Scoring within a run: which clients are scored, in which chunks, and what is recorded."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -9,13 +9,22 @@ import numpy as np
 from torch import Tensor
 
 from fedflow.errors import BadInput
+from fedflow.local.wire import message_bytes
 from fedflow.methods.base import Clustered, Dissimilarity, Message
 from fedflow.metrics.clustering import agreement
 from fedflow.metrics.distribution import summarise
 from fedflow.metrics.table import METRICS
 from fedflow.seeding import generator
-from fedflow.simulation.evaluation import EvaluationShard, Scores, evaluate_shard, merged, score_reports
+from fedflow.simulation.evaluation import (
+    EvaluationShard,
+    Scores,
+    evaluate_shard,
+    merged,
+    poll_shard,
+    score_reports,
+)
 from fedflow.simulation.job import Shard
+from fedflow.simulation.messages import Messages, received_bytes
 from fedflow.simulation.outcome import PERSONAL_BYTES, PERSONAL_CLIENTS, RoundReport
 from fedflow.simulation.reporting import SCORES
 from fedflow.simulation.run import Run
@@ -94,29 +103,54 @@ class Scoring:
         """Scores after round ``after``: with the models and the learning rate of the next one."""
         run, method, names = self.run, self.method, self._served_with()
         names += ["trained"] if what.get("trained") else []
-        now = run.round(after + 1, "served")
-
-        def send(k: int) -> Message:
-            now = run.round(after + 1, "served", after + 1, k)
-            return method.broadcast_for_evaluation(now, run.state.server, k)
-
-        # If all clients are served one model, one client determines it.
-        asked = None if names or method.serves != "global" else 1
-        # Personal models need not be in memory all at once.
+        phase, parts = method.phase(run.round(after + 1, "served")), list[Scores]()
         own = bool(names) or method.serves == "personal"
-        size = max(1, PERSONAL_EVAL_CHUNK // run.federation.model.size) if own else len(clients)
-        workers, parts = run.executor.workers, list[Scores]()
-        for start in range(0, len(clients), size):
-            chunk = list(clients[start : start + size])
+        # If all clients are served one model, one client determines it.
+        asked = None if own or method.serves != "global" else 1
+        for start, shares in self._served(after + 1, clients, names, asked):
             what["models"] = what.get("models", False) and (not own or start < self._recorded)
-            shares = [chunk[i::workers] for i in range(min(workers, len(chunk)))]
-            sent = [run.messages(share[:asked], send, names, method.newcomer) for share in shares]
             shards = [
-                EvaluationShard(now.t, share, *messages, phase=method.phase(now), **what)
-                for share, messages in zip(shares, sent)
+                EvaluationShard(after + 1, share, *messages, phase=phase, **what)
+                for share, messages in shares
             ]
             parts += run.executor.map(evaluate_shard, run.job, shards, title)
         return merged(parts)
+
+    def poll(self, t: int) -> tuple[np.ndarray, int, int]:
+        """All clients' mean training losses [N] under the models that they are served in round ``t``.
+
+        Also the bytes down and up: the messages, and one number per client.
+        """
+        run, method = self.run, self.method
+        phase, losses, down = method.phase(run.round(t, "served")), np.empty(run.clients), 0
+        for _, shares in self._served(t, range(run.clients), self._served_with()):
+            shards = [Shard(t, share, *messages, phase=phase) for share, messages in shares]
+            polled = run.executor.map(poll_shard, run.job, shards, f"round {t} · poll")
+            for shard, found in zip(shards, polled, strict=True):
+                losses[shard.clients] = found
+                down += received_bytes(shard, method.masks)
+        return losses, down, run.clients * message_bytes({}, scalars=1)
+
+    def _served(
+        self, t: int, clients: Sequence[int], names: Sequence[str], asked: int | None = None
+    ) -> Iterator[tuple[int, list[tuple[list[int], Messages]]]]:
+        """The ``clients`` in chunks: the place of the first one, and workers' shares with their messages.
+
+        These serve every client of a share (or the first ``asked``), with the kept vectors ``names``.
+        Personal models need not be in memory all at once; without them, there is one chunk.
+        """
+        run, method, workers = self.run, self.method, self.run.executor.workers
+
+        def send(k: int) -> Message:
+            return method.broadcast_for_evaluation(run.round(t, "served", t, k), run.state.server, k)
+
+        own = bool(names) or method.serves == "personal"
+        size = max(1, PERSONAL_EVAL_CHUNK // run.federation.model.size) if own else len(clients)
+        for start in range(0, len(clients), size):
+            chunk = list(clients[start : start + size])
+            shares = [chunk[i::workers] for i in range(min(workers, len(chunk)))]
+            sent = [run.messages(share[:asked], send, names, method.newcomer) for share in shares]
+            yield start, list(zip(shares, sent))
 
     def served_models(self, scores: Scores) -> dict[int, Tensor]:
         """The served vectors [D] by cluster number or by client; {0: w} if global."""

@@ -25,6 +25,7 @@ class State:
     means: TrainedMeans
     participations: np.ndarray  # [N]
     assignment: np.ndarray  # last known cluster of every client [N], -1 before the first
+    pool: np.ndarray  # sorted clients of the present pool of the client curriculum; none without
     onboarded: dict[str, int] | None = None  # bytes of the onboarding, down and up; None before it
     busy: list[Work] = field(default_factory=list)  # clients that train while the server takes its steps
     history: History = field(default_factory=History)
@@ -46,6 +47,7 @@ class State:
         tensors |= self.store.changes()
         tensors["participations"] = torch.from_numpy(self.participations)
         tensors["assignment"] = torch.from_numpy(self.assignment)
+        tensors["pool"] = torch.from_numpy(self.pool)
         facts = {
             "history": self.history.save(),
             "onboarded": self.onboarded,
@@ -64,6 +66,7 @@ class State:
         self.means.restore({name: t.to(device) for name, t in under("means/").items()})
         self.participations = tensors["participations"].numpy()
         self.assignment = tensors["assignment"].numpy()
+        self.pool = tensors["pool"].numpy()
         self.history.restore(facts["history"])
         self.onboarded = facts["onboarded"]
         for work in facts["busy"]:

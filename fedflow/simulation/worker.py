@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedflow.errors import FedflowError
-from fedflow.local.client import TRAIN_LOSS, TRAINED, Client, Update
+from fedflow.local.client import DIFFICULTY, TRAIN_LOSS, TRAINED, Client, Update
 from fedflow.local.compiled import Gradient, compiled_gradient
 from fedflow.local.samples import Samples
 from fedflow.local.schedule import draw_schedule
@@ -67,6 +67,8 @@ def train_shard(job: Job, shard: Shard) -> Trained:
         update = job.method.local(client)
         numbers = {name: t for name, t in update.scalars.items() if t.is_floating_point()}  # no ids
         diagnostics = update.diagnostics | numbers | {TRAIN_LOSS: client.train_loss}
+        if client.difficulty is not None:
+            diagnostics[DIFFICULTY] = client.difficulty
         trained = {} if client.trained is None or not job.keep_trained else {TRAINED: client.trained}
         return replace(update, diagnostics=diagnostics, keep=update.keep | trained)
 
@@ -125,9 +127,7 @@ def train_clients(
     """Run ``step`` for every client; yields updates, or one client and the reason for its failure."""
     federation = job.federation.open()
     keep_pages()
-    if federation.model.device.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = job.training.precision == "tf32"
-        torch.backends.cudnn.allow_tf32 = job.training.precision == "tf32"
+    job.training.set_precision(federation.model.device)
     vmapped = job.cohort == "vmap" or (job.cohort == "auto" and federation.model.device.type == "cuda")
     # Not dropout, whose noise is keyed by client, nor BatchNorm, which counts padding and batches in place.
     if vmapped and not federation.model.draws_noise and not federation.model.buffers:

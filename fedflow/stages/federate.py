@@ -68,7 +68,7 @@ def perform(
             root,
             experiment=f"{experiment.dataset}/{experiment.partition}",
             name=f"{experiment.method} seed {experiment.seed}",
-            key=simulation.fingerprint,
+            key=f"{experiment.method} {simulation.fingerprint}",
             params=_recorded_params(experiment, compiled),
             tags={name: facts[name] for name in ("partition", "method", "dataset", "seed", "settings")},
             datasets=_inputs(experiment, facts),
@@ -83,7 +83,7 @@ def perform(
                 rounds.append(report)
                 record.round(report)
                 for listener in listeners:
-                    listener(report, run.rounds)
+                    listener(report, simulation.settings.rounds)
             outcome = simulation.outcome()
             outcome.metrics = completed(outcome.metrics, rounds[-1].values)
             params = {"settings": experiment.settings, "seed": experiment.seed, **experiment.effective}
@@ -127,7 +127,7 @@ def _facts(experiment: Experiment) -> dict[str, Any]:
     return {
         "partition": experiment.partition,
         "method": experiment.method,
-        "method_label": experiment.job.method.label,
+        "method_label": experiment.params.label(experiment.method),
         "dataset": experiment.dataset,
         "model": experiment.params.model(experiment.dataset).name,
         "seed": experiment.seed,
@@ -149,17 +149,13 @@ def _inputs(experiment: Experiment, facts: dict[str, Any]) -> list[dict[str, Any
 
 def _card(experiment: Experiment) -> ModelCard:
     """How to rebuild the models of this run."""
-    dataset, model = load_prepared(experiment.prepared_folder), experiment.params.model(experiment.dataset)
-    normalises = bool(dataset.mean) and not dataset.by_domain
+    model = experiment.params.model(experiment.dataset)
     renamed = load_partition(experiment.partition_folder).classes
-    return ModelCard(
-        architecture=model.name,
-        options=model.options,
-        input_shape=dataset.input_shape,
-        classes=tuple(map(str, range(renamed))) if renamed else dataset.classes,
-        mean=dataset.mean if normalises else None,
-        std=dataset.std if normalises else None,
-        input_type="uint8" if normalises else "int64" if dataset.x_train.dtype == torch.int32 else "float32",
+    return ModelCard.of(
+        load_prepared(experiment.prepared_folder),
+        model.name,
+        model.options,
+        classes=tuple(map(str, range(renamed))) if renamed else None,
         method=experiment.method,
         partition=experiment.partition,
         serves=experiment.job.method.serves,

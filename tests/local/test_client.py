@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedflow.data import Dataset
 from fedflow.local.client import Client, Update
+from fedflow.local.curriculum import Pass
 from fedflow.local.samples import Batch
 from fedflow.local.schedule import shuffled
 from fedflow.local.sgd import Trainer
@@ -75,7 +76,7 @@ def test_a_server_trains_on_its_own_data(federation: Federation) -> None:
     public = federation.public
     module = federation.model.to_module(plain).train()
     sgd = torch.optim.SGD(module.parameters(), lr=0.05)
-    order = shuffled(generator(0, "server", 1, 0), len(public), 16, 2)
+    order = shuffled(generator(0, "server", 1, 0), len(public), 16, [Pass(len(public), 4)] * 2)
     for rows, *_ in order.batches():
         sgd.zero_grad()
         nn.functional.cross_entropy(module(public.x[rows].double()), public.y[rows]).backward()

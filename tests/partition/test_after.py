@@ -324,11 +324,24 @@ def test_the_first_hundred_pieces_are_used(pieces, size):
     assert parts(made) == parts(all_pieces)[:100]
 
 
+@pytest.mark.parametrize("more", [{}, {"difficulty": {}}, {"newcomers": 0.2}])
+def test_random_pieces_are_a_sample_of_all(more):
+    cut = {"clients": 20, "pieces": 100, "pieces_used": "random"} | more
+    made, again, other = (make(HARD, seed=seed, **cut) for seed in (3, 3, 4))
+    everything = parts(make(HARD, seed=3, difficulty=more.get("difficulty")))
+    used = [everything.index(part) for part in parts(made)]
+    training = used[: made.training_clients]
+    assert len(set(used)) == 20 and max(used) >= 20 and training == sorted(training)
+    assert parts(again) == parts(made) != parts(other)
+    assert len(training) == (16 if "newcomers" in more else 20)
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
         ({"pieces": 50}, r"partition.pieces: 50 .*at least clients, which is 100"),
         ({"clients": None, "pieces": 50}, r"partition.pieces: 50 .*at least clients"),
+        ({"pieces_used": "random"}, r"partition.pieces_used: 'random' .*first, without pieces"),
         ({"pieces": 60_000}, r"partition.pieces: 60000 .*at most 50000"),
         ({"pieces": 49_500, "public": 1000}, r"partition.pieces: 49500 .*at most 49000"),
         ({"public": 50_000}, r"partition.public: 50000 .*fewer than 50000"),

@@ -6,6 +6,8 @@ m updates, stale ones included.
 
 import math
 
+from fedflow.errors import BadInput
+from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.base import Asynchronous, GlobalModel, Round
 from fedflow.settings import option
@@ -26,6 +28,10 @@ class Buffered(Asynchronous, FedAvg):
 
     def clients_in_flight(self, size: int) -> int:
         return math.ceil(self.concurrency * size)
+
+    def check_training(self, training: LocalTraining) -> None:
+        if self.most_epochs is not None and training.steps is not None:
+            raise BadInput("method.most_epochs", self.most_epochs, "null with training.steps")
 
     def epochs(self, now: Round, server: GlobalModel, client: int) -> int | None:
         return None if self.most_epochs is None else int(now.rng.integers(1, self.most_epochs, endpoint=True))

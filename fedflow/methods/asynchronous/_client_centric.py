@@ -32,7 +32,10 @@ class ClientCentric(Buffered):
     eps: float = option(
         1e-8, "added to sqrt(v)", symbol="eps", gt=0, grid=(1e-8, 1e-3), source="code of FADAS"
     )
-    normalise: bool = option(True, "divide updates by the number K of local steps", source="Algorithm 3")
+    normalise: bool = option(
+        True, "divide updates by the number K of local steps; by the sum of their eta_i / eta with lr_within",
+        source="Algorithm 3",
+    )  # fmt: skip
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         x = initial(0)
@@ -41,7 +44,7 @@ class ClientCentric(Buffered):
     def local(self, client: Client) -> Update:
         x = client.received["model"]
         moved = x - client.fit(start=x)
-        steps = client.steps() if self.normalise else 1.0
+        steps = client.rates().sum() if self.normalise else 1.0
         return client.update(d=client.model.with_buffers(moved / steps, moved), weight=self.weight(client))
 
     def second(self, server: Any, square: Tensor) -> dict[str, Tensor]:

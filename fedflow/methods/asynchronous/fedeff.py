@@ -62,6 +62,11 @@ class FedEff(Onboarding, FedAvg):
     )  # fmt: skip
     most_epochs: int | None = option(None, "upper limit of epochs; null = none", symbol="E_max", ge=1)
 
+    def check_training(self, training: LocalTraining) -> None:
+        if training.steps is not None:
+            accepted = f"null with {self.name}, which chooses every client's epochs"
+            raise BadInput("training.steps", training.steps, accepted)
+
     def streams(self, training: LocalTraining) -> dict[str, int]:
         """One epoch in round 0; from then on those of `epochs`."""
         return {"batches": 1}

@@ -65,10 +65,9 @@ class FedDyn(Method):
         choices=("exclude", "replace"), source="PFLDyn: exclude; its code: replace",
     )  # fmt: skip
 
-    def streams(self, training: LocalTraining) -> dict[str, int]:
+    def check_training(self, training: LocalTraining) -> None:
         if self.clip == "replicate" and training.clip_norm is None:
             raise BadInput("method.clip", "replicate", "whole, as training.clip_norm is null")
-        return super().streams(training)
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"g": torch.zeros_like(initial)}

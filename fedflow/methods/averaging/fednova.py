@@ -5,14 +5,16 @@ Federated Optimization", NeurIPS 2020, arXiv 2007.07481, equations (8) and (10).
 
 Client: tau_k steps from w_t to w_k; d_k = (w_t - w_k) / a_k. The amount of work a_k is
 tau_k for SGD; [tau_k - rho (1 - rho^tau_k) / (1 - rho)] / (1 - rho) with momentum rho;
-[1 - (1 - eta mu)^tau_k] / (eta mu) with the proximal term mu/2 ||w - w_t||^2 of FedProx.
+[1 - (1 - eta mu)^tau_k] / (eta mu) with the proximal term mu/2 ||w - w_t||^2 of FedProx;
+sum_j eta_j / eta_0 * (1 - rho^(j+1)) / (1 - rho) if the rate eta_j of step j changes (`training.lr_within`).
 Server: v <- gmf v + tau_eff * sum_k p_k d_k; w_{t+1} = w_t - eta_s v. tau_eff = sum_k p_k a_k, but
 sum_k p_k tau_k with a proximal term, as in the authors' code. (The paper's eta cancels.)
 *Reduces to* FedAvg when all a_k are equal, without proximal term and server momentum.
 *State*: server w, and v when gmf > 0. *Traffic*: 1 P down, 1 P and one scalar up.
 *Newcomer*: the global model.
 The experiments draw E_k from 2 to 5 in every round: `training.stragglers: 1`, least_epochs: 2, epochs: 5.
-*Ambiguous*: a_k with both momentum and a proximal term: the paper has no formula, so this is refused.
+*Ambiguous*: a_k with a proximal term and either momentum or changing rates: the paper has no formula, so this
+is refused.
 """
 
 from collections.abc import Callable
@@ -46,10 +48,12 @@ class FedNova(FedAvg):
         0.0, "server momentum (global momentum factor)", symbol="gmf", ge=0, lt=1, source="authors' code"
     )
 
-    def streams(self, training: LocalTraining) -> dict[str, int]:
+    def check_training(self, training: LocalTraining) -> None:
+        training.need_sgd(self.name, "which counts gradient steps")
         if self.mu and training.momentum:
             raise BadInput("method.mu", self.mu, "0 where training.momentum is not 0")
-        return super().streams(training)
+        if self.mu and training.lr_within is not None:
+            raise BadInput("method.mu", self.mu, "0 where training.lr_within is not null")
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         w = initial(0)
@@ -62,7 +66,11 @@ class FedNova(FedAvg):
             return client.loss(v, batch) + self.mu / 2 * (v - w).square().sum()
 
         drift = w - client.fit(loss if self.mu else None, start=w)
-        a = work(tau, client.training.momentum, client.lr * self.mu if self.mu else None)
+        rho = client.training.momentum
+        if client.training.lr_within is None:
+            a = work(tau, rho, client.lr * self.mu if self.mu else None)
+        else:
+            a = work_at(client.rates(), rho)
         d = client.model.with_buffers(drift / a, drift)
         return client.update(d=d, scalars={"tau": tau if self.mu else a}, weight=self.weight(client))
 
@@ -82,3 +90,9 @@ def work(tau: Tensor, rho: float, pull: Tensor | float | None = None) -> Tensor:
         # For small pulls, float32 would lose all digits.
         return ((1 - (1 - pull) ** tau.double()) / pull).to(tau.dtype)
     return tau if rho == 0 else (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho)
+
+
+def work_at(rates: Tensor, rho: float) -> Tensor:
+    """||a_k||_1 of SGD with momentum rho, whose step j has the rate ``rates[j]`` times eta_0; [S]."""
+    number = torch.arange(1, len(rates) + 1, dtype=rates.dtype, device=rates.device)
+    return (rates * (1 - rho**number)).sum() / (1 - rho)

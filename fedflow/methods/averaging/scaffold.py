@@ -15,7 +15,8 @@ gradient clipping, which the paper does not have, limits the gradient alone. Wit
 g(y) - c_k + c, weight decay excluded, as in FedDyn's code; the correction is then inside the momentum buffer.
 *Ambiguous*: if eta decays, option II divides by the eta of the round; FedDyn's code divides by the first one,
 so that its control variates shrink with eta (control_lr: initial). There all clients take as many steps as
-one of mean size; here tau follows from n_k.
+one of mean size; here tau follows from n_k. Where eta changes within a round (`training.lr_within`), tau eta
+is the sum of the rates of all steps.
 """
 
 from collections.abc import Callable
@@ -69,10 +70,10 @@ class Scaffold(Averaging):
             accepted = "current with variate: I, which divides by no learning rate"
             raise BadInput("method.control_lr", "initial", accepted)
 
-    def streams(self, training: LocalTraining) -> dict[str, int]:
+    def check_training(self, training: LocalTraining) -> None:
+        training.need_sgd(self.name, "whose correction is part of a gradient step")
         if self.clip == "whole" and training.clip_norm is None:
             raise BadInput("method.clip", "whole", "gradient, as training.clip_norm is null")
-        return super().streams(training)
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"c": torch.zeros_like(initial)}
@@ -102,7 +103,7 @@ class Scaffold(Averaging):
             c_new = client.full_gradient(x)
         else:
             lr = client.training.lr if self.control_lr == "initial" else client.lr
-            c_new = c_k - c + client.model.trainable(x - y) / (client.steps() * lr)
+            c_new = c_k - c + client.model.trainable(x - y) / client.travelled(lr)
         return client.update(dy=y - x, dc=c_new - c_k, weight=self.weight(client), keep={"c": c_new})
 
     def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:

@@ -74,6 +74,9 @@ class IFCA(MultiModel):
         tried = 1 if self.phase(now) == RANDOM_ASSIGNMENT else self.clusters
         return Passes(1 if self.averaging == "gradient" else epochs, losses=tried)
 
+    def fits(self, now: Round, training: LocalTraining) -> int:
+        return int(self.averaging == "model" or self.phase(now) == PRETRAINING)
+
     def local(self, client: Client) -> Update:
         weight, received = self.weight(client), client.received
         if client.phase == PRETRAINING:

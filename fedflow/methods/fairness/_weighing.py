@@ -157,6 +157,9 @@ class Weighing(Method):
     def phase(self, now: Round) -> str:
         return self._host.phase(now)
 
+    def check_training(self, training: LocalTraining) -> None:
+        self._host.check_training(training)
+
     def streams(self, training: LocalTraining) -> dict[str, int]:
         return self._host.streams(training)
 
@@ -166,6 +169,9 @@ class Weighing(Method):
     def work(self, now: Round, server: State, epochs: float, steps: int) -> Passes:
         passes = self._host.work(now, server.host, epochs, steps)
         return passes._replace(losses=passes.losses + 1)
+
+    def fits(self, now: Round, training: LocalTraining) -> int:
+        return self._host.fits(now, training)
 
     def broadcast(self, now: Round, server: State, client: int) -> Message:
         return self._host.broadcast(now, server.host, client)

@@ -11,11 +11,13 @@ Server: w_{t+1} = w_t - sum_k D_k / sum_k h_k.
 *Differs from the paper in*: uniform sampling, so that all methods have the same cohorts (the paper draws
 clients in proportion to n_k and sums uniformly: `run.sampling`). With weighting: samples, D_k and
 h_k are weighted by n_k. As in the authors' code, 1e-10 is added to F_k.
+*Rates*: eta is the client learning rate of the round, also if steps have others (`training.lr_within`).
 """
 
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
+from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Passes, Round
 from fedflow.methods.registry import register
@@ -31,6 +33,9 @@ class QFedAvg(FedAvg):
     q: float = option(
         0.1, "fairness: the power of the losses", symbol="q", ge=0, grid=(0.1, 1, 5), source="grid of AAggFF"
     )
+
+    def check_training(self, training: LocalTraining) -> None:
+        training.need_sgd(self.name, "which divides updates by the rate of gradient steps")
 
     def train(self, client: Client) -> Tensor:
         return client.fit(start=client.received["model"])

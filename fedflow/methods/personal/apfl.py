@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
+from fedflow.local.optimiser import Moving
 from fedflow.local.samples import Batch
-from fedflow.local.sgd import SGDState, Step
+from fedflow.local.sgd import Step
+from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.base import GlobalModel, Passes, Round
 from fedflow.methods.personal._personal import Personal
@@ -27,7 +29,7 @@ from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
-Mixing = tuple[SGDState, SGDState, Tensor, Tensor]  # w, v, alpha [1], learning rate of alpha
+Mixing = tuple[Moving, Moving, Tensor, Tensor]  # w, v, alpha [1], learning rate of alpha
 
 
 @register("apfl", "APFL")
@@ -43,6 +45,10 @@ class APFL(Personal, FedAvg):
         grid=(0.25, 0.5, 0.75), source="section 5",
     )  # fmt: skip
     adaptive: bool = option(True, "clients learn their alpha by gradient descent", source="Algorithm 1: no")
+
+    def check_training(self, training: LocalTraining) -> None:
+        if self.adaptive:
+            training.need_sgd(self.name, "or adaptive: false, as alpha takes gradient steps of the same rate")
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"personal": initial, "alpha": initial.new_full((1,), self.alpha)}

@@ -14,6 +14,7 @@ between two exchanges. Client: the last 1s, with the received xbar, then the nex
 *Work*: gradients of all batches of E epochs are computed, of which on average 1/p become steps; the rest, and
 0s beyond the last batch, are lost. With p = 1 / (E n_k / B), a round has about as many local steps as with
 other methods; theta changes with p, so choose lambda accordingly.
+*Rates*: in theta, eta is that of the round, in which the 1s precede the first local step.
 *Differs from the paper in*: stochastic gradients; the cohort's mean stands for that of all clients, and a
 client that was absent applies only the last 1s; 1/p zeros in the first round. The training loss is that of
 the steps taken.
@@ -28,8 +29,9 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
+from fedflow.local.optimiser import Moving
 from fedflow.local.samples import Batch
-from fedflow.local.sgd import SGDState
+from fedflow.local.training import LocalTraining
 from fedflow.methods.base import Cohort, Diagnostics, Message, Passes, Round, ServerState
 from fedflow.methods.personal._personal import Personal
 from fedflow.methods.registry import register
@@ -56,6 +58,9 @@ class L2GD(Personal):
         source="code of FedRep: 0.9",
     )  # fmt: skip
 
+    def check_training(self, training: LocalTraining) -> None:
+        training.need_sgd(self.name, "whose theta follows from the rate of gradient steps")
+
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"model": initial}
 
@@ -74,12 +79,12 @@ class L2GD(Personal):
         return Passes(min(epochs, float(server.zeros) / steps))
 
     def local(self, client: Client) -> Update:
-        def step(now: tuple[SGDState, Tensor], batch: Batch) -> tuple[tuple[SGDState, Tensor], Tensor]:
+        def step(now: tuple[Moving, Tensor], batch: Batch) -> tuple[tuple[Moving, Tensor], Tensor]:
             x, zeros = now
             found = client.gradient(x.w, batch)
             moved = client.descend(x, found)
-            x = SGDState(torch.where(zeros > 0, moved.w, x.w), moved.velocity)
-            return (x, zeros - 1), found.loss * (zeros > 0)
+            moved = moved._replace(w=torch.where(zeros > 0, moved.w, x.w))
+            return (moved, zeros - 1), found.loss * (zeros > 0)
 
         zeros, steps = client.received["zeros"], client.steps()
         x = client.trained = client.run_steps(step, (client.initial_state(self.pulled(client)), zeros))[0].w

@@ -21,8 +21,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
+from fedflow.local.optimiser import Moving
 from fedflow.local.samples import Batch
-from fedflow.local.sgd import SGDState, Step
+from fedflow.local.sgd import Step
 from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.base import GlobalModel, Passes, Round
@@ -63,8 +64,11 @@ class PerFedAvg(FedAvg):
         """One gradient per stream; two in the last stream of hessian_free."""
         return Passes(epochs * 4 / 3 if self.order == "hessian_free" else epochs)
 
+    def fits(self, now: Round, training: LocalTraining) -> int:
+        return 1
+
     def local(self, client: Client) -> Update:
-        def step(now: SGDState, outer: Batch, inner: Batch, *hessian: Batch) -> tuple[SGDState, Tensor]:
+        def step(now: Moving, outer: Batch, inner: Batch, *hessian: Batch) -> tuple[Moving, Tensor]:
             w = now.w
             v, loss, buffers = client.gradient(w - self.alpha * client.gradient(w, inner).gradient, outer)
             for batch in hessian:

@@ -11,7 +11,7 @@ Server: w_{t+1} = (1 - beta) w_t + beta sum_k p_k w_k. Clients are served theta_
 *Differs from the paper in*: E epochs of batches (the authors take R = 20 batches). As in Algorithm 1, only
 the cohort trains; the authors' code trains all clients and averages the cohort's models. Its decay of 0.001
 theta is `training.weight_decay`, which applies to inner steps only; neither step uses momentum.
-*Rates*: eta decays with `training.lr_decay`; a given eta_p does not decay.
+*Rates*: eta decays with `training.lr_decay` and `training.lr_within`; a given eta_p does not decay.
 """
 
 from collections.abc import Mapping
@@ -20,8 +20,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedflow.local.client import Client, Update
+from fedflow.local.optimiser import SGDState
 from fedflow.local.samples import Batch
-from fedflow.local.sgd import SGDState
+from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.base import GlobalModel, Passes, Round
 from fedflow.methods.personal._personal import Personal
@@ -48,6 +49,9 @@ class PFedMe(Personal, FedAvg):
     server_lr: float = option(
         1.0, "weight of the mean in the next model", symbol="beta", gt=0, grid=(1, 2), source="section 5"
     )
+
+    def check_training(self, training: LocalTraining) -> None:
+        training.need_sgd(self.name, "both of whose steps are gradient steps")
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"personal": initial}
