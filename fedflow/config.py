@@ -110,7 +110,7 @@ class CentralParams(Central):
 
 def teacher_of(training: LocalTraining) -> str | None:
     """The central network that this training learns from, if any."""
-    return getattr(getattr(training, "objective", None), "teacher", None)
+    return None if training.objective is None else training.objective.teacher
 
 
 class MethodParams(Settings):
@@ -290,6 +290,11 @@ class Params(Settings):
         method, entry = self.registered(name), self.methods.get(name, MethodParams())
         own = "" if name == method else f" · {', '.join(entry.words) or name}"
         return entry.label or METHODS[method].label + own
+
+    @property
+    def labels(self) -> dict[str, str | None]:
+        """The label that every entry of ``methods`` asks for, if any: reports take it from here."""
+        return {name: entry.label for name, entry in self.methods.items()}
 
     @cached_property
     def _built(self) -> dict[tuple[str, str | None], tuple[Method, LocalTraining]]:

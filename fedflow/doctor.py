@@ -1,5 +1,6 @@
 """Check everything that an experiment needs before it starts."""
 
+import contextlib
 import importlib.metadata
 import os
 import shutil
@@ -102,8 +103,11 @@ def _params(root: Path) -> list[Finding]:
 def _claims(root: Path) -> list[Finding]:
     if not (path := root / "claims.yaml").exists():
         return []
+    labels: dict[str, str | None] = {}
+    with contextlib.suppress(FedflowError):  # that finding is about params.yaml
+        labels = load_params(root / "params.yaml").labels
     try:
-        judge(claims := load_claims(path), [])
+        judge(claims := load_claims(path), [], labels)
     except FedflowError as error:
         return [Finding("bad", path.name, str(error))]
     return [Finding("ok", path.name, f"{len(claims)} claims")]
