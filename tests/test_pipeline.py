@@ -31,7 +31,7 @@ training: {epochs: 1, batch_size: 64, lr: 0.1}
 run: {rounds: 1, participation: 1.0, evaluate_every: 1, fine_tune: false}
 methods: {fedavg: {}, ditto: {lam: 1.0}}
 tuned: {}
-grid: {datasets: [digits, mnist], partitions: [skewed, even], methods: [fedavg, ditto], seeds: [0]}
+grid: {datasets: [digits, mnist], partitions: [skewed, even], methods: [fedavg, ditto], seeds: [0], central: []}
 engine: {executor: inline, device: cpu}
 """
 # What DVC calls: it hands its arguments to a process that has imported all libraries already, and forks.

@@ -49,7 +49,13 @@ PARAMS = {
         "keep_predictions": True,
     },
     "methods": {"fedavg": {}, "scaffold": {}, "ditto": {}, "ifca": {"clusters": 2}, "pacfl": {"clusters": 2}},
-    "grid": {"datasets": ["digits"], "partitions": ["digits-6"], "methods": ["fedavg", "ifca"], "seeds": [0]},
+    "grid": {
+        "datasets": ["digits"],
+        "partitions": ["digits-6"],
+        "methods": ["fedavg", "ifca"],
+        "seeds": [0],
+        "central": [],
+    },
     "engine": {"executor": "threads", "workers": 2, "device": "cpu"},
 }
 
