@@ -275,9 +275,8 @@ def test_a_run_makes_its_networks_and_counts_their_bytes(root, changes, partitio
 
 
 def test_a_student_is_trained_after_its_teacher_and_again_with_it(copy: Path, monkeypatch) -> None:
-    student = (
-        "central.student={dataset: digits, training: {epochs: 1, objective: {name: distil, teacher: wide}}}"
-    )
+    training = "{epochs: 1, objective: {name: distil, teacher: wide}}"
+    student = f"central.student={{dataset: digits, training: {training}}}"
     prepare_network(load(copy, student), "student", copy)
     folder = copy / "data" / "central"
     assert sorted(each.name for each in folder.iterdir()) == ["expert", "student", "wide"]
