@@ -7,7 +7,7 @@ client sorts its samples once per training, by the model that this training star
 """
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,9 +17,6 @@ from fedflow.errors import BadInput
 from fedflow.local.pacing import Pacing
 from fedflow.settings import option
 
-if TYPE_CHECKING:
-    from fedflow.local.sgd import Trainer
-
 SCORES = ("global", "local", "both", "global_pred", "local_pred", "both_pred", "expert")
 
 
@@ -28,6 +25,21 @@ class Pass(NamedTuple):
 
     prefix: int
     steps: int
+
+
+class Scorer(Protocol):
+    """What scores need of a `Trainer`: measures [n] of its samples, NaN for the padding of a cohort."""
+
+    last: Tensor | None
+
+    @property
+    def expert_losses(self) -> Tensor: ...
+
+    def losses(self, w: Tensor) -> Tensor: ...
+
+    def mistakes(self, w: Tensor) -> Tensor: ...
+
+    def disagreement(self, one: Tensor, other: Tensor) -> Tensor: ...
 
 
 class Curriculum(Pacing):
@@ -110,17 +122,17 @@ class Curriculum(Pacing):
         keys = (-difficulty if self.order == "anti" else difficulty)[ties]
         return ties[keys.where(~keys.isnan(), torch.inf).argsort(stable=True)]
 
-    def difficulty(self, trainer: "Trainer", start: Tensor) -> Tensor:
-        """The difficulty [n] of a trainer's samples; NaN for the padding of a cohort."""
+    def difficulty(self, data: Scorer, start: Tensor) -> Tensor:
+        """The difficulty [n] of the samples at the ``start`` [D] of a training; NaN for padding."""
         if self.score == "expert":
-            return trainer.expert_losses
-        last = start if trainer.last is None else trainer.last
+            return data.expert_losses
+        last = start if data.last is None else data.last
         if self.score == "both_pred" and self.reading == "disagreement":
-            return trainer.disagreement(start, last)
+            return data.disagreement(start, last)
         which, _, predictions = self.score.partition("_")
-        both = [start] if trainer.last is None else [start, last]
+        both = [start] if data.last is None else [start, last]
         models = {"global": [start], "local": [last], "both": both}[which]
-        measure = trainer.mistakes if predictions else trainer.losses
+        measure = data.mistakes if predictions else data.losses
         return torch.stack([measure(w) for w in models]).mean(0)
 
 
