@@ -21,7 +21,7 @@ $(SETUP): pyproject.toml requirements.lock
 	UV_SYSTEM_CERTS=1 $(BIN)/uv pip install -q --python $(BIN)/python -e '.[dev,dask,ray,umap]' -c requirements.lock
 	@touch $@
 
-repro: $(SETUP) ## run the pipeline: prepare, partition, federate, report
+repro: $(SETUP) ## run the pipeline: prepare, central, partition, federate, report
 	dvc repro
 	@echo "report: report/index.html    record: make ui"
 
@@ -46,4 +46,4 @@ lock: ## update requirements.lock from pyproject.toml
 
 clean: ## delete what runs have produced (not the downloads in data/raw)
 	-$(BIN)/python -m flows.server --stop
-	rm -rf data/prepared data/partitions data/fingerprints results tuning report mlruns/* .fedflow .prefect dvc.lock
+	rm -rf data/prepared data/partitions data/central data/fingerprints results tuning report mlruns/* .fedflow .prefect dvc.lock

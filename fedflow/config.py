@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import cached_property, partial
@@ -15,11 +15,13 @@ import yaml
 from fedflow.arguments import check_name
 from fedflow.data import DatasetParams
 from fedflow.errors import BadInput, FedflowError, unknown_name
+from fedflow.local.central import Central
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method
 from fedflow.methods.base import server_data
 from fedflow.models import ARCHITECTURES, known_options
 from fedflow.models.flat import CONVOLUTIONS
+from fedflow.naming import flat, say
 from fedflow.partition import PartitionParams
 from fedflow.settings import Settings, option
 from fedflow.simulation.run import RunSettings
@@ -31,6 +33,8 @@ PARAMS = Path("params.yaml")
 CLUSTERS = ("dask", "ray")
 EXECUTORS = ("inline", "threads", "processes", *CLUSTERS)
 
+TEACHER = "training.objective.teacher"
+EXPERTS = ("training.curriculum.expert", "run.client_curriculum.expert")  # they share `Federation.difficulty`
 WORD = r'"[^"]+"|[^".]+'
 SETTING = re.compile(rf"({WORD})(\.({WORD}))*")
 
@@ -91,28 +95,67 @@ class ModelParams(Settings):
                 raise BadInput(f"models.options.{name}", value, "a list, each item a whole number >= 1")
 
 
+class CentralParams(Central):
+    """A network that is trained on a whole data set: a teacher, an expert, or a reference."""
+
+    section = "central"
+    dataset: str = option(doc="a name under data")
+    model: ModelParams | None = option(None, "its network; null = that of `models` for the data set")
+
+    @property
+    def teacher(self) -> str | None:
+        """The central network that it learns from, if any."""
+        return teacher_of(self.training)
+
+
+def expert_of(settings: Settings, section: str) -> str | None:
+    """The central network that a section of these settings names as its expert, if any."""
+    return getattr(getattr(settings, section, None), "expert", None)
+
+
+def teacher_of(training: LocalTraining) -> str | None:
+    """The central network that this training learns from, if any."""
+    return None if training.objective is None else training.objective.teacher
+
+
 class MethodParams(Settings):
-    """What one method changes: its hyper-parameters, and fields of the shared local training."""
+    """What one entry of ``methods`` changes: hyper-parameters, and fields of the shared local training.
+
+    An entry under a name of the user's choice names its ``method``, whose entry it starts from.
+    """
 
     section = "methods"
     plural = "methods"
+    method: str | None = option(
+        default=None, doc="the registered method; null = the one that the entry is called"
+    )
+    label: str | None = option(default=None, doc="name in the report; null = the method's, and what differs")
     parameters: dict = option(factory=dict, doc="hyper-parameters that differ from the defaults")
     training: dict = option(factory=dict, doc="fields of `training` that differ for this method")
 
     @classmethod
     def parse(cls, values: Any, section: str | None = None) -> Self:
         """Build from the flat mapping of ``params.yaml``; names and values are checked by `Params.method`."""
-        flat = {} if values is None else values
-        training = flat.get("training", {}) if isinstance(flat, Mapping) else None
+        given = {} if values is None else values
+        training = given.get("training", {}) if isinstance(given, Mapping) else None
         if not isinstance(training, Mapping):
             accepted = "a mapping of hyper-parameters, and `training:` with a mapping"
             raise BadInput(section or cls.section, values, accepted)
-        own = {name: value for name, value in flat.items() if name != "training"}
-        return super().parse({"parameters": own, "training": training}, section)
+        shared = {name: given[name] for name in ("method", "label") if name in given}
+        own = {name: value for name, value in given.items() if name not in ("training", *shared)}
+        return super().parse({**shared, "parameters": own, "training": training}, section)
+
+    @property
+    def words(self) -> list[str]:
+        """What it changes, such as "mu 0.1" and "curriculum order anti"."""
+        sections = {"method": self.parameters, "training": self.training}
+        values = flat({name: values for name, values in sections.items() if values}, empty=True)
+        return [say(name, value) for name, value in values.items()]
 
     def changed(self, changes: Mapping[str, Any], section: str) -> Self:
         """A copy with other values by name, such as ``training.lr``."""
-        values = deepcopy({**self.parameters, "training": self.training})
+        values = deepcopy({**self.as_dict(), **self.parameters})
+        del values["parameters"]
         for name, value in changes.items():
             put(values, name.split("."), value)
         return self.parse(values, section)
@@ -124,12 +167,13 @@ class Grid(Settings):
     section = "grid"
     datasets: list[str] = option(doc="names under data")
     partitions: list[str] = option(doc="names under partitions")
-    methods: list[str] = option(doc="names of methods")
+    methods: list[str] = option(doc="names under methods, or registered methods")
     seeds: list[int] = option(doc="experiment seeds", ge=0)
+    central: list[str] = option(factory=list, doc="names under central: those that `dvc repro` trains")
 
     def validate(self) -> None:
         for name, values in self.as_dict().items():
-            if not values:
+            if not values and name != "central":
                 raise BadInput(f"grid.{name}", values, "a list with at least one item")
 
 
@@ -141,10 +185,14 @@ class Params(Settings):
     data: dict[str, DatasetParams] = option(doc="data set name -> source and preparation")
     models: dict[str, ModelParams] = option(doc="data set name -> network")
     partitions: dict[str, PartitionParams] = option(doc="partition name -> data set, scheme, clients")
+    central: dict[str, CentralParams] = option(
+        factory=dict, doc="name -> network trained on a whole data set: a teacher, an expert, a reference"
+    )
     training: LocalTraining = option(factory=LocalTraining, doc="local SGD, the same for all methods")
     run: RunSettings = option(factory=RunSettings, doc="rounds, participation, evaluation")
     methods: dict[str, MethodParams] = option(
-        factory=dict, doc="method name -> hyper-parameters and `training` that differ"
+        factory=dict,
+        doc="method, or another name with `method:` -> hyper-parameters and `training` that differ",
     )
     tuning: Tuning = option(factory=Tuning, doc="what `fedflow tune` tries, on held-out training data")
     tuned: dict[str, dict[str, MethodParams] | None] = option(
@@ -179,16 +227,79 @@ class Params(Settings):
         """How to make the named partition."""
         return _entry("partitions", self.partitions, name)
 
+    def network(self, name: str, field: str = "central") -> CentralParams:
+        """How to train the named central network, with its ``model``; ``field`` names it."""
+        entry = _entry(field, self.central, name)
+        return entry if entry.model else replace(entry, model=self.model(entry.dataset))
+
+    def networks(self, *names: str | None) -> list[str]:
+        """These central networks (None: no network) and their teachers, each after those that it needs."""
+        found: list[str] = []
+        for name in names:
+            if name is not None:
+                found += [*self.networks(self.central[name].teacher), name]
+        return list(dict.fromkeys(found))
+
+    def used_networks(self, method: str, partition: str) -> dict[str, str]:
+        """The central networks that runs of this method on this partition read, by the field that names them.
+
+        Raises `BadInput` for a network that does not exist, or was trained on another data set.
+        """
+        training, entry = self.method(method, partition)[1], self.partition(partition)
+        fields = {
+            TEACHER: teacher_of(training),
+            EXPERTS[0]: expert_of(training, "curriculum"),
+            EXPERTS[1]: expert_of(self.run, "client_curriculum"),
+            f"partitions.{partition}.difficulty.expert": expert_of(entry, "difficulty"),
+        }
+        used = {field: name for field, name in fields.items() if name is not None}
+        for field, name in used.items():
+            self._check_network(field, name, entry.dataset)
+        first, second = (used.get(field) for field in EXPERTS)
+        if first and second and first != second:
+            raise BadInput(EXPERTS[1], second, f"{first!r}, the expert of the data curriculum")
+        return used
+
+    def _check_network(self, field: str, name: str, dataset: str) -> None:
+        """Raise `BadInput` of ``field`` unless this central network was trained on this data set."""
+        if (its := self.network(name, field).dataset) != dataset:
+            raise BadInput(field, name, f"a network under central that is trained on {dataset}, not on {its}")
+
     def method(self, name: str, partition: str | None = None) -> tuple[Method, LocalTraining]:
         """The named method, and its local training: the shared settings with its own changes.
 
         With ``partition``, what was tuned for both takes precedence.
         """
-        tuned = name in (self.tuned.get(partition or "") or {})
+        tuned = {name, self.registered(name)} & (self.tuned.get(partition or "") or {}).keys()
         key = name, partition if tuned else None
         if key not in self._built:
             self._built[key] = self._build(*key)
         return self._built[key]
+
+    def registered(self, name: str) -> str:
+        """The registered method of a name of the grid: another one if its entry in ``methods`` says so."""
+        entry = self.methods.get(name, MethodParams())
+        method = name if entry.method is None else entry.method
+        if method not in METHODS and method == name:
+            raise unknown_name(
+                "method.name", name, {*METHODS, *(n for n, e in self.methods.items() if e.method)}
+            )
+        if method not in METHODS:
+            raise unknown_name(f"methods.{name}.method", method, METHODS)
+        if name in METHODS and method != name:
+            raise BadInput(f"methods.{name}.method", method, f"{name}, which is registered under this name")
+        return method
+
+    def label(self, name: str) -> str:
+        """The name that the report prints: by default the method's, and what the entry changes."""
+        method, entry = self.registered(name), self.methods.get(name, MethodParams())
+        own = "" if name == method else f" · {', '.join(entry.words) or name}"
+        return entry.label or METHODS[method].label + own
+
+    @property
+    def labels(self) -> dict[str, str | None]:
+        """The label that every entry of ``methods`` asks for, if any: reports take it from here."""
+        return {name: entry.label for name, entry in self.methods.items()}
 
     @cached_property
     def _built(self) -> dict[tuple[str, str | None], tuple[Method, LocalTraining]]:
@@ -196,40 +307,58 @@ class Params(Settings):
         return {}
 
     def _build(self, name: str, partition: str | None) -> tuple[Method, LocalTraining]:
-        if name not in METHODS:
-            raise unknown_name("method.name", name, METHODS)
-        entry = self.methods.get(name, MethodParams())
-        section, own, training = f"methods.{name}", entry.parameters, self.training
-        if partition is not None:
-            section, training = f"tuned.{partition}.{name}", self.method(name)[1]
-            entry = (self.tuned[partition] or {})[name]
+        cls = METHODS[self.registered(name)]
+        method, training = cls.parse({}, section=f"methods.{name}"), self.training
+        own: dict[str, Any] = {}
+        for section, entry in self._layers(name, partition):
             own = own | entry.parameters
-        if entry.training:
-            changed = training.as_dict() | entry.training
-            training = LocalTraining.parse(changed, section=f"{section}.training")
-        return METHODS[name].parse(own, section=section), training
+            method = cls.parse(own, section=section)
+            if entry.training:
+                changed = _merged(training.as_dict(), entry.training)
+                training = LocalTraining.parse(changed, section=f"{section}.training")
+        return method, training
+
+    def _layers(self, name: str, partition: str | None) -> Iterator[tuple[str, MethodParams]]:
+        """The entries that make a method, by section, the later over the earlier: first its method's own."""
+        tuned = self.tuned.get(partition or "") or {}
+        for known in dict.fromkeys((self.registered(name), name)):
+            if known in self.methods:
+                yield f"methods.{known}", self.methods[known]
+            if known in tuned:
+                yield f"tuned.{partition}.{known}", tuned[known]
 
     def public(self, method: str, partition: str) -> str | None:
         """The data set that the server of this method holds, if the method names one."""
         return server_data(self.method(method, partition)[0]).dataset
 
     def validate(self) -> None:
-        for section in ("data", "partitions"):
+        for section in ("data", "partitions", "central"):
             for name in getattr(self, section):
                 check_name(section, name)
         for name, partition in self.partitions.items():
             if partition.dataset not in self.data:
                 raise unknown_name(f"partitions.{name}.dataset", partition.dataset, self.data)
             self.model(partition.dataset)
+        for name, network in self.central.items():
+            self._check_central(name, network)
+        for name, partition in self.partitions.items():
+            if partition.difficulty and partition.difficulty.expert:
+                field = f"partitions.{name}.difficulty.expert"
+                self._check_network(field, partition.difficulty.expert, partition.dataset)
         for name in (*self.methods, *self.grid.methods):
+            if self.registered(name) != name and ("." in check_name("methods", name)):
+                raise BadInput("methods", name, "a name of letters, digits and - _")
             self.method(name)
         for name in self.tuning.methods:
-            if name not in METHODS:
-                raise unknown_name(f"tuning.methods.{name}", name, METHODS)
+            if name not in METHODS and name not in self.methods:
+                raise unknown_name(f"tuning.methods.{name}", name, {*METHODS, *self.methods})
         for name, entry in self.tuned.items():
             if name not in self.partitions:
                 raise unknown_name(f"tuned.{name}", name, self.partitions)
-            for method in entry or {}:
+            for method, own in (entry or {}).items():
+                for field in ("method", "label"):
+                    if (value := getattr(own, field)) is not None:
+                        raise BadInput(f"tuned.{name}.{method}.{field}", value, f"it under methods.{method}")
                 self.method(method, name)
         for name in self.grid.datasets:
             self.dataset(name)
@@ -240,6 +369,34 @@ class Params(Settings):
                 if dataset is not None and dataset not in self.grid.datasets:
                     accepted = f"a list with {dataset!r}, which {use}"
                     raise BadInput("grid.datasets", self.grid.datasets, accepted)
+        self._check_grid_of_networks()
+
+    def _check_central(self, name: str, entry: CentralParams) -> None:
+        if entry.dataset not in self.data:
+            raise unknown_name(f"central.{name}.dataset", entry.dataset, self.data)
+        self.network(name)
+        field, chain, teacher = f"central.{name}.{TEACHER}", [name], entry.teacher
+        while teacher is not None:
+            if teacher in chain:
+                raise BadInput(field, entry.teacher, "a network that does not learn from this one")
+            self._check_network(field, teacher, entry.dataset)
+            chain.append(teacher)
+            teacher = self.central[teacher].teacher
+
+    def _check_grid_of_networks(self) -> None:
+        """Raise `BadInput` if a cell of the grid uses a central network that the grid does not train."""
+        grid = self.grid
+        entries = {name: self.network(name, "grid.central") for name in grid.central}
+        uses = {entry.teacher: name for name, entry in entries.items() if entry.teacher}
+        for cell in ((partition, method) for partition in grid.partitions for method in grid.methods):
+            uses |= {name: " / ".join(cell) for name in self.used_networks(cell[1], cell[0]).values()}
+        for name, user in uses.items():
+            if name not in grid.central:
+                raise BadInput("grid.central", grid.central, f"a list with {name!r}, which {user} uses")
+        for name, entry in entries.items():
+            if entry.dataset not in grid.datasets:
+                accepted = f"a list with {entry.dataset!r}, which {name} is trained on"
+                raise BadInput("grid.datasets", grid.datasets, accepted)
 
 
 class Changes(list[str]):
@@ -362,6 +519,13 @@ def _untune(values: dict, override: str) -> None:
             place = place.get(parent) if isinstance(place, dict) else None
         if isinstance(place, dict):
             place.pop(path[-1], None)
+
+
+def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` after ``changes``; of a mapping in both, only the named fields change."""
+    both = {n: (values[n], v) for n, v in changes.items() if isinstance(values.get(n), Mapping)}
+    nested = {n: _merged(old, new) for n, (old, new) in both.items() if isinstance(new, Mapping)}
+    return {**values, **changes, **nested}
 
 
 def digest(value: Mapping[str, Any]) -> str:

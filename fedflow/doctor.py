@@ -1,5 +1,6 @@
 """Check everything that an experiment needs before it starts."""
 
+import contextlib
 import importlib.metadata
 import os
 import shutil
@@ -45,7 +46,7 @@ def examine(root: Path = Path()) -> list[Finding]:
         *(_extra(name, use) for name, use in OPTIONAL.items()),
         _device(),
         _data(),
-        _params(root),
+        *_params(root),
         *_claims(root),
         _store(root),
         _space(root),
@@ -81,22 +82,30 @@ def _data() -> Finding:
     return Finding(status, "data root", f"{root}; usable without download: {', '.join(here)}")
 
 
-def _params(root: Path) -> Finding:
+def _params(root: Path) -> list[Finding]:
     try:
         params = load_params(root / "params.yaml")
-        experiments(params, root, sweep="grid")  # checks what every cell combines
+        cells = experiments(params, root, sweep="grid")  # checks what every cell combines
     except FedflowError as error:
-        return Finding("bad", "params.yaml", str(error))
+        return [Finding("bad", "params.yaml", str(error))]
     grid = params.grid
-    cells = f"{len(grid.partitions)} partitions x {len(grid.methods)} methods x {len(grid.seeds)} seeds"
-    return Finding("ok", "params.yaml", cells)
+    counts = f"{len(grid.partitions)} partitions x {len(grid.methods)} methods x {len(grid.seeds)} seeds"
+    same: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        same.setdefault(cell.settings, {})[cell.method] = None
+    shared = dict.fromkeys(", ".join(names) for names in same.values() if len(names) > 1)
+    notes = [Finding("note", "grid.methods", f"the same settings under several names: {n}") for n in shared]
+    return [Finding("ok", "params.yaml", counts), *notes]
 
 
 def _claims(root: Path) -> list[Finding]:
     if not (path := root / "claims.yaml").exists():
         return []
+    labels: dict[str, str | None] = {}
+    with contextlib.suppress(FedflowError):  # that finding is about params.yaml
+        labels = load_params(root / "params.yaml").labels
     try:
-        judge(claims := load_claims(path), [])
+        judge(claims := load_claims(path), [], labels)
     except FedflowError as error:
         return [Finding("bad", path.name, str(error))]
     return [Finding("ok", path.name, f"{len(claims)} claims")]

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from fedflow.arguments import argument
-from fedflow.config import Changes, Params, digest
+from fedflow.config import EXPERTS, TEACHER, Changes, Params, digest
 from fedflow.errors import FedflowError
-from fedflow.files import partition_folder, prepared_folder, read_fact
+from fedflow.files import central_folder, partition_folder, prepared_folder, read_fact
+from fedflow.local.trained import MARKER
 from fedflow.methods.base import ServerData, server_data
 from fedflow.simulation.federation import FederationFiles, Stored
 from fedflow.simulation.job import Job
@@ -28,7 +29,7 @@ class Experiment:
 
     params: Params
     partition: str
-    method: str
+    method: str  # a registered one, or another name under methods
     seed: int
     root: Path = Path()
     sweep: str | None = None  # the MLflow parent run that this run belongs to
@@ -46,6 +47,17 @@ class Experiment:
         """The data set that is divided, and the one that the method gives the server, if any."""
         public = self.params.public(self.method, self.partition)
         return [self.dataset, *([public] if public else [])]
+
+    @property
+    def networks(self) -> list[str]:
+        """The central networks of run and partition and their teachers, each after those that it needs."""
+        return self.params.networks(*self.params.used_networks(self.method, self.partition).values())
+
+    @property
+    def read_networks(self) -> dict[str, str]:
+        """The central networks that the run itself reads, by the field that names them."""
+        used = self.params.used_networks(self.method, self.partition)
+        return {field: name for field, name in used.items() if field in (TEACHER, *EXPERTS)}
 
     @property
     def _server_data(self) -> ServerData:
@@ -74,12 +86,13 @@ class Experiment:
         """By section, defaults included: all settings that can change the results, except the seed."""
         params, (method, training) = self.params, self.params.method(self.method, self.partition)
         return {
-            "method": {"name": self.method, **method.as_dict()},
+            "method": {"name": method.name, **method.as_dict()},
             "training": training.as_dict(),
             "run": {k: v for k, v in params.run.as_dict().items() if k != "checkpoint_every"},
             "model": params.model(self.dataset).as_dict(),
             "data": {name: params.dataset(name).as_dict() for name in self.datasets},
             "partition": params.partition(self.partition).as_dict(),
+            "central": {name: params.network(name).as_dict() for name in self.networks},
         }
 
     @cached_property
@@ -109,6 +122,7 @@ class Experiment:
         self.params.model(self.dataset)
         for name in self.datasets:
             self.params.dataset(name)
+        self.params.used_networks(self.method, self.partition)
         pick_device(self.params.engine.device)
 
     @cached_property
@@ -126,8 +140,15 @@ class Experiment:
             convolution=engine.convolution,
             public=_stored(public[0], "meta.json") if public else None,
             noise=self._server_data.noise,
+            teacher=self._network(TEACHER),
+            expert=self._network(*EXPERTS),
         )
         return Job(files, method, training, self.seed, cohort=engine.cohort, width=engine.width)
+
+    def _network(self, *fields: str) -> Stored | None:
+        """The central network that one of these fields names, if any."""
+        names = [name for field, name in self.read_networks.items() if field in fields]
+        return _stored(central_folder(self.root, names[0]), MARKER) if names else None
 
 
 def experiments(

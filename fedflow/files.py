@@ -1,14 +1,19 @@
 """Where the files of a project are, and how stages read and write them."""
 
 import json
+import os
+import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fedflow.errors import FedflowError
 
 T = TypeVar("T")
+Write = Callable[[Path], object]
+
+PARTIAL = ".partial"  # folder of files that are being written
 
 
 def prepared_folder(root: Path, dataset: str) -> Path:
@@ -19,6 +24,11 @@ def prepared_folder(root: Path, dataset: str) -> Path:
 def partition_folder(root: Path, partition: str) -> Path:
     """The folder of a partition."""
     return root / "data" / "partitions" / partition
+
+
+def central_folder(root: Path, name: str) -> Path:
+    """The folder of a central network."""
+    return root / "data" / "central" / name
 
 
 def make_writable(folder: Path) -> None:
@@ -45,3 +55,47 @@ def read_fact(path: Path, name: str) -> Any:
         return json.loads(path.read_text())[name]
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file; NaN is refused."""
+    path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def replace_files(folder: Path, files: Mapping[str, Write | None], marker: str) -> None:
+    """Replace an older set of files by a complete new one; None stands for a file that the new set lacks.
+
+    The ``marker``, one of them, is removed before any other file changes and written last. Files are
+    replaced, not overwritten: hard links to earlier files, such as DVC's cache, keep their content.
+    Raises `FedflowError` if the folder cannot be written; a full disk leaves the earlier set unchanged.
+    """
+    made = folder / PARTIAL
+    shutil.rmtree(made, ignore_errors=True)  # of a killed process
+    try:
+        made.mkdir(parents=True)
+        written = {name: write for name, write in files.items() if write is not None}
+        for name, write in written.items():
+            write(made / name)
+            _sync(made / name)
+        (folder / marker).unlink(missing_ok=True)
+        _sync(folder)
+        for name in files:
+            if name not in written:
+                (folder / name).unlink(missing_ok=True)
+            elif name != marker:
+                (made / name).replace(folder / name)
+        _sync(folder)
+        (made / marker).replace(folder / marker)
+    except OSError as error:
+        raise FedflowError(f"cannot write results to {folder}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file or the entries of a folder are on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

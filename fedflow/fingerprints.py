@@ -5,12 +5,14 @@ partition or a run uses. ``fedflow fingerprint`` writes these files below ``data
 
 * ``files/datasets/<dataset>.json``: how the data set is prepared, the SHA-256 of all files it is read from,
   and the code that reads them;
+* ``files/central/<network>.json``: the settings of a central network and of its teachers, and their code;
 * ``files/partitions/<partition>.json``: the SHA-256 of the files that the partition names;
-* ``files/stages/<stage>.json``: the code of the stages ``inputs`` and ``report``, and the report's claims;
+* ``files/stages/<stage>.json``: the code of the stages ``inputs`` and ``report``; of the latter, also the
+  claims and labels;
 * ``inputs/partitions/<partition>.json``: the partition's parameters, files and code, and the content of its
-  data set;
+  data set and of its expert;
 * ``inputs/runs/<partition>/<method>.json``: the settings of the runs with any seed, the content of their
-  data, and the code of the engine, the method and the network.
+  data and of the central networks that they read, and the code of the engine, the method and the network.
 
 Code is recorded as a `code_digest`, parameters as used: with defaults and tuned values.
 """
@@ -23,9 +25,12 @@ from fedflow.config import Params
 from fedflow.data import load_prepared, origin_sums, prepare
 from fedflow.data.prepared import file_sum
 from fedflow.experiment import Experiment
+from fedflow.files import central_folder
 from fedflow.identity import code_digest, modules_of
+from fedflow.local.trained import load_network
 from fedflow.models import ARCHITECTURES
 from fedflow.report.page import build_report, templates
+from fedflow.stages.central import network_code
 from fedflow.stages.federate import perform
 from fedflow.stages.partition import partition_code
 from fedflow.stages.report import CLAIMS
@@ -52,10 +57,19 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
             known = {key: value for key, value in _sums(file).items() if key in wanted}
             found = {key: file_sum(root / key) for key in wanted if (root / key).is_file()}
             files[file] = {"files": known | found}
+    for name in params.grid.central:
+        chain = params.networks(name)
+        files[folder / "central" / f"{name}.json"] = {
+            "settings": {each: params.network(each).as_dict() for each in chain},
+            "code": {each: network_code(params, each) for each in chain},
+        }
+    # Later stages depend on this folder, even if it is empty.
+    (root / "data" / "central").mkdir(parents=True, exist_ok=True)
     claims = [root / CLAIMS] if (root / CLAIMS).is_file() else []
     files[folder / "stages" / "report.json"] = {
         "code": code_digest(build_report.__module__, aside=()),
         "files": {file.name: file_sum(file) for file in (*templates(), *claims)},
+        "labels": params.labels,
     }
     files[folder / "stages" / "inputs.json"] = {
         "code": code_digest(__name__, aside=()),
@@ -66,15 +80,21 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
 
 
 def fingerprint_inputs(params: Params, root: Path = Path()) -> None:
-    """Write ``inputs/`` for the partitions and runs of the grid, whose data sets must be prepared."""
+    """Write ``inputs/`` for the partitions and runs of the grid.
+
+    Their data sets must be prepared, and their central networks trained.
+    """
     folder = root / FOLDER / "inputs"
     hashes = {name: load_prepared(root / "data" / "prepared" / name).hash for name in params.grid.datasets}
+    networks = {name: load_network(central_folder(root, name)).hash for name in params.grid.central}
     files: dict[Path, Any] = {}
     for name in params.grid.partitions:
         entry = params.partition(name)
+        expert = entry.difficulty and entry.difficulty.expert
         files[folder / "partitions" / f"{name}.json"] = {
             "partition": entry.as_dict(),
             "data": hashes[entry.dataset],
+            "expert": expert and networks[expert],
             "files": _sums(root / FOLDER / "files" / "partitions" / f"{name}.json"),
             "code": partition_code(entry),
         }
@@ -84,6 +104,7 @@ def fingerprint_inputs(params: Params, root: Path = Path()) -> None:
         files[folder / "runs" / f"{name}.json"] = {
             "settings": experiment.effective,
             "content": {dataset: hashes[dataset] for dataset in experiment.datasets},
+            "networks": {field: networks[name] for field, name in experiment.read_networks.items()},
             "code": _run_code(params, partition, method),
         }
     _write(folder, files)

@@ -4,10 +4,6 @@
 files of two runs, or half of one, never count as a run.
 """
 
-import json
-import os
-import shutil
-from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,15 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedflow.errors import FedflowError
+from fedflow.files import Write, replace_files, write_json
 from fedflow.methods.base import Dissimilarity
 from fedflow.metrics.table import METRICS, diagnostics, yardstick_first
 from fedflow.simulation.evaluation import PREDICTIONS, Scores
 from fedflow.simulation.outcome import Outcome, RoundReport
 
 MARKER = "metrics.json"
-PARTIAL = ".partial"  # folder of files that are being written
-Write = Callable[[Path], object]
 
 
 def write_results(
@@ -63,55 +57,17 @@ def write_results(
     }
     failures = {r.round: r.failed for r in rounds if r.failed}
     files: dict[str, Write | None] = {
-        "params.json": partial(_write_json, value=params),
-        "clusters.json": partial(_write_json, value=clusters),
+        "params.json": partial(write_json, value=params),
+        "clusters.json": partial(write_json, value=clusters),
         "rounds.csv": partial(_rounds(rounds).to_csv, index=False, float_format="%.9g"),
         "clients.parquet": partial(clients.to_parquet, index=False),
         "proximity.parquet": _matrix(outcome.dissimilarity).to_parquet,
         "series.parquet": partial(_series(rounds).to_parquet, index=False),
         "predictions.parquet": partial(_predictions(outcome.scores).to_parquet, index=False),
-        "failures.json": partial(_write_json, value=failures) if failures else None,
-        MARKER: partial(_write_json, value=facts | outcome.metrics),
+        "failures.json": partial(write_json, value=failures) if failures else None,
+        MARKER: partial(write_json, value=facts | outcome.metrics),
     }
-    try:
-        _replace(folder, files)
-    except OSError as error:
-        raise FedflowError(f"cannot write results to {folder}: {error.strerror or error}") from error
-
-
-def _replace(folder: Path, files: Mapping[str, Write | None]) -> None:
-    """Replace an older set by a complete new one; None stands for a file that the new set does not have.
-
-    Files are replaced, not overwritten: hard links to earlier files, such as DVC's cache, keep their content.
-    """
-    made = folder / PARTIAL
-    shutil.rmtree(made, ignore_errors=True)  # of a killed process
-    try:
-        made.mkdir(parents=True)
-        written = {name: write for name, write in files.items() if write is not None}
-        for name, write in written.items():
-            write(made / name)
-            _sync(made / name)
-        (folder / MARKER).unlink(missing_ok=True)
-        _sync(folder)
-        for name in files:
-            if name not in written:
-                (folder / name).unlink(missing_ok=True)
-            elif name != MARKER:
-                (made / name).replace(folder / name)
-        _sync(folder)
-        (made / MARKER).replace(folder / MARKER)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file or the entries of a folder are on the disk."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+    replace_files(folder, files, MARKER)
 
 
 def _rounds(rounds: list[RoundReport]) -> pd.DataFrame:
@@ -170,7 +126,3 @@ def _matrix(found: Dissimilarity | None) -> pd.DataFrame:
     clients, matrix = (list(found.clients), found.matrix) if found else ([], np.empty((0, 0)))
     index = pd.Index(np.array(clients, dtype=np.int64), name="client")
     return pd.DataFrame(matrix, index, [str(k) for k in clients])
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")

@@ -47,12 +47,7 @@ def _settings(cls: type[Settings]) -> Schema:
     if cls is ModelParams:
         return _model()
     if cls is Params:
-        entries = {name: _method(name) for name in METHODS}
-        tuned = {"type": ["object", "null"], "properties": entries, "additionalProperties": False}
-        schema = _object(cls)
-        schema["properties"]["methods"] |= {"properties": entries, "additionalProperties": False}
-        schema["properties"]["tuned"] |= {"additionalProperties": tuned}
-        return schema
+        return _params()
     return _object(cls)
 
 
@@ -123,8 +118,28 @@ def _model() -> Schema:
     return {"anyOf": [{"enum": names}, schema | {"allOf": by_name}]}
 
 
-def _method(name: str) -> Schema:
-    """Some hyper-parameters of a method, and under ``training`` some fields of local SGD."""
-    schema = _object(METHODS[name], partial=True)
-    schema["properties"]["training"] = _object(LocalTraining, partial=True)
-    return schema | {"type": ["object", "null"]}
+def _params() -> Schema:
+    """The whole file. Entries of methods under other names have fields of the method that they name."""
+    schema, training = _object(Params), _object(LocalTraining, partial=True)
+    methods, tuned = schema["properties"]["methods"], schema["properties"]["tuned"]
+    own = {name: _object(cls, partial=True) | {"type": ["object", "null"]} for name, cls in METHODS.items()}
+    for entry in own.values():
+        entry["properties"]["training"] = training
+    shared = {"method": {"type": "string", "enum": sorted(METHODS)}, "label": {"type": "string"}}
+    named = {
+        "type": "object",
+        "required": ["method"],
+        "properties": shared,
+        "allOf": [
+            {"if": {"properties": {"method": {"const": name}}}, "then": {"properties": entry["properties"]}}
+            for name, entry in own.items()
+        ],
+        "unevaluatedProperties": False,
+    }
+    methods["properties"] = {
+        name: entry | {"properties": entry["properties"] | shared | {"method": {"const": name}}}
+        for name, entry in own.items()
+    }
+    methods["additionalProperties"] = named
+    tuned["additionalProperties"] = {"type": ["object", "null"], "properties": own}
+    return schema

@@ -1,4 +1,4 @@
-"""Progress in the terminal: a bar over the rounds, or plain lines if the output is not a terminal.
+"""Progress in the terminal: a bar over rounds or epochs, or plain lines if the output is not a terminal.
 
 Text may contain anything (reasons of failures, names), so rich does not interpret brackets and colons.
 """
@@ -22,7 +22,7 @@ def say(line: str) -> None:
 
 
 class RoundBar:
-    """Shows a run's rounds, its accuracy when measured, and every client that is left out."""
+    """Shows a run's rounds or epochs, its accuracy when measured, and every client that is left out."""
 
     def __init__(self, title: str) -> None:
         self.title, self.console = title, plain()
@@ -46,8 +46,12 @@ class RoundBar:
         note = "" if accuracy is None else f"local accuracy {accuracy:.3f}"
         for k, reason in report.failed.items():
             self.console.print(f"{self.title}: round {report.round}: client {k} left out: {reason}")
-        if note and not report.replayed and not self.console.is_terminal:
-            self.console.print(f"{self.title}: round {report.round}/{rounds}, {note}")
+        self.step("round", report.round, rounds, note, silent=report.replayed)
+
+    def step(self, what: str, number: int, total: int, note: str, silent: bool = False) -> None:
+        """Advance the bar; where there is none, print the ``note``, if any, unless ``silent``."""
+        if note and not silent and not self.console.is_terminal:
+            self.console.print(f"{self.title}: {what} {number}/{total}, {note}")
         if note:
             self.bar.update(self.task, note=note)
-        self.bar.update(self.task, completed=report.round, total=rounds)
+        self.bar.update(self.task, completed=number, total=total)

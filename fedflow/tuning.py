@@ -42,14 +42,12 @@ class Tuning(Settings):
                     f"tuning.{name}", grid, "a mapping of at least one setting to a list of values"
                 )
 
-    def grid_of(self, method: str) -> dict[str, list]:
-        """The values to try of every setting of the method, numbers as numbers."""
-        grid = self.grid | self.methods.get(method, {})
+    def grid_of(self, *names: str) -> dict[str, list]:
+        """The values to try of every setting, numbers as numbers: the grid's, then those of these methods."""
+        grid = self.grid
+        for name in names:
+            grid = grid | self.methods.get(name, {})
         return {name: [_number(value) for value in values] for name, values in grid.items()}
-
-    def tries(self, method: str) -> Iterator[dict[str, Any]]:
-        """Every combination of settings of the method, such as ``{"training.lr": 0.1, "mu": 1}``."""
-        return combinations(self.grid_of(method))
 
 
 def combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:

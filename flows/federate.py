@@ -9,7 +9,7 @@ from fedflow.arguments import check_arguments
 from fedflow.config import load_params
 from fedflow.experiment import Experiment
 from fedflow.stages.run import run_experiment
-from tasks.inputs import make_partition, prepare_data
+from tasks.inputs import make_partition, prepare_data, train_network
 from tasks.progress import PrefectProgress
 from tasks.shards import executor_for
 
@@ -33,7 +33,7 @@ def federate(
 
     Args:
         partition: a name under ``partitions`` in params.yaml
-        method: a registered method
+        method: a name under ``methods`` in params.yaml, or a registered method
         seed: experiment seed
         settings: changes to params.yaml, such as ``run.rounds=5`` or ``methods.ifca.clusters=4``
         root: the project's folder
@@ -47,7 +47,8 @@ def federate(
     experiment.check()
     with executor_for(params.engine) as executor, PrefectProgress(experiment) as page:
         metrics = run_experiment(
-            experiment, Path(out) if out else None, executor, [page.round], prepare_data, make_partition
-        )
+            experiment, Path(out) if out else None, executor, [page.round],
+            prepare=prepare_data, train=train_network, divide=make_partition,
+        )  # fmt: skip
         page.finish(metrics)
     return metrics

@@ -6,6 +6,7 @@ from prefect import flow
 
 from fedflow.arguments import check_arguments
 from fedflow.config import Changes, load_params
+from flows.central import central
 from flows.sweep import sweep
 from tasks.inputs import make_partition, prepare_data
 from tasks.report import make_report
@@ -13,11 +14,13 @@ from tasks.report import make_report
 
 @flow(name="pipeline", log_prints=True, validate_parameters=False)
 def pipeline(settings: list[str] | None = None, root: str = ".") -> str:
-    """Prepare the data sets and partitions of the grid, run it, write the report; returns its path."""
+    """Prepare the data, central networks and partitions of the grid, run it, write the report; its path."""
     check_arguments(settings=settings, root=root)
     params = load_params(Path(root) / "params.yaml", settings or [])
     for dataset in sorted({params.partition(name).dataset for name in params.grid.partitions}):
         prepare_data(params, dataset, Path(root))
+    for name in params.grid.central:
+        central(name, Changes(params), root)
     for name in params.grid.partitions:
         make_partition(params, name, Path(root))
     sweep(settings=Changes(params), root=root, name="pipeline")

@@ -1,8 +1,12 @@
-"""Tasks that prepare data sets and divide them over clients. What exists, intact, is not rebuilt."""
+"""Tasks that prepare data sets, train central networks, and divide data sets over clients.
+
+What exists, intact, is not rebuilt.
+"""
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from fedflow.stages.central import prepare_network
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 
@@ -10,6 +14,7 @@ from fedflow.stages.prepare import prepare_dataset
 prepare_data = task(
     name="prepare", task_run_name="prepare {name}", retries=1, retry_delay_seconds=5, cache_policy=NO_CACHE
 )(prepare_dataset)
+train_network = task(name="central", task_run_name="central {name}", cache_policy=NO_CACHE)(prepare_network)
 make_partition = task(name="partition", task_run_name="partition {name}", cache_policy=NO_CACHE)(
     prepare_partition
 )

@@ -3,8 +3,10 @@
 import hashlib
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Self
 
+import pandas as pd
 from prefect.artifacts import (
     create_markdown_artifact,
     create_progress_artifact,
@@ -15,6 +17,7 @@ from prefect.artifacts import (
 from fedflow.experiment import Experiment
 from fedflow.metrics.table import heading, headlines, printed
 from fedflow.simulation.outcome import RoundReport
+from fedflow.stages.central import TABLE
 
 
 def artifact_key(*parts: object) -> str:
@@ -79,6 +82,15 @@ def evaluations(rounds: Sequence[RoundReport]) -> list[dict[str, Any]]:
         | {"failed": len(report.failed)}
         for report in rounds
     ]
+
+
+def network_table(name: str, folder: Path) -> None:
+    """The epochs of a central network as a table."""
+    epochs = pd.read_csv(folder / TABLE)
+    table = [dict(zip(map(str, epochs), row)) for row in epochs.to_numpy().tolist()]
+    create_table_artifact(
+        table=table, key=artifact_key("central", name, "epochs"), description="Loss and accuracy by epoch"
+    )
 
 
 def comparison(name: str, results: Sequence[dict[str, Any]]) -> None:

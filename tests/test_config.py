@@ -1,5 +1,6 @@
 """``params.yaml``: its defaults, changes from the command line, and errors that name the field."""
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -88,6 +89,31 @@ def test_a_method_s_own_training_changes_no_other_method_and_later_changes_win()
     assert params.method("ifca")[1].lr == 0.5 and params.method("fedavg")[1] == params.training
 
 
+VARIANT = "methods.slow={method: fedprox, training: {lr: 0.01}, mu: 0.5}"
+
+
+def test_an_entry_with_another_name_starts_from_the_entry_of_its_method():
+    shared = ("methods.fedprox={mu: 0.1, training: {momentum: 0.9}}", "grid.methods=[fedprox, slow]", VARIANT)
+    params = load(*shared)
+    method, training = params.method("slow")
+    assert (method.name, method.mu, training.lr, training.momentum) == ("fedprox", 0.5, 0.01, 0.9)
+    assert params.label("slow") == "FedProx · mu 0.5, lr 0.01" and params.label("fedprox") == "FedProx"
+    assert load(VARIANT, "methods.slow.label=Slow").label("slow") == "Slow"
+    assert load("methods.same={method: fedprox}").label("same") == "FedProx · same"
+
+    tuned = "tuned.mnist5k-dir.fedprox={mu: 7, training: {lr: 0.3, momentum: 0}}"
+    method, training = load(*shared, tuned).method("slow", "mnist5k-dir")  # its own settings come later
+    assert (method.mu, training.lr, training.momentum) == (0.5, 0.01, 0)
+    params = load(*shared, tuned, "tuned.mnist5k-dir.slow.mu=3")
+    assert params.method("slow", "mnist5k-dir")[0].mu == 3 and params.method("slow")[0].mu == 0.5
+    assert load(*shared, tuned, "methods.slow.mu=4").method("slow", "mnist5k-dir")[0].mu == 4
+
+
+def test_no_method_has_a_hyper_parameter_that_means_something_else_in_an_entry():
+    for method in METHODS.values():
+        assert not {"method", "label", "training"} & {field.name for field in dataclasses.fields(method)}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -119,6 +145,18 @@ def test_a_method_s_own_training_changes_no_other_method_and_later_changes_win()
         ("methods.ifca.training.lr=-1", r"^methods.ifca.training.lr: -1.0 .*> 0"),
         ("methods.ifca.training.epoch=1", r"^methods.ifca.training.epoch: .*did you mean 'epochs'"),
         ("methods.fedavgg={}", r"^method.name: 'fedavgg' .*did you mean 'fedavg'"),
+        (
+            "methods.fedavg.method=fedprox",
+            r"^methods.fedavg.method: 'fedprox' .*expected fedavg, which is reg",
+        ),
+        ("methods.mine={method: fedavgg}", r"^methods.mine.method: 'fedavgg' .*did you mean 'fedavg'"),
+        ("methods.mine={method: fedavg, mu: 1}", r"^methods.mine.mu: "),
+        ("methods.mine={method: fedavg, training: {lr: 0}}", r"^methods.mine.training.lr: 0.0 .*> 0"),
+        ("methods.mine={method: fedavg, label: 3}", r"^methods.mine.label: 3 .*text"),
+        ('methods."my.own"={method: fedavg}', r"^methods: 'my.own' .*a name of letters, digits and - _$"),
+        ("methods.a/b={method: fedavg}", r"^methods: 'a/b' .*a name of letters"),
+        ("tuned.mnist5k-dir.ifca.label=IFCA", r"^tuned.mnist5k-dir.ifca.label: 'IFCA' .*under methods.ifca"),
+        ("tuning.methods.mine={mu: [1]}", r"^tuning.methods.mine: "),
         ("grid.methods=[]", r"^grid.methods: \[\] .*at least one item"),
         ("grid.seeds=[0, -1]", r"^grid.seeds\[1\]: -1 .* >= 0"),
         ("grid.seeds=3", r"^grid.seeds: 3 .*a list"),

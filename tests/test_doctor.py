@@ -32,6 +32,16 @@ def test_a_project_in_order_has_nothing_bad_and_stays_as_it_is(project):
     assert "digits, mnist5k" in findings["data root"].detail
 
 
+def test_equal_settings_under_two_names_are_noted_once(project):
+    own = "methods:\n  same: {method: fedavg}\n  other: {method: fedavg, training: {lr: 0.5}}\n"
+    text = PARAMS.replace("methods:\n", own, 1).replace(
+        "methods: [fedavg, ", "methods: [fedavg, same, other, "
+    )
+    (project / "params.yaml").write_text(text)
+    notes = [finding for finding in examine(project) if finding.what == "grid.methods"]
+    assert notes == [Finding("note", "grid.methods", "the same settings under several names: fedavg, same")]
+
+
 def test_a_bad_parameter_and_a_store_that_cannot_be_written_are_found(project):
     (project / "params.yaml").write_text(PARAMS.replace("rounds: 20", "rounds: 0"))
     (project / "mlruns").touch()

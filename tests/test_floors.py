@@ -6,7 +6,7 @@ from pathlib import Path
 
 HOME = Path(__file__).parents[1]
 FLOORS = (  # from bottom to top; a module imports from its own floor and from those below
-    {"fedflow", "errors", "arguments", "settings", "seeding", "identity", "files"},
+    {"fedflow", "errors", "arguments", "settings", "naming", "seeding", "identity", "files"},
     {"data", "metrics"},
     {"models"},
     {"partition", "heterogeneity"},

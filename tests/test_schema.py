@@ -39,7 +39,9 @@ def changed(change):
         "run.target_accuracy=null", "tuned.mnist5k-dir.fedavg.training.lr=0.1",
         "data.digits.normalise={mean: [0.5], std: [0.5]}",
         "data.tables={source: table, path: a.csv, target: y}",
-        "methods.aaggff_s.host={name: fedprox, mu: 1e-3}",
+        "methods.aaggff_s.host={name: fedprox, mu: 1e-3}", "methods.fedavg={method: fedavg, label: Ours}",
+        "methods.mine={method: fedprox, label: Mine, mu: 0.1, training: {lr: 0.1}}",
+        "tuned.mnist5k-dir.mine.mu=0.1",
     ],
 )  # fmt: skip
 def test_other_forms_are_accepted(validator, change):
@@ -58,7 +60,9 @@ def test_other_forms_are_accepted(validator, change):
         "methods.ifca.clusters=0", "methods.ifca.training.epoch=1",
         "tuned.mnist5k-dir.ifca.cluster=2", "grid.seeds=[-1]", "grid={}",
         "methods.aaggff_s.host={name: ditto}", "methods.aaggff_s.host={name: fedavg, mu: 0.1}",
-        "methods.aaggff_d.host={mu: 0.1}",
+        "methods.aaggff_d.host={mu: 0.1}", "methods.mine={mu: 0.1}", "methods.mine={method: fedavgg}",
+        "methods.mine={method: fedavg, mu: 0.1}", "methods.mine={method: fedprox, training: {epoch: 1}}",
+        "methods.fedavg={method: fedprox}", "tuned.mnist5k-dir.fedavg.label=Ours",
     ],
 )  # fmt: skip
 def test_wrong_fields_are_refused(validator, change):

@@ -13,7 +13,7 @@ from command import one_line_error
 from fedflow.config import load_params
 from fedflow.errors import BadInput, FedflowError, RoundFailed
 from fedflow.stages.tune import Search, beyond, scores, tune, write_choice
-from fedflow.tuning import Tuning
+from fedflow.tuning import Tuning, combinations
 
 FILE = """\
 data: {digits: {source: digits}}
@@ -35,13 +35,13 @@ def file(tmp_path):
 
 def test_every_combination_is_tried_once_of_the_common_grid_or_of_the_method():
     tuning = Tuning.parse({"grid": {"training.lr": [0.1, 1]}, "methods": {"ditto": {"lam": [0.1, 1, 10]}}})
-    assert list(tuning.tries("fedavg")) == [{"training.lr": 0.1}, {"training.lr": 1}]
-    tries = list(tuning.tries("ditto"))
+    assert list(combinations(tuning.grid_of("fedavg"))) == [{"training.lr": 0.1}, {"training.lr": 1}]
+    tries = list(combinations(tuning.grid_of("ditto")))
     assert len(tries) == 6 and {"training.lr": 0.1, "lam": 10} in tries
 
     tuning = Tuning.parse({"methods": {"scaffold": {"training.lr": [0.5]}}})
-    assert list(tuning.tries("scaffold")) == [{"training.lr": 0.5}]
-    assert len(list(tuning.tries("fedavg"))) > 1
+    assert tuning.grid_of("scaffold") == {"training.lr": [0.5]}
+    assert len(tuning.grid_of("fedavg")["training.lr"]) > 1
 
 
 @pytest.mark.parametrize("grid", [{"training.lr": 0.1}, {"training.lr": []}, {}])
@@ -156,6 +156,24 @@ def test_two_settings_are_tuned_together(file):
     best, tried = search(file, lambda lr, s: -abs(lr - 0.1) - abs(s - 10), grid=LR, methods=methods)
     assert best == {"training.lr": 0.1, "server_lr": 10}
     assert len(tried) == len(set(tried)) and {(1.0, 1), (1.0, 10), (0.01, 100), (0.1, 100)} < set(tried)
+
+
+def test_an_entry_with_another_name_is_tuned_with_the_grid_of_its_method(file):
+    file.write_text(
+        FILE.replace("methods:\n", "methods:\n  ours: {method: fedavg, training: {momentum: 0.5}}\n")
+    )
+    methods = {"fedavg": {"server_lr": [1, 10]}, "ours": {"training.lr": [0.1]}}
+    best, tried = search(file, lambda lr, s: s, "ours", methods=methods, widen=0)
+    assert best == {"training.lr": 0.1, "server_lr": 10} and tried == [(0.1, 1), (0.1, 10)]
+    folders = (file.parent / "tuning" / "iid" / "ours").iterdir()
+    assert sorted(f.name for f in folders) == sorted(
+        f"1000-{d[:8]}" for d in scores(file.parent, "iid", "ours")["settings"]
+    )
+    write_choice(file, "iid", "ours", best)
+    params = load_params(file)
+    own, training = params.method("ours", "iid")
+    assert (own.server_lr, training.lr, training.momentum) == (10, 0.1, 0.5)
+    assert params.method("fedavg", "iid")[0].server_lr == 1
 
 
 def test_scores_of_all_candidates_are_kept(file):

@@ -24,7 +24,7 @@ app.add_typer(partitions, name="partitions")
 app.add_typer(store, name="store", help="Maintain the record: `fedflow store move`.")
 for command in (
     run.run, run.sweep, run.tune,
-    stages.prepare, stages.partition, stages.fingerprint, stages.report, targets.targets,
+    stages.prepare, stages.central, stages.partition, stages.fingerprint, stages.report, targets.targets,
     catalogue.methods, catalogue.schemes, catalogue.datasets, catalogue.models, catalogue.published,
     catalogue.schema,
     upkeep.ui, upkeep.doctor,

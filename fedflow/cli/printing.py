@@ -19,8 +19,13 @@ def print_line(line: object) -> None:
 def print_metrics(metrics: dict[str, Any], folder: Path) -> None:
     from fedflow.metrics.table import headlines
 
-    numbers = {name: metrics[name] for name in headlines(metrics) if metrics[name] is not None}
-    parts = [f"{name} {v if type(v) is int else format(v, '.4g')}" for name, v in numbers.items()]
+    print_numbers({name: metrics[name] for name in headlines(metrics)}, folder)
+
+
+def print_numbers(numbers: dict[str, Any], folder: Path) -> None:
+    """Print the numbers that were measured, and where the results are."""
+    known = {name: value for name, value in numbers.items() if value is not None}
+    parts = [f"{name} {v if type(v) is int else format(v, '.4g')}" for name, v in known.items()]
     print_line(", ".join(parts))
     print_line(f"results: {folder}")
 

@@ -19,7 +19,12 @@ T = TypeVar("T")
 
 def run(
     partition: Annotated[str, typer.Option(help="A name under `partitions` in params.yaml.")],
-    method: Annotated[str, typer.Option(help="A registered method; see `fedflow methods`.")],
+    method: Annotated[
+        str,
+        typer.Option(
+            help="A name under `methods` in params.yaml, or a registered method (`fedflow methods`)."
+        ),
+    ],
     seed: Annotated[int, typer.Option(help="Experiment seed.", min=0)] = 0,
     settings: Set = None,
     executor: Annotated[
@@ -81,7 +86,7 @@ def sweep(
 def tune(
     partition: Annotated[str, typer.Option(help="A name under `partitions` in params.yaml.")],
     method: Annotated[
-        list[str] | None, typer.Option(help="A registered method. Repeatable; default: those of the grid.")
+        list[str] | None, typer.Option(help="A method, as for `run`. Repeatable; default: those of the grid.")
     ] = None,
     settings: Set = None,
     write: Annotated[bool, typer.Option(help="Write the choice to `tuned` in params.yaml.")] = True,

@@ -1,4 +1,4 @@
-"""Commands that run one stage of the pipeline: ``prepare``, ``partition``, ``fingerprint`` and ``report``."""
+"""Commands of one stage: ``prepare``, ``central``, ``partition``, ``fingerprint`` and ``report``."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from fedflow.cli.options import Root, Set, load
-from fedflow.cli.printing import print_line
+from fedflow.cli.printing import print_line, print_numbers
 
 
 def prepare(
@@ -21,6 +21,29 @@ def prepare(
     from fedflow.stages.prepare import prepare_dataset
 
     print_line(prepare_dataset(load(root, settings), dataset, root))
+
+
+def central(
+    name: Annotated[str, typer.Argument(help="A name under `central` in params.yaml.")],
+    settings: Set = None,
+    root: Root = Path(),
+) -> None:
+    """Train one network on a whole data set: data/central/NAME, for teachers, experts and references.
+
+    Example: `fedflow central mnist5k-expert`. The same command resumes an interrupted training.
+    """
+    from fedflow.cli.run import start
+    from fedflow.config import Changes
+    from fedflow.files import central_folder
+    from fedflow.stages.central import prepare_network, results
+
+    params = load(root, settings)
+    params.network(name)
+    start(
+        params, "central", lambda: prepare_network(params, name, root),
+        name=name, settings=Changes(params), root=str(root),
+    )  # fmt: skip
+    print_numbers(results(root, name), central_folder(root, name))
 
 
 def partition(

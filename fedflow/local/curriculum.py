@@ -27,10 +27,10 @@ class Pass(NamedTuple):
     steps: int
 
 
-class Scorer(Protocol):
-    """What scores need of a `Trainer`: measures [n] of its samples, NaN for the padding of a cohort."""
+class Scored(Protocol):
+    """What a curriculum needs of a `Trainer`: [n] readings of its samples, NaN for padding."""
 
-    last: Tensor | None
+    last: Tensor | None  # the model [D] of the client's last participation, or what stands for it
 
     @property
     def expert_losses(self) -> Tensor: ...
@@ -39,7 +39,7 @@ class Scorer(Protocol):
 
     def mistakes(self, w: Tensor) -> Tensor: ...
 
-    def disagreement(self, one: Tensor, other: Tensor) -> Tensor: ...
+    def disagreement(self, w: Tensor, other: Tensor) -> Tensor: ...
 
 
 class Curriculum(Pacing):
@@ -122,17 +122,17 @@ class Curriculum(Pacing):
         keys = (-difficulty if self.order == "anti" else difficulty)[ties]
         return ties[keys.where(~keys.isnan(), torch.inf).argsort(stable=True)]
 
-    def difficulty(self, data: Scorer, start: Tensor) -> Tensor:
-        """The difficulty [n] of the samples at the ``start`` [D] of a training; NaN for padding."""
+    def difficulty(self, trainer: Scored, start: Tensor) -> Tensor:
+        """The difficulty [n] of a trainer's samples; NaN for the padding of a cohort."""
         if self.score == "expert":
-            return data.expert_losses
-        last = start if data.last is None else data.last
+            return trainer.expert_losses
+        last = start if trainer.last is None else trainer.last
         if self.score == "both_pred" and self.reading == "disagreement":
-            return data.disagreement(start, last)
+            return trainer.disagreement(start, last)
         which, _, predictions = self.score.partition("_")
-        both = [start] if data.last is None else [start, last]
+        both = [start] if trainer.last is None else [start, last]
         models = {"global": [start], "local": [last], "both": both}[which]
-        measure = data.mistakes if predictions else data.losses
+        measure = trainer.mistakes if predictions else trainer.losses
         return torch.stack([measure(w) for w in models]).mean(0)
 
 

@@ -165,6 +165,10 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         table="traffic", headline=True,
     ),
     Metric(
+        "shipped_bytes", "Shipped once, MB", "teacher and expert, to all clients before round 1", MB, "",
+        table="traffic",
+    ),
+    Metric(
         "participants", "Participants", "clients that were sent the model in this round", COUNT, "",
         rounds=True, final=False,
     ),

@@ -121,7 +121,7 @@ RECIPES: tuple[tuple[str, str, str, str], ...] = (
      "{scheme: dirichlet, alpha: 100, clients: 100, holdout: 0.2, label_noise: {kind: pair, ratio: 0.4}}"),
     ("roles of plays", "LEAF", "{source: leaf_shakespeare, path: data/raw/shakespeare}", "{scheme: natural}"),
     ("difficulty", "Curriculum-FL (Fig. 2.8)", "{source: cifar10, normalise: source}",
-     "{scheme: dirichlet_clients, alpha: 0.2, clients: 100, difficulty: {order: 1.0}}"),
+     "{scheme: dirichlet_clients, alpha: 0.2, clients: 100, difficulty: {order: 1.0, expert: mine}}"),
     ("more partitions than clients", "Curriculum-FL (section 2.5)", "{source: cifar10, normalise: source}",
      "{scheme: iid, clients: 100, pieces: 400, pieces_used: random}"),
     ("shards of 250", "Sub-FedAvg (Table 4.1)", "{source: cifar10, normalise: source}",

@@ -10,23 +10,29 @@ from matplotlib.axes import Axes
 from scipy.optimize import isotonic_regression
 
 from fedflow.metrics.table import METRICS, Metric, unit_of
-from fedflow.pictures.drawing import CARD, INK, MUTED, drawing, look
+from fedflow.pictures.drawing import CARD, INK, MUTED, Drawing, drawing, look
 
 
-class Run(Protocol):
-    """What is drawn of one finished run."""
+class Curve(Protocol):
+    """What a curve needs of one run."""
 
     @property
     def label(self) -> str: ...
     @property
-    def metrics(self) -> Mapping[str, Any]: ...
-    @property
     def rounds(self) -> pd.DataFrame: ...
+
+
+class Run(Curve, Protocol):
+    """What is drawn of one finished run."""
+
+    @property
+    def metrics(self) -> Mapping[str, Any]: ...
     @property
     def clients(self) -> pd.DataFrame: ...
 
 
 LARGEST = 1e100  # of a value that is drawn: diagnostics may diverge
+Curves = Mapping[str, Sequence[Curve]]
 Methods = Mapping[str, Sequence[Run]]
 AXES = {"round": "round", "traffic": "MB moved, down + up, all clients", "time": "simulated time"}
 
@@ -64,8 +70,8 @@ def heading(metric: Metric, x: str) -> str:
 
 
 def curve(
-    methods: Methods, places: dict[str, int], column: str, x: str, name: str, top: float | None = None
-) -> Markup:
+    methods: Curves, places: Mapping[str, int], column: str, x: str, name: str, top: float | None = None
+) -> Drawing:
     """Mean of ``column`` over seeds by ``x`` (one of `AXES`), with a band over all seeds, in its unit.
 
     With ``top``, the axis runs from 0 to it. By traffic, a method without any is a dotted horizontal line.
@@ -97,10 +103,15 @@ def curve(
         axes.margins(x=0.01)
         axes.locator_params(axis="x", integer=x == "round", nbins=6)
         name_ends(axes, ends)
-    return work.svg
+    return work
 
 
-def _over_seeds(runs: Sequence[Run], column: str) -> pd.DataFrame:
+def measured(runs: Sequence[Curve], column: str) -> bool:
+    """Whether some round of ``runs`` has a value in ``column``."""
+    return any(column in run.rounds and run.rounds[column].notna().any() for run in runs)
+
+
+def _over_seeds(runs: Sequence[Curve], column: str) -> pd.DataFrame:
     """By round that every seed evaluated: traffic in MB, time; mean and range of ``column`` in its unit."""
     parts, factor = [], unit_of(column).factor
     for run in runs:
@@ -186,7 +197,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _room(methods: Methods) -> float:
+def _room(methods: Curves) -> float:
     """Inches for the longest name of a variant, with a margin."""
     return 0.16 + 0.066 * min(30, max(len(runs[0].label) for runs in methods.values()))
 

@@ -28,7 +28,8 @@ class Reach:
 
     ``round``: the first evaluated round that reached it, None if there is none. ``rounds``: until then;
     ``budget``: of the whole run. ``transmissions``: traffic in rounds of FedAvg with the same cohorts.
-    ``bytes``: both ways, with the onboarding. ``gradients``: samples whose gradient was computed.
+    ``bytes``: both ways, with the onboarding and with what is shipped once (teacher and expert), which
+    transmissions leave out, as published tables do. ``gradients``: samples whose gradient was computed.
     Transmissions and gradients are None in results that do not count them.
     """
 
@@ -63,7 +64,7 @@ def reach(run: Run, column: str, target: float, smooth: float = 0.0) -> Reach:
         budget=budget,
         rounds=int(last["round"]),
         transmissions=_transmissions(run, until, sent),
-        bytes=sent,
+        bytes=sent + (run.metrics.get("shipped_bytes") or 0),
         gradients=float(last["gradients"]) if "gradients" in until else None,
     )
 

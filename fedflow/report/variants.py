@@ -8,17 +8,17 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
+from typing import Any, get_args
 
 from fedflow.data import SOURCES, DatasetParams
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS
+from fedflow.naming import flat, say, text
 from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.report.run import Run
-from fedflow.settings import Settings, explain
+from fedflow.settings import Settings, explain, hints
 from fedflow.simulation.run import RunSettings
 
-PLAIN = ("method", "training", "run")  # sections left out of the names of their fields
 LENGTH, DIGITS = 20, 4  # letters of the differences in a label, and of the digest among them
 HASHES = ("data_hash", "partition_hash")
 HOST = "method.host.name"  # the method that another one wraps
@@ -56,23 +56,46 @@ def _name(run: Run, base: Run) -> Run:
     if _identity(run) == _identity(base):
         return replace(run, variant=run.method, label=label)
     differs = {name: run.metrics[name][:8] for name in HASHES if run.metrics[name] != base.metrics[name]}
+    wrapped, usual = {}, flat(defaults(run.params))
     mine, theirs = flat(run.params), flat(base.params)
-    wrapped = {}
     if mine.get(HOST) != theirs.get(HOST):  # hyper-parameters of another host are compared with its defaults
         wrapped = {HOST: mine[HOST]}  # the label has it already
-        usual, inside = flat(defaults(run.params)), HOST.removesuffix("name")
-        theirs = {n: (usual if n.startswith(inside) else theirs).get(n) for n in (*mine, *theirs)} | wrapped
-    names = sorted({*mine, *theirs})
-    differs |= {name: mine.get(name) for name in names if mine.get(name) != theirs.get(name)}
+        inside = HOST.removesuffix("name")
+        theirs = {name: v for name, v in theirs.items() if not name.startswith(inside)} | wrapped
+    differs |= differences(mine, theirs, usual)
     short = _shortened([say(*item) for item in differs.items()], run.settings)
     full = ", ".join(f"{name} {text(value)}" for name, value in (wrapped | differs).items())
     return replace(run, variant=f"{run.method} · {full}", label=f"{label} · {short}" if short else label)
 
 
+def differences(
+    mine: Mapping[str, Any], theirs: Mapping[str, Any], usual: Mapping[str, Any]
+) -> dict[str, Any]:
+    """By name, the settings of ``mine`` that differ; what only ``mine`` has is compared with its default.
+
+    A mapping that only ``mine`` has, with all defaults, is {}; one that only ``theirs`` has is null.
+    """
+    found: dict[str, Any] = {}
+    for name in sorted({*mine, *theirs}):
+        within = f"{name}."
+        if name in mine:
+            lost = mine[name] is None and any(other.startswith(within) for other in theirs)
+            if lost or mine[name] != theirs.get(name, usual.get(name)):
+                found[name] = mine[name]
+        elif any(other.startswith(within) for other in mine):
+            own = {n for n in mine if n.startswith(within) and mine[n] != usual.get(n)}
+            found |= {} if own else {name: {}}
+        elif theirs[name] is not None and not any(
+            v is None and name.startswith(f"{n}.") for n, v in mine.items()
+        ):
+            found[name] = None
+    return found
+
+
 def _label(run: Run) -> str:
-    """The method's name, with its host if that is not the default."""
+    """The method's name, with its host if that is not the default. An entry's name says what it needs to."""
     label, host = run.metrics["method_label"], flat(run.params).get(HOST, "")
-    if host == flat(defaults(run.params)).get(HOST, ""):
+    if host == flat(defaults(run.params)).get(HOST, "") or run.method != run.params["method"]["name"]:
         return label
     return f"{label}, host {getattr(METHODS.get(host), 'label', host)}"
 
@@ -88,33 +111,6 @@ def _shortened(words: Sequence[str], settings: str) -> str:
             break
         kept.append(word)
     return " ".join([", ".join(kept), f"…{settings[:DIGITS]}"]).strip()
-
-
-def flat(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by dotted name; the entries of ``parameters`` are moved one level up."""
-    found: dict[str, Any] = {}
-    for name, value in params.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, prefix if name == "parameters" else f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = value
-    return found
-
-
-def text(value: Any) -> str:
-    """A value as YAML writes it in one line."""
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def say(name: str, value: Any) -> str:
-    """``method.clusters`` as "clusters 4", ``partition.alpha`` as "partition alpha 0.1"."""
-    return f"{spoken(name)} {text(value)}"
-
-
-def spoken(name: str) -> str:
-    """A dotted name in words."""
-    section, _, rest = name.removesuffix("_hash").partition(".")
-    return rest if section in PLAIN else " ".join([section, *rest.split(".")]).strip()
 
 
 def settings_table(runs: Iterable[Run]) -> list[dict[str, str]]:
@@ -137,9 +133,9 @@ def defaults(params: Mapping[str, Any]) -> dict[str, Any]:
     partition, method = params["partition"], params["method"]
     sections = {
         "method": {"name": method["name"]} | _defaults(METHODS.get(method["name"])),
-        "training": _defaults(LocalTraining),
-        "run": _defaults(RunSettings),
-        "partition": _defaults(PartitionParams) | _defaults(SCHEMES.get(partition["scheme"])),
+        "training": _defaults(LocalTraining, params["training"]),
+        "run": _defaults(RunSettings, params["run"]),
+        "partition": _defaults(PartitionParams, partition) | _defaults(SCHEMES.get(partition["scheme"])),
         "data": {name: _source(entry["source"]) for name, entry in params["data"].items()},
     }
     if "host" in method:
@@ -153,7 +149,13 @@ def _source(name: str) -> dict[str, Any]:
     return _defaults(source.options if source else None) | _defaults(DatasetParams)
 
 
-def _defaults(cls: type | None) -> dict[str, Any]:
-    rows = explain(cls) if cls is not None else []
-    values = {row["name"]: row["default"] for row in rows if row["default"] != "required"}
+def _defaults(cls: type[Settings] | None, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The defaults of ``cls``; where the default is null and ``given`` has a mapping, the mapping's."""
+    if cls is None:
+        return {}
+    values = {row["name"]: row["default"] for row in explain(cls) if row["default"] != "required"}
+    for name, value in (given or {}).items():
+        if isinstance(value, Mapping) and values.get(name, value) is None:
+            kinds = (arm for arm in get_args(hints(cls)[name]) if isinstance(arm, type))
+            values[name] = _defaults(next((arm for arm in kinds if issubclass(arm, Settings)), None), value)
     return {name: v.as_dict() if isinstance(v, Settings) else v for name, v in values.items()}

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,12 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | 
             f"the checkpoint {path} cannot be read ({error}); delete its folder to start over"
         ) from error
     return tensors, facts
+
+
+def drop_checkpoint(folder: Path) -> None:
+    """Delete the checkpoint and its folder."""
+    (folder / FILE).unlink(missing_ok=True)  # first: without the files beside it, it must not be found
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _digest(tensors: Mapping[str, Tensor], facts: str) -> str:

@@ -47,7 +47,7 @@ class ClientCurriculum(Pacing):
         "global", "the clients' losses under the models that they are served, or under an expert",
         choices=("global", "expert"),
     )  # fmt: skip
-    expert: str | None = option(None, "a name under `central`, for the score `expert`")
+    expert: str | None = option(None, "the network of `central` whose losses rank the clients (expert)")
     updates: int | None = option(
         None, "client updates after which the run ends, and of the pacing; null = R m, for the pacing only",
         symbol="T_c", ge=1,
@@ -55,8 +55,8 @@ class ClientCurriculum(Pacing):
 
     def validate(self) -> None:
         if (self.score == "expert") != (self.expert is not None):
-            accepted = "a name under central" if self.score == "expert" else f"null with score {self.score}"
-            raise BadInput(f"{self.section}.expert", self.expert, accepted)
+            accepted = "a name of `central`" if self.score == "expert" else "null"
+            raise BadInput(f"{self.section}.expert", self.expert, f"{accepted}, as score is {self.score}")
 
     @property
     def polls(self) -> bool:

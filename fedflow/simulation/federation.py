@@ -16,6 +16,7 @@ from torch import Tensor
 from fedflow.data import Dataset, Examples, load_prepared
 from fedflow.errors import BadInput, FedflowError, reason
 from fedflow.local.teacher import Teacher
+from fedflow.local.trained import TrainedNetwork, load_network
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, load_partition
@@ -34,6 +35,7 @@ class Federation:
     public: Examples | None = None  # the server's own data
     teacher: Teacher | None = None  # of `training.objective`
     difficulty: Tensor | None = None  # an expert's loss on every training sample [n]
+    shipped: int = 0  # bytes of teacher and expert, which every client receives once
     cohorts: Cohorts = field(default_factory=Cohorts, init=False, repr=False)  # captured CUDA graphs
 
     @property
@@ -93,6 +95,8 @@ class FederationFiles:
     convolution: str = "matmul"  # of vmapped cohorts
     public: Stored | None = None  # another prepared data set, for the server
     noise: int = 0  # number of random inputs that are the server's data instead
+    teacher: Stored | None = None  # a central network that clients learn from
+    expert: Stored | None = None  # a central network whose losses say how difficult samples are
 
     def open(self) -> Federation:
         """Raises `FedflowError` if this machine lacks the content, or it is damaged."""
@@ -146,14 +150,35 @@ def _open(files: FederationFiles) -> Federation:
     elif public is None and len(partition.public):
         public = train.only(torch.as_tensor(partition.public, device=device))
     model = FlatModel(factory, device=device, convolution=files.convolution)
-    _need_fit(model, train, files.model)
+    need_fit(model, train, files.model)
+    teacher, expert = (
+        found(stored, load_network) if stored else None for stored in (files.teacher, files.expert)
+    )
+    _need_data(dataset, partition, teacher, expert)
     return Federation(
         model=model,
         train=train,
         test=dataset.test.relabelled(partition.test_labels).to(device),
         partition=partition,
         public=public,
+        teacher=teacher.teacher(device, files.convolution) if teacher else None,
+        difficulty=None if expert is None else torch.from_numpy(expert.losses).to(device, model.dtype),
+        shipped=sum({network.hash: network.size for network in (teacher, expert) if network}.values()),
     )
+
+
+def _need_data(
+    dataset: Dataset, partition: Partition, teacher: TrainedNetwork | None, expert: TrainedNetwork | None
+) -> None:
+    """Raise `BadInput` unless teacher and expert were trained on these samples, with these labels."""
+    for network, place in ((teacher, "training.objective.teacher"), (expert, "expert")):
+        if network is None:
+            continue
+        network.need_data(dataset.hash, place)
+        # A teacher may correct noisy labels; an expert's losses on clean labels are not those on noisy ones.
+        if partition.classes or (network is expert and partition.train_labels is not None):
+            accepted = "null, as this partition changes the labels that the network was trained on"
+            raise BadInput(place, network.facts["name"], accepted)
 
 
 def random_examples(like: Examples, count: int) -> Examples:
@@ -172,7 +197,7 @@ def random_examples(like: Examples, count: int) -> Examples:
     return Examples(torch.from_numpy(drawn).to(like.x), some.y, like.mean, like.std, some.domain)
 
 
-def _need_fit(model: FlatModel, train: Examples, name: str) -> None:
+def need_fit(model: FlatModel, train: Examples, name: str) -> None:
     """Raise `BadInput` unless the network can read an input and be scored on its target."""
     first = torch.zeros(1, dtype=torch.int64, device=model.device)
     w = torch.zeros(model.size, dtype=model.dtype, device=model.device)

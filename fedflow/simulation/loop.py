@@ -1,6 +1,5 @@
 """The round loop: plan, broadcast, train, aggregate, evaluate, checkpoint. No Prefect, no MLflow."""
 
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ from fedflow.errors import FedflowError, RoundFailed
 from fedflow.local.client import check_diagnostic
 from fedflow.methods.base import Asynchronous, Cyclic, Message, Onboarding, ServerState
 from fedflow.seeding import generator
-from fedflow.simulation.checkpoint import FILE, save_checkpoint
+from fedflow.simulation.checkpoint import drop_checkpoint, save_checkpoint
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.events import Work, first_done
 from fedflow.simulation.executors import balanced
@@ -83,8 +82,7 @@ class Simulation(Run):
     def forget(self) -> None:
         """Delete the checkpoint, when the run is finished and recorded."""
         if self.folder is not None:
-            (self.folder / FILE).unlink(missing_ok=True)  # first: without the rows it must not be found
-            shutil.rmtree(self.folder, ignore_errors=True)
+            drop_checkpoint(self.folder)
 
     def onboard(self, clients: Sequence[int]) -> dict[str, int]:
         """Onboard clients before they take part; returns the bytes down and up.

@@ -101,7 +101,7 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
             shown = "a mapping" if isinstance(value, Settings) else value
             raise BadInput(f"training.{name}", shown, accepted)
     if training.steps is not None and {*streams.values()} != {training.epochs}:
-        accepted = f"null with {method.name} and its own numbers of epochs"
+        accepted = f"null with {method.name}, which sets numbers of epochs itself"
         raise BadInput("training.steps", training.steps, accepted)
     if isinstance(method, Asynchronous) and method.clients_in_flight(1):
         accepted = f"with {method.name}, which is asynchronous"
@@ -118,6 +118,11 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
     if settings.reports and (method.serves != "global" or isinstance(method, Clustered)):
         reason = f"with {method.name}, which does not serve one model to all clients"
         raise BadInput("run.reports", settings.reports, f"[] {reason}")
+
+
+def content(values: Tensor) -> str:
+    """A hash of the values of a tensor."""
+    return hashlib.blake2b(values.cpu().contiguous().numpy().data, digest_size=12).hexdigest()
 
 
 class Run:
@@ -164,6 +169,7 @@ class Run:
     @cached_property
     def fingerprint(self) -> str:
         """Identifies the run: only its own checkpoint is resumed."""
+        teacher, difficulty = self.federation.teacher, self.federation.difficulty
         about = {
             "method": [self.job.method.name, self.job.method.as_dict()],
             "training": self.job.training.as_dict(),
@@ -171,6 +177,8 @@ class Run:
             "seed": self.job.seed,
             "partition": self.federation.partition.hash,
             "public": None if self.federation.public is None else self.federation.public.digest,
+            "teacher": None if teacher is None else [teacher.model.architecture, content(teacher.w)],
+            "difficulty": None if difficulty is None else content(difficulty),
             "model": self.federation.model.architecture,
             "code": code_digest(
                 type(self).__module__,
@@ -217,7 +225,7 @@ class Run:
         partition = self.federation.partition
         check_settings(settings, method, training)
         settings.timing.check(len(partition.sizes))
-        training.check(self.federation.train)
+        training.check(self.federation.model, self.federation.train, self.federation.teacher)
         if method.selects() and partition.selection_offsets is None:
             raise BadInput(
                 "partition.selection", 0, f"a share > 0, as {method.name} needs held-out samples; "
@@ -231,7 +239,7 @@ class Run:
             raise BadInput("run.participation", settings.participation, f"at least {least:g} with bernoulli")
         if (curriculum := settings.client_curriculum) is not None:
             if curriculum.expert is not None and self.federation.difficulty is None:
-                accepted = "a network under central whose losses this federation has"
+                accepted = "a network of `central` whose losses this federation has"
                 raise BadInput("run.client_curriculum.expert", curriculum.expert, accepted)
             smallest, pool = min(turn.end - turn.start for turn in self.turns), self.turns[-1].clients
             if settings.min_cohort > smallest:

@@ -62,6 +62,8 @@ def final_metrics(run: Run, scoring: Scoring, scores: Scores, newcomers: Scores 
         **scoring.agreement(scores),
         "failed_clients": sum(len(r.failed) for r in history),
     }
+    if run.federation.shipped:
+        metrics["shipped_bytes"] = run.federation.shipped * run.clients
     if newcomers is not None:
         metrics["newcomers"] = len(newcomers.clients)
         metrics["newcomer_accuracy"] = mean_or_none(newcomers.local_accuracy)

@@ -127,9 +127,7 @@ def train_clients(
     """Run ``step`` for every client; yields updates, or one client and the reason for its failure."""
     federation = job.federation.open()
     keep_pages()
-    if federation.model.device.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = job.training.precision == "tf32"
-        torch.backends.cudnn.allow_tf32 = job.training.precision == "tf32"
+    job.training.set_precision(federation.model.device)
     vmapped = job.cohort == "vmap" or (job.cohort == "auto" and federation.model.device.type == "cuda")
     # Not dropout, whose noise is keyed by client, nor BatchNorm, which counts padding and batches in place.
     if vmapped and not federation.model.draws_noise and not federation.model.buffers:

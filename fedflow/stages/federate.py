@@ -3,8 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 from filelock import FileLock, Timeout
 
@@ -12,6 +15,7 @@ from fedflow.data import load_prepared
 from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import Experiment
 from fedflow.files import make_writable, read_fact
+from fedflow.local.training import LocalTraining
 from fedflow.metrics.table import completed
 from fedflow.partition import load_partition
 from fedflow.results import write_results
@@ -20,7 +24,7 @@ from fedflow.simulation.executors import Executor
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import RoundReport
 from fedflow.terminal import say
-from fedflow.tracking import ModelCard, open_run
+from fedflow.tracking import ModelCard, RunRecord, open_run
 
 RUN = ("partition", "method", "seed", "settings")  # what identifies a run
 
@@ -64,7 +68,7 @@ def perform(
             root,
             experiment=f"{experiment.dataset}/{experiment.partition}",
             name=f"{experiment.method} seed {experiment.seed}",
-            key=simulation.fingerprint,
+            key=f"{experiment.method} {simulation.fingerprint}",
             params=_recorded_params(experiment, compiled),
             tags={name: facts[name] for name in ("partition", "method", "dataset", "seed", "settings")},
             datasets=_inputs(experiment, facts),
@@ -84,10 +88,25 @@ def perform(
             outcome.metrics = completed(outcome.metrics, rounds[-1].values)
             params = {"settings": experiment.settings, "seed": experiment.seed, **experiment.effective}
             write_results(folder, facts, params, rounds, outcome, partition.sizes, partition.groups)
+            _attach_pictures(record, experiment, job.training, partition.sizes, folder)
             groups = None if simulation.groups is None else simulation.groups.tolist()
             record.finish(outcome, folder, _card(experiment), groups)
         simulation.forget()
     return facts | outcome.metrics
+
+
+def _attach_pictures(
+    record: RunRecord, experiment: Experiment, training: LocalTraining, sizes: np.ndarray, results: Path
+) -> None:
+    """Log the pictures of the partition, and of how the prefix of samples and the pool of clients grow."""
+    record.attach(experiment.partition_folder.glob("*.png"), "partition")
+    if training.curriculum is None and experiment.params.run.client_curriculum is None:
+        return
+    from fedflow.pictures.curriculum import draw_curricula  # imports matplotlib, which is slow
+
+    with TemporaryDirectory() as name:
+        draw_curricula(Path(name), training, sizes, pd.read_csv(results / "rounds.csv"))
+        record.attach(Path(name).iterdir(), "curriculum")
 
 
 def _respect(folder: Path, facts: dict[str, Any], given: bool) -> None:
@@ -108,7 +127,7 @@ def _facts(experiment: Experiment) -> dict[str, Any]:
     return {
         "partition": experiment.partition,
         "method": experiment.method,
-        "method_label": experiment.job.method.label,
+        "method_label": experiment.params.label(experiment.method),
         "dataset": experiment.dataset,
         "model": experiment.params.model(experiment.dataset).name,
         "seed": experiment.seed,
@@ -130,17 +149,13 @@ def _inputs(experiment: Experiment, facts: dict[str, Any]) -> list[dict[str, Any
 
 def _card(experiment: Experiment) -> ModelCard:
     """How to rebuild the models of this run."""
-    dataset, model = load_prepared(experiment.prepared_folder), experiment.params.model(experiment.dataset)
-    normalises = bool(dataset.mean) and not dataset.by_domain
+    model = experiment.params.model(experiment.dataset)
     renamed = load_partition(experiment.partition_folder).classes
-    return ModelCard(
-        architecture=model.name,
-        options=model.options,
-        input_shape=dataset.input_shape,
-        classes=tuple(map(str, range(renamed))) if renamed else dataset.classes,
-        mean=dataset.mean if normalises else None,
-        std=dataset.std if normalises else None,
-        input_type="uint8" if normalises else "int64" if dataset.x_train.dtype == torch.int32 else "float32",
+    return ModelCard.of(
+        load_prepared(experiment.prepared_folder),
+        model.name,
+        model.options,
+        classes=tuple(map(str, range(renamed))) if renamed else None,
         method=experiment.method,
         partition=experiment.partition,
         serves=experiment.job.method.serves,

@@ -3,22 +3,17 @@
 import contextlib
 import hashlib
 import json
-from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from fedflow.config import Params, digest
+from fedflow.config import Params
 from fedflow.data import Dataset, load_prepared
 from fedflow.data.files import reading
 from fedflow.errors import BadInput
-from fedflow.files import intact, make_writable, partition_folder, prepared_folder, read_fact
+from fedflow.files import central_folder, intact, make_writable, partition_folder, prepared_folder, read_fact
 from fedflow.identity import code_digest, versions
-from fedflow.local.expert import expert_losses
-from fedflow.local.training import LocalTraining
-from fedflow.models import ARCHITECTURES, build
-from fedflow.models.flat import FlatModel
+from fedflow.local.trained import MARKER, load_network
 from fedflow.partition import Partition, PartitionParams, Samples, load_partition, make_partition
 from fedflow.partition.after.difficulty import Difficulty
 
@@ -41,9 +36,7 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
     from fedflow.pictures.difficulty import draw_difficulty  # import matplotlib, which is slow
     from fedflow.pictures.labels import draw_labels
 
-    samples = Samples.of(
-        dataset, root=root, losses=lambda difficulty: _losses(difficulty, dataset, wanted.seed, root)
-    )
+    samples = Samples.of(dataset, root=root, losses=lambda difficulty: _losses(difficulty, dataset, root))
     made = make_partition(wanted, samples, dataset.hash)
     if there is None or there.summary() != made.summary():
         draw_labels(made, folder / "labels.png")
@@ -60,36 +53,34 @@ def _origin(wanted: PartitionParams, dataset: Dataset, root: Path) -> str:
     for name in wanted.files():
         with contextlib.suppress(OSError):  # reading it later raises the error
             files.update((root / name).read_bytes())
-    about = wanted.as_dict(), dataset.hash, partition_code(wanted), files.hexdigest(), versions()
+    expert = wanted.difficulty and wanted.difficulty.expert
+    about = {
+        "partition": wanted.as_dict(),
+        "data": dataset.hash,
+        "code": partition_code(wanted),
+        "files": files.hexdigest(),
+        "libraries": versions(),
+        "expert": expert and read_fact(central_folder(root, expert) / MARKER, "hash"),
+    }
     return hashlib.blake2b(json.dumps(about).encode(), digest_size=8).hexdigest()
 
 
 def partition_code(wanted: PartitionParams) -> str:
-    """A digest of the code that makes a partition: its scheme, what follows it, and its expert, if any."""
-    modules = [Partition.__module__, type(wanted.built).__module__]
-    if not wanted.difficulty or wanted.difficulty.losses:
-        return code_digest(*modules)
-    network = ARCHITECTURES[wanted.difficulty.expert]
-    code = code_digest(*modules, __name__, network.build.__module__)
-    return digest({"code": code, "options": network.options})
+    """A digest of the code that makes a partition: its scheme, and what follows it."""
+    return code_digest(Partition.__module__, type(wanted.built).__module__)
 
 
-def _losses(difficulty: Difficulty, dataset: Dataset, seed: int, root: Path) -> np.ndarray:
-    """A loss per training sample [n]: from the file, or of an expert, on the CPU for reproducibility."""
-    if difficulty.losses is not None:
-        with reading(root / difficulty.losses):
-            losses = np.load(root / difficulty.losses, allow_pickle=False)
-        numbers = isinstance(losses, np.ndarray) and losses.dtype.kind in "fiu"
-        if not numbers or losses.shape != dataset.y_train.shape[:1] or not np.isfinite(losses).all():
-            accepted = f"an .npy file of {len(dataset.y_train)} finite numbers, one per training sample"
-            raise BadInput(f"{difficulty.section}.losses", difficulty.losses, accepted)
-        return losses
-    torch.set_num_threads(1)
-    try:
-        model = FlatModel(partial(build, difficulty.expert, dataset.input_shape, dataset.num_classes))
-    except BadInput as error:
-        raise BadInput(f"{difficulty.section}.expert", difficulty.expert, error.accepted) from None
-    training = LocalTraining.parse(
-        {"epochs": difficulty.epochs, "batch_size": 64, "lr": difficulty.lr, "momentum": 0.9}
-    )
-    return expert_losses(model, dataset.train, training, seed)
+def _losses(difficulty: Difficulty, dataset: Dataset, root: Path) -> np.ndarray:
+    """A loss per training sample [n]: of an expert, or from a file."""
+    if difficulty.expert is not None:
+        network = load_network(central_folder(root, difficulty.expert))
+        network.need_data(dataset.hash, f"{difficulty.section}.expert")
+        return network.losses
+    assert difficulty.losses is not None
+    with reading(root / difficulty.losses):
+        losses = np.load(root / difficulty.losses, allow_pickle=False)
+    numbers = isinstance(losses, np.ndarray) and losses.dtype.kind in "fiu"
+    if not numbers or losses.shape != dataset.y_train.shape[:1] or not np.isfinite(losses).all():
+        accepted = f"an .npy file of {len(dataset.y_train)} finite numbers, one per training sample"
+        raise BadInput(f"{difficulty.section}.losses", difficulty.losses, accepted)
+    return losses

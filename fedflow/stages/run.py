@@ -6,6 +6,7 @@ from typing import Any
 
 from fedflow.experiment import Experiment
 from fedflow.simulation.executors import Executor, Inline
+from fedflow.stages.central import prepare_network
 from fedflow.stages.federate import Listener, perform
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
@@ -18,16 +19,19 @@ def run_experiment(
     executor: Executor | None = None,
     listeners: Sequence[Listener] = (),
     prepare: Callable[..., Any] = prepare_dataset,
+    train: Callable[..., Any] = prepare_network,
     divide: Callable[..., Any] = prepare_partition,
 ) -> dict[str, Any]:
-    """Prepare the data, partition them, run the rounds, record everything; returns the metrics.
+    """Prepare the data, train central networks, partition, run the rounds; returns the metrics.
 
-    ``executor`` trains the clients (default: this process); ``prepare`` and ``divide`` are the earlier
-    stages, for example as Prefect tasks.
+    ``executor`` trains the clients (default: this process); ``prepare``, ``train`` and ``divide`` are the
+    earlier stages, for example as Prefect tasks.
     """
     experiment.check()
     for name in experiment.datasets:
         prepare(experiment.params, name, experiment.root)
+    for name in experiment.networks:
+        train(experiment.params, name, experiment.root)
     divide(experiment.params, experiment.partition, experiment.root)
     with RoundBar(experiment.title) as bar:
         return perform(experiment, executor or Inline(), [*listeners, bar.round], out)

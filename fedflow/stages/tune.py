@@ -84,7 +84,7 @@ class Search:
     scores: list[Score] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self.grid = self.params.tuning.grid_of(self.method)
+        self.grid = self.params.tuning.grid_of(self.params.registered(self.method), self.method)
 
     def check(self) -> None:
         """Raise `BadInput` if a combination cannot be run, or if all of them are the same settings."""
@@ -163,7 +163,7 @@ class Search:
         if varied and idle == varied:
             raise FedflowError(
                 f"tuning: no value of {', '.join(idle)} changes any result of {self.method}; "
-                f"tune a setting that it uses (`fedflow methods {self.method}`)"
+                f"tune a setting that it uses (`fedflow methods {self.params.registered(self.method)}`)"
             )
         for name in idle:
             say(f"{self.method}: no value of {name} changes any result")

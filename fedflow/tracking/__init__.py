@@ -1,16 +1,18 @@
 """The record of every run in MLflow. Only this package knows MLflow, and imports it when first used."""
 
 from fedflow.tracking.models import ModelCard, load_model
-from fedflow.tracking.record import RunRecord, open_run
+from fedflow.tracking.record import Record, RunRecord, open_record, open_run
 from fedflow.tracking.store import check_store, initialise, move_store, ui_command
 
 __all__ = [
     "ModelCard",
+    "Record",
     "RunRecord",
     "check_store",
     "initialise",
     "load_model",
     "move_store",
+    "open_record",
     "open_run",
     "ui_command",
 ]

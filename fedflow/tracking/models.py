@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel, Run
 
+    from fedflow.data import Dataset
+
 ALIAS = "newest"  # MLflow reserves "latest"
 CODE = Path(__file__).with_name("served.py")
 REQUIREMENTS = ("fedflow", "mlflow", "numpy", "safetensors", "torch")
@@ -56,6 +58,29 @@ class ModelCard:
     seed: int = 0
     input_type: str = "uint8"
     options: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        dataset: "Dataset",
+        architecture: str,
+        options: Mapping[str, Any],
+        classes: tuple[str, ...] | None = None,
+        **about: Any,
+    ) -> "ModelCard":
+        """That of a network for ``dataset``; ``classes`` replace those of the data set."""
+        normalises = bool(dataset.mean) and not dataset.by_domain
+        tokens = dataset.x_train.dtype == torch.int32
+        return cls(
+            architecture=architecture,
+            options=dict(options),
+            input_shape=dataset.input_shape,
+            classes=classes or dataset.classes,
+            mean=dataset.mean if normalises else None,
+            std=dataset.std if normalises else None,
+            input_type="uint8" if normalises else "int64" if tokens else "float32",
+            **about,
+        )
 
 
 def load_model(

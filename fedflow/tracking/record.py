@@ -1,4 +1,4 @@
-"""One run in MLflow: parameters, data, metrics by round, clusters, results and models.
+"""One run in MLflow: parameters, data, metrics by step, results and models; of a federated run, clusters.
 
 Everything goes through a client of one store; MLflow's global "active run" is never used. A run has
 one writer, its metrics are sent in batches, and an unfinished run of the same key is resumed.
@@ -15,34 +15,39 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from filelock import FileLock, Timeout
 
 from fedflow.errors import FedflowError
 from fedflow.tracking.models import ModelCard, log_models
+from fedflow.tracking.orders import log_orders
 from fedflow.tracking.store import Store, open_store, reporting
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
+    from torch import Tensor
 
     from fedflow.simulation.outcome import Outcome, RoundReport
 
-FLUSH_ROUNDS, FLUSH_SECONDS = 10, 5.0  # metrics are sent after this many rounds or seconds
+R = TypeVar("R", bound="Record")
+
+FLUSH_STEPS, FLUSH_SECONDS = 10, 5.0  # metrics are sent after this many steps or seconds
 SYSTEM_INTERVAL = 10.0  # seconds between system metrics
 BATCH = 100  # parameters or tags in one request
 PARAM_LENGTH, TAG_LENGTH, DIGEST_LENGTH = 6000, 5000, 36  # MLflow's limits
-ALWAYS = "bytes_down"  # a metric of every round, which shows the rounds that MLflow has
 
 
-def open_run(
+def open_record(
+    kind: "type[R]",
     root: Path | str,
     *,
     experiment: str,
@@ -55,7 +60,7 @@ def open_run(
     params_file: Path | None = None,
     system_metrics: bool = True,
     resumes: bool = False,
-) -> "RunRecord":
+) -> "R":
     """Open the record of one run: a new one, or the unfinished one of the same ``key``.
 
     ``experiment`` is the MLflow experiment (one per data set and partition), ``sweep`` the parent run
@@ -63,7 +68,7 @@ def open_run(
     names are joined with dots. ``datasets`` have ``name``, ``digest``, ``source``, ``context`` and
     may have ``schema`` and ``profile`` (JSON-like). The SHA-256 of ``params_file`` becomes a tag.
     With ``resumes``, the last run of the key is resumed even if it is finished: an existing checkpoint means
-    that it was killed after that.
+    that it was killed after that. ``kind`` is the class of the record.
     Raises `FedflowError` if the store fails, or while another process records the same run.
     """
     store = open_store(root)
@@ -84,7 +89,7 @@ def open_run(
                     api.update_run(found.info.run_id, status="RUNNING")
                 if parent:
                     api.set_tag(run.info.run_id, "mlflow.parentRunId", parent)
-            record = RunRecord(store, api, run, writer, parent)
+            record = kind(store, api, run, writer, parent)
             about = dict(tags or {}) | _about(Path(root), params_file)
             record._begin(params, about, datasets, resumed=found is not None)
             if system_metrics:
@@ -95,12 +100,14 @@ def open_run(
     return record
 
 
-class RunRecord:
-    """The one writer of a run.
+class Record:
+    """The one writer of a run: rows of metrics by step, and how it ends.
 
     Use it as a context: an exception marks the run as failed, an interrupt as killed. ``recorded`` holds the
-    numbers of the rounds that MLflow already has; they are not logged again.
+    steps (rounds, epochs) that MLflow already has; they are not logged again.
     """
+
+    ALWAYS: ClassVar[str] = "train_loss"  # a metric of every step, which shows the steps that MLflow has
 
     def __init__(
         self, store: Store, api: "MlflowClient", run: "Run", writer: FileLock, parent: str | None
@@ -110,9 +117,7 @@ class RunRecord:
         self.experiment_id: str = run.info.experiment_id
         self.recorded: set[int] = set()
         self._run, self._writer = run, writer
-        self._waiting: list[RoundReport] = []
-        self._assignments: dict[int, list[int]] = {}
-        self._failures: dict[int, dict[int, str]] = {}
+        self._waiting: dict[int, Mapping[str, float]] = {}
         self._flushed = time.monotonic()
         self._monitor: Any = None
         self._monitor_lock: FileLock | None = None
@@ -132,64 +137,57 @@ class RunRecord:
             reason = error or FedflowError("the run ended before it was finished")
             self.fail(reason, status="KILLED" if interrupted else "FAILED")
 
-    def round(self, report: "RoundReport") -> None:
-        """Record a round; metrics are sent every few rounds or seconds."""
-        if report.assignment is not None:
-            self._assignments[report.round] = report.assignment
-        if report.failed:
-            self._failures[report.round] = dict(report.failed)
-        if report.round not in self.recorded:
-            self._waiting.append(report)
-        if len(self._waiting) >= FLUSH_ROUNDS or time.monotonic() - self._flushed >= FLUSH_SECONDS:
+    def row(self, step: int, values: Mapping[str, float]) -> None:
+        """Record the metrics of a step; they are sent every few steps or seconds."""
+        if step not in self.recorded:
+            self._waiting[step] = values
+        if len(self._waiting) >= FLUSH_STEPS or time.monotonic() - self._flushed >= FLUSH_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Send the waiting rounds."""
+        """Send the waiting steps."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
         metrics = [
-            Metric(name, float(value), now, report.round)
-            for report in self._waiting
-            for name, value in _metrics(report).items()
+            Metric(name, float(value), now, step)
+            for step, values in self._waiting.items()
+            for name, value in values.items()
         ]
         with reporting(self.store.uri):
-            # Assignments first: a round with metrics in MLflow is complete.
-            for report in self._waiting:
-                if report.assignment is not None:
-                    self._log_json(f"clusters/round-{report.round:04d}.json", report.assignment)
             if metrics:
                 self.api.log_batch(self.run_id, metrics=metrics)
-        self.recorded.update(report.round for report in self._waiting)
+        self.recorded.update(self._waiting)
         self._waiting.clear()
         self._flushed = time.monotonic()
 
-    def finish(
-        self,
-        outcome: "Outcome",
-        folder: Path | None = None,
-        card: ModelCard | None = None,
-        groups: Sequence[int] | None = None,
-    ) -> None:
-        """Log the end of the run and close it as finished.
+    def attach(self, files: Iterable[Path], folder: str) -> None:
+        """Log files as artifacts in ``folder``."""
+        with reporting(self.store.uri):
+            for file in sorted(files):
+                self.api.log_artifact(self.run_id, str(file), folder)
 
-        ``folder`` is the results folder: all its files are logged under ``results/``, and ``clients.parquet``
-        also as a table. ``card`` describes how to rebuild the models; without it, none are logged.
-        ``groups`` [N] are the planted groups, for the pictures of clusters.
+    def end(
+        self,
+        metrics: Mapping[str, Any],
+        step: int,
+        folder: Path | None,
+        card: ModelCard | None,
+        models: "Mapping[int, Tensor]",
+        cluster: Sequence[int] = (),
+    ) -> None:
+        """Log the final ``metrics`` at the last ``step``, files and models, and close the run as finished.
+
+        All files of ``folder`` are logged under ``results/``. ``card`` describes how to rebuild ``models``
+        (`log_models`); without it, none are logged.
         """
         self.flush()
-        rounds = int(outcome.metrics["rounds"])
         with reporting(self.store.uri):
-            self._log_final(outcome.metrics, rounds)
-            if self._failures:
-                self._log_json("failures.json", self._failures)
-            self._log_clusters(outcome, rounds, groups)
+            self._log_final(metrics, step)
             if folder is not None:
                 self.api.log_artifacts(self.run_id, str(folder), "results")
-                self._log_table(folder / "clients.parquet")
             if card is not None:
-                run = self.api.get_run(self.run_id)
-                log_models(self.store, run, card, outcome.models, outcome.scores.cluster.tolist(), rounds)
+                log_models(self.store, self.api.get_run(self.run_id), card, models, cluster, step)
             self._close("FINISHED")
 
     def fail(self, error: BaseException | str, status: str = "FAILED") -> None:
@@ -219,7 +217,7 @@ class RunRecord:
         values = _flat(params)
         tags = dict(tags)
         if resumed:
-            self.recorded = {m.step for m in self.api.get_metric_history(self.run_id, ALWAYS)}
+            self.recorded = {m.step for m in self.api.get_metric_history(self.run_id, self.ALWAYS)}
             tags["fedflow.resumed"] = int(had.tags.get("fedflow.resumed", 0)) + 1
             # MLflow's parameters cannot change; those that do not affect the result may (such as workers).
             changed = {name: value for name, value in values.items() if had.params.get(name, value) != value}
@@ -283,6 +281,77 @@ class RunRecord:
         if new:
             self.api.log_batch(self.run_id, metrics=new)
 
+    def _log_json(self, path: str, value: Any) -> None:
+        self.api.log_text(self.run_id, json.dumps(value), path)
+
+    def _close(self, status: str) -> None:
+        try:
+            if self._monitor is not None:
+                self._monitor.finish()
+            self.api.set_terminated(self.run_id, status)
+            if self.parent:
+                with self.store.lock("experiments"):
+                    _end_parent(self.api, self.experiment_id, self.parent)
+        finally:
+            self._open = False
+            self._writer.release()
+            if self._monitor_lock is not None:
+                self._monitor_lock.release()
+
+
+class RunRecord(Record):
+    """The one writer of a federated run: its steps are rounds."""
+
+    ALWAYS = "bytes_down"
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._assignments: dict[int, list[int]] = {}
+        self._failures: dict[int, dict[int, str]] = {}
+
+    def round(self, report: "RoundReport") -> None:
+        """Record a round."""
+        if report.assignment is not None:
+            self._assignments[report.round] = report.assignment
+        if report.failed:
+            self._failures[report.round] = dict(report.failed)
+        self.row(report.round, report.values | {"seconds": report.seconds, "failed": len(report.failed)})
+
+    def flush(self) -> None:
+        """Send the waiting rounds."""
+        with reporting(self.store.uri):
+            # Assignments first: a round with metrics in MLflow is complete.
+            for round in self._waiting:
+                if round in self._assignments:
+                    self._log_json(f"clusters/round-{round:04d}.json", self._assignments[round])
+        super().flush()
+
+    def finish(
+        self,
+        outcome: "Outcome",
+        folder: Path | None = None,
+        card: ModelCard | None = None,
+        groups: Sequence[int] | None = None,
+    ) -> None:
+        """Log the end of the run and close it as finished.
+
+        ``folder`` is the results folder: all its files are logged under ``results/``, and ``clients.parquet``
+        also as a table. ``card`` describes how to rebuild the models; without it, none are logged.
+        ``groups`` [N] are the planted groups, for the pictures of clusters.
+        """
+        self.flush()
+        rounds = int(outcome.metrics["rounds"])
+        with reporting(self.store.uri):
+            if self._failures:
+                self._log_json("failures.json", self._failures)
+            self._log_clusters(outcome, rounds, groups)
+            if folder is not None:
+                self._log_table(folder / "clients.parquet")
+        cluster = outcome.scores.cluster.tolist()
+        self.end(outcome.metrics, rounds, folder, card, outcome.models, cluster)
+        with reporting(self.store.uri), self.store.lock("orders"):  # the last of several that end finds all
+            log_orders(self.api, self.run_id)
+
     def _log_clusters(self, outcome: "Outcome", rounds: int, groups: Sequence[int] | None) -> None:
         """Log pictures of the clusters, if clients have any."""
         if not self._assignments:
@@ -305,22 +374,8 @@ class RunRecord:
 
             self.api.log_table(self.run_id, pd.read_parquet(parquet), "clients.json")
 
-    def _log_json(self, path: str, value: Any) -> None:
-        self.api.log_text(self.run_id, json.dumps(value), path)
 
-    def _close(self, status: str) -> None:
-        try:
-            if self._monitor is not None:
-                self._monitor.finish()
-            self.api.set_terminated(self.run_id, status)
-            if self.parent:
-                with self.store.lock("experiments"):
-                    _end_parent(self.api, self.experiment_id, self.parent)
-        finally:
-            self._open = False
-            self._writer.release()
-            if self._monitor_lock is not None:
-                self._monitor_lock.release()
+open_run = partial(open_record, RunRecord)  # of a federated run
 
 
 def _experiment(api: "MlflowClient", store: Store, name: str) -> str:
@@ -397,10 +452,6 @@ def _git(root: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _metrics(report: "RoundReport") -> dict[str, float]:
-    return report.values | {"seconds": report.seconds, "failed": len(report.failed)}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

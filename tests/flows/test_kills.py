@@ -22,6 +22,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(36_000)]
 KILLS = int(os.environ.get("FEDFLOW_KILLS", "1"))  # per method
 CHECKOUT = Path(__file__).parents[2]
 EXECUTORS = ("threads", "processes")  # in turn
+SLOW_POOLS = {  # of a client curriculum: most rounds, and so most kills, are inside one
+    "rounds": 24, "participation": 0.2, "sampling": "easy_first", "client_curriculum": {"b": 0.5},
+}  # fmt: skip
 MAY_DIFFER = ("engine.executor", "params_hash")  # parameters
 FILES = (
     "metrics.json",
@@ -57,9 +60,14 @@ PARAMS = {
 }
 
 
-def project(folder: Path) -> Path:
+CASES = [(method, {}) for method in PARAMS["methods"]] + [("scaffold", {"run": SLOW_POOLS})]
+
+
+def project(folder: Path, changes: dict[str, dict]) -> Path:
+    """A folder with `PARAMS`, and ``changes`` to its sections."""
     folder.mkdir(parents=True)
-    (folder / "params.yaml").write_text(yaml.safe_dump(PARAMS, sort_keys=False))
+    params = PARAMS | {section: PARAMS[section] | values for section, values in changes.items()}
+    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
     return folder
 
 
@@ -138,8 +146,8 @@ def finish(process: subprocess.Popen, folder: Path) -> None:
     assert process.wait() == 0, (folder / "log").read_text(errors="replace")[-3000:]
 
 
-@pytest.mark.parametrize("method", PARAMS["methods"])
-def test_killed_runs_end_as_an_undisturbed_one(method: str, command, tmp_path: Path):
+@pytest.mark.parametrize(("method", "changes"), CASES)
+def test_killed_runs_end_as_an_undisturbed_one(method: str, changes: dict, command, tmp_path: Path):
     program, environment = command
     chance = random.Random(method)
 
@@ -147,14 +155,14 @@ def test_killed_runs_end_as_an_undisturbed_one(method: str, command, tmp_path: P
         names = ["--partition", "digits-6", "--method", method, "--executor", executor, "--root", str(root)]
         return start([*program, "run", *names], environment, root)
 
-    whole = project(tmp_path / "whole")
+    whole = project(tmp_path / "whole", changes)
     began = time.monotonic()
     finish(begin(whole, "threads"), whole)
     duration = time.monotonic() - began
 
     kills = trial = 0
     while kills < KILLS:
-        root = project(tmp_path / str(trial))
+        root = project(tmp_path / str(trial), changes)
         executor = EXECUTORS[(trial + len(method)) % len(EXECUTORS)]
         killed = []  # after how many seconds
         while not ended(root):
@@ -214,7 +222,7 @@ def test_dvc_repro_killed_and_started_twice(pipeline, tmp_path: Path, command):
         assert "Unable to acquire lock" in said or "is busy" in said, said[-3000:]
     finish(repro(), copy)
 
-    whole = project(tmp_path / "whole")
+    whole = project(tmp_path / "whole", {})
     (whole / "params.yaml").write_text((copy / "params.yaml").read_text())
     for method in ("fedavg", "ifca"):
         names = ["--partition", "digits-6", "--method", method, "--sweep", "repro", "--root", str(whole)]

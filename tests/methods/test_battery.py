@@ -275,7 +275,7 @@ def test_onboarding_has_the_learning_rate_of_the_first_round(name: str, federati
         assert same(first.state(), decayed.state())
 
 
-@pytest.mark.parametrize("sampling", SAMPLERS[1:])
+@pytest.mark.parametrize("sampling", SAMPLERS[1:-1])
 def test_cohorts_of_a_sampler_are_the_same_for_all(name: str, federation: Federation, sampling: str) -> None:
     """Or the sampler is refused."""
     sampled: dict[str, Any] = {"sampling": sampling, "participation": 0.25, "rounds": 4}
@@ -289,6 +289,30 @@ def test_cohorts_of_a_sampler_are_the_same_for_all(name: str, federation: Federa
     if not issubclass(METHODS[name], Cyclic):
         assert [r.cohort for r in ours.rounds] == [r.cohort for r in plain.rounds]
     assert sampling == "bernoulli" or all(len(r.cohort) == 2 for r in ours.rounds)
+
+
+def test_a_client_curriculum_is_the_same_with_any_workers(name: str, federation: Federation) -> None:
+    """Or is refused; a neutral one is a sweep, bit for bit."""
+    settings: dict[str, Any] = {"participation": 0.25, "rounds": 6, "training": SGD}
+
+    def ran(sampling: str, executor: Workers | None = None, **curriculum: Any) -> Ran:
+        given = settings | ({"client_curriculum": curriculum} if curriculum else {})
+        return run(name, federation, QUICK.get(name), sampling=sampling, executor=executor, **given)
+
+    if issubclass(METHODS[name], Asynchronous) or "easy_first" not in METHODS[name]().samplers():
+        with refused("^run.sampling: .*, which (is asynchronous|chooses its cohorts itself)"):
+            ran("easy_first")
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        swept, neutral = ran("sweep"), ran("easy_first", b=1)
+        one, three = (ran("easy_first", Workers(count), b=0.5) for count in (1, 3))
+    assert same(neutral.state(), swept.state()) and [r.cohort for r in neutral.rounds] == [
+        r.cohort for r in swept.rounds
+    ]
+    assert same(one.state(), three.state()) and one.values("polls")[-1] > 1
+    for mine, other in zip(one.rounds, three.rounds, strict=True):
+        assert (mine.cohort, mine.values, mine.series) == (other.cohort, other.values, other.series)
 
 
 def test_the_runs_that_are_shipped_are_long_enough(name: str) -> None:

@@ -13,7 +13,7 @@ from fedflow.methods import METHODS
 from fedflow.report import build_report
 from fedflow.report.collect import collect_runs
 from fedflow.report.tables import by_method, stat
-from fedflow.report.variants import settings_table
+from fedflow.report.variants import differences, settings_table
 
 
 def accuracies(root: Path) -> dict[str, list[float]]:
@@ -120,10 +120,43 @@ def test_another_host_is_in_the_label_and_its_defaults_are_not(tmp_path):
     write("fedadam", tau=0.1)
     found = {run.label: run for run in collect_runs(tmp_path)}
     assert found.keys() == {
-        "AAggFF-S", "AAggFF-S · host.server_lr 0.5", "AAggFF-S, host FedAdam",
-        "AAggFF-S, host FedAdam · host.tau 0.1",
+        "AAggFF-S", "AAggFF-S · host server_lr 0.5", "AAggFF-S, host FedAdam",
+        "AAggFF-S, host FedAdam · host tau 0.1",
     }  # fmt: skip
     assert len({run.variant for run in found.values()}) == 4
     table = {row["label"]: row["own"] for row in settings_table(found.values())}
-    assert "host.name fedadam, host.tau 0.1" in table["AAggFF-S, host FedAdam · host.tau 0.1"]
+    assert "host name fedadam, host tau 0.1" in table["AAggFF-S, host FedAdam · host tau 0.1"]
     assert "beta1" not in table["AAggFF-S, host FedAdam"]
+
+
+def test_an_entry_with_a_name_has_a_row_and_no_host_in_its_label(tmp_path):
+    own = {"host": {"name": "fedadam", "parameters": METHODS["fedadam"]().as_dict()}, "cdf": "normal"}
+    for seed in (0, 1):
+        write_run(tmp_path, "p", "adaptive", seed, label="Adaptive", name="aaggff_s", **own)
+    write_run(
+        tmp_path,
+        "p",
+        "adaptive",
+        0,
+        label="Adaptive",
+        name="aaggff_s",
+        plain=False,
+        **own | {"cdf": "frechet"},
+    )
+    assert {run.label for run in collect_runs(tmp_path)} == {"Adaptive", "Adaptive · cdf frechet"}
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "expected"),
+    [
+        ({"s.a": 1, "s.b": 2}, {"s": None}, {"s.b": 2}),  # on: against the defaults
+        ({"s.a": 1, "s.b": 0}, {"s": None}, {"s": {}}),
+        ({"s": None}, {"s.a": 1, "s.b": 2}, {"s": None}),  # off
+        ({"s.a": 3, "s.b": 2}, {"s.a": 1, "s.b": 2}, {"s.a": 3}),
+        ({"s": None, "t": 1}, {"s": None}, {"t": 1}),
+        ({"s": None, "new": 5}, {"s": None}, {}),  # a result of an earlier version has no such field
+        ({}, {"gone": 1}, {"gone": None}),
+    ],
+)
+def test_a_mapping_that_one_of_two_lacks_is_compared_with_its_defaults(mine, theirs, expected):
+    assert differences(mine, theirs, {"s.a": 1, "s.b": 0, "new": 5}) == expected

@@ -8,8 +8,7 @@ Source: Curriculum-FL, Algorithm 2, with its slips corrected (counts are N_ic, n
 
 import numpy as np
 
-from fedflow.errors import unknown_name
-from fedflow.models import ARCHITECTURES
+from fedflow.errors import BadInput
 from fedflow.partition.base import Indices, gather
 from fedflow.settings import Settings, option
 
@@ -19,18 +18,12 @@ class Difficulty(Settings):
     order: float = option(
         1.0, "share of a client's samples that are dealt by difficulty", symbol="f_ord", ge=0, le=1
     )
-    losses: str | None = option(
-        None, "an .npy file with a loss per training sample; null = an expert is trained"
-    )
-    expert: str = option("lenet5", "network of the expert, trained on all training samples")
-    epochs: int = option(10, "epochs of the expert's training", ge=1)
-    lr: float = option(
-        0.01, "learning rate of the expert's training (SGD, momentum 0.9, batches of 64)", gt=0
-    )
+    expert: str | None = option(None, "a name under central: the network whose losses rank the samples")
+    losses: str | None = option(None, "instead of an expert, an .npy file with a loss per training sample")
 
     def validate(self) -> None:
-        if self.expert not in ARCHITECTURES:
-            raise unknown_name(f"{self.section}.expert", self.expert, ARCHITECTURES)
+        if (self.expert is None) == (self.losses is None):
+            raise BadInput(f"{self.section}.expert", self.expert, "a name under central, or null with losses")
 
 
 def by_difficulty(

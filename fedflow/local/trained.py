@@ -1,0 +1,115 @@
+"""A central network as its stage stores it: weights, losses of all training samples, facts.
+
+Runs use it as a teacher or as an expert, partitions as an expert; the hash of its content identifies it.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedflow.data.prepared import file_sum
+from fedflow.errors import BadInput, FedflowError, reason
+from fedflow.files import Write, replace_files, write_json
+from fedflow.local.teacher import Teacher
+from fedflow.models import build
+from fedflow.models.flat import FlatModel
+
+MARKER, WEIGHTS, LOSSES = "metrics.json", "model.safetensors", "losses.npy"
+IDENTITY = ("model", "options", "input_shape", "outputs", "data_hash")  # facts that the hash covers
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedNetwork:
+    """A network trained on all training samples of a data set.
+
+    ``w`` [D] is its vector, ``losses`` [n] its loss on every training sample, float64, without label
+    smoothing. ``facts`` are the content of ``metrics.json``; ``hash`` identifies the content.
+    """
+
+    w: Tensor
+    losses: np.ndarray
+    facts: dict[str, Any]
+
+    @property
+    def hash(self) -> str:
+        return self.facts["hash"]
+
+    @property
+    def data_hash(self) -> str:
+        """The hash of the data set that it was trained on."""
+        return self.facts["data_hash"]
+
+    @property
+    def size(self) -> int:
+        """Bytes of its vector."""
+        return self.w.numel() * self.w.element_size()
+
+    def need_data(self, hash: str, field: str) -> None:
+        """Raise `BadInput` of ``field`` unless it was trained on the data set with this hash."""
+        if self.data_hash != hash:
+            name = self.facts["name"]
+            accepted = f"a network trained on the data set as it is now; `fedflow central {name}` trains it"
+            raise BadInput(field, name, accepted)
+
+    def teacher(self, device: torch.device, convolution: str = "matmul") -> Teacher:
+        """This network, on ``device``, for clients that learn from it."""
+        about = self.facts
+        network = partial(build, about["model"], tuple(about["input_shape"]), about["outputs"])
+        model = FlatModel(partial(network, **about["options"]), device=device, convolution=convolution)
+        if model.size != self.w.numel():
+            raise FedflowError(f"{about['model']} has {model.size} values, not {self.w.numel()}")
+        return Teacher(model, self.w.to(device))
+
+
+def save_network(
+    folder: Path, w: Tensor, losses: np.ndarray, facts: dict[str, Any], more: dict[str, Write]
+) -> TrainedNetwork:
+    """Write a network into ``folder``, in place of an earlier one; ``more`` are further files.
+
+    ``facts`` must have those of `IDENTITY`. Equal content gives equal bytes. Raises `FedflowError`.
+    """
+    facts = dict(facts)
+
+    def write_facts(path: Path) -> None:  # the last file, so that the others are there
+        facts["hash"] = _hash(path.parent, facts)
+        write_json(path, facts)
+
+    files: dict[str, Write | None] = {
+        WEIGHTS: lambda path: path.write_bytes(save({"w": w.cpu().contiguous()})),
+        LOSSES: partial(np.save, arr=losses, allow_pickle=False),
+        **more,
+        MARKER: write_facts,
+    }
+    replace_files(folder, files, MARKER)
+    return TrainedNetwork(w, losses, facts)
+
+
+def load_network(folder: Path) -> TrainedNetwork:
+    """The network in ``folder``. Raises `FedflowError` if a file is missing or damaged."""
+    if not (folder / MARKER).is_file():
+        raise FedflowError(f"{folder / MARKER}: missing; `fedflow central {folder.name}` trains this network")
+    try:
+        facts = json.loads((folder / MARKER).read_text())
+        if facts["hash"] != _hash(folder, facts):
+            raise ValueError("files and facts do not match their hash")
+        w, losses = load((folder / WEIGHTS).read_bytes())["w"], np.load(folder / LOSSES, allow_pickle=False)
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise FedflowError(
+            f"{folder}: damaged ({reason(error)}); `fedflow central {folder.name}` trains this network again"
+        ) from error
+    return TrainedNetwork(w, losses, facts)
+
+
+def _hash(folder: Path, facts: dict[str, Any]) -> str:
+    """16 hexadecimal digits of weights, losses and what the network is."""
+    about = [[facts[name] for name in IDENTITY], *(file_sum(folder / name) for name in (WEIGHTS, LOSSES))]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]

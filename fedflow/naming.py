@@ -1,0 +1,37 @@
+"""Settings in words, for labels and tables."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+PLAIN = ("method", "training", "run")  # sections left out of the names of their fields
+
+
+def flat(params: Mapping[str, Any], prefix: str = "", empty: bool = False) -> dict[str, Any]:
+    """Settings by dotted name; the entries of ``parameters`` are moved one level up.
+
+    Mappings without entries are left out, unless ``empty``.
+    """
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        if isinstance(value, Mapping) and (value or not empty):
+            found |= flat(value, prefix if name == "parameters" else f"{prefix}{name}.", empty)
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def text(value: Any) -> str:
+    """A value as YAML writes it in one line."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def say(name: str, value: Any) -> str:
+    """``method.clusters`` as "clusters 4", ``partition.alpha`` as "partition alpha 0.1"; {} adds no value."""
+    return spoken(name) if value == {} else f"{spoken(name)} {text(value)}"
+
+
+def spoken(name: str) -> str:
+    """A dotted name in words."""
+    section, _, rest = name.removesuffix("_hash").partition(".")
+    return " ".join([*([] if section in PLAIN else [section]), *rest.split(".")]).strip()

@@ -1,0 +1,236 @@
+"""From prepared samples to a network that is trained on all of them: a teacher, an expert, a reference."""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from filelock import FileLock, Timeout
+
+from fedflow.config import CentralParams, ModelParams, Params
+from fedflow.data import Dataset, load_prepared
+from fedflow.errors import FedflowError
+from fedflow.experiment import pick_device
+from fedflow.files import central_folder, intact, make_writable, prepared_folder
+from fedflow.identity import code_digest, modules_of, versions
+from fedflow.local.central import Central, Epoch, SmoothedModel, epochs, evaluate
+from fedflow.local.trained import TrainedNetwork, load_network, save_network
+from fedflow.models import ARCHITECTURES, build
+from fedflow.models.flat import FlatModel
+from fedflow.simulation.checkpoint import drop_checkpoint, load_checkpoint, save_checkpoint
+from fedflow.simulation.federation import need_fit
+from fedflow.stages.prepare import prepare_dataset
+from fedflow.terminal import RoundBar, say
+from fedflow.tracking import ModelCard, Record, open_record
+
+TABLE = "epochs.csv"
+FINAL = ("parameters", "train_loss", "test_loss", "test_accuracy")  # metrics of the end
+
+Listener = Callable[[int, int], None]  # called with every epoch and the number of epochs
+
+
+def prepare_network(
+    params: Params,
+    name: str,
+    root: Path = Path(),
+    prepare: Callable[..., Any] = prepare_dataset,
+    listeners: Sequence[Listener] = (),
+) -> Path:
+    """Make ``data/central/<name>`` unless it exists, intact, from the same data, settings and code.
+
+    Its data set and its teachers are made first if necessary. Resumes an interrupted training from its last
+    epoch, and records one MLflow run. Returns the folder. Raises `FedflowError`, for example if the training
+    diverges.
+    """
+    params.network(name)
+    for needed in params.networks(name):
+        prepare(params, params.network(needed).dataset, root)
+        training = CentralRun(params, needed, root)
+        with _alone(root / ".fedflow" / "locks" / f"central-{needed}", training.title):
+            if not training.is_current():
+                training.run(listeners)
+    return central_folder(root, name)
+
+
+def results(root: Path, name: str) -> dict[str, Any]:
+    """The final metrics of a central network."""
+    facts = load_network(central_folder(root, name)).facts
+    return {metric: facts[metric] for metric in FINAL}
+
+
+@dataclass(frozen=True)
+class CentralRun:
+    """The training of one central network: its data set and its teacher, if any, exist."""
+
+    params: Params
+    name: str
+    root: Path = Path()
+
+    @property
+    def title(self) -> str:
+        return f"central · {self.name}"
+
+    @property
+    def folder(self) -> Path:
+        return central_folder(self.root, self.name)
+
+    @cached_property
+    def settings(self) -> CentralParams:
+        return self.params.network(self.name)
+
+    @cached_property
+    def network(self) -> ModelParams:
+        return self.settings.model or self.params.model(self.settings.dataset)
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        return load_prepared(prepared_folder(self.root, self.settings.dataset))
+
+    @cached_property
+    def teacher(self) -> TrainedNetwork | None:
+        name = self.settings.teacher
+        return load_network(central_folder(self.root, name)) if name else None
+
+    @cached_property
+    def origin(self) -> str:
+        """A digest of all that the network depends on: settings, data, teacher and code."""
+        about = {
+            "settings": self.settings.as_dict(),
+            "data": self.dataset.hash,
+            "teacher": self.teacher and self.teacher.hash,
+            "code": network_code(self.params, self.name),
+            "libraries": versions(),
+        }
+        return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=12).hexdigest()
+
+    def is_current(self) -> bool:
+        """Whether the network exists, intact, and was trained from the same things."""
+        there = intact(lambda: load_network(self.folder))
+        return there is not None and there.facts.get("origin") == self.origin
+
+    def run(self, listeners: Sequence[Listener] = ()) -> None:
+        """Train, record and write the network."""
+        torch.set_num_threads(1)
+        settings, dataset, network = self.settings, self.dataset, self.network
+        device = torch.device(pick_device(self.params.engine.device))
+        factory = partial(build, network.name, dataset.input_shape, dataset.num_classes, **network.options)
+        smoothing = settings.label_smoothing
+        kind = partial(SmoothedModel, smoothing=smoothing) if smoothing else FlatModel
+        model = kind(factory, device=device, convolution=self.params.engine.convolution)
+        train, test = dataset.train.to(device), dataset.test.to(device)
+        need_fit(model, train, network.name)
+        settings.training.set_precision(device)
+        teacher = self.teacher.teacher(device) if self.teacher else None
+        checkpoint = self.root / ".fedflow" / "checkpoints" / self.origin
+        saved = load_checkpoint(checkpoint)
+        state, rows = (saved[0], saved[1]["epochs"]) if saved else (None, [])
+        record = open_record(
+            Record,
+            self.root,
+            experiment=f"{settings.dataset}/central",
+            name=self.name,
+            key=self.origin,
+            params={"central": settings.as_dict(), "device": str(device)},
+            tags={"central": self.name, "dataset": settings.dataset, "seed": settings.seed},
+            datasets=[self._input()],
+            params_file=self.root / "params.yaml",
+            resumes=saved is not None,  # also if it was killed while it wrote the files
+        )
+        with record, RoundBar(self.title) as bar:
+            for row in rows:
+                record.row(row["epoch"], {name: value for name, value in row.items() if name != "epoch"})
+            began = time.monotonic()
+            try:
+                for epoch in epochs(model, train, test, settings, teacher, len(rows), state):
+                    rows.append({"epoch": epoch.number, **epoch.values})
+                    state = epoch.state
+                    save_checkpoint(checkpoint, state, {"epochs": rows})
+                    record.row(epoch.number, epoch.values | {"seconds": time.monotonic() - began})
+                    began = time.monotonic()
+                    bar.step("epoch", epoch.number, settings.training.epochs, _note(epoch))
+                    for listener in listeners:
+                        listener(epoch.number, settings.training.epochs)
+            except FedflowError as error:
+                raise FedflowError(f"central.{self.name}: {error}") from error
+            assert state is not None
+            w = state["w"].to(device)
+            facts = self._facts(model, rows[-1])
+            made = save_network(
+                self.folder, w, evaluate(model, w, train)[0], facts,
+                {TABLE: partial(pd.DataFrame(rows).to_csv, index=False, float_format="%.9g")},
+            )  # fmt: skip
+            final = {metric: made.facts[metric] for metric in FINAL}
+            record.end(final, len(rows), self.folder, self._card(), {0: w})
+        drop_checkpoint(checkpoint)
+
+    def _facts(self, model: FlatModel, last: dict[str, Any]) -> dict[str, Any]:
+        """What ``metrics.json`` says, except the hash."""
+        settings, network, dataset = self.settings, self.network, self.dataset
+        return {
+            "name": self.name,
+            "dataset": settings.dataset,
+            "model": network.name,
+            "options": network.options,
+            "input_shape": list(dataset.input_shape),
+            "outputs": dataset.num_classes,
+            "parameters": model.size,
+            "train_samples": len(dataset.y_train),
+            "epochs": settings.training.epochs,
+            "seed": settings.seed,
+            "train_loss": last["train_loss"],
+            "test_loss": last["test_loss"],
+            "test_accuracy": last.get("test_accuracy"),
+            "data_hash": dataset.hash,
+            "teacher": settings.teacher,
+            "settings": settings.as_dict(),
+            "origin": self.origin,
+        }
+
+    def _input(self) -> dict[str, Any]:
+        folder = prepared_folder(self.root, self.settings.dataset)
+        about = {"name": self.settings.dataset, "digest": self.dataset.hash}
+        return about | {"source": str(folder), "context": "data"}
+
+    def _card(self) -> ModelCard:
+        """How to rebuild the model; its registered name is ``central.<name>``."""
+        return ModelCard.of(
+            self.dataset, self.network.name, self.network.options,
+            partition="central", method=self.name, seed=self.settings.seed,
+        )  # fmt: skip
+
+
+def network_code(params: Params, name: str) -> dict[str, Any]:
+    """The code that trains a central network, and the options that are part of its architecture."""
+    training = CentralRun(params, name)
+    network = ARCHITECTURES[training.network.name]
+    code = code_digest(Central.__module__, *modules_of(training.settings.training), network.build.__module__)
+    return {"digest": code, "network": network.options}
+
+
+def _note(epoch: Epoch) -> str:
+    """What the terminal shows of an epoch."""
+    name = "test_accuracy" if "test_accuracy" in epoch.values else "test_loss"
+    return f"{name.replace('_', ' ')} {epoch.values[name]:.3f}"
+
+
+@contextmanager
+def _alone(path: Path, title: str) -> Iterator[None]:
+    """Hold this lock; waits for the process that has it, whose network will be the one that is wanted."""
+    make_writable(path.parent)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        say(f"{title}: waiting for another process that trains it")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,29 @@
+"""One network on a whole data set: a teacher, an expert, or the reference of federated training."""
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from fedflow.arguments import check_arguments
+from fedflow.config import load_params
+from fedflow.stages.central import results
+from tasks.inputs import prepare_data, train_network
+from tasks.progress import network_table
+
+
+@flow(name="central", flow_run_name="central · {name}", log_prints=True, validate_parameters=False)
+def central(name: str, settings: list[str] | None = None, root: str = ".") -> dict[str, Any]:
+    """Train a central network, and the data set and the teachers that it needs; returns its metrics.
+
+    Args:
+        name: a name under ``central`` in params.yaml
+        settings: changes to params.yaml, such as ``central.expert.training.epochs=5``
+        root: the project's folder
+    """
+    check_arguments(settings=settings, root=root)
+    params = load_params(Path(root) / "params.yaml", settings or [])
+    params.network(name)
+    folder = train_network(params, name, Path(root), prepare_data)
+    network_table(name, folder)
+    return results(Path(root), name)
