@@ -237,8 +237,8 @@ class Trainer:
         `Trainer.lr` is the rate of the step. Padded steps, which come last, have no effect.
         """
         schedules = self._in_order([self._schedules[stream] for stream in streams], start)
-        now, losses, lr = start, torch.zeros_like(self.train_loss), self.lr
         steps = zip(*map(self._batches, schedules), schedules[0].steps(), strict=True)
+        now, losses, lr = start, torch.zeros_like(self.train_loss), self.lr
         for i, (*batches, taken) in enumerate(steps):
             if self.training.lr_within is not None:
                 self.lr = lr * self.training.lr_factor(i)

@@ -106,9 +106,10 @@ class LocalTraining(Settings):
             raise BadInput("training.stragglers", self.stragglers, "less than 1 with drop_stragglers")
         if self.stragglers and not self.drop_stragglers and self.least_epochs >= self.epochs:
             raise BadInput("training.least_epochs", self.least_epochs, f"less than epochs, {self.epochs}")
-        if self.curriculum and self.curriculum.mode == "lazy_epoch" and not self.batch_size:
-            accepted = "queue or per_step with training.batch_size 0, the full gradient"
-            raise BadInput("training.curriculum.mode", "lazy_epoch", accepted)
+        lazy = self.curriculum is not None and self.curriculum.mode == "lazy_epoch"
+        if lazy and (not self.batch_size or self.steps is not None):
+            why = "steps" if self.batch_size else "batch_size 0"
+            raise BadInput("training.curriculum.mode", "lazy_epoch", f"queue or per_step with training.{why}")
         if self.objective is not None and self.objective.two_views and self.augment == "none":
             accepted = f"other than none: the objective {self.objective.name} compares two random views"
             raise BadInput("training.augment", self.augment, accepted)
@@ -174,23 +175,18 @@ class LocalTraining(Settings):
         return self.curriculum is not None and self.curriculum.compares
 
     def passes(self, samples: int, epochs: int) -> Sequence[Pass]:
-        """The passes of one stream over ``samples`` samples: those of the curriculum, or one per epoch.
-
-        With ``steps``, the last pass may be incomplete, and ``epochs`` do not count.
-        """
-        batches, size = self.batches(samples), self.batch_size or samples
-        if self.curriculum is not None:
-            lazy = self.curriculum.mode == "lazy_epoch"
-            steps = self.steps or epochs * (samples // size + 1 if lazy else batches)
-            return self.curriculum.passes(samples, size, steps)
-        whole, rest = divmod(self.steps or epochs * batches, batches)
+        """The passes over all samples, or a curriculum's over prefixes, in K steps or ``epochs`` epochs."""
+        batches, size, curriculum = self.batches(samples), self.batch_size or samples, self.curriculum
+        if curriculum is not None and curriculum.mode == "lazy_epoch":
+            batches = samples // size + 1
+        steps = epochs * batches if self.steps is None else self.steps
+        if curriculum is not None:
+            return curriculum.passes(samples, size, steps)
+        whole, rest = divmod(steps, batches)
         return [Pass(samples, batches)] * whole + [Pass(samples, rest)] * (rest > 0)
 
     def workload(self, samples: int, epochs: int | None = None) -> Workload:
         """The work of one training on ``samples`` samples: K steps, or ``epochs`` epochs (default: E)."""
-        passes, size = (
-            self.passes(samples, self.epochs if epochs is None else epochs),
-            self.batch_size or samples,
-        )
-        shown = sum(min(each.prefix, each.steps * size) for each in passes)
-        return Workload(sum(each.steps for each in passes), shown)
+        passes = self.passes(samples, self.epochs if epochs is None else epochs)
+        shown = (min(each.prefix, each.steps * (self.batch_size or samples)) for each in passes)
+        return Workload(sum(each.steps for each in passes), sum(shown))

@@ -8,5 +8,9 @@ CLAIMS = "claims.yaml"
 
 
 def write_report(root: Path = Path()) -> Path:
-    """Write ``report/`` on all results and claims of a project; returns the path of its page."""
-    return build_report(root / "results", root / "data" / "partitions", root / "report", claims=root / CLAIMS)
+    """Write ``report/`` on all results, networks and claims of a project; returns the path of its page."""
+    data = root / "data"
+    return build_report(
+        root / "results", data / "partitions", root / "report",
+        claims=root / CLAIMS, central=data / "central",
+    )  # fmt: skip

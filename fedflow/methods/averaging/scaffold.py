@@ -88,6 +88,9 @@ class Scaffold(Averaging):
     def broadcast(self, now: Round, server: State, client: int) -> Message:
         return {"model": server.model, "c": server.c}
 
+    def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
+        return {"model": server.model}
+
     def work(self, now: Round, server: State, epochs: float, steps: int) -> Passes:
         return Passes(epochs + (self.variate == "I"))
 
