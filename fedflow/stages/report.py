@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from fedflow.config import PARAMS, load_params
 from fedflow.report import build_report
 
 CLAIMS = "claims.yaml"
@@ -9,8 +10,8 @@ CLAIMS = "claims.yaml"
 
 def write_report(root: Path = Path()) -> Path:
     """Write ``report/`` on all results, networks and claims of a project; returns the path of its page."""
-    data = root / "data"
+    data, labels = root / "data", load_params(root / PARAMS).labels if (root / PARAMS).exists() else None
     return build_report(
         root / "results", data / "partitions", root / "report",
-        claims=root / CLAIMS, central=data / "central",
+        claims=root / CLAIMS, central=data / "central", labels=labels,
     )  # fmt: skip
