@@ -43,7 +43,7 @@ def perform(
     """
     torch.set_num_threads(1)
     experiment.check()
-    run, root = experiment.params.run, experiment.root
+    run, root = experiment.run, experiment.root
     partition = load_partition(experiment.partition_folder)
     job, compiled = with_compiled(
         experiment.job, run, experiment.params.engine.compile, (root / ".fedflow" / "compiled").resolve()
@@ -148,7 +148,7 @@ def _recorded_params(experiment: Experiment, compiled: str) -> dict[str, Any]:
     params = experiment.params
     return experiment.effective | {
         "dataset": experiment.dataset,
-        "run": params.run.as_dict(),
+        "run": experiment.run.as_dict(),
         "engine": params.engine.as_dict() | {"compiled": compiled},
         "seed": experiment.seed,
     }

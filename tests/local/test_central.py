@@ -68,7 +68,9 @@ def test_the_network_learns_and_has_a_loss_for_every_sample(federation: Federati
 
 def test_rates_follow_the_schedule() -> None:
     cosine = central(schedule="cosine", training={"epochs": 4})
-    assert [cosine.lr_in(e) for e in (1, 2, 3, 4)] == pytest.approx([0.1, 0.0853553, 0.05, 0.0146447], abs=1e-6)
+    assert [cosine.lr_in(e) for e in (1, 2, 3, 4)] == pytest.approx(
+        [0.1, 0.0853553, 0.05, 0.0146447], abs=1e-6
+    )
     decayed = central(training={"lr_decay": 0.5})
     assert [decayed.lr_in(e) for e in (1, 2, 3)] == pytest.approx([0.1, 0.05, 0.025])
 
