@@ -10,7 +10,10 @@ from importlib import import_module
 
 from benchmarks.machine import keep
 
-PARTS = ("engine", "workers", "flow", "peers", "headline", "memory", "partition", "proximity", "scale")
+PARTS = (
+    "engine", "workers", "flow", "peers", "headline", "memory", "partition", "proximity", "curriculum",
+    "scale",
+)  # fmt: skip
 OTHERS = ("gpu", "table")
 
 

@@ -39,6 +39,7 @@ def _tables(rows: dict[str, Any]) -> list[str]:
     known: dict[str, Callable[[Any], str]] = {
         "engine": _engine, "peers": _peers, "workers": _workers, "flow": _flow, "memory": _memory,
         "scale": _scale, "partition": _partition, "proximity": _proximity,
+        "curriculum": _curriculum,
     }  # fmt: skip
     tables = [table(rows[name]) for name, table in known.items() if name in rows]
     headlines = {name: measured for name, measured in rows.items() if name.startswith("headline")}
@@ -132,6 +133,20 @@ def _proximity(row: dict[str, Any]) -> str:
     ]
     head = "batched, s | loop over pairs (scaled), s | times as fast"
     return _table(f"{row['clients']:,} clients", head, lines)
+
+
+def _curriculum(rows: dict[str, Any]) -> str:
+    head = "processor time, s | ms more | of vanilla"
+    parts = []
+    for name, ways in rows.items():
+        lines = [
+            (way, _median(row["seconds"]), _median(row["extra_milliseconds"]), _range(row["ratio"]))
+            for way, row in ways.items()
+        ]
+        epochs = name.removeprefix("epochs_")
+        word = "epoch" if epochs == "1" else "epochs"
+        parts.append(_table(f"a client in a round, {epochs} local {word}", head, lines))
+    return "\n".join(parts)
 
 
 def _headlines(rows: dict[str, Any]) -> str:

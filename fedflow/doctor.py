@@ -86,10 +86,12 @@ def _params(root: Path) -> list[Finding]:
     try:
         params = load_params(root / "params.yaml")
         cells = experiments(params, root, sweep="grid")  # checks what every cell combines
+        params.check_grid()
     except FedflowError as error:
         return [Finding("bad", "params.yaml", str(error))]
     grid = params.grid
     counts = f"{len(grid.partitions)} partitions x {len(grid.methods)} methods x {len(grid.seeds)} seeds"
+    counts += f", {len(grid.central)} central networks" if grid.central else ""
     same: dict[str, dict[str, None]] = {}
     for cell in cells:
         same.setdefault(cell.settings, {})[cell.method] = None

@@ -44,6 +44,7 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
     A deleted file keeps the checksum of its last fingerprint: a clone of the project that pulls prepared
     data does not need the files they were read from.
     """
+    params.check_grid()
     folder = root / FOLDER / "files"
     files: dict[Path, Any] = {}
     for name in params.grid.datasets:

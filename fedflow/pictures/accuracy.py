@@ -10,23 +10,29 @@ from matplotlib.axes import Axes
 from scipy.optimize import isotonic_regression
 
 from fedflow.metrics.table import METRICS, Metric, unit_of
-from fedflow.pictures.drawing import CARD, INK, MUTED, drawing, look
+from fedflow.pictures.drawing import CARD, INK, MUTED, Drawing, drawing, look
 
 
-class Run(Protocol):
-    """What is drawn of one finished run."""
+class Curve(Protocol):
+    """What a curve needs of one run."""
 
     @property
     def label(self) -> str: ...
     @property
-    def metrics(self) -> Mapping[str, Any]: ...
-    @property
     def rounds(self) -> pd.DataFrame: ...
+
+
+class Run(Curve, Protocol):
+    """What is drawn of one finished run."""
+
+    @property
+    def metrics(self) -> Mapping[str, Any]: ...
     @property
     def clients(self) -> pd.DataFrame: ...
 
 
 LARGEST = 1e100  # of a value that is drawn: diagnostics may diverge
+Curves = Mapping[str, Sequence[Curve]]
 Methods = Mapping[str, Sequence[Run]]
 AXES = {"round": "round", "traffic": "MB moved, down + up, all clients", "time": "simulated time"}
 
@@ -35,7 +41,7 @@ def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
     """A row per method: a ring for global and a dot for local accuracy, bars from lowest to highest seed."""
     height = 0.62 + 0.26 * len(methods)
     described = "Global and local accuracy of every method"
-    with drawing(name, described, height, (_room(methods), 0.42, 0.12, 0.2)) as work:
+    with drawing(name, described, height, (room(methods), 0.42, 0.12, 0.2)) as work:
         axes = work.axes
         for row, (method, runs) in enumerate(methods.items()):
             seeds = [_percent(runs, metric) for metric in ("local_accuracy", "global_accuracy")]
@@ -64,17 +70,17 @@ def heading(metric: Metric, x: str) -> str:
 
 
 def curve(
-    methods: Methods, places: dict[str, int], column: str, x: str, name: str, top: float | None = None
-) -> Markup:
+    methods: Curves, places: Mapping[str, int], column: str, x: str, name: str, top: float | None = None
+) -> Drawing:
     """Mean of ``column`` over seeds by ``x`` (one of `AXES`), with a band over all seeds, in its unit.
 
     With ``top``, the axis runs from 0 to it. By traffic, a method without any is a dotted horizontal line.
     """
     words = column.replace("_", " ")
-    room = _room(methods) + 0.1
+    margin = room(methods) + 0.1
     rises = column in METRICS and METRICS[column].better == "higher"
-    height, box = max(2.7, 0.7 + 0.18 * len(methods)), (0.36 if rises else 0.52, 0.4, room, 0.08)
-    with drawing(name, f"{words} by {x}", height, box, width=max(3.8, 2.0 + room)) as work:
+    height, box = max(2.7, 0.7 + 0.18 * len(methods)), (0.36 if rises else 0.52, 0.4, margin, 0.08)
+    with drawing(name, f"{words} by {x}", height, box, width=max(3.8, 2.0 + margin)) as work:
         axes, ends, floors = work.axes, [], []
         for method, runs in methods.items():
             table, style = _over_seeds(runs, column), look(places[method])
@@ -97,10 +103,15 @@ def curve(
         axes.margins(x=0.01)
         axes.locator_params(axis="x", integer=x == "round", nbins=6)
         name_ends(axes, ends)
-    return work.svg
+    return work
 
 
-def _over_seeds(runs: Sequence[Run], column: str) -> pd.DataFrame:
+def measured(runs: Sequence[Curve], column: str) -> bool:
+    """Whether some round of ``runs`` has a value in ``column``."""
+    return any(column in run.rounds and run.rounds[column].notna().any() for run in runs)
+
+
+def _over_seeds(runs: Sequence[Curve], column: str) -> pd.DataFrame:
     """By round that every seed evaluated: traffic in MB, time; mean and range of ``column`` in its unit."""
     parts, factor = [], unit_of(column).factor
     for run in runs:
@@ -149,7 +160,7 @@ def spread(methods: Methods, places: dict[str, int], name: str) -> Markup:
     """A row per method: histogram of client accuracies (all seeds), mean, worst and best tenth."""
     height = 0.62 + 0.36 * len(methods)
     with drawing(
-        name, "Distribution of client accuracies by method", height, (_room(methods), 0.42, 0.12, 0.2)
+        name, "Distribution of client accuracies by method", height, (room(methods), 0.42, 0.12, 0.2)
     ) as work:
         axes = work.axes
         clients = {
@@ -186,7 +197,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _room(methods: Methods) -> float:
+def room(methods: Curves) -> float:
     """Inches for the longest name of a variant, with a margin."""
     return 0.16 + 0.066 * min(30, max(len(runs[0].label) for runs in methods.values()))
 

@@ -22,6 +22,7 @@ from fedflow.report.books import FOLDER
 from fedflow.report.central import collect_networks, curves, references
 from fedflow.report.claims import load_claims
 from fedflow.report.collect import Labels, PartitionFacts, collect_partitions, collect_runs
+from fedflow.report.curricula import curricula
 from fedflow.report.findings import findings, summary
 from fedflow.report.matching import accuracies, compare, known_data
 from fedflow.report.run import Run
@@ -116,6 +117,7 @@ def _partition(
         "published": cells.sources(published),
         "curves": _curves(methods, places, key) if rated else [],
         "diagnostics": _diagnostics(methods, places, key),
+        "curricula": curricula(methods, places, key),
         "fairness": cells.metric_table(methods, columns("fairness")),
         "spread": accuracy.spread(rated, places, f"{key}-spread") if rated else None,
         "traffic": cells.metric_table(methods, columns("traffic")),
@@ -148,13 +150,13 @@ def _curves(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> 
     return [
         (
             accuracy.heading(metric, x),
-            accuracy.curve(methods, places, metric.name, x, f"{key}-{metric.name}-{x}"),
+            accuracy.curve(methods, places, metric.name, x, f"{key}-{metric.name}-{x}").svg,
             _unmeasured(methods, metric.name),
         )
         for x in accuracy.AXES
         for metric in yardstick_first(METRICS.values())
         if x in metric.curves and (x != "time" or _differ_in_time(methods))
-        if any(_by_round(runs, metric.name) for runs in methods.values())
+        if any(accuracy.measured(runs, metric.name) for runs in methods.values())
     ]
 
 
@@ -167,7 +169,7 @@ def _diagnostics(methods: dict[str, list[Run]], places: dict[str, int], key: str
         shown = [
             (
                 name,
-                accuracy.curve({variant: runs}, places, name, "round", f"{key}-d{place}-{number}"),
+                accuracy.curve({variant: runs}, places, name, "round", f"{key}-d{place}-{number}").svg,
                 f"In the last round: {' '.join(cells.write(last, unit_of(name)))}"
                 if (last := stat(runs, name))
                 else "No value in the last round.",
@@ -225,7 +227,7 @@ def _groups(runs: Sequence[Run]) -> str:
 def _agreement(methods: dict[str, list[Run]], places: dict[str, int], name: str) -> Markup | None:
     """ARI by round, if any method has one."""
     known = any(run.rounds["ari"].notna().any() for runs in methods.values() for run in runs)
-    return accuracy.curve(methods, places, "ari", "round", name, top=1) if known else None
+    return accuracy.curve(methods, places, "ari", "round", name, top=1).svg if known else None
 
 
 def _differ_in_time(methods: dict[str, list[Run]]) -> bool:
@@ -293,14 +295,9 @@ def _unmeasured(methods: dict[str, list[Run]], column: str) -> str:
     names = [
         cells.label(runs)
         for runs in methods.values()
-        if stat(runs, column) is not None and not _by_round(runs, column)
+        if stat(runs, column) is not None and not accuracy.measured(runs, column)
     ]
     return f"Measured at the end only: {', '.join(names)}." if names else ""
-
-
-def _by_round(runs: Sequence[Run], column: str) -> bool:
-    """Whether some round of ``runs`` has a value in ``column``."""
-    return any(column in run.rounds and run.rounds[column].notna().any() for run in runs)
 
 
 def _environment() -> jinja2.Environment:

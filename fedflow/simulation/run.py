@@ -101,7 +101,7 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
             shown = "a mapping" if isinstance(value, Settings) else value
             raise BadInput(f"training.{name}", shown, accepted)
     if training.steps is not None and {*streams.values()} != {training.epochs}:
-        accepted = f"null with {method.name} and its own numbers of epochs"
+        accepted = f"null with {method.name}, which sets numbers of epochs itself"
         raise BadInput("training.steps", training.steps, accepted)
     if isinstance(method, Asynchronous) and method.clients_in_flight(1):
         accepted = f"with {method.name}, which is asynchronous"
@@ -225,7 +225,7 @@ class Run:
         partition = self.federation.partition
         check_settings(settings, method, training)
         settings.timing.check(len(partition.sizes))
-        training.check(self.federation.train)
+        training.check(self.federation.model, self.federation.train, self.federation.teacher)
         if method.selects() and partition.selection_offsets is None:
             raise BadInput(
                 "partition.selection", 0, f"a share > 0, as {method.name} needs held-out samples; "

@@ -3,8 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 from filelock import FileLock, Timeout
 
@@ -12,6 +15,7 @@ from fedflow.data import load_prepared
 from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import Experiment
 from fedflow.files import make_writable, read_fact
+from fedflow.local.training import LocalTraining
 from fedflow.metrics.table import completed
 from fedflow.partition import load_partition
 from fedflow.results import write_results
@@ -20,7 +24,7 @@ from fedflow.simulation.executors import Executor
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import RoundReport
 from fedflow.terminal import say
-from fedflow.tracking import ModelCard, open_run
+from fedflow.tracking import ModelCard, RunRecord, open_run
 
 RUN = ("partition", "method", "seed", "settings")  # what identifies a run
 
@@ -84,10 +88,25 @@ def perform(
             outcome.metrics = completed(outcome.metrics, rounds[-1].values)
             params = {"settings": experiment.settings, "seed": experiment.seed, **experiment.effective}
             write_results(folder, facts, params, rounds, outcome, partition.sizes, partition.groups)
+            _attach_pictures(record, experiment, job.training, partition.sizes, folder)
             groups = None if simulation.groups is None else simulation.groups.tolist()
             record.finish(outcome, folder, _card(experiment), groups)
         simulation.forget()
     return facts | outcome.metrics
+
+
+def _attach_pictures(
+    record: RunRecord, experiment: Experiment, training: LocalTraining, sizes: np.ndarray, results: Path
+) -> None:
+    """Log the pictures of the partition, and of how the prefix of samples and the pool of clients grow."""
+    record.attach(experiment.partition_folder.glob("*.png"), "partition")
+    if training.curriculum is None and experiment.params.run.client_curriculum is None:
+        return
+    from fedflow.pictures.curriculum import draw_curricula  # imports matplotlib, which is slow
+
+    with TemporaryDirectory() as name:
+        draw_curricula(Path(name), training, sizes, pd.read_csv(results / "rounds.csv"))
+        record.attach(Path(name).iterdir(), "curriculum")
 
 
 def _respect(folder: Path, facts: dict[str, Any], given: bool) -> None:

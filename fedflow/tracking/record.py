@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from numbers import Real
@@ -28,6 +28,7 @@ from filelock import FileLock, Timeout
 
 from fedflow.errors import FedflowError
 from fedflow.tracking.models import ModelCard, log_models
+from fedflow.tracking.orders import log_orders
 from fedflow.tracking.store import Store, open_store, reporting
 
 if TYPE_CHECKING:
@@ -159,6 +160,12 @@ class Record:
         self.recorded.update(self._waiting)
         self._waiting.clear()
         self._flushed = time.monotonic()
+
+    def attach(self, files: Iterable[Path], folder: str) -> None:
+        """Log files as artifacts in ``folder``."""
+        with reporting(self.store.uri):
+            for file in sorted(files):
+                self.api.log_artifact(self.run_id, str(file), folder)
 
     def end(
         self,
@@ -342,6 +349,8 @@ class RunRecord(Record):
                 self._log_table(folder / "clients.parquet")
         cluster = outcome.scores.cluster.tolist()
         self.end(outcome.metrics, rounds, folder, card, outcome.models, cluster)
+        with reporting(self.store.uri), self.store.lock("orders"):  # the last of several that end finds all
+            log_orders(self.api, self.run_id)
 
     def _log_clusters(self, outcome: "Outcome", rounds: int, groups: Sequence[int] | None) -> None:
         """Log pictures of the clusters, if clients have any."""

@@ -11,8 +11,11 @@ TIMES = {"batched_seconds": SPREAD, "loop_seconds": SPREAD}
 MEASURED = {
     "scale": {"fedavg, random": SCALE},
     "partition": [{"scheme": {"scheme": "shards", "shards": 2}, "split_seconds": 1.5, "whole_seconds": 2.5}],
+    "curriculum": {"epochs_10": {"random": {
+        "seconds": SPREAD, "extra_milliseconds": {**SPREAD, "median": -3.5}, "ratio": SPREAD,
+    }}},
     "proximity": {"clients": 1000, "signatures": TIMES, "angles": TIMES, "ratio": SPREAD},
-}
+}  # fmt: skip
 
 
 def test_every_table_stands_under_the_machine_that_it_was_measured_on(tmp_path):
@@ -23,6 +26,8 @@ def test_every_table_stands_under_the_machine_that_it_was_measured_on(tmp_path):
     fast, slow = sections(tmp_path)
     assert fast.startswith("### CPU: fast, 2 cores, torch 2.9\n")
     assert "| shards, shards: 2 | 1.5 | 2.5 |" in fast and "| angles | 2.0 | 2.0 |" in fast
+    assert "| a client in a round, 10 local epochs |" in fast
+    assert "| random | 2.0 | -3.5 | 2.00 (1.00 to 3.00) |" in fast
     assert slow.startswith("### CPU: slow, 2 cores, torch 2.9\n")
     assert "| fedavg, random images | 1,000 and 100,000 | 0.500 and 0.500 | 1.010 | 1.000 | 1,234 |" in slow
     assert "fedavg" not in fast and "shards" not in slow

@@ -86,7 +86,7 @@ def test_a_loaded_partition_is_drawn_by_its_sizes(tmp_path):
 
 def test_bands_and_lines_are_quantiles_and_means_of_every_clients_losses(drawn):
     """Client k holds the losses 25 k to 25 k + 24; newcomers are the last clients."""
-    entry = {"scheme": "iid", "clients": 4, "difficulty": {"order": 1.0}}
+    entry = {"scheme": "iid", "clients": 4, "difficulty": {"losses": "losses.npy"}}
     axis = drawn(np.zeros(100, int), draw_difficulty, np.arange(100.0), **entry).axes[0]
     shapes = {patch.get_label(): patch.get_data() for patch in axis.patches}
     first = 25 * np.arange(4)
@@ -103,7 +103,7 @@ def test_bands_and_lines_are_quantiles_and_means_of_every_clients_losses(drawn):
 
 
 def test_of_many_clients_an_even_choice_has_its_difficulty_shown(drawn):
-    entry = {"scheme": "iid", "clients": 500, "difficulty": {}}
+    entry = {"scheme": "iid", "clients": 500, "difficulty": {"losses": "losses.npy"}}
     axis = drawn(np.zeros(500, int), draw_difficulty, np.arange(500.0), **entry).axes[0]
     assert axis.get_xlabel() == "400 of 500 clients, from the first to the last"
     assert [patch.get_data().values[-1] for patch in axis.patches] == [499] * 4

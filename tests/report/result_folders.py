@@ -40,6 +40,8 @@ def write_run(
     scheme: tuple[str, dict[str, object]] = ("dirichlet", {"alpha": 0.1}),
     participation: float = 0.3,
     reports: Sequence[str] = (),
+    training: Mapping[str, object] | None = None,
+    pool: Sequence[int] | None = None,
     **settings: object,
 ) -> Path:
     """One run under ``root/<partition>/<method>/<seed>``; returns its folder. Only pacfl compares clients.
@@ -48,11 +50,13 @@ def write_run(
     its folder. ``time`` is what a round takes; without it, there is no column of the clock. ``diagnostics``
     are the names of those of the method, ``series`` [rounds, clients] those that are arrays, by name.
     ``scheme``: that of the partition, and its parameters. ``reports``: as in ``run.reports``, all with the
-    global accuracy.
+    global accuracy. ``training`` are further settings of it. ``pool`` [rounds]: that of a client curriculum.
     """
-    rng = np.random.default_rng([seed, *method.encode(), *partition.encode(), *repr(settings).encode()])
+    about = f"{method}{partition}{settings}{training or ''}"
+    rng = np.random.default_rng([seed, *about.encode()])
     params = {
-        "method": {"name": method, **settings}, "training": {"epochs": 2, "batch_size": 10, "lr": 0.03},
+        "method": {"name": method, **settings},
+        "training": {"epochs": 2, "batch_size": 10, "lr": 0.03, **(training or {})},
         "run": {"rounds": rounds, "participation": participation, "target_accuracy": 0.9},
         "model": {"name": "lenet5", "options": {}},
         "data": {dataset: {"source": dataset, "parameters": {}}},
@@ -83,6 +87,8 @@ def write_run(
         "clusters": len(set(found)), "failed": 0,
         "ari": np.where(evaluated & (method in CLUSTERED), rise, np.nan),
     })  # fmt: skip
+    if pool is not None:
+        table["pool"] = pool
     if time is not None:
         table["clock"] = time * number
     for name in reports:
@@ -93,7 +99,8 @@ def write_run(
         table[name] = rng.random() * rise
     scores = np.clip(rng.normal(table["local_accuracy"].iloc[-1], 0.05, clients), 0, 1)
     of_clients = pd.DataFrame({
-        "client": np.arange(clients), "samples": rng.integers(50, 400, clients), "test_samples": 200,
+        "client": np.arange(clients), "samples": np.linspace(50, 400, clients).astype(int),
+        "test_samples": 200,
         "local_accuracy": scores, "global_accuracy": table["global_accuracy"].iloc[-1],
         "tuned_accuracy": np.clip(scores + 0.02, 0, 1), "cluster": found,
         "group": pd.array([pd.NA] * clients if planted is None else planted, dtype="Int64"),

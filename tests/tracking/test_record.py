@@ -199,3 +199,37 @@ def test_a_run_says_which_command_made_it_and_who_gave_it(start, api, monkeypatc
     for tagged in (tags, parent):
         assert tagged["mlflow.source.name"] == "fedflow run --set 'run.rounds=2 '"
         assert (tagged["mlflow.source.type"], tagged["mlflow.user"]) == ("LOCAL", "ada")
+
+
+def test_the_orders_of_a_curriculum_are_drawn_together(start, api, rounds, outcome, root):
+    """The newest run of each seed; not runs of other settings, and not those of other methods."""
+
+    def run(order: str | None, seed: int, sweep: str | None = "all", **more: object) -> str:
+        curriculum = None if order is None else {"order": order, "score": "global", "pacing": "linear"}
+        curriculum = curriculum and curriculum | {"a": 0.8, "b": 0.2}
+        params = {"method": {"name": "fedavg"}, "training": {"curriculum": curriculum, **more}, "seed": seed}
+        key = f"{order} {seed} {more}"
+        with start(key=key, params=params, sweep=sweep) as record:
+            for report in rounds:
+                record.round(report)
+            record.finish(outcome())
+        return record.parent or record.run_id
+
+    def pictures(run_id: str) -> list[str]:
+        folders = [f.path for f in api.list_artifacts(run_id, "orders")]
+        return [
+            f.path.removeprefix("orders/") for folder in folders for f in api.list_artifacts(run_id, folder)
+        ]
+
+    parent = run(None, 0)
+    run("curriculum", 0, lr=0.5)
+    assert pictures(parent) == []
+    for seed in (0, 1, 1):
+        run("curriculum", seed)
+    one, *_ = found = pictures(parent)
+    assert [path.split("/")[1] for path in found] == ["global_accuracy.png"]
+    assert one.startswith("fedavg-global-linear-a0.8-b0.2-")
+    run("anti", 0)
+    assert pictures(parent) == found  # drawn again, with a line more
+    alone = run("random", 0, sweep=None)
+    assert pictures(alone) == found  # without a sweep, all runs of the experiment

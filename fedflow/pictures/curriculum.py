@@ -1,0 +1,122 @@
+"""Pictures of curricula: runs of different orders, growing prefixes of samples, growing pools of clients."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedflow.local.curriculum import Curriculum, Pass
+from fedflow.local.training import LocalTraining
+from fedflow.pictures.accuracy import Curve, Curves, curve, measured, name_ends, room
+from fedflow.pictures.drawing import MUTED, SERIES, Drawing, drawing, look
+
+SECTION = "training.curriculum"  # of the settings
+ORDERS = {"curriculum": 0, "anti": 1, "random": 2, "vanilla": 6}  # and the places of their colours
+COLUMNS = (  # what is drawn by round, and its name: of each kind, the first that was measured
+    {"global_accuracy": "global accuracy", "local_accuracy": "local accuracy"},
+    {"client/difficulty/mean": "difficulty"},
+)
+WIDTH = 3.8  # inches, like the curves beside them
+FINE = 200  # points of a pacing function
+
+
+def alike(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, list[int]]]:
+    """Groups of ``settings`` (by dotted name) that differ in the order of the data curriculum only.
+
+    A group has at least two orders, and for each the places in ``settings``. Settings without a curriculum
+    are ``vanilla``, with any pacing and score.
+    """
+    vanilla: dict[str, list[int]] = {}
+    found: dict[tuple[str, str], dict[str, list[int]]] = {}
+    for place, own in enumerate(settings):
+        rest = {name: value for name, value in own.items() if not f"{name}.".startswith(f"{SECTION}.")}
+        curriculum = {name: value for name, value in own.items() if name.startswith(f"{SECTION}.")}
+        order = curriculum.pop(f"{SECTION}.order", "vanilla")
+        key, pace = (json.dumps(part, sort_keys=True) for part in (rest, curriculum))
+        orders = vanilla if order == "vanilla" else found.setdefault((key, pace), {})
+        orders.setdefault(key if order == "vanilla" else order, []).append(place)
+    for (key, _), orders in found.items():
+        orders |= {"vanilla": vanilla[key]} if key in vanilla else {}
+    return [orders for orders in found.values() if len(orders) > 1]
+
+
+@dataclass(frozen=True)
+class Line:
+    """The rounds of one run, under another name."""
+
+    label: str
+    rounds: pd.DataFrame
+
+
+def by_order(orders: Mapping[str, Sequence[Curve]], name: str) -> list[tuple[str, Drawing]]:
+    """The name and the drawing of every kind of `COLUMNS` that some order was measured in."""
+    lines: Curves = {
+        order: [Line(order, run.rounds) for run in orders[order]] for order in ORDERS if order in orders
+    }
+    found = []
+    for kind in COLUMNS:
+        there = [column for column in kind if any(measured(runs, column) for runs in lines.values())]
+        for column in there[:1]:
+            words = kind[column]
+            drawn = curve(lines, ORDERS, column, "round", f"{name}-{words.replace(' ', '-')}")
+            found.append((words, drawn))
+    return found
+
+
+def prefix(curriculum: Curriculum, passes: Sequence[Pass], samples: int, name: str) -> Drawing:
+    """The share of ``samples`` in use by local step: of the ``passes`` (steps), and of the pacing (line)."""
+    starts = np.cumsum([0, *(each.steps for each in passes)])
+    steps = int(starts[-1])
+    with drawing(name, "Share of samples in use by local step", 2.0, (0.46, 0.4, 0.12, 0.08), WIDTH) as work:
+        axes, at = work.axes, np.linspace(0, steps, FINE)
+        shares = [100 * curriculum.size(t, steps, samples) / samples for t in at]
+        axes.plot(at, shares, color=MUTED, lw=1)
+        shares = [100 * each.prefix / samples for each in passes]
+        axes.stairs(shares, starts, baseline=0, fill=True, color=SERIES[0], alpha=0.25, lw=0)
+        axes.stairs(shares, starts, baseline=None, color=SERIES[0], lw=1.4)
+        axes.set(xlabel="local step", ylabel="% of samples", ylim=(0, 103), xlim=(0, steps))
+        axes.locator_params(axis="x", integer=True, nbins=6)
+    return work
+
+
+def pool(runs: Curves, places: Mapping[str, int], name: str) -> Drawing:
+    """Clients that may take part, by round: a line for the first seed of every variant."""
+    margin = room(runs) + 0.1
+    box, width = (0.46, 0.4, margin, 0.08), max(WIDTH, 2.0 + margin)
+    with drawing(name, "Clients in the pool by round", max(2.4, 0.7 + 0.18 * len(runs)), box, width) as work:
+        axes, ends = work.axes, []
+        for variant, repeats in runs.items():
+            rounds, style = repeats[0].rounds, look(places[variant])
+            axes.step(rounds["round"], rounds["pool"], where="mid", lw=1.5, **style)
+            last = rounds.iloc[-1]
+            ends.append((last["round"], last["pool"], repeats[0].label, style["color"]))
+        axes.set(xlabel="round", ylabel="clients")
+        axes.set_ylim(bottom=0)
+        axes.margins(x=0.01)
+        axes.locator_params(axis="x", integer=True, nbins=6)
+        name_ends(axes, ends)
+    return work
+
+
+def draw_curricula(folder: Path, training: LocalTraining, sizes: np.ndarray, rounds: pd.DataFrame) -> None:
+    """Write ``prefix.png`` and ``pool.png`` of one run, if it has a growing prefix or pool.
+
+    ``sizes`` [N] are the training samples of clients.
+    """
+    if growing := growth(training, sizes):
+        prefix(*growing, "prefix").png(folder / "prefix.png")
+    run = [Line("", rounds)]
+    if measured(run, "pool"):
+        pool({"": run}, {"": 0}, "pool").png(folder / "pool.png")
+
+
+def growth(training: LocalTraining, sizes: np.ndarray) -> tuple[Curriculum, tuple[Pass, ...], int] | None:
+    """What `prefix` draws of the client with the median number of samples; None if all are in use."""
+    if (curriculum := training.curriculum) is None or curriculum.whole:
+        return None
+    samples = int(np.median(sizes))
+    return curriculum, tuple(training.passes(samples, training.epochs)), samples

@@ -1,0 +1,87 @@
+"""Curricula on the page: methods that differ in the order only, growing prefixes, and pools of clients."""
+
+from collections.abc import Mapping, Sequence
+
+from markupsafe import Markup
+
+from fedflow.local.curriculum import Curriculum
+from fedflow.local.training import LocalTraining
+from fedflow.methods import METHODS
+from fedflow.naming import flat, say
+from fedflow.pictures.accuracy import measured
+from fedflow.pictures.curriculum import SECTION, alike, by_order, growth, pool, prefix
+from fedflow.report.run import Run
+from fedflow.report.variants import HASHES, defaults
+
+Methods = Mapping[str, list[Run]]  # by variant
+Figure = tuple[str, Markup, str]  # heading, picture, note
+
+
+def curricula(methods: Methods, places: dict[str, int], key: str) -> list[Figure]:
+    """Every picture of the curricula that runs of one partition have."""
+    return [*_orders(methods, key), *_prefixes(methods, key), *_pools(methods, places, key)]
+
+
+def hosts(methods: Methods) -> list[tuple[str, dict[str, list[Run]]]]:
+    """Variants that differ in the order of their data curriculum only: their name, and the runs by order."""
+    variants = list(methods.values())
+    settings = [flat(r[0].params) | {name: r[0].metrics[name] for name in HASHES} for r in variants]
+    found = [{order: variants[at[0]] for order, at in orders.items()} for orders in alike(settings)]
+    return list(zip(_names(found), found))
+
+
+def _orders(methods: Methods, key: str) -> list[Figure]:
+    """Accuracy and difficulty by round of every host."""
+    return [
+        (f"{name}: {words} by round", drawn.svg, "")
+        for number, (name, orders) in enumerate(hosts(methods))
+        for words, drawn in by_order(orders, f"{key}-o{number}")
+    ]
+
+
+def _prefixes(methods: Methods, key: str) -> list[Figure]:
+    """A growing prefix for every distinct pacing, of a client with the median number of samples."""
+    drawn: dict[tuple, tuple[Curriculum, list[str]]] = {}
+    for run, *_ in methods.values():
+        if run.params["training"].get("curriculum"):
+            training = LocalTraining.parse(run.params["training"])
+            if growing := growth(training, run.clients["samples"]):
+                about = (_pacing(growing[0]), *growing[1:])
+                drawn.setdefault(about, (growing[0], []))[1].append(run.label)
+    return [
+        (
+            f"Growing prefix: {words}",
+            prefix(curriculum, passes, samples, f"{key}-prefix{number}").svg,
+            f"Of a client with {samples:,} samples, the median; line: the pacing. "
+            f"{', '.join(sorted(labels))}.",
+        )
+        for number, ((words, passes, samples), (curriculum, labels)) in enumerate(drawn.items())
+    ]
+
+
+def _pools(methods: Methods, places: dict[str, int], key: str) -> list[Figure]:
+    """The pool by round of all variants with a client curriculum."""
+    pools = {variant: runs for variant, runs in methods.items() if measured(runs, "pool")}
+    return [("Pool of clients by round", pool(pools, places, f"{key}-pool").svg, "")] if pools else []
+
+
+def _pacing(curriculum: Curriculum) -> str:
+    """The pacing in words."""
+    more = [curriculum.mode.replace("_", " ")] if curriculum.mode != "queue" else []
+    more += [f"at least {curriculum.least}"] if curriculum.least > 1 else []
+    return ", ".join([curriculum.pacing, f"a {curriculum.a:g}", f"b {curriculum.b:g}", *more])
+
+
+def _names(hosts: Sequence[dict[str, list[Run]]]) -> list[str]:
+    """The label of each host's method, and what is no default where hosts of the same method differ."""
+    first = [next(iter(orders.values()))[0].params for orders in hosts]  # not vanilla
+    settings, names = list(map(flat, first)), []
+    for params, own in zip(first, settings):
+        method, usual = own["method.name"], flat(defaults(params))
+        alike = [other for other in settings if other["method.name"] == method]
+        differs = [name for name in own if any(other.get(name) != own[name] for other in alike)]
+        skip = f"{SECTION}.order"
+        more = [name for name in differs if name != skip and own[name] != usual.get(name)]
+        words = [say(name, own[name]).removeprefix("curriculum ") for name in more]
+        names.append(", ".join([METHODS[method].label if method in METHODS else method, *words]))
+    return names
