@@ -100,7 +100,7 @@ def _attach_pictures(
 ) -> None:
     """Log the pictures of the partition, and of how the prefix of samples and the pool of clients grow."""
     record.attach(experiment.partition_folder.glob("*.png"), "partition")
-    if training.curriculum is None and experiment.params.run.client_curriculum is None:
+    if training.curriculum is None and experiment.run.client_curriculum is None:
         return
     from fedflow.pictures.curriculum import draw_curricula  # imports matplotlib, which is slow
 
