@@ -108,14 +108,9 @@ class CentralParams(Central):
         return teacher_of(self.training)
 
 
-def expert_of(settings: Settings, section: str) -> str | None:
-    """The central network that a section of these settings names as its expert, if any."""
-    return getattr(getattr(settings, section, None), "expert", None)
-
-
 def teacher_of(training: LocalTraining) -> str | None:
     """The central network that this training learns from, if any."""
-    return getattr(getattr(training, "objective", None), "teacher", None)
+    return None if training.objective is None else training.objective.teacher
 
 
 class MethodParams(Settings):
@@ -248,11 +243,11 @@ class Params(Settings):
         training, entry = self.method(method, partition)[1], self.partition(partition)
         fields = {
             TEACHER: teacher_of(training),
-            EXPERTS[0]: expert_of(training, "curriculum"),
-            EXPERTS[1]: expert_of(self.run, "client_curriculum"),
-            f"partitions.{partition}.difficulty.expert": expert_of(entry, "difficulty"),
+            EXPERTS[0]: training.curriculum and training.curriculum.expert,
+            EXPERTS[1]: self.run.client_curriculum and self.run.client_curriculum.expert,
+            f"partitions.{partition}.difficulty.expert": entry.difficulty and entry.difficulty.expert,
         }
-        used = {field: name for field, name in fields.items() if name is not None}
+        used = {field: name for field, name in fields.items() if name}
         for field, name in used.items():
             self._check_network(field, name, entry.dataset)
         first, second = (used.get(field) for field in EXPERTS)
@@ -295,6 +290,11 @@ class Params(Settings):
         method, entry = self.registered(name), self.methods.get(name, MethodParams())
         own = "" if name == method else f" · {', '.join(entry.words) or name}"
         return entry.label or METHODS[method].label + own
+
+    @property
+    def labels(self) -> dict[str, str | None]:
+        """The label that every entry of ``methods`` asks for, if any: reports take it from here."""
+        return {name: entry.label for name, entry in self.methods.items()}
 
     @cached_property
     def _built(self) -> dict[tuple[str, str | None], tuple[Method, LocalTraining]]:
@@ -364,7 +364,10 @@ class Params(Settings):
                 if dataset is not None and dataset not in self.grid.datasets:
                     accepted = f"a list with {dataset!r}, which {use}"
                     raise BadInput("grid.datasets", self.grid.datasets, accepted)
-        self._check_grid_of_networks()
+        for name in self.grid.central:
+            if (dataset := self.network(name, "grid.central").dataset) not in self.grid.datasets:
+                accepted = f"a list with {dataset!r}, which {name} is trained on"
+                raise BadInput("grid.datasets", self.grid.datasets, accepted)
 
     def _check_central(self, name: str, entry: CentralParams) -> None:
         if entry.dataset not in self.data:
@@ -378,20 +381,18 @@ class Params(Settings):
             chain.append(teacher)
             teacher = self.central[teacher].teacher
 
-    def _check_grid_of_networks(self) -> None:
-        """Raise `BadInput` if a cell of the grid uses a central network that the grid does not train."""
+    def check_grid(self) -> None:
+        """Raise `BadInput` if a cell of the grid uses a central network that `dvc repro` does not train.
+
+        A single run trains what it lacks.
+        """
         grid = self.grid
-        entries = {name: self.network(name, "grid.central") for name in grid.central}
-        uses = {entry.teacher: name for name, entry in entries.items() if entry.teacher}
+        uses = {self.network(name).teacher: name for name in grid.central}
         for cell in ((partition, method) for partition in grid.partitions for method in grid.methods):
-            uses |= {name: " / ".join(cell) for name in self.used_networks(cell[1], cell[0]).values()}
+            uses |= dict.fromkeys(self.used_networks(cell[1], cell[0]).values(), " / ".join(cell))
         for name, user in uses.items():
-            if name not in grid.central:
+            if name is not None and name not in grid.central:
                 raise BadInput("grid.central", grid.central, f"a list with {name!r}, which {user} uses")
-        for name, entry in entries.items():
-            if entry.dataset not in grid.datasets:
-                accepted = f"a list with {entry.dataset!r}, which {name} is trained on"
-                raise BadInput("grid.datasets", grid.datasets, accepted)
 
 
 class Changes(list[str]):

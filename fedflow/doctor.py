@@ -1,5 +1,6 @@
 """Check everything that an experiment needs before it starts."""
 
+import contextlib
 import importlib.metadata
 import os
 import shutil
@@ -85,10 +86,12 @@ def _params(root: Path) -> list[Finding]:
     try:
         params = load_params(root / "params.yaml")
         cells = experiments(params, root, sweep="grid")  # checks what every cell combines
+        params.check_grid()
     except FedflowError as error:
         return [Finding("bad", "params.yaml", str(error))]
     grid = params.grid
     counts = f"{len(grid.partitions)} partitions x {len(grid.methods)} methods x {len(grid.seeds)} seeds"
+    counts += f", {len(grid.central)} central networks" if grid.central else ""
     same: dict[str, dict[str, None]] = {}
     for cell in cells:
         same.setdefault(cell.settings, {})[cell.method] = None
@@ -100,8 +103,11 @@ def _params(root: Path) -> list[Finding]:
 def _claims(root: Path) -> list[Finding]:
     if not (path := root / "claims.yaml").exists():
         return []
+    labels: dict[str, str | None] = {}
+    with contextlib.suppress(FedflowError):  # that finding is about params.yaml
+        labels = load_params(root / "params.yaml").labels
     try:
-        judge(claims := load_claims(path), [])
+        judge(claims := load_claims(path), [], labels)
     except FedflowError as error:
         return [Finding("bad", path.name, str(error))]
     return [Finding("ok", path.name, f"{len(claims)} claims")]

@@ -7,7 +7,8 @@ partition or a run uses. ``fedflow fingerprint`` writes these files below ``data
   and the code that reads them;
 * ``files/central/<network>.json``: the settings of a central network and of its teachers, and their code;
 * ``files/partitions/<partition>.json``: the SHA-256 of the files that the partition names;
-* ``files/stages/<stage>.json``: the code of the stages ``inputs`` and ``report``, and the report's claims;
+* ``files/stages/<stage>.json``: the code of the stages ``inputs`` and ``report``; of the latter, also the
+  claims and labels;
 * ``inputs/partitions/<partition>.json``: the partition's parameters, files and code, and the content of its
   data set and of its expert;
 * ``inputs/runs/<partition>/<method>.json``: the settings of the runs with any seed, the content of their
@@ -43,6 +44,7 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
     A deleted file keeps the checksum of its last fingerprint: a clone of the project that pulls prepared
     data does not need the files they were read from.
     """
+    params.check_grid()
     folder = root / FOLDER / "files"
     files: dict[Path, Any] = {}
     for name in params.grid.datasets:
@@ -68,6 +70,7 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
     files[folder / "stages" / "report.json"] = {
         "code": code_digest(build_report.__module__, aside=()),
         "files": {file.name: file_sum(file) for file in (*templates(), *claims)},
+        "labels": params.labels,
     }
     files[folder / "stages" / "inputs.json"] = {
         "code": code_digest(__name__, aside=()),

@@ -1,9 +1,7 @@
 """An experiment as a whole, in this process: what is repeated, resumed, and recorded once."""
 
 import json
-import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +9,13 @@ import numpy as np
 import pytest
 import torch
 from command import one_line_error, prepared_project
-from fedflow.local.expert import expert_losses
 
 from fedflow.config import Params, load_params
 from fedflow.data import load_prepared
 from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import Experiment
-from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.registry import METHODS
-from fedflow.models import build
-from fedflow.models.flat import FlatModel
 from fedflow.partition import load_partition
 from fedflow.settings import option
 from fedflow.simulation.executors import Inline
@@ -122,8 +116,7 @@ def test_a_damaged_partition_is_made_again(root: Path, spoil: str) -> None:
 
 # Difficulty
 
-EXPERT = "{expert: mlp, epochs: 2, lr: 0.1}"
-HARD = f"partitions.hard={{dataset: digits, scheme: iid, clients: 4, difficulty: {EXPERT}}}"
+HARD = "partitions.hard={dataset: digits, scheme: iid, clients: 4, difficulty: {losses: losses.npy}}"
 
 
 @pytest.fixture
@@ -141,34 +134,20 @@ def consistency(root: Path) -> Callable[..., list[float]]:
 
 
 def test_clients_hold_samples_by_the_losses_of_a_file(root: Path, consistency: Callable) -> None:
-    by_file, folder = "partitions.hard.difficulty.losses=losses.npy", root / "data" / "partitions" / "hard"
-    means = consistency(by_file)
+    folder = root / "data" / "partitions" / "hard"
+    means = consistency()
     assert means == pytest.approx([1 / 8, 3 / 8, 5 / 8, 7 / 8], abs=0.03)
     before = load_partition(folder)
     assert before.facts["difficulty"]["inter_std"] == pytest.approx(np.std(means))
     assert (folder / "difficulty.png").read_bytes().startswith(b"\x89PNG")
     np.save(root / "losses.npy", 10 * np.load(root / "losses.npy"))  # the same partition, other facts
-    consistency(by_file)
+    consistency()
     after = load_partition(folder)
     assert after.hash == before.hash
     assert after.facts["difficulty"]["inter_std"] == pytest.approx(10 * np.std(means))
     np.save(root / "losses.npy", np.load(root / "losses.npy") / 10)
     np.save(root / "losses.npy", -np.load(root / "losses.npy"))  # another file of the same name
-    assert consistency(by_file) == pytest.approx([-7 / 8, -5 / 8, -3 / 8, -1 / 8], abs=0.03)
-
-
-def test_clients_hold_samples_by_the_losses_of_an_expert(root: Path, consistency: Callable) -> None:
-    assert consistency() == pytest.approx([0.5] * 4, abs=0.1)  # it knows nothing of the random numbers
-    folder = root / "data" / "partitions" / "hard"
-    made = contents(folder)
-    dataset, hard = load_prepared(root / "data" / "prepared" / "digits"), load_partition(folder)
-    expert = FlatModel(partial(build, "mlp", dataset.input_shape, 10))
-    training = LocalTraining(epochs=2, batch_size=64, lr=0.1, momentum=0.9)
-    losses = expert_losses(expert, dataset.train, training, seed=0)
-    assert np.all(np.diff([losses[hard.train(k)].mean() for k in range(4)]) > 0)
-    shutil.rmtree(folder)
-    consistency()
-    assert contents(folder) == made
+    assert consistency() == pytest.approx([-7 / 8, -5 / 8, -3 / 8, -1 / 8], abs=0.03)
 
 
 @pytest.mark.parametrize(
@@ -192,22 +171,8 @@ def test_losses_that_cannot_be_used_are_one_line(root, consistency, content, mes
     else:
         np.save(file, content, allow_pickle=True)
     with one_line_error(message):
-        consistency("partitions.hard.difficulty.losses=losses.npy")
+        consistency()
     assert not (root / "data" / "partitions" / "hard").exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ("expert=lenet", r"difficulty.expert: 'lenet' .*did you mean 'lenet5'"),
-        ("expert=lenet5", r"partition.difficulty.expert: 'lenet5' .*fit images \(1, 8, 8\)"),
-        ("lr=1e9", r"the expert diverged at learning rate 1e\+09"),
-        ("order=2", r"difficulty.order: 2.0 .*<= 1"),
-    ],
-)
-def test_an_expert_that_cannot_be_trained_is_one_line(consistency, changes, message) -> None:
-    with one_line_error(message):
-        consistency(f"partitions.hard.difficulty.{changes}")
 
 
 # Runs

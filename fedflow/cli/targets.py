@@ -30,13 +30,15 @@ def targets(
     """
     import pandas as pd
 
+    from fedflow.config import PARAMS, load_params
     from fedflow.errors import unknown_name
     from fedflow.report.collect import collect_runs
     from fedflow.report.tables import by_method, by_partition
     from fedflow.report.targets import NotMeasured, check_target, compared, cost_table, costs, spacing
 
     check_target(column, target, smooth)
-    groups = by_partition(collect_runs(root / "results"))
+    labels = load_params(root / PARAMS).labels if (root / PARAMS).exists() else None
+    groups = by_partition(collect_runs(root / "results", labels))
     if partition is not None and partition not in groups:
         raise unknown_name("--partition", partition, groups)
     left_out: list[NotMeasured] = []

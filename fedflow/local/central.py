@@ -37,8 +37,9 @@ class CentralTraining(LocalTraining):
 
     def validate(self) -> None:
         for name, value in NEUTRAL.items():
-            given = getattr(self, name, value)
+            given = getattr(self, name)
             if given != value:
+                given = given.as_dict() if isinstance(given, Settings) else given
                 accepted = f"{'null' if value is None else value}, as one network has no clients or rounds"
                 raise BadInput(f"training.{name}", given, accepted)
         super().validate()

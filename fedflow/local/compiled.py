@@ -88,6 +88,8 @@ def why_not(model: FlatModel, training: LocalTraining) -> str | None:
         return "the network has BatchNorm"
     if training.precision == "bf16":
         return "local steps are in bf16"
+    if training.objective is not None:
+        return "clients minimise side losses"
     if not training.batch_size:
         return "full-gradient batches have a different shape for every client"
     return None
@@ -174,7 +176,7 @@ def _example(model: FlatModel, examples: Examples, batch_size: int) -> tuple[Ten
     rows, w = torch.arange(batch_size) % len(examples), model.init(0)
     x, y = examples.inputs(rows, model.dtype), examples.targets(rows)
     model.seed_noise(0)
-    model.train_outputs(w, x)  # builds this thread's modules, which no transform can
+    model.prepare()
     return w, x, y
 
 

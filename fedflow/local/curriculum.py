@@ -7,7 +7,7 @@ client sorts its samples once per training, by the model that this training star
 """
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,9 +17,6 @@ from fedflow.errors import BadInput
 from fedflow.local.pacing import Pacing
 from fedflow.settings import option
 
-if TYPE_CHECKING:
-    from fedflow.local.sgd import Trainer
-
 SCORES = ("global", "local", "both", "global_pred", "local_pred", "both_pred", "expert")
 
 
@@ -28,6 +25,21 @@ class Pass(NamedTuple):
 
     prefix: int
     steps: int
+
+
+class Scored(Protocol):
+    """What a curriculum needs of a `Trainer`: [n] readings of its samples, NaN for padding."""
+
+    last: Tensor | None  # the model [D] of the client's last participation, or what stands for it
+
+    @property
+    def expert_losses(self) -> Tensor: ...
+
+    def losses(self, w: Tensor) -> Tensor: ...
+
+    def mistakes(self, w: Tensor) -> Tensor: ...
+
+    def disagreement(self, w: Tensor, other: Tensor) -> Tensor: ...
 
 
 class Curriculum(Pacing):
@@ -110,7 +122,7 @@ class Curriculum(Pacing):
         keys = (-difficulty if self.order == "anti" else difficulty)[ties]
         return ties[keys.where(~keys.isnan(), torch.inf).argsort(stable=True)]
 
-    def difficulty(self, trainer: "Trainer", start: Tensor) -> Tensor:
+    def difficulty(self, trainer: Scored, start: Tensor) -> Tensor:
         """The difficulty [n] of a trainer's samples; NaN for the padding of a cohort."""
         if self.score == "expert":
             return trainer.expert_losses

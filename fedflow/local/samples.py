@@ -16,14 +16,16 @@ class Batch:
     """Inputs [B, ...] and targets [B].
 
     ``mask`` [B] says which samples count (None: all), ``positions`` [B] are their places among the client's
-    samples. ``seen`` records the data losses, scalar, that an objective computed on this batch, each with the
-    buffers [Q] after it (None if unchanged).
+    samples. ``other`` is a second view of the inputs [B, ...], None unless `training.objective` compares two.
+    ``seen`` records the data losses, scalar, that an objective computed on this batch, each with the buffers
+    [Q] after it (None if unchanged).
     """
 
     x: Tensor
     y: Tensor
     mask: Tensor | None = None
     positions: Tensor | None = None
+    other: Tensor | None = None
     seen: list[tuple[Tensor, Tensor | None]] | None = None
 
     def only(self, chosen: Tensor) -> "Batch":

@@ -25,8 +25,8 @@ class Schedule:
 
     ``positions`` [S, B] are places among the client's samples. In the loop, ``sizes`` [S] are the lengths of
     the batches; the rest of a row is padding. In a cohort, where rows cannot be cut, ``mask`` [S, B] marks
-    real samples and ``active`` [S] the steps that this client takes. None means all. ``views`` [S, B, 3] are
-    those of `draw_views`, None where samples are not augmented.
+    real samples and ``active`` [S] the steps that this client takes. None means all. ``views`` [S, B, V, 3 or
+    5] are V views of each sample from `draw_views`, None where samples are not augmented.
 
     With a curriculum, ``ranked`` [S] marks steps whose positions are ranks by difficulty until `in_order`
     replaces them, and ``ties`` [n] is the order of samples of equal difficulty. Both are None without.
@@ -53,9 +53,10 @@ class Schedule:
         tensors: dict[str, Any] = {n: t.to(device) for n, t in vars(self).items() if isinstance(t, Tensor)}
         return replace(self, **tensors)
 
-    def with_views(self, rng: np.random.Generator) -> "Schedule":
-        """This schedule with views drawn by ``rng``."""
-        return replace(self, views=draw_views(rng, tuple(self.positions.shape)))
+    def with_views(self, training: LocalTraining, rngs: Sequence[np.random.Generator]) -> "Schedule":
+        """This schedule with a view of each sample from each of ``rngs``."""
+        shape, cutout = tuple(self.positions.shape), training.augment == "flip_crop_cutout"
+        return replace(self, views=torch.stack([draw_views(rng, shape, cutout) for rng in rngs], dim=-2))
 
     def in_order(self, order: Tensor) -> "Schedule":
         """This schedule with places in place of ranks: ``order`` [n] has the place of each rank."""
@@ -65,7 +66,7 @@ class Schedule:
         )
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
-        """The positions [B] of each step, its mask [B] and its views [B, 3], if any."""
+        """The positions [B] of each step, its mask [B] and its views [B, V, 3 or 5], if any."""
         width = self.positions.shape[1]
         masks, views = (repeat(None) if each is None else each.unbind(0) for each in (self.mask, self.views))
         for row, size, mask, view in zip(self.positions.unbind(0), self.sizes or repeat(width), masks, views):
@@ -83,7 +84,7 @@ def draw_schedule(
     """The schedule of one client with ``samples`` samples in one round.
 
     Views and ties have other keys, so that an augmented run has the batches of a plain one, and so has a
-    curriculum with all samples in use from the start.
+    curriculum with all samples in use from the start. The first of two views are those of a run with one.
     """
     passes, curriculum = training.passes(samples, epochs), training.curriculum
     rng = generator(seed, f"batches/{stream}", round, client)
@@ -94,7 +95,9 @@ def draw_schedule(
         schedule = replace(schedule, ranked=torch.from_numpy(ranked), ties=torch.from_numpy(ties))
     if training.augment == "none":
         return schedule
-    return schedule.with_views(generator(seed, f"views/{stream}", round, client))
+    purposes = ("views", "other views")[: training.views]
+    rngs = [generator(seed, f"{purpose}/{stream}", round, client) for purpose in purposes]
+    return schedule.with_views(training, rngs)
 
 
 def shuffled(rng: np.random.Generator, samples: int, batch_size: int, passes: Sequence[Pass]) -> Schedule:
@@ -115,7 +118,7 @@ def pad_schedules(
     """The schedules of a cohort, stacked: fields of `Schedule`.
 
     ``steps`` S and ``samples`` n are by default those of the longest. "positions" [C, S, B]; "mask" [C, S, B]
-    and "active" [C, S], absent if they would be true everywhere; "views" [C, S, B, 3], absent without
+    and "active" [C, S], absent if they would be true everywhere; "views" [C, S, B, V, 3 or 5], absent without
     augmentation; "ranked" [C, S] and "ties" [C, n], absent without a curriculum.
     """
     steps = steps or max(map(len, schedules))
@@ -127,8 +130,8 @@ def pad_schedules(
         lengths[: len(own)] = own.positions.shape[1] if own.sizes is None else own.sizes
     fields = {"mask": np.arange(width) < sizes[..., None], "active": sizes > 0}
     padded = {name: torch.from_numpy(values) for name, values in fields.items() if not values.all()}
-    if schedules[0].views is not None:
-        padded["views"] = torch.zeros(*positions.shape, 3, dtype=torch.uint8)
+    if (views := schedules[0].views) is not None:
+        padded["views"] = torch.zeros(*positions.shape, *views.shape[2:], dtype=views.dtype)
         for table, own in zip(padded["views"], schedules):
             table[: len(own), : own.positions.shape[1]] = own.views
     ranks = [(own.ranked, own.ties) for own in schedules if own.ranked is not None and own.ties is not None]

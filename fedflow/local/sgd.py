@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
-from fedflow.local.augment import flip_crop
+from fedflow.local.augment import augmented
 from fedflow.local.compiled import Gradient
 from fedflow.local.optimiser import AdamState, Moving, SGDState
 from fedflow.local.samples import Batch, Samples
@@ -98,9 +98,10 @@ class Trainer:
     ) -> "Trainer":
         """A trainer on all ``examples`` in one place; ``rng`` draws order, views and dropout's noise.
 
-        ``lr`` replaces that of ``training``.
+        ``lr`` replaces that of ``training``. Raises `BadInput` if ``training`` cannot augment ``examples``,
+        or its objective does not fit ``model`` and ``teacher``.
         """
-        training.check(examples)
+        training.check(model, examples, teacher)
         if training.curriculum is not None:
             raise BadInput("training.curriculum", "a mapping", "null in central training")
         passes = training.passes(len(examples), training.epochs)
@@ -108,27 +109,37 @@ class Trainer:
         if model.draws_noise:
             model.seed_noise(int(rng.integers(1 << 63)))
         if training.augment != "none":
-            schedule = schedule.with_views(rng)
+            schedule = schedule.with_views(training, [rng] * training.views)
         task = Task(model, training, training.lr if lr is None else lr, teacher=teacher)
         return cls(task, Samples.all_of(examples), {"batches": schedule.to(examples.device)})
 
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
-        """Mean loss F_k of ``w`` [D] on one batch, scalar, in training mode."""
-        buffers = None
-        if w.requires_grad and (compiled := self._compiled_for(batch)):
-            value = compiled.loss(w, batch.x, batch.y)
-        else:
-            outputs, buffers = self._train_outputs(w, batch.x)
-            if batch.mask is None:
-                value = self.model.loss(outputs, batch.y)
-            else:
-                value = _mean(self.model.losses(outputs, batch.y), batch.mask)
-        if batch.seen is not None:
-            batch.seen.append((value.detach(), buffers))
-        return value
+        """What the client minimises, F_k of ``w`` [D] on one batch, scalar, in training mode.
+
+        The data loss, or `training.objective`. A batch without a second view has no loss of robustness: it is
+        0 for two equal views. Statistics of BatchNorm follow the first view.
+        """
+        objective = self.training.objective
+        value, outputs = self._data_loss(w, batch)
+        if objective is None:
+            return value
+        assert outputs is not None, "an objective is not compiled"
+        second = target = None
+        if objective.two_views and batch.other is not None:
+            second = self._train_outputs(w, batch.other)[0]
+        if objective.taught:
+            assert self._task.teacher is not None, "checked by `LocalTraining.check`"
+            target = self._task.teacher.outputs(batch.x)
+        side = objective.side_losses(outputs, second, target)
+        side = side.mean() if batch.mask is None else _mean(side, batch.mask)
+        return objective.data_weight * value + (1 - objective.data_weight) * side
+
+    def data_loss(self, w: Tensor, batch: Batch) -> Tensor:
+        """Mean data loss (cross-entropy) of ``w`` [D] on one batch, scalar, in training mode."""
+        return self._data_loss(w, batch)[0]
 
     def losses(self, w: Tensor) -> Tensor:
-        """The loss of ``w`` [D] on each sample [n], in evaluation mode; NaN for the padding of a cohort."""
+        """Data loss of ``w`` [D] on each sample [n], in evaluation mode; NaN for the padding of a cohort."""
         return self._each(w, self.model.losses)
 
     def mistakes(self, w: Tensor) -> Tensor:
@@ -150,11 +161,11 @@ class Trainer:
         return losses if real is None else losses.where(real, torch.nan)
 
     def full_loss(self, w: Tensor) -> Tensor:
-        """Mean loss of ``w`` [D] over all samples, scalar, in evaluation mode."""
+        """Mean data loss of ``w`` [D] over all samples, scalar, in evaluation mode."""
         return self._mean_loss(w, self._data)
 
     def full_gradient(self, w: Tensor) -> Tensor:
-        """Gradient [D] of the mean loss over all samples (zero on buffers)."""
+        """Gradient [D] of `Trainer.loss` over all samples, as they are (zero on buffers)."""
         return self._full_gradient(w).gradient
 
     def full_pass(self, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -226,8 +237,8 @@ class Trainer:
         `Trainer.lr` is the rate of the step. Padded steps, which come last, have no effect.
         """
         schedules = self._in_order([self._schedules[stream] for stream in streams], start)
-        now, losses, lr = start, torch.zeros_like(self.train_loss), self.lr
         steps = zip(*map(self._batches, schedules), schedules[0].steps(), strict=True)
+        now, losses, lr = start, torch.zeros_like(self.train_loss), self.lr
         for i, (*batches, taken) in enumerate(steps):
             if self.training.lr_within is not None:
                 self.lr = lr * self.training.lr_factor(i)
@@ -247,15 +258,15 @@ class Trainer:
     def gradient(self, w: Tensor, batch: Batch, objective: Loss | None = None) -> Step:
         """One gradient of ``objective`` (default: `Trainer.loss`) at ``w`` [D] on one batch.
 
-        An objective calls `Trainer.loss` with the batch that it is given. If it does so exactly once, that
-        loss is recorded, without penalties; otherwise, the value of the objective is. Buffers become those
-        after the first of these calls, and do not change without one.
+        An objective calls `Trainer.loss` with the batch that it is given. If it does so exactly once, the
+        data loss is recorded, without side losses and penalties; otherwise, the value of the objective is.
+        Buffers become those after the first of these calls, and do not change without one.
         """
         objective = objective or self.loss
         if objective == self.loss and (compiled := self._compiled_for(batch)):
             return Step(*compiled(w, batch.x, batch.y), None)
         # With a record for this evaluation alone: objectives may be nested.
-        batch = Batch(batch.x, batch.y, batch.mask, batch.positions, [])
+        batch = replace(batch, seen=[])
         differentiate = _functional_gradient if self._task.vmapped else _autograd_gradient
         g, loss, buffers = differentiate(objective, w, batch)
         return Step(self.model.trainable(g), loss, buffers)
@@ -285,6 +296,21 @@ class Trainer:
         else:
             raise ValueError("steps of Adam have no correction")
         return moved._replace(w=self._with(moved.w, step.buffers))
+
+    def _data_loss(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """The data loss, recorded on the batch, and the outputs [B, K]; None from compiled code."""
+        outputs = buffers = None
+        if w.requires_grad and (compiled := self._compiled_for(batch)):
+            value = compiled.loss(w, batch.x, batch.y)
+        else:
+            outputs, buffers = self._train_outputs(w, batch.x)
+            if batch.mask is None:
+                value = self.model.loss(outputs, batch.y)
+            else:
+                value = _mean(self.model.losses(outputs, batch.y), batch.mask)
+        if batch.seen is not None:
+            batch.seen.append((value.detach(), buffers))
+        return value, outputs
 
     def _train_outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
         if self.training.precision != "bf16":
@@ -346,7 +372,10 @@ class Trainer:
             else:
                 x, y = (values.index_select(0, positions) for values in held)
                 batch = Batch(x, y, mask, positions)
-            yield batch if views is None else replace(batch, x=flip_crop(batch.x, views))
+            if views is not None:
+                x, *others = (augmented(batch.x, view) for view in views.unbind(-2))
+                batch = replace(batch, x=x, other=others[0] if others else None)
+            yield batch
 
     @cached_property
     def _held(self) -> tuple[Tensor, Tensor]:
@@ -355,7 +384,7 @@ class Trainer:
         return examples.inputs(index, self.model.dtype), examples.targets(index)
 
     def _compiled_for(self, batch: Batch) -> Gradient | None:
-        compiled = self._task.compiled
+        compiled = None if self.training.objective else self._task.compiled
         return compiled if compiled and batch.mask is None and compiled.takes(batch.x, batch.y) else None
 
     def _with(self, w: Tensor, buffers: Tensor | None) -> Tensor:

@@ -9,7 +9,11 @@ import torch
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
+from fedflow.local.augment import CUTOUT
 from fedflow.local.curriculum import Curriculum, Pass
+from fedflow.local.objective import Objective
+from fedflow.local.teacher import Teacher
+from fedflow.models.flat import FlatModel
 from fedflow.settings import Settings, option
 
 
@@ -28,7 +32,8 @@ class LocalTraining(Settings):
 
     ``augment`` changes the images of all steps on batches, also those of fine-tuning and of a server's own
     training. Losses and gradients over all samples of a client, model selection and scores see the images as
-    they are.
+    they are. ``objective`` replaces the data loss in all gradients of clients; fine-tuning, losses and scores
+    keep the data loss.
     """
 
     section = "training"
@@ -54,9 +59,12 @@ class LocalTraining(Settings):
         None, "largest norm of a gradient, without weight decay; longer ones are scaled down", gt=0
     )
     augment: str = option(
-        "none", "random views of images: mirrored; shifted by up to 4 pixels, zero outside",
-        choices=("none", "flip_crop"), source="FedDyn: flip_crop on CIFAR",
+        "none", "random views of images: mirrored; shifted by up to 4 pixels, zero outside; a hole of 16x16",
+        choices=("none", "flip_crop", "flip_crop_cutout"), source="FedDyn: flip_crop on CIFAR",
     )  # fmt: skip
+    objective: Objective | None = option(
+        None, "side losses beside the data loss: robustness, distillation, or both; null = none"
+    )
     curriculum: Curriculum | None = option(
         None, "local steps see a growing prefix of the samples, sorted by difficulty; null = all samples",
         source="Curriculum-FL",
@@ -98,18 +106,35 @@ class LocalTraining(Settings):
             raise BadInput("training.stragglers", self.stragglers, "less than 1 with drop_stragglers")
         if self.stragglers and not self.drop_stragglers and self.least_epochs >= self.epochs:
             raise BadInput("training.least_epochs", self.least_epochs, f"less than epochs, {self.epochs}")
+        lazy = self.curriculum is not None and self.curriculum.mode == "lazy_epoch"
+        if lazy and (not self.batch_size or self.steps is not None):
+            why = "steps" if self.batch_size else "batch_size 0"
+            raise BadInput("training.curriculum.mode", "lazy_epoch", f"queue or per_step with training.{why}")
+        if self.objective is not None and self.objective.two_views and self.augment == "none":
+            accepted = f"other than none: the objective {self.objective.name} compares two random views"
+            raise BadInput("training.augment", self.augment, accepted)
 
-        if self.curriculum and self.curriculum.mode == "lazy_epoch" and not self.batch_size:
-            accepted = "queue or per_step with training.batch_size 0, the full gradient"
-            raise BadInput("training.curriculum.mode", "lazy_epoch", accepted)
+    @property
+    def views(self) -> int:
+        """Random views of each sample in a step, if there are any."""
+        return 1 + (self.objective is not None and self.objective.two_views)
 
-    def check(self, examples: Examples) -> None:
-        """Raise `BadInput` unless this training can augment ``examples``, which must be images [C, H, W]."""
+    def check(self, model: FlatModel, examples: Examples, teacher: Teacher | None = None) -> None:
+        """Raise `BadInput` unless this training can augment ``examples`` and its objective fits the networks.
+
+        Only images [C, H, W] can be augmented, and Cutout must not hide a whole one.
+        """
         if self.augment != "none" and examples.x.ndim != 4:
             shape = list(examples.x.shape[1:])
             raise BadInput(
                 "training.augment", self.augment, f"none, as inputs of shape {shape} are not images"
             )
+        height, width = examples.x.shape[-2:] if examples.x.ndim == 4 else (0, 0)
+        if self.augment == "flip_crop_cutout" and min(height, width) <= CUTOUT:
+            accepted = f"none or flip_crop, as Cutout can hide a whole image of {height}x{width}"
+            raise BadInput("training.augment", self.augment, accepted)
+        if self.objective is not None:
+            self.objective.check(model, examples, teacher)
 
     def need_sgd(self, by: str, why: str) -> None:
         """Raise `BadInput` unless local steps are those of SGD, which the method ``by`` this name needs."""
@@ -150,23 +175,18 @@ class LocalTraining(Settings):
         return self.curriculum is not None and self.curriculum.compares
 
     def passes(self, samples: int, epochs: int) -> Sequence[Pass]:
-        """The passes of one stream over ``samples`` samples: those of the curriculum, or one per epoch.
-
-        With ``steps``, the last pass may be incomplete, and ``epochs`` do not count.
-        """
-        batches, size = self.batches(samples), self.batch_size or samples
-        if self.curriculum is not None:
-            lazy = self.curriculum.mode == "lazy_epoch"
-            steps = self.steps or epochs * (samples // size + 1 if lazy else batches)
-            return self.curriculum.passes(samples, size, steps)
-        whole, rest = divmod(self.steps or epochs * batches, batches)
+        """The passes over all samples, or a curriculum's over prefixes, in K steps or ``epochs`` epochs."""
+        batches, size, curriculum = self.batches(samples), self.batch_size or samples, self.curriculum
+        if curriculum is not None and curriculum.mode == "lazy_epoch":
+            batches = samples // size + 1
+        steps = epochs * batches if self.steps is None else self.steps
+        if curriculum is not None:
+            return curriculum.passes(samples, size, steps)
+        whole, rest = divmod(steps, batches)
         return [Pass(samples, batches)] * whole + [Pass(samples, rest)] * (rest > 0)
 
     def workload(self, samples: int, epochs: int | None = None) -> Workload:
         """The work of one training on ``samples`` samples: K steps, or ``epochs`` epochs (default: E)."""
-        passes, size = (
-            self.passes(samples, self.epochs if epochs is None else epochs),
-            self.batch_size or samples,
-        )
-        shown = sum(min(each.prefix, each.steps * size) for each in passes)
-        return Workload(sum(each.steps for each in passes), shown)
+        passes = self.passes(samples, self.epochs if epochs is None else epochs)
+        shown = (min(each.prefix, each.steps * (self.batch_size or samples)) for each in passes)
+        return Workload(sum(each.steps for each in passes), sum(shown))

@@ -8,6 +8,7 @@ from fedflow.models.lstm import CharLSTM, StackedLSTM
 from fedflow.models.m5 import M5
 from fedflow.models.mlp import MLP
 from fedflow.models.mobilevit import MobileViT
+from fedflow.models.preact_resnet import PreActResNet
 from fedflow.models.registry import ARCHITECTURES, Architecture, build, describe, known_options
 from fedflow.models.resnet9 import ResNet9
 from fedflow.models.resnet18 import ResNet18
@@ -21,6 +22,12 @@ ARCHITECTURES |= {
     "lenet5_bn": Architecture(LeNet5, "LeNet-5 with BatchNorm; Sub-FedAvg pruning", {"batch_norm": True}),
     "resnet9": Architecture(ResNet9, "ResNet-9 with GroupNorm; CIFAR-100 of clustered FL", classes=100),
     "resnet18_gn": Architecture(ResNet18, "ResNet-18 with GroupNorm (2 groups); FedDyn on CIFAR-10"),
+    "preact_resnet18_gn": Architecture(
+        PreActResNet, "pre-activation ResNet-18 with GroupNorm (2 groups); side losses", classes=100
+    ),
+    "preact_resnet34_gn": Architecture(
+        PreActResNet, "the same with 34 layers; their teacher", {"depths": (3, 4, 6, 3)}, classes=100
+    ),
     "logistic": Architecture(MLP, "logistic regression", {"hidden": ()}, MNIST),
     "logistic_one_logit": Architecture(
         MLP, "the same for two classes, with a sigmoid; AAggFF on Berka and Heart",
@@ -37,6 +44,11 @@ ARCHITECTURES |= {
     "cnn_leaf": Architecture(CNN, "LEAF on FEMNIST; FLT, IFCA", {"padding": 2, "hidden": (2048,)}, MNIST, 62),
     "cnn_feddyn": Architecture(
         CNN, "conv 64, 64, dense 384, 192; FedDyn on CIFAR", {"filters": (64, 64), "hidden": (384, 192)}
+    ),
+    "cnn_gn": Architecture(
+        CNN, "conv 32, 64, 64 of 3x3 with GroupNorm (2 groups); side losses on two cores",
+        {"filters": (32, 64, 64), "hidden": (), "kernel": 3, "padding": 1, "groups": 2},
+        classes=100,
     ),
     "cnn_mnist": Architecture(
         CNN, "conv 10, 20, dense 50; Sub-FedAvg on MNIST", {"filters": (10, 20), "hidden": (50,)}, MNIST

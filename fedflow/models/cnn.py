@@ -10,9 +10,9 @@ class CNN(nn.Module):
     """Square convolutions ``filters``, each with ReLU and 2x2 max pooling, then dense layers ``hidden``.
 
     ``kernel`` is the side of the convolutions, ``padding`` their padding, ``pool_padding`` that of the pools;
-    ``one_pool`` keeps only the last pool. ``batch_norm`` normalises after every convolution;
-    ``feature_dropout`` follows the last pool, ``dropout`` every layer of ``hidden``. The classifier (head)
-    is the last dense layer.
+    ``one_pool`` keeps only the last pool. ``batch_norm``, or GroupNorm with ``groups`` groups, normalises
+    after every convolution; ``feature_dropout`` follows the last pool, ``dropout`` every layer of ``hidden``.
+    The classifier (head) is the last dense layer.
     """
 
     head_patterns = ("classifier.*",)
@@ -29,17 +29,22 @@ class CNN(nn.Module):
         one_pool: bool = False,
         bias: bool = True,
         batch_norm: bool = False,
+        groups: int = 0,
         feature_dropout: float = 0.0,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         channels, height, width = input_shape
+        if batch_norm and groups:
+            raise ValueError("batch_norm and groups exclude each other")
         self.features = nn.Sequential()
         for layer, outside in enumerate(filters, start=1):
             self.features.append(nn.Conv2d(channels, outside, kernel, padding=padding, bias=bias))
             height, width = (side - kernel + 1 + 2 * padding for side in (height, width))
             if batch_norm:
                 self.features.append(nn.BatchNorm2d(outside))
+            if groups:
+                self.features.append(nn.GroupNorm(groups, outside))
             self.features.append(nn.ReLU())
             if layer == len(filters) or not one_pool:
                 self.features.append(nn.MaxPool2d(2, padding=pool_padding))

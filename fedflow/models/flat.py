@@ -250,14 +250,18 @@ class FlatModel:
     def for_cohorts(self) -> Iterator[None]:
         """Within this context, calls in this thread are those of a cohort under ``torch.func.vmap``.
 
-        The modules of this thread are built first: within a transform they cannot be cast or moved.
+        The modules of this thread are built first (`prepare`).
         """
         self._per_thread.cohorts = True
         try:
-            self._own_modules()
+            self.prepare()
             yield
         finally:
             self._per_thread.cohorts = False
+
+    def prepare(self) -> None:
+        """Build the modules of this thread before a transform, within which they cannot be cast or moved."""
+        self._own_modules()
 
     def _own_modules(self) -> dict[bool, tuple[nn.Module, list[tuple[dict, str]]]]:
         """This thread's modules by training mode, each with the table and key of every piece."""

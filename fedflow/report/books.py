@@ -43,13 +43,17 @@ class Where(Setup):
     data: dict = option(factory=dict, doc="fields of the data set, parameters of its source included")
     scheme: str | None = option(None, "a partition scheme")
     params: dict = option(factory=dict, doc="its parameters; of a list, any value, unless ours is a list")
+    settings: dict = option(factory=dict, doc="other settings, by section of params.json, as in a column")
 
 
 class Column(Settings):
-    """A method of a table. Without ``method`` the column is only printed."""
+    """A method of a table, or one of its settings. Without ``method`` the column is only printed."""
 
     method: str | None = option(None, "our name of the method")
     params: dict = option(factory=dict, doc="its hyper-parameters, if they distinguish columns")
+    settings: dict = option(
+        factory=dict, doc="other settings that distinguish columns, such as {training: {curriculum: ...}}"
+    )
     measure: str | None = option(None, "replaces that of the row or table")
 
 

@@ -11,6 +11,17 @@ of one method with other methods, or with limits, in the units of the result fil
         - {measure: local_worst10, of: term, above: [fedavg], by: 0.01}
         - {measure: local_accuracy, of: term, equal: [fedavg], within: 0.02}
 
+An advantage is a difference of two methods. Advantages are compared like measures, also between partitions::
+
+    - id: grows
+      source: Vahidian et al. 2023, Table 2.2
+      claim: The advantage of a curriculum grows as beta falls.
+      measure: global_accuracy
+      rising:
+        - {method: easy, minus: fedavg, partition: beta-0.9}
+        - {method: easy, minus: fedavg, partition: beta-0.2}
+        - {method: easy, minus: fedavg, partition: beta-0.05}
+
 `fedflow.report.verdicts` decides them.
 """
 
@@ -23,13 +34,17 @@ from fedflow.errors import BadInput
 from fedflow.report.measures import parse
 from fedflow.settings import Settings, option
 
-COMPARES, GROUPS = ("above", "below", "equal", "within"), ("all", "any")  # one of them in every check
+COMPARES, TRENDS = ("above", "below", "equal", "within"), ("rising", "trend")
+GROUPS = ("all", "any")
+KINDS = (*COMPARES, *TRENDS, *GROUPS)  # one of them in every check
 
 
 class Arm(Settings):
-    """A method, by name or as ``{method: ditto, where: {method.lam: 0.1}}``."""
+    """A method: its name, or ``{method: ditto, where: {method.lam: 0.1}}``; ``minus``: an advantage."""
 
     method: str = option(doc="its name")
+    minus: "Arm | None" = option(None, "another method, whose measure is subtracted seed by seed")
+    partition: str | None = option(None, "replaces that of the check; `minus` inherits it")
     where: dict = option(factory=dict, doc="settings of its runs, by dotted name such as training.lr")
 
     @classmethod
@@ -47,6 +62,10 @@ class Check(Settings):
     of: Arm | None = option(None, "the method in question")
     above: list[Arm] = option(factory=list, doc="methods that it exceeds, each by more than `by`")
     below: list[Arm] = option(factory=list, doc="methods that exceed it, each by more than `by`")
+    rising: list[Arm] = option(factory=list, doc="methods, each above the one before it by more than `by`")
+    trend: list[Arm] = option(
+        factory=list, doc="methods whose least-squares slope, by place in the list, is more than `by`"
+    )
     by: float = option(0.0, "the difference to exceed", ge=0)
     equal: list[Arm] = option(factory=list, doc="methods that differ from it by at most `within`")
     within: float | list[float | None] | None = option(
@@ -57,9 +76,15 @@ class Check(Settings):
 
     @property
     def kinds(self) -> list[str]:
-        """Those of above, below, equal, within, all and any that it has."""
-        given = [kind for kind in (*COMPARES, *GROUPS) if getattr(self, kind) not in (None, [])]
+        """Those of `KINDS` that it has."""
+        given = [kind for kind in KINDS if getattr(self, kind) not in (None, [])]
         return [kind for kind in given if kind != "within" or "equal" not in given]
+
+    @property
+    def arms(self) -> list[Arm]:
+        """The methods that it compares."""
+        first = [self.of] if self.of else []
+        return [*first, *self.above, *self.below, *self.equal, *self.rising, *self.trend]
 
     @property
     def partitions(self) -> list[str]:
@@ -67,17 +92,20 @@ class Check(Settings):
 
     def validate(self) -> None:
         if len(self.kinds) > 1 or not (self.kinds or isinstance(self, Claim)):
-            accepted = f"exactly one of {', '.join((*COMPARES, *GROUPS))}"
-            raise BadInput("checks", self.kinds, accepted)
-        compares = self.kinds[:1] in [[kind] for kind in COMPARES]
-        for name in ("measure", "of"):
-            if (getattr(self, name) is None) is compares:
-                accepted = "a value" if compares else f"null, unless there is one of {', '.join(COMPARES)}"
+            raise BadInput("checks", self.kinds, f"exactly one of {', '.join(KINDS)}")
+        for name, kinds in {"measure": (*COMPARES, *TRENDS), "of": COMPARES}.items():
+            needed = any(kind in kinds for kind in self.kinds)
+            if (getattr(self, name) is None) is needed:
+                accepted = "a value" if needed else f"null, unless there is one of {', '.join(kinds)}"
                 raise BadInput(name, getattr(self, name), accepted)
         if self.measure is not None:
             parse(self.measure)
-        if self.by and not (self.above or self.below):
-            raise BadInput("by", self.by, "0, unless there is above or below")
+        for name, least in {"rising": 2, "trend": 3}.items():
+            if self.kinds == [name] and len(getattr(self, name)) < least:
+                methods = [arm.method for arm in getattr(self, name)]
+                raise BadInput(name, methods, f"a list of at least {least} methods")
+        if self.by and not (self.above or self.below or self.rising or self.trend):
+            raise BadInput("by", self.by, "0, unless there is above, below, rising or trend")
         if self.within is not None or self.equal:
             self.limits()
 
@@ -109,10 +137,9 @@ class Claim(Check):
     def validate(self) -> None:
         super().validate()
         if not self.kinds and self.test is None:
-            accepted = f"exactly one of {', '.join((*COMPARES, *GROUPS))}, or a test"
-            raise BadInput("checks", None, accepted)
+            raise BadInput("checks", None, f"exactly one of {', '.join(KINDS)}, or a test")
         for check, partitions in _placed(self, self.partitions):
-            if check.measure and not partitions:
+            if not partitions and not all(arm.partition for arm in check.arms):
                 raise BadInput("partition", None, "the name of a partition, or a list of names")
 
 

@@ -1,5 +1,6 @@
 """Reads and checks the files of finished runs and of partitions. An error names the file, in one line."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,9 @@ CLIENTS = ("client", "samples", "local_accuracy", "cluster")
 SERIES = ("round", "client", "value")  # besides the name
 
 
+Labels = Mapping[str, str | None]  # of the names under `methods` in params.yaml; None: the default
+
+
 @dataclass(frozen=True)
 class PartitionFacts:
     """A partition's ``summary.json``, and its pictures of labels and of difficulty by client."""
@@ -67,16 +71,19 @@ class PartitionFacts:
         return self.summary.get("difficulty")
 
 
-def collect_runs(results_dir: Path) -> list[Run]:
+def collect_runs(results_dir: Path, labels: Labels | None = None) -> list[Run]:
     """Every run under ``results_dir/<partition>/<method>/<seed>``, ordered by partition, method and seed.
 
-    The digest of the settings follows the seed if they are not those of params.yaml. Raises `FedflowError`
-    if there are no runs, or if a file is missing, truncated or invalid.
+    ``labels`` replace those in the results, by method: a new label needs no new run. The digest of the
+    settings follows the seed if they are not those of params.yaml. Raises `FedflowError` if there are no
+    runs, or if a file is missing, truncated or invalid.
     """
     folders = [f for f in Path(results_dir).glob("*/*/*") if f.is_dir() and any(f.iterdir())]
     if not folders:
         raise FedflowError(f"no results found in {results_dir}; run `make repro` first")
     runs = [_read_run(folder) for folder in sorted(folders)]
+    for run in runs:
+        run.metrics["method_label"] = (labels or {}).get(run.method) or run.metrics["method_label"]
     return named(sorted(runs, key=lambda run: (run.partition, run.method, run.seed)))
 
 

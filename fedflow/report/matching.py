@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fedflow.data import SOURCES
-from fedflow.report.books import UNITS, Book, Cell, Line, Setup, Table, Where, books, footnotes
+from fedflow.report.books import UNITS, Book, Cell, Column, Line, Setup, Table, Where, books, footnotes
 from fedflow.report.measures import parse
 from fedflow.report.run import Run
 from fedflow.report.tables import Stat, by_method, by_partition, columns
 from fedflow.report.targets import NotMeasured
 
 WORDS = {"model": "network", "epochs": "local epochs", "batch_size": "batch size"}  # in the notes
+OWN = {
+    "training": ("curriculum", "objective"),
+    "run": ("client_curriculum",),
+}  # null, unless a cell names them
 DATA = ("keep_labels", "train_limit", "test_limit", "rotations", "label_noise")  # they change the samples
 
 
@@ -87,8 +91,7 @@ def matches(runs: Sequence[Run]) -> Iterator[Match]:
                 found = [own for own in groups if fits(line.where, own)]
                 for cell in (cell for cell in line.cells if cell.comparable):
                     for own in found:
-                        method = own[0].params["method"]
-                        if cell.column.method == method["name"] and agrees(cell.column.params, method):
+                        if _is_of(cell.column, line.where, own[0].params):
                             yield Match(book, table, place, line, cell, own)
 
 
@@ -148,7 +151,26 @@ def fits(where: Where, runs: Sequence[Run]) -> bool:
         and where.scheme in (None, partition["scheme"])
         and agrees(where.params, partition["parameters"])
         and agrees(where.data, data)
+        and agrees(where.settings, run.params)
         and not _differ(where, runs)
+    )
+
+
+def _is_of(column: Column, where: Where, params: Mapping[str, Any]) -> bool:
+    """Whether a run with these settings is of the method and the settings of a column.
+
+    A curriculum or a side loss is a setting of any method: what names none has none.
+    """
+    named = (column.settings, where.settings)
+    return (
+        column.method == params["method"]["name"]
+        and agrees(column.params, params["method"])
+        and agrees(column.settings, params)
+        and all(
+            params[section].get(name) is None or any(name in one.get(section, {}) for one in named)
+            for section, names in OWN.items()
+            for name in names
+        )
     )
 
 

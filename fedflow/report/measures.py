@@ -5,8 +5,8 @@ Published tables and claims name what they compare in this language:
 * a metric of ``metrics.json`` or a diagnostic (its last value): ``local_gini``, ``method/regret``
 * ``rounds_to``, ``transmissions``, ``bytes_to`` and ``gradients_to``, each with ``(column, target)`` or
   ``(column, target, smooth)``: what it took to reach a target (`fedflow.report.targets`)
-* ``best(column)``, ``worst(column)``, ``cumulative(column)`` (the sum) and ``at(column, round)``, from
-  ``rounds.csv``
+* ``best(column)``, ``worst(column)``, ``cumulative(column)`` (the sum), ``at(column, round)`` and
+  ``last(column, n)`` (the mean of the last n evaluated rounds), from ``rounds.csv``
 * ``top1``, ``top5`` (any number), ``auroc``, ``ece`` and ``mce`` of predictions: the mean over clients, each
   on its own test set, or with ``_weighted`` (by test samples), ``_worst10``, ``_best10``, ``_gini``, ``_gap``
 """
@@ -39,7 +39,7 @@ COSTS = {  # measure: what of a `Reach`, and its metric
     "bytes_to": ("bytes", METRICS["bytes_to_target"]),
     "gradients_to": ("gradients", METRICS["gradients"]),
 }
-OF_ROUNDS = {"best": 1, "worst": 1, "cumulative": 1, "at": 2}  # and their number of arguments
+OF_ROUNDS = {"best": 1, "worst": 1, "cumulative": 1, "at": 2, "last": 2}  # and their number of arguments
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,11 @@ def parse(text: str, field: str = "measure") -> Measure:
         return _cost(text, name, field, *given)
     if name in OF_ROUNDS and len(given) == OF_ROUNDS[name]:
         return _of_rounds(text, name, field, *given)
-    shapes = [*(f"{n}(column, target)" for n in COSTS), *(f"{n}(column)" for n in OF_ROUNDS if n != "at")]
-    shapes += ["at(column, round)", "top1", "top5", "auroc", "ece", "mce"]
+    shapes = [
+        *(f"{n}(column, target)" for n in COSTS),
+        *(f"{n}(column)" for n, many in OF_ROUNDS.items() if many == 1),
+    ]
+    shapes += ["at(column, round)", "last(column, n)", "top1", "top5", "auroc", "ece", "mce"]
     raise unknown_name(field, text, [*METRICS, *shapes])
 
 
@@ -125,13 +128,21 @@ def _of_rounds(text: str, name: str, field: str, column: str, place: str = "") -
         raise BadInput(f"{field} {text}", column, "a metric that is better higher or lower")
     if name == "cumulative" and column in TOTALS:
         raise BadInput(f"{field} {text}", column, "a column that is not a sum over rounds already")
-    wanted = _number(field, text, place) if name == "at" else 0
+    wanted = _number(field, text, place) if place else 0
+    if name == "last" and (wanted < 1 or wanted != int(wanted)):
+        raise BadInput(f"{field} {text}", place, "a whole number >= 1")
     highest = (metric.better == "higher") is (name == "best")
 
     def of(run: Run) -> float | None:
         values = column_of(run, column)
         if name == "cumulative":
             return float(values.sum())
+        if name == "last":
+            evaluated = values.dropna()
+            if len(evaluated) < wanted:
+                file = run.folder / "rounds.csv"
+                raise NotMeasured(f"{file} has {column} in {len(evaluated)} rounds, of at least {place}")
+            return float(evaluated.tail(int(wanted)).mean())
         if name != "at":
             return float(values.max() if highest else values.min())
         value = values[run.rounds["round"] == wanted].dropna()
@@ -144,7 +155,11 @@ def _of_rounds(text: str, name: str, field: str, column: str, place: str = "") -
             raise NotMeasured(f"{file} has no {column} in round {place}: it was evaluated in {many}")
         return float(value.iloc[0])
 
-    how = {"at": f"in round {place}", "cumulative": "sum over rounds"}.get(name, f"{name} round")
+    hows = {
+        "at": f"in round {place}", "cumulative": "sum over rounds",
+        "last": f"mean of the last {place} evaluations",
+    }  # fmt: skip
+    how = hows.get(name, f"{name} round")
     return _measure(text, replace(metric, label=f"{metric.label} ({how})"), of)
 
 

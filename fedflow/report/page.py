@@ -19,8 +19,9 @@ from fedflow.pictures.drawing import DASHES, SERIES
 from fedflow.pictures.series import series
 from fedflow.report import cells
 from fedflow.report.books import FOLDER
+from fedflow.report.central import collect_networks, curves, references
 from fedflow.report.claims import load_claims
-from fedflow.report.collect import PartitionFacts, collect_partitions, collect_runs
+from fedflow.report.collect import Labels, PartitionFacts, collect_partitions, collect_runs
 from fedflow.report.curricula import curricula
 from fedflow.report.findings import findings, summary
 from fedflow.report.matching import accuracies, compare, known_data
@@ -41,21 +42,28 @@ def templates() -> list[Path]:
 
 
 def build_report(
-    results_dir: Path, partitions_dir: Path, out_dir: Path, title: str = TITLE, claims: Path | None = None
+    results_dir: Path,
+    partitions_dir: Path,
+    out_dir: Path,
+    title: str = TITLE,
+    claims: Path | None = None,
+    central: Path | None = None,
+    labels: Labels | None = None,
 ) -> Path:
     """Write ``index.html`` and the CSV tables on all runs below ``results_dir``; returns the page's path.
 
     A row is a method with one set of settings: runs of other settings or data are never averaged. The
     tables are ``accuracy``, ``fairness``, ``traffic`` and ``clusters`` (mean and sample std over seeds),
     ``runs`` (a row per run) and ``accuracy_curves`` (for ``dvc plots``). Verdicts on the claims in the file
-    ``claims``, if it exists, are a section of the page, ``claims.csv`` and ``claims.md``. Equal inputs give
-    equal bytes. Raises `FedflowError` when there are no results, a file of a run or of claims cannot be read,
-    or ``out_dir`` cannot be written.
+    ``claims``, if it exists, are a section of the page, ``claims.csv`` and ``claims.md``; the networks in the
+    folder ``central`` are another. Equal inputs give equal bytes. Raises `FedflowError` when there are no
+    results, a file cannot be read, or ``out_dir`` cannot be written.
     """
-    runs = collect_runs(results_dir)
-    judged = judge(load_claims(claims), runs) if claims else []
+    runs = collect_runs(results_dir, labels)
+    judged = judge(load_claims(claims), runs, labels) if claims else []
     groups = by_partition(runs)
     facts = collect_partitions(partitions_dir, list(groups))
+    networks = collect_networks(central) if central else []
     places = {variant: place for place, variant in enumerate(_most_used(groups))}
     methods = {run.method: run.metrics["method_label"] for run in runs}
     context = {
@@ -67,6 +75,8 @@ def build_report(
         "places": places,
         "seeds": sorted({run.seed for run in runs}),
         "partitions": [_partition(name, group, facts.get(name), places) for name, group in groups.items()],
+        "references": {name: references(networks, group[0]) for name, group in groups.items()},
+        "central": curves(networks),
         "published": compare(runs),
         "known_data": ", ".join(known_data()),
         "claims": judged,

@@ -4,12 +4,14 @@ Methods are compared on the seeds that both have. The mean of the paired differe
 interval of Student's t. A claim is confirmed if all of the interval is on its side, not confirmed if none of
 it is (as in a tie with every seed), and not resolved otherwise, or with fewer than three seeds. A seed that
 did not reach its target enters with a lower bound, and the interval has no end on the side that is unknown.
+An advantage is a paired difference itself; a trend is the least-squares slope of every seed.
 """
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from fedflow.errors import BadInput, unknown_name
 from fedflow.methods import METHODS
 from fedflow.naming import flat, say
 from fedflow.report.claims import Arm, Check, Claim
+from fedflow.report.collect import Labels
 from fedflow.report.measures import Measure, parse
 from fedflow.report.run import Run
 from fedflow.report.tables import Stat, by_method, write_csv
@@ -39,31 +42,43 @@ HELD = "held by a test"  # a claim with a test and no check
 
 @dataclass(frozen=True)
 class Values:
-    """A measure of one method by seed; ``bounds`` are the seeds whose value is only a lower bound."""
+    """A measure by seed. At the seeds in ``lower`` (``upper``) the value is only a lower (upper) bound."""
 
     label: str
     stat: Stat
-    bounds: frozenset[int]
+    lower: frozenset[int]
+    upper: frozenset[int] = frozenset()
 
-    def on(self, seeds: Sequence[int]) -> "Values":
+    def on(self, seeds: Iterable[int]) -> "Values":
         """Those of these seeds."""
         stat = Stat({seed: self.stat.values[seed] for seed in seeds})
-        return replace(self, stat=stat, bounds=self.bounds & set(seeds))
+        return Values(self.label, stat, self.lower & stat.values.keys(), self.upper & stat.values.keys())
 
     def text(self, measure: Measure) -> str:
-        """``TERM 87.0 ± 1.2``, with a "+" if a value is a lower bound."""
-        unit, sign = measure.unit, "+" if self.bounds else ""
+        """``TERM 87.0 ± 1.2``; with "+" or "or less" after the mean if a value is only a bound."""
+        unit, sign = measure.unit, "+" * bool(self.lower) + " or less" * bool(self.upper)
         spread = f" ± {self.stat.std * unit.factor:.{unit.digits}f}" if len(self.stat.values) > 1 else ""
-        return f"{self.label} {self.stat.mean * unit.factor:.{unit.digits}f}{sign}{spread}"
+        mean = f"{self.stat.mean * unit.factor:.{unit.digits}f}".replace("-", "−")
+        return f"{self.label} {mean}{sign}{spread}"
+
+
+def combined(label: str, terms: Sequence[tuple[float, Values]]) -> Values:
+    """The sum of factors times values, over the seeds that all of them have."""
+    seeds = sorted(set.intersection(*(set(values.stat.values) for _, values in terms)))
+    stat = Stat({seed: sum(factor * values.stat.values[seed] for factor, values in terms) for seed in seeds})
+    lower = [values.lower if factor > 0 else values.upper for factor, values in terms if factor]
+    upper = [values.upper if factor > 0 else values.lower for factor, values in terms if factor]
+    return Values(label, stat, *(frozenset(seeds) & frozenset().union(*bounds) for bounds in (lower, upper)))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A measure of one method, compared with another method or with limits, on one partition.
+    """A measure of a method, compared with another method or with limits, or its trend over methods.
 
-    ``difference`` is first minus second by seed (against limits, the first itself), ``low`` and ``high`` the
-    95 % interval of its mean, nan with fewer than three seeds. ``reason``: why nothing is resolved. ``note``:
-    what limits the numbers.
+    ``values``: of the methods. ``difference``: first minus second by seed (against limits, the first itself;
+    of a trend, the slope), ``low`` and ``high`` the 95 % interval of its mean, nan with fewer than three
+    seeds.
+    ``reason``: why nothing is resolved. ``note``: what limits the numbers.
     """
 
     partition: str
@@ -72,18 +87,18 @@ class Comparison:
     verdict: str
     reason: str = ""
     note: str = ""
-    first: Values | None = None
-    second: Values | None = None
+    values: tuple[Values, ...] = ()
     difference: Stat | None = None
     low: float = math.nan
     high: float = math.nan
 
     @property
     def numbers(self) -> str:
-        """Means ± std, the difference with its interval, and the seeds; or the reason."""
-        parts = [" against ".join(one.text(self.measure) for one in (self.first, self.second) if one)]
-        if self.difference and self.second:
-            parts.append(f"difference {self._signed(self.difference.mean)}")
+        """Means ± std, the difference or slope with its interval, and the seeds; or the reason."""
+        several = len(self.values) > 2
+        parts = [(", " if several else " against ").join(one.text(self.measure) for one in self.values)]
+        if self.difference and len(self.values) > 1:
+            parts.append(f"{'slope' if several else 'difference'} {self._signed(self.difference.mean)}")
         if not math.isnan(self.low):
             parts[-1] += f" [{self._signed(self.low)}, {self._signed(self.high)}]"
         if self.difference and not self.reason:
@@ -93,7 +108,7 @@ class Comparison:
     def _signed(self, value: float) -> str:
         """With one digit more than the means; with a sign where it is a difference."""
         unit = self.measure.unit
-        text = f"{value * unit.factor:{'+' if self.second else ''}.{unit.digits + 1}f}"
+        text = f"{value * unit.factor:{'+' if len(self.values) > 1 else ''}.{unit.digits + 1}f}"
         return text.replace("-", "−").replace("inf", "∞")
 
 
@@ -120,12 +135,18 @@ class Judged:
         return f"{len(self.comparisons)} comparisons: {words}"
 
 
-def judge(claims: Iterable[Claim], runs: Sequence[Run]) -> list[Judged]:
-    """The verdicts of ``claims`` on ``runs``. Raises `BadInput` for ``where`` that selects no one setting."""
+def judge(claims: Iterable[Claim], runs: Sequence[Run], labels: Labels | None = None) -> list[Judged]:
+    """The verdicts of ``claims`` on ``runs``. Raises `BadInput` for ``where`` that selects no one setting.
+
+    ``labels``: the names under ``methods`` in params.yaml, and their labels if they have any.
+    """
+    known = {name: getattr(METHODS.get(name), "label", name) for name in (*METHODS, *(labels or {}))}
+    known |= {name: label for name, label in (labels or {}).items() if label}
+    known |= {run.method: run.metrics["method_label"] for run in runs}
     judged = []
     for claim in claims:
         try:
-            verdict, found = _judge(claim, claim.partitions, {}, runs)
+            verdict, found = _judge(claim, claim.partitions, {}, runs, known)
         except BadInput as error:
             raise BadInput(f"claim {claim.id}.{error.field}", error.value, error.accepted) from None
         judged.append(Judged(claim, verdict, found))
@@ -133,55 +154,71 @@ def judge(claims: Iterable[Claim], runs: Sequence[Run]) -> list[Judged]:
 
 
 def _judge(
-    check: Check, partitions: list[str], where: Mapping[str, Any], runs: Sequence[Run]
+    check: Check,
+    partitions: list[str],
+    where: Mapping[str, Any],
+    runs: Sequence[Run],
+    known: Mapping[str, str],
 ) -> tuple[str, list[Comparison]]:
     """The verdict on a check and its comparisons; partitions and settings are inherited."""
     partitions, where = check.partitions or partitions, {**where, **check.where}
     if check.measure is not None:
+        if all(arm.partition for arm in check.arms):
+            partitions = [""]
+        first = [check.of] if check.of else check.trend
+        sets = [[*first, other] for other in (*check.above, *check.below, *check.equal)]
+        sets = sets or [[b, a] for a, b in pairwise(check.rising)] or [first]
         found = [
-            _compare(check, other, [run for run in runs if run.partition == partition], partition, where)
-            for partition in partitions
-            for other in (*check.above, *check.below, *check.equal) or (None,)
+            _compare(check, arms, runs, partition, where, known) for partition in partitions for arms in sets
         ]
         return max((one.verdict for one in found), key=VERDICTS.index), found
-    inner = [_judge(one, partitions, where, runs) for one in check.all or check.any]
+    inner = [_judge(one, partitions, where, runs, known) for one in check.all or check.any]
     choose = max if check.all else min
     verdict = choose((one for one, _ in inner), key=VERDICTS.index, default=HELD)
     return verdict, [one for _, found in inner for one in found]
 
 
 def _compare(
-    check: Check, other: Arm | None, runs: Sequence[Run], partition: str, where: Mapping[str, Any]
+    check: Check,
+    arms: Sequence[Arm],
+    runs: Sequence[Run],
+    partition: str,
+    where: Mapping[str, Any],
+    known: Mapping[str, str],
 ) -> Comparison:
-    """One comparison on one partition."""
-    assert check.measure is not None and check.of is not None
+    """One comparison, on one partition unless the methods name theirs."""
+    assert check.measure is not None
     measure = parse(check.measure)
-    arms = [_select(arm, runs, where) for arm in (check.of, other) if arm]
-    labels = [label for label, _ in arms]
-    blank = Comparison(partition, measure, _statement(check, measure, labels), NOT_RUN)
-    if absent := [label for label, found in arms if not found]:
+    sides = [_side_of(arm, runs, partition, where, known) for arm in arms]
+    labels = [side.label for side in sides]
+    places = dict.fromkeys(arm.partition or partition for arm in arms)
+    blank = Comparison(", ".join(places), measure, _statement(check, measure, labels), NOT_RUN)
+    terms = [term for side in sides for term in side.terms]
+    if absent := dict.fromkeys(label for label, found in terms if not found):
         return replace(blank, reason=f"no results of {' and '.join(absent)}")
     try:
-        values = [_values(measure, *arm) for arm in arms]
+        values = [side.values(measure) for side in sides]
     except NotMeasured as error:
-        results = Path(*runs[0].folder.parts[:-3])  # left out: where a project is does not change its report
+        results = Path(*terms[0][1][0].folder.parts[:-3])  # where a project is does not change its report
         return replace(blank, reason=str(error).replace(f"{results}/", ""))
-    shared = sorted(set.intersection(*(set(one.stat.values) for one in values)))
+    factors = [1.0, -1.0][: len(arms)]
+    if check.trend:
+        middle = (len(arms) - 1) / 2
+        squares = sum((place - middle) ** 2 for place in range(len(arms)))
+        factors = [(place - middle) / squares for place in range(len(arms))]
+    difference = combined("", list(zip(factors, values, strict=True)))
+    shared = difference.stat.values
     if not shared:
         reason = "no shared seeds" if all(one.stat.values for one in values) else "no values"
         return replace(blank, reason=reason)
-    values = [one.on(shared) for one in values]
-    first, second = values[0], values[1] if other else None
-    bases = second.stat.values if second else dict.fromkeys(shared, 0.0)
-    difference = Stat({seed: first.stat.values[seed] - bases[seed] for seed in shared})
-    done = replace(blank, first=first, second=second, difference=difference, note=_note(measure, arms))
-    done = replace(done, verdict=NOT_RESOLVED)
+    done = replace(blank, verdict=NOT_RESOLVED, note=_note(measure, terms), difference=difference.stat)
+    done = replace(done, values=tuple(one.on(shared) for one in values))
     if len(shared) < SEEDS:
         seeds = f"{len(shared)} {'seed' if len(shared) == 1 else 'shared seeds'}"
         return replace(done, reason=f"{seeds}, of at least {SEEDS}")
-    low, high = interval(difference)
-    low, high = -math.inf if second and second.bounds else low, math.inf if first.bounds else high
-    return replace(done, low=low, high=high, verdict=_side(check, low, high))
+    low, high = interval(difference.stat)
+    low, high = -math.inf if difference.upper else low, math.inf if difference.lower else high
+    return replace(done, low=low, high=high, verdict=_verdict(check, low, high))
 
 
 def interval(difference: Stat) -> tuple[float, float]:
@@ -191,10 +228,10 @@ def interval(difference: Stat) -> tuple[float, float]:
     return difference.mean - half, difference.mean + half
 
 
-def _side(check: Check, low: float, high: float) -> str:
+def _verdict(check: Check, low: float, high: float) -> str:
     """On which side of the claim an interval is."""
-    if check.above or check.below:
-        low, high = (low, high) if check.above else (-high, -low)
+    if check.above or check.below or check.rising or check.trend:
+        low, high = (-high, -low) if check.below else (low, high)
         return CONFIRMED if low > check.by else NOT_CONFIRMED if high <= check.by else NOT_RESOLVED
     least, most = check.limits()
     if least <= low and high <= most:
@@ -202,16 +239,41 @@ def _side(check: Check, low: float, high: float) -> str:
     return NOT_CONFIRMED if high < least or low > most else NOT_RESOLVED
 
 
-def _select(arm: Arm, runs: Sequence[Run], where: Mapping[str, Any]) -> tuple[str, list[Run]]:
+@dataclass(frozen=True)
+class Side:
+    """A method, or its advantage over another: the label and the runs of both, by label."""
+
+    label: str
+    terms: list[tuple[str, list[Run]]]
+
+    def values(self, measure: Measure) -> Values:
+        """The measure by seed; of an advantage, the paired difference."""
+        return combined(self.label, [(f, _values(measure, *term)) for f, term in zip((1, -1), self.terms)])
+
+
+def _side_of(
+    arm: Arm, runs: Sequence[Run], partition: str, where: Mapping[str, Any], known: Mapping[str, str]
+) -> Side:
+    """What ``arm`` names: one or two methods on its partition."""
+    place = arm.partition or partition
+    parts = [(one, one.partition or place) for one in (arm, arm.minus) if one]
+    terms = [_select(one, [r for r in runs if r.partition == at], where, known) for one, at in parts]
+    on = f" on {arm.partition}" if arm.partition else ""
+    return Side(" − ".join(label for label, _ in terms) + on, terms)
+
+
+def _select(
+    arm: Arm, runs: Sequence[Run], where: Mapping[str, Any], known: Mapping[str, str]
+) -> tuple[str, list[Run]]:
     """The runs of a method that have these settings, and their label.
 
     If several settings do, those of params.yaml count; it is an error if they are not among them.
     """
     where = {**where, **arm.where}
     runs = [run for run in runs if run.method == arm.method]
-    if not runs and arm.method not in METHODS:
-        raise unknown_name("of", arm.method, METHODS)
-    label = runs[0].metrics["method_label"] if runs else METHODS[arm.method].label
+    if not runs and arm.method not in known:
+        raise unknown_name("of", arm.method, known)
+    label = runs[0].metrics["method_label"] if runs else known[arm.method]
     for name in where:
         if runs and not any(name in flat(run.params) for run in runs):
             raise BadInput("where", name, f"a setting of {arm.method}, such as training.lr")
@@ -231,7 +293,7 @@ def _values(measure: Measure, label: str, runs: Sequence[Run]) -> Values:
         for run in runs
         if run.seed not in reached and (value := measure.least(run)) is not None
     }
-    return Values(label, Stat(reached | bounds), frozenset(bounds))
+    return Values(label, Stat(dict(sorted((reached | bounds).items()))), frozenset(bounds))
 
 
 def _note(measure: Measure, arms: Iterable[tuple[str, list[Run]]]) -> str:
@@ -248,7 +310,11 @@ def _note(measure: Measure, arms: Iterable[tuple[str, list[Run]]]) -> str:
 def _statement(check: Check, measure: Measure, labels: Sequence[str]) -> str:
     """What a comparison claims: ``Worst tenth, %: TERM above FedAvg by more than 1``."""
     factor, (kind,) = measure.unit.factor, check.kinds
-    words = f"{kind} {labels[-1]}" + (f" by more than {check.by * factor:g}" if check.by else "")
+    by = f" by more than {check.by * factor:g}" if check.by else ""
+    if kind == "trend":
+        words = f"rises over {', '.join(labels)}{by and f'{by} a step'}"
+        return f"{measure.label}: {words}"
+    words = f"{'below' if kind == 'below' else 'above'} {labels[-1]}{by}"
     if kind == "equal":
         words = f"equal to {labels[-1]}" + (f" within {check.limits()[1] * factor:g}" if check.within else "")
     elif kind == "within":
@@ -284,8 +350,9 @@ def _rows(judged: Judged) -> list[dict[str, Any]]:
         about | {
             "partition": one.partition, "comparison": one.statement, "measure": one.measure.text,
             "holds": one.verdict, "seeds": len(one.difference.values) if one.difference else 0,
-            **_moments("", one.first), **_moments("other_", one.second),
-            "difference": one.difference.mean if one.difference and one.second else None,
+            **_moments("", one.values[0] if one.values else None),
+            **_moments("other_", one.values[-1] if len(one.values) > 1 else None),
+            "difference": one.difference.mean if one.difference and len(one.values) > 1 else None,
             "low": one.low, "high": one.high, "reason": one.reason, "note": one.note,
         }
         for one in judged.comparisons

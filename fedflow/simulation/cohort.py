@@ -49,6 +49,8 @@ def train_cohort(
     model, on_gpu = federation.model, federation.model.device.type == "cuda"
     call = cohort_call(job, federation, shard, places, step, streams, round_shapes=on_gpu)
     steps = sum(t.shape[1] for name, t in call.inputs.items() if name.endswith("/positions"))
+    if federation.teacher is not None:
+        federation.teacher.model.prepare()
     with model.for_cohorts():
         if not on_gpu:
             return unpacked(call())

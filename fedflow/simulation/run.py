@@ -14,7 +14,6 @@ from torch import Tensor
 from fedflow.errors import BadInput, FedflowError
 from fedflow.identity import code_digest, modules_of, versions
 from fedflow.local.client import TRAINED
-from fedflow.local.curriculum import Curriculum
 from fedflow.local.training import LocalTraining
 from fedflow.methods.base import (
     SAMPLERS,
@@ -95,14 +94,14 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
     method.check(settings.rounds)
     method.check_training(training)
     streams, plain = method.streams(training), LocalTraining.parse({})
-    for name in () if streams else ("augment", "curriculum", "steps", "lr_within", "optimiser"):
+    for name in () if streams else ("augment", "steps", "lr_within", "optimiser", "curriculum"):
         value, default = getattr(training, name), getattr(plain, name)
         if value != default:
             accepted = f"{written(default)} with {method.name}, which trains on full gradients"
-            shown = value.order if isinstance(value, Curriculum) else value
+            shown = "a mapping" if isinstance(value, Settings) else value
             raise BadInput(f"training.{name}", shown, accepted)
     if training.steps is not None and {*streams.values()} != {training.epochs}:
-        accepted = f"null with {method.name} and its own numbers of epochs"
+        accepted = f"null with {method.name}, which sets numbers of epochs itself"
         raise BadInput("training.steps", training.steps, accepted)
     if isinstance(method, Asynchronous) and method.clients_in_flight(1):
         accepted = f"with {method.name}, which is asynchronous"
@@ -226,7 +225,7 @@ class Run:
         partition = self.federation.partition
         check_settings(settings, method, training)
         settings.timing.check(len(partition.sizes))
-        training.check(self.federation.train)
+        training.check(self.federation.model, self.federation.train, self.federation.teacher)
         if method.selects() and partition.selection_offsets is None:
             raise BadInput(
                 "partition.selection", 0, f"a share > 0, as {method.name} needs held-out samples; "

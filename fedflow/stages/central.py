@@ -24,7 +24,7 @@ from fedflow.local.central import Central, Epoch, SmoothedModel, epochs, evaluat
 from fedflow.local.trained import TrainedNetwork, load_network, save_network
 from fedflow.models import ARCHITECTURES, build
 from fedflow.models.flat import FlatModel
-from fedflow.simulation.checkpoint import drop_checkpoint, load_checkpoint, save_checkpoint
+from fedflow.simulation.checkpoint import FILE, drop_checkpoint, load_checkpoint, save_checkpoint
 from fedflow.simulation.federation import need_fit
 from fedflow.stages.prepare import prepare_dataset
 from fedflow.terminal import RoundBar, say
@@ -110,10 +110,15 @@ class CentralRun:
         }
         return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=12).hexdigest()
 
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / ".fedflow" / "checkpoints" / self.origin
+
     def is_current(self) -> bool:
-        """Whether the network exists, intact, and was trained from the same things."""
+        """Whether the network exists, intact, was trained from the same things, and is recorded."""
         there = intact(lambda: load_network(self.folder))
-        return there is not None and there.facts.get("origin") == self.origin
+        current = there is not None and there.facts.get("origin") == self.origin
+        return current and not (self.checkpoint / FILE).exists()  # deleted last
 
     def run(self, listeners: Sequence[Listener] = ()) -> None:
         """Train, record and write the network."""
@@ -128,8 +133,7 @@ class CentralRun:
         need_fit(model, train, network.name)
         settings.training.set_precision(device)
         teacher = self.teacher.teacher(device) if self.teacher else None
-        checkpoint = self.root / ".fedflow" / "checkpoints" / self.origin
-        saved = load_checkpoint(checkpoint)
+        saved = load_checkpoint(self.checkpoint)
         state, rows = (saved[0], saved[1]["epochs"]) if saved else (None, [])
         record = open_record(
             Record,
@@ -141,7 +145,7 @@ class CentralRun:
             tags={"central": self.name, "dataset": settings.dataset, "seed": settings.seed},
             datasets=[self._input()],
             params_file=self.root / "params.yaml",
-            resumes=saved is not None,  # also if it was killed while it wrote the files
+            resumes=saved is not None,  # also if it was killed after its end was recorded
         )
         with record, RoundBar(self.title) as bar:
             for row in rows:
@@ -151,7 +155,7 @@ class CentralRun:
                 for epoch in epochs(model, train, test, settings, teacher, len(rows), state):
                     rows.append({"epoch": epoch.number, **epoch.values})
                     state = epoch.state
-                    save_checkpoint(checkpoint, state, {"epochs": rows})
+                    save_checkpoint(self.checkpoint, state, {"epochs": rows})
                     record.row(epoch.number, epoch.values | {"seconds": time.monotonic() - began})
                     began = time.monotonic()
                     bar.step("epoch", epoch.number, settings.training.epochs, _note(epoch))
@@ -168,7 +172,7 @@ class CentralRun:
             )  # fmt: skip
             final = {metric: made.facts[metric] for metric in FINAL}
             record.end(final, len(rows), self.folder, self._card(), {0: w})
-        drop_checkpoint(checkpoint)
+        drop_checkpoint(self.checkpoint)
 
     def _facts(self, model: FlatModel, last: dict[str, Any]) -> dict[str, Any]:
         """What ``metrics.json`` says, except the hash."""

@@ -2,11 +2,16 @@
 
 from pathlib import Path
 
+from fedflow.config import PARAMS, load_params
 from fedflow.report import build_report
 
 CLAIMS = "claims.yaml"
 
 
 def write_report(root: Path = Path()) -> Path:
-    """Write ``report/`` on all results and claims of a project; returns the path of its page."""
-    return build_report(root / "results", root / "data" / "partitions", root / "report", claims=root / CLAIMS)
+    """Write ``report/`` on all results, networks and claims of a project; returns the path of its page."""
+    data, labels = root / "data", load_params(root / PARAMS).labels if (root / PARAMS).exists() else None
+    return build_report(
+        root / "results", data / "partitions", root / "report",
+        claims=root / CLAIMS, central=data / "central", labels=labels,
+    )  # fmt: skip

@@ -103,6 +103,17 @@ def test_cifar100_mini_is_balanced():
     assert set(torch.from_numpy(raw.y_train).bincount().tolist()) == {100} and len(raw.classes) == 100
 
 
+@needs("cifar100_mini.npz")
+def test_the_iid_split_of_cifar100_gives_every_device_five_images_of_each_class(tmp_path):
+    """500 images a device, as for side losses; 20 devices share the small file, 100 the official one."""
+    data = prepare(DatasetParams(source="cifar100_mini"), tmp_path, ROOT)
+    params = PartitionParams.parse({"dataset": "mini", "scheme": "iid", "stratified": True, "clients": 20})
+    partition = make_partition(params, Samples(data.y_train.numpy(), data.y_test.numpy()))
+    labels = data.y_train[torch.as_tensor(np.stack([partition.train(k) for k in range(20)]))]
+    assert labels.shape == (20, 500)
+    assert all(torch.equal(own.bincount(), torch.full((100,), 5)) for own in labels)
+
+
 @pytest.mark.slow
 @needs("cifar10.tar")
 def test_cifar10_is_read_from_its_tar(tmp_path):

@@ -10,7 +10,7 @@ from support import Workers, images, one_client, prepare_run, quadratics, refuse
 from torch import Tensor
 
 from fedflow.data import Dataset
-from fedflow.local.augment import draw_views, flip_crop
+from fedflow.local.augment import CUTOUT, FINE, augmented, cutout, draw_views, flip_crop
 from fedflow.local.samples import Batch
 from fedflow.local.schedule import draw_schedule
 from fedflow.local.sgd import Trainer
@@ -64,12 +64,42 @@ def test_half_are_mirrored_half_are_cropped_at_any_offset() -> None:
     assert (moved - 1e5 / 162).abs().max() < 4.5 * (1e5 / 162) ** 0.5
 
 
+def holes_by_numpy(image: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    """As the authors' code of Cutout: the square around a pixel, cut at the borders."""
+    height, width = image.shape[1:]
+    y, x = (int(c * side) >> 15 for c, side in zip(centre.tolist(), (height, width)))
+    mask = np.ones((height, width))
+    mask[max(0, y - 8) : y + 8, max(0, x - 8) : x + 8] = 0
+    return image * mask
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (2, 20, 41)])
+def test_cutout_is_that_of_plain_numpy_after_the_crop(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    x, views = rng.normal(size=(200, *shape)), draw_views(rng, (200,), cutout=True)
+    made = augmented(torch.from_numpy(x), views).numpy()
+    expected = [holes_by_numpy(by_numpy(image, view[:3]), view[3:]) for image, view in zip(x, views.numpy())]
+    np.testing.assert_array_equal(made, expected)
+
+
+def test_cutout_hides_a_fifth_of_an_image_on_average() -> None:
+    """Over all centres of 32x32 pixels: 14 of 32 rows and columns, and nothing of nan leaks."""
+    at = torch.arange(32) * (FINE // 32)
+    centres = torch.cartesian_prod(at, at).to(torch.int16)
+    made = cutout(torch.full((1024, 1, 32, 32), torch.nan), centres)
+    assert float((made == 0).double().mean()) == (14 / 32) ** 2
+    assert int((made == 0).sum((1, 2, 3)).max()) == CUTOUT**2
+    drawn = draw_views(np.random.default_rng(0), (100_000,), cutout=True)
+    rows = torch.bincount(drawn[:, 3].long() * 32 // FINE, minlength=32).double()
+    assert drawn.dtype == torch.int16 and (rows - 3125).abs().max() < 4.5 * 3125**0.5
+
+
 def test_the_batches_stay_and_views_have_their_own_key() -> None:
     plain, training = LocalTraining(batch_size=5, epochs=3), LocalTraining.parse(SGD | {"batch_size": 5})
     key: dict[str, Any] = {"seed": 0, "stream": "batches", "round": 1, "client": 2}
     drawn = draw_schedule(training, 13, 3, **key)
     assert torch.equal(drawn.positions, draw_schedule(plain, 13, 3, **key).positions)
-    assert drawn.views is not None and drawn.views.shape == (9, 5, 3)
+    assert drawn.views is not None and drawn.views.shape == (9, 5, 1, 3)
     late = draw_schedule(training, 13, 2, **key)
     assert torch.equal(late.views, drawn.views[:6])  # a straggler's are the first of them
     others = [draw_schedule(training, 13, 3, **key | change).views for change in
@@ -95,7 +125,8 @@ def test_a_step_sees_the_views_of_its_batch(
     for batch, (rows, _, views) in zip(
         seen, draw_schedule(ours.training, 12, 2, 0, "batches", 1, 0).batches()
     ):
-        assert torch.equal(batch.positions, rows) and torch.equal(batch.x, flip_crop(x[rows], views))
+        assert torch.equal(batch.positions, rows) and batch.other is None
+        assert torch.equal(batch.x, flip_crop(x[rows], views[:, 0]))
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "ditto", "perfedavg", "fedrep", "ifca"])
@@ -164,8 +195,8 @@ def test_a_server_trains_on_views_too(digits: Dataset, federation: Federation) -
 
 def test_no_step_looks_at_values(federation: Federation) -> None:
     """As a captured graph needs it: shapes alone are enough."""
-    x, views = torch.empty(7, 3, 8, 8, device="meta"), torch.empty(7, 3, dtype=torch.uint8, device="meta")
-    assert flip_crop(x, views).shape == x.shape
+    x, views = torch.empty(7, 3, 8, 8, device="meta"), torch.empty(7, 5, dtype=torch.int16, device="meta")
+    assert augmented(x, views).shape == augmented(x, views[:, :3]).shape == x.shape
 
 
 def test_what_cannot_be_augmented_is_refused(federation: Federation) -> None:
@@ -177,5 +208,7 @@ def test_what_cannot_be_augmented_is_refused(federation: Federation) -> None:
     for method, hyper in (("fedsgd", {}), ("qfedsgd", {}), ("ifca", {"averaging": "gradient"})):
         with refused(f"training.augment: 'flip_crop' .* none with {method}, which trains on full gradients"):
             prepare_run(method, federation, hyper, training=AUGMENTED)
-    with refused(r"training.augment: 'cutout' .* one of flip_crop, none"):
+    with refused("training.augment: 'flip_crop_cutout' .* none or flip_crop, as Cutout can hide .* of 8x8"):
+        prepare_run("fedavg", federation, training={"augment": "flip_crop_cutout"})
+    with refused(r"training.augment: 'cutout' .* one of flip_crop, flip_crop_cutout, none"):
         LocalTraining.parse({"augment": "cutout"})

@@ -73,6 +73,12 @@ def test_smallest_prefixes() -> None:
     assert training({"b": 0, "least": 32}).passes(20, 10) == training({"b": 1}).passes(20, 10)
 
 
+@pytest.mark.parametrize("mode", ["queue", "per_step"])
+def test_a_number_of_steps_is_the_budget(mode: str) -> None:
+    passes = training({"mode": mode}, epochs=1, steps=500).passes(500, 1)
+    assert passes == training({"mode": mode}).passes(500, 10)
+
+
 # Scores and orders
 
 
@@ -253,7 +259,8 @@ def test_the_local_score_has_the_model_of_the_last_participation(federation: Fed
      ({"score": "expert"}, {}, r"^training\.curriculum\.expert: "),
      ({"expert": "large"}, {}, r"^training\.curriculum\.expert: .*null, as score is global"),
      ({"reading": "mistakes"}, {}, r"^training\.curriculum\.reading: .*disagreement, as score is global"),
-     ({"mode": "lazy_epoch"}, {"batch_size": 0}, r"^training\.curriculum\.mode: .*queue or per_step"),
+     ({"mode": "lazy_epoch"}, {"batch_size": 0}, r"^training\.curriculum\.mode: .*batch_size 0$"),
+     ({"mode": "lazy_epoch"}, {"steps": 7, "epochs": 1}, r"^training\.curriculum\.mode: .*steps$"),
      ({"order": "easy"}, {}, r"^training\.curriculum\.order: ")],
 )  # fmt: skip
 def test_settings_that_are_refused(curriculum: dict[str, Any], more: dict[str, Any], message: str) -> None:

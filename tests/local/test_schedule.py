@@ -33,6 +33,14 @@ def test_every_epoch_sees_every_sample_once(samples: int, batch: int, epochs: in
         assert len(cut[-1]) == (samples % size or size)  # the last one may be smaller
 
 
+@given(samples=st.integers(1, 40), batch=st.integers(0, 50), steps=st.integers(1, 12))
+def test_steps_are_the_first_of_as_many_epochs(samples: int, batch: int, steps: int) -> None:
+    training = LocalTraining(batch_size=batch, steps=steps)
+    taken = drawn(samples, training, 1)
+    assert taken == drawn(samples, LocalTraining(batch_size=batch), steps)[:steps]
+    assert training.workload(samples) == (steps, sum(map(len, taken)))
+
+
 def test_every_key_has_its_order() -> None:
     keys: list[dict] = [{}, {"seed": 1}, {"stream": "personal"}, {"round": 2}, {"client": 3}]
     first, again = ([drawn(30, LocalTraining(), 1, **key) for key in keys] for _ in range(2))

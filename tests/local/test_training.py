@@ -4,10 +4,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import images, one_client
+from support import images, one_client, refused
 from torch import Tensor, nn
 
 from fedflow.data import Dataset
+from fedflow.local.optimiser import AdamState
+from fedflow.local.samples import Batch
 from fedflow.local.schedule import draw_schedule
 from fedflow.local.training import LocalTraining
 from fedflow.simulation.federation import Federation
@@ -21,23 +23,30 @@ def federation(digits: Dataset) -> Federation:
 
 
 def by_torch(federation: Federation, training: LocalTraining, w: Tensor) -> tuple[Tensor, list[float]]:
-    """The same training by ``torch.optim.SGD`` on a module; the clipping is exact, torch's adds 1e-6."""
+    """The same training by ``torch.optim`` on a module; the clipping is exact, torch's adds 1e-6."""
     module = copy.deepcopy(federation.model.to_module(w)).train()
-    options = {name: getattr(training, name) for name in ("lr", "momentum", "weight_decay")}
-    sgd = torch.optim.SGD(module.parameters(), **options)
+    parameters, options = module.parameters(), {"lr": training.lr, "weight_decay": training.weight_decay}
+    optimiser: torch.optim.Optimizer = (
+        torch.optim.SGD(parameters, **options, momentum=training.momentum)
+        if training.optimiser == "sgd"
+        else torch.optim.Adam(parameters, **options, betas=tuple(training.betas))
+    )
+    a, b = training.lr_within or (0, 0)
+    rates = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda i: (1 + a * i) ** -b)
     index, losses = torch.as_tensor(federation.partition.train(0)), []
     schedule = draw_schedule(training, len(index), training.epochs, 0, "batches", 1, 0)
     for batch, *_ in schedule.batches():
         rows = index[batch]
         x, y = federation.train.x[rows].double(), federation.train.y[rows]
         loss = nn.functional.cross_entropy(module(x), y)
-        sgd.zero_grad()
+        optimiser.zero_grad()
         loss.backward()
         if training.clip_norm is not None:
             norm = torch.cat([p.grad.reshape(-1) for p in module.parameters()]).norm()  # type: ignore[union-attr]
             for p in module.parameters():
                 p.grad *= min(1.0, training.clip_norm / float(norm))  # type: ignore[operator]
-        sgd.step()
+        optimiser.step()
+        rates.step()
         losses.append(float(loss.detach()))
     return federation.model.from_module(module), losses
 
@@ -45,7 +54,9 @@ def by_torch(federation: Federation, training: LocalTraining, w: Tensor) -> tupl
 @pytest.mark.parametrize(
     "options",
     [{}, {"momentum": 0.9}, {"weight_decay": 0.1}, {"clip_norm": 0.5}, {"clip_norm": 1e3}, {"batch_size": 0},
-     {"momentum": 0.9, "weight_decay": 0.1, "clip_norm": 0.5}],
+     {"momentum": 0.9, "weight_decay": 0.1, "clip_norm": 0.5}, {"lr_within": [0.5, 0.75], "momentum": 0.9},
+     {"steps": 7, "epochs": 1}, {"optimiser": "adam"},
+     {"optimiser": "adam", "betas": [0.8, 0.99], "weight_decay": 0.1, "clip_norm": 0.5, "lr_within": [1, 2]}],
     ids=lambda options: " ".join(options) or "plain",
 )  # fmt: skip
 def test_local_training_is_that_of_torch(federation: Federation, options: dict) -> None:
@@ -76,6 +87,68 @@ def test_full_loss_and_gradient_are_those_of_all_samples(federation: Federation,
     expected = torch.cat([p.grad.reshape(-1) for p in module.parameters()])  # type: ignore[union-attr]
     torch.testing.assert_close(ours.full_loss(w), loss.detach(), rtol=0, atol=1e-12)
     torch.testing.assert_close(ours.full_gradient(w), expected, rtol=0, atol=1e-12)
+
+
+def test_adam_has_the_bits_of_torch() -> None:
+    leaf = torch.linspace(-1, 1, 999).requires_grad_()
+    adam, ours = torch.optim.Adam([leaf], lr=0.01, betas=(0.8, 0.99)), AdamState.of(leaf.detach().clone())
+    for step in range(5):
+        leaf.grad = torch.sin(37.0 * step + leaf.detach())
+        ours = ours.descend(leaf.grad, 0.01, [0.8, 0.99])
+        adam.step()
+    assert torch.equal(ours.w, leaf)
+
+
+def test_the_rate_of_every_step(federation: Federation) -> None:
+    """Worked numbers of eta (1 + 0.001 i)^-0.75; they start over in every training."""
+    training = LocalTraining(steps=510, batch_size=5, lr=0.001, lr_within=[0.001, 0.75])
+    ours, seen = one_client(federation, training=training), []
+
+    def step(now: tuple[Tensor], batch: Batch) -> tuple[tuple[Tensor], Tensor]:
+        seen.append(ours.lr)
+        return now, torch.zeros(())
+
+    for _ in range(2):
+        ours.run_steps(step, (torch.zeros(()),))
+    worked = {0: 0.001, 1: 0.00099925, 100: 0.00093101, 255: 0.00084337, 509: 0.00073449}
+    assert [seen[i] for i in worked] == pytest.approx([*worked.values()], abs=5e-9)
+    assert seen[:510] == seen[510:] and ours.lr == 0.001
+    assert float(ours.travelled()) == pytest.approx(sum(seen) / 2, rel=1e-12)
+    assert float(ours.travelled(2.0)) == pytest.approx(sum(seen) / 2 * 2000, rel=1e-12)
+    first = one_client(federation, training=LocalTraining(steps=500, lr=0.001, lr_within=[0.001, 0.75]))
+    assert float(first.travelled()) == pytest.approx(0.42686, abs=5e-6)
+
+
+def test_a_rate_of_the_method_does_not_change_within_a_round(federation: Federation) -> None:
+    w = federation.model.init(0)
+    fixed, changing = (
+        one_client(federation, training=LocalTraining(epochs=3, lr=lr, lr_within=within))
+        for lr, within in ((0.1, None), (0.7, [1, 1]))
+    )
+    assert torch.equal(changing.fit(start=w, lr=0.1), fixed.fit(start=w))
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"steps": 5, "epochs": 2}, "epochs: 2 is not accepted; expected 1, its default, with steps"),
+        ({"steps": 0}, "steps: 0 is not accepted; expected a whole number >= 1 or null"),
+        ({"steps": 5, "stragglers": 0.5, "drop_stragglers": True}, "stragglers: 0.5 .* 0 with steps"),
+        (
+            {"steps": 5, "curriculum": {"mode": "lazy_epoch"}},
+            "curriculum.mode: 'lazy_epoch' .* with training.steps",
+        ),
+        ({"lr_within": [0.1]}, r"lr_within: \[0.1\] .* null or two numbers, \[a, b\]"),
+        ({"lr_within": [0.1, -1]}, "lr_within: -1.0 .* >= 0"),
+        ({"betas": [0.9]}, r"betas: \[0.9\] .* two numbers"),
+        ({"betas": [0.9, 1]}, r"betas\[1\]: 1.0 .* < 1"),
+        ({"optimiser": "adma"}, "optimiser: 'adma' .*did you mean 'adam'"),
+        ({"optimiser": "adam", "momentum": 0.9}, "momentum: 0.9 .* 0 with optimiser: adam"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(values: dict, line: str) -> None:
+    with refused(rf"^training\.{line}"):
+        LocalTraining.parse(values)
 
 
 @pytest.mark.parametrize(("size", "epochs", "steps"), [(10, 2, 6), (0, 2, 2), (23, 1, 1), (100, 1, 1)])

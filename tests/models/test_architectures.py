@@ -20,10 +20,10 @@ NORMED = [
 ]
 # LSTMs are run one by one in a cohort; the warning for any other network is an error.
 ONE_BY_ONE = pytest.mark.filterwarnings("ignore:There is a performance drop")
+MARKS = {"char_lstm": ONE_BY_ONE, "char_lstm_feddyn": ONE_BY_ONE, "stacked_lstm": ONE_BY_ONE,
+         "preact_resnet34_gn": pytest.mark.slow}  # fmt: skip
 VMAPPED = [
-    pytest.param(name, marks=ONE_BY_ONE if "lstm" in name else ())
-    for name in ARCHITECTURES
-    if name not in NORMED + NOISY
+    pytest.param(name, marks=MARKS.get(name, ())) for name in ARCHITECTURES if name not in NORMED + NOISY
 ]
 CLIENTS, BATCH = 2, 3
 

@@ -21,7 +21,8 @@ PUBLISHED = {  # parameters, on the inputs that the papers counted them on
     "mlp_feddyn": 199_210, "twonn": 238_800, "cnn": 582_026, "cnn_mcmahan": 1_663_370, "cnn_leaf": 6_603_710,
     "cnn_feddyn": 797_962, "cnn_mnist": 21_840, "cnn_mnist_bn": 21_900, "simple_cnn": 1_626_442,
     "cnn_pfl": 1_626_442, "twocnn": 722_800,
-    "resnet18_gn": 11_181_642, "logistic_one_logit": 16, "celeba_cnn": 29_569, "m5": 150_819,
+    "resnet18_gn": 11_181_642, "preact_resnet18_gn": 11_218_340, "preact_resnet34_gn": 21_326_500,
+    "cnn_gn": 159_140, "logistic_one_logit": 16, "celeba_cnn": 29_569, "m5": 150_819,
     "mobilevit": 1_120_640,
     "char_lstm": 815_744, "char_lstm_feddyn": 133_520, "stacked_lstm": 5_565_328, "linear": 1_001,
 }  # fmt: skip

@@ -21,6 +21,7 @@ from fedflow.partition.after.newcomers import order_of_joining
 CIFAR = Samples(np.arange(50_000) % 10, np.arange(10_000) % 10)
 MNIST = Samples(np.arange(60_000) % 10, np.arange(10_000) % 10)
 LOSSES = np.random.default_rng(0).exponential(0.5, 50_000)
+BY_EXPERT = {"expert": "mine"}
 HARD = Samples(CIFAR.labels, CIFAR.test_labels, losses=lambda difficulty: LOSSES)
 
 
@@ -76,7 +77,7 @@ def test_clients_keep_their_class_counts_and_together_their_samples(owners, orde
 )
 def test_order_sets_how_much_difficulty_differs_within_and_between_clients(order, within, between):
     """IID clients, exponential losses of mean 0.5: the numbers of the specification of Curriculum-FL."""
-    made = make(HARD, stratified=True, difficulty={"order": order})
+    made = make(HARD, stratified=True, difficulty=BY_EXPERT | {"order": order})
     stds = made.summary()["difficulty"]
     assert stds == {
         "intra_std": pytest.approx(within, abs=0.01),
@@ -85,7 +86,7 @@ def test_order_sets_how_much_difficulty_differs_within_and_between_clients(order
 
 
 def test_fully_sorted_clients_do_not_overlap_in_difficulty():
-    made = make(HARD, scheme="shards", difficulty={})
+    made = make(HARD, scheme="shards", difficulty=BY_EXPERT)
     for c in range(10):
         owners = [k for k in range(100) if c in CIFAR.labels[made.train(k)]]
         mine = [LOSSES[rows[CIFAR.labels[rows] == c]] for rows in map(made.train, owners)]
@@ -93,7 +94,10 @@ def test_fully_sorted_clients_do_not_overlap_in_difficulty():
 
 
 def test_random_difficulty_is_another_draw_of_the_same_partition():
-    plain, mixed = make(HARD, scheme="shards"), make(HARD, scheme="shards", difficulty={"order": 0})
+    plain, mixed = (
+        make(HARD, scheme="shards"),
+        make(HARD, scheme="shards", difficulty=BY_EXPERT | {"order": 0}),
+    )
     assert parts(plain) != parts(mixed)
     assert np.array_equal(plain.label_counts, mixed.label_counts)
 
@@ -108,11 +112,11 @@ def test_the_share_that_is_sorted_is_floored_exactly():
 
 def test_real_targets_are_one_class():
     samples = Samples(np.linspace(0, 1, 60), np.zeros(5), losses=lambda difficulty: np.arange(60.0)[::-1])
-    assert make(samples, clients=3, difficulty={}).train(0).tolist() == list(range(40, 60))
+    assert make(samples, clients=3, difficulty=BY_EXPERT).train(0).tolist() == list(range(40, 60))
 
 
 def test_difficulty_is_refused_where_a_label_means_another_class_at_every_client():
-    entry = {"scheme": "acid", "classes_per_client": 3, "difficulty": {}}
+    entry = {"scheme": "acid", "classes_per_client": 3, "difficulty": BY_EXPERT}
     with refused(r"^partition.difficulty: .* null, because this scheme renames"):
         make(HARD, anonymous=True, **entry)
     assert_tested_on_own_labels(make(HARD, **entry))
@@ -252,7 +256,9 @@ def test_where_clients_share_samples_nothing_is_held_out_or_dealt_again(scheme, 
     made = make(samples, scheme=scheme, **SHARING[scheme])
     assert len(np.unique(made.indices)) < len(made.indices)
     with refused(rf"^partition.{after}: .*because clients share samples"):
-        make(samples, scheme=scheme, **SHARING[scheme], **{after: {} if after == "difficulty" else 0.2})
+        make(
+            samples, scheme=scheme, **SHARING[scheme], **{after: BY_EXPERT if after == "difficulty" else 0.2}
+        )
 
 
 @pytest.mark.parametrize("kind", ["pair", "symmetric"])
@@ -410,7 +416,9 @@ def test_what_follows_a_scheme_does_not_change_the_draws_of_the_rest():
     held = make(HARD, holdout=0.2, label_noise={"ratio": 0.2}, **entry)
     assert [sorted([*held.train(k), *held.test(k)]) for k in range(100)] == parts(plain)
     assert np.array_equal(held.public, plain.public)
-    everything = make(HARD, holdout=0.2, validation=0.2, difficulty={}, label_noise={}, pieces=120, **entry)
+    everything = make(
+        HARD, holdout=0.2, validation=0.2, difficulty=BY_EXPERT, label_noise={}, pieces=120, **entry
+    )
     assert not set(everything.indices) & set(everything.pool_indices)
     assert not set(everything.public) & {*everything.indices, *everything.pool_indices}
     assert not (everything.train_labels != CIFAR.labels)[everything.pool_indices].any()

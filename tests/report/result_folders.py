@@ -165,7 +165,7 @@ def write_partition(
     difficulty: bool = False,
     **parameters: object,
 ) -> Path:
-    """Summary and pictures of a partition, by ``difficulty`` or not, in ``root/<name>``; returns it."""
+    """Summary and pictures of a partition, by ``difficulty`` or not; returns its folder."""
     folder = root / name
     folder.mkdir(parents=True)
     figure, cells = Figure(figsize=(5, 3)), np.random.default_rng(0).integers(0, 90, (10, clients))

@@ -3,6 +3,7 @@
 import json
 import re
 from fractions import Fraction
+from typing import Any, get_args
 
 import pytest
 from result_folders import change, write_run
@@ -10,18 +11,22 @@ from support import refused
 
 from fedflow.errors import FedflowError
 from fedflow.fingerprints import templates
+from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS
-from fedflow.partition import SCHEMES
+from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.report.books import FOLDER, Line, Value, books, markdown, parse_value
 from fedflow.report.collect import collect_runs
-from fedflow.report.matching import Ours, accuracies, agrees, compare
+from fedflow.report.matching import Ours, accuracies, agrees, compare, matches
 from fedflow.report.measures import parse
-from fedflow.settings import hints
+from fedflow.settings import Settings, hints
+from fedflow.simulation.run import RunSettings
 
 ROWS = {  # rows of each table, in the order of the book
-    "aaggff": [3, 12, 12, 3, 3, 2, 2], "feddyn": [16, 28, 20, 8, 28, 4], "fedhen": [8, 8],
+    "aaggff": [3, 12, 12, 3, 3, 2, 2],
+    "curricula": [3, 3, 3, 3, 12, 2, 15, 10, 2, 6, 2, 3, 1, 3, 3, 3],
+    "feddyn": [16, 28, 20, 8, 28, 4], "fedhen": [8, 8],
     "flt": [8, 8, 8, 8, 16, 4], "ifca": [4], "pacfl-flis": [4, 4, 3, 4, 4, 4, 3, 1, 3, 12, 8],
-    "pfl": [12, 12, 24, 24, 6, 1],
+    "pfl": [12, 12, 24, 24, 6, 1], "side-losses": [4, 1, 1],
 }  # fmt: skip
 LINES = [
     (book, table, line)
@@ -30,6 +35,22 @@ LINES = [
     for line in table.lines
 ]
 SKEW20, SKEW30 = (("label_skew", {"fraction": fraction}) for fraction in (0.2, 0.3))
+
+
+SECTIONS = {"training": LocalTraining, "run": RunSettings, "partition": PartitionParams}
+
+
+def check_names(settings: Any, kind: Any, place: tuple[str, str]) -> None:
+    """Assert that these are fields of ``kind``, or of a settings class in it; a list has alternatives."""
+    if isinstance(settings, list):
+        for one in settings:
+            check_names(one, kind, place)
+    elif isinstance(settings, dict):
+        arms = (arm for arm in (kind, *get_args(kind)) if isinstance(arm, type) and issubclass(arm, Settings))
+        known = kind if isinstance(kind, dict) else hints(next(arms))
+        assert settings.keys() <= known.keys(), place
+        for name, value in settings.items():
+            check_names(value, known[name], place)
 
 
 def values(line: Line) -> dict[str, Value]:
@@ -58,6 +79,8 @@ def test_what_the_books_name_exists():
             assert cell.column.method in METHODS, (name, cell.column.method)
             assert cell.column.params.keys() <= hints(METHODS[cell.column.method]).keys(), (name, cell.name)
             parse(cell.measure)
+            for settings in (cell.column.settings, line.where.settings):
+                check_names(settings, SECTIONS, (name, line.label))
         if line.where.scheme:
             assert line.where.params.keys() <= hints(SCHEMES[line.where.scheme]).keys(), (name, line.label)
 
@@ -114,6 +137,22 @@ def test_printed_ratios_that_end_in_a_half_are_rounded_to_even():
                 assert (ratio * 100) % 10 == 5 and float(round(ratio, 1)) == float(printed[1])
                 found.append(printed[1])
     assert sorted(found) == ["2.2", "3.0", "3.6", "4.2"]
+
+
+def test_advantages_and_gains_are_those_of_the_other_cells():
+    """A_curr = curriculum - vanilla, in the chapter's order; gains = rounds of FedAvg CE over a column's."""
+    hosts = [line for table in books()["curricula"].tables[:4] for line in table.lines]
+    for line in hosts:
+        curriculum, anti, _, vanilla, gain = (value.mean for value in values(line).values())
+        assert curriculum - vanilla == pytest.approx(gain, abs=1e-9) and anti < vanilla < curriculum
+    consistent = books()["curricula"].tables[11].lines
+    gains = [values(line)["Curriculum"].mean - values(line)["Vanilla"].mean for line in consistent]
+    assert gains == pytest.approx([7.19, 5.67, 6.76])  # 5.67 to 7.19 in the text
+    lines = books()["side-losses"].tables[0].lines
+    for rounds, ratios in zip(lines[::2], lines[1::2], strict=True):
+        first, *_ = values(rounds).values()
+        for name, ratio in values(ratios).items():
+            assert f"{first.mean / values(rounds)[name].mean:.2f}" == ratio.text, (rounds.label, name)
 
 
 def test_bold_cells_are_best():
@@ -243,6 +282,28 @@ def test_several_variants_in_a_cell_are_told_apart(tmp_path):
     assert line[2] == "a, b" and [own.label for own in ours] == [
         "a: IFCA", "a: IFCA · restarts 3", "b: IFCA",
     ]  # fmt: skip
+
+
+def test_columns_may_be_settings_of_one_method(tmp_path):
+    """A curriculum stands beside its own cells only, and plain runs do not stand beside a curriculum."""
+    pace = {"score": "global", "pacing": "linear", "a": 0.8, "b": 0.2}
+    settings = {
+        "fedavg": None, "anti": pace | {"order": "anti"}, "other": pace | {"order": "anti", "a": 0.5},
+        "loss": {"curriculum": None, "objective": {"name": "robust"}},
+    }  # fmt: skip
+    for name, curriculum in settings.items():
+        scheme = ("dirichlet_clients", {"alpha": 0.2})
+        folder = write_run(tmp_path, "p", name, 0, dataset="cifar10", scheme=scheme, name="fedavg")
+        own = curriculum if name == "loss" else {"curriculum": curriculum}
+        training = json.loads((folder / "params.json").read_text())["training"]
+        change(folder / "params.json", training=training | own)
+    found = [
+        m for m in matches(collect_runs(tmp_path)) if m.table.label.startswith(("Table 2", "Figure 2.5"))
+    ]
+    assert [(m.table.label[:9], m.line.label, m.cell.name, m.runs[0].method) for m in found] == [
+        ("Table 2.2", "Dir(0.2)", "Anti", "anti"), ("Table 2.2", "Dir(0.2)", "Vanilla", "fedavg"),
+    ]  # fmt: skip
+    assert not any(m.runs[0].method in ("other", "loss") for m in matches(collect_runs(tmp_path)))
 
 
 def test_what_was_not_measured_says_why(tmp_path):

@@ -21,10 +21,10 @@ from fedflow.report.verdicts import interval, judge
 CLAIM = "- {id: a, source: b, claim: c, partition: p, %s}\n"
 
 
-def run(method: str, seed: int, value: float | None, **params: float) -> Run:
+def run(method: str, seed: int, value: float | None, partition: str = "p", **params: float) -> Run:
     """A run with this ``loss``, which is evaluated in three rounds and falls by 0.1 to it."""
     facts = {
-        "partition": "p", "method": method, "seed": seed, "loss": value, "method_label": method.upper(),
+        "partition": partition, "method": method, "seed": seed, "loss": value, "method_label": method.upper(),
         "parameters": 10,
     }  # fmt: skip
     last = 0.5 if value is None else value
@@ -124,6 +124,73 @@ def test_methods_are_chosen_by_their_settings(tmp_path):
     assert judged.verdict == "confirmed" and "DITTO (lam 0.1) above DITTO" in judged.comparisons[0].statement
 
 
+ADVANTAGE = "{method: easy, minus: fedavg, partition: %s}"
+PLACES = ", ".join(ADVANTAGE % place for place in ("low", "middle", "high"))
+
+
+def advantages(tmp_path: Path, text: str, gains: dict[str, list[float]]) -> tuple[str, list[str], list[str]]:
+    """Verdict, numbers and statements; the base and the seed effect differ by partition, the gains count."""
+    (tmp_path / "claims.yaml").write_text(f"- {{id: a, source: b, claim: c, measure: loss, {text}}}\n")
+    runs = []
+    for level, (place, found) in enumerate(gains.items()):
+        for seed, value in enumerate(found):
+            base = 5.0 * level + (7, -3, 2)[seed]  # far larger than the gains
+            runs += [run("fedavg", seed, base, place), run("easy", seed, base + value, place)]
+    (judged,) = judge(load_claims(tmp_path / "claims.yaml"), runs)
+    comparisons = judged.comparisons
+    return judged.verdict, [one.numbers for one in comparisons], [one.statement for one in comparisons]
+
+
+GROWS = {"low": [1.0, 1.1, 1.2], "middle": [2.0, 2.1, 2.3], "high": [3.1, 3.0, 3.3]}
+FLAT = {"low": [1.0, 1.1, 1.2], "middle": [0.9, 1.2, 1.3], "high": [3.1, 3.0, 3.3]}
+
+
+@pytest.mark.parametrize(("text", "gains", "expected"), [
+    (f"of: {ADVANTAGE % 'high'}, above: [{ADVANTAGE % 'low'}]", GROWS, "confirmed"),
+    (f"of: {ADVANTAGE % 'high'}, above: [{ADVANTAGE % 'low'}], by: 3", GROWS, "not confirmed"),
+    (f"of: {ADVANTAGE % 'low'}, equal: [{ADVANTAGE % 'middle'}], within: 0.5", FLAT, "confirmed"),
+    (f"of: {ADVANTAGE % 'low'}, within: [0.5, 2]", GROWS, "confirmed"),
+    (f"rising: [{PLACES}]", GROWS, "confirmed"), (f"rising: [{PLACES}]", FLAT, "not resolved"),
+    (f"rising: [{PLACES}], by: 1.5", GROWS, "not confirmed"),
+    (f"trend: [{PLACES}]", FLAT, "confirmed"), (f"trend: [{PLACES}], by: 1.5", GROWS, "not confirmed"),
+])  # fmt: skip
+def test_advantages_are_compared_seed_by_seed_between_partitions(text, gains, expected, tmp_path):
+    assert advantages(tmp_path, text, gains)[0] == expected
+
+
+def test_the_slope_is_that_of_least_squares_and_is_printed(tmp_path):
+    slopes = [np.polyfit([0, 1, 2], [GROWS[place][seed] for place in GROWS], 1)[0] for seed in range(3)]
+    _, (numbers,), (statement,) = advantages(tmp_path, f"trend: [{PLACES}]", GROWS)
+    assert statement.endswith(
+        "rises over EASY − FEDAVG on low, EASY − FEDAVG on middle, EASY − FEDAVG on high"
+    )
+    assert numbers.startswith(
+        "EASY − FEDAVG on low 1.1000 ± 0.1000, EASY − FEDAVG on middle 2.1333 ± 0.1528, "
+    )
+    assert f"; slope +{np.mean(slopes):.5f} [+" in numbers and numbers.endswith("; 3 seeds")
+    _, numbers, statements = advantages(tmp_path, f"rising: [{PLACES}]", GROWS)
+    assert len(numbers) == 2 and "on middle above EASY − FEDAVG on low" in statements[0]
+
+
+def test_an_advantage_in_rounds_may_be_a_bound_on_either_side(tmp_path):
+    """Slow needs 3 rounds with two seeds and more with the third, so its lead over it is at most -2 there."""
+    lead = "{method: fast, minus: slow}"
+    check = f"measure: 'rounds_to(train_loss, 1.05)', of: {lead}, within: [null, -1]"
+    found, (numbers,) = verdict(tmp_path, check, fast=[0.8, 0.8, 0.8], slow=[1.0, 1.0, 1.2])
+    assert found == "confirmed" and "SLOW −2.0 or less ± 0.0 [−∞, −2.00]" in numbers
+    absent = "measure: loss, of: {method: ditto, minus: slow}, within: [0, 1]"
+    assert verdict(tmp_path, absent, slow=[1.0])[1] == ["no results of Ditto"]
+
+
+def test_a_name_of_params_yaml_without_results_is_not_run(tmp_path):
+    (tmp_path / "claims.yaml").write_text(CLAIM % "measure: loss, of: easy, above: [fedavg]")
+    claims = load_claims(tmp_path / "claims.yaml")
+    (judged,) = judge(claims, [], {"easy": "FedAvg, easy first"})
+    assert judged.comparisons[0].numbers == "no results of FedAvg, easy first and FedAvg"
+    with refused("claim a.of: 'easy' is not accepted"):
+        judge(claims, [])
+
+
 @pytest.mark.parametrize(("text", "says"), [
     ("{id: a}", "claims.yaml: {'id': 'a'} is not accepted; expected a list of claims"),
     (CLAIM % "measure: loss", "claim a.measure: 'loss' is not accepted; expected null, unless"),
@@ -138,6 +205,12 @@ def test_methods_are_chosen_by_their_settings(tmp_path):
     (CLAIM % "measure: loss, of: x, within: [2, 1]", "with low <= high"),
     (CLAIM % "measure: loss, of: x, equal: [y], within: [0, 1]", "expected a number >= 0 beside equal"),
     (CLAIM % "measure: loss, of: x, equal: [y], by: 1", "by: 1.0 is not accepted; expected 0"),
+    (CLAIM % "measure: loss, rising: [x]", "claim a.rising: ['x'] is not accepted; expected a list of"),
+    (CLAIM % "measure: loss, trend: [x, y]", "expected a list of at least 3 methods"),
+    (CLAIM % "measure: loss, of: z, rising: [x, y]", "claim a.of: "),
+    (CLAIM % "measure: loss, of: {method: x, minus: {mehod: y}}, above: [z]", "did you mean 'method'?"),
+    ("- {id: a, source: b, claim: c, measure: loss, of: {method: x, partition: p}, above: [y]}",
+     "claim a.partition: None is"),
     (CLAIM % "sauce: z, test: x", "did you mean 'source'?"),
     (2 * (CLAIM % "test: x::y"), "claim 2.id: 'a' is not accepted; expected a name that no"),
     ("- {id: a, source: b, claim: c, measure: loss, of: x, above: [y]}", "claim a.partition: None is"),

@@ -110,12 +110,16 @@ def test_seeds_that_did_not_reach_the_target_are_counted():
     ("bytes_to(global_accuracy, 0.75)", 2 * 63_836_960),
     ("rounds_to(global_accuracy, 0.75, 0.8)", None), ("gradients_to(global_accuracy, 0.7)", 500),
     ("best(global_accuracy)", 0.8), ("worst( global_accuracy )", 0.7), ("at(global_accuracy, 2)", 0.799),
+    ("last(global_accuracy, 2)", 0.795), ("last(global_accuracy, 4)", 0.77225),
     ("cumulative(participants)", 40), ("method/regret", 0.25), ("cumulative(method/regret)", 1.5),
 ])  # fmt: skip
 def test_measures(text, value):
     run = finished("global_accuracy", [0.70, 0.799, 0.800, 0.79], **{"method/regret": 0.25})
     run.rounds["method/regret"] = [0.5, 0.5, 0.25, 0.25]
-    assert measure(run, text) == value
+    assert measure(run, text) == (value if value is None else pytest.approx(value, abs=1e-12))
+    if text.startswith("last"):  # rounds without an evaluation do not count
+        run.rounds.loc[3, "global_accuracy"] = None
+        assert measure(run, "last(global_accuracy, 2)") == pytest.approx(0.7995)
 
 
 def test_what_a_run_did_not_reach_has_a_lower_bound():
@@ -158,6 +162,9 @@ def test_measures_of_predictions(text, value, monkeypatch):
     ("best(local_accuracy)", NotMeasured, "rounds.csv has no column local_accuracy: it has global_acc"),
     ("rounds_to(all_loss, 1)", NotMeasured, "rounds.csv has no column all_loss: set run.reports: [all]"),
     ("at(global_accuracy, 9)", NotMeasured, "no global_accuracy in round 9: it was evaluated in 1, 2, "),
+    ("last(global_accuracy, 9)", NotMeasured, "rounds.csv has global_accuracy in 4 rounds, of at least 9"),
+    ("last(global_accuracy, 0)", BadInput, "'0' is not accepted; expected a whole number >= 1"),
+    ("last(global_accuracy)", BadInput, "last(column, n)"),
     ("top5_worst10", NotMeasured, "set run.keep_predictions: true"),
 ])  # fmt: skip
 def test_bad_measures_are_refused_in_one_line(text, error, says):

@@ -85,6 +85,14 @@ def test_a_round_lasts_until_the_slowest_is_done(epochs: int, makespan: int, idl
     assert ran.outcome().metrics["clock"] == near(2 * makespan)
 
 
+def test_a_number_of_steps_is_part_of_an_epoch() -> None:
+    """Four steps on ten samples in batches of four: a whole epoch and its first batch, 14 gradients."""
+    training = {"steps": 4, "epochs": 1, "batch_size": 4}
+    ran = run("fedavg", THREE, training=training, timing={"given": GIVEN}, rounds=2)
+    assert ran.values("clock") == near([2 + 10 * 4 / 3 + 4, 2 * (2 + 10 * 4 / 3 + 4)])
+    assert ran.values("gradients") == [42, 84]
+
+
 def test_cycles_of_a_round_run_one_after_the_other() -> None:
     """Clusters of one client each: 2 x 2 + 3, 2 x 4 + 4 and 2 x 10 + 6."""
     alone = {"clusters": 3, "given": [0, 1, 2]}

@@ -64,7 +64,7 @@ class FedEff(Onboarding, FedAvg):
 
     def check_training(self, training: LocalTraining) -> None:
         if training.steps is not None:
-            accepted = f"null with {self.name}, which chooses every client's epochs"
+            accepted = f"null with {self.name}, which sets numbers of epochs itself"
             raise BadInput("training.steps", training.steps, accepted)
 
     def streams(self, training: LocalTraining) -> dict[str, int]:

@@ -74,6 +74,9 @@ class Scaffold(Averaging):
         training.need_sgd(self.name, "whose correction is part of a gradient step")
         if self.clip == "whole" and training.clip_norm is None:
             raise BadInput("method.clip", "whole", "gradient, as training.clip_norm is null")
+        if self.variate == "I" and training.objective is not None and training.objective.two_views:
+            accepted = "II: over all samples, the gradient of an objective with two views is not known"
+            raise BadInput("method.variate", "I", accepted)
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"c": torch.zeros_like(initial)}
@@ -84,6 +87,9 @@ class Scaffold(Averaging):
 
     def broadcast(self, now: Round, server: State, client: int) -> Message:
         return {"model": server.model, "c": server.c}
+
+    def broadcast_for_evaluation(self, now: Round, server: State, client: int) -> Message:
+        return {"model": server.model}
 
     def work(self, now: Round, server: State, epochs: float, steps: int) -> Passes:
         return Passes(epochs + (self.variate == "I"))

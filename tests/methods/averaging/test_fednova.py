@@ -5,7 +5,7 @@ import torch
 from support import images, prepare_run, quadratics, refused, run
 
 from fedflow.data import Dataset
-from fedflow.methods.averaging.fednova import work
+from fedflow.methods.averaging.fednova import work, work_at
 
 UNEVEN = {"epochs": 1, "batch_size": 10}  # one step of client 1 and three of client 2
 
@@ -46,6 +46,36 @@ def test_momentum_and_a_proximal_term_are_refused() -> None:
     training = UNEVEN | {"momentum": 0.9}
     with refused(r"^method\.mu: 0\.1 is not accepted; expected 0 where training\.momentum is not 0$"):
         prepare_run("fednova", quadratics(), {"mu": 0.1}, training=training)
+
+
+def test_changing_rates_and_a_proximal_term_are_refused() -> None:
+    with refused(r"^method\.mu: 0\.1 is not accepted; expected 0 where training\.lr_within is not null$"):
+        prepare_run("fednova", quadratics(), {"mu": 0.1}, training=UNEVEN | {"lr_within": [1, 1]})
+
+
+def test_work_at_changing_rates() -> None:
+    """Worked numbers; at a constant rate it is the formula of the paper."""
+    steps = torch.arange(1000, dtype=torch.float64)
+    rates = (1 + 0.001 * steps) ** -0.75
+    assert float(work_at(rates[:500], 0.9)) == pytest.approx(4179.19, abs=5e-3)
+    assert float(work_at(rates[:250], 0.9) / work_at(rates, 0.9)) == pytest.approx(0.2949, abs=5e-5)
+    for rho in (0.0, 0.9):
+        constant = float(work_at(torch.ones(10, dtype=torch.float64), rho))
+        assert constant == pytest.approx(float(work(torch.tensor(10.0, dtype=torch.float64), rho)), rel=1e-12)
+
+
+def test_fednova_at_changing_rates(cohort: str) -> None:
+    """T1 by hand: rates of 0.1, 0.05 and 0.1 / 3, momentum 0.5."""
+    training = UNEVEN | {"lr_within": [1, 1], "momentum": 0.5}
+    ran = run("fednova", quadratics(), training=training, rounds=1, cohort=cohort)
+    d, work_done = 0.0, 0.0
+    for p, a, b, tau in ((0.25, 1, 1, 1), (0.75, 2, -1, 3)):
+        w, v, moved, share = 0.5, 0.0, 0.0, 0.0  # ``moved``: by gradients of 1
+        for i in range(tau):
+            v, moved = 0.5 * v + a * (w - b), 0.5 * moved + 1
+            w, share = w - 0.1 / (1 + i) * v, share + moved / (1 + i)
+        d, work_done = d + p * (0.5 - w) / share, work_done + p * share
+    assert ran.server("model") == pytest.approx([0.5 - work_done * d], abs=1e-12)
 
 
 def test_server_momentum_adds_up_the_normalised_steps(cohort: str) -> None:

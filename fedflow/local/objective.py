@@ -1,0 +1,101 @@
+"""Objectives: what a client minimises in place of its mean data loss (cross-entropy, CE).
+
+Source: Acar, thesis, Chapter 7, Eq. 7.2 to 7.4. w^tau is the softmax of the logits divided by tau,
+KL(p, q) = sum p log(p / q), and x1, x2 are two independent random views of a sample.
+
+robust  (7.2): alpha CE + (1 - alpha) tau^2 mean KL(w^tau(x1), w^tau(x2))
+distil  (7.3): alpha CE + (1 - alpha) tau^2 mean KL(teacher^tau(x1), w^tau(x1))
+both    (7.4): alpha CE + (1 - alpha) of either; for alpha = 0.1 the weights are 0.1, 0.9 and 0.9
+
+*Ambiguous*: CE and the teacher see the first view. Gradients flow through both views (``stop_gradient``: only
+through the second). In expectation over the views, the order of the two in KL is irrelevant; ``symmetric``
+is the mean of both orders, which varies less.
+"""
+
+import torch
+from torch import Tensor
+
+from fedflow.data.examples import Examples
+from fedflow.errors import BadInput
+from fedflow.local.teacher import Teacher
+from fedflow.models.flat import FlatModel
+from fedflow.settings import Settings, option
+
+
+class Objective(Settings):
+    """The data loss and one or two side losses. It adds no traffic; the teacher is sent once."""
+
+    section = "training.objective"
+    name: str = option(
+        doc="side losses: two views of an image agree; outputs follow those of a teacher; or both",
+        choices=("robust", "distil", "both"),
+    )  # fmt: skip
+    alpha: float | None = option(
+        None, "weight of the data loss; the side losses have 1 - alpha; null = 0.5 for robust, else 0.1",
+        symbol="alpha", ge=0, le=1, source="Chapter 7",
+    )  # fmt: skip
+    tau: float = option(3.5, "temperature of the side losses", symbol="tau", gt=0, source="Chapter 7")
+    teacher: str | None = option(None, "a network of `central`; null for robust, which needs none")
+    stop_gradient: bool = option(False, "robust, both: the first view is a constant target")
+    symmetric: bool = option(False, "robust, both: mean of KL in either order of the two views")
+
+    @property
+    def two_views(self) -> bool:
+        """Whether it compares two views of an image."""
+        return self.name != "distil"
+
+    @property
+    def taught(self) -> bool:
+        """Whether it needs a teacher."""
+        return self.name != "robust"
+
+    @property
+    def data_weight(self) -> float:
+        """alpha, or its default."""
+        return (0.1 if self.taught else 0.5) if self.alpha is None else self.alpha
+
+    def validate(self) -> None:
+        if self.taught and self.teacher is None:
+            raise BadInput(f"{self.section}.teacher", None, f"a network of central, as {self.name} needs one")
+        for name in ("stop_gradient", "symmetric"):
+            if getattr(self, name) and not self.two_views:
+                raise BadInput(f"{self.section}.{name}", True, "false with distil, which has one view")
+        if self.teacher is not None and not self.taught:
+            raise BadInput(f"{self.section}.teacher", self.teacher, "null with robust")
+
+    def side_losses(self, first: Tensor, second: Tensor | None, target: Tensor | None) -> Tensor:
+        """The side losses of each sample [B], from logits [B, K] of its two views and of the teacher."""
+        total = torch.zeros_like(first[:, 0])
+        if target is not None:
+            total = total + divergence(target, first, self.tau)
+        if second is not None:
+            total = total + self._disagreement(first, second)
+        return self.tau**2 * total
+
+    def _disagreement(self, first: Tensor, second: Tensor) -> Tensor:
+        def one(p: Tensor, q: Tensor) -> Tensor:
+            return divergence(p.detach() if self.stop_gradient else p, q, self.tau)
+
+        return (one(first, second) + one(second, first)) / 2 if self.symmetric else one(first, second)
+
+    def check(self, model: FlatModel, examples: Examples, teacher: Teacher | None) -> None:
+        """Raise `BadInput` unless this network and its teacher have one logit per class for ``examples``."""
+        first = torch.zeros(1, dtype=torch.int64, device=examples.device)
+        x = examples.inputs(first, model.dtype)
+        w = torch.zeros(model.size, dtype=model.dtype, device=model.device)
+        shape = model.outputs(w, x).shape
+        if examples.y.ndim > 1 or examples.y.is_floating_point() or len(shape) != 2:
+            raise BadInput(self.section, self.name, "null, as the samples do not have one label each")
+        if not self.taught:
+            return
+        if teacher is None:
+            raise BadInput(f"{self.section}.teacher", self.teacher, "a trained network of central")
+        if (found := teacher.outputs(x).shape) != shape:
+            accepted = f"a network with {shape[1]} outputs as the clients', not {found[1]}"
+            raise BadInput(f"{self.section}.teacher", self.teacher, accepted)
+
+
+def divergence(p: Tensor, q: Tensor, tau: float) -> Tensor:
+    """KL(p^tau, q^tau) [B] of the softmax of logits ``p`` and ``q`` [B, K], both divided by tau."""
+    p, q = ((logits / tau).log_softmax(-1) for logits in (p, q))
+    return (p.exp() * (p - q)).sum(-1)

@@ -1,0 +1,82 @@
+"""The report's section on central training: networks trained on a whole data set, as references."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedflow.local.trained import MARKER
+from fedflow.metrics.table import NUMBER, SHARE, UNMEASURED, in_unit
+from fedflow.pictures.central import COLUMNS, by_epoch
+from fedflow.report.reading import read_json, read_table, reject
+from fedflow.report.run import Run
+
+ENTRIES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("name", "dataset", "model", "data_hash"), (str,)),
+    **dict.fromkeys(("parameters", "epochs", "seed"), (int,)),
+    **dict.fromkeys(("train_loss", "test_loss"), (float,)),
+    "test_accuracy": (float, type(None)),
+}
+
+
+@dataclass(frozen=True)
+class Network:
+    """A central network: its ``metrics.json``, and ``epochs.csv``."""
+
+    facts: dict[str, Any]
+    epochs: pd.DataFrame
+
+    @property
+    def name(self) -> str:
+        return self.facts["name"]
+
+    @property
+    def row(self) -> list[str]:
+        """Its cells in the table: parameters, epochs, losses, accuracy."""
+        facts, accuracy = self.facts, self.facts["test_accuracy"]
+        losses = (in_unit(facts[name], NUMBER) for name in ("train_loss", "test_loss"))
+        shown = UNMEASURED if accuracy is None else in_unit(accuracy, SHARE)
+        return [f"{facts['parameters']:,}", str(facts["epochs"]), *losses, shown]
+
+
+def collect_networks(folder: Path) -> list[Network]:
+    """The central networks below ``folder``, by name. Raises `FedflowError` for a file that is damaged."""
+    return [_read(file.parent) for file in sorted(Path(folder).glob(f"*/{MARKER}"))]
+
+
+def _read(folder: Path) -> Network:
+    facts = read_json(folder / MARKER)
+    for name, kinds in ENTRIES.items():
+        if type(facts.get(name)) not in kinds:
+            reject(folder / MARKER, f"no {name}" if name not in facts else f"{name} is {facts[name]!r}")
+    table = read_table(folder / "epochs.csv", pd.read_csv, ("epoch", "train_loss", "test_loss"))
+    if len(table) != facts["epochs"]:
+        reject(folder / "epochs.csv", f"{len(table)} rows for {facts['epochs']} epochs")
+    return Network(facts, table)
+
+
+def references(networks: Iterable[Network], run: Run) -> str:
+    """The accuracy of the networks that were trained on the data set of this run, in one sentence."""
+    same = [one for one in networks if one.facts["data_hash"] == run.metrics["data_hash"]]
+    known = [one for one in same if one.facts["test_accuracy"] is not None]
+    shown = (f"{one.row[-1]} % ({one.name}: {one.facts['model']})" for one in known)
+    return f"Trained centrally, on all samples, one network reaches {', '.join(shown)}." if known else ""
+
+
+def curves(networks: Iterable[Network]) -> list[dict[str, Any]]:
+    """By data set: its networks, and heading and picture of every curve."""
+    groups: dict[str, list[Network]] = {}
+    for network in networks:
+        groups.setdefault(network.facts["dataset"], []).append(network)
+    found = []
+    for place, (dataset, group) in enumerate(groups.items()):
+        tables = {network.name: network.epochs for network in group}
+        pictures = [
+            (heading, by_epoch(tables, column, f"central{place}-{column}"))
+            for column, (heading, _) in COLUMNS.items()
+            if any(column in table for table in tables.values())
+        ]
+        found.append({"dataset": dataset, "networks": group, "pictures": pictures})
+    return found
