@@ -41,7 +41,7 @@ def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
     """A row per method: a ring for global and a dot for local accuracy, bars from lowest to highest seed."""
     height = 0.62 + 0.26 * len(methods)
     described = "Global and local accuracy of every method"
-    with drawing(name, described, height, (_room(methods), 0.42, 0.12, 0.2)) as work:
+    with drawing(name, described, height, (room(methods), 0.42, 0.12, 0.2)) as work:
         axes = work.axes
         for row, (method, runs) in enumerate(methods.items()):
             seeds = [_percent(runs, metric) for metric in ("local_accuracy", "global_accuracy")]
@@ -77,10 +77,10 @@ def curve(
     With ``top``, the axis runs from 0 to it. By traffic, a method without any is a dotted horizontal line.
     """
     words = column.replace("_", " ")
-    room = _room(methods) + 0.1
+    margin = room(methods) + 0.1
     rises = column in METRICS and METRICS[column].better == "higher"
-    height, box = max(2.7, 0.7 + 0.18 * len(methods)), (0.36 if rises else 0.52, 0.4, room, 0.08)
-    with drawing(name, f"{words} by {x}", height, box, width=max(3.8, 2.0 + room)) as work:
+    height, box = max(2.7, 0.7 + 0.18 * len(methods)), (0.36 if rises else 0.52, 0.4, margin, 0.08)
+    with drawing(name, f"{words} by {x}", height, box, width=max(3.8, 2.0 + margin)) as work:
         axes, ends, floors = work.axes, [], []
         for method, runs in methods.items():
             table, style = _over_seeds(runs, column), look(places[method])
@@ -160,7 +160,7 @@ def spread(methods: Methods, places: dict[str, int], name: str) -> Markup:
     """A row per method: histogram of client accuracies (all seeds), mean, worst and best tenth."""
     height = 0.62 + 0.36 * len(methods)
     with drawing(
-        name, "Distribution of client accuracies by method", height, (_room(methods), 0.42, 0.12, 0.2)
+        name, "Distribution of client accuracies by method", height, (room(methods), 0.42, 0.12, 0.2)
     ) as work:
         axes = work.axes
         clients = {
@@ -197,7 +197,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _room(methods: Curves) -> float:
+def room(methods: Curves) -> float:
     """Inches for the longest name of a variant, with a margin."""
     return 0.16 + 0.066 * min(30, max(len(runs[0].label) for runs in methods.values()))
 

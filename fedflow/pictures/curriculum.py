@@ -11,17 +11,15 @@ import pandas as pd
 
 from fedflow.local.curriculum import Curriculum, Pass
 from fedflow.local.training import LocalTraining
-from fedflow.pictures.accuracy import Curve, Curves, curve, measured, name_ends
+from fedflow.pictures.accuracy import Curve, Curves, curve, measured, name_ends, room
 from fedflow.pictures.drawing import MUTED, SERIES, Drawing, drawing, look
 
 SECTION = "training.curriculum"  # of the settings
 ORDERS = {"curriculum": 0, "anti": 1, "random": 2, "vanilla": 6}  # and the places of their colours
-DIFFICULTY = "client/difficulty/mean"  # the column of a run's rounds
-COLUMNS = {  # by round, and what they are called
-    "global_accuracy": "global accuracy",
-    "local_accuracy": "local accuracy",
-    DIFFICULTY: "difficulty",
-}
+COLUMNS = (  # what is drawn by round, and its name: of each kind, the first that was measured
+    {"global_accuracy": "global accuracy", "local_accuracy": "local accuracy"},
+    {"client/difficulty/mean": "difficulty"},
+)
 WIDTH = 3.8  # inches, like the curves beside them
 FINE = 200  # points of a pacing function
 
@@ -55,15 +53,18 @@ class Line:
 
 
 def by_order(orders: Mapping[str, Sequence[Curve]], name: str) -> list[tuple[str, Drawing]]:
-    """What is drawn by round, and the drawing, for every one of `COLUMNS` that some order was measured in."""
+    """The name and the drawing of every kind of `COLUMNS` that some order was measured in."""
     lines: Curves = {
         order: [Line(order, run.rounds) for run in orders[order]] for order in ORDERS if order in orders
     }
-    return [
-        (words, curve(lines, ORDERS, column, "round", f"{name}-{column.replace('/', '-')}"))
-        for column, words in COLUMNS.items()
-        if any(measured(runs, column) for runs in lines.values())
-    ]
+    found = []
+    for kind in COLUMNS:
+        there = [column for column in kind if any(measured(runs, column) for runs in lines.values())]
+        for column in there[:1]:
+            words = kind[column]
+            drawn = curve(lines, ORDERS, column, "round", f"{name}-{words.replace(' ', '-')}")
+            found.append((words, drawn))
+    return found
 
 
 def prefix(curriculum: Curriculum, passes: Sequence[Pass], samples: int, name: str) -> Drawing:
@@ -84,7 +85,9 @@ def prefix(curriculum: Curriculum, passes: Sequence[Pass], samples: int, name: s
 
 def pool(runs: Curves, places: Mapping[str, int], name: str) -> Drawing:
     """Clients that may take part, by round: a line for the first seed of every variant."""
-    with drawing(name, "Clients in the pool by round", 2.4, (0.46, 0.4, 1.3, 0.08), WIDTH + 0.4) as work:
+    margin = room(runs) + 0.1
+    box, width = (0.46, 0.4, margin, 0.08), max(WIDTH, 2.0 + margin)
+    with drawing(name, "Clients in the pool by round", max(2.4, 0.7 + 0.18 * len(runs)), box, width) as work:
         axes, ends = work.axes, []
         for variant, repeats in runs.items():
             rounds, style = repeats[0].rounds, look(places[variant])
@@ -106,8 +109,9 @@ def draw_curricula(folder: Path, training: LocalTraining, sizes: np.ndarray, rou
     """
     if growing := growth(training, sizes):
         prefix(*growing, "prefix").png(folder / "prefix.png")
-    if "pool" in rounds:
-        pool({"": [Line("", rounds)]}, {"": 0}, "pool").png(folder / "pool.png")
+    run = [Line("", rounds)]
+    if measured(run, "pool"):
+        pool({"": run}, {"": 0}, "pool").png(folder / "pool.png")
 
 
 def growth(training: LocalTraining, sizes: np.ndarray) -> tuple[Curriculum, tuple[Pass, ...], int] | None:

@@ -11,7 +11,7 @@ from fedflow.naming import flat, say
 from fedflow.pictures.accuracy import measured
 from fedflow.pictures.curriculum import SECTION, alike, by_order, growth, pool, prefix
 from fedflow.report.run import Run
-from fedflow.report.variants import HASHES
+from fedflow.report.variants import HASHES, defaults
 
 Methods = Mapping[str, list[Run]]  # by variant
 Figure = tuple[str, Markup, str]  # heading, picture, note
@@ -45,14 +45,15 @@ def _prefixes(methods: Methods, key: str) -> list[Figure]:
     for run, *_ in methods.values():
         if run.params["training"].get("curriculum"):
             training = LocalTraining.parse(run.params["training"])
-            if growing := growth(training, run.clients["samples"]):
+            if growing := growth(training, run.clients["samples"].to_numpy()):
                 about = (_pacing(growing[0]), *growing[1:])
                 drawn.setdefault(about, (growing[0], []))[1].append(run.label)
     return [
         (
             f"Growing prefix: {words}",
             prefix(curriculum, passes, samples, f"{key}-prefix{number}").svg,
-            f"Of a client with {samples:,} samples, the median; line: the pacing. {', '.join(labels)}.",
+            f"Of a client with {samples:,} samples, the median; line: the pacing. "
+            f"{', '.join(sorted(labels))}.",
         )
         for number, ((words, passes, samples), (curriculum, labels)) in enumerate(drawn.items())
     ]
@@ -72,13 +73,15 @@ def _pacing(curriculum: Curriculum) -> str:
 
 
 def _names(hosts: Sequence[dict[str, list[Run]]]) -> list[str]:
-    """The label of each host's method, and the settings in which hosts of the same method differ."""
-    settings = [flat(next(iter(orders.values()))[0].params) for orders in hosts]  # the first is not vanilla
-    names = []
-    for own in settings:
-        method = own["method.name"]
+    """The label of each host's method, and what is no default where hosts of the same method differ."""
+    first = [next(iter(orders.values()))[0].params for orders in hosts]  # not vanilla
+    settings, names = list(map(flat, first)), []
+    for params, own in zip(first, settings):
+        method, usual = own["method.name"], flat(defaults(params))
         alike = [other for other in settings if other["method.name"] == method]
         differs = [name for name in own if any(other.get(name) != own[name] for other in alike)]
-        words = [say(name, own[name]) for name in differs if name != f"{SECTION}.order"]
+        skip = f"{SECTION}.order"
+        more = [name for name in differs if name != skip and own[name] != usual.get(name)]
+        words = [say(name, own[name]).removeprefix("curriculum ") for name in more]
         names.append(", ".join([METHODS[method].label if method in METHODS else method, *words]))
     return names

@@ -55,7 +55,7 @@ def _rounds(api: "MlflowClient", run: "Run") -> "pd.DataFrame":
 
     from fedflow.pictures.curriculum import COLUMNS
 
-    names = [name for name in COLUMNS if name in run.data.metrics]
+    names = [name for kind in COLUMNS for name in kind if name in run.data.metrics]
     history = {
         name: {m.step: m.value for m in api.get_metric_history(run.info.run_id, name)} for name in names
     }

@@ -48,7 +48,13 @@ PARAMS = {
         "checkpoint_every": 1,
         "keep_predictions": True,
     },
-    "methods": {"fedavg": {}, "scaffold": {}, "ditto": {}, "ifca": {"clusters": 2}, "pacfl": {"clusters": 2}},
+    "methods": {
+        "fedavg": {},
+        "scaffold": {"training": {"epochs": 4, "curriculum": {"score": "both_pred"}}},
+        "ditto": {},
+        "ifca": {"clusters": 2},
+        "pacfl": {"clusters": 2},
+    },
     "grid": {
         "datasets": ["digits"],
         "partitions": ["digits-6"],

@@ -44,14 +44,14 @@ def test_orders_of_a_host_share_a_picture_and_have_their_own_colours(tmp_path):
     runs(tmp_path, "vanilla", "curriculum", method="scaffold")
     section = shown(tmp_path)
     found = dict(re.findall(r"<h4>(.*?)</h4>(<svg.*?</svg>)", section, flags=re.DOTALL))
-    columns = ("global accuracy", "local accuracy", "difficulty")
+    columns = ("global accuracy", "difficulty")
     expected = [f"{host}: {what} by round" for host in ("FedAvg", "SCAFFOLD") for what in columns]
     assert sorted(found) == sorted([*expected, "Growing prefix: linear, a 0.8, b 0.2"])
     colours = {order: f"var(--s{place})" for order, place in ORDERS.items()}
     assert colours["vanilla"] != colours["curriculum"] and look(ORDERS["vanilla"])["linestyle"] == "-"
     drawn = {
         "FedAvg: global accuracy by round": set(ORDERS),
-        "SCAFFOLD: local accuracy by round": {"vanilla", "curriculum"},
+        "SCAFFOLD: global accuracy by round": {"vanilla", "curriculum"},
         "FedAvg: difficulty by round": {"curriculum", "anti"},
     }
     for heading, orders in drawn.items():
@@ -64,8 +64,7 @@ def test_hosts_of_the_same_method_are_named_after_what_differs(tmp_path):
     runs(tmp_path, "anti", "curriculum", curriculum={"b": 0.5})
     runs(tmp_path, "anti", time=2.0, mu=0.1)  # another setting of the method, with one order only
     names = [heading for heading in headings(tmp_path) if heading.endswith("global accuracy by round")]
-    expected = [f"FedAvg, curriculum b {b}: global accuracy by round" for b in (0.2, 0.5)]
-    assert sorted(name.replace("curriculum.b", "curriculum b") for name in names) == expected
+    assert {*names} == {f"{name}: global accuracy by round" for name in ("FedAvg", "FedAvg, b 0.5")}
 
 
 @pytest.mark.parametrize("orders", [(None,), ("vanilla",), (None, "vanilla")])

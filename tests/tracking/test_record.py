@@ -227,7 +227,7 @@ def test_the_orders_of_a_curriculum_are_drawn_together(start, api, rounds, outco
     for seed in (0, 1, 1):
         run("curriculum", seed)
     one, *_ = found = pictures(parent)
-    assert [path.split("/")[1] for path in found] == ["global_accuracy.png", "local_accuracy.png"]
+    assert [path.split("/")[1] for path in found] == ["global_accuracy.png"]
     assert one.startswith("fedavg-global-linear-a0.8-b0.2-")
     run("anti", 0)
     assert pictures(parent) == found  # drawn again, with a line more
