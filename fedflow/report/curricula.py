@@ -45,7 +45,7 @@ def _prefixes(methods: Methods, key: str) -> list[Figure]:
     for run, *_ in methods.values():
         if run.params["training"].get("curriculum"):
             training = LocalTraining.parse(run.params["training"])
-            if growing := growth(training, run.clients["samples"]):
+            if growing := growth(training, run.clients["samples"].to_numpy()):
                 about = (_pacing(growing[0]), *growing[1:])
                 drawn.setdefault(about, (growing[0], []))[1].append(run.label)
     return [

@@ -1,0 +1,59 @@
+"""What the pictures of curricula show, read from the figures themselves."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedflow.local.curriculum import Curriculum
+from fedflow.local.training import LocalTraining
+from fedflow.pictures.curriculum import alike, draw_curricula, growth, prefix
+
+SIZES = np.array([10, 500, 9000])  # the median client has 500 samples
+NONE = pd.DataFrame({"round": [1, 2], "pool": [np.nan, np.nan]})
+
+
+def training(**options: object) -> LocalTraining:
+    return LocalTraining(epochs=10, batch_size=10, curriculum=Curriculum(**options))
+
+
+def test_the_prefix_is_that_of_the_passes_of_the_median_client():
+    """The 19 passes over 500 samples in 500 steps, linear from a fifth to all after four fifths."""
+    growing = growth(training(), SIZES)
+    assert growing is not None and growing[2] == 500
+    axes = prefix(*growing, "p").axes
+    stairs = axes.patches[-1].get_data()
+    starts = [0, 10, 21, 34, 48, 63, 80, 98, 118, 140, 164, 191, 221, 254, 290, 329, 372, 420, 470, 500]
+    sizes = [100, 110, 121, 134, 148, 163, 180, 198, 218, 240, 264, 291, 321, 354, 390, 429, 472, 500, 500]
+    np.testing.assert_array_equal(stairs.edges, starts)
+    np.testing.assert_allclose(stairs.values, np.array(sizes) / 5)
+    x, y = axes.lines[0].get_data()
+    assert (x[0], y[0], x[-1], y[-1]) == (0, 20, 500, 100) and np.all(np.diff(y) >= 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "rounds", "written"),
+    [
+        (training(), NONE, ["prefix.png"]),
+        (training(), NONE.assign(pool=[4, 5]), ["pool.png", "prefix.png"]),
+        (training(b=1.0), NONE.assign(pool=[4, 5]), ["pool.png"]),
+        (LocalTraining(), NONE[["round"]], []),
+    ],
+)
+def test_only_what_grows_is_drawn(tmp_path, given, rounds, written):
+    draw_curricula(tmp_path, given, SIZES, rounds)
+    assert sorted(file.name for file in tmp_path.iterdir()) == written
+
+
+def test_only_settings_that_differ_in_the_order_alone_are_alike():
+    curriculum, other = {"training.curriculum.b": 0.2}, {"training.curriculum.b": 0.5}
+    order = "training.curriculum.order"
+    settings = [
+        {"lr": 1, "training.curriculum": None}, {"lr": 1, order: "anti", **curriculum},
+        {"lr": 1, order: "curriculum", **curriculum}, {"lr": 1, order: "anti", **curriculum},
+        {"lr": 1, order: "anti", **other}, {"lr": 2, order: "anti", **curriculum},
+        {"lr": 1, order: "vanilla", **other},
+    ]  # fmt: skip
+    plain = [0, 6]
+    assert alike(settings) == [
+        {"anti": [1, 3], "curriculum": [2], "vanilla": plain}, {"anti": [4], "vanilla": plain},
+    ]  # fmt: skip
