@@ -89,8 +89,8 @@ def _pairs(experiment: "Experiment") -> list[tuple[float, float]]:
     @flow
     def in_turn() -> list[tuple[float, float]]:
         with executor_for(params.engine) as executor, PrefectProgress(experiment) as progress:
-            whole = Simulation(experiment.job, params.run, executor, checkpoints=root / "checkpoints")
-            bare = Simulation(experiment.job, params.run, Inline())
+            whole = Simulation(experiment.job, experiment.run, executor, checkpoints=root / "checkpoints")
+            bare = Simulation(experiment.job, experiment.run, Inline())
             record = open_run(
                 root, experiment="benchmark", name="flow", key=whole.fingerprint, params=params.as_dict()
             )

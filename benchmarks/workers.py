@@ -46,7 +46,7 @@ def _pairs(experiment: Any, kind: str, epochs: int) -> list[tuple[float, float]]
         with PrefectExecutor(kind, 1) as one, PrefectExecutor(kind, WORKERS) as two:
             training = LocalTraining.parse(experiment.job.training.as_dict() | {"epochs": epochs})
             job = replace(experiment.job, training=training)
-            runs = [Simulation(job, experiment.params.run, e).rounds() for e in (one, two)]
+            runs = [Simulation(job, experiment.run, e).rounds() for e in (one, two)]
             pairs = []
             for _ in range(WARM_UP + ROUNDS[epochs]):
                 started = time.perf_counter()

@@ -114,7 +114,7 @@ def teacher_of(training: LocalTraining) -> str | None:
 
 
 class MethodParams(Settings):
-    """What one entry of ``methods`` changes: hyper-parameters, and fields of the shared local training.
+    """What one entry of ``methods`` changes: hyper-parameters, and fields of the shared sections.
 
     An entry under a name of the user's choice names its ``method``, whose entry it starts from.
     """
@@ -127,23 +127,24 @@ class MethodParams(Settings):
     label: str | None = option(default=None, doc="name in the report; null = the method's, and what differs")
     parameters: dict = option(factory=dict, doc="hyper-parameters that differ from the defaults")
     training: dict = option(factory=dict, doc="fields of `training` that differ for this method")
+    run: dict = option(factory=dict, doc="fields of `run` that differ, such as a client curriculum")
 
     @classmethod
     def parse(cls, values: Any, section: str | None = None) -> Self:
         """Build from the flat mapping of ``params.yaml``; names and values are checked by `Params.method`."""
         given = {} if values is None else values
-        training = given.get("training", {}) if isinstance(given, Mapping) else None
-        if not isinstance(training, Mapping):
-            accepted = "a mapping of hyper-parameters, and `training:` with a mapping"
+        shared = ("training", "run")
+        if not isinstance(given, Mapping) or not all(isinstance(given.get(n, {}), Mapping) for n in shared):
+            accepted = "a mapping of hyper-parameters, and `training:` and `run:` with a mapping"
             raise BadInput(section or cls.section, values, accepted)
-        shared = {name: given[name] for name in ("method", "label") if name in given}
-        own = {name: value for name, value in given.items() if name not in ("training", *shared)}
-        return super().parse({**shared, "parameters": own, "training": training}, section)
+        own = {name: given[name] for name in ("method", "label", *shared) if name in given}
+        parameters = {name: value for name, value in given.items() if name not in own}
+        return super().parse({**own, "parameters": parameters}, section)
 
     @property
     def words(self) -> list[str]:
         """What it changes, such as "mu 0.1" and "curriculum order anti"."""
-        sections = {"method": self.parameters, "training": self.training}
+        sections = {"method": self.parameters, "training": self.training, "run": self.run}
         values = flat({name: values for name, values in sections.items() if values}, empty=True)
         return [say(name, value) for name, value in values.items()]
 
@@ -187,7 +188,7 @@ class Params(Settings):
     run: RunSettings = option(factory=RunSettings, doc="rounds, participation, evaluation")
     methods: dict[str, MethodParams] = option(
         factory=dict,
-        doc="method, or another name with `method:` -> hyper-parameters and `training` that differ",
+        doc="method, or another name with `method:` -> hyper-parameters, `training` and `run` that differ",
     )
     tuning: Tuning = option(factory=Tuning, doc="what `fedflow tune` tries, on held-out training data")
     tuned: dict[str, dict[str, MethodParams] | None] = option(
@@ -241,10 +242,11 @@ class Params(Settings):
         Raises `BadInput` for a network that does not exist, or was trained on another data set.
         """
         training, entry = self.method(method, partition)[1], self.partition(partition)
+        clients = self.run_of(method, partition).client_curriculum
         fields = {
             TEACHER: teacher_of(training),
             EXPERTS[0]: training.curriculum and training.curriculum.expert,
-            EXPERTS[1]: self.run.client_curriculum and self.run.client_curriculum.expert,
+            EXPERTS[1]: clients and clients.expert,
             f"partitions.{partition}.difficulty.expert": entry.difficulty and entry.difficulty.expert,
         }
         used = {field: name for field, name in fields.items() if name}
@@ -265,6 +267,14 @@ class Params(Settings):
 
         With ``partition``, what was tuned for both takes precedence.
         """
+        method, training, _ = self._settings_of(name, partition)
+        return method, training
+
+    def run_of(self, name: str, partition: str | None = None) -> RunSettings:
+        """The settings of runs of the named method: the shared ones with its own changes, as `method`."""
+        return self._settings_of(name, partition)[2]
+
+    def _settings_of(self, name: str, partition: str | None) -> tuple[Method, LocalTraining, RunSettings]:
         tuned = {name, self.registered(name)} & (self.tuned.get(partition or "") or {}).keys()
         key = name, partition if tuned else None
         if key not in self._built:
@@ -297,13 +307,13 @@ class Params(Settings):
         return {name: entry.label for name, entry in self.methods.items()}
 
     @cached_property
-    def _built(self) -> dict[tuple[str, str | None], tuple[Method, LocalTraining]]:
+    def _built(self) -> dict[tuple[str, str | None], tuple[Method, LocalTraining, RunSettings]]:
         """Methods built so far, by name and by the partition that they are tuned for."""
         return {}
 
-    def _build(self, name: str, partition: str | None) -> tuple[Method, LocalTraining]:
+    def _build(self, name: str, partition: str | None) -> tuple[Method, LocalTraining, RunSettings]:
         cls = METHODS[self.registered(name)]
-        method, training = cls.parse({}, section=f"methods.{name}"), self.training
+        method, training, run = cls.parse({}, section=f"methods.{name}"), self.training, self.run
         own: dict[str, Any] = {}
         for section, entry in self._layers(name, partition):
             own = own | entry.parameters
@@ -311,7 +321,9 @@ class Params(Settings):
             if entry.training:
                 changed = _merged(training.as_dict(), entry.training)
                 training = LocalTraining.parse(changed, section=f"{section}.training")
-        return method, training
+            if entry.run:
+                run = RunSettings.parse(_merged(run.as_dict(), entry.run), section=f"{section}.run")
+        return method, training, run
 
     def _layers(self, name: str, partition: str | None) -> Iterator[tuple[str, MethodParams]]:
         """The entries that make a method, by section, the later over the earlier: first its method's own."""

@@ -18,7 +18,7 @@ from fedflow.local.trained import MARKER
 from fedflow.methods.base import ServerData, server_data
 from fedflow.simulation.federation import FederationFiles, Stored
 from fedflow.simulation.job import Job
-from fedflow.simulation.run import check_settings
+from fedflow.simulation.run import RunSettings, check_settings
 
 SHORT = 8  # digits of the settings' digest in the name of a folder
 
@@ -41,6 +41,10 @@ class Experiment:
     @property
     def dataset(self) -> str:
         return self.params.partition(self.partition).dataset
+
+    @property
+    def run(self) -> RunSettings:
+        return self.params.run_of(self.method, self.partition)
 
     @property
     def datasets(self) -> list[str]:
@@ -88,7 +92,7 @@ class Experiment:
         return {
             "method": {"name": method.name, **method.as_dict()},
             "training": training.as_dict(),
-            "run": {k: v for k, v in params.run.as_dict().items() if k != "checkpoint_every"},
+            "run": {k: v for k, v in self.run.as_dict().items() if k != "checkpoint_every"},
             "model": params.model(self.dataset).as_dict(),
             "data": {name: params.dataset(name).as_dict() for name in self.datasets},
             "partition": params.partition(self.partition).as_dict(),
@@ -118,7 +122,7 @@ class Experiment:
 
     def check(self) -> None:
         """Raise `BadInput` for any name or value that this experiment cannot run with."""
-        check_settings(self.params.run, *self.params.method(self.method, self.partition))
+        check_settings(self.run, *self.params.method(self.method, self.partition))
         self.params.model(self.dataset)
         for name in self.datasets:
             self.params.dataset(name)

@@ -14,6 +14,7 @@ from fedflow.methods.fairness._weighing import HOSTS, Host
 from fedflow.models import ARCHITECTURES, known_options
 from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.settings import Settings, hints
+from fedflow.simulation.run import RunSettings
 
 Schema = dict[str, Any]
 
@@ -120,11 +121,12 @@ def _model() -> Schema:
 
 def _params() -> Schema:
     """The whole file. Entries of methods under other names have fields of the method that they name."""
-    schema, training = _object(Params), _object(LocalTraining, partial=True)
+    schema = _object(Params)
+    sections = {"training": _object(LocalTraining, partial=True), "run": _object(RunSettings, partial=True)}
     methods, tuned = schema["properties"]["methods"], schema["properties"]["tuned"]
     own = {name: _object(cls, partial=True) | {"type": ["object", "null"]} for name, cls in METHODS.items()}
     for entry in own.values():
-        entry["properties"]["training"] = training
+        entry["properties"] |= sections
     shared = {"method": {"type": "string", "enum": sorted(METHODS)}, "label": {"type": "string"}}
     named = {
         "type": "object",

@@ -52,6 +52,7 @@ grid: {datasets: [digits], partitions: [plain], methods: [fedavg], seeds: [0]}
 engine: {executor: inline, device: cpu}
 """
 CURRICULUM = "training.curriculum={score: expert, expert: expert}"
+DISTIL = "training.objective={name: distil, teacher: wide}"
 CLIENTS = "run.client_curriculum={score: expert, expert: expert}"
 FILES = ("epochs.csv", "losses.npy", "metrics.json", "model.safetensors")
 
@@ -254,17 +255,36 @@ def test_a_network_of_older_data_is_refused(copy: Path, opened) -> None:
         opened("plain", "teacher", params=params).open()
 
 
-@pytest.mark.parametrize("change", [CURRICULUM, CLIENTS])
-def test_a_run_makes_its_expert_and_counts_its_bytes_once(root: Path, change: str) -> None:
-    sampling = ("run.sampling=easy_first",) if change is CLIENTS else ()
-    params = load(root, change, *sampling)
-    experiment = Experiment(params, "hard", "fedavg", 0, root)
+@pytest.mark.parametrize(
+    ("changes", "partition", "names", "shipped"),
+    [
+        ([CURRICULUM], "hard", ["expert"], 610),
+        ([CLIENTS, "run.sampling=easy_first", "run.rounds=6"], "plain", ["expert"], 610),
+        ([CURRICULUM, DISTIL], "plain", ["wide", "expert"], 1210 + 610),
+    ],
+    ids=["data curriculum", "client curriculum", "teacher and expert"],
+)
+def test_a_run_makes_its_networks_and_counts_their_bytes(root, changes, partition, names, shipped) -> None:
+    experiment = Experiment(load(root, *changes), partition, "fedavg", 0, root)
     metrics = run_experiment(experiment)
-    assert metrics["shipped_bytes"] == 4 * 4 * metrics["parameters"]  # 4 clients, float32, the same network
-    assert list(experiment.effective["central"]) == ["expert"]
-    other = Experiment(load(root, change, *sampling, "central.expert.seed=1"), "hard", "fedavg", 0, root)
+    assert metrics["shipped_bytes"] == 4 * 4 * shipped  # 4 clients, float32
+    assert list(experiment.effective["central"]) == names
+    other = Experiment(load(root, *changes, "central.expert.seed=1"), partition, "fedavg", 0, root)
     assert other.settings != experiment.settings
-    assert {run.data.tags.get("central") for run in runs(root)} == {"expert", None}
+    assert {run.data.tags.get("central") for run in runs(root)} == {*names, None}
+
+
+def test_a_student_is_trained_after_its_teacher_and_again_with_it(copy: Path, monkeypatch) -> None:
+    training = "{epochs: 1, objective: {name: distil, teacher: wide}}"
+    student = f"central.student={{dataset: digits, training: {training}}}"
+    prepare_network(load(copy, student), "student", copy)
+    folder = copy / "data" / "central"
+    assert sorted(each.name for each in folder.iterdir()) == ["expert", "student", "wide"]
+    before = contents(folder / "student")
+    prepare_network(load(copy, student, "central.wide.seed=1"), "student", copy)
+    assert contents(folder / "student")["model.safetensors"] != before["model.safetensors"]
+    with one_line_error(r"wide.training.objective.teacher: 'student' .*that does not learn from this one"):
+        load(copy, student, "central.wide.training.objective={name: distil, teacher: student}")
 
 
 @pytest.mark.parametrize(

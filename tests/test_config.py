@@ -109,9 +109,34 @@ def test_an_entry_with_another_name_starts_from_the_entry_of_its_method():
     assert load(*shared, tuned, "methods.slow.mu=4").method("slow", "mnist5k-dir")[0].mu == 4
 
 
+def test_an_entry_may_change_how_its_runs_go():
+    easy = "methods.easy={method: fedavg, run: {sampling: easy_first, client_curriculum: {b: 0.5}}}"
+    params = load(easy, "methods.faster={method: fedavg, run: {rounds: 3}}", "methods.fedavg.run.rounds=7")
+    assert params.run_of("easy").client_curriculum.b == 0.5 and params.run_of("easy").rounds == 7
+    assert params.run_of("faster").rounds == 3 and params.run_of("ditto") == params.run
+    assert params.label("easy") == "FedAvg · sampling easy_first, client_curriculum b 0.5"
+
+
+def test_of_a_nested_setting_only_the_named_fields_change():
+    shared = (
+        "training.curriculum={a: 0.5, b: 0.1}",
+        "methods.anti={method: fedavg, training: {curriculum: {order: anti}}}",
+    )
+    params = load(*shared, "tuned.mnist5k-dir.anti.training.curriculum.b=0.3")
+    found = params.method("anti", "mnist5k-dir")[1].curriculum
+    assert (found.order, found.a, found.b) == ("anti", 0.5, 0.3)
+    assert params.label("anti") == "FedAvg · curriculum order anti"
+    plain = "methods.plain={method: fedavg, training: {curriculum: null}}"
+    assert load(*shared, plain).method("plain")[1].curriculum is None
+    params = load("methods.on={method: fedavg, training: {curriculum: {}}}")
+    assert params.label("on") == "FedAvg · curriculum" and params.method("on")[1].curriculum.a == 0.8
+
+
 def test_no_method_has_a_hyper_parameter_that_means_something_else_in_an_entry():
     for method in METHODS.values():
-        assert not {"method", "label", "training"} & {field.name for field in dataclasses.fields(method)}
+        assert not {"method", "label", "training", "run"} & {
+            field.name for field in dataclasses.fields(method)
+        }
 
 
 @pytest.mark.parametrize(
@@ -152,6 +177,11 @@ def test_no_method_has_a_hyper_parameter_that_means_something_else_in_an_entry()
         ("methods.mine={method: fedavgg}", r"^methods.mine.method: 'fedavgg' .*did you mean 'fedavg'"),
         ("methods.mine={method: fedavg, mu: 1}", r"^methods.mine.mu: "),
         ("methods.mine={method: fedavg, training: {lr: 0}}", r"^methods.mine.training.lr: 0.0 .*> 0"),
+        (
+            "methods.mine={method: fedavg, run: {round: 1}}",
+            r"^methods.mine.run.round: .*did you mean 'rounds'",
+        ),
+        ("methods.mine={method: fedavg, run: 5}", r"^methods.mine: .*a mapping of hyper-parameters"),
         ("methods.mine={method: fedavg, label: 3}", r"^methods.mine.label: 3 .*text"),
         ('methods."my.own"={method: fedavg}', r"^methods: 'my.own' .*a name of letters, digits and - _$"),
         ("methods.a/b={method: fedavg}", r"^methods: 'a/b' .*a name of letters"),

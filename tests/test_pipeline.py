@@ -24,14 +24,18 @@ data:
   mnist: {source: mnist}
   spare: {source: digits, train_limit: 100, test_limit: 50}
 models: {digits: {name: mlp, options: {hidden: [8]}}, mnist: {name: mlp, options: {hidden: [8]}}, spare: mlp}
+central: {expert: {dataset: digits, training: {epochs: 1}}}
 partitions:
-  skewed: {dataset: digits, scheme: dirichlet, alpha: 0.5, min_size: 1, clients: 3}
+  skewed:
+    {dataset: digits, scheme: dirichlet, alpha: 0.5, min_size: 1, clients: 3, difficulty: {expert: expert}}
   even: {dataset: mnist, scheme: iid, clients: 2, difficulty: {losses: losses.npy}}
 training: {epochs: 1, batch_size: 64, lr: 0.1}
 run: {rounds: 1, participation: 1.0, evaluate_every: 1, fine_tune: false}
 methods: {fedavg: {}, ditto: {lam: 1.0}}
 tuned: {}
-grid: {datasets: [digits, mnist], partitions: [skewed, even], methods: [fedavg, ditto], seeds: [0]}
+grid:
+  {datasets: [digits, mnist], partitions: [skewed, even], methods: [fedavg, ditto], seeds: [0],
+   central: [expert]}
 engine: {executor: inline, device: cpu}
 """
 # What DVC calls: it hands its arguments to a process that has imported all libraries already, and forks.
@@ -158,6 +162,7 @@ def test_nothing_runs_twice_but_the_look_at_the_files(project):
         pytest.param("models.mnist.options.hidden", [9], [*EVEN, "report"], marks=pytest.mark.slow),
         pytest.param("methods.ditto.lam", 0.5, [*DITTO, "report"], marks=pytest.mark.slow),
         ("tuned.skewed.ditto.lam", 2.0, ["federate@skewed-ditto-0", "report"]),
+        ("central.expert.training.lr", 0.05, ["central@expert", "partition@skewed", *SKEWED, "report"]),
     ],
 )
 def test_a_changed_parameter_reruns_what_it_changes(project, section, value, reruns):
@@ -171,13 +176,13 @@ def test_changes_that_no_run_sees_and_a_data_set_prepared_by_hand_rerun_nothing(
     change("engine.workers", 3)
     change("methods.fedavg.server_lr", 1.0)  # what it is by default
     subprocess.run(["fedflow", "prepare", "spare"], check=True)
-    assert repro() == []
+    assert repro() == ["central@expert"]  # which only looks, as any prepared data set changed
 
 
 def test_a_replaced_file_of_the_data_root_is_read_again(project):
     before = prepared("mnist")
     write_images(1)
-    assert repro() == sorted(["prepare@mnist", "partition@even", *EVEN, "report"])
+    assert repro() == sorted(["central@expert", "prepare@mnist", "partition@even", *EVEN, "report"])
     assert prepared("mnist") != before and dvc_repro() == ["fingerprint"]
 
 

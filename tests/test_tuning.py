@@ -246,7 +246,7 @@ def test_a_try_is_a_separate_partition_with_the_settings_in_place(file):
     search = Search(load_params(file, changes), "iid", "ditto", file.parent)
     experiment = search.experiment({"training.lr": 0.5, "lam": 3.0, "personal_lr": None})
     params, held = experiment.params, experiment.params.partition(experiment.partition)
-    assert (held.validation, held.clients, held.newcomers, params.run.rounds) == (0.25, 8, 0.25, 7)
+    assert (held.validation, held.clients, held.newcomers, experiment.run.rounds) == (0.25, 8, 0.25, 7)
     assert params.partition("iid").validation == 0
     method, training = params.method("ditto", "iid-validation")
     assert (method.lam, method.personal_lr, training.lr) == (3.0, None, 0.5)

@@ -28,7 +28,10 @@ NEUTRAL = {"stragglers": 0.0, "drop_stragglers": False, "least_epochs": 1, "step
 
 
 class CentralTraining(LocalTraining):
-    """Local training with the usual values of an expert. An epoch counts as a round for ``lr_decay``."""
+    """Local training with the usual values of an expert.
+
+    An epoch counts as a round for ``lr_decay``; ``lr_within`` restarts in every epoch.
+    """
 
     epochs: int = option(10, "epochs", symbol="E", ge=1, source="Curriculum-FL")
     batch_size: int = option(64, "samples per batch; 0 = full gradient", symbol="B", ge=0, le=10**9)

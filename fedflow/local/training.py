@@ -39,7 +39,7 @@ class LocalTraining(Settings):
     section = "training"
     epochs: int = option(1, "local epochs", symbol="E", ge=1)
     steps: int | None = option(
-        None, "local steps, in place of epochs; the last epoch may be incomplete; null = epochs count",
+        None, "local steps of every training in place of epochs, the last of which may be incomplete",
         symbol="K", ge=1, source="SCAFFOLD, Algorithm 1",
     )  # fmt: skip
     batch_size: int = option(
@@ -47,7 +47,7 @@ class LocalTraining(Settings):
     )
     lr: float = option(0.05, "client learning rate", symbol="eta", gt=0)
     optimiser: str = option(
-        "sgd", "what takes the local steps: sgd, or adam with weight decay in the gradient and eps 1e-8",
+        "sgd", "takes the local steps: sgd, or adam with weight decay in the gradient and eps 1e-8",
         choices=("sgd", "adam"),
     )  # fmt: skip
     momentum: float = option(0.0, "SGD momentum", symbol="rho", ge=0, lt=1)
@@ -78,8 +78,8 @@ class LocalTraining(Settings):
         1.0, "factor on lr after every round; other learning rates of a method do not decay", gt=0, le=1
     )
     lr_within: list[float] | None = option(
-        None, "[a, b]: local step i, from 0 in every round, has the rate lr (1 + a i)^-b; other learning "
-        "rates of a method do not change",
+        None, "[a, b]: local step i, from 0 in every training, has the rate lr (1 + a i)^-b; other "
+        "learning rates of a method do not change",
         ge=0,
     )  # fmt: skip
     stragglers: float = option(

@@ -262,7 +262,7 @@ class Run:
             accepted = "a score by losses, as the samples do not have one label each"
             raise BadInput("training.curriculum.score", curriculum.score, accepted)
         if curriculum.score == "expert" and self.federation.difficulty is None:
-            accepted = "the name of a network whose losses are known"
+            accepted = "a network of `central` whose losses this federation has"
             raise BadInput("training.curriculum.expert", curriculum.expert, accepted)
         if type(method).epochs is not Method.epochs:  # known in the round only
             return

@@ -47,7 +47,7 @@ def perform(
     """
     torch.set_num_threads(1)
     experiment.check()
-    run, root = experiment.params.run, experiment.root
+    run, root = experiment.run, experiment.root
     partition = load_partition(experiment.partition_folder)
     job, compiled = with_compiled(
         experiment.job, run, experiment.params.engine.compile, (root / ".fedflow" / "compiled").resolve()
@@ -100,7 +100,7 @@ def _attach_pictures(
 ) -> None:
     """Log the pictures of the partition, and of how the prefix of samples and the pool of clients grow."""
     record.attach(experiment.partition_folder.glob("*.png"), "partition")
-    if training.curriculum is None and experiment.params.run.client_curriculum is None:
+    if training.curriculum is None and experiment.run.client_curriculum is None:
         return
     from fedflow.pictures.curriculum import draw_curricula  # imports matplotlib, which is slow
 
@@ -167,7 +167,7 @@ def _recorded_params(experiment: Experiment, compiled: str) -> dict[str, Any]:
     params = experiment.params
     return experiment.effective | {
         "dataset": experiment.dataset,
-        "run": params.run.as_dict(),
+        "run": experiment.run.as_dict(),
         "engine": params.engine.as_dict() | {"compiled": compiled},
         "seed": experiment.seed,
     }

@@ -182,16 +182,14 @@ class Search:
         params, tuning, name = self.params, self.params.tuning, f"{self.partition}-validation"
         held_out = replace(params.partition(self.partition), validation=tuning.validation)
         flat = held_out.as_dict()
-        method = params.methods.get(self.method, MethodParams()).changed(tried, f"methods.{self.method}")
-        rounds, fine_tune = tuning.rounds or params.run.rounds, tuning.measure == "tuned"
+        rounds = tuning.rounds or params.run_of(self.method).rounds
+        values = {"run.rounds": rounds, "run.fine_tune": tuning.measure == "tuned", **tried}
+        method = params.methods.get(self.method, MethodParams()).changed(values, f"methods.{self.method}")
         changed = params.replace(
             f"partitions.{json.dumps(name)}={json.dumps(flat | flat.pop('parameters'))}",
-            f"run.rounds={rounds}",
-            f"run.fine_tune={json.dumps(fine_tune)}",
-            *(f"methods.{self.method}.{field}={json.dumps(value)}" for field, value in tried.items()),
+            *(f"methods.{self.method}.{field}={json.dumps(value)}" for field, value in values.items()),
             partitions=params.partitions | {name: held_out},
             methods=params.methods | {self.method: method},
-            run=replace(params.run, rounds=rounds, fine_tune=fine_tune),
         )
         experiment = Experiment(changed, name, self.method, tuning.seed, self.root, "tune")
         experiment.check()

@@ -55,7 +55,7 @@ def losses(problem: str, method: str, tried: Mapping[str, Any], root: Path) -> l
     experiment = Experiment(load_params(PARAMS, changes), problem, method, SEED, root)
     found = []
     try:
-        for report in Simulation(experiment.job, experiment.params.run).rounds():
+        for report in Simulation(experiment.job, experiment.run).rounds():
             found.append(report.values.get("all_loss", float("inf")))
     except RoundFailed as error:  # a rate that is too large
         print(f"{problem}, {method}, {tried}: {error}", file=sys.stderr)

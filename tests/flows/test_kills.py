@@ -55,7 +55,13 @@ PARAMS = {
         "ifca": {"clusters": 2},
         "pacfl": {"clusters": 2},
     },
-    "grid": {"datasets": ["digits"], "partitions": ["digits-6"], "methods": ["fedavg", "ifca"], "seeds": [0]},
+    "grid": {
+        "datasets": ["digits"],
+        "partitions": ["digits-6"],
+        "methods": ["fedavg", "ifca"],
+        "seeds": [0],
+        "central": [],
+    },
     "engine": {"executor": "threads", "workers": 2, "device": "cpu"},
 }
 

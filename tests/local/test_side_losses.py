@@ -287,6 +287,34 @@ def test_the_relative_cost_of_a_step(name: str | None, units: float) -> None:
     assert counts[1] / counts[0] == pytest.approx(units, rel=0.02)
 
 
+def test_they_go_with_a_curriculum_and_adam(ragged: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Views belong to places in a batch, and samples are sorted by their data loss."""
+    settings = training("both") | {
+        "momentum": 0,
+        "optimiser": "adam",
+        "lr": 0.01,
+        "curriculum": {"a": 0.4, "b": 0.5},
+    }
+    loop, plain = (
+        run("fedavg", ragged, training=each) for each in (settings, settings | {"curriculum": None})
+    )
+    forbid_fallback(monkeypatch)
+    vmapped = run("fedavg", ragged, training=settings, cohort="vmap")
+    torch.testing.assert_close(vmapped.state(), loop.state(), rtol=0, atol=1e-4)
+    assert not same(loop.state(), plain.state())
+
+
+def test_statistics_of_batch_norm_follow_the_first_view(ragged: Federation) -> None:
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+
+    model = FlatModel(network)
+    client = one_client(replace(ragged, model=model), 2, LocalTraining.parse(training("both")))
+    w, (x, y) = model.init(0), client.data()
+    found = client.gradient(w, Batch(x, y, other=x.flip(-1)))
+    assert torch.equal(found.buffers, model.train_outputs(w, x)[1])
+
+
 def test_a_new_thread_trains_cohorts(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """The teacher's modules, in float64 here, cannot be cast within a transform."""
     federation = taught(images(digits, (12, 7), dtype=torch.float64))

@@ -134,10 +134,6 @@ def test_a_rate_of_the_method_does_not_change_within_a_round(federation: Federat
         ({"steps": 5, "epochs": 2}, "epochs: 2 is not accepted; expected 1, its default, with steps"),
         ({"steps": 0}, "steps: 0 is not accepted; expected a whole number >= 1 or null"),
         ({"steps": 5, "stragglers": 0.5, "drop_stragglers": True}, "stragglers: 0.5 .* 0 with steps"),
-        (
-            {"steps": 5, "curriculum": {"mode": "lazy_epoch"}},
-            "curriculum.mode: 'lazy_epoch' .* with training.steps",
-        ),
         ({"lr_within": [0.1]}, r"lr_within: \[0.1\] .* null or two numbers, \[a, b\]"),
         ({"lr_within": [0.1, -1]}, "lr_within: -1.0 .* >= 0"),
         ({"betas": [0.9]}, r"betas: \[0.9\] .* two numbers"),

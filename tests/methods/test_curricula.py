@@ -4,10 +4,22 @@ from typing import Any
 
 import pytest
 import torch
-from support import Ran, Workers, follow, forbid_fallback, images, prepare_run, same
+from support import (
+    SIZES,
+    Ran,
+    Workers,
+    follow,
+    forbid_fallback,
+    images,
+    one_client,
+    prepare_run,
+    same,
+    with_newcomers,
+)
 
 from fedflow.data import Dataset
 from fedflow.local.curriculum import Curriculum
+from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.loop import Simulation
@@ -15,7 +27,8 @@ from fedflow.simulation.loop import Simulation
 FULL_GRADIENTS = {"fedsgd", "qfedsgd"}
 SGD: dict[str, Any] = {"epochs": 3, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
 HALF: dict[str, Any] = {"participation": 0.5, "rounds": 3}
-HARD = {"score": "both", "order": "anti"}
+LARGEST = SIZES.index(max(SIZES))
+HARD: dict[str, Any] = {"score": "both", "order": "anti"}
 QUICK: dict[str, dict[str, Any]] = {"flt": {"encoder": "pixels"}}
 hosts = pytest.mark.parametrize("name", [name for name in METHODS if name not in FULL_GRADIENTS])
 
@@ -73,3 +86,58 @@ def test_curricula(name: str, federation: Federation, tmp_path: Any, monkeypatch
     vmapped = curricular(name, federation, HARD, cohort="vmap")
     for vector, value in loop.state().items():
         torch.testing.assert_close(vmapped.state()[vector], value, rtol=0, atol=1e-9, msg=vector)
+
+
+@pytest.mark.parametrize("order", ["curriculum", "anti", "random", "vanilla"])
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold", "fednova"])
+def test_messages_do_not_change(name: str, order: str, federation: Federation) -> None:
+    plain, sorted_ = (
+        curricular(name, federation, curriculum, rounds=2)
+        for curriculum in (None, {"order": order, "score": "both"})
+    )
+    assert traffic(plain) == traffic(sorted_)
+    assert same(plain.state(), sorted_.state()) is (order == "vanilla")
+
+
+@pytest.mark.parametrize(
+    ("curriculum", "passes"),
+    [({}, 1), ({"score": "local_pred"}, 1), (HARD, 2), ({"order": "random"}, 0), (HARD | {"a": 0}, 0),
+     ({"mode": "lazy_epoch"}, 1)],
+)  # fmt: skip
+def test_scoring_and_steps_take_simulated_time(
+    curriculum: dict[str, Any], passes: int, federation: Federation
+) -> None:
+    """A pass without gradients is a third of an epoch; a step costs the same, however small its batch."""
+    given = {"given": [[0.0, 1.0, 0.0]] * 8}
+    ran = curricular("fedavg", federation, curriculum, participation=1.0, rounds=1, timing=given)
+    training, sizes = ran.simulation.job.training, ran.simulation.sizes.tolist()
+    loads = [training.workload(n) for n in sizes]
+    epochs = [load.steps / training.batches(n) for load, n in zip(loads, sizes)]
+    assert ran.values("clock") == [pytest.approx(max(epochs) + passes / 3)]
+    assert ran.values("gradients") == [sum(load.samples for load in loads)]
+    if curriculum.get("mode") != "lazy_epoch":
+        assert set(epochs) == {3}
+
+
+def test_lazy_epochs_change_the_steps_of_fednova(federation: Federation) -> None:
+    """Its tau_k are the steps that clients really take."""
+    counts = []
+    for order in ("curriculum", "vanilla"):
+        training = LocalTraining.parse(SGD | {"curriculum": {"mode": "lazy_epoch", "order": order}})
+        client = one_client(federation, LARGEST, training)
+        assert int(client.steps()) == training.workload(max(SIZES)).steps
+        counts.append(int(client.steps()))
+    assert counts[0] != counts[1]
+
+
+def test_fine_tuning_has_no_curriculum(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = curricular("fedavg", federation, HARD, fine_tune=True)
+    monkeypatch.delattr(Curriculum, "difficulty")
+    assert ran.outcome().metrics["tuned_accuracy"] > 0
+
+
+def test_newcomers_have_no_last_model(federation: Federation) -> None:
+    """FedEff's clients train when they are onboarded."""
+    joined = with_newcomers(federation, 2)
+    ran = curricular("fedeff", joined, HARD, participation=1.0)
+    assert ran.outcome().metrics["newcomers"] == 2

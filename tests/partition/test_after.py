@@ -330,7 +330,7 @@ def test_the_first_hundred_pieces_are_used(pieces, size):
     assert parts(made) == parts(all_pieces)[:100]
 
 
-@pytest.mark.parametrize("more", [{}, {"difficulty": {}}, {"newcomers": 0.2}])
+@pytest.mark.parametrize("more", [{}, {"difficulty": BY_EXPERT}, {"newcomers": 0.2}])
 def test_random_pieces_are_a_sample_of_all(more):
     cut = {"clients": 20, "pieces": 100, "pieces_used": "random"} | more
     made, again, other = (make(HARD, seed=seed, **cut) for seed in (3, 3, 4))
