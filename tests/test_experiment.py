@@ -145,8 +145,7 @@ def test_clients_hold_samples_by_the_losses_of_a_file(root: Path, consistency: C
     after = load_partition(folder)
     assert after.hash == before.hash
     assert after.facts["difficulty"]["inter_std"] == pytest.approx(10 * np.std(means))
-    np.save(root / "losses.npy", np.load(root / "losses.npy") / 10)
-    np.save(root / "losses.npy", -np.load(root / "losses.npy"))  # another file of the same name
+    np.save(root / "losses.npy", -np.load(root / "losses.npy") / 10)  # another file of the same name
     assert consistency() == pytest.approx([-7 / 8, -5 / 8, -3 / 8, -1 / 8], abs=0.03)
 
 
@@ -198,6 +197,23 @@ def test_clients_with_separate_classes_share_a_network_with_all_outputs(root: Pa
         accuracies.append(float((outputs.argmax(-1) == names).double().mean()))
     assert metrics["local_accuracy"] == pytest.approx(np.mean(accuracies))
     assert metrics["local_accuracy"] > 0.7 > metrics["global_accuracy"]
+
+
+def test_pictures_of_the_partition_and_of_what_grows_are_recorded(root: Path, consistency: Callable) -> None:
+    consistency()
+    curriculum = (
+        "training.curriculum={order: anti}",
+        "run.rounds=2",
+        "run.sampling=easy_first",
+        "run.client_curriculum.b=1",
+    )
+    perform(experiment(root, HARD, *curriculum, partition="hard"), Inline(), system_metrics=False)
+    (run,) = runs(root)
+    list_files, recorded = open_store(root).client().list_artifacts, ["partition", "curriculum"]
+    files = [file.path for folder in recorded for file in list_files(run.info.run_id, folder)]
+    assert files == [
+        "partition/difficulty.png", "partition/labels.png", "curriculum/pool.png", "curriculum/prefix.png",
+    ]  # fmt: skip
 
 
 def test_a_run_too_short_for_its_method_is_refused_before_it_is_recorded(root: Path) -> None:

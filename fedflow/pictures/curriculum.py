@@ -52,19 +52,17 @@ class Line:
     rounds: pd.DataFrame
 
 
-def by_order(orders: Mapping[str, Sequence[Curve]], name: str) -> list[tuple[str, Drawing]]:
-    """The name and the drawing of every kind of `COLUMNS` that some order was measured in."""
+def by_order(
+    orders: Mapping[str, Sequence[Curve]], kind: Mapping[str, str], name: str
+) -> tuple[str, Drawing] | None:
+    """The name of what is drawn, of one kind of `COLUMNS`, and the drawing; None if no order has it."""
     lines: Curves = {
         order: [Line(order, run.rounds) for run in orders[order]] for order in ORDERS if order in orders
     }
-    found = []
-    for kind in COLUMNS:
-        there = [column for column in kind if any(measured(runs, column) for runs in lines.values())]
-        for column in there[:1]:
-            words = kind[column]
-            drawn = curve(lines, ORDERS, column, "round", f"{name}-{words.replace(' ', '-')}")
-            found.append((words, drawn))
-    return found
+    for column, words in kind.items():
+        if any(measured(runs, column) for runs in lines.values()):
+            return words, curve(lines, ORDERS, column, "round", name)
+    return None
 
 
 def prefix(curriculum: Curriculum, passes: Sequence[Pass], samples: int, name: str) -> Drawing:

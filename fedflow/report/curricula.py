@@ -9,7 +9,7 @@ from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.naming import flat, say
 from fedflow.pictures.accuracy import measured
-from fedflow.pictures.curriculum import SECTION, alike, by_order, growth, pool, prefix
+from fedflow.pictures.curriculum import COLUMNS, SECTION, alike, by_order, growth, pool, prefix
 from fedflow.report.run import Run
 from fedflow.report.variants import HASHES, defaults
 
@@ -31,11 +31,13 @@ def hosts(methods: Methods) -> list[tuple[str, dict[str, list[Run]]]]:
 
 
 def _orders(methods: Methods, key: str) -> list[Figure]:
-    """Accuracy and difficulty by round of every host."""
+    """The accuracy by round of every host, then the difficulty."""
+    named = hosts(methods)
     return [
-        (f"{name}: {words} by round", drawn.svg, "")
-        for number, (name, orders) in enumerate(hosts(methods))
-        for words, drawn in by_order(orders, f"{key}-o{number}")
+        (f"{name}: {drawn[0]} by round", drawn[1].svg, "")
+        for place, kind in enumerate(COLUMNS)
+        for number, (name, orders) in enumerate(named)
+        if (drawn := by_order(orders, kind, f"{key}-o{place}-{number}"))
     ]
 
 

@@ -31,7 +31,12 @@ def log_orders(api: "MlflowClient", run_id: str) -> None:
     experiment = [run.info.experiment_id]
     if not api.search_runs(experiment, ordered, max_results=1):
         return
-    from fedflow.pictures.curriculum import Line, alike, by_order  # imports matplotlib, which is slow
+    from fedflow.pictures.curriculum import (  # imports matplotlib, which is slow
+        COLUMNS,
+        Line,
+        alike,
+        by_order,
+    )
 
     runs = api.search_runs(experiment, among, max_results=MOST, order_by=["attributes.start_time DESC"])
     settings = [{n: v for n, v in found.data.params.items() if not n.startswith(OWN)} for found in runs]
@@ -44,8 +49,9 @@ def log_orders(api: "MlflowClient", run_id: str) -> None:
             lines[order] = [Line(order, _rounds(api, found)) for found in newest.values()]
         name = _name(next(settings[places[0]] for order, places in orders.items() if order != "vanilla"))
         with TemporaryDirectory() as folder:
-            for words, drawn in by_order(lines, name):
-                drawn.png(Path(folder) / f"{words.replace(' ', '_')}.png")
+            for kind in COLUMNS:
+                if drawn := by_order(lines, kind, name):
+                    drawn[1].png(Path(folder) / f"{drawn[0].replace(' ', '_')}.png")
             api.log_artifacts(parent or run_id, folder, f"orders/{name}")
 
 

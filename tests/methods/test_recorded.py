@@ -56,6 +56,8 @@ def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> No
     api = open_store(root).client()
     (found,) = api.search_experiments(filter_string="name = 'digits/few'")
     run = next(r for r in api.search_runs([found.experiment_id]) if r.data.tags["method"] == name)
+    partition_files = [f.path for f in api.list_artifacts(run.info.run_id, "partition")]
+    assert partition_files == ["partition/labels.png"]
     clients = pd.read_parquet(experiment.results_folder / "clients.parquet").query("not newcomer")
     logged = {f.path.removeprefix("clusters/") for f in api.list_artifacts(run.info.run_id, "clusters")}
     if METHODS[name].serves == "cluster":
