@@ -34,9 +34,9 @@ def test_claims_name_what_exists(file: Path) -> None:
     params = load_params(file.with_name("params.yaml"))
 
     def names(check: Check) -> None:
-        arms = [*check.above, *check.below, *check.equal, *([check.of] if check.of else [])]
-        assert {arm.method for arm in arms} <= METHODS.keys()
-        assert set(check.partitions) <= params.partitions.keys()
+        arms = [one for arm in check.arms for one in (arm, arm.minus) if one]
+        assert {arm.method for arm in arms} <= METHODS.keys() | params.methods.keys()
+        assert {*check.partitions, *(a.partition for a in arms if a.partition)} <= params.partitions.keys()
         for inner in (*check.all, *check.any):
             names(inner)
 

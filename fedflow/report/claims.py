@@ -54,7 +54,7 @@ class Arm(Settings):
 
 
 class Check(Settings):
-    """A comparison, or a group of checks, whose partition and settings those within inherit."""
+    """A comparison, or a group of checks, whose partition, measure and settings those within inherit."""
 
     partition: str | list[str] | None = option(None, "one or more partitions, on all of which it has to hold")
     where: dict = option(factory=dict, doc="settings of all runs compared, by dotted name")
@@ -93,11 +93,12 @@ class Check(Settings):
     def validate(self) -> None:
         if len(self.kinds) > 1 or not (self.kinds or isinstance(self, Claim)):
             raise BadInput("checks", self.kinds, f"exactly one of {', '.join(KINDS)}")
-        for name, kinds in {"measure": (*COMPARES, *TRENDS), "of": COMPARES}.items():
-            needed = any(kind in kinds for kind in self.kinds)
-            if (getattr(self, name) is None) is needed:
-                accepted = "a value" if needed else f"null, unless there is one of {', '.join(kinds)}"
-                raise BadInput(name, getattr(self, name), accepted)
+        compares = any(kind in COMPARES for kind in self.kinds)
+        if (self.of is None) is compares:
+            accepted = "a value" if compares else f"null, unless there is one of {', '.join(COMPARES)}"
+            raise BadInput("of", self.of, accepted)
+        if self.measure is not None and not self.kinds:
+            raise BadInput("measure", self.measure, f"null, unless there is one of {', '.join(KINDS)}")
         if self.measure is not None:
             parse(self.measure)
         for name, least in {"rising": 2, "trend": 3}.items():
@@ -138,7 +139,9 @@ class Claim(Check):
         super().validate()
         if not self.kinds and self.test is None:
             raise BadInput("checks", None, f"exactly one of {', '.join(KINDS)}, or a test")
-        for check, partitions in _placed(self, self.partitions):
+        for check, partitions, measure in _placed(self, self.partitions, self.measure):
+            if check.arms and measure is None:
+                raise BadInput("measure", None, "a value, here or around all checks")
             if not partitions and not all(arm.partition for arm in check.arms):
                 raise BadInput("partition", None, "the name of a partition, or a list of names")
 
@@ -165,8 +168,10 @@ def load_claims(path: Path) -> list[Claim]:
     return list(claims.values())
 
 
-def _placed(check: Check, partitions: list[str]) -> Iterator[tuple[Check, list[str]]]:
-    """Every check with its partitions."""
-    yield check, partitions
+def _placed(
+    check: Check, partitions: list[str], measure: str | None
+) -> Iterator[tuple[Check, list[str], str | None]]:
+    """Every check with its partitions and its measure."""
+    yield check, partitions, measure
     for inner in (*check.all, *check.any):
-        yield from _placed(inner, inner.partitions or partitions)
+        yield from _placed(inner, inner.partitions or partitions, inner.measure or measure)

@@ -160,9 +160,9 @@ def _judge(
     runs: Sequence[Run],
     known: Mapping[str, str],
 ) -> tuple[str, list[Comparison]]:
-    """The verdict on a check and its comparisons; partitions and settings are inherited."""
+    """The verdict on a check and its comparisons; partitions, measure and settings are inherited."""
     partitions, where = check.partitions or partitions, {**where, **check.where}
-    if check.measure is not None:
+    if check.arms:
         if all(arm.partition for arm in check.arms):
             partitions = [""]
         first = [check.of] if check.of else check.trend
@@ -172,7 +172,8 @@ def _judge(
             _compare(check, arms, runs, partition, where, known) for partition in partitions for arms in sets
         ]
         return max((one.verdict for one in found), key=VERDICTS.index), found
-    inner = [_judge(one, partitions, where, runs, known) for one in check.all or check.any]
+    within = [replace(one, measure=one.measure or check.measure) for one in check.all or check.any]
+    inner = [_judge(one, partitions, where, runs, known) for one in within]
     choose = max if check.all else min
     verdict = choose((one for one, _ in inner), key=VERDICTS.index, default=HELD)
     return verdict, [one for _, found in inner for one in found]

@@ -103,6 +103,11 @@ def test_all_checks_have_the_worst_verdict_and_any_the_best(group, expected, tmp
     assert verdict(tmp_path, group, low=[1.0, 1.1, 1.2], high=[1.9, 2.1, 2.3])[0] == expected
 
 
+def test_the_measure_of_a_group_is_that_of_its_checks(tmp_path):
+    text = "measure: loss, all: [{of: high, above: [low]}, {any: [{of: low, below: [high]}]}]"
+    assert verdict(tmp_path, text, low=[1.0, 1.1, 1.2], high=[1.9, 2.1, 2.3])[0] == "confirmed"
+
+
 @pytest.mark.parametrize(("of", "other", "target", "expected", "interval"), [
     ("fast", "slow", 1.05, "confirmed", "[−∞, −2.00]"),
     ("slow", "fast", 1.05, "not confirmed", "[+2.00, +∞]"),
