@@ -34,11 +34,16 @@ class Network:
 
     @property
     def row(self) -> list[str]:
-        """Its cells in the table: parameters, epochs, losses, accuracy."""
-        facts, accuracy = self.facts, self.facts["test_accuracy"]
-        losses = (in_unit(facts[name], NUMBER) for name in ("train_loss", "test_loss"))
-        shown = UNMEASURED if accuracy is None else in_unit(accuracy, SHARE)
-        return [f"{facts['parameters']:,}", str(facts["epochs"]), *losses, shown]
+        """Its cells in the table: accuracy, losses, epochs, parameters."""
+        facts = self.facts
+        losses = (in_unit(facts[name], NUMBER) for name in ("test_loss", "train_loss"))
+        return [self.accuracy or UNMEASURED, *losses, str(facts["epochs"]), f"{facts['parameters']:,}"]
+
+    @property
+    def accuracy(self) -> str:
+        """Test accuracy in per cent; empty for regression."""
+        value = self.facts["test_accuracy"]
+        return "" if value is None else in_unit(value, SHARE)
 
 
 def collect_networks(folder: Path) -> list[Network]:
@@ -59,10 +64,9 @@ def _read(folder: Path) -> Network:
 
 def references(networks: Iterable[Network], run: Run) -> str:
     """The accuracy of the networks that were trained on the data set of this run, in one sentence."""
-    same = [one for one in networks if one.facts["data_hash"] == run.metrics["data_hash"]]
-    known = [one for one in same if one.facts["test_accuracy"] is not None]
-    shown = (f"{one.row[-1]} % ({one.name}: {one.facts['model']})" for one in known)
-    return f"Trained centrally, on all samples, one network reaches {', '.join(shown)}." if known else ""
+    same = (one for one in networks if one.facts["data_hash"] == run.metrics["data_hash"])
+    shown = [f"{one.accuracy} % ({one.name}: {one.facts['model']})" for one in same if one.accuracy]
+    return f"Trained centrally, on all samples, one network reaches {', '.join(shown)}." if shown else ""
 
 
 def curves(networks: Iterable[Network]) -> list[dict[str, Any]]:

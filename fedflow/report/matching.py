@@ -104,10 +104,13 @@ def compare(runs: Sequence[Run]) -> list[Shown]:
 
 
 def accuracies(runs: Sequence[Run]) -> dict[str, Accuracy]:
-    """By variant, the first published accuracy of a metric that the accuracy table has as a column."""
+    """By variant, the first published accuracy of a metric that the accuracy table has as a column.
+
+    Tables of methods come before tables of settings, where a plain run is the reference.
+    """
     known = {metric.name: metric for metric in columns("accuracy")}
     found: dict[str, Accuracy] = {}
-    for match in matches(runs):
+    for match in sorted(matches(runs), key=lambda match: bool(match.cell.column.settings)):
         metric = known.get(match.cell.measure or "")
         if metric and match.line.unit == "%" and match.cell.value.mean is not None:
             where = f"{match.table.label}, {match.book.source}"

@@ -278,8 +278,12 @@ def _warnings(runs: Sequence[Run], methods: dict[str, list[Run]]) -> list[str]:
 
 
 def _shared(run: Run) -> dict[str, Any]:
-    """The settings and data that compared methods should share; not the method's own settings."""
+    """The settings and data that compared methods should share; not the method's own settings.
+
+    Whether clients have a curriculum follows from ``run.sampling``.
+    """
     params = {name: run.params[name] for name in COMMON}
+    params["run"] = {name: value for name, value in params["run"].items() if name != "client_curriculum"}
     params["data"] = {run.metrics["dataset"]: run.params["data"].get(run.metrics["dataset"], {})}
     return flat(params) | {name: run.metrics[name][:8] for name in HASHES}
 
