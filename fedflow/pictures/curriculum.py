@@ -66,13 +66,17 @@ def by_order(
 
 
 def prefix(curriculum: Curriculum, passes: Sequence[Pass], samples: int, name: str) -> Drawing:
-    """The share of ``samples`` in use by local step: of the ``passes`` (steps), and of the pacing (line)."""
+    """The share of ``samples`` in use by local step: of the ``passes`` (steps), and of the pacing (line).
+
+    The line is left out for ``lazy_epoch``, whose passes take more steps than the pacing counts.
+    """
     starts = np.cumsum([0, *(each.steps for each in passes)])
     steps = int(starts[-1])
     with drawing(name, "Share of samples in use by local step", 2.0, (0.46, 0.4, 0.12, 0.08), WIDTH) as work:
         axes, at = work.axes, np.linspace(0, steps, FINE)
-        shares = [100 * curriculum.size(t, steps, samples) / samples for t in at]
-        axes.plot(at, shares, color=MUTED, lw=1)
+        if curriculum.mode != "lazy_epoch":
+            shares = [100 * curriculum.size(t, steps, samples) / samples for t in at]
+            axes.plot(at, shares, color=MUTED, lw=1)
         shares = [100 * each.prefix / samples for each in passes]
         axes.stairs(shares, starts, baseline=0, fill=True, color=SERIES[0], alpha=0.25, lw=0)
         axes.stairs(shares, starts, baseline=None, color=SERIES[0], lw=1.4)

@@ -54,8 +54,7 @@ def _prefixes(methods: Methods, key: str) -> list[Figure]:
         (
             f"Growing prefix: {words}",
             prefix(curriculum, passes, samples, f"{key}-prefix{number}").svg,
-            f"Of a client with {samples:,} samples, the median; line: the pacing. "
-            f"{', '.join(sorted(labels))}.",
+            f"Of a client with {samples:,} samples, the median. {', '.join(sorted(labels))}.",
         )
         for number, ((words, passes, samples), (curriculum, labels)) in enumerate(drawn.items())
     ]

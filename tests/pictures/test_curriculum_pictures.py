@@ -28,6 +28,8 @@ def test_the_prefix_is_that_of_the_passes_of_the_median_client():
     np.testing.assert_allclose(stairs.values, np.array(sizes) / 5)
     x, y = axes.lines[0].get_data()
     assert (x[0], y[0], x[-1], y[-1]) == (0, 20, 500, 100) and np.all(np.diff(y) >= 0)
+    lazy = growth(training(mode="lazy_epoch"), SIZES)
+    assert lazy is not None and not prefix(*lazy, "p").axes.lines  # its T is smaller than its steps
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_a_single_order_has_its_prefix_only_and_each_pacing_one(tmp_path):
     step = "Growing prefix: step, a 0.8, b 0.2, at least 32"
     assert {*re.findall("<h4>(.*?)</h4>", section)} == {step, "Growing prefix: linear, a 0.8, b 0.2"}
     note = section.split(step)[1].split("</figcaption>")[0]
-    assert "Of a client with 224 samples, the median" in note and "FedAvg" in note and "Ditto" in note
+    assert "Of a client with 224 samples, the median." in note and "FedAvg" in note and "Ditto" in note
 
 
 def test_pools_of_clients_are_drawn_by_round(tmp_path):
