@@ -202,14 +202,18 @@ def test_a_loss_that_is_not_finite_is_never_saved(root: Path, monkeypatch) -> No
     ("changes", "message"),
     [
         (
-            ["data.real={source: mixed_regression}", "models.real={name: linear}",
-             "central.expert={dataset: real, label_smoothing: 0.1}", "partitions={plain: {dataset: digits, scheme: iid, clients: 4}}"],
+            [
+                "data.real={source: mixed_regression}",
+                "models.real={name: linear}",
+                "central.expert={dataset: real, label_smoothing: 0.1}",
+                "partitions={plain: {dataset: digits, scheme: iid, clients: 4}}",
+            ],
             "central.expert.label_smoothing: 0.1 .*expected 0, as this network has its own loss",
         ),
         (["central.expert.training.augment=flip_crop_cutout"], "central.expert.training.augment: 'flip_crop"),
         (["central.expert.model=lenet5"], "central.expert.model.name: 'lenet5'"),
     ],
-)  # fmt: skip
+)
 def test_what_the_data_cannot_be_trained_with_is_refused_before(root: Path, changes, message) -> None:
     with one_line_error(message):
         prepare_network(load(root, *changes), "expert", root)

@@ -172,7 +172,9 @@ class CentralRun:
                 losses, _ = evaluate(model, w, train)
                 if not np.isfinite(losses).all():
                     count = np.count_nonzero(~np.isfinite(losses))
-                    raise FedflowError(f"diverged: {count} training samples have no finite loss; try a smaller rate")
+                    raise FedflowError(
+                        f"diverged: {count} training samples have no finite loss; try a smaller rate"
+                    )
             except FedflowError as error:
                 raise FedflowError(f"central.{self.name}: {error}") from error
             facts = self._facts(model, rows[-1])
