@@ -413,6 +413,14 @@ class Params(Settings):
                 raise BadInput("grid.central", grid.central, f"a list with {name!r}, which {user} uses")
 
 
+def check_dvc(root: Path) -> None:
+    """Raise `FedflowError` if ``params.yaml`` lacks ``grid.central``, which ``dvc.yaml`` needs."""
+    file = root / PARAMS
+    grid = read_yaml(file).get("grid") if (root / "dvc.yaml").exists() else None
+    if isinstance(grid, Mapping) and "central" not in grid:
+        raise FedflowError(f"{file}: dvc.yaml needs the list grid.central; add `central: []` under grid")
+
+
 class Changes(list[str]):
     """Changes of ``params.yaml`` as text, and the `Params` that they gave.
 

@@ -278,6 +278,18 @@ def test_networks_of_other_labels_are_refused(opened, partition, use, message) -
             opened(partition, use).open()
 
 
+def test_a_run_whose_teacher_has_seen_test_samples_warns_once(copy: Path, opened, recwarn) -> None:
+    for change, says in (("holdout=0.2", "test"), ("validation=0.2", "validation"), ("seed=7", "")):
+        params = load(copy, f"partitions.plain.{change}")
+        job = replace(Experiment(params, "plain", "fedavg", 0, copy).job)
+        for uses in ((), ("teacher", "expert")):
+            recwarn.clear()
+            Run(replace(job, federation=opened("plain", *uses, params=params)), params.run)
+            reason = f"was trained on all samples, also those that clients hold out as {says} samples"
+            expected = [f"fedavg: its teacher and its expert {reason}"] if uses and says else []
+            assert [str(each.message) for each in recwarn] == expected
+
+
 def test_a_network_of_older_data_is_refused(copy: Path, opened) -> None:
     params = load(copy, "data.digits.train_limit=500")
     prepare_dataset(params, "digits", copy)

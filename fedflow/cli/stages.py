@@ -72,10 +72,12 @@ def fingerprint(
     `dvc repro` always calls `fedflow fingerprint files` (the files that data sets are read from, and code),
     and `fedflow fingerprint inputs` (what partitions and runs depend on) when any of them changed.
     """
+    from fedflow.config import check_dvc
     from fedflow.fingerprints import fingerprint_files, fingerprint_inputs
 
-    write = fingerprint_files if what == "files" else fingerprint_inputs
-    write(load(root), root)
+    write, params = fingerprint_files if what == "files" else fingerprint_inputs, load(root)
+    check_dvc(root)
+    write(params, root)
 
 
 def report(root: Root = Path()) -> None:
