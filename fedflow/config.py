@@ -229,6 +229,11 @@ class Params(Settings):
         """How to make the named partition."""
         return _entry("partitions", self.partitions, name)
 
+    def expert(self, partition: str) -> str | None:
+        """The central network by whose losses the named partition deals samples to clients, if any."""
+        entry = self.partition(partition)
+        return entry.difficulty and entry.difficulty.expert
+
     def network(self, name: str, field: str = "central") -> CentralParams:
         """How to train the named central network, with its ``model``; ``field`` names it."""
         entry = _entry(field, self.central, name)
@@ -247,17 +252,17 @@ class Params(Settings):
 
         Raises `BadInput` for a network that does not exist, or was trained on another data set.
         """
-        training, entry = self.method(method, partition)[1], self.partition(partition)
+        training = self.method(method, partition)[1]
         clients = self.run_of(method, partition).client_curriculum
         fields = {
             TEACHER: teacher_of(training),
             EXPERTS[0]: training.curriculum and training.curriculum.expert,
             EXPERTS[1]: clients and clients.expert,
-            f"partitions.{partition}.difficulty.expert": entry.difficulty and entry.difficulty.expert,
+            f"partitions.{partition}.difficulty.expert": self.expert(partition),
         }
         used = {field: name for field, name in fields.items() if name}
         for field, name in used.items():
-            self._check_network(field, name, entry.dataset)
+            self._check_network(field, name, self.partition(partition).dataset)
         first, second = (used.get(field) for field in EXPERTS)
         if first and second and first != second:
             raise BadInput(EXPERTS[1], second, f"{first!r}, the expert of the data curriculum")
@@ -308,9 +313,9 @@ class Params(Settings):
         return entry.label or METHODS[method].label + own
 
     @property
-    def labels(self) -> dict[str, str | None]:
-        """The label that every entry of ``methods`` asks for, if any: reports take it from here."""
-        return {name: entry.label for name, entry in self.methods.items()}
+    def labels(self) -> dict[str, str]:
+        """The label of every entry of ``methods``: reports take it from here."""
+        return {name: self.label(name) for name in self.methods}
 
     @cached_property
     def _built(self) -> dict[tuple[str, str | None], tuple[Method, LocalTraining, RunSettings]]:
@@ -355,9 +360,8 @@ class Params(Settings):
         for name, network in self.central.items():
             self._check_central(name, network)
         for name, partition in self.partitions.items():
-            if partition.difficulty and partition.difficulty.expert:
-                field = f"partitions.{name}.difficulty.expert"
-                self._check_network(field, partition.difficulty.expert, partition.dataset)
+            if (expert := self.expert(name)) is not None:
+                self._check_network(f"partitions.{name}.difficulty.expert", expert, partition.dataset)
         for name in (*self.methods, *self.grid.methods):
             if self.registered(name) != name and ("." in check_name("methods", name)):
                 raise BadInput("methods", name, "a name of letters, digits and - _")

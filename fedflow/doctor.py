@@ -104,7 +104,7 @@ def _params(root: Path) -> list[Finding]:
 def _claims(root: Path) -> list[Finding]:
     if not (path := root / "claims.yaml").exists():
         return []
-    labels: dict[str, str | None] = {}
+    labels: dict[str, str] = {}
     with contextlib.suppress(FedflowError):  # that finding is about params.yaml
         labels = load_params(root / "params.yaml").labels
     try:

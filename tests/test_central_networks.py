@@ -230,6 +230,12 @@ def test_clients_hold_samples_by_the_losses_of_an_expert(copy: Path) -> None:
         prepare_partition(changed, "hard", copy)
 
 
+def test_the_command_partition_trains_a_missing_expert(root: Path, capsys) -> None:
+    done = fedflow(capsys, "partition", "hard", "--root", root)
+    assert done.code == 0 and "central · expert: epoch 3/3" in done.out
+    assert load_partition(root / "data" / "partitions" / "hard").params["difficulty"]["expert"] == "expert"
+
+
 @pytest.fixture
 def opened(copy: Path) -> Callable[..., FederationFiles]:
     """The files of a run on a partition, with the expert as teacher or expert."""

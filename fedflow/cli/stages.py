@@ -53,11 +53,15 @@ def partition(
 ) -> None:
     """Divide a prepared data set over clients: data/partitions/NAME, with a picture of the labels.
 
-    Example: `fedflow partition mnist5k-dir`.
+    Example: `fedflow partition mnist5k-dir`. A missing expert, by which samples are dealt, is trained first.
     """
+    from fedflow.stages.central import prepare_network
     from fedflow.stages.partition import prepare_partition
 
-    print_line(prepare_partition(load(root, settings), name, root))
+    params = load(root, settings)
+    if (expert := params.expert(name)) is not None:
+        prepare_network(params, expert, root)
+    print_line(prepare_partition(params, name, root))
 
 
 def fingerprint(
