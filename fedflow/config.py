@@ -375,7 +375,9 @@ class Params(Settings):
             for method, own in (entry or {}).items():
                 for field in ("method", "label"):
                     if (value := getattr(own, field)) is not None:
-                        raise BadInput(f"tuned.{name}.{method}.{field}", value, f"it under methods.{method}")
+                        raise BadInput(
+                            f"tuned.{name}.{method}.{field}", value, f"null; set it under methods.{method}"
+                        )
                 self.method(method, name)
         for name in self.grid.datasets:
             self.dataset(name)

@@ -52,37 +52,39 @@ def _settings(cls: type[Settings]) -> Schema:
     return _object(cls)
 
 
-def _object(cls: type[Settings], without: tuple[str, ...] = (), partial: bool = False) -> Schema:
-    """A mapping of the fields of ``cls``; ``partial``: of some of them."""
+def _object(
+    cls: type[Settings], without: tuple[str, ...] = (), partial: bool = False, merged: bool = False
+) -> Schema:
+    """A mapping of the fields of ``cls``; ``partial``: of some; ``merged``: also the mappings within it."""
     fields = [field for field in dataclasses.fields(cls) if field.name not in without]  # type: ignore[arg-type]
     missing = dataclasses.MISSING
     required = [f.name for f in fields if f.default is missing and f.default_factory is missing]
     schema: Schema = {"type": "object"}
-    schema["properties"] = {f.name: _field(hints(cls)[f.name], f) for f in fields}
+    schema["properties"] = {f.name: _field(hints(cls)[f.name], f, merged) for f in fields}
     schema["additionalProperties"] = False
-    return schema | ({"required": required} if required and not partial else {})
+    return schema | ({"required": required} if required and not (partial or merged) else {})
 
 
-def _field(hint: Any, field: dataclasses.Field) -> Schema:
+def _field(hint: Any, field: dataclasses.Field, merged: bool) -> Schema:
     """One field, with its meaning and default."""
-    schema, about = _value(hint, field.metadata), field.metadata.get("doc")
+    schema, about = _value(hint, field.metadata, merged), field.metadata.get("doc")
     default = field.default_factory() if callable(field.default_factory) else field.default
     schema = schema | ({"description": about} if about else {})
     plain = default is None or isinstance(default, bool | int | float | str | list | dict)
     return schema | ({"default": default} if plain else {})
 
 
-def _value(hint: Any, metadata: Mapping[str, Any]) -> Schema:
+def _value(hint: Any, metadata: Mapping[str, Any], merged: bool = False) -> Schema:
     """What `fedflow.settings.check` accepts for this type."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return {"anyOf": [_value(arm, {} if arm is type(None) else metadata) for arm in args]}
+        return {"anyOf": [_value(arm, {} if arm is type(None) else metadata, merged) for arm in args]}
     if origin in (list, tuple):
         return {"type": "array", "items": _value(args[0], metadata) if args else {}}
     if dict in (hint, origin):
         return {"type": "object"} | ({"additionalProperties": _value(args[1], {})} if args else {})
     if isinstance(hint, type) and issubclass(hint, Settings):
-        return _settings(hint)
+        return _object(hint, merged=True) if merged else _settings(hint)
     if metadata.get("choices"):
         return {"enum": list(metadata["choices"])}
     bounds = {BOUNDS[op]: bound for op, bound in metadata.get("bounds", {}).items()}
@@ -122,12 +124,12 @@ def _model() -> Schema:
 def _params() -> Schema:
     """The whole file. Entries of methods under other names have fields of the method that they name."""
     schema = _object(Params)
-    sections = {"training": _object(LocalTraining, partial=True), "run": _object(RunSettings, partial=True)}
+    sections = {"training": _object(LocalTraining, merged=True), "run": _object(RunSettings, merged=True)}
     methods, tuned = schema["properties"]["methods"], schema["properties"]["tuned"]
     own = {name: _object(cls, partial=True) | {"type": ["object", "null"]} for name, cls in METHODS.items()}
     for entry in own.values():
         entry["properties"] |= sections
-    shared = {"method": {"type": "string", "enum": sorted(METHODS)}, "label": {"type": "string"}}
+    shared = {"method": {"type": "string", "enum": sorted(METHODS)}, "label": {"type": ["string", "null"]}}
     named = {
         "type": "object",
         "required": ["method"],
@@ -139,7 +141,7 @@ def _params() -> Schema:
         "unevaluatedProperties": False,
     }
     methods["properties"] = {
-        name: entry | {"properties": entry["properties"] | shared | {"method": {"const": name}}}
+        name: entry | {"properties": entry["properties"] | shared | {"method": {"enum": [name, None]}}}
         for name, entry in own.items()
     }
     methods["additionalProperties"] = named

@@ -42,7 +42,8 @@ def changed(change):
         "methods.aaggff_s.host={name: fedprox, mu: 1e-3}", "methods.fedavg={method: fedavg, label: Ours}",
         "methods.mine={method: fedprox, label: Mine, mu: 0.1, training: {lr: 0.1}}",
         "tuned.mnist5k-dir.mine.mu=0.1", "methods.mine={method: fedavg, run: {sampling: sweep}}",
-        "methods.ditto.run.rounds=3",
+        "methods.ditto.run.rounds=3", "methods.fedavg={method: null, label: null}",
+        "methods.ditto.training.objective={alpha: 0.2}",
     ],
 )  # fmt: skip
 def test_other_forms_are_accepted(validator, change):
@@ -63,7 +64,8 @@ def test_other_forms_are_accepted(validator, change):
         "methods.aaggff_s.host={name: ditto}", "methods.aaggff_s.host={name: fedavg, mu: 0.1}",
         "methods.aaggff_d.host={mu: 0.1}", "methods.mine={mu: 0.1}", "methods.mine={method: fedavgg}",
         "methods.mine={method: fedavg, mu: 0.1}", "methods.mine={method: fedprox, training: {epoch: 1}}",
-        "methods.fedavg={method: fedprox}",
+        "methods.fedavg={method: fedprox}", "methods.mine={method: null}",
+        "methods.ditto.training.objective={alfa: 0.2}", "training.objective={alpha: 0.2}",
         "methods.ditto.run.rounds=0", "tuned.mnist5k-dir.fedavg.label=Ours",
     ],
 )  # fmt: skip

@@ -16,6 +16,8 @@ from fedflow.local.teacher import Teacher
 from fedflow.models.flat import FlatModel
 from fedflow.settings import Settings, option
 
+BETAS = [0.9, 0.999]  # of adam
+
 
 class Workload(NamedTuple):
     """Local steps tau of one client, and the samples whose gradients are computed in them."""
@@ -51,9 +53,7 @@ class LocalTraining(Settings):
         choices=("sgd", "adam"),
     )  # fmt: skip
     momentum: float = option(0.0, "SGD momentum", symbol="rho", ge=0, lt=1)
-    betas: list[float] = option(
-        factory=lambda: [0.9, 0.999], doc="decay of the two moments of adam", ge=0, lt=1
-    )
+    betas: list[float] = option(factory=BETAS.copy, doc="decay of the two moments of adam", ge=0, lt=1)
     weight_decay: float = option(0.0, "L2 penalty in the gradient", ge=0)
     clip_norm: float | None = option(
         None, "largest norm of a gradient, without weight decay; longer ones are scaled down", gt=0
@@ -100,6 +100,8 @@ class LocalTraining(Settings):
             raise BadInput("training.momentum", self.momentum, "0 with optimiser: adam")
         if len(self.betas) != 2:
             raise BadInput("training.betas", self.betas, "two numbers, for both moments")
+        if self.optimiser != "adam" and self.betas != BETAS:
+            raise BadInput("training.betas", self.betas, f"{BETAS}, its default, without optimiser: adam")
         if self.lr_within is not None and len(self.lr_within) != 2:
             raise BadInput("training.lr_within", self.lr_within, "null or two numbers, [a, b]")
         if self.stragglers == 1 and self.drop_stragglers:
@@ -111,7 +113,7 @@ class LocalTraining(Settings):
             why = "steps" if self.batch_size else "batch_size 0"
             raise BadInput("training.curriculum.mode", "lazy_epoch", f"queue or per_step with training.{why}")
         if self.objective is not None and self.objective.two_views and self.augment == "none":
-            accepted = f"other than none: the objective {self.objective.name} compares two random views"
+            accepted = f"flip_crop or flip_crop_cutout, as {self.objective.name} compares two random views"
             raise BadInput("training.augment", self.augment, accepted)
 
     @property

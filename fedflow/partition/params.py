@@ -75,7 +75,7 @@ class PartitionParams(Settings):
             if name not in accepted:
                 shared = {f.name for f in fields(self)} - {"parameters"}
                 raise unknown_name(f"partition.{name}", name, [*sorted(shared), *accepted])
-        complete = self.built.as_dict()  # defaults too, so that a record says it all
+        complete = self.built.as_dict()  # defaults too, so that results record the defaults in use
         object.__setattr__(self, "parameters", complete)
         if self.pieces is not None and (self.clients is None or self.pieces < self.clients):
             raise BadInput("partition.pieces", self.pieces, f"at least clients, which is {self.clients}")

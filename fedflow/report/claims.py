@@ -52,6 +52,10 @@ class Arm(Settings):
         """Build from a mapping, or from the name of a method alone."""
         return super().parse({"method": values} if isinstance(values, str) else values, section)
 
+    def validate(self) -> None:
+        if self.minus is not None and self.minus.minus is not None:
+            raise BadInput("minus.minus", self.minus.minus.method, "null: an advantage is over one method")
+
 
 class Check(Settings):
     """A comparison, or a group of checks, whose partition, measure and settings those within inherit."""
@@ -97,6 +101,8 @@ class Check(Settings):
         if (self.of is None) is compares:
             accepted = "a value" if compares else f"null, unless there is one of {', '.join(COMPARES)}"
             raise BadInput("of", self.of, accepted)
+        if self.partitions and self.arms and all(arm.partition for arm in self.arms):
+            raise BadInput("partition", self.partition, "null, as every method has its own")
         if self.measure is not None and not self.kinds:
             raise BadInput("measure", self.measure, f"null, unless there is one of {', '.join(KINDS)}")
         if self.measure is not None:

@@ -83,7 +83,7 @@ class RunSettings(Settings):
         if len(set(self.reports)) < len(self.reports):
             raise BadInput("run.reports", self.reports, "every name once")
         if self.sampling == "easy_first" and self.client_curriculum is None:
-            complete = ClientCurriculum.parse({})  # so that a record says it all
+            complete = ClientCurriculum.parse({})  # so that results record the defaults in use
             object.__setattr__(self, "client_curriculum", complete)
         if self.sampling != "easy_first" and self.client_curriculum is not None:
             raise BadInput("run.sampling", self.sampling, "easy_first with run.client_curriculum")

@@ -348,7 +348,7 @@ def test_bad_objectives_are_refused(settings: dict, message: str) -> None:
 
 
 def test_what_cannot_have_side_losses_is_refused(ragged: Federation, digits: Dataset) -> None:
-    with refused("training.augment: 'none' .* other than none: the objective robust compares two"):
+    with refused("training.augment: 'none' .* flip_crop or flip_crop_cutout, as robust compares two"):
         LocalTraining.parse({"objective": objective("robust")})
     with refused("methods.feddyn.training.objective.teacher: None"):
         load_params(ROOT / "params.yaml", ["methods.feddyn.training.objective={name: distil}"])

@@ -136,6 +136,10 @@ def test_a_rate_of_the_method_does_not_change_within_a_round(federation: Federat
         ({"steps": 5, "stragglers": 0.5, "drop_stragglers": True}, "stragglers: 0.5 .* 0 with steps"),
         ({"lr_within": [0.1]}, r"lr_within: \[0.1\] .* null or two numbers, \[a, b\]"),
         ({"lr_within": [0.1, -1]}, "lr_within: -1.0 .* >= 0"),
+        (
+            {"betas": [0.8, 0.99]},
+            r"betas: \[0.8, 0.99\] .* \[0.9, 0.999\], its default, without optimiser: adam",
+        ),
         ({"betas": [0.9]}, r"betas: \[0.9\] .* two numbers"),
         ({"betas": [0.9, 1]}, r"betas\[1\]: 1.0 .* < 1"),
         ({"optimiser": "adma"}, "optimiser: 'adma' .*did you mean 'adam'"),
