@@ -14,7 +14,9 @@ from fedflow.local.training import LocalTraining
 from fedflow.pictures.accuracy import Curve, Curves, curve, measured, name_ends, room
 from fedflow.pictures.drawing import MUTED, SERIES, Drawing, drawing, look
 
-SECTION = "training.curriculum"  # of the settings
+SAMPLES, CLIENTS = "training.curriculum", "run.client_curriculum"
+SECTIONS = (SAMPLES, CLIENTS)  # of the settings
+SAMPLERS = ("easy_first", "sweep", "uniform")  # without an order of clients; the first two are then equal
 ORDERS = {"curriculum": 0, "anti": 1, "random": 2, "vanilla": 6}  # and the places of their colours
 COLUMNS = (  # what is drawn by round, and its name: of each kind, the first that was measured
     {"global_accuracy": "global accuracy", "local_accuracy": "local accuracy"},
@@ -24,24 +26,42 @@ WIDTH = 3.8  # inches, like the curves beside them
 FINE = 200  # points of a pacing function
 
 
-def alike(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, list[int]]]:
-    """Groups of ``settings`` (by dotted name) that differ in the order of the data curriculum only.
+def alike(settings: Sequence[Mapping[str, Any]], section: str) -> list[dict[str, list[int]]]:
+    """Groups of ``settings`` (by dotted name) that differ in the order of one curriculum only.
 
-    A group has at least two orders, and for each the places in ``settings``. Settings without a curriculum
-    are ``vanilla``, with any pacing and score.
+    ``section`` is one of `SECTIONS`. A group has at least two orders, and for each the places in
+    ``settings``. Settings without the curriculum are ``vanilla``, with any pacing and score; for a client
+    curriculum, these are `SAMPLERS` of equal chances, of which the first that was used is taken.
     """
-    vanilla: dict[str, list[int]] = {}
+    vanilla: dict[tuple[str, str], list[int]] = {}
     found: dict[tuple[str, str], dict[str, list[int]]] = {}
     for place, own in enumerate(settings):
-        rest = {name: value for name, value in own.items() if not f"{name}.".startswith(f"{SECTION}.")}
-        curriculum = {name: value for name, value in own.items() if name.startswith(f"{SECTION}.")}
-        order = curriculum.pop(f"{SECTION}.order", "vanilla")
+        rest, curriculum = _without(own, section)
+        sampler = rest.pop("run.sampling", SAMPLERS[0]) if section == CLIENTS else SAMPLERS[0]
+        order = curriculum.pop(f"{section}.order", "vanilla")
         key, pace = (json.dumps(part, sort_keys=True) for part in (rest, curriculum))
-        orders = vanilla if order == "vanilla" else found.setdefault((key, pace), {})
-        orders.setdefault(key if order == "vanilla" else order, []).append(place)
+        if order == "vanilla":
+            vanilla.setdefault((key, sampler), []).append(place)
+        else:
+            found.setdefault((key, pace), {}).setdefault(order, []).append(place)
     for (key, _), orders in found.items():
-        orders |= {"vanilla": vanilla[key]} if key in vanilla else {}
+        same = [vanilla[key, sampler] for sampler in SAMPLERS if (key, sampler) in vanilla]
+        orders |= {"vanilla": same[0]} if same else {}
     return [orders for orders in found.values() if len(orders) > 1]
+
+
+def _without(settings: Mapping[str, Any], section: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``settings`` without those of a curriculum and of the networks that only it uses, and its own."""
+    curriculum = {name: value for name, value in settings.items() if name.startswith(f"{section}.")}
+    rest = {name: settings[name] for name in settings.keys() - curriculum.keys() - {section}}
+    network = curriculum.get(f"{section}.expert")
+    while network and network not in [
+        v for name, v in rest.items() if name.endswith((".expert", ".teacher"))
+    ]:
+        own = f"central.{network}."
+        network = rest.get(f"{own}training.objective.teacher")
+        rest = {name: value for name, value in rest.items() if not name.startswith(own)}
+    return rest, curriculum
 
 
 @dataclass(frozen=True)

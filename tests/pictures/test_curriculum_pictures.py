@@ -6,7 +6,7 @@ import pytest
 
 from fedflow.local.curriculum import Curriculum
 from fedflow.local.training import LocalTraining
-from fedflow.pictures.curriculum import alike, draw_curricula, growth, prefix
+from fedflow.pictures.curriculum import CLIENTS, SAMPLES, alike, draw_curricula, growth, prefix
 
 SIZES = np.array([10, 500, 9000])  # the median client has 500 samples
 NONE = pd.DataFrame({"round": [1, 2], "pool": [np.nan, np.nan]})
@@ -56,6 +56,32 @@ def test_only_settings_that_differ_in_the_order_alone_are_alike():
         {"lr": 1, order: "vanilla", **other},
     ]  # fmt: skip
     plain = [0, 6]
-    assert alike(settings) == [
+    assert alike(settings, SAMPLES) == [
         {"anti": [1, 3], "curriculum": [2], "vanilla": plain}, {"anti": [4], "vanilla": plain},
     ]  # fmt: skip
+
+
+def test_networks_that_only_the_curriculum_uses_do_not_separate_the_orders():
+    """An expert, and the teacher that it was trained with; but not the teacher of the clients."""
+    own = {"training.curriculum.expert": "E", "central.E.seed": 0, "central.T.seed": 0}
+    own |= {"central.E.training.objective.teacher": "T"}
+    orders = [own | {"training.curriculum.order": order} for order in ("anti", "curriculum")]
+    assert alike([*orders, {}], SAMPLES) == [{"anti": [0], "curriculum": [1], "vanilla": [2]}]
+    teacher = {"training.objective.teacher": "E"}
+    taught = [one | teacher for one in orders]
+    networks = {name: value for name, value in own.items() if name.startswith("central.")}
+    assert alike([*taught, {}], SAMPLES) == [{"anti": [0], "curriculum": [1]}]
+    assert alike([*taught, networks | teacher], SAMPLES)[0]["vanilla"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("samplers", "vanilla"),
+    [(["uniform", "sweep"], [3]), (["uniform"], [2]), (["bernoulli"], None)],
+)
+def test_orders_of_clients_are_alike_too(samplers, vanilla):
+    """Without an order, clients of equal chances; preferably of the sweep, which the curriculum extends."""
+    order, chosen = "run.client_curriculum.order", {"run.sampling": "easy_first"}
+    settings = [{order: "anti", **chosen}, {order: "random", **chosen}]
+    settings += [{"run.sampling": sampler, "run.client_curriculum": None} for sampler in samplers]
+    orders = {"anti": [0], "random": [1]} | ({"vanilla": vanilla} if vanilla else {})
+    assert alike(settings, CLIENTS) == [orders] and alike(settings, SAMPLES) == []

@@ -59,6 +59,18 @@ def test_orders_of_a_host_share_a_picture_and_have_their_own_colours(tmp_path):
         assert named == orders and {o for o in ORDERS if colours[o] in found[heading]} == orders
 
 
+def test_orders_of_clients_share_a_picture_too(tmp_path):
+    for number, order in enumerate((None, "anti", "curriculum")):
+        about = {"order": order, "pacing": "linear", "a": 0.8, "b": 0.2}
+        kind = {"sampling": "easy_first", "client_curriculum": about} if order else {"sampling": "sweep"}
+        write_run(tmp_path / "results", "p", "fedavg", 0, plain=number == 0, sampling=kind)
+    found = dict(re.findall(r"<h4>(.*?)</h4>(<svg.*?</svg>)", shown(tmp_path), flags=re.DOTALL))
+    (heading,) = found
+    assert heading == "FedAvg, orders of clients: global accuracy by round"
+    drawn = {order for order in ORDERS if f">{order}</text>" in found[heading]}
+    assert drawn == {"vanilla", "anti", "curriculum"}
+
+
 def test_hosts_of_the_same_method_are_named_after_what_differs(tmp_path):
     runs(tmp_path, None, "anti")
     runs(tmp_path, "anti", "curriculum", curriculum={"b": 0.5})
