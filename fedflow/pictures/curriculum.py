@@ -1,4 +1,4 @@
-"""Pictures of curricula: runs of different orders, growing prefixes of samples, growing pools of clients."""
+"""Pictures of curricula: runs of different orders, growing prefixes of samples, pools of clients."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,8 @@ from fedflow.local.curriculum import Curriculum, Pass
 from fedflow.local.training import LocalTraining
 from fedflow.pictures.accuracy import Curve, Curves, curve, measured, name_ends, room
 from fedflow.pictures.drawing import MUTED, SERIES, Drawing, drawing, look
+from fedflow.pictures.series import series
+from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS
 
 SAMPLES, CLIENTS = "training.curriculum", "run.client_curriculum"
 SECTIONS = (SAMPLES, CLIENTS)  # of the settings
@@ -124,16 +126,28 @@ def pool(runs: Curves, places: Mapping[str, int], name: str) -> Drawing:
     return work
 
 
-def draw_curricula(folder: Path, training: LocalTraining, sizes: np.ndarray, rounds: pd.DataFrame) -> None:
-    """Write ``prefix.png`` and ``pool.png`` of one run, if it has a growing prefix or pool.
+def polled(losses: pd.DataFrame, clients: int, rounds: int, name: str) -> Drawing:
+    """The losses by which ``clients`` are ranked (round, client, value), each until the next ranking."""
+    ranked = losses.pivot(index="round", columns="client", values="value")
+    held = ranked.reindex(pd.RangeIndex(1, rounds + 1, name="round"), method="ffill").melt(ignore_index=False)
+    return series(held.dropna().reset_index(), clients, rounds, name, "Loss of every client by round")
 
-    ``sizes`` [N] are the training samples of clients.
+
+def draw_curricula(
+    folder: Path, training: LocalTraining, sizes: np.ndarray, rounds: pd.DataFrame, losses: pd.DataFrame
+) -> None:
+    """Write ``prefix.png``, ``pool.png`` and ``polled_loss.png`` of one run, those that it has.
+
+    ``sizes`` [N] are the training samples of clients, ``losses`` those of `polled`.
     """
     if growing := growth(training, sizes):
         prefix(*growing, "prefix").png(folder / "prefix.png")
     run = [Line("", rounds)]
     if measured(run, "pool"):
         pool({"": run}, {"": 0}, "pool").png(folder / "pool.png")
+    if len(losses):
+        shown = min(len(sizes), SERIES_CLIENTS)
+        polled(losses, shown, len(rounds), POLLED).png(folder / f"{POLLED}.png")
 
 
 def growth(training: LocalTraining, sizes: np.ndarray) -> tuple[Curriculum, tuple[Pass, ...], int] | None:

@@ -9,9 +9,11 @@ from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.naming import flat, say
 from fedflow.pictures.accuracy import measured
-from fedflow.pictures.curriculum import COLUMNS, SECTIONS, alike, by_order, growth, pool, prefix
+from fedflow.pictures.curriculum import COLUMNS, SECTIONS, alike, by_order, growth, polled, pool, prefix
+from fedflow.report.cells import of_clients
 from fedflow.report.run import Run
 from fedflow.report.variants import HASHES, defaults
+from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS
 
 Methods = Mapping[str, list[Run]]  # by variant
 Figure = tuple[str, Markup, str]  # heading, picture, note
@@ -19,7 +21,12 @@ Figure = tuple[str, Markup, str]  # heading, picture, note
 
 def curricula(methods: Methods, places: dict[str, int], key: str) -> list[Figure]:
     """Every picture of the curricula that runs of one partition have."""
-    return [*_orders(methods, key), *_prefixes(methods, key), *_pools(methods, places, key)]
+    return [
+        *_orders(methods, key),
+        *_prefixes(methods, key),
+        *_pools(methods, places, key),
+        *_polled(methods, key),
+    ]
 
 
 def hosts(methods: Methods, section: str) -> list[tuple[str, dict[str, list[Run]]]]:
@@ -64,6 +71,20 @@ def _pools(methods: Methods, places: dict[str, int], key: str) -> list[Figure]:
     """The pool by round of all variants with a client curriculum."""
     pools = {variant: runs for variant, runs in methods.items() if measured(runs, "pool")}
     return [("Pool of clients by round", pool(pools, places, f"{key}-pool").svg, "")] if pools else []
+
+
+def _polled(methods: Methods, key: str) -> list[Figure]:
+    """The losses by which clients are ranked, of one run of every variant that asks for them."""
+    found = []
+    for number, run in enumerate(
+        next((r for r in runs if len(r.series)), runs[0]) for runs in methods.values()
+    ):
+        losses, about = run.series[run.series["name"] == POLLED], run.metrics
+        if len(losses):
+            shown = min(about["clients"], SERIES_CLIENTS)
+            drawn = polled(losses, shown, about["rounds"], f"{key}-polled{number}").svg
+            found.append((f"{run.label}: loss of every client by round", drawn, of_clients(run)))
+    return found
 
 
 def _pacing(curriculum: Curriculum) -> str:

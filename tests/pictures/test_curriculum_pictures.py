@@ -6,7 +6,7 @@ import pytest
 
 from fedflow.local.curriculum import Curriculum
 from fedflow.local.training import LocalTraining
-from fedflow.pictures.curriculum import CLIENTS, SAMPLES, alike, draw_curricula, growth, prefix
+from fedflow.pictures.curriculum import CLIENTS, SAMPLES, alike, draw_curricula, growth, polled, prefix
 
 SIZES = np.array([10, 500, 9000])  # the median client has 500 samples
 NONE = pd.DataFrame({"round": [1, 2], "pool": [np.nan, np.nan]})
@@ -32,18 +32,29 @@ def test_the_prefix_is_that_of_the_passes_of_the_median_client():
     assert lazy is not None and not prefix(*lazy, "p").axes.lines  # its T is smaller than its steps
 
 
+LOSSES = pd.DataFrame({"round": [1, 1, 1, 3, 3], "client": [0, 1, 2, 0, 2], "value": [3.0, 1, 2, 0.5, 1]})
+
+
 @pytest.mark.parametrize(
-    ("given", "rounds", "written"),
+    ("given", "rounds", "losses", "written"),
     [
-        (training(), NONE, ["prefix.png"]),
-        (training(), NONE.assign(pool=[4, 5]), ["pool.png", "prefix.png"]),
-        (training(b=1.0), NONE.assign(pool=[4, 5]), ["pool.png"]),
-        (LocalTraining(), NONE[["round"]], []),
+        (training(), NONE, 0, ["prefix.png"]),
+        (training(), NONE.assign(pool=[4, 5]), 5, ["polled_loss.png", "pool.png", "prefix.png"]),
+        (training(b=1.0), NONE.assign(pool=[4, 5]), 0, ["pool.png"]),
+        (LocalTraining(), NONE[["round"]], 0, []),
     ],
 )
-def test_only_what_grows_is_drawn(tmp_path, given, rounds, written):
-    draw_curricula(tmp_path, given, SIZES, rounds)
+def test_only_what_was_measured_is_drawn(tmp_path, given, rounds, losses, written):
+    draw_curricula(tmp_path, given, SIZES, rounds, LOSSES[:losses])
     assert sorted(file.name for file in tmp_path.iterdir()) == written
+
+
+def test_losses_of_clients_hold_until_the_next_ranking():
+    """A client whose model diverged has no loss, rather than an old one."""
+    lines = [line.get_data() for line in polled(LOSSES, 3, 4, "p").axes.lines]
+    assert [(x.tolist(), y.tolist()) for x, y in lines] == [
+        ([1, 2, 3, 4], [3, 3, 0.5, 0.5]), ([1, 2], [1, 1]), ([1, 2, 3, 4], [2, 2, 1, 1]),
+    ]  # fmt: skip
 
 
 def test_only_settings_that_differ_in_the_order_alone_are_alike():
