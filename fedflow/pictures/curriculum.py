@@ -1,6 +1,7 @@
 """Pictures of curricula: runs of different orders, growing prefixes of samples, pools of clients."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fedflow.local.curriculum import Curriculum, Pass
+from fedflow.local.pacing import FAMILIES
 from fedflow.local.training import LocalTraining
 from fedflow.pictures.accuracy import Curve, Curves, curve, measured, name_ends, room
 from fedflow.pictures.drawing import MUTED, SERIES, Drawing, drawing, look
@@ -26,6 +28,7 @@ COLUMNS = (  # what is drawn by round, and its name: of each kind, the first tha
 )
 WIDTH = 3.8  # inches, like the curves beside them
 FINE = 200  # points of a pacing function
+STEPS = 1000  # and of every family of them
 
 
 def alike(settings: Sequence[Mapping[str, Any]], section: str) -> list[dict[str, list[int]]]:
@@ -126,6 +129,21 @@ def pool(runs: Curves, places: Mapping[str, int], name: str) -> Drawing:
     return work
 
 
+def families(name: str) -> Drawing:
+    """The share of samples in use by the share of steps, of every pacing with the default a and b.
+
+    For the documentation: ``python -m fedflow.pictures.curriculum docs/images/pacing.png``.
+    """
+    with drawing(name, "Pacing functions", 2.7, (0.46, 0.4, 1.3, 0.12), 5.0) as work:
+        axes, at = work.axes, np.linspace(0, STEPS, STEPS + 1)
+        for place, family in enumerate(FAMILIES):
+            sizes = [Curriculum(pacing=family).size(t, STEPS, STEPS) for t in at]
+            axes.plot(100 * at / STEPS, 100 * np.array(sizes) / STEPS, lw=1.5, label=family, **look(place))
+        axes.set(xlabel="% of local steps", ylabel="% of samples", xlim=(0, 100), ylim=(0, 103))
+        axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
+    return work
+
+
 def polled(losses: pd.DataFrame, clients: int, rounds: int, name: str) -> Drawing:
     """The losses by which ``clients`` are ranked (round, client, value), each until the next ranking."""
     ranked = losses.pivot(index="round", columns="client", values="value")
@@ -156,3 +174,7 @@ def growth(training: LocalTraining, sizes: np.ndarray) -> tuple[Curriculum, tupl
         return None
     samples = int(np.median(sizes))
     return curriculum, tuple(training.passes(samples, training.epochs)), samples
+
+
+if __name__ == "__main__":
+    families("pacing").png(Path(sys.argv[1]))

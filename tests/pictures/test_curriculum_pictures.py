@@ -5,8 +5,18 @@ import pandas as pd
 import pytest
 
 from fedflow.local.curriculum import Curriculum
+from fedflow.local.pacing import FAMILIES
 from fedflow.local.training import LocalTraining
-from fedflow.pictures.curriculum import CLIENTS, SAMPLES, alike, draw_curricula, growth, polled, prefix
+from fedflow.pictures.curriculum import (
+    CLIENTS,
+    SAMPLES,
+    alike,
+    draw_curricula,
+    families,
+    growth,
+    polled,
+    prefix,
+)
 
 SIZES = np.array([10, 500, 9000])  # the median client has 500 samples
 NONE = pd.DataFrame({"round": [1, 2], "pool": [np.nan, np.nan]})
@@ -47,6 +57,14 @@ LOSSES = pd.DataFrame({"round": [1, 1, 1, 3, 3], "client": [0, 1, 2, 0, 2], "val
 def test_only_what_was_measured_is_drawn(tmp_path, given, rounds, losses, written):
     draw_curricula(tmp_path, given, SIZES, rounds, LOSSES[:losses])
     assert sorted(file.name for file in tmp_path.iterdir()) == written
+
+
+def test_every_family_grows_from_a_fifth_to_all_after_four_fifths():
+    lines = {line.get_label(): line.get_data() for line in families("p").axes.lines}
+    assert [*lines] == [*FAMILIES]
+    for x, y in lines.values():
+        assert (x[0], y[0], x[800]) == (0, 20, 80) and np.all(y[800:] == 100) and np.all(np.diff(y) >= 0)
+    assert [lines[name][1][200] for name in ("linear", "step", "root", "quadratic")] == [40, 20, 60, 25]
 
 
 def test_losses_of_clients_hold_until_the_next_ranking():
