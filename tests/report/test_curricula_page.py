@@ -104,9 +104,12 @@ def test_pools_and_losses_of_clients_are_drawn_by_round(tmp_path):
     series = {"polled_loss": losses, "method/p": losses}
     write_run(tmp_path / "results", "p", "fedavg", 0, pool=growing.tolist(), series=series)
     write_run(tmp_path / "results", "p", "local", 0)
+    label = "FedAvg · sampling easy_first, client_curriculum order anti"
+    write_run(tmp_path / "results", "p", "long", 0, name="fedavg", label=label, pool=growing.tolist())
     found = dict(re.findall(r"<h4>(.*?)</h4>(<svg.*?</svg>)", shown(tmp_path), re.DOTALL))
     assert [*found] == ["Pool of clients by round", "FedAvg: loss of every client by round"]
     picture = found["Pool of clients by round"]
+    assert ">FedAvg · sampl…ulum order anti</text>" in picture  # as long as there is room for
     assert ">FedAvg</text>" in picture and ">Local</text>" not in picture
     page = (tmp_path / "report" / "index.html").read_text()
     assert "<code>method/p</code>" in page and "polled_loss" not in page  # it is no diagnostic
