@@ -319,10 +319,11 @@ class Params(Settings):
             own = own | entry.parameters
             method = cls.parse(own, section=section)
             if entry.training:
-                changed = _merged(training.as_dict(), entry.training)
+                changed = _merged(_kept(training.as_dict(), entry.training), entry.training)
                 training = LocalTraining.parse(changed, section=f"{section}.training")
             if entry.run:
-                run = RunSettings.parse(_merged(run.as_dict(), entry.run), section=f"{section}.run")
+                changed = _merged(_kept(run.as_dict(), entry.run), entry.run)
+                run = RunSettings.parse(changed, section=f"{section}.run")
         return method, training, run
 
     def _layers(self, name: str, partition: str | None) -> Iterator[tuple[str, MethodParams]]:
@@ -431,9 +432,12 @@ def load_params(path: Path = PARAMS, changes: Sequence[str] = ()) -> Params:
     if not isinstance(values, dict):
         raise BadInput(str(path), values, "a mapping of sections")
     unchanged = deepcopy(values)
+    given: dict[str, Any] = {}
     for change in changes:
         set_value(values, change)
+        set_value(given, change)
         _untune(values, change)
+    _drop_replaced(values, given)
     params, plain = Params.parse(values), None
     with contextlib.suppress(BadInput):  # the file may need the changes to be valid
         plain = Params.parse(_parsed(unchanged, values, params)) if changes else params
@@ -534,6 +538,25 @@ def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
     both = {n: (values[n], v) for n, v in changes.items() if isinstance(values.get(n), Mapping)}
     nested = {n: _merged(old, new) for n, (old, new) in both.items() if isinstance(new, Mapping)}
     return {**values, **changes, **nested}
+
+
+def _kept(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of `training` or `run` without those that ``changes`` of other fields make meaningless."""
+    replaced = {"epochs"} if changes.get("steps") is not None else set()
+    if changes.get("sampling", "easy_first") != "easy_first":
+        replaced.add("client_curriculum")
+    return {name: value for name, value in values.items() if name not in replaced - changes.keys()}
+
+
+def _drop_replaced(values: dict, given: Mapping[str, Any]) -> None:
+    """Reduce every `training` and `run`, in place, to what is `_kept` under the ``given`` changes."""
+    for name, changes in given.items():
+        if not isinstance(changes, Mapping) or not isinstance(values.get(name), dict):
+            continue
+        if name in ("training", "run"):
+            values[name] = _kept(values[name], changes)
+        else:
+            _drop_replaced(values[name], changes)
 
 
 def digest(value: Mapping[str, Any]) -> str:
