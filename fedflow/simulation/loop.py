@@ -165,7 +165,7 @@ class Simulation(Run):
             report.series["polled_loss"] = losses[:SERIES_CLIENTS].tolist()
         elif curriculum.score == "expert":
             losses = self._expert_losses()
-        ranked = curriculum.ranked(losses, self.clients, self.job.seed)
+        ranked = curriculum.ranked(losses, self.clients, self.job.seed, turn.pool)
         self.state.pool = np.sort(ranked[: turn.clients])
 
     def _expert_losses(self) -> np.ndarray:
