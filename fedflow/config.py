@@ -24,6 +24,7 @@ from fedflow.models.flat import CONVOLUTIONS
 from fedflow.naming import flat, say
 from fedflow.partition import PartitionParams
 from fedflow.settings import Settings, option
+from fedflow.simulation.federation import EXPERTS, TEACHER, need_labels
 from fedflow.simulation.run import RunSettings
 from fedflow.tuning import Tuning
 
@@ -33,8 +34,6 @@ PARAMS = Path("params.yaml")
 CLUSTERS = ("dask", "ray")
 EXECUTORS = ("inline", "threads", "processes", *CLUSTERS)
 
-TEACHER = "training.objective.teacher"
-EXPERTS = ("training.curriculum.expert", "run.client_curriculum.expert")  # they share `Federation.difficulty`
 WORD = r'"[^"]+"|[^".]+'
 SETTING = re.compile(rf"({WORD})(\.({WORD}))*")
 
@@ -239,19 +238,25 @@ class Params(Settings):
     def used_networks(self, method: str, partition: str) -> dict[str, str]:
         """The central networks that runs of this method on this partition read, by the field that names them.
 
-        Raises `BadInput` for a network that does not exist, or was trained on another data set.
+        Curricula that need no score read none. Raises `BadInput` for a network that does not exist, or was
+        trained on another data set or on other labels.
         """
         training, entry = self.method(method, partition)[1], self.partition(partition)
-        clients = self.run_of(method, partition).client_curriculum
+        curricula = training.curriculum, self.run_of(method, partition).client_curriculum
         fields = {
             TEACHER: teacher_of(training),
-            EXPERTS[0]: training.curriculum and training.curriculum.expert,
-            EXPERTS[1]: clients and clients.expert,
+            **{field: each and each.expert for field, each in zip(EXPERTS, curricula)},
             f"partitions.{partition}.difficulty.expert": entry.difficulty and entry.difficulty.expert,
         }
         used = {field: name for field, name in fields.items() if name}
         for field, name in used.items():
             self._check_network(field, name, entry.dataset)
+        for field, each in zip(EXPERTS, curricula):
+            if each is not None and not each.scores:
+                used.pop(field, None)
+        for field, name in used.items():
+            noisy = field in EXPERTS and entry.label_noise is not None
+            need_labels(field, name, changed=entry.built.renames or noisy)
         first, second = (used.get(field) for field in EXPERTS)
         if first and second and first != second:
             raise BadInput(EXPERTS[1], second, f"{first!r}, the expert of the data curriculum")

@@ -62,7 +62,7 @@ class ClientCurriculum(Pacing):
     @property
     def polls(self) -> bool:
         """Whether clients are asked for their losses: not if the order does not depend on them."""
-        return self.score == "global" and self.order != "random" and not self.whole
+        return self.score == "global" and self.scores
 
     def pools(self, clients: int, budget: int) -> Iterator[tuple[int, int]]:
         """The client updates u before every pool, and its size g(u); without end."""

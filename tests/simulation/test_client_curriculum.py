@@ -137,8 +137,9 @@ def test_pools_of_a_fixed_order_are_nested(federation: Any, settings: dict, rank
     assert (ran.values("polls")[-1] > 0) is (settings == {})
 
 
-def test_random_pools_are_new_and_nobody_is_asked() -> None:
-    ran = run("fedavg", TEN, **CC, client_curriculum={"order": "random", "pacing": "step"})
+@pytest.mark.parametrize("score", [{}, {"score": "expert", "expert": "x"}])
+def test_random_pools_are_new_and_nobody_is_asked(score: dict) -> None:
+    ran = run("fedavg", TEN, **CC, client_curriculum={"order": "random", "pacing": "step"} | score)
     found = [sorted(members) for _, members in pools(ran)][:4]
     assert [len(members) for members in found] == [2] * 4 and len(set(map(tuple, found))) > 1
     assert ran.values("polls")[-1] == 0
