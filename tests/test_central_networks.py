@@ -54,6 +54,12 @@ engine: {executor: inline, device: cpu}
 CURRICULUM = "training.curriculum={score: expert, expert: expert}"
 DISTIL = "training.objective={name: distil, teacher: wide}"
 CLIENTS = "run.client_curriculum={score: expert, expert: expert}"
+EASY = "run.sampling=easy_first"
+NOISE = "partitions.hard.label_noise={kind: pair, ratio: 0.2}"
+RENAMED = (
+    "partitions.hard={dataset: digits, scheme: acid, classes_per_client: 3, anonymous: true, clients: 4, "
+    "difficulty: {expert: expert}}"
+)
 FILES = ("epochs.csv", "losses.npy", "metrics.json", "model.safetensors")
 
 
@@ -190,6 +196,36 @@ def test_the_command_trains_one_and_says_how_good_it_is(root: Path, capsys) -> N
     assert done.code == 2 and "central.wide: diverged in epoch" in done.err and done.err.count("\n") == 1
 
 
+def test_a_loss_that_is_not_finite_is_never_saved(root: Path, monkeypatch) -> None:
+    monkeypatch.setattr("fedflow.stages.central.evaluate", lambda *given: (np.array([1, np.nan]), None))
+    with one_line_error("central.expert: diverged: 1 training samples have no finite loss", FedflowError):
+        prepare_network(load(root), "expert", root)
+    assert not (root / "data" / "central").exists()
+    assert [run.info.status for run in runs(root)] == ["FAILED"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            [
+                "data.real={source: mixed_regression}",
+                "models.real={name: linear}",
+                "central.expert={dataset: real, label_smoothing: 0.1}",
+                "partitions={plain: {dataset: digits, scheme: iid, clients: 4}}",
+            ],
+            "central.expert.label_smoothing: 0.1 .*expected 0, as this network has its own loss",
+        ),
+        (["central.expert.training.augment=flip_crop_cutout"], "central.expert.training.augment: 'flip_crop"),
+        (["central.expert.model=lenet5"], "central.expert.model.name: 'lenet5'"),
+    ],
+)
+def test_what_the_data_cannot_be_trained_with_is_refused_before(root: Path, changes, message) -> None:
+    with one_line_error(message):
+        prepare_network(load(root, *changes), "expert", root)
+    assert runs(root) == []
+
+
 def test_clients_hold_samples_by_the_losses_of_an_expert(copy: Path) -> None:
     made = load_partition(prepare_partition(load(copy), "hard", copy))
     losses = load_network(copy / "data" / "central" / "expert").losses
@@ -235,8 +271,8 @@ def test_workers_have_the_outputs_of_the_teacher_and_the_losses_of_the_expert(co
     ("partition", "use", "message"),
     [
         ("renamed", "teacher", "training.objective.teacher: 'expert' .*null, as this partition changes the"),
-        ("renamed", "expert", "expert: 'expert' .*null, as this partition changes the labels"),
-        ("noisy", "expert", "expert: 'expert' .*null, as this partition changes the labels"),
+        ("renamed", "expert", "training.curriculum.expert: 'expert' .*null, as this partition changes the"),
+        ("noisy", "expert", "training.curriculum.expert: 'expert' .*null, as this partition changes the"),
         ("noisy", "teacher", None),
     ],
 )
@@ -319,10 +355,30 @@ def test_dvc_and_doctor_ask_for_the_networks_of_the_grid(root: Path, changes: li
     [
         (["training.curriculum={score: expert, expert: few}"], r"curriculum.expert: 'few' .*not on few"),
         (["training.curriculum={score: expert, expert: gone}"], r"curriculum.expert: 'gone' .*one of expert"),
+        (["training.curriculum={order: random, score: expert, expert: gone}"], r"'gone' .*one of expert"),
         ([CURRICULUM, "run.client_curriculum={score: expert, expert: wide}", "run.sampling=easy_first"],
          r"run.client_curriculum.expert: 'wide' .*'expert', the expert of the data curriculum"),
+        ([CURRICULUM, NOISE], r"^training.curriculum.expert: 'expert' .*null, as this partition changes the"),
+        ([CLIENTS, EASY, NOISE], r"^run.client_curriculum.expert: 'expert' .*null, as this partition changes"),
+        ([DISTIL, RENAMED], r"^training.objective.teacher: 'wide' .*null, as this partition changes the lab"),
+        ([RENAMED], r"^partitions.hard.difficulty.expert: 'expert' .*null, as this partition changes the la"),
     ],
 )  # fmt: skip
 def test_experts_that_a_run_cannot_use_are_one_line(root: Path, changes: list[str], message: str) -> None:
     with one_line_error(message, FedflowError):
         Experiment(load(root, *changes), "hard", "fedavg", 0, root).check()
+
+
+@pytest.mark.parametrize("unused", [{"order": "random"}, {"order": "vanilla"}, {"a": 0}, {"b": 1}])
+def test_an_expert_that_sorts_nothing_is_neither_trained_nor_shipped(root: Path, unused: dict) -> None:
+    curriculum = json.dumps({"score": "expert", "expert": "expert"} | unused)
+    changes = [f"training.curriculum={curriculum}", f"run.client_curriculum={curriculum}", EASY]
+    params = load(root, *changes)
+    experiment = Experiment(params, "noisy", "fedavg", 0, root)
+    experiment.check()
+    assert experiment.networks == [] and experiment.effective["central"] == {}
+    assert experiment.job.federation.expert is None
+    both = Experiment(load(root, *changes, "run.client_curriculum={score: expert, expert: wide}"), "plain",
+                      "fedavg", 0, root)  # fmt: skip
+    assert both.read_networks == {"run.client_curriculum.expert": "wide"}
+    assert both.job.federation.expert_field == "run.client_curriculum.expert"

@@ -121,7 +121,7 @@ class Trainer:
         """
         objective = self.training.objective
         value, outputs = self._data_loss(w, batch)
-        if objective is None:
+        if objective is None or objective.data_weight == 1:  # side losses would still draw dropout's noise
             return value
         assert outputs is not None, "an objective is not compiled"
         second = target = None

@@ -137,7 +137,8 @@ def families(name: str) -> Drawing:
     with drawing(name, "Pacing functions", 2.7, (0.46, 0.4, 1.3, 0.12), 5.0) as work:
         axes, at = work.axes, np.linspace(0, STEPS, STEPS + 1)
         for place, family in enumerate(FAMILIES):
-            sizes = [Pacing.parse({"pacing": family}).size(t, STEPS, STEPS) for t in at]
+            pacing = Pacing.parse({"pacing": family})
+            sizes = [pacing.size(int(t), STEPS, STEPS) for t in at]
             axes.plot(100 * at / STEPS, 100 * np.array(sizes) / STEPS, lw=1.5, label=family, **look(place))
         axes.set(xlabel="% of local steps", ylabel="% of samples", xlim=(0, 100), ylim=(0, 103))
         axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)

@@ -10,7 +10,9 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, get_args
 
+from fedflow.config import CentralParams
 from fedflow.data import SOURCES, DatasetParams
+from fedflow.local.central import CentralTraining
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.naming import flat, say, text
@@ -78,6 +80,8 @@ def _name(run: Run, base: Run) -> Run:
     differs |= differences(mine, theirs, usual)
     short = _shortened([say(*item) for item in differs.items()], run.settings)
     full = ", ".join(f"{name} {text(value)}" for name, value in (wrapped | differs).items())
+    if not full:  # they differ in what results do not say, such as fields of other versions
+        short = full = run.settings[:DIGITS]
     return replace(run, variant=f"{run.method} · {full}", label=f"{label} · {short}" if short else label)
 
 
@@ -150,11 +154,17 @@ def defaults(params: Mapping[str, Any]) -> dict[str, Any]:
         "run": _defaults(RunSettings, params["run"]),
         "partition": _defaults(PartitionParams, partition) | _defaults(SCHEMES.get(partition["scheme"])),
         "data": {name: _source(entry["source"]) for name, entry in params["data"].items()},
+        "central": {name: _central(entry) for name, entry in params.get("central", {}).items()},
     }
     if "host" in method:
         wrapped = {"parameters": _defaults(METHODS.get(method["host"]["name"]))}
         sections["method"]["host"] = sections["method"].get("host", {}) | wrapped
     return json.loads(json.dumps(sections))  # lists, as in the files
+
+
+def _central(entry: Mapping[str, Any]) -> dict[str, Any]:
+    training = _defaults(CentralTraining, entry["training"])
+    return _defaults(CentralParams, entry) | {"training": training}
 
 
 def _source(name: str) -> dict[str, Any]:

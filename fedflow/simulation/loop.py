@@ -163,9 +163,9 @@ class Simulation(Run):
             values["bytes_up"] += up
             values["clock"] += max(self._time_of_poll(t, k) for k in range(self.clients))
             report.series[POLLED] = losses[:SERIES_CLIENTS].tolist()
-        elif curriculum.score == "expert":
+        elif curriculum.scores:
             losses = self._expert_losses()
-        ranked = curriculum.ranked(losses, self.clients, self.job.seed)
+        ranked = curriculum.ranked(losses, self.clients, self.job.seed, turn.pool)
         self.state.pool = np.sort(ranked[: turn.clients])
 
     def _expert_losses(self) -> np.ndarray:

@@ -238,7 +238,8 @@ class Run:
         if settings.sampling == "bernoulli" and settings.participation < least:
             raise BadInput("run.participation", settings.participation, f"at least {least:g} with bernoulli")
         if (curriculum := settings.client_curriculum) is not None:
-            if curriculum.expert is not None and self.federation.difficulty is None:
+            by_expert = curriculum.scores and curriculum.score == "expert"
+            if by_expert and self.federation.difficulty is None:
                 accepted = "a network of `central` whose losses this federation has"
                 raise BadInput("run.client_curriculum.expert", curriculum.expert, accepted)
             smallest, pool = min(turn.end - turn.start for turn in self.turns), self.turns[-1].clients
@@ -261,7 +262,8 @@ class Run:
         if curriculum.score.endswith("_pred") and not self.federation.labelled:
             accepted = "a score by losses, as the samples do not have one label each"
             raise BadInput("training.curriculum.score", curriculum.score, accepted)
-        if curriculum.score == "expert" and self.federation.difficulty is None:
+        by_expert = curriculum.scores and curriculum.score == "expert"
+        if by_expert and self.federation.difficulty is None:
             accepted = "a network of `central` whose losses this federation has"
             raise BadInput("training.curriculum.expert", curriculum.expert, accepted)
         if type(method).epochs is not Method.epochs:  # known in the round only

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import follow, images, one_client, prepare_run, refused
+from support import follow, images, one_client, prepare_run, refused, run
 from torch import Tensor
 
 from fedflow.data import Dataset
@@ -279,6 +279,8 @@ def test_an_expert_must_be_known(federation: Federation) -> None:
     prepare_run("fedavg", federation, training=settings | {"epochs": 10})
     with refused(r"^training\.curriculum\.expert: "):
         prepare_run("fedavg", replace(federation, difficulty=None), training=settings)
+    unused = {"curriculum": settings["curriculum"] | {"order": "random"}, "epochs": 10}
+    run("fedavg", replace(federation, difficulty=None), training=unused, rounds=1)
 
 
 def test_a_run_too_short_to_reach_all_samples_says_so(federation: Federation) -> None:

@@ -43,6 +43,7 @@ def write_run(
     training: Mapping[str, object] | None = None,
     pool: Sequence[int] | None = None,
     sampling: Mapping[str, object] | None = None,
+    central: Mapping[str, object] | None = None,
     **settings: object,
 ) -> Path:
     """One run under ``root/<partition>/<method>/<seed>``; returns its folder. Only pacfl compares clients.
@@ -52,7 +53,7 @@ def write_run(
     are the names of those of the method, ``series`` [rounds, clients] those that are arrays, by name.
     ``scheme``: that of the partition, and its parameters. ``reports``: as in ``run.reports``, all with the
     global accuracy. ``training`` are further settings of it, ``sampling`` those of the run. ``pool``
-    [rounds]: that of a client curriculum.
+    [rounds]: that of a client curriculum. ``central``: the settings of the networks that it uses, by name.
     """
     about = f"{method}{partition}{settings}{training or ''}{sampling or ''}"
     rng = np.random.default_rng([seed, *about.encode()])
@@ -67,6 +68,7 @@ def write_run(
         "partition": {
             "dataset": dataset, "scheme": scheme[0], "clients": clients, "parameters": scheme[1],
         },
+        **({} if central is None else {"central": central}),
     }  # fmt: skip
     digest = hashlib.blake2b(json.dumps(params).encode(), digest_size=6).hexdigest()
     folder = root / partition / method / (str(seed) if plain else f"{seed}-{digest[:8]}")
