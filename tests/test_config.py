@@ -123,7 +123,10 @@ EASY = "run={sampling: easy_first, client_curriculum: {b: 0.5}}"
 @pytest.mark.parametrize(
     ("changes", "settings"),
     [
-        (["run.sampling=easy_first", "methods.x={method: fedavg, run: {sampling: sweep}}"], ("sweep", 2, None)),
+        (
+            ["run.sampling=easy_first", "methods.x={method: fedavg, run: {sampling: sweep}}"],
+            ("sweep", 2, None),
+        ),
         ([EASY, "methods.x={method: fedavg, run: {sampling: sweep}}"], ("sweep", 2, None)),
         ([f"methods.x={{method: fedavg, {EASY.replace('=', ': ')}}}"], ("easy_first", 2, None)),
         (["training.epochs=5", "methods.x={method: fedavg, training: {steps: 10}}"], ("uniform", 1, 10)),
