@@ -147,10 +147,16 @@ class MethodParams(Settings):
         values = flat({name: values for name, values in sections.items() if values}, empty=True)
         return [say(name, value) for name, value in values.items()]
 
-    def changed(self, changes: Mapping[str, Any], section: str) -> Self:
-        """A copy with other values by name, such as ``training.lr``."""
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The flat mapping of ``params.yaml``."""
         values = deepcopy({**self.as_dict(), **self.parameters})
         del values["parameters"]
+        return values
+
+    def changed(self, changes: Mapping[str, Any], section: str) -> Self:
+        """A copy with other values by name, such as ``training.lr``."""
+        values = self.plain
         for name, value in changes.items():
             put(values, name.split("."), value)
         return self.parse(values, section)

@@ -196,6 +196,36 @@ def test_the_command_trains_one_and_says_how_good_it_is(root: Path, capsys) -> N
     assert done.code == 2 and "central.wide: diverged in epoch" in done.err and done.err.count("\n") == 1
 
 
+def test_a_loss_that_is_not_finite_is_never_saved(root: Path, monkeypatch) -> None:
+    monkeypatch.setattr("fedflow.stages.central.evaluate", lambda *given: (np.array([1, np.nan]), None))
+    with one_line_error("central.expert: diverged: 1 training samples have no finite loss", FedflowError):
+        prepare_network(load(root), "expert", root)
+    assert not (root / "data" / "central").exists()
+    assert [run.info.status for run in runs(root)] == ["FAILED"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            [
+                "data.real={source: mixed_regression}",
+                "models.real={name: linear}",
+                "central.expert={dataset: real, label_smoothing: 0.1}",
+                "partitions={plain: {dataset: digits, scheme: iid, clients: 4}}",
+            ],
+            "central.expert.label_smoothing: 0.1 .*expected 0, as this network has its own loss",
+        ),
+        (["central.expert.training.augment=flip_crop_cutout"], "central.expert.training.augment: 'flip_crop"),
+        (["central.expert.model=lenet5"], "central.expert.model.name: 'lenet5'"),
+    ],
+)
+def test_what_the_data_cannot_be_trained_with_is_refused_before(root: Path, changes, message) -> None:
+    with one_line_error(message):
+        prepare_network(load(root, *changes), "expert", root)
+    assert runs(root) == []
+
+
 def test_clients_hold_samples_by_the_losses_of_an_expert(copy: Path) -> None:
     made = load_partition(prepare_partition(load(copy), "hard", copy))
     losses = load_network(copy / "data" / "central" / "expert").losses

@@ -257,6 +257,26 @@ def test_a_try_is_a_separate_partition_with_the_settings_in_place(file):
     assert again.settings == experiment.settings
 
 
+def test_a_named_entry_is_tuned_with_what_was_tuned_for_its_method(file):
+    file.write_text(FILE + "tuned: {iid: {ditto: {lam: 3.0, training: {momentum: 0.5}}}}\n")
+    changes = ["methods.mine={method: ditto, training: {batch_size: 20}}", "methods.mine.lam=2.0"]
+    experiment = Search(load_params(file, changes), "iid", "mine", file.parent).experiment(
+        {"training.lr": 0.5}
+    )
+    method, training = experiment.params.method("mine", experiment.partition)
+    assert (method.lam, training.momentum, training.batch_size, training.lr) == (2.0, 0.5, 20, 0.5)
+    settings = list(experiment.parameters["settings"])
+    assert replace(experiment, params=load_params(file, settings)).settings == experiment.settings
+
+
+def test_too_few_rounds_for_the_updates_of_a_client_curriculum_are_refused_before_anything_runs(file):
+    clients = "{participation: 0.4, sampling: easy_first, client_curriculum: {updates: 40}, rounds: 90}"
+    params = load_params(file, [f"run={clients}", "tuning.rounds=3"])
+    with one_line_error(r"^tuning.rounds: 3 is not accepted; expected at least \d+ for 40 updates"):
+        tune(params, "iid", lambda *given: pytest.fail("a try ran"), ["fedavg"], file.parent)
+    Search(load_params(file, [f"run={clients}"]), "iid", "fedavg", file.parent).check()
+
+
 def test_what_is_chosen_is_used_for_its_partition_and_keeps_the_comments(file):
     write_choice(file, "iid", "ditto", {"training.lr": 0.5, "lam": 3.0})
     write_choice(file, "iid", "fedavg", {"training.lr": 0.03})

@@ -123,9 +123,9 @@ def epochs(
             return trainer.descend(now, found), found.loss
 
         now = trainer.run_steps(step, now)
-        if not (now.w.isfinite().all() and trainer.train_loss.isfinite()):
-            raise FedflowError(f"diverged in epoch {number} at learning rate {lr:g}; try a smaller one")
         losses, hits = evaluate(model, now.w, test)
+        if not (now.w.isfinite().all() and trainer.train_loss.isfinite() and np.isfinite(losses).all()):
+            raise FedflowError(f"diverged in epoch {number} at learning rate {lr:g}; try a smaller one")
         values = {"lr": lr, "train_loss": trainer.train_loss.item(), "test_loss": float(losses.mean())}
         if not np.isnan(hits).any():
             values["test_accuracy"] = float(hits.mean())

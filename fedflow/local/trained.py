@@ -60,11 +60,11 @@ class TrainedNetwork:
             accepted = f"a network trained on the data set as it is now; `fedflow central {name}` trains it"
             raise BadInput(field, name, accepted)
 
-    def teacher(self, device: torch.device, convolution: str = "matmul") -> Teacher:
+    def teacher(self, device: torch.device) -> Teacher:
         """This network, on ``device``, for clients that learn from it."""
         about = self.facts
         network = partial(build, about["model"], tuple(about["input_shape"]), about["outputs"])
-        model = FlatModel(partial(network, **about["options"]), device=device, convolution=convolution)
+        model = FlatModel(partial(network, **about["options"]), device=device)
         if model.size != self.w.numel():
             raise FedflowError(f"{about['model']} has {model.size} values, not {self.w.numel()}")
         return Teacher(model, self.w.to(device))

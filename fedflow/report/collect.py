@@ -138,7 +138,8 @@ def _read_run(folder: Path) -> Run:
     if groups is not None and not _is_assignment(groups, metrics["clients"]):
         reject(folder / "clusters.json", f"groups needs {metrics['clients']} whole numbers, or null")
     compared = _dissimilarity(folder, clusters.get("proximity"), len(clients))
-    settings = {name: params[name] for name in SECTIONS}
+    # Results of earlier versions have no central networks.
+    settings = {name: params[name] for name in SECTIONS} | {"central": params.get("central", {})}
     stable = clusters.get("stable_cluster_ids", clusters.get("lasting"))  # its name in earlier results
     if type(stable) is not bool:
         reject(folder / "clusters.json", "stable_cluster_ids needs true or false")

@@ -19,7 +19,7 @@ class Run:
 
     folder: Path
     metrics: dict[str, Any]
-    params: dict[str, Any]  # `SECTIONS` of settings
+    params: dict[str, Any]  # `SECTIONS` of settings, and the central networks that it uses
     rounds: pd.DataFrame  # a row per round; bytes are cumulative, accuracies empty where not evaluated
     clients: pd.DataFrame  # a row per client that took part
     groups: list[int] | None  # planted group of every client

@@ -10,7 +10,9 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, get_args
 
+from fedflow.config import CentralParams
 from fedflow.data import SOURCES, DatasetParams
+from fedflow.local.central import CentralTraining
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.naming import flat, say, text
@@ -38,7 +40,20 @@ def named(runs: Sequence[Run]) -> list[Run]:
         plain = max(variants.values(), key=lambda own: (sum(_is_plain(r) for r in own.values()), len(own)))
         base = next(iter(plain.values()))
         found += [_name(run, base) for own in variants.values() for run in own.values()]
-    return sorted(found, key=lambda run: (run.partition, run.method, run.variant, run.seed))
+    return sorted(_distinct(found), key=lambda run: (run.partition, run.method, run.variant, run.seed))
+
+
+def _distinct(runs: Sequence[Run]) -> list[Run]:
+    """``runs`` with the entry's name in labels that runs of another entry on their partition have too."""
+    sharing: dict[tuple[str, str], set[str]] = {}
+    for run in runs:
+        sharing.setdefault((run.partition, run.label), set()).add(run.method)
+    return [
+        replace(run, label=f"{run.label} · {run.method}")
+        if len(sharing[run.partition, run.label]) > 1 and run.method != run.params["method"]["name"]
+        else run
+        for run in runs
+    ]
 
 
 def _identity(run: Run) -> tuple[str, ...]:
@@ -65,6 +80,8 @@ def _name(run: Run, base: Run) -> Run:
     differs |= differences(mine, theirs, usual)
     short = _shortened([say(*item) for item in differs.items()], run.settings)
     full = ", ".join(f"{name} {text(value)}" for name, value in (wrapped | differs).items())
+    if not full:  # they differ in what results do not say, such as fields of other versions
+        short = full = run.settings[:DIGITS]
     return replace(run, variant=f"{run.method} · {full}", label=f"{label} · {short}" if short else label)
 
 
@@ -137,11 +154,17 @@ def defaults(params: Mapping[str, Any]) -> dict[str, Any]:
         "run": _defaults(RunSettings, params["run"]),
         "partition": _defaults(PartitionParams, partition) | _defaults(SCHEMES.get(partition["scheme"])),
         "data": {name: _source(entry["source"]) for name, entry in params["data"].items()},
+        "central": {name: _central(entry) for name, entry in params.get("central", {}).items()},
     }
     if "host" in method:
         wrapped = {"parameters": _defaults(METHODS.get(method["host"]["name"]))}
         sections["method"]["host"] = sections["method"].get("host", {}) | wrapped
     return json.loads(json.dumps(sections))  # lists, as in the files
+
+
+def _central(entry: Mapping[str, Any]) -> dict[str, Any]:
+    training = _defaults(CentralTraining, entry["training"])
+    return _defaults(CentralParams, entry) | {"training": training}
 
 
 def _source(name: str) -> dict[str, Any]:

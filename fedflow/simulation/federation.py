@@ -171,7 +171,7 @@ def _open(files: FederationFiles) -> Federation:
         test=dataset.test.relabelled(partition.test_labels).to(device),
         partition=partition,
         public=public,
-        teacher=teacher.teacher(device, files.convolution) if teacher else None,
+        teacher=teacher.teacher(device) if teacher else None,
         difficulty=None if expert is None else torch.from_numpy(expert.losses).to(device, model.dtype),
         shipped=sum({network.hash: network.size for network in (teacher, expert) if network}.values()),
     )

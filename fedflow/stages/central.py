@@ -10,13 +10,14 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from filelock import FileLock, Timeout
 
 from fedflow.config import CentralParams, ModelParams, Params
 from fedflow.data import Dataset, load_prepared
-from fedflow.errors import FedflowError
+from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import pick_device
 from fedflow.files import central_folder, intact, make_writable, prepared_folder
 from fedflow.identity import code_digest, modules_of, versions
@@ -128,11 +129,16 @@ class CentralRun:
         factory = partial(build, network.name, dataset.input_shape, dataset.num_classes, **network.options)
         smoothing = settings.label_smoothing
         kind = partial(SmoothedModel, smoothing=smoothing) if smoothing else FlatModel
-        model = kind(factory, device=device, convolution=self.params.engine.convolution)
         train, test = dataset.train.to(device), dataset.test.to(device)
-        need_fit(model, train, network.name)
-        settings.training.set_precision(device)
         teacher = self.teacher.teacher(device) if self.teacher else None
+        try:
+            model = kind(factory, device=device)
+            need_fit(model, train, network.name)
+            settings.training.check(model, train, teacher)
+        except BadInput as error:
+            field = f"central.{self.name}.{error.field.removeprefix('central.')}"
+            raise BadInput(field, error.value, error.accepted) from error
+        settings.training.set_precision(device)
         saved = load_checkpoint(self.checkpoint)
         state, rows = (saved[0], saved[1]["epochs"]) if saved else (None, [])
         record = open_record(
@@ -161,13 +167,19 @@ class CentralRun:
                     bar.step("epoch", epoch.number, settings.training.epochs, _note(epoch))
                     for listener in listeners:
                         listener(epoch.number, settings.training.epochs)
+                assert state is not None
+                w = state["w"].to(device)
+                losses, _ = evaluate(model, w, train)
+                if not np.isfinite(losses).all():
+                    count = np.count_nonzero(~np.isfinite(losses))
+                    raise FedflowError(
+                        f"diverged: {count} training samples have no finite loss; try a smaller rate"
+                    )
             except FedflowError as error:
                 raise FedflowError(f"central.{self.name}: {error}") from error
-            assert state is not None
-            w = state["w"].to(device)
             facts = self._facts(model, rows[-1])
             made = save_network(
-                self.folder, w, evaluate(model, w, train)[0], facts,
+                self.folder, w, losses, facts,
                 {TABLE: partial(pd.DataFrame(rows).to_csv, index=False, float_format="%.9g")},
             )  # fmt: skip
             final = {metric: made.facts[metric] for metric in FINAL}

@@ -22,6 +22,7 @@ from fedflow.config import MethodParams, Params
 from fedflow.errors import BadInput, FedflowError, RoundFailed
 from fedflow.experiment import Experiment
 from fedflow.metrics.table import METRICS
+from fedflow.simulation.sampling import cohort_size
 from fedflow.stages.run import run_experiment
 from fedflow.terminal import say
 from fedflow.tuning import MEASURES, combinations
@@ -88,9 +89,24 @@ class Search:
 
     def check(self) -> None:
         """Raise `BadInput` if a combination cannot be run, or if all of them are the same settings."""
-        digests = [self.experiment(tried).settings for tried in combinations(self.grid)]
+        tries = [self.experiment(tried) for tried in combinations(self.grid)]
+        for each in tries:
+            self._check_rounds(each)
+        digests = [each.settings for each in tries]
         if len(digests) > 1 and len(set(digests)) == 1:
             raise BadInput("tuning.grid", self.grid, f"values that change a setting of {self.method}")
+
+    def _check_rounds(self, tried: Experiment) -> None:
+        """Raise `BadInput` if the rounds of a try are too few for the updates of its client curriculum."""
+        run, entry = tried.run, self.params.partition(self.partition)
+        if run.client_curriculum is None or entry.clients is None:  # the data say how many clients there are
+            return
+        clients = entry.clients - round(entry.newcomers * entry.clients)
+        try:
+            run.client_curriculum.turns(clients, cohort_size(run.participation, clients), run.rounds)
+        except BadInput as error:
+            field = error.field if self.params.tuning.rounds is None else "tuning.rounds"
+            raise BadInput(field, error.value, error.accepted) from None
 
     def run(self, federate: Federate) -> dict[str, Any]:
         """Try the grid, widen it while the best value is at an edge, keep the scores; returns the best."""
@@ -182,18 +198,27 @@ class Search:
         params, tuning, name = self.params, self.params.tuning, f"{self.partition}-validation"
         held_out = replace(params.partition(self.partition), validation=tuning.validation)
         flat = held_out.as_dict()
+        tuned = self._tuned()
         rounds = tuning.rounds or params.run_of(self.method).rounds
         values = {"run.rounds": rounds, "run.fine_tune": tuning.measure == "tuned", **tried}
         method = params.methods.get(self.method, MethodParams()).changed(values, f"methods.{self.method}")
         changed = params.replace(
             f"partitions.{json.dumps(name)}={json.dumps(flat | flat.pop('parameters'))}",
+            *(f"tuned.{json.dumps(name)}.{m}={json.dumps(entry.plain)}" for m, entry in tuned.items()),
             *(f"methods.{self.method}.{field}={json.dumps(value)}" for field, value in values.items()),
             partitions=params.partitions | {name: held_out},
             methods=params.methods | {self.method: method},
+            tuned=params.tuned | ({name: tuned} if tuned else {}),
         )
         experiment = Experiment(changed, name, self.method, tuning.seed, self.root, "tune")
         experiment.check()
         return experiment
+
+    def _tuned(self) -> dict[str, MethodParams]:
+        """What was tuned on the partition for the method that a named entry starts from, as in its runs."""
+        base = self.params.registered(self.method)
+        tuned = self.params.tuned.get(self.partition) or {}
+        return {base: tuned[base]} if base != self.method and base in tuned else {}
 
     def _save(self) -> None:
         """Write all scores so far; small enough to commit with a study."""

@@ -107,10 +107,12 @@ def test_a_regression_has_a_loss_and_no_accuracy() -> None:
         SmoothedModel(partial(build, "linear", (1,), 1), smoothing=0.1)
 
 
-def test_a_diverging_training_is_refused_in_one_line(federation: Federation) -> None:
-    huge = Examples(federation.train.x * 1e20, federation.train.y)
+@pytest.mark.parametrize("diverges", ["train", "test"])
+def test_a_diverging_training_is_refused_in_one_line(federation: Federation, diverges: str) -> None:
+    both = {"train": federation.train, "test": federation.test}
+    both[diverges] = Examples(both[diverges].x * (1e20 if diverges == "train" else 1e39), both[diverges].y)
     with pytest.raises(FedflowError, match=r"diverged in epoch 1 at learning rate 0.1; try a smaller one"):
-        list(epochs(federation.model, huge, federation.test, central()))
+        list(epochs(federation.model, both["train"], both["test"], central()))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from result_folders import change, write_partition, write_run
 
+from fedflow.config import CentralParams
 from fedflow.methods import METHODS
 from fedflow.report import build_report
 from fedflow.report.collect import collect_runs
@@ -144,6 +145,40 @@ def test_an_entry_with_a_name_has_a_row_and_no_host_in_its_label(tmp_path):
         **own | {"cdf": "frechet"},
     )
     assert {run.label for run in collect_runs(tmp_path)} == {"Adaptive", "Adaptive · cdf frechet"}
+
+
+def test_entries_with_the_same_label_have_their_names_in_it(tmp_path):
+    """Not the registered method, nor an entry that has the label for itself on its partition."""
+    for partition, name in (("p", "fedavg"), ("p", "copy"), ("p", "again"), ("q", "copy")):
+        write_run(tmp_path, partition, name, 0, label="FedAvg", name="fedavg")
+    found = [(run.partition, run.method, run.label) for run in collect_runs(tmp_path)]
+    assert found == [
+        ("p", "again", "FedAvg · again"), ("p", "copy", "FedAvg · copy"), ("p", "fedavg", "FedAvg"),
+        ("q", "copy", "FedAvg"),
+    ]  # fmt: skip
+
+
+def test_runs_of_other_teachers_are_never_averaged(tmp_path):
+    teacher = CentralParams.parse({"dataset": "mnist5k", "model": "lenet5"}).as_dict()
+    other = teacher | {"training": teacher["training"] | {"epochs": 3}}
+    write_run(tmp_path, "p", "fedavg", 0, central={"teacher": teacher})
+    write_run(tmp_path, "p", "fedavg", 1, central={"teacher": other}, plain=False)
+    (short,) = (f"…{f.name[2:6]}" for f in tmp_path.glob("p/fedavg/1-*"))
+    assert [*accuracies(tmp_path)] == ["FedAvg", "FedAvg · " + short]
+    (_, row) = settings_table(collect_runs(tmp_path))
+    assert row["variant"] == "fedavg · central.teacher.training.epochs 3"
+    assert "central teacher training epochs 3" in row["own"]
+    assert "central teacher training lr 0.01" in row["others"]
+
+
+def test_runs_with_other_digests_never_share_a_name(tmp_path):
+    write_run(tmp_path, "p", "fedavg", 0)
+    folder = write_run(tmp_path, "p", "fedavg", 1)
+    for name in ("metrics", "params"):
+        change(folder / f"{name}.json", settings="abcdef012345")
+    variants = {run.variant: run.label for run in collect_runs(tmp_path)}
+    assert len(variants) == 2 and len({*variants.values()}) == 2
+    assert any(re.fullmatch(r"fedavg · [0-9a-f]{4}", variant) for variant in variants)
 
 
 @pytest.mark.parametrize(
