@@ -359,7 +359,7 @@ def test_dvc_and_doctor_ask_for_the_networks_of_the_grid(root: Path, changes: li
         ([CURRICULUM, "run.client_curriculum={score: expert, expert: wide}", "run.sampling=easy_first"],
          r"run.client_curriculum.expert: 'wide' .*'expert', the expert of the data curriculum"),
         ([CURRICULUM, NOISE], r"^training.curriculum.expert: 'expert' .*null, as this partition changes the"),
-        ([CLIENTS, EASY, NOISE], r"^run.client_curriculum.expert: 'expert' .*null, as this partition changes"),
+        ([CLIENTS, EASY, NOISE], r"^run.client_curriculum.expert: 'expert' .*null, as this partition chan"),
         ([DISTIL, RENAMED], r"^training.objective.teacher: 'wide' .*null, as this partition changes the lab"),
         ([RENAMED], r"^partitions.hard.difficulty.expert: 'expert' .*null, as this partition changes the la"),
     ],

@@ -178,7 +178,7 @@ def _open(files: FederationFiles) -> Federation:
 
 
 def need_labels(field: str, name: str, changed: bool) -> None:
-    """Raise `BadInput` of ``field`` if a partition has changed the labels that this network was trained on."""
+    """Raise `BadInput` of ``field`` if a partition ``changed`` the labels that a network was trained on."""
     if changed:
         accepted = "null, as this partition changes the labels that the network was trained on"
         raise BadInput(field, name, accepted)

@@ -27,7 +27,7 @@ from fedflow.methods.base import (
     ServerState,
 )
 from fedflow.seeding import generator, torch_seed
-from fedflow.settings import Settings, option, written
+from fedflow.settings import Settings, option, shown, written
 from fedflow.simulation.checkpoint import load_checkpoint
 from fedflow.simulation.client_curriculum import ClientCurriculum, Turn
 from fedflow.simulation.clients import ClientStore
@@ -98,8 +98,7 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
         value, default = getattr(training, name), getattr(plain, name)
         if value != default:
             accepted = f"{written(default)} with {method.name}, which trains on full gradients"
-            shown = "a mapping" if isinstance(value, Settings) else value
-            raise BadInput(f"training.{name}", shown, accepted)
+            raise BadInput(f"training.{name}", shown(value), accepted)
     if training.steps is not None and {*streams.values()} != {training.epochs}:
         accepted = f"null with {method.name}, which sets numbers of epochs itself"
         raise BadInput("training.steps", training.steps, accepted)
