@@ -228,6 +228,11 @@ class Params(Settings):
         """How to make the named partition."""
         return _entry("partitions", self.partitions, name)
 
+    def expert(self, partition: str) -> str | None:
+        """The central network by whose losses the named partition deals samples to clients, if any."""
+        entry = self.partition(partition)
+        return entry.difficulty and entry.difficulty.expert
+
     def network(self, name: str, field: str = "central") -> CentralParams:
         """How to train the named central network, with its ``model``; ``field`` names it."""
         entry = _entry(field, self.central, name)
@@ -252,7 +257,7 @@ class Params(Settings):
         fields = {
             TEACHER: teacher_of(training),
             **{field: each and each.expert for field, each in zip(EXPERTS, curricula)},
-            f"partitions.{partition}.difficulty.expert": entry.difficulty and entry.difficulty.expert,
+            f"partitions.{partition}.difficulty.expert": self.expert(partition),
         }
         used = {field: name for field, name in fields.items() if name}
         for field, name in used.items():
@@ -313,9 +318,9 @@ class Params(Settings):
         return entry.label or METHODS[method].label + own
 
     @property
-    def labels(self) -> dict[str, str | None]:
-        """The label that every entry of ``methods`` asks for, if any: reports take it from here."""
-        return {name: entry.label for name, entry in self.methods.items()}
+    def labels(self) -> dict[str, str]:
+        """The label of every entry of ``methods``: reports take it from here."""
+        return {name: self.label(name) for name in self.methods}
 
     @cached_property
     def _built(self) -> dict[tuple[str, str | None], tuple[Method, LocalTraining, RunSettings]]:
@@ -361,9 +366,8 @@ class Params(Settings):
         for name, network in self.central.items():
             self._check_central(name, network)
         for name, partition in self.partitions.items():
-            if partition.difficulty and partition.difficulty.expert:
-                field = f"partitions.{name}.difficulty.expert"
-                self._check_network(field, partition.difficulty.expert, partition.dataset)
+            if (expert := self.expert(name)) is not None:
+                self._check_network(f"partitions.{name}.difficulty.expert", expert, partition.dataset)
         for name in (*self.methods, *self.grid.methods):
             if self.registered(name) != name and ("." in check_name("methods", name)):
                 raise BadInput("methods", name, "a name of letters, digits and - _")
@@ -417,6 +421,14 @@ class Params(Settings):
         for name, user in uses.items():
             if name is not None and name not in grid.central:
                 raise BadInput("grid.central", grid.central, f"a list with {name!r}, which {user} uses")
+
+
+def check_dvc(root: Path) -> None:
+    """Raise `FedflowError` if ``params.yaml`` lacks ``grid.central``, which ``dvc.yaml`` needs."""
+    file = root / PARAMS
+    grid = read_yaml(file).get("grid") if (root / "dvc.yaml").exists() else None
+    if isinstance(grid, Mapping) and "central" not in grid:
+        raise FedflowError(f"{file}: dvc.yaml needs the list grid.central; add `central: []` under grid")
 
 
 class Changes(list[str]):

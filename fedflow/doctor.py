@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from fedflow.config import load_params
+from fedflow.config import check_dvc, load_params
 from fedflow.data import SOURCES, data_root
 from fedflow.errors import FedflowError
 from fedflow.experiment import experiments
@@ -87,6 +87,7 @@ def _params(root: Path) -> list[Finding]:
         params = load_params(root / "params.yaml")
         cells = experiments(params, root, sweep="grid")  # checks what every cell combines
         params.check_grid()
+        check_dvc(root)
     except FedflowError as error:
         return [Finding("bad", "params.yaml", str(error))]
     grid = params.grid
@@ -103,7 +104,7 @@ def _params(root: Path) -> list[Finding]:
 def _claims(root: Path) -> list[Finding]:
     if not (path := root / "claims.yaml").exists():
         return []
-    labels: dict[str, str | None] = {}
+    labels: dict[str, str] = {}
     with contextlib.suppress(FedflowError):  # that finding is about params.yaml
         labels = load_params(root / "params.yaml").labels
     try:

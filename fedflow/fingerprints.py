@@ -90,8 +90,7 @@ def fingerprint_inputs(params: Params, root: Path = Path()) -> None:
     networks = {name: load_network(central_folder(root, name)).hash for name in params.grid.central}
     files: dict[Path, Any] = {}
     for name in params.grid.partitions:
-        entry = params.partition(name)
-        expert = entry.difficulty and entry.difficulty.expert
+        entry, expert = params.partition(name), params.expert(name)
         files[folder / "partitions" / f"{name}.json"] = {
             "partition": entry.as_dict(),
             "data": hashes[entry.dataset],

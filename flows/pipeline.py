@@ -19,7 +19,8 @@ def pipeline(settings: list[str] | None = None, root: str = ".") -> str:
     params = load_params(Path(root) / "params.yaml", settings or [])
     for dataset in sorted({params.partition(name).dataset for name in params.grid.partitions}):
         prepare_data(params, dataset, Path(root))
-    for name in params.grid.central:
+    experts = [name for name in map(params.expert, params.grid.partitions) if name is not None]
+    for name in dict.fromkeys([*params.grid.central, *experts]):
         central(name, Changes(params), root)
     for name in params.grid.partitions:
         make_partition(params, name, Path(root))

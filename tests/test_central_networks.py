@@ -143,7 +143,7 @@ def test_a_network_is_trained_again_only_if_it_may_change(copy: Path, monkeypatc
     for name in FILES:
         before = (copy / "data" / "central" / "expert" / name).read_bytes()
         (copy / "data" / "central" / "expert" / name).write_bytes(before[:-9])
-        assert again() is (name != "epochs.csv")
+        assert again()
         (copy / "data" / "central" / "expert" / name).write_bytes(before)
 
 
@@ -236,6 +236,12 @@ def test_clients_hold_samples_by_the_losses_of_an_expert(copy: Path) -> None:
         prepare_partition(changed, "hard", copy)
 
 
+def test_the_command_partition_trains_a_missing_expert(root: Path, capsys) -> None:
+    done = fedflow(capsys, "partition", "hard", "--root", root)
+    assert done.code == 0 and "central · expert: epoch 3/3" in done.out
+    assert load_partition(root / "data" / "partitions" / "hard").params["difficulty"]["expert"] == "expert"
+
+
 @pytest.fixture
 def opened(copy: Path) -> Callable[..., FederationFiles]:
     """The files of a run on a partition, with the expert as teacher or expert."""
@@ -282,6 +288,18 @@ def test_networks_of_other_labels_are_refused(opened, partition, use, message) -
     else:
         with one_line_error(message):
             opened(partition, use).open()
+
+
+def test_a_run_whose_teacher_has_seen_test_samples_warns_once(copy: Path, opened, recwarn) -> None:
+    for change, says in (("holdout=0.2", "test"), ("validation=0.2", "validation"), ("seed=7", "")):
+        params = load(copy, f"partitions.plain.{change}")
+        job = replace(Experiment(params, "plain", "fedavg", 0, copy).job)
+        for uses in ((), ("teacher", "expert")):
+            recwarn.clear()
+            Run(replace(job, federation=opened("plain", *uses, params=params)), params.run)
+            reason = f"was trained on all samples, also those that clients hold out as {says} samples"
+            expected = [f"fedavg: its teacher and its expert {reason}"] if uses and says else []
+            assert [str(each.message) for each in recwarn] == expected
 
 
 def test_a_network_of_older_data_is_refused(copy: Path, opened) -> None:

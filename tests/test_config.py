@@ -100,6 +100,7 @@ def test_an_entry_with_another_name_starts_from_the_entry_of_its_method():
     assert params.label("slow") == "FedProx · mu 0.5, lr 0.01" and params.label("fedprox") == "FedProx"
     assert load(VARIANT, "methods.slow.label=Slow").label("slow") == "Slow"
     assert load("methods.same={method: fedprox}").label("same") == "FedProx · same"
+    assert params.labels["slow"] == params.label("slow")  # also without `label:`, so that its removal counts
 
     tuned = "tuned.mnist5k-dir.fedprox={mu: 7, training: {lr: 0.3, momentum: 0}}"
     method, training = load(*shared, tuned).method("slow", "mnist5k-dir")  # its own settings come later

@@ -32,6 +32,18 @@ def test_a_project_in_order_has_nothing_bad_and_stays_as_it_is(project):
     assert "digits, mnist5k" in findings["data root"].detail
 
 
+def test_the_list_that_dvc_needs_is_asked_for(project):
+    (project / "dvc.yaml").touch()
+    assert found(project)["params.yaml"].status == "ok"
+    (project / "params.yaml").write_text(PARAMS.replace("  central: []\n", ""))
+    lacks = "dvc.yaml needs the list grid.central; add `central: []` under grid"
+    assert found(project)["params.yaml"] == Finding(
+        "bad", "params.yaml", f"{project / 'params.yaml'}: {lacks}"
+    )
+    (project / "dvc.yaml").unlink()
+    assert found(project)["params.yaml"].status == "ok"
+
+
 def test_equal_settings_under_two_names_are_noted_once(project):
     own = "methods:\n  same: {method: fedavg}\n  other: {method: fedavg, training: {lr: 0.5}}\n"
     text = PARAMS.replace("methods:\n", own, 1).replace(

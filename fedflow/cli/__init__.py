@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from typing import NoReturn
 
 import typer
@@ -45,6 +46,7 @@ def main() -> None:
     """Run the command line; an error that a user can fix is one line on stderr and exit code 2."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
+    warnings.formatwarning = _warning
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="fedflow", standalone_mode=False)
     except FedflowError as error:
@@ -62,6 +64,11 @@ def main() -> None:
         _fail("stopped; the same command resumes from the last checkpoint", code)
     if code:
         sys.exit(code)
+
+
+def _warning(message: Warning | str, *about: object) -> str:
+    """A warning in one line, without the code that warns."""
+    return f"fedflow: warning: {' '.join(str(message).split())}\n"
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:

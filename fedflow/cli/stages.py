@@ -53,11 +53,15 @@ def partition(
 ) -> None:
     """Divide a prepared data set over clients: data/partitions/NAME, with a picture of the labels.
 
-    Example: `fedflow partition mnist5k-dir`.
+    Example: `fedflow partition mnist5k-dir`. A missing expert, by which samples are dealt, is trained first.
     """
+    from fedflow.stages.central import prepare_network
     from fedflow.stages.partition import prepare_partition
 
-    print_line(prepare_partition(load(root, settings), name, root))
+    params = load(root, settings)
+    if (expert := params.expert(name)) is not None:
+        prepare_network(params, expert, root)
+    print_line(prepare_partition(params, name, root))
 
 
 def fingerprint(
@@ -72,10 +76,12 @@ def fingerprint(
     `dvc repro` always calls `fedflow fingerprint files` (the files that data sets are read from, and code),
     and `fedflow fingerprint inputs` (what partitions and runs depend on) when any of them changed.
     """
+    from fedflow.config import check_dvc
     from fedflow.fingerprints import fingerprint_files, fingerprint_inputs
 
-    write = fingerprint_files if what == "files" else fingerprint_inputs
-    write(load(root), root)
+    write, params = fingerprint_files if what == "files" else fingerprint_inputs, load(root)
+    check_dvc(root)
+    write(params, root)
 
 
 def report(root: Root = Path()) -> None:

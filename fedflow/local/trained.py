@@ -73,7 +73,8 @@ class TrainedNetwork:
 def save_network(
     folder: Path, w: Tensor, losses: np.ndarray, facts: dict[str, Any], more: dict[str, Write]
 ) -> TrainedNetwork:
-    """Write a network into ``folder``, in place of an earlier one; ``more`` are further files.
+    """Write a network into ``folder``, in place of an earlier one; ``more`` are further files,
+    which are not part of the hash.
 
     ``facts`` must have those of `IDENTITY`. Equal content gives equal bytes. Raises `FedflowError`.
     """
@@ -81,6 +82,7 @@ def save_network(
 
     def write_facts(path: Path) -> None:  # the last file, so that the others are there
         facts["hash"] = _hash(path.parent, facts)
+        facts["files"] = {name: file_sum(path.parent / name) for name in more}
         write_json(path, facts)
 
     files: dict[str, Write | None] = {
@@ -101,6 +103,8 @@ def load_network(folder: Path) -> TrainedNetwork:
         facts = json.loads((folder / MARKER).read_text())
         if facts["hash"] != _hash(folder, facts):
             raise ValueError("files and facts do not match their hash")
+        if any(file_sum(folder / name) != known for name, known in facts.get("files", {}).items()):
+            raise ValueError(f"{', '.join(facts['files'])} does not match its hash")
         w, losses = load((folder / WEIGHTS).read_bytes())["w"], np.load(folder / LOSSES, allow_pickle=False)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise FedflowError(

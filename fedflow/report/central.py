@@ -7,10 +7,11 @@ from typing import Any
 
 import pandas as pd
 
+from fedflow.errors import FedflowError
 from fedflow.local.trained import MARKER
 from fedflow.metrics.table import NUMBER, SHARE, UNMEASURED, in_unit
 from fedflow.pictures.central import COLUMNS, by_epoch
-from fedflow.report.reading import read_json, read_table, reject
+from fedflow.report.reading import AGAIN, read_json, read_table, reject
 from fedflow.report.run import Run
 
 ENTRIES: dict[str, tuple[type, ...]] = {
@@ -52,6 +53,14 @@ def collect_networks(folder: Path) -> list[Network]:
 
 
 def _read(folder: Path) -> Network:
+    try:
+        return _checked(folder)
+    except FedflowError as error:
+        train = f"`fedflow central {folder.name}` trains it again"
+        raise FedflowError(str(error).replace(AGAIN, train)) from error
+
+
+def _checked(folder: Path) -> Network:
     facts = read_json(folder / MARKER)
     for name, kinds in ENTRIES.items():
         if type(facts.get(name)) not in kinds:

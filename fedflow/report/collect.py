@@ -41,7 +41,7 @@ CLIENTS = ("client", "samples", "local_accuracy", "cluster")
 SERIES = ("round", "client", "value")  # besides the name
 
 
-Labels = Mapping[str, str | None]  # of the names under `methods` in params.yaml; None: the default
+Labels = Mapping[str, str]  # of the names under `methods` in params.yaml
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def collect_runs(results_dir: Path, labels: Labels | None = None) -> list[Run]:
         raise FedflowError(f"no results found in {results_dir}; run `make repro` first")
     runs = [_read_run(folder) for folder in sorted(folders)]
     for run in runs:
-        run.metrics["method_label"] = (labels or {}).get(run.method) or run.metrics["method_label"]
+        run.metrics["method_label"] = (labels or {}).get(run.method, run.metrics["method_label"])
     return named(sorted(runs, key=lambda run: (run.partition, run.method, run.seed)))
 
 

@@ -10,9 +10,12 @@ import pandas as pd
 from fedflow.errors import FedflowError
 
 
+AGAIN = "run this experiment again"
+
+
 def reject(path: Path, reason: str) -> NoReturn:
     """Raise `FedflowError`: this file of a run is missing, damaged or invalid."""
-    raise FedflowError(f"cannot read {path}: {' '.join(reason.split())}; run this experiment again")
+    raise FedflowError(f"cannot read {path}: {' '.join(reason.split())}; {AGAIN}")
 
 
 def read_json(path: Path) -> dict[str, Any]:

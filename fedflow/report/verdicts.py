@@ -138,10 +138,9 @@ class Judged:
 def judge(claims: Iterable[Claim], runs: Sequence[Run], labels: Labels | None = None) -> list[Judged]:
     """The verdicts of ``claims`` on ``runs``. Raises `BadInput` for ``where`` that selects no one setting.
 
-    ``labels``: the names under ``methods`` in params.yaml, and their labels if they have any.
+    ``labels``: the names under ``methods`` in params.yaml, and their labels.
     """
-    known = {name: getattr(METHODS.get(name), "label", name) for name in (*METHODS, *(labels or {}))}
-    known |= {name: label for name, label in (labels or {}).items() if label}
+    known = {name: method.label for name, method in METHODS.items()} | dict(labels or {})
     known |= {run.method: run.metrics["method_label"] for run in runs}
     judged = []
     for claim in claims:

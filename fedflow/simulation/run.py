@@ -231,6 +231,11 @@ class Run:
                 "or set method.select_on to train"
             )  # fmt: skip
         self._check_curriculum()
+        central = {"teacher": self.federation.teacher, "expert": self.federation.difficulty}
+        if partition.held_out and (seen := [name for name, used in central.items() if used is not None]):
+            tests = "validation" if partition.params.get("validation") else "test"
+            reason = f"was trained on all samples, also those that clients hold out as {tests} samples"
+            warnings.warn(f"{method.name}: its {' and its '.join(seen)} {reason}", stacklevel=4)
         if settings.keep_predictions and not self.federation.labelled:
             raise BadInput("run.keep_predictions", True, "false, as the samples do not have one label each")
         least = 0.001 / self.clients  # below, nearly every draw is empty and repeated

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from filelock import FileLock, Timeout
 
-from fedflow.errors import FedflowError
+from fedflow.errors import FedflowError, reason
 from fedflow.tracking.models import ModelCard, log_models
 from fedflow.tracking.orders import log_orders
 from fedflow.tracking.store import Store, open_store, reporting
@@ -349,8 +350,16 @@ class RunRecord(Record):
                 self._log_table(folder / "clients.parquet")
         cluster = outcome.scores.cluster.tolist()
         self.end(outcome.metrics, rounds, folder, card, outcome.models, cluster)
-        with reporting(self.store.uri), self.store.lock("orders"):  # the last of several that end finds all
-            log_orders(self.api, self.run_id)
+        self._log_orders()
+
+    def _log_orders(self) -> None:
+        """Draw this run beside those of other orders. The run has finished, so that an error is a warning."""
+        try:  # one after the other, so that the last of several that end finds all
+            with self.store.lock(f"orders-{self._run.info.experiment_id}"):
+                log_orders(self.api, self.run_id)
+        except Exception as error:
+            text = f"{self._run.info.run_name}: the orders of its curriculum are not drawn ({reason(error)})"
+            warnings.warn(text, stacklevel=3)
 
     def _log_clusters(self, outcome: "Outcome", rounds: int, groups: Sequence[int] | None) -> None:
         """Log pictures of the clusters, if clients have any."""

@@ -33,7 +33,8 @@ def test_names_with_dots_and_capitals_have_pages_too(api, root, seen):
 def test_the_pipeline_ends_with_the_report(api, root, seen):
     from flows.pipeline import pipeline
 
-    page = pipeline(root=str(root), settings=["run.rounds=1", "grid.methods=[fedavg]"])
+    central = ["central.expert={dataset: digits}", "partitions.digits-6.difficulty={expert: expert}"]
+    page = pipeline(root=str(root), settings=["run.rounds=1", "grid.methods=[fedavg]", *central])
     assert page == str(root / "report" / "index.html")
     assert "digits-6" in (root / "report" / "index.html").read_text()
     assert [a.key for a in seen("pipeline").artifacts] == ["report"]

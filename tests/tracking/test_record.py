@@ -3,6 +3,7 @@ import re
 import time
 
 import pytest
+from filelock import Timeout
 from support import refused
 
 from fedflow.errors import FedflowError
@@ -200,6 +201,20 @@ def test_a_run_says_which_command_made_it_and_who_gave_it(start, api, monkeypatc
     for tagged in (tags, parent):
         assert tagged["mlflow.source.name"] == "fedflow run --set 'run.rounds=2 '"
         assert (tagged["mlflow.source.type"], tagged["mlflow.user"]) == ("LOCAL", "ada")
+
+
+@pytest.mark.parametrize("error", [ValueError("no colour"), Timeout("orders.lock")])
+def test_a_run_whose_orders_cannot_be_drawn_has_finished(start, api, rounds, outcome, monkeypatch, error):
+    def fail(*given: object) -> None:
+        raise error
+
+    monkeypatch.setattr("fedflow.tracking.record.log_orders", fail)
+    drawn = pytest.warns(UserWarning, match=r"the orders of its curriculum are not drawn \(.*(colour|lock)")
+    with drawn, start() as record:
+        for report in rounds:
+            record.round(report)
+        record.finish(outcome())
+    assert api.get_run(record.run_id).info.status == "FINISHED"
 
 
 def test_the_orders_of_a_curriculum_are_drawn_together(start, api, rounds, outcome, root):
