@@ -230,8 +230,8 @@ class Params(Settings):
 
     def expert(self, partition: str) -> str | None:
         """The central network by whose losses the named partition deals samples to clients, if any."""
-        entry = self.partition(partition)
-        return entry.difficulty and entry.difficulty.expert
+        difficulty = self.partition(partition).difficulty
+        return difficulty.expert if difficulty else None
 
     def network(self, name: str, field: str = "central") -> CentralParams:
         """How to train the named central network, with its ``model``; ``field`` names it."""

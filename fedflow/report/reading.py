@@ -9,7 +9,6 @@ import pandas as pd
 
 from fedflow.errors import FedflowError
 
-
 AGAIN = "run this experiment again"
 
 
