@@ -136,13 +136,15 @@ def _proximity(row: dict[str, Any]) -> str:
 
 
 def _curriculum(rows: dict[str, Any]) -> str:
-    head = "processor time, s | ms more | of vanilla"
+    """A cost is shown if every repeat had one; else the difference is noise."""
+    head = "local steps | processor time, s | ms more | of vanilla"
     parts = []
     for name, ways in rows.items():
-        lines = [
-            (way, _median(row["seconds"]), _median(row["extra_milliseconds"]), _range(row["ratio"]))
-            for way, row in ways.items()
-        ]
+        lines = []
+        for way, row in ways.items():
+            extra = _median(row["extra_milliseconds"]) if row["ratio"]["min"] > 1 else "within noise"
+            cost = ("", "") if way == "vanilla" else (extra, _range(row["ratio"]))
+            lines.append((way, row["steps"], _median(row["seconds"]), *cost))
         epochs = name.removeprefix("epochs_")
         word = "epoch" if epochs == "1" else "epochs"
         parts.append(_table(f"a client in a round, {epochs} local {word}", head, lines))

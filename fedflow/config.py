@@ -24,6 +24,7 @@ from fedflow.models.flat import CONVOLUTIONS
 from fedflow.naming import flat, say
 from fedflow.partition import PartitionParams
 from fedflow.settings import Settings, option
+from fedflow.simulation.federation import EXPERTS, TEACHER, need_labels
 from fedflow.simulation.run import RunSettings
 from fedflow.tuning import Tuning
 
@@ -33,8 +34,6 @@ PARAMS = Path("params.yaml")
 CLUSTERS = ("dask", "ray")
 EXECUTORS = ("inline", "threads", "processes", *CLUSTERS)
 
-TEACHER = "training.objective.teacher"
-EXPERTS = ("training.curriculum.expert", "run.client_curriculum.expert")  # they share `Federation.difficulty`
 WORD = r'"[^"]+"|[^".]+'
 SETTING = re.compile(rf"({WORD})(\.({WORD}))*")
 
@@ -231,8 +230,8 @@ class Params(Settings):
 
     def expert(self, partition: str) -> str | None:
         """The central network by whose losses the named partition deals samples to clients, if any."""
-        entry = self.partition(partition)
-        return entry.difficulty and entry.difficulty.expert
+        difficulty = self.partition(partition).difficulty
+        return difficulty.expert if difficulty else None
 
     def network(self, name: str, field: str = "central") -> CentralParams:
         """How to train the named central network, with its ``model``; ``field`` names it."""
@@ -250,19 +249,25 @@ class Params(Settings):
     def used_networks(self, method: str, partition: str) -> dict[str, str]:
         """The central networks that runs of this method on this partition read, by the field that names them.
 
-        Raises `BadInput` for a network that does not exist, or was trained on another data set.
+        Curricula that need no score read none. Raises `BadInput` for a network that does not exist, or was
+        trained on another data set or on other labels.
         """
-        training = self.method(method, partition)[1]
-        clients = self.run_of(method, partition).client_curriculum
+        training, entry = self.method(method, partition)[1], self.partition(partition)
+        curricula = training.curriculum, self.run_of(method, partition).client_curriculum
         fields = {
             TEACHER: teacher_of(training),
-            EXPERTS[0]: training.curriculum and training.curriculum.expert,
-            EXPERTS[1]: clients and clients.expert,
+            **{field: each and each.expert for field, each in zip(EXPERTS, curricula)},
             f"partitions.{partition}.difficulty.expert": self.expert(partition),
         }
         used = {field: name for field, name in fields.items() if name}
         for field, name in used.items():
-            self._check_network(field, name, self.partition(partition).dataset)
+            self._check_network(field, name, entry.dataset)
+        for field, each in zip(EXPERTS, curricula):
+            if each is not None and not each.scores:
+                used.pop(field, None)
+        for field, name in used.items():
+            noisy = field in EXPERTS and entry.label_noise is not None
+            need_labels(field, name, changed=entry.built.renames or noisy)
         first, second = (used.get(field) for field in EXPERTS)
         if first and second and first != second:
             raise BadInput(EXPERTS[1], second, f"{first!r}, the expert of the data curriculum")
@@ -330,10 +335,11 @@ class Params(Settings):
             own = own | entry.parameters
             method = cls.parse(own, section=section)
             if entry.training:
-                changed = _merged(training.as_dict(), entry.training)
+                changed = _merged(_kept(training.as_dict(), entry.training), entry.training)
                 training = LocalTraining.parse(changed, section=f"{section}.training")
             if entry.run:
-                run = RunSettings.parse(_merged(run.as_dict(), entry.run), section=f"{section}.run")
+                changed = _merged(_kept(run.as_dict(), entry.run), entry.run)
+                run = RunSettings.parse(changed, section=f"{section}.run")
         return method, training, run
 
     def _layers(self, name: str, partition: str | None) -> Iterator[tuple[str, MethodParams]]:
@@ -451,9 +457,12 @@ def load_params(path: Path = PARAMS, changes: Sequence[str] = ()) -> Params:
     if not isinstance(values, dict):
         raise BadInput(str(path), values, "a mapping of sections")
     unchanged = deepcopy(values)
+    given: dict[str, Any] = {}
     for change in changes:
         set_value(values, change)
+        set_value(given, change)
         _untune(values, change)
+    _drop_replaced(values, given)
     params, plain = Params.parse(values), None
     with contextlib.suppress(BadInput):  # the file may need the changes to be valid
         plain = Params.parse(_parsed(unchanged, values, params)) if changes else params
@@ -554,6 +563,25 @@ def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
     both = {n: (values[n], v) for n, v in changes.items() if isinstance(values.get(n), Mapping)}
     nested = {n: _merged(old, new) for n, (old, new) in both.items() if isinstance(new, Mapping)}
     return {**values, **changes, **nested}
+
+
+def _kept(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of `training` or `run` without those that ``changes`` of other fields make meaningless."""
+    replaced = {"epochs"} if changes.get("steps") is not None else set()
+    if changes.get("sampling", "easy_first") != "easy_first":
+        replaced.add("client_curriculum")
+    return {name: value for name, value in values.items() if name not in replaced - changes.keys()}
+
+
+def _drop_replaced(values: dict, given: Mapping[str, Any]) -> None:
+    """Reduce every `training` and `run`, in place, to what is `_kept` under the ``given`` changes."""
+    for name, changes in given.items():
+        if not isinstance(changes, Mapping) or not isinstance(values.get(name), dict):
+            continue
+        if name in ("training", "run"):
+            values[name] = _kept(values[name], changes)
+        else:
+            _drop_replaced(values[name], changes)
 
 
 def digest(value: Mapping[str, Any]) -> str:

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from fedflow.arguments import argument
-from fedflow.config import EXPERTS, TEACHER, Changes, Params, digest
+from fedflow.config import Changes, Params, digest
 from fedflow.errors import FedflowError
 from fedflow.files import central_folder, partition_folder, prepared_folder, read_fact
 from fedflow.local.trained import MARKER
 from fedflow.methods.base import ServerData, server_data
-from fedflow.simulation.federation import FederationFiles, Stored
+from fedflow.simulation.federation import EXPERTS, TEACHER, FederationFiles, Stored
 from fedflow.simulation.job import Job
 from fedflow.simulation.run import RunSettings, check_settings
 
@@ -146,6 +146,7 @@ class Experiment:
             noise=self._server_data.noise,
             teacher=self._network(TEACHER),
             expert=self._network(*EXPERTS),
+            expert_field=next((field for field in EXPERTS if field in self.read_networks), EXPERTS[0]),
         )
         return Job(files, method, training, self.seed, cohort=engine.cohort, width=engine.width)
 

@@ -99,6 +99,18 @@ class Settings:
         return dataclasses.asdict(self)  # type: ignore[call-overload]
 
 
+class Words(str):
+    """Text that `BadInput` prints without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def shown(value: Any) -> Any:
+    """``value`` as an error prints it: nested settings, which have many fields, as "a mapping"."""
+    return Words("a mapping") if isinstance(value, Settings) else value
+
+
 def hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 

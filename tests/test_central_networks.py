@@ -54,6 +54,12 @@ engine: {executor: inline, device: cpu}
 CURRICULUM = "training.curriculum={score: expert, expert: expert}"
 DISTIL = "training.objective={name: distil, teacher: wide}"
 CLIENTS = "run.client_curriculum={score: expert, expert: expert}"
+EASY = "run.sampling=easy_first"
+NOISE = "partitions.hard.label_noise={kind: pair, ratio: 0.2}"
+RENAMED = (
+    "partitions.hard={dataset: digits, scheme: acid, classes_per_client: 3, anonymous: true, clients: 4, "
+    "difficulty: {expert: expert}}"
+)
 FILES = ("epochs.csv", "losses.npy", "metrics.json", "model.safetensors")
 
 
@@ -271,8 +277,8 @@ def test_workers_have_the_outputs_of_the_teacher_and_the_losses_of_the_expert(co
     ("partition", "use", "message"),
     [
         ("renamed", "teacher", "training.objective.teacher: 'expert' .*null, as this partition changes the"),
-        ("renamed", "expert", "expert: 'expert' .*null, as this partition changes the labels"),
-        ("noisy", "expert", "expert: 'expert' .*null, as this partition changes the labels"),
+        ("renamed", "expert", "training.curriculum.expert: 'expert' .*null, as this partition changes the"),
+        ("noisy", "expert", "training.curriculum.expert: 'expert' .*null, as this partition changes the"),
         ("noisy", "teacher", None),
     ],
 )
@@ -367,10 +373,30 @@ def test_dvc_and_doctor_ask_for_the_networks_of_the_grid(root: Path, changes: li
     [
         (["training.curriculum={score: expert, expert: few}"], r"curriculum.expert: 'few' .*not on few"),
         (["training.curriculum={score: expert, expert: gone}"], r"curriculum.expert: 'gone' .*one of expert"),
+        (["training.curriculum={order: random, score: expert, expert: gone}"], r"'gone' .*one of expert"),
         ([CURRICULUM, "run.client_curriculum={score: expert, expert: wide}", "run.sampling=easy_first"],
          r"run.client_curriculum.expert: 'wide' .*'expert', the expert of the data curriculum"),
+        ([CURRICULUM, NOISE], r"^training.curriculum.expert: 'expert' .*null, as this partition changes the"),
+        ([CLIENTS, EASY, NOISE], r"^run.client_curriculum.expert: 'expert' .*null, as this partition chan"),
+        ([DISTIL, RENAMED], r"^training.objective.teacher: 'wide' .*null, as this partition changes the lab"),
+        ([RENAMED], r"^partitions.hard.difficulty.expert: 'expert' .*null, as this partition changes the la"),
     ],
 )  # fmt: skip
 def test_experts_that_a_run_cannot_use_are_one_line(root: Path, changes: list[str], message: str) -> None:
     with one_line_error(message, FedflowError):
         Experiment(load(root, *changes), "hard", "fedavg", 0, root).check()
+
+
+@pytest.mark.parametrize("unused", [{"order": "random"}, {"order": "vanilla"}, {"a": 0}, {"b": 1}])
+def test_an_expert_that_sorts_nothing_is_neither_trained_nor_shipped(root: Path, unused: dict) -> None:
+    curriculum = json.dumps({"score": "expert", "expert": "expert"} | unused)
+    changes = [f"training.curriculum={curriculum}", f"run.client_curriculum={curriculum}", EASY]
+    params = load(root, *changes)
+    experiment = Experiment(params, "noisy", "fedavg", 0, root)
+    experiment.check()
+    assert experiment.networks == [] and experiment.effective["central"] == {}
+    assert experiment.job.federation.expert is None
+    both = Experiment(load(root, *changes, "run.client_curriculum={score: expert, expert: wide}"), "plain",
+                      "fedavg", 0, root)  # fmt: skip
+    assert both.read_networks == {"run.client_curriculum.expert": "wide"}
+    assert both.job.federation.expert_field == "run.client_curriculum.expert"

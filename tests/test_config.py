@@ -118,6 +118,44 @@ def test_an_entry_may_change_how_its_runs_go():
     assert params.label("easy") == "FedAvg · sampling easy_first, client_curriculum b 0.5"
 
 
+EASY = "run={sampling: easy_first, client_curriculum: {b: 0.5}}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings"),
+    [
+        (
+            ["run.sampling=easy_first", "methods.x={method: fedavg, run: {sampling: sweep}}"],
+            ("sweep", 2, None),
+        ),
+        ([EASY, "methods.x={method: fedavg, run: {sampling: sweep}}"], ("sweep", 2, None)),
+        ([f"methods.x={{method: fedavg, {EASY.replace('=', ': ')}}}"], ("easy_first", 2, None)),
+        (["training.epochs=5", "methods.x={method: fedavg, training: {steps: 10}}"], ("uniform", 1, 10)),
+        (["training.epochs=5", "methods.x={method: fedavg, training: {steps: null}}"], ("uniform", 5, None)),
+    ],
+)
+def test_an_entry_drops_an_inherited_value_that_its_own_makes_meaningless(changes, settings):
+    params = load(*changes)
+    run, training = params.run_of("x"), params.method("x")[1]
+    assert (run.sampling, training.epochs, training.steps) == settings
+    assert (run.client_curriculum is None) is (run.sampling != "easy_first")
+
+
+def test_so_does_a_change_of_the_file(file):
+    text = "run: {sampling: easy_first, client_curriculum: {b: 0.5}}\ntraining: {epochs: 5}\n"
+    file.write_text(LEAST + text)
+    params = load_params(file, ["run.sampling=uniform", "training.steps=10"])
+    assert params.run.client_curriculum is None
+    assert (params.training.steps, params.training.epochs) == (10, 1)
+    assert params.plain.run.client_curriculum.b == 0.5 and params.plain.training.epochs == 5
+    with one_line_error("training.epochs: 5 .*1, its default, with steps"):
+        load_params(file, ["training.steps=10", "training.epochs=5"])
+    with one_line_error("run.sampling: 'sweep' .*easy_first with run.client_curriculum"):
+        load_params(file, ["run.client_curriculum.b=0.2", "run.sampling=sweep"])
+    with one_line_error("training.epochs: 5 .*1, its default, with steps"):
+        load_params(file, ["methods.x={method: fedavg, training: {steps: 10, epochs: 5}}"])
+
+
 def test_of_a_nested_setting_only_the_named_fields_change():
     shared = (
         "training.curriculum={a: 0.5, b: 0.1}",

@@ -21,7 +21,7 @@ from fedflow.local.teacher import Teacher
 from fedflow.local.training import LocalTraining
 from fedflow.models.flat import FlatModel
 from fedflow.seeding import generator, torch_seed
-from fedflow.settings import Settings, option
+from fedflow.settings import Settings, option, shown
 
 # Settings of clients and their rounds, which have no meaning here.
 NEUTRAL = {"stragglers": 0.0, "drop_stragglers": False, "least_epochs": 1, "steps": None, "curriculum": None}
@@ -42,9 +42,8 @@ class CentralTraining(LocalTraining):
         for name, value in NEUTRAL.items():
             given = getattr(self, name)
             if given != value:
-                given = given.as_dict() if isinstance(given, Settings) else given
                 accepted = f"{'null' if value is None else value}, as one network has no clients or rounds"
-                raise BadInput(f"training.{name}", given, accepted)
+                raise BadInput(f"training.{name}", shown(given), accepted)
         super().validate()
 
 

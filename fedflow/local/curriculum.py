@@ -81,11 +81,6 @@ class Curriculum(Pacing):
             raise BadInput(f"{self.section}.reading", self.reading, f"disagreement, as score is {self.score}")
 
     @property
-    def scores(self) -> bool:
-        """Whether clients need a score: they do not for one random order, nor if all samples are in use."""
-        return not self.whole and self.order != "random"
-
-    @property
     def compares(self) -> bool:
         """Whether the score needs the model that the client trained last."""
         return self.scores and self.score.startswith(("local", "both"))

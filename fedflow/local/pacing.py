@@ -40,6 +40,11 @@ class Pacing(Settings):
         """Whether all are in use from the first step."""
         return self.order == "vanilla" or self.a == 0 or self.b == 1
 
+    @property
+    def scores(self) -> bool:
+        """Whether a score is needed: it is not for a random order, nor if all are in use."""
+        return not self.whole and self.order != "random"
+
     def size(self, t: int, steps: int, n: int) -> int:
         """The prefix g(t), 1 to ``n``, at step ``t`` of ``steps``, from 0; all from t = a ``steps`` on."""
         end = self.a * steps

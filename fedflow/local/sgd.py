@@ -24,6 +24,7 @@ from fedflow.local.schedule import Schedule, shuffled
 from fedflow.local.teacher import Teacher
 from fedflow.local.training import LocalTraining
 from fedflow.models.flat import FlatModel
+from fedflow.settings import shown
 
 HELD = 16 << 20  # numbers: below this size, inputs are normalised once instead of in every step
 
@@ -103,7 +104,7 @@ class Trainer:
         """
         training.check(model, examples, teacher)
         if training.curriculum is not None:
-            raise BadInput("training.curriculum", "a mapping", "null in central training")
+            raise BadInput("training.curriculum", shown(training.curriculum), "null in central training")
         passes = training.passes(len(examples), training.epochs)
         schedule = shuffled(rng, len(examples), training.batch_size, passes)
         if model.draws_noise:
@@ -121,7 +122,7 @@ class Trainer:
         """
         objective = self.training.objective
         value, outputs = self._data_loss(w, batch)
-        if objective is None:
+        if objective is None or objective.data_weight == 1:  # side losses would still draw dropout's noise
             return value
         assert outputs is not None, "an objective is not compiled"
         second = target = None

@@ -196,8 +196,8 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         "lower", table="traffic", missing="not reached", headline=True,
     ),
     Metric(
-        "bytes_to_target", "MB to target", "down and up until that round", MB, "lower", table="traffic",
-        missing="not reached",
+        "bytes_to_target", "MB to target", "down and up until that round, and shipped once", MB, "lower",
+        table="traffic", missing="not reached",
     ),
     Metric("clock_to_target", "Simulated time to target", unit=TIME, better="lower"),
     Metric("target_accuracy", "Target, %", better=""),

@@ -34,6 +34,10 @@ class Acid(Scheme):
     classes_per_client: int = option(5, "classes of a client", symbol="S", ge=1, grid=(3, 5, 7))
     anonymous: bool = option(False, "rename each client's classes to 0..S-1 at random (ALID)")
 
+    @property
+    def renames(self) -> bool:
+        return self.anonymous
+
     def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
         both = samples.labels, samples.test_labels
         held, classes = self.classes_per_client, num_classes(np.concatenate(both))
@@ -45,7 +49,7 @@ class Acid(Scheme):
             for labels in both
         )
         split = Split(train, pools=test, own=list(np.arange(clients)[:, None]))
-        if not self.anonymous:
+        if not self.renames:
             return split
         names = rng.permuted(np.tile(np.arange(held), (clients, 1)), axis=1)
         return replace(

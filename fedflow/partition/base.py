@@ -84,6 +84,11 @@ class Scheme(Settings):
         """Divide the samples. Raises `BadInput` if that is impossible."""
         raise NotImplementedError
 
+    @property
+    def renames(self) -> bool:
+        """Whether `split` gives the classes of each client other names."""
+        return False
+
     def files(self) -> list[str]:
         """The files that the parameters name, relative to the project's root."""
         return []

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -211,6 +212,10 @@ def make_partition(params: PartitionParams, samples: Samples, dataset_hash: str 
             raise BadInput("partition.difficulty", params.difficulty.as_dict(), accepted)
         losses = samples.losses(params.difficulty)
         train = by_difficulty(train, labels, losses, params.difficulty.order, rng("difficulty"))
+        first = params.pieces_used == "first" and pieces > clients
+        if first and params.difficulty.order:
+            reason = "the first pieces hold the easiest samples; random chooses among all pieces"
+            warnings.warn(f"partition.pieces_used: {reason}", stacklevel=2)
     chosen, newcomers = np.arange(clients), 0
     if params.pieces_used == "random":
         chosen = np.sort(rng("pieces").choice(pieces, clients, replace=False))

@@ -31,6 +31,7 @@ class Run(Curve, Protocol):
     def clients(self) -> pd.DataFrame: ...
 
 
+LONGEST = 30  # letters of a label in a picture
 LARGEST = 1e100  # of a value that is drawn: diagnostics may diverge
 Curves = Mapping[str, Sequence[Curve]]
 Methods = Mapping[str, Sequence[Run]]
@@ -151,7 +152,9 @@ def name_ends(axes: Axes, ends: list[tuple[float, float, str, str]]) -> None:
                 "arrowstyle": "-", "color": colour, "lw": 0.8, "alpha": 0.75, "shrinkA": 0, "shrinkB": 0,
             },
         )  # fmt: skip
-        axes.text(1.065, place, label, transform=axes.get_yaxis_transform(), va="center", fontsize=8.5)
+        axes.text(
+            1.065, place, _fitting(label), transform=axes.get_yaxis_transform(), va="center", fontsize=8.5
+        )
     axes.set_ylim(bottom, top)
     axes.set_xlim(right=right)
 
@@ -199,11 +202,17 @@ def _mean(values: Sequence[float]) -> float:
 
 def room(methods: Curves) -> float:
     """Inches for the longest name of a variant, with a margin."""
-    return 0.16 + 0.066 * min(30, max(len(runs[0].label) for runs in methods.values()))
+    return 0.16 + 0.066 * min(LONGEST, max(len(runs[0].label) for runs in methods.values()))
+
+
+def _fitting(label: str) -> str:
+    """``label`` as `room` has space for it: the ends of long ones differ."""
+    half = LONGEST // 2
+    return label if len(label) <= LONGEST else f"{label[: half - 1]}…{label[-half:]}"
 
 
 def _rows(axes: Axes, methods: Methods) -> None:
-    axes.set_yticks(range(len(methods)), [runs[0].label for runs in methods.values()])
+    axes.set_yticks(range(len(methods)), [_fitting(runs[0].label) for runs in methods.values()])
     axes.tick_params(axis="y", labelcolor=INK, labelsize=9)
     axes.set_ylim(len(methods) - 0.5, -0.6)
     axes.grid(False, axis="y")

@@ -1,6 +1,7 @@
-"""Pictures of curricula: runs of different orders, growing prefixes of samples, growing pools of clients."""
+"""Pictures of curricula: runs of different orders, growing prefixes of samples, pools of clients."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,16 @@ import numpy as np
 import pandas as pd
 
 from fedflow.local.curriculum import Curriculum, Pass
+from fedflow.local.pacing import FAMILIES, Pacing
 from fedflow.local.training import LocalTraining
 from fedflow.pictures.accuracy import Curve, Curves, curve, measured, name_ends, room
 from fedflow.pictures.drawing import MUTED, SERIES, Drawing, drawing, look
+from fedflow.pictures.series import series
+from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS
 
-SECTION = "training.curriculum"  # of the settings
+SAMPLES, CLIENTS = "training.curriculum", "run.client_curriculum"
+SECTIONS = (SAMPLES, CLIENTS)  # of the settings
+SAMPLERS = ("easy_first", "sweep", "uniform")  # without an order of clients; the first two are then equal
 ORDERS = {"curriculum": 0, "anti": 1, "random": 2, "vanilla": 6}  # and the places of their colours
 COLUMNS = (  # what is drawn by round, and its name: of each kind, the first that was measured
     {"global_accuracy": "global accuracy", "local_accuracy": "local accuracy"},
@@ -22,26 +28,45 @@ COLUMNS = (  # what is drawn by round, and its name: of each kind, the first tha
 )
 WIDTH = 3.8  # inches, like the curves beside them
 FINE = 200  # points of a pacing function
+STEPS = 1000  # and of every family of them
 
 
-def alike(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, list[int]]]:
-    """Groups of ``settings`` (by dotted name) that differ in the order of the data curriculum only.
+def alike(settings: Sequence[Mapping[str, Any]], section: str) -> list[dict[str, list[int]]]:
+    """Groups of ``settings`` (by dotted name) that differ in the order of one curriculum only.
 
-    A group has at least two orders, and for each the places in ``settings``. Settings without a curriculum
-    are ``vanilla``, with any pacing and score.
+    ``section`` is one of `SECTIONS`. A group has at least two orders, and for each the places in
+    ``settings``. Settings without the curriculum are ``vanilla``, with any pacing and score; for a client
+    curriculum, these are `SAMPLERS` of equal chances, of which the first that was used is taken.
     """
-    vanilla: dict[str, list[int]] = {}
+    vanilla: dict[tuple[str, str], list[int]] = {}
     found: dict[tuple[str, str], dict[str, list[int]]] = {}
     for place, own in enumerate(settings):
-        rest = {name: value for name, value in own.items() if not f"{name}.".startswith(f"{SECTION}.")}
-        curriculum = {name: value for name, value in own.items() if name.startswith(f"{SECTION}.")}
-        order = curriculum.pop(f"{SECTION}.order", "vanilla")
+        rest, curriculum = _without(own, section)
+        sampler = rest.pop("run.sampling", SAMPLERS[0]) if section == CLIENTS else SAMPLERS[0]
+        order = curriculum.pop(f"{section}.order", "vanilla")
         key, pace = (json.dumps(part, sort_keys=True) for part in (rest, curriculum))
-        orders = vanilla if order == "vanilla" else found.setdefault((key, pace), {})
-        orders.setdefault(key if order == "vanilla" else order, []).append(place)
+        if order == "vanilla":
+            vanilla.setdefault((key, sampler), []).append(place)
+        else:
+            found.setdefault((key, pace), {}).setdefault(order, []).append(place)
     for (key, _), orders in found.items():
-        orders |= {"vanilla": vanilla[key]} if key in vanilla else {}
+        same = [vanilla[key, sampler] for sampler in SAMPLERS if (key, sampler) in vanilla]
+        orders |= {"vanilla": same[0]} if same else {}
     return [orders for orders in found.values() if len(orders) > 1]
+
+
+def _without(settings: Mapping[str, Any], section: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``settings`` without those of a curriculum and of the networks that only it uses, and its own."""
+    curriculum = {name: value for name, value in settings.items() if name.startswith(f"{section}.")}
+    rest = {name: settings[name] for name in settings.keys() - curriculum.keys() - {section}}
+    network = curriculum.get(f"{section}.expert")
+    while network and network not in [
+        v for name, v in rest.items() if name.endswith((".expert", ".teacher"))
+    ]:
+        own = f"central.{network}."
+        network = rest.get(f"{own}training.objective.teacher")
+        rest = {name: value for name, value in rest.items() if not name.startswith(own)}
+    return rest, curriculum
 
 
 @dataclass(frozen=True)
@@ -104,16 +129,44 @@ def pool(runs: Curves, places: Mapping[str, int], name: str) -> Drawing:
     return work
 
 
-def draw_curricula(folder: Path, training: LocalTraining, sizes: np.ndarray, rounds: pd.DataFrame) -> None:
-    """Write ``prefix.png`` and ``pool.png`` of one run, if it has a growing prefix or pool.
+def families(name: str) -> Drawing:
+    """The share of samples in use by the share of steps, of every pacing with the default a and b.
 
-    ``sizes`` [N] are the training samples of clients.
+    For the documentation: ``python -m fedflow.pictures.curriculum docs/images/pacing.png``.
+    """
+    with drawing(name, "Pacing functions", 2.7, (0.46, 0.4, 1.3, 0.12), 5.0) as work:
+        axes, at = work.axes, np.linspace(0, STEPS, STEPS + 1)
+        for place, family in enumerate(FAMILIES):
+            pacing = Pacing.parse({"pacing": family})
+            sizes = [pacing.size(int(t), STEPS, STEPS) for t in at]
+            axes.plot(100 * at / STEPS, 100 * np.array(sizes) / STEPS, lw=1.5, label=family, **look(place))
+        axes.set(xlabel="% of local steps", ylabel="% of samples", xlim=(0, 100), ylim=(0, 103))
+        axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
+    return work
+
+
+def polled(losses: pd.DataFrame, clients: int, rounds: int, name: str) -> Drawing:
+    """The losses by which ``clients`` are ranked (round, client, value), each until the next ranking."""
+    ranked = losses.pivot(index="round", columns="client", values="value")
+    held = ranked.reindex(pd.RangeIndex(1, rounds + 1, name="round"), method="ffill").melt(ignore_index=False)
+    return series(held.dropna().reset_index(), clients, rounds, name, "Loss of every client by round")
+
+
+def draw_curricula(
+    folder: Path, training: LocalTraining, sizes: np.ndarray, rounds: pd.DataFrame, losses: pd.DataFrame
+) -> None:
+    """Write ``prefix.png``, ``pool.png`` and ``polled_loss.png`` of one run, those that it has.
+
+    ``sizes`` [N] are the training samples of clients, ``losses`` those of `polled`.
     """
     if growing := growth(training, sizes):
         prefix(*growing, "prefix").png(folder / "prefix.png")
     run = [Line("", rounds)]
     if measured(run, "pool"):
         pool({"": run}, {"": 0}, "pool").png(folder / "pool.png")
+    if len(losses):
+        shown = min(len(sizes), SERIES_CLIENTS)
+        polled(losses, shown, len(rounds), POLLED).png(folder / f"{POLLED}.png")
 
 
 def growth(training: LocalTraining, sizes: np.ndarray) -> tuple[Curriculum, tuple[Pass, ...], int] | None:
@@ -122,3 +175,7 @@ def growth(training: LocalTraining, sizes: np.ndarray) -> tuple[Curriculum, tupl
         return None
     samples = int(np.median(sizes))
     return curriculum, tuple(training.passes(samples, training.epochs)), samples
+
+
+if __name__ == "__main__":
+    families("pacing").png(Path(sys.argv[1]))

@@ -1,11 +1,10 @@
 """Pictures of a method's diagnostics over clients, by round: a line per client, or a heat map of many."""
 
 import pandas as pd
-from markupsafe import Markup
 from matplotlib.ticker import MaxNLocator
 
 from fedflow.pictures.accuracy import LARGEST, name_ends
-from fedflow.pictures.drawing import LINE, drawing, look
+from fedflow.pictures.drawing import LINE, Drawing, drawing, look
 
 FEW = 12  # clients up to which each has a line
 WIDTH = 3.8  # inches, like the curves beside them
@@ -13,7 +12,7 @@ COLUMNS = 400  # of the heat map: of more rounds, a column is the mean of severa
 SCALE = "viridis"  # neither end is the colour of the page, light or dark, which means "no value"
 
 
-def series(table: pd.DataFrame, clients: int, rounds: int, name: str, described: str) -> Markup:
+def series(table: pd.DataFrame, clients: int, rounds: int, name: str, described: str) -> Drawing:
     """The values of ``table`` (round, client, value) by round; infinite ones are not drawn."""
     table = table[table["value"].abs() < LARGEST]
     if clients <= FEW:
@@ -21,7 +20,7 @@ def series(table: pd.DataFrame, clients: int, rounds: int, name: str, described:
     return heat(table, clients, rounds, name, described)
 
 
-def lines(table: pd.DataFrame, name: str, described: str) -> Markup:
+def lines(table: pd.DataFrame, name: str, described: str) -> Drawing:
     """A line per client, with its number at the end; it connects the rounds that have a value."""
     ends = []
     with drawing(name, described, 2.7, (0.52, 0.4, 0.75, 0.08), WIDTH) as work:
@@ -34,10 +33,10 @@ def lines(table: pd.DataFrame, name: str, described: str) -> Markup:
         work.axes.margins(x=0.01)
         work.axes.locator_params(axis="x", integer=True, nbins=6)
         name_ends(work.axes, ends)
-    return work.svg
+    return work
 
 
-def heat(table: pd.DataFrame, clients: int, rounds: int, name: str, described: str) -> Markup:
+def heat(table: pd.DataFrame, clients: int, rounds: int, name: str, described: str) -> Drawing:
     """A row per client, a column per round, with the scale of colours above; blank: no value."""
     step = -(-rounds // COLUMNS)
     cells = table.assign(column=(table["round"] - 1) // step).pivot_table("value", "client", "column")
@@ -57,4 +56,4 @@ def heat(table: pd.DataFrame, clients: int, rounds: int, name: str, described: s
         bar.outline.set_visible(False)
         bar.ax.tick_params(labelsize=8, pad=2)
         bar.ax.locator_params(nbins=5)
-    return work.svg
+    return work

@@ -7,6 +7,7 @@ from fedflow.metrics.table import SHARE, UNMEASURED, Metric, Unit, in_unit, yard
 from fedflow.report.matching import Accuracy
 from fedflow.report.run import Run
 from fedflow.report.tables import Stat, best, columns, stat, yardstick
+from fedflow.simulation.outcome import SERIES_CLIENTS
 
 Methods = dict[str, list[Run]]  # by variant
 SPREAD = "± sample std"  # over seeds
@@ -107,3 +108,9 @@ def _winners(methods: Methods, metric: Metric) -> set[str]:
     if not metric.better or len(ranked) < 2:
         return set()
     return {name for name, value in ranked if shown(value.mean) == shown(ranked[0][1].mean)}
+
+
+def of_clients(run: Run) -> str:
+    """The note on a picture with a line or row per client."""
+    shown, clients = SERIES_CLIENTS, run.metrics["clients"]
+    return f"Seed {run.seed}{f', the first {shown} of {clients:,} clients' if shown < clients else ''}."

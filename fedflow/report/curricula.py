@@ -1,4 +1,4 @@
-"""Curricula on the page: methods that differ in the order only, growing prefixes, and pools of clients."""
+"""Curricula on the page: the orders of a host, growing prefixes, pools of clients and their losses."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,9 +9,11 @@ from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.naming import flat, say
 from fedflow.pictures.accuracy import measured
-from fedflow.pictures.curriculum import COLUMNS, SECTION, alike, by_order, growth, pool, prefix
+from fedflow.pictures.curriculum import COLUMNS, SECTIONS, alike, by_order, growth, polled, pool, prefix
+from fedflow.report.cells import of_clients
 from fedflow.report.run import Run
 from fedflow.report.variants import HASHES, defaults
+from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS
 
 Methods = Mapping[str, list[Run]]  # by variant
 Figure = tuple[str, Markup, str]  # heading, picture, note
@@ -19,25 +21,30 @@ Figure = tuple[str, Markup, str]  # heading, picture, note
 
 def curricula(methods: Methods, places: dict[str, int], key: str) -> list[Figure]:
     """Every picture of the curricula that runs of one partition have."""
-    return [*_orders(methods, key), *_prefixes(methods, key), *_pools(methods, places, key)]
+    return [
+        *_orders(methods, key),
+        *_prefixes(methods, key),
+        *_pools(methods, places, key),
+        *_polled(methods, key),
+    ]
 
 
-def hosts(methods: Methods) -> list[tuple[str, dict[str, list[Run]]]]:
-    """Variants that differ in the order of their data curriculum only: their name, and the runs by order."""
+def hosts(methods: Methods, section: str) -> list[tuple[str, dict[str, list[Run]]]]:
+    """Variants that differ in the order of one curriculum only: their name, and the runs by order."""
     variants = list(methods.values())
     settings = [flat(r[0].params) | {name: r[0].metrics[name] for name in HASHES} for r in variants]
-    found = [{order: variants[at[0]] for order, at in orders.items()} for orders in alike(settings)]
-    return list(zip(_names(found), found))
+    found = [{order: variants[at[0]] for order, at in orders.items()} for orders in alike(settings, section)]
+    return list(zip(_names(found, section), found))
 
 
 def _orders(methods: Methods, key: str) -> list[Figure]:
-    """The accuracy by round of every host, then the difficulty."""
-    named = hosts(methods)
+    """The accuracy by round of every host, then the difficulty; orders of samples, then of clients."""
     return [
-        (f"{name}: {drawn[0]} by round", drawn[1].svg, "")
+        (f"{name}{words}: {drawn[0]} by round", drawn[1].svg, "")
+        for part, (section, words) in enumerate(zip(SECTIONS, ("", ", orders of clients")))
         for place, kind in enumerate(COLUMNS)
-        for number, (name, orders) in enumerate(named)
-        if (drawn := by_order(orders, kind, f"{key}-o{place}-{number}"))
+        for number, (name, orders) in enumerate(hosts(methods, section))
+        if (drawn := by_order(orders, kind, f"{key}-o{part}{place}-{number}"))
     ]
 
 
@@ -66,6 +73,20 @@ def _pools(methods: Methods, places: dict[str, int], key: str) -> list[Figure]:
     return [("Pool of clients by round", pool(pools, places, f"{key}-pool").svg, "")] if pools else []
 
 
+def _polled(methods: Methods, key: str) -> list[Figure]:
+    """The losses by which clients are ranked, of one run of every variant that asks for them."""
+    found = []
+    for number, run in enumerate(
+        next((r for r in runs if len(r.series)), runs[0]) for runs in methods.values()
+    ):
+        losses, about = run.series[run.series["name"] == POLLED], run.metrics
+        if len(losses):
+            shown = min(about["clients"], SERIES_CLIENTS)
+            drawn = polled(losses, shown, about["rounds"], f"{key}-polled{number}").svg
+            found.append((f"{run.label}: loss of every client by round", drawn, of_clients(run)))
+    return found
+
+
 def _pacing(curriculum: Curriculum) -> str:
     """The pacing in words."""
     more = [curriculum.mode.replace("_", " ")] if curriculum.mode != "queue" else []
@@ -73,7 +94,7 @@ def _pacing(curriculum: Curriculum) -> str:
     return ", ".join([curriculum.pacing, f"a {curriculum.a:g}", f"b {curriculum.b:g}", *more])
 
 
-def _names(hosts: Sequence[dict[str, list[Run]]]) -> list[str]:
+def _names(hosts: Sequence[dict[str, list[Run]]], section: str) -> list[str]:
     """The label of each host's method, and what is no default where hosts of the same method differ."""
     first = [next(iter(orders.values()))[0].params for orders in hosts]  # not vanilla
     settings, names = list(map(flat, first)), []
@@ -81,8 +102,8 @@ def _names(hosts: Sequence[dict[str, list[Run]]]) -> list[str]:
         method, usual = own["method.name"], flat(defaults(params))
         alike = [other for other in settings if other["method.name"] == method]
         differs = [name for name in own if any(other.get(name) != own[name] for other in alike)]
-        skip = f"{SECTION}.order"
+        skip, within = f"{section}.order", f"{section.partition('.')[2]} "
         more = [name for name in differs if name != skip and own[name] != usual.get(name)]
-        words = [say(name, own[name]).removeprefix("curriculum ") for name in more]
+        words = [say(name, own[name]).removeprefix(within) for name in more]
         names.append(", ".join([METHODS[method].label if method in METHODS else method, *words]))
     return names

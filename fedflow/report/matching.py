@@ -16,7 +16,9 @@ WORDS = {"model": "network", "epochs": "local epochs", "batch_size": "batch size
 OWN = {
     "training": ("curriculum", "objective"),
     "run": ("client_curriculum",),
+    "partition": ("difficulty",),
 }  # null, unless a cell names them
+PARTITION = {"pieces": None, "pieces_used": "first"}  # noted, unless a cell names them; and the defaults
 DATA = ("keep_labels", "train_limit", "test_limit", "rotations", "label_noise")  # they change the samples
 
 
@@ -162,7 +164,8 @@ def fits(where: Where, runs: Sequence[Run]) -> bool:
 def _is_of(column: Column, where: Where, params: Mapping[str, Any]) -> bool:
     """Whether a run with these settings is of the method and the settings of a column.
 
-    A curriculum or a side loss is a setting of any method: what names none has none.
+    A curriculum or a side loss is a setting of any method, and difficulty one of any scheme: what names none
+    has none.
     """
     named = (column.settings, where.settings)
     return (
@@ -240,6 +243,10 @@ def _notes(table: Table, found: list[Match]) -> Iterator[str]:
         for name in DATA:
             if (here := _data(match.runs[0]).get(name)) and name not in match.line.where.data:
                 differ.setdefault(name, ({}, {"none": None}))[0][_text(here)] = None
+        for name, usual in PARTITION.items():
+            here = match.runs[0].params["partition"].get(name, usual)
+            if here != usual and name not in match.line.where.settings.get("partition", {}):
+                differ.setdefault(name, ({}, {_text(usual or "none"): None}))[0][_text(here)] = None
     words = [f"{_word(n)} {' or '.join(a)} here, {' or '.join(b)} there" for n, (a, b) in differ.items()]
     yield f"Differences: {'; '.join(words)}." if words else "No differences in the settings that are known."
     rates = sorted({run.params["training"]["lr"] for match in found for run in match.runs})

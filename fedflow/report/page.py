@@ -29,7 +29,7 @@ from fedflow.report.run import Run
 from fedflow.report.tables import best, by_method, by_partition, columns, stat, write_tables, yardstick
 from fedflow.report.variants import HASHES, settings_table
 from fedflow.report.verdicts import HELD, VERDICTS, judge, write_claims
-from fedflow.simulation.outcome import SERIES_CLIENTS
+from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS
 
 TITLE = "Federated methods compared"
 COMMON = ("run", "model", "partition")  # settings that rows of one partition should share
@@ -182,14 +182,16 @@ def _diagnostics(methods: dict[str, list[Run]], places: dict[str, int], key: str
 
 
 def _series(run: Run, key: str) -> list[tuple[str, Markup, str]]:
-    """Name, picture and note of the diagnostics over clients of one run."""
-    clients = run.metrics["clients"]
-    shown, rounds = min(clients, SERIES_CLIENTS), run.metrics["rounds"]
-    note = f"Seed {run.seed}{f', the first {shown} of {clients:,} clients' if shown < clients else ''}."
+    """Name, picture and note of the diagnostics over clients of one run. `POLLED` is among its curricula."""
+    shown, rounds = min(run.metrics["clients"], SERIES_CLIENTS), run.metrics["rounds"]
     return [
-        (name, series(table, shown, rounds, f"{key}-{number}", f"{name} of every client by round"), note)
+        (
+            name,
+            series(table, shown, rounds, f"{key}-{number}", f"{name} of every client by round").svg,
+            cells.of_clients(run),
+        )
         for number, (name, table) in enumerate(
-            (str(name), table) for name, table in run.series.groupby("name")
+            (str(name), table) for name, table in run.series.groupby("name") if name != POLLED
         )
     ]
 

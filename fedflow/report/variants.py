@@ -40,7 +40,20 @@ def named(runs: Sequence[Run]) -> list[Run]:
         plain = max(variants.values(), key=lambda own: (sum(_is_plain(r) for r in own.values()), len(own)))
         base = next(iter(plain.values()))
         found += [_name(run, base) for own in variants.values() for run in own.values()]
-    return sorted(found, key=lambda run: (run.partition, run.method, run.variant, run.seed))
+    return sorted(_distinct(found), key=lambda run: (run.partition, run.method, run.variant, run.seed))
+
+
+def _distinct(runs: Sequence[Run]) -> list[Run]:
+    """``runs`` with the entry's name in labels that runs of another entry on their partition have too."""
+    sharing: dict[tuple[str, str], set[str]] = {}
+    for run in runs:
+        sharing.setdefault((run.partition, run.label), set()).add(run.method)
+    return [
+        replace(run, label=f"{run.label} · {run.method}")
+        if len(sharing[run.partition, run.label]) > 1 and run.method != run.params["method"]["name"]
+        else run
+        for run in runs
+    ]
 
 
 def _identity(run: Run) -> tuple[str, ...]:

@@ -6,8 +6,9 @@ clients of the pool take part once each, m at a time in random order; then all c
 
 ``global``: L_k under the model that a client is served. The server polls all N clients for every pool: a
 message down and a number up each. ``expert``: L_k under a network trained on all data; nothing is polled.
-Anti ranks the largest loss first. Equal losses, and all clients with ``order: random``, are in one random
-order, the same for all pools. Where all clients are in the pool from the start, this is `sweep`.
+Anti ranks the largest loss first. Equal losses are in one random order, the same for all pools; with ``order:
+random``, all clients are, in a new order for every pool. Where all clients are in the pool from the start,
+this is `sweep`.
 
 *Differs from the authors' code in*: fewer than m clients that are left join the turn before, as in a `sweep`,
 and the run ends after R rounds, or after exactly T_c updates if ``updates`` is set. The code adds a short
@@ -61,7 +62,7 @@ class ClientCurriculum(Pacing):
     @property
     def polls(self) -> bool:
         """Whether clients are asked for their losses: not if the order does not depend on them."""
-        return self.score == "global" and self.order != "random" and not self.whole
+        return self.score == "global" and self.scores
 
     def pools(self, clients: int, budget: int) -> Iterator[tuple[int, int]]:
         """The client updates u before every pool, and its size g(u); without end."""
@@ -88,10 +89,10 @@ class ClientCurriculum(Pacing):
             raise BadInput("run.rounds", rounds, f"at least {len(within)} for {last} updates")
         return [turn._replace(end=min(turn.end, last - turn.before)) for turn in within]
 
-    def ranked(self, losses: np.ndarray | None, clients: int, seed: int) -> np.ndarray:
-        """All ``clients`` in the order of the pool, by their ``losses`` [N]; None: in random order."""
-        ties = generator(seed, "client curriculum").permutation(clients)
+    def ranked(self, losses: np.ndarray | None, clients: int, seed: int, pool: int) -> np.ndarray:
+        """All ``clients`` in the order of a pool, by their ``losses`` [N]; None: in random order."""
         if losses is None or self.order == "random":
-            return ties
+            return generator(seed, "client curriculum", pool).permutation(clients)
         losses = np.where(np.isnan(losses), np.inf, losses)  # of models that diverged
+        ties = generator(seed, "client curriculum").permutation(clients)
         return np.lexsort((ties, -losses if self.order == "anti" else losses))

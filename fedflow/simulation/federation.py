@@ -16,12 +16,15 @@ from torch import Tensor
 from fedflow.data import Dataset, Examples, load_prepared
 from fedflow.errors import BadInput, FedflowError, reason
 from fedflow.local.teacher import Teacher
-from fedflow.local.trained import TrainedNetwork, load_network
+from fedflow.local.trained import load_network
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, load_partition
 from fedflow.seeding import generator
 from fedflow.simulation.graphs import Cohorts
+
+TEACHER = "training.objective.teacher"
+EXPERTS = ("training.curriculum.expert", "run.client_curriculum.expert")  # they share `Federation.difficulty`
 
 
 @dataclass
@@ -97,6 +100,7 @@ class FederationFiles:
     noise: int = 0  # number of random inputs that are the server's data instead
     teacher: Stored | None = None  # a central network that clients learn from
     expert: Stored | None = None  # a central network whose losses say how difficult samples are
+    expert_field: str = field(default=EXPERTS[0], compare=False)  # the setting that names it
 
     def open(self) -> Federation:
         """Raises `FedflowError` if this machine lacks the content, or it is damaged."""
@@ -154,7 +158,13 @@ def _open(files: FederationFiles) -> Federation:
     teacher, expert = (
         found(stored, load_network) if stored else None for stored in (files.teacher, files.expert)
     )
-    _need_data(dataset, partition, teacher, expert)
+    if teacher:
+        teacher.need_data(dataset.hash, TEACHER)
+        # A teacher may correct noisy labels; an expert's losses on clean labels are not those on noisy ones.
+        need_labels(TEACHER, teacher.facts["name"], changed=partition.classes is not None)
+    if expert:
+        expert.need_data(dataset.hash, files.expert_field)
+        need_labels(files.expert_field, expert.facts["name"], changed=partition.train_labels is not None)
     return Federation(
         model=model,
         train=train,
@@ -167,18 +177,11 @@ def _open(files: FederationFiles) -> Federation:
     )
 
 
-def _need_data(
-    dataset: Dataset, partition: Partition, teacher: TrainedNetwork | None, expert: TrainedNetwork | None
-) -> None:
-    """Raise `BadInput` unless teacher and expert were trained on these samples, with these labels."""
-    for network, place in ((teacher, "training.objective.teacher"), (expert, "expert")):
-        if network is None:
-            continue
-        network.need_data(dataset.hash, place)
-        # A teacher may correct noisy labels; an expert's losses on clean labels are not those on noisy ones.
-        if partition.classes or (network is expert and partition.train_labels is not None):
-            accepted = "null, as this partition changes the labels that the network was trained on"
-            raise BadInput(place, network.facts["name"], accepted)
+def need_labels(field: str, name: str, changed: bool) -> None:
+    """Raise `BadInput` of ``field`` if a partition ``changed`` the labels that a network was trained on."""
+    if changed:
+        accepted = "null, as this partition changes the labels that the network was trained on"
+        raise BadInput(field, name, accepted)
 
 
 def random_examples(like: Examples, count: int) -> Examples:

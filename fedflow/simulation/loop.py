@@ -19,7 +19,7 @@ from fedflow.simulation.executors import balanced
 from fedflow.simulation.gathered import Gathered
 from fedflow.simulation.job import OnboardingShard, Shard
 from fedflow.simulation.messages import received_bytes
-from fedflow.simulation.outcome import SERIES_CLIENTS, Outcome, RoundReport
+from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS, Outcome, RoundReport
 from fedflow.simulation.run import Run
 from fedflow.simulation.sampling import sample, take_turn
 from fedflow.simulation.scoring import Scoring
@@ -162,10 +162,10 @@ class Simulation(Run):
             values["bytes_down"] += down
             values["bytes_up"] += up
             values["clock"] += max(self._time_of_poll(t, k) for k in range(self.clients))
-            report.series["polled_loss"] = losses[:SERIES_CLIENTS].tolist()
-        elif curriculum.score == "expert":
+            report.series[POLLED] = losses[:SERIES_CLIENTS].tolist()
+        elif curriculum.scores:
             losses = self._expert_losses()
-        ranked = curriculum.ranked(losses, self.clients, self.job.seed)
+        ranked = curriculum.ranked(losses, self.clients, self.job.seed, turn.pool)
         self.state.pool = np.sort(ranked[: turn.clients])
 
     def _expert_losses(self) -> np.ndarray:

@@ -12,6 +12,7 @@ from fedflow.simulation.evaluation import Scores
 PERSONAL_CLIENTS = 1000  # personal models in an outcome: those of the lowest client numbers
 PERSONAL_BYTES = 1 << 30  # upper limit of their size
 SERIES_CLIENTS = 100  # clients in a series: those of the lowest numbers
+POLLED = "polled_loss"  # the series of the losses by which a client curriculum ranks
 
 
 @dataclass

@@ -27,7 +27,7 @@ from fedflow.methods.base import (
     ServerState,
 )
 from fedflow.seeding import generator, torch_seed
-from fedflow.settings import Settings, option, written
+from fedflow.settings import Settings, option, shown, written
 from fedflow.simulation.checkpoint import load_checkpoint
 from fedflow.simulation.client_curriculum import ClientCurriculum, Turn
 from fedflow.simulation.clients import ClientStore
@@ -98,8 +98,7 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
         value, default = getattr(training, name), getattr(plain, name)
         if value != default:
             accepted = f"{written(default)} with {method.name}, which trains on full gradients"
-            shown = "a mapping" if isinstance(value, Settings) else value
-            raise BadInput(f"training.{name}", shown, accepted)
+            raise BadInput(f"training.{name}", shown(value), accepted)
     if training.steps is not None and {*streams.values()} != {training.epochs}:
         accepted = f"null with {method.name}, which sets numbers of epochs itself"
         raise BadInput("training.steps", training.steps, accepted)
@@ -243,7 +242,8 @@ class Run:
         if settings.sampling == "bernoulli" and settings.participation < least:
             raise BadInput("run.participation", settings.participation, f"at least {least:g} with bernoulli")
         if (curriculum := settings.client_curriculum) is not None:
-            if curriculum.expert is not None and self.federation.difficulty is None:
+            by_expert = curriculum.scores and curriculum.score == "expert"
+            if by_expert and self.federation.difficulty is None:
                 accepted = "a network of `central` whose losses this federation has"
                 raise BadInput("run.client_curriculum.expert", curriculum.expert, accepted)
             smallest, pool = min(turn.end - turn.start for turn in self.turns), self.turns[-1].clients
@@ -266,7 +266,8 @@ class Run:
         if curriculum.score.endswith("_pred") and not self.federation.labelled:
             accepted = "a score by losses, as the samples do not have one label each"
             raise BadInput("training.curriculum.score", curriculum.score, accepted)
-        if curriculum.score == "expert" and self.federation.difficulty is None:
+        by_expert = curriculum.scores and curriculum.score == "expert"
+        if by_expert and self.federation.difficulty is None:
             accepted = "a network of `central` whose losses this federation has"
             raise BadInput("training.curriculum.expert", curriculum.expert, accepted)
         if type(method).epochs is not Method.epochs:  # known in the round only

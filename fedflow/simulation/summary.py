@@ -37,6 +37,7 @@ def final_metrics(run: Run, scoring: Scoring, scores: Scores, newcomers: Scores 
     scored = [r.values.get("local_accuracy") for r in history]
     place = None if target is None else first_reaching("local_accuracy", scored, target)
     reached = None if place is None else history[place]
+    shipped = run.federation.shipped * run.clients
     metrics: dict[str, Any] = {
         "rounds": history[-1].round,
         "clients": run.clients,
@@ -55,15 +56,17 @@ def final_metrics(run: Run, scoring: Scoring, scores: Scores, newcomers: Scores 
         **{f"onboarding_bytes_{way}": count for way, count in (run.state.onboarded or {}).items()},
         "target_accuracy": target,
         "rounds_to_target": reached.round if reached else None,
-        "bytes_to_target": reached.values["bytes_down"] + reached.values["bytes_up"] if reached else None,
+        "bytes_to_target": (
+            reached.values["bytes_down"] + reached.values["bytes_up"] + shipped if reached else None
+        ),
         "clock": last["clock"],
         "clock_to_target": reached.values["clock"] if reached else None,
         "clusters": len(np.unique(scores.cluster)),
         **scoring.agreement(scores),
         "failed_clients": sum(len(r.failed) for r in history),
     }
-    if run.federation.shipped:
-        metrics["shipped_bytes"] = run.federation.shipped * run.clients
+    if shipped:
+        metrics["shipped_bytes"] = shipped
     if newcomers is not None:
         metrics["newcomers"] = len(newcomers.clients)
         metrics["newcomer_accuracy"] = mean_or_none(newcomers.local_accuracy)

@@ -22,7 +22,7 @@ from fedflow.results import write_results
 from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.loop import Simulation
-from fedflow.simulation.outcome import RoundReport
+from fedflow.simulation.outcome import POLLED, RoundReport
 from fedflow.terminal import say
 from fedflow.tracking import ModelCard, RunRecord, open_run
 
@@ -105,7 +105,8 @@ def _attach_pictures(
     from fedflow.pictures.curriculum import draw_curricula  # imports matplotlib, which is slow
 
     with TemporaryDirectory() as name:
-        draw_curricula(Path(name), training, sizes, pd.read_csv(results / "rounds.csv"))
+        rounds, series = pd.read_csv(results / "rounds.csv"), pd.read_parquet(results / "series.parquet")
+        draw_curricula(Path(name), training, sizes, rounds, series[series["name"] == POLLED])
         record.attach(Path(name).iterdir(), "curriculum")
 
 

@@ -1,4 +1,4 @@
-"""Pictures of several runs in MLflow: what the orders of a data curriculum reach, by round."""
+"""Pictures of several runs in MLflow: what the orders of a curriculum reach, by round."""
 
 import hashlib
 import json
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 OWN = ("seed", "engine.")  # parameters, or prefixes of them, in which compared runs may differ
 PARENT = "mlflow.parentRunId"
+FOLDERS = {"training.curriculum": "orders", "run.client_curriculum": "client_orders"}  # of artifacts
 MOST = 1000  # of the newest runs of a method, those that are compared
 
 
 def log_orders(api: "MlflowClient", run_id: str) -> None:
-    """Draw all finished runs that differ from this one in the order of the data curriculum and the seed.
+    """Draw all finished runs that differ from this one in the order of a curriculum and the seed.
 
-    The pictures are artifacts of the sweep that the run belongs to, else of the run: ``orders/`` has a folder
-    for each score and pacing. They are drawn again with every run, until all orders are there.
+    The pictures are artifacts of the sweep that the run belongs to, else of the run: ``orders/`` (of samples)
+    and ``client_orders/`` have a folder for each score and pacing. They are drawn again with every run, until
+    all orders are there.
     """
     run = api.get_run(run_id)
     parent, method = run.data.tags.get(PARENT), run.data.params.get("method.name")
     among = f"params.`method.name` = '{method}' and attributes.status = 'FINISHED'"
     among += f" and tags.`{PARENT}` = '{parent}'" if parent else ""
-    ordered = f"{among} and params.`training.curriculum.order` LIKE '%'"
-    experiment = [run.info.experiment_id]
-    if not api.search_runs(experiment, ordered, max_results=1):
+    if not _any(api, run, among):
         return
     from fedflow.pictures.curriculum import (  # imports matplotlib, which is slow
         COLUMNS,
@@ -38,21 +38,31 @@ def log_orders(api: "MlflowClient", run_id: str) -> None:
         by_order,
     )
 
-    runs = api.search_runs(experiment, among, max_results=MOST, order_by=["attributes.start_time DESC"])
+    runs = api.search_runs(
+        [run.info.experiment_id], among, max_results=MOST, order_by=["attributes.start_time DESC"]
+    )
     settings = [{n: v for n, v in found.data.params.items() if not n.startswith(OWN)} for found in runs]
-    for orders in alike(settings):
-        if run_id not in {runs[place].info.run_id for places in orders.values() for place in places}:
-            continue
-        lines = {}
-        for order, places in orders.items():
-            newest = {runs[place].data.params["seed"]: runs[place] for place in reversed(places)}
-            lines[order] = [Line(order, _rounds(api, found)) for found in newest.values()]
-        name = _name(next(settings[places[0]] for order, places in orders.items() if order != "vanilla"))
-        with TemporaryDirectory() as folder:
-            for kind in COLUMNS:
-                if drawn := by_order(lines, kind, name):
-                    drawn[1].png(Path(folder) / f"{drawn[0].replace(' ', '_')}.png")
-            api.log_artifacts(parent or run_id, folder, f"orders/{name}")
+    for section, top in FOLDERS.items():
+        for orders in alike(settings, section):
+            if run_id not in {runs[place].info.run_id for places in orders.values() for place in places}:
+                continue
+            lines = {}
+            for order, places in orders.items():
+                newest = {runs[place].data.params["seed"]: runs[place] for place in reversed(places)}
+                lines[order] = [Line(order, _rounds(api, found)) for found in newest.values()]
+            first = next(places[0] for order, places in orders.items() if order != "vanilla")
+            name = _name(settings[first], section)
+            with TemporaryDirectory() as folder:
+                for kind in COLUMNS:
+                    if drawn := by_order(lines, kind, name):
+                        drawn[1].png(Path(folder) / f"{drawn[0].replace(' ', '_')}.png")
+                api.log_artifacts(parent or run_id, folder, f"{top}/{name}")
+
+
+def _any(api: "MlflowClient", run: "Run", among: str) -> bool:
+    """Whether some run has a curriculum."""
+    queries = (f"{among} and params.`{section}.order` LIKE '%'" for section in FOLDERS)
+    return any(api.search_runs([run.info.experiment_id], query, max_results=1) for query in queries)
 
 
 def _rounds(api: "MlflowClient", run: "Run") -> "pd.DataFrame":
@@ -68,9 +78,9 @@ def _rounds(api: "MlflowClient", run: "Run") -> "pd.DataFrame":
     return pd.DataFrame(history).sort_index().rename_axis("round").reset_index()
 
 
-def _name(settings: Mapping[str, str]) -> str:
+def _name(settings: Mapping[str, str], section: str) -> str:
     """Method, score and pacing, and four digits of all settings of the curriculum's runs except the order."""
-    own = {name: value for name, value in settings.items() if not name.endswith("curriculum.order")}
+    own = {name: value for name, value in settings.items() if name != f"{section}.order"}
     digest = hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=2).hexdigest()
-    score, pacing, a, b = (settings[f"training.curriculum.{name}"] for name in ("score", "pacing", "a", "b"))
+    score, pacing, a, b = (settings[f"{section}.{name}"] for name in ("score", "pacing", "a", "b"))
     return f"{settings['method.name']}-{score}-{pacing}-a{a}-b{b}-{digest}"

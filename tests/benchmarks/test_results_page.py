@@ -8,12 +8,15 @@ SPREAD = {"median": 2.0, "min": 1.0, "max": 3.0}
 RUNS = [{"clients": clients, "round_s": 0.5, "evaluation_processor_s": 0.1} for clients in (1000, 100_000)]
 SCALE = {"runs": RUNS, "ratio": 1.01, "processor_ratio": 1.0, "mib_above_images": 1234}
 TIMES = {"batched_seconds": SPREAD, "loop_seconds": SPREAD}
+WAY = {"steps": 500, "seconds": SPREAD, "extra_milliseconds": SPREAD, "ratio": SPREAD}
 MEASURED = {
     "scale": {"fedavg, random": SCALE},
     "partition": [{"scheme": {"scheme": "shards", "shards": 2}, "split_seconds": 1.5, "whole_seconds": 2.5}],
-    "curriculum": {"epochs_10": {"random": {
-        "seconds": SPREAD, "extra_milliseconds": {**SPREAD, "median": -3.5}, "ratio": SPREAD,
-    }}},
+    "curriculum": {"epochs_10": {
+        "vanilla": WAY,
+        "random": WAY | {"extra_milliseconds": {**SPREAD, "median": -3.5}, "ratio": SPREAD | {"min": 0.9}},
+        "lazy": WAY | {"steps": 510, "ratio": SPREAD | {"min": 1.1}},
+    }},
     "proximity": {"clients": 1000, "signatures": TIMES, "angles": TIMES, "ratio": SPREAD},
 }  # fmt: skip
 
@@ -27,7 +30,9 @@ def test_every_table_stands_under_the_machine_that_it_was_measured_on(tmp_path):
     assert fast.startswith("### CPU: fast, 2 cores, torch 2.9\n")
     assert "| shards, shards: 2 | 1.5 | 2.5 |" in fast and "| angles | 2.0 | 2.0 |" in fast
     assert "| a client in a round, 10 local epochs |" in fast
-    assert "| random | 2.0 | -3.5 | 2.00 (1.00 to 3.00) |" in fast
+    assert "| vanilla | 500 | 2.0 |  |  |" in fast
+    assert "| random | 500 | 2.0 | within noise | 2.00 (0.90 to 3.00) |" in fast
+    assert "| lazy | 510 | 2.0 | 2.0 | 2.00 (1.10 to 3.00) |" in fast
     assert slow.startswith("### CPU: slow, 2 cores, torch 2.9\n")
     assert "| fedavg, random images | 1,000 and 100,000 | 0.500 and 0.500 | 1.010 | 1.000 | 1,234 |" in slow
     assert "fedavg" not in fast and "shards" not in slow

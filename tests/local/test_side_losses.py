@@ -165,6 +165,16 @@ def test_with_alpha_1_it_is_cross_entropy_bit_for_bit(
     assert np.array_equal(side.outcome().scores.tuned_accuracy, plain.outcome().scores.tuned_accuracy)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_with_alpha_1_dropout_draws_the_noise_of_cross_entropy(digits: Dataset, name: str) -> None:
+    federation = taught(images(digits, (12, 7, 20), dropout=0.5))
+    side, plain = (
+        run("fedavg", federation, rounds=2, training=settings)
+        for settings in (training(name, alpha=1), training(None))
+    )
+    assert same(side.state(), plain.state())
+
+
 def test_feddyn_without_its_terms_is_fedavg(ragged: Federation) -> None:
     """In the first round, where h = g_k = 0, a weight of 1e-30 changes nothing."""
     dyn = run("feddyn", ragged, {"alpha": 1e-30}, training=training("both"), rounds=1)

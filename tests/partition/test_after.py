@@ -1,5 +1,6 @@
 """What any partition can be followed by: difficulty, newcomers, hold-out, validation, label noise, pieces."""
 
+import warnings
 from itertools import pairwise
 
 import dealing
@@ -83,6 +84,20 @@ def test_order_sets_how_much_difficulty_differs_within_and_between_clients(order
         "intra_std": pytest.approx(within, abs=0.01),
         "inter_std": pytest.approx(between, abs=0.01),
     }
+
+
+@pytest.mark.parametrize(
+    ("alpha", "order", "within", "between"),
+    [(0.2, 0, 0.500, 0.024), (0.2, 1, 0.104, 0.481), (0.05, 0, 0.503, 0.024), (0.05, 1, 0.099, 0.470)],
+)
+def test_label_skew_keeps_most_of_the_consistency(alpha, order, within, between):
+    """Labels are drawn client by client; the mean of four seeds, as fully sorted ones vary by 0.02."""
+    entry = {"scheme": "dirichlet_clients", "alpha": alpha, "difficulty": BY_EXPERT | {"order": order}}
+    made = [make(HARD, seed=seed, **entry).summary()["difficulty"] for seed in range(4)]
+    assert [np.mean([facts[name] for facts in made]) for name in ("intra_std", "inter_std")] == [
+        pytest.approx(within, abs=0.02),
+        pytest.approx(between, abs=0.02),
+    ]
 
 
 def test_fully_sorted_clients_do_not_overlap_in_difficulty():
@@ -328,6 +343,23 @@ def test_the_first_hundred_pieces_are_used(pieces, size):
     made, all_pieces = make(pieces=pieces), make(clients=pieces)
     assert len(made.sizes) == 100 and set(made.sizes.tolist()) <= size
     assert parts(made) == parts(all_pieces)[:100]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, 1),
+        ({"pieces_used": "random"}, 0),
+        ({"pieces": 20}, 0),
+        ({"difficulty": BY_EXPERT | {"order": 0}}, 0),
+    ],
+)
+def test_the_first_pieces_are_said_to_be_the_easiest(more, said):
+    entry = {"clients": 20, "pieces": 100, "difficulty": BY_EXPERT} | more
+    with warnings.catch_warnings(record=True) as lines:
+        warnings.simplefilter("always")
+        make(HARD, **entry)
+    assert [str(line.message).startswith("partition.pieces_used: ") for line in lines] == [True] * said
 
 
 @pytest.mark.parametrize("more", [{}, {"difficulty": BY_EXPERT}, {"newcomers": 0.2}])

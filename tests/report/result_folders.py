@@ -42,6 +42,7 @@ def write_run(
     reports: Sequence[str] = (),
     training: Mapping[str, object] | None = None,
     pool: Sequence[int] | None = None,
+    sampling: Mapping[str, object] | None = None,
     central: Mapping[str, object] | None = None,
     **settings: object,
 ) -> Path:
@@ -51,15 +52,17 @@ def write_run(
     its folder. ``time`` is what a round takes; without it, there is no column of the clock. ``diagnostics``
     are the names of those of the method, ``series`` [rounds, clients] those that are arrays, by name.
     ``scheme``: that of the partition, and its parameters. ``reports``: as in ``run.reports``, all with the
-    global accuracy. ``training`` are further settings of it. ``pool`` [rounds]: that of a client curriculum.
-    ``central``: the settings of the networks that it uses, by name.
+    global accuracy. ``training`` are further settings of it, ``sampling`` those of the run. ``pool``
+    [rounds]: that of a client curriculum. ``central``: the settings of the networks that it uses, by name.
     """
-    about = f"{method}{partition}{settings}{training or ''}"
+    about = f"{method}{partition}{settings}{training or ''}{sampling or ''}"
     rng = np.random.default_rng([seed, *about.encode()])
     params = {
         "method": {"name": method, **settings},
         "training": {"epochs": 2, "batch_size": 10, "lr": 0.03, **(training or {})},
-        "run": {"rounds": rounds, "participation": participation, "target_accuracy": 0.9},
+        "run": {
+            "rounds": rounds, "participation": participation, "target_accuracy": 0.9, **(sampling or {}),
+        },
         "model": {"name": "lenet5", "options": {}},
         "data": {dataset: {"source": dataset, "parameters": {}}},
         "partition": {

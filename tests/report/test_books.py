@@ -306,6 +306,32 @@ def test_columns_may_be_settings_of_one_method(tmp_path):
     assert not any(m.runs[0].method in ("other", "loss") for m in matches(collect_runs(tmp_path)))
 
 
+def test_difficulty_has_its_own_cells_and_pieces_are_noted(tmp_path):
+    """High consistency is not the partition of Figure 2.2; 400 pieces are P of Figure 2.7, but not of 2.2."""
+    curriculum = {"order": "anti", "score": "global", "pacing": "linear", "a": 0.8, "b": 0.2}
+    changes = {
+        "sorted": ("iid", {"difficulty": {"order": 1.0, "expert": "e"}}), "plain": ("iid", {}),
+        "pieces": ("label_skew", {"pieces": 400, "pieces_used": "random"}),
+    }  # fmt: skip
+    for name, (scheme, partition) in changes.items():
+        parameters = {"fraction": 0.2} if scheme == "label_skew" else {}
+        own = {"dataset": "cifar10", "scheme": (scheme, parameters), "training": {"curriculum": curriculum}}
+        folder = write_run(tmp_path, name, "fedavg", 0, **own)
+        about = json.loads((folder / "params.json").read_text())["partition"]
+        change(folder / "params.json", partition=about | partition)
+    runs = collect_runs(tmp_path)
+    beside: dict[str, list[str]] = {}
+    for m in matches(runs):
+        beside.setdefault(m.runs[0].partition, []).append(f"{m.table.label[:10]}, {m.line.label}")
+    assert beside["sorted"] == ["Figure 2.8, high consistency"]
+    assert {"Figure 2.8, low consistency", "Figure 2.2, IID, s_G"} <= {*beside["plain"]}
+    notes = {s.table.label[:10]: s.notes for s in compare([r for r in runs if r.partition == "pieces"])}
+    said = {table: [note for note in own if "pieces" in note] for table, own in notes.items()}
+    random = "pieces used random here, first there"
+    assert f"pieces 400 here, none there; {random}" in said["Figure 2.2"][0]
+    assert random in said["Figure 2.7"][0] and "pieces 400" not in said["Figure 2.7"][0]
+
+
 def test_what_was_not_measured_says_why(tmp_path):
     write_run(tmp_path, "p", "fedavg", 0, dataset="cifar10", scheme=SKEW20)
     shown = {s.table.label.split(":")[0]: s for s in compare(collect_runs(tmp_path))}

@@ -59,6 +59,18 @@ def test_orders_of_a_host_share_a_picture_and_have_their_own_colours(tmp_path):
         assert named == orders and {o for o in ORDERS if colours[o] in found[heading]} == orders
 
 
+def test_orders_of_clients_share_a_picture_too(tmp_path):
+    for number, order in enumerate((None, "anti", "curriculum")):
+        about = {"order": order, "pacing": "linear", "a": 0.8, "b": 0.2}
+        kind = {"sampling": "easy_first", "client_curriculum": about} if order else {"sampling": "sweep"}
+        write_run(tmp_path / "results", "p", "fedavg", 0, plain=number == 0, sampling=kind)
+    found = dict(re.findall(r"<h4>(.*?)</h4>(<svg.*?</svg>)", shown(tmp_path), flags=re.DOTALL))
+    (heading,) = found
+    assert heading == "FedAvg, orders of clients: global accuracy by round"
+    drawn = {order for order in ORDERS if f">{order}</text>" in found[heading]}
+    assert drawn == {"vanilla", "anti", "curriculum"}
+
+
 def test_hosts_of_the_same_method_are_named_after_what_differs(tmp_path):
     runs(tmp_path, None, "anti")
     runs(tmp_path, "anti", "curriculum", curriculum={"b": 0.5})
@@ -86,9 +98,18 @@ def test_a_single_order_has_its_prefix_only_and_each_pacing_one(tmp_path):
     assert "Of a client with 224 samples, the median." in note and "FedAvg" in note and "Ditto" in note
 
 
-def test_pools_of_clients_are_drawn_by_round(tmp_path):
-    growing = np.minimum(20, 4 + np.arange(20))
-    write_run(tmp_path / "results", "p", "fedavg", 0, pool=growing.tolist())
+def test_pools_and_losses_of_clients_are_drawn_by_round(tmp_path):
+    growing, losses = np.minimum(20, 4 + np.arange(20)), np.full((20, 20), np.nan)
+    losses[::4] = 1.5
+    series = {"polled_loss": losses, "method/p": losses}
+    write_run(tmp_path / "results", "p", "fedavg", 0, pool=growing.tolist(), series=series)
     write_run(tmp_path / "results", "p", "local", 0)
-    (picture,) = re.findall(r"<h4>Pool of clients by round</h4>(<svg.*?</svg>)", shown(tmp_path), re.DOTALL)
+    label = "FedAvg · sampling easy_first, client_curriculum order anti"
+    write_run(tmp_path / "results", "p", "long", 0, name="fedavg", label=label, pool=growing.tolist())
+    found = dict(re.findall(r"<h4>(.*?)</h4>(<svg.*?</svg>)", shown(tmp_path), re.DOTALL))
+    assert [*found] == ["Pool of clients by round", "FedAvg: loss of every client by round"]
+    picture = found["Pool of clients by round"]
+    assert ">FedAvg · sampl…ulum order anti</text>" in picture  # as long as there is room for
     assert ">FedAvg</text>" in picture and ">Local</text>" not in picture
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "<code>method/p</code>" in page and "polled_loss" not in page  # it is no diagnostic

@@ -147,6 +147,17 @@ def test_an_entry_with_a_name_has_a_row_and_no_host_in_its_label(tmp_path):
     assert {run.label for run in collect_runs(tmp_path)} == {"Adaptive", "Adaptive · cdf frechet"}
 
 
+def test_entries_with_the_same_label_have_their_names_in_it(tmp_path):
+    """Not the registered method, nor an entry that has the label for itself on its partition."""
+    for partition, name in (("p", "fedavg"), ("p", "copy"), ("p", "again"), ("q", "copy")):
+        write_run(tmp_path, partition, name, 0, label="FedAvg", name="fedavg")
+    found = [(run.partition, run.method, run.label) for run in collect_runs(tmp_path)]
+    assert found == [
+        ("p", "again", "FedAvg · again"), ("p", "copy", "FedAvg · copy"), ("p", "fedavg", "FedAvg"),
+        ("q", "copy", "FedAvg"),
+    ]  # fmt: skip
+
+
 def test_runs_of_other_teachers_are_never_averaged(tmp_path):
     teacher = CentralParams.parse({"dataset": "mnist5k", "model": "lenet5"}).as_dict()
     other = teacher | {"training": teacher["training"] | {"epochs": 3}}

@@ -121,10 +121,9 @@ def expert(losses: Any) -> Any:
     [
         (expert(np.arange(10.0)), {"score": "expert", "expert": "x"}, list(range(10))),
         (expert(np.arange(10.0)), {"score": "expert", "expert": "x", "order": "anti"}, list(range(10))[::-1]),
-        (TEN, {"order": "random"}, None),
         (quadratics([(1, 1)] * 10, [2] * 10), {}, None),  # equal losses
     ],
-    ids=["expert", "expert, anti", "random", "equal losses"],
+    ids=["expert", "expert, anti", "equal losses"],
 )
 def test_pools_of_a_fixed_order_are_nested(federation: Any, settings: dict, ranked: list | None) -> None:
     ran = run("fedavg", federation, **CC, client_curriculum=settings)
@@ -138,10 +137,18 @@ def test_pools_of_a_fixed_order_are_nested(federation: Any, settings: dict, rank
     assert (ran.values("polls")[-1] > 0) is (settings == {})
 
 
+@pytest.mark.parametrize("score", [{}, {"score": "expert", "expert": "x"}])
+def test_random_pools_are_new_and_nobody_is_asked(score: dict) -> None:
+    ran = run("fedavg", TEN, **CC, client_curriculum={"order": "random", "pacing": "step"} | score)
+    found = [sorted(members) for _, members in pools(ran)][:4]
+    assert [len(members) for members in found] == [2] * 4 and len(set(map(tuple, found))) > 1
+    assert ran.values("polls")[-1] == 0
+
+
 def test_the_losses_of_models_that_diverged_are_the_largest() -> None:
     losses = np.array([2.0, np.nan, 1.0, 3.0])
-    assert curriculum().ranked(losses, 4, 0).tolist() == [2, 0, 3, 1]
-    assert curriculum(order="anti").ranked(losses, 4, 0).tolist() == [1, 3, 0, 2]
+    assert curriculum().ranked(losses, 4, 0, 0).tolist() == [2, 0, 3, 1]
+    assert curriculum(order="anti").ranked(losses, 4, 0, 0).tolist() == [1, 3, 0, 2]
 
 
 @pytest.mark.parametrize("stop", [5, 8, 9])

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -10,11 +11,15 @@ import torch
 from support import SIZES, images, run
 from torch import Tensor
 
+from fedflow.local.teacher import Teacher
 from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.models import build
+from fedflow.models.flat import FlatModel
 from fedflow.simulation import cohort, graphs, worker
 from fedflow.simulation.cohort import rounded
+from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import Call, Cohorts, Tensors
 from fedflow.simulation.job import Job, Shard
 
@@ -113,13 +118,8 @@ class Scheduled(FedAvg):
         return client.update(model=w + (client.fit(start=w) - w) * (1 - client.t / (2 * client.rounds)))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "ifca", "fednova", "apfl", Scheduled()])
-@pytest.mark.parametrize("clients", [1, 8])
-def test_rounds_that_are_replayed_are_those_that_are_not(digits, monkeypatch, name, clients) -> None:
-    """The whole path of a GPU, with rounded shapes, on tensors of the CPU; the learning rate decays."""
-    federation = images(digits, SIZES if clients == 8 else (12,) * 8)
-    settings: dict[str, Any] = {"training": {"lr_decay": 0.8}, "participation": clients / 8}
-    settings["rounds"] = 6 if clients == 8 else 14
+def check_replays(monkeypatch: Any, name: Any, federation: Federation, **settings: Any) -> None:
+    """A run that replays its calls ends as the plain one, on the whole path of a GPU but the GPU."""
     plain = run(name, federation, cohort="vmap", **settings)
     cohorts = Cohorts(Recorded)
     monkeypatch.setattr(Recorded, "made", [])
@@ -135,6 +135,36 @@ def test_rounds_that_are_replayed_are_those_that_are_not(digits, monkeypatch, na
     assert sum(made.replays for made in Recorded.made) >= 3
     for key, value in plain.state().items():
         torch.testing.assert_close(replayed.state()[key], value, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "ifca", "fednova", "apfl", Scheduled()])
+@pytest.mark.parametrize("clients", [1, 8])
+def test_rounds_that_are_replayed_are_those_that_are_not(digits, monkeypatch, name, clients) -> None:
+    """With rounded shapes, on tensors of the CPU; the learning rate decays."""
+    federation = images(digits, SIZES if clients == 8 else (12,) * 8)
+    settings: dict[str, Any] = {"training": {"lr_decay": 0.8}, "participation": clients / 8}
+    check_replays(monkeypatch, name, federation, rounds=6 if clients == 8 else 14, **settings)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"epochs": 4, "batch_size": 4, "curriculum": {"score": "both"}},
+        {
+            "epochs": 4,
+            "batch_size": 4,
+            "curriculum": {"score": "expert", "expert": "x", "mode": "lazy_epoch"},
+        },
+        {"batch_size": 4, "augment": "flip_crop", "objective": {"name": "both", "teacher": "large"}},
+    ],
+    ids=["losses", "expert", "objective"],
+)
+def test_so_are_those_with_a_curriculum_or_a_teacher(digits, monkeypatch, training) -> None:
+    federation = images(digits, (12,) * 8)
+    teacher = FlatModel(partial(build, "mlp", digits.input_shape, 10, hidden=(12, 8)))
+    losses = torch.rand(len(digits.y_train), generator=torch.Generator().manual_seed(0))
+    federation = replace(federation, teacher=Teacher(teacher, 3 * teacher.init(1)), difficulty=losses)
+    check_replays(monkeypatch, "fedavg", federation, rounds=8, participation=0.5, training=training)
 
 
 def test_shapes_are_rounded_to_few() -> None:

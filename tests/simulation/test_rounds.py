@@ -115,9 +115,9 @@ def test_the_spread_over_clients_is_reported_at_the_end(federation: Federation) 
 
 
 def test_the_target_is_reached_in_the_first_round_that_has_it(federation: Federation) -> None:
-    def metrics(target: float | None) -> dict:
+    def metrics(target: float | None, shipped: int = 0) -> dict:
         settings = {"rounds": 6, "evaluate_every": 1, "target_accuracy": target}
-        ran = run("fedavg", federation, training={"lr": 0.5}, **settings)
+        ran = run("fedavg", replace(federation, shipped=shipped), training={"lr": 0.5}, **settings)
         sent = np.add(ran.values("bytes_down"), ran.values("bytes_up")).tolist()
         return ran.outcome().metrics | {"curve": ran.values("local_accuracy"), "bytes": sent}
 
@@ -126,6 +126,8 @@ def test_the_target_is_reached_in_the_first_round_that_has_it(federation: Federa
     reached = metrics(best := max(plain["curve"]))
     first = plain["curve"].index(best)
     assert (reached["rounds_to_target"], reached["bytes_to_target"]) == (first + 1, plain["bytes"][first])
+    clients = len(federation.partition.sizes)
+    assert metrics(best, shipped=7)["bytes_to_target"] == plain["bytes"][first] + 7 * clients
     assert metrics(0.999)["rounds_to_target"] is None
 
 

@@ -1,4 +1,5 @@
 import json
+import re
 import time
 
 import pytest
@@ -219,21 +220,28 @@ def test_a_run_whose_orders_cannot_be_drawn_has_finished(start, api, rounds, out
 def test_the_orders_of_a_curriculum_are_drawn_together(start, api, rounds, outcome, root):
     """The newest run of each seed; not runs of other settings, and not those of other methods."""
 
-    def run(order: str | None, seed: int, sweep: str | None = "all", **more: object) -> str:
-        curriculum = None if order is None else {"order": order, "score": "global", "pacing": "linear"}
-        curriculum = curriculum and curriculum | {"a": 0.8, "b": 0.2}
-        params = {"method": {"name": "fedavg"}, "training": {"curriculum": curriculum, **more}, "seed": seed}
-        key = f"{order} {seed} {more}"
+    def run(order: str | None, seed: int, sweep: str | None = "all", clients: str | None = None,
+            **more: object) -> str:  # fmt: skip
+        pace = {"score": "global", "pacing": "linear", "a": 0.8, "b": 0.2}
+        params = {
+            "method": {"name": "fedavg"}, "seed": seed,
+            "training": {"curriculum": order and {"order": order, **pace}, **more},
+            "run": {
+                "sampling": "easy_first" if clients else "sweep",
+                "client_curriculum": clients and {"order": clients, **pace},
+            },
+        }  # fmt: skip
+        key = f"{order} {seed} {clients} {more}"
         with start(key=key, params=params, sweep=sweep) as record:
             for report in rounds:
                 record.round(report)
             record.finish(outcome())
         return record.parent or record.run_id
 
-    def pictures(run_id: str) -> list[str]:
-        folders = [f.path for f in api.list_artifacts(run_id, "orders")]
+    def pictures(run_id: str, top: str = "orders") -> list[str]:
+        folders = [f.path for f in api.list_artifacts(run_id, top)]
         return [
-            f.path.removeprefix("orders/") for folder in folders for f in api.list_artifacts(run_id, folder)
+            f.path.removeprefix(f"{top}/") for folder in folders for f in api.list_artifacts(run_id, folder)
         ]
 
     parent = run(None, 0)
@@ -248,3 +256,7 @@ def test_the_orders_of_a_curriculum_are_drawn_together(start, api, rounds, outco
     assert pictures(parent) == found  # drawn again, with a line more
     alone = run("random", 0, sweep=None)
     assert pictures(alone) == found  # without a sweep, all runs of the experiment
+    assert pictures(parent, "client_orders") == []
+    run(None, 0, clients="anti")
+    (one,) = pictures(parent, "client_orders")
+    assert re.fullmatch(r"fedavg-global-linear-a0.8-b0.2-\w{4}/global_accuracy.png", one)

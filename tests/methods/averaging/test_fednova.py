@@ -102,3 +102,18 @@ def test_server_momentum_with_equal_steps_is_fedavgm(digits: Dataset, cohort: st
     nova = run("fednova", equal, {"gmf": 0.7}, **sgd)
     plain = run("fedavgm", equal, {"beta": 0.7}, **sgd)
     torch.testing.assert_close(nova.servers[-1]["model"], plain.servers[-1]["model"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*to reach all samples")
+def test_fednova_with_lazy_epochs(cohort: str) -> None:
+    """T1 by hand, momentum 0.5: prefixes of 2 and 7 of 10 samples, and of 6, 13 and 28 of 30."""
+    training = UNEVEN | {"momentum": 0.5, "curriculum": {"mode": "lazy_epoch"}}
+    ran = run("fednova", quadratics(), training=training, rounds=1, cohort=cohort)
+    d, work_done = 0.0, 0.0
+    for p, a, b, tau in ((0.25, 1, 1, 2), (0.75, 2, -1, 6)):
+        w, v, moved, total = 0.5, 0.0, 0.0, 0.0
+        for _ in range(tau):
+            v, moved = 0.5 * v + a * (w - b), 0.5 * moved + 1
+            w, total = w - 0.1 * v, total + moved
+        d, work_done = d + p * (0.5 - w) / total, work_done + p * total
+    assert ran.server("model") == pytest.approx([0.5 - work_done * d], abs=1e-12)
