@@ -9,7 +9,7 @@ from fedflow.arguments import check_arguments
 from fedflow.config import load_params
 from fedflow.stages.central import results
 from tasks.inputs import prepare_data, train_network
-from tasks.progress import network_table
+from tasks.progress import ProgressBar, network_table
 
 
 @flow(name="central", flow_run_name="central · {name}", log_prints=True, validate_parameters=False)
@@ -24,6 +24,7 @@ def central(name: str, settings: list[str] | None = None, root: str = ".") -> di
     check_arguments(settings=settings, root=root)
     params = load_params(Path(root) / "params.yaml", settings or [])
     params.network(name)
-    folder = train_network(params, name, Path(root), prepare_data)
+    bar = ProgressBar(f"central · {name}", "central", name, "progress")
+    folder = train_network(params, name, Path(root), prepare_data, listeners=[bar.step])
     network_table(name, folder)
     return results(Path(root), name)

@@ -35,33 +35,46 @@ def artifact_key(*parts: object) -> str:
     return key
 
 
+class ProgressBar:
+    """A progress artifact, which moves in steps of at least 5 %. Its key is of these ``parts``."""
+
+    def __init__(self, description: str, *parts: object) -> None:
+        self.artifact = create_progress_artifact(0.0, key=artifact_key(*parts), description=description)
+        self.done = 0.0
+
+    def step(self, number: int, total: int) -> None:
+        """Move to step ``number``, from 1, of ``total``."""
+        percent = 100 * number / total
+        if abs(percent - self.done) >= 5 or percent == 100:  # back, if another network starts
+            update_progress_artifact(artifact_id=self.artifact, progress=percent)  # type: ignore[arg-type]
+            self.done = percent
+
+
 class PrefectProgress:
     """A progress bar over the rounds, a table of evaluations, and a summary at the end."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
         self.evaluated: list[RoundReport] = []
-        self.done = 0.0
+
+    @property
+    def _about(self) -> tuple[object, ...]:
+        return self.experiment.partition, self.experiment.method, self.experiment.seed
 
     def _key(self, what: str) -> str:
-        return artifact_key(self.experiment.partition, self.experiment.method, self.experiment.seed, what)
+        return artifact_key(*self._about, what)
 
     def __enter__(self) -> Self:
-        self.artifact = create_progress_artifact(
-            0.0, key=self._key("rounds"), description=self.experiment.title
-        )
+        self.bar = ProgressBar(self.experiment.title, *self._about, "rounds")
         return self
 
     def __exit__(self, *error: object) -> None: ...
 
     def round(self, report: RoundReport, rounds: int) -> None:
-        """Record one round; the progress bar moves in steps of at least 5 %."""
-        percent = 100 * report.round / rounds
+        """Record one round."""
         if "local_accuracy" in report.values:
             self.evaluated.append(report)
-        if percent - self.done >= 5 or percent == 100:
-            update_progress_artifact(artifact_id=self.artifact, progress=percent)  # type: ignore[arg-type]
-            self.done = percent
+        self.bar.step(report.round, rounds)
 
     def finish(self, metrics: dict[str, Any]) -> None:
         """Publish the table of evaluations and a summary."""

@@ -297,7 +297,7 @@ def test_a_run_whose_teacher_has_seen_test_samples_warns_once(copy: Path, opened
         for uses in ((), ("teacher", "expert")):
             recwarn.clear()
             Run(replace(job, federation=opened("plain", *uses, params=params)), params.run)
-            reason = f"was trained on all samples, also those that clients hold out as {says} samples"
+            reason = f"learned from all samples, also those that clients hold out as {says} samples"
             expected = [f"fedavg: its teacher and its expert {reason}"] if uses and says else []
             assert [str(each.message) for each in recwarn] == expected
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedflow.errors import BadInput, FedflowError
 from fedflow.identity import code_digest, modules_of, versions
 from fedflow.local.client import TRAINED
+from fedflow.local.curriculum import Curriculum
 from fedflow.local.training import LocalTraining
 from fedflow.methods.base import (
     SAMPLERS,
@@ -234,7 +235,7 @@ class Run:
         central = {"teacher": self.federation.teacher, "expert": self.federation.difficulty}
         if partition.held_out and (seen := [name for name, used in central.items() if used is not None]):
             tests = "validation" if partition.params.get("validation") else "test"
-            reason = f"was trained on all samples, also those that clients hold out as {tests} samples"
+            reason = f"learned from all samples, also those that clients hold out as {tests} samples"
             warnings.warn(f"{method.name}: its {' and its '.join(seen)} {reason}", stacklevel=4)
         if settings.keep_predictions and not self.federation.labelled:
             raise BadInput("run.keep_predictions", True, "false, as the samples do not have one label each")
@@ -242,10 +243,7 @@ class Run:
         if settings.sampling == "bernoulli" and settings.participation < least:
             raise BadInput("run.participation", settings.participation, f"at least {least:g} with bernoulli")
         if (curriculum := settings.client_curriculum) is not None:
-            by_expert = curriculum.scores and curriculum.score == "expert"
-            if by_expert and self.federation.difficulty is None:
-                accepted = "a network of `central` whose losses this federation has"
-                raise BadInput("run.client_curriculum.expert", curriculum.expert, accepted)
+            self._need_losses(curriculum)
             smallest, pool = min(turn.end - turn.start for turn in self.turns), self.turns[-1].clients
             if settings.min_cohort > smallest:
                 accepted = f"at most {smallest}, the smallest cohort of run.client_curriculum"
@@ -258,6 +256,12 @@ class Run:
             asked = "run.sampling: proportional and weighting: samples"
             warnings.warn(f"{method.name}: {asked} both count a client's samples", stacklevel=4)
 
+    def _need_losses(self, curriculum: Curriculum | ClientCurriculum) -> None:
+        by_expert = curriculum.scores and curriculum.score == "expert"
+        if by_expert and self.federation.difficulty is None:
+            accepted = "a network of `central` whose losses this federation has"
+            raise BadInput(f"{curriculum.section}.expert", curriculum.expert, accepted)
+
     def _check_curriculum(self) -> None:
         training, method = self.job.training, self.job.method
         curriculum = training.curriculum
@@ -266,10 +270,7 @@ class Run:
         if curriculum.score.endswith("_pred") and not self.federation.labelled:
             accepted = "a score by losses, as the samples do not have one label each"
             raise BadInput("training.curriculum.score", curriculum.score, accepted)
-        by_expert = curriculum.scores and curriculum.score == "expert"
-        if by_expert and self.federation.difficulty is None:
-            accepted = "a network of `central` whose losses this federation has"
-            raise BadInput("training.curriculum.expert", curriculum.expert, accepted)
+        self._need_losses(curriculum)
         if type(method).epochs is not Method.epochs:  # known in the round only
             return
         usual = method.streams(training).values()
