@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 
 import pandas as pd
 import pytest
@@ -44,6 +45,12 @@ def call(capsys, project):
         return done.out
 
     return run
+
+
+def test_a_warning_is_one_line_without_code(call):
+    call("methods", rooted=False)
+    line = warnings.formatwarning(UserWarning("few\nsteps"), UserWarning, "run.py", 3, "warn(text)")
+    assert line == "fedflow: warning: few steps\n"
 
 
 def test_experiments_run_and_are_reported(call, project):

@@ -66,7 +66,9 @@ def main() -> None:
         sys.exit(code)
 
 
-def _warning(message: Warning | str, *about: object) -> str:
+def _warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
     """A warning in one line, without the code that warns."""
     return f"fedflow: warning: {' '.join(str(message).split())}\n"
 
