@@ -327,7 +327,7 @@ def test_a_full_disk_while_results_are_written(capsys, root, shared):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("fedflow.results._sync", fails)
+            patch.setattr("fedflow.files._sync", fails)
             yield
 
     line = fails_and_goes_on(capsys, shared, (*RUN, "--seed", "22"), full())
