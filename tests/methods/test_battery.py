@@ -663,9 +663,9 @@ def count_work(
         at_work[-1] += len(batch.y) / int(self.samples)
         return gradient(self, w, batch, *rest)
 
-    def counted_loss(self: Client, w: Tensor, data: Samples) -> Any:
+    def counted_loss(self: Client, w: Tensor, data: Samples, measure: Callable) -> Any:
         at_work[-1] += (data is self._data) / 3
-        return evaluate(self, w, data)
+        return evaluate(self, w, data, measure)
 
     patch.setattr(Simulation, "_begin", begun)
     patch.setattr(worker, "client_of", started)
