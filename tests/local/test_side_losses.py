@@ -54,7 +54,7 @@ def training(name: str | None, **options: Any) -> dict[str, Any]:
 
 
 def taught(federation: Federation) -> Federation:
-    """The same, with a random network of its own as teacher."""
+    """The same, with its own random network as teacher."""
     example, dtype = tuple(federation.train.x.shape[1:]), federation.model.dtype
     model = FlatModel(partial(build, "mlp", example, 10, hidden=(12, 8)), dtype=dtype)
     return replace(federation, teacher=Teacher(model, 3 * model.init(1)))
