@@ -4,9 +4,12 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+
+from filelock import FileLock, Timeout
 
 from fedflow.errors import FedflowError
 
@@ -99,3 +102,22 @@ def _sync(path: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+@contextmanager
+def locked(path: Path, busy: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock at ``path``. If another process has it, ``busy`` raises an error, or this one waits."""
+    make_writable(path.parent)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+        free = True
+    except Timeout:
+        free = False
+    if not free:
+        busy()
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()

@@ -3,8 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,13 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from filelock import FileLock, Timeout
 
 from fedflow.config import CentralParams, ModelParams, Params
 from fedflow.data import Dataset, load_prepared
 from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import pick_device
-from fedflow.files import central_folder, intact, make_writable, prepared_folder
+from fedflow.files import central_folder, intact, locked, prepared_folder
 from fedflow.identity import code_digest, modules_of, versions
 from fedflow.local.central import Central, Epoch, SmoothedModel, epochs, evaluate
 from fedflow.local.trained import TrainedNetwork, load_network, save_network
@@ -54,7 +52,7 @@ def prepare_network(
     for needed in params.networks(name):
         prepare(params, params.network(needed).dataset, root)
         training = CentralRun(params, needed, root)
-        with _alone(root / ".fedflow" / "locks" / f"central-{needed}", training.title):
+        with locked(root / ".fedflow" / "locks" / f"central-{needed}", partial(_wait, training.title)):
             if not training.is_current():
                 training.run(listeners)
     return central_folder(root, name)
@@ -236,17 +234,6 @@ def _note(epoch: Epoch) -> str:
     return f"{name.replace('_', ' ')} {epoch.values[name]:.3f}"
 
 
-@contextmanager
-def _alone(path: Path, title: str) -> Iterator[None]:
-    """Hold this lock; waits for the process that has it, whose network will be the one that is wanted."""
-    make_writable(path.parent)
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        say(f"{title}: waiting for another process that trains it")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+def _wait(title: str) -> None:
+    """The network of the other process will be the one that is wanted."""
+    say(f"{title}: waiting for another process that trains it")

@@ -1,7 +1,7 @@
 """From clients to results: one experiment, run and recorded."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from filelock import FileLock, Timeout
 
 from fedflow.data import load_prepared
 from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import Experiment
-from fedflow.files import make_writable, read_fact
+from fedflow.files import locked, make_writable, read_fact
 from fedflow.local.training import LocalTraining
 from fedflow.metrics.table import completed
 from fedflow.partition import load_partition
@@ -63,7 +62,7 @@ def perform(
     facts, folder = _facts(experiment), out or experiment.results_folder
     _respect(folder, facts, given=out is not None)
     make_writable(folder)
-    with _only_one(root / ".fedflow" / "locks" / simulation.fingerprint, experiment):
+    with locked(root / ".fedflow" / "locks" / simulation.fingerprint, partial(_refuse, experiment.title)):
         record = open_run(
             root,
             experiment=f"{experiment.dataset}/{experiment.partition}",
@@ -174,15 +173,5 @@ def _recorded_params(experiment: Experiment, compiled: str) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _only_one(path: Path, experiment: Experiment) -> Iterator[None]:
-    make_writable(path.parent)
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise FedflowError(f"{experiment.title} is already running in another process") from None
-    try:
-        yield
-    finally:
-        lock.release()
+def _refuse(title: str) -> None:
+    raise FedflowError(f"{title} is already running in another process")
