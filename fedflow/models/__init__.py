@@ -23,7 +23,7 @@ ARCHITECTURES |= {
     "lenet5_bn": Architecture(LeNet5, "LeNet-5 with BatchNorm; Sub-FedAvg pruning", {"batch_norm": True}),
     "resnet9": Architecture(ResNet9, "ResNet-9 with GroupNorm; CIFAR-100 of clustered FL", classes=100),
     "resnet9_bn": Architecture(
-        ResNet9BN, "ResNet-9 with BatchNorm, without running statistics; SuPerFed on CIFAR-100 made 28x28", {},
+        ResNet9BN, "BatchNorm without running statistics; SuPerFed's ResNet-9 on CIFAR-100 made 28x28", {},
         (3, 28, 28), 100,
     ),
     "resnet18_gn": Architecture(ResNet18, "ResNet-18 with GroupNorm (2 groups); FedDyn on CIFAR-10"),

@@ -1,8 +1,8 @@
 """The convolutional networks of SuPerFed (Hahn et al., KDD 2022, Table 2.2), by their layers in its code.
 
-No layer has biases, except BatchNorm. BatchNorm keeps no running statistics, as in that code: it normalises
-with the mean and variance of the batch, in evaluation too, so that a model is its parameters alone. The head is
-two dense layers, width 256 between. Xavier's normal start.
+Only BatchNorm has biases. It keeps no running statistics, as in that code: it normalises with the mean and
+variance of the batch, in evaluation too, so that a model is its parameters alone. The head is two dense
+layers with 256 units between. Xavier's normal start.
 """
 
 from torch import Tensor, nn
@@ -63,7 +63,7 @@ class ResNet9BN(nn.Module):
 
 
 class MobileNet(nn.Module):
-    """Stem 32 (3x3, stride 2) - depthwise separable blocks 64, 128, 256, 512, strides 1, 2, 2, 1 - mean - head.
+    """Stem 32 (3x3, stride 2) - separable blocks 64, 128, 256, 512 of strides 1, 2, 2, 1 - mean - head.
 
     A block is an unpadded 3x3 convolution of every channel and a 1x1 convolution, each with BatchNorm and
     ReLU. 364,480 parameters for 3 channels and 200 classes, 182,272 of them in the head.
@@ -73,9 +73,7 @@ class MobileNet(nn.Module):
 
     def __init__(self, input_shape: tuple[int, int, int], num_classes: int) -> None:
         super().__init__()
-        self.features = nn.Sequential(
-            _convolution(input_shape[0], 32, 3, stride=2, padding=1), nn.ReLU()
-        )
+        self.features = nn.Sequential(_convolution(input_shape[0], 32, 3, stride=2, padding=1), nn.ReLU())
         inside = 32
         for outside, stride in ((64, 1), (128, 2), (256, 2), (512, 1)):
             self.features += nn.Sequential(
