@@ -11,10 +11,12 @@ from torch.nn import functional as F
 from fedflow.models.binary import start_xavier
 
 
-def _convolution(inside: int, outside: int, kernel: int, stride: int = 1, **how: int) -> nn.Sequential:
+def _convolution(
+    inside: int, outside: int, kernel: int, stride: int = 1, padding: int = 0, groups: int = 1
+) -> nn.Sequential:
     """A convolution and BatchNorm."""
     return nn.Sequential(
-        nn.Conv2d(inside, outside, kernel, stride, bias=False, **how),
+        nn.Conv2d(inside, outside, kernel, stride, padding, groups=groups, bias=False),
         nn.BatchNorm2d(outside, track_running_stats=False),
     )
 
