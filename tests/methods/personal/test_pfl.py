@@ -61,7 +61,7 @@ def test_pfldyn(cohort: str) -> None:
     Those of F_k at the models that are served do not.
     """
     settings = {"training": EXACT, "cohort": cohort, "keep_trained": True}
-    ran = run("pfldyn", TWO, MAML | {"alpha": 1}, rounds=60, **settings)
+    ran = run("pfldyn", TWO, MAML | {"alpha": 1}, rounds=30, **settings)
     assert ran.kept("trained")[:2] == [near([0, 2.380567]), near([1.315230, 2.380567])]
     assert ran.kept("g")[:2] == [near([0, -2.380567]), near([1.065337, -2.380567])]
     assert ran.server("h")[:2] == near([-1.190283, -0.657615])
