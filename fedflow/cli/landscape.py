@@ -40,7 +40,7 @@ def landscape(
     """Draw the test loss around the models of finished runs, side by side, or between them.
 
     Example: `fedflow landscape mnist5k-dir/fedavg/0 mnist5k-dir/ditto/0:7`. Models are read from MLflow;
-    nothing is trained. Sharpness is the rise of the loss at distance rho: the flatter the minimum, the smaller.
+    nothing is trained. Sharpness is the rise of the loss at distance rho; a flat minimum has a small one.
     """
     from fedflow.stages.landscape import Grid, draw_landscape
 

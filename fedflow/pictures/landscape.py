@@ -27,9 +27,10 @@ def planes(surfaces: Mapping[str, Surface], axes: tuple[str, str], names: Sequen
     every = np.ma.concatenate([loss.ravel() for loss in losses.values()]).compressed()
     low, high = (every.min(), max(every.max(), 1.01 * every.min())) if len(every) else (1, 2)
     columns, norm = min(ROW, len(surfaces)), LogNorm(low, high)
-    rows = -(-len(surfaces) // columns)
+    rows, first = -(-len(surfaces) // columns), next(iter(surfaces.values()))
+    tall = SIDE * float(np.clip(np.ptp(first.y) / np.ptp(first.x), 0.5, 1.5))
     with mpl.rc_context(rc=STYLE):
-        figure = Figure(figsize=(columns * SIDE + 0.9, rows * (SIDE + 0.25)), layout="constrained")
+        figure = Figure(figsize=(columns * SIDE + 0.9, rows * (tall + 0.4)), layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False, sharex=not names, sharey=not names)
         for panel in panels.flat[len(surfaces) :]:
             panel.set_visible(False)
