@@ -61,20 +61,6 @@ def test_planes_around_models_are_drawn_written_and_logged(capsys, project):
 
 def test_a_segment_and_a_triangle_meet_their_models(capsys, project):
     runs = ("skewed/local/0:1", "skewed/fedavg/0", "skewed/local/0:4")
-    done = fedflow(
-        capsys,
-        "landscape",
-        *runs[:2],
-        "--between",
-        "--points",
-        8,
-        "--own",
-        "--name",
-        "line",
-        "--root",
-        project,
-    )
-    assert (done.code, done.err) == (2, "") or "--own" in done.err
     for name, used, points in (("line", runs[:2], 8), ("triangle", runs, 8)):
         more = ("--points", points, "--samples", 0, "--directions", 1)
         done = fedflow(capsys, "landscape", *used, "--between", *more, "--name", name, "--root", project)
@@ -83,6 +69,14 @@ def test_a_segment_and_a_triangle_meet_their_models(capsys, project):
     first = float(re.search(r"Local, client 1: loss (\S+),", done.out)[1])
     line = table(project, "line")
     assert line["loss"].iloc[np.abs(line["x"]).argmin()] == pytest.approx(first, rel=1e-3)
+
+
+def test_a_client_is_scored_on_its_own_test_samples(capsys, project):
+    more = (*FEW, "--own", "--name", "own", "--root", project)
+    assert fedflow(capsys, "landscape", "skewed/local/0:5", *more).code == 0
+    clients = pd.read_parquet(project / "results" / "skewed" / "local" / "0" / "clients.parquet")
+    centre = table(project, "own").query("x == 0 and y == 0")
+    assert centre["accuracy"].item() == pytest.approx(clients["local_accuracy"][5])
 
 
 @pytest.mark.parametrize(
