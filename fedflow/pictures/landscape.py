@@ -45,7 +45,7 @@ def planes(surfaces: Mapping[str, Surface], axes: tuple[str, str], names: Sequen
         for row in panels:
             row[0].set_ylabel(axes[1])
         bar = figure.colorbar(shades, ax=panels, label="test loss", shrink=0.85, pad=0.02)
-        ticks = np.geomspace(low, high, 6)
+        ticks = np.geomspace(low, high, 6).tolist()
         bar.ax.yaxis.set(major_locator=FixedLocator(ticks), minor_locator=NullLocator())
         bar.ax.set_yticklabels([f"{tick:.2g}" for tick in ticks])
         bar.outline.set_visible(False)
