@@ -33,7 +33,7 @@ def by_client(table: pd.DataFrame, measure: str, batch: int | None = None) -> pd
     if top := re.fullmatch(r"top([1-9]\d*)", measure):
         values = (table["rank"] <= int(top[1])).groupby(parts).mean()
     elif measure in CALIBRATION:
-        values = _error(reliability(table, parts), measure, parts)
+        values = _error(reliability(table, parts), measure)
     else:
         raise BadInput("measure", measure, "top1, top5 (any number), auroc, ece or mce")
     return values.groupby(level="client").mean()
@@ -110,10 +110,10 @@ def _aurocs(table: pd.DataFrame, batch: int | None) -> pd.Series:
     return pd.Series(found, dtype=float).rename_axis("client")
 
 
-def _error(bins: pd.DataFrame, measure: str, parts: Sequence[pd.Series]) -> pd.Series:
-    """One of `CALIBRATION` of each of ``parts``, from its ``bins``."""
-    gaps, parts = (bins["accuracy"] - bins["confidence"]).abs(), [part.name for part in parts]
+def _error(bins: pd.DataFrame, measure: str) -> pd.Series:
+    """One of `CALIBRATION` of each part of the ``bins``."""
+    gaps, samples = (bins["accuracy"] - bins["confidence"]).abs(), bins["samples"]
+    part = list(bins.index.names[:-1])
     if measure == "mce":
-        return gaps.groupby(level=parts).max()
-    samples = bins["samples"]
-    return (samples * gaps).groupby(level=parts).sum() / samples.groupby(level=parts).sum()
+        return gaps.groupby(level=part).max()
+    return (samples * gaps).groupby(level=part).sum() / samples.groupby(level=part).sum()

@@ -30,6 +30,7 @@ from fedflow.report.targets import NotMeasured, check_target, column_of, reach
 TOTALS = ("bytes_down", "bytes_up", "clock", "gradients", "updates", "polls", "poll_bytes")
 EXPRESSION = re.compile(r"([\w/]+)(?:\(([^()]*)\))?")
 PREDICTED = re.compile(r"(top[1-9]\d*|auroc|ece|mce)(?:_(std|weighted|worst10|best10|gini|gap))?")
+BATCH = re.compile(r"batch\s*=\s*([1-9]\d*)")
 LABELS = {"auroc": "AUROC", "ece": "ECE", "mce": "MCE"}
 PARTS = {
     "std": "std over clients", "weighted": "by samples", "worst10": "of the worst tenth",
@@ -76,9 +77,10 @@ def parse(text: str, field: str = "measure") -> Measure:
         metric = METRICS.get(name) or Metric(name, name, unit=NUMBER, better="")
         return _measure(text, metric, partial(_final, name))
     if predicted := PREDICTED.fullmatch(name):
-        batch = re.fullmatch(r"batch\s*=\s*([1-9]\d*)", arguments.strip()) if arguments is not None else None
-        if arguments is None or (batch and predicted[1] != "auroc"):
-            return _predicted(text, *predicted.groups(), int(batch[1]) if batch else None)
+        if arguments is None:
+            return _predicted(text, predicted[1], predicted[2])
+        if (batch := BATCH.fullmatch(arguments.strip())) and predicted[1] != "auroc":
+            return _predicted(text, predicted[1], predicted[2], int(batch[1]))
     if name in COSTS and len(given) in (2, 3):
         return _cost(text, name, field, *given)
     if name in OF_ROUNDS and len(given) == OF_ROUNDS[name]:
@@ -167,7 +169,7 @@ def _of_rounds(text: str, name: str, field: str, column: str, place: str = "") -
     return _measure(text, replace(metric, label=f"{metric.label} ({how})"), of)
 
 
-def _predicted(text: str, name: str, part: str | None, batch: int | None) -> Measure:
+def _predicted(text: str, name: str, part: str | None, batch: int | None = None) -> Measure:
     def of(run: Run) -> float | None:
         if (name, batch) not in run.predicted:
             run.predicted[name, batch] = _summary(run, name, batch)
