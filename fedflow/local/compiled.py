@@ -84,12 +84,14 @@ def why_not(model: FlatModel, training: LocalTraining) -> str | None:
     """Why no gradient of this network can be compiled; None where one can."""
     if model.device.type != "cpu":
         return "only steps on a CPU are compiled"
-    if model.buffers:
+    if model.buffers or model.batch_statistics:
         return "the network has BatchNorm"
     if training.precision == "bf16":
         return "local steps are in bf16"
     if training.objective is not None:
         return "clients minimise side losses"
+    if training.adaptation is not None:
+        return "clients minimise the loss of an adapted model, which needs second derivatives"
     if not training.batch_size:
         return "full-gradient batches have a different shape for every client"
     return None
