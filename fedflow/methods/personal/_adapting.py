@@ -35,7 +35,7 @@ class Adapting(Method):
     serves_with: ClassVar[tuple[str, ...] | None] = ()
 
     adaptation: OwnAdaptation = option(
-        factory=lambda: OwnAdaptation(name="proto"),
+        factory=lambda: OwnAdaptation.parse({"name": "proto"}),
         doc="T, a mapping as `training.adaptation`: name (maml or proto), and lr, steps, ... of maml",
         symbol="T", source="Chapter 3: proto is the best in all but a few rows of Tables 3.1 and 3.2",
     )  # fmt: skip

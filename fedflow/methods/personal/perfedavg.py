@@ -77,7 +77,7 @@ class PerFedAvg(FedAvg):
     @property
     def maml(self) -> Adaptation:
         """The adaptation that order: second differentiates."""
-        return Adaptation(name="maml", lr=self.alpha, steps=self.adaptation)
+        return Adaptation.parse({"name": "maml", "lr": self.alpha, "steps": self.adaptation})
 
     def streams(self, training: LocalTraining) -> dict[str, int]:
         return dict.fromkeys(self.batches(), training.epochs)
