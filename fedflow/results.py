@@ -35,7 +35,8 @@ def write_results(
     client. ``clusters.json`` has the cluster of every client, and how the server compared clients;
     ``proximity.parquet`` is the matrix of these dissimilarities, with a row and a column per client.
     ``series.parquet`` has the method's diagnostics that are arrays over clients, a row per number;
-    ``predictions.parquet`` a row per client and sample of its test set, if they were kept.
+    ``predictions.parquet`` a row per client and sample of its test set, if they were kept;
+    ``sweep.parquet`` a row per client and mixture of its models, of methods that have mixtures.
 
     ``facts`` identifies the run (partition, method, seed, hashes); ``params``, its settings, become
     ``params.json``. ``samples`` [N] are training sizes, ``groups`` [N] planted groups, both with newcomers
@@ -64,6 +65,7 @@ def write_results(
         "proximity.parquet": _matrix(outcome.dissimilarity).to_parquet,
         "series.parquet": partial(_series(rounds).to_parquet, index=False),
         "predictions.parquet": partial(_predictions(outcome.scores).to_parquet, index=False),
+        "sweep.parquet": None if outcome.sweep is None else partial(outcome.sweep.to_parquet, index=False),
         "failures.json": partial(write_json, value=failures) if failures else None,
         MARKER: partial(write_json, value=facts | outcome.metrics),
     }

@@ -11,4 +11,5 @@ from fedflow.methods.personal import (  # noqa: F401
     mtl,
     perfedavg,
     pfedme,
+    superfed,
 )
