@@ -47,7 +47,7 @@ def mixtures(
             axes.plot(mean.index, mean, lw=1.6, marker=".", ms=4, **style)
             ends.append((mean.index[-1], mean.iloc[-1], runs[0].label, style["color"]))
         axes.set_xlabel("λ: share of the personal model")
-        axes.set_ylim(max(0, axes.get_ylim()[0]), min(100, axes.get_ylim()[1]))
+        axes.set_ylim(max(0, axes.get_ylim()[0]), min(101, axes.get_ylim()[1]))
         axes.margins(x=0.01)
         name_ends(axes, ends)
     return work

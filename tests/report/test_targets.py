@@ -153,9 +153,9 @@ def test_measures_of_mixtures(text, value, monkeypatch):
     table = pd.DataFrame({
         "client": [0] * 3 + [1] * 3, "value": [0, 0.5, 1.0] * 2, "accuracy": [0.1, 0.8, 0.6, 0.3, 0.8, 0.9],
     })  # fmt: skip
-    run = finished("global_accuracy", [0.7])
     with refused("sweep.parquet has no mixtures", NotMeasured):
-        measure(run, text)
+        measure(finished("global_accuracy", [0.7]), text)
+    run = finished("global_accuracy", [0.7])
     monkeypatch.setattr(type(run), "sweep", table)
     assert measure(run, text) == pytest.approx(value)
     with refused(re.escape("sweep.parquet has no share 0.3, but 0, 0.5, 1"), NotMeasured):
