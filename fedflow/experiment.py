@@ -148,7 +148,9 @@ class Experiment:
             expert=self._network(*EXPERTS),
             expert_field=next((field for field in EXPERTS if field in self.read_networks), EXPERTS[0]),
         )
-        return Job(files, method, training, self.seed, cohort=engine.cohort, width=engine.width)
+        return Job(
+            files, method, method.trains(training), self.seed, cohort=engine.cohort, width=engine.width
+        )
 
     def _network(self, *fields: str) -> Stored | None:
         """The central network that one of these fields names, if any."""

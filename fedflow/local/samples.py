@@ -17,6 +17,8 @@ class Batch:
 
     ``mask`` [B] says which samples count (None: all), ``positions`` [B] are their places among the client's
     samples. ``other`` is a second view of the inputs [B, ...], None unless `training.objective` compares two.
+    ``support`` are the samples for `training.adaptation`, None without. ``draws`` [q] are the uniform numbers
+    that the method asked for in `Method.draws`, None if it did not.
     ``seen`` records the data losses, scalar, that an objective computed on this batch, each with the buffers
     [Q] after it (None if unchanged).
     """
@@ -26,6 +28,8 @@ class Batch:
     mask: Tensor | None = None
     positions: Tensor | None = None
     other: Tensor | None = None
+    support: "Batch | None" = None
+    draws: Tensor | None = None
     seen: list[tuple[Tensor, Tensor | None]] | None = None
 
     def only(self, chosen: Tensor) -> "Batch":

@@ -18,6 +18,8 @@ from fedflow.local.curriculum import Pass
 from fedflow.local.training import LocalTraining
 from fedflow.seeding import generator
 
+SUPPORT = "support_"  # starts the names of its fields in a cohort
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -30,6 +32,9 @@ class Schedule:
 
     With a curriculum, ``ranked`` [S] marks steps whose positions are ranks by difficulty until `in_order`
     replaces them, and ``ties`` [n] is the order of samples of equal difficulty. Both are None without.
+
+    ``support`` are the batches of `training.adaptation`, ``draws`` [S, q] the uniform numbers in [0, 1) of
+    `Method.draws`; None without.
     """
 
     positions: Tensor
@@ -39,19 +44,24 @@ class Schedule:
     views: Tensor | None = None
     ranked: Tensor | None = None
     ties: Tensor | None = None
+    support: "Schedule | None" = None
+    draws: Tensor | None = None
 
     @classmethod
     def of_cohort(cls, fields: Mapping[str, Tensor]) -> "Schedule":
         """One client's share of what `pad_schedules` returns."""
-        return cls(sizes=None, **fields)
+        own = {name: t for name, t in fields.items() if not name.startswith(SUPPORT)}
+        support = {name.removeprefix(SUPPORT): t for name, t in fields.items() if name not in own}
+        return cls(sizes=None, support=cls.of_cohort(support) if support else None, **own)
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def to(self, device: torch.device) -> "Schedule":
         """This schedule on ``device``; for schedules without padding of a cohort."""
-        tensors: dict[str, Any] = {n: t.to(device) for n, t in vars(self).items() if isinstance(t, Tensor)}
-        return replace(self, **tensors)
+        parts = ((n, part) for n, part in vars(self).items() if isinstance(part, Tensor | Schedule))
+        moved: dict[str, Any] = {name: part.to(device) for name, part in parts}
+        return replace(self, **moved)
 
     def with_views(self, training: LocalTraining, rngs: Sequence[np.random.Generator]) -> "Schedule":
         """This schedule with a view of each sample from each of ``rngs``."""
@@ -79,12 +89,20 @@ class Schedule:
 
 
 def draw_schedule(
-    training: LocalTraining, samples: int, epochs: int, seed: int, stream: str, round: int, client: int
+    training: LocalTraining,
+    samples: int,
+    epochs: int,
+    seed: int,
+    stream: str,
+    round: int,
+    client: int,
+    draws: int = 0,
 ) -> Schedule:
-    """The schedule of one client with ``samples`` samples in one round.
+    """The schedule of one client with ``samples`` samples in one round, with ``draws`` numbers per step.
 
-    Views and ties have other keys, so that an augmented run has the batches of a plain one, and so has a
-    curriculum with all samples in use from the start. The first of two views are those of a run with one.
+    Views, ties, support and draws have other keys, so that an augmented run has the batches of a plain one,
+    and so has a curriculum with all samples in use from the start. The first of two views are those of a run
+    with one.
     """
     passes, curriculum = training.passes(samples, epochs), training.curriculum
     rng = generator(seed, f"batches/{stream}", round, client)
@@ -93,11 +111,36 @@ def draw_schedule(
         ranked = np.repeat([each.prefix < samples for each in passes], [each.steps for each in passes])
         ties = curriculum.draw_ties(samples, generator(seed, "ties", round, client))
         schedule = replace(schedule, ranked=torch.from_numpy(ranked), ties=torch.from_numpy(ties))
-    if training.augment == "none":
-        return schedule
-    purposes = ("views", "other views")[: training.views]
-    rngs = [generator(seed, f"{purpose}/{stream}", round, client) for purpose in purposes]
-    return schedule.with_views(training, rngs)
+    if draws:
+        numbers = generator(seed, f"draws/{stream}", round, client).random((len(schedule), draws))
+        schedule = replace(schedule, draws=torch.from_numpy(numbers))
+    augment, purposes = training.augment != "none", ("views", "other views")[: training.views]
+    if augment:
+        rngs = [generator(seed, f"{purpose}/{stream}", round, client) for purpose in purposes]
+        schedule = schedule.with_views(training, rngs)
+    if training.adaptation is not None:
+        support = draw_support(generator(seed, f"support/{stream}", round, client), schedule, samples)
+        if augment:
+            support = support.with_views(
+                training, [generator(seed, f"support views/{stream}", round, client)]
+            )
+        schedule = replace(schedule, support=support)
+    return schedule
+
+
+def draw_support(rng: np.random.Generator, query: Schedule, samples: int) -> Schedule:
+    """For every step, as many of the other samples as a whole ``query`` batch has, if there are.
+
+    All samples, if the query has all of them.
+    """
+    width = query.positions.shape[1]
+    positions, sizes = np.zeros((len(query), width), dtype=np.int64), list[int]()
+    for row, (own, _, _) in zip(positions, query.batches()):
+        rest = np.delete(np.arange(samples), own.numpy())
+        drawn = rng.permutation(rest)[:width] if len(rest) else np.arange(samples)
+        row[: len(drawn)] = drawn
+        sizes.append(len(drawn))
+    return Schedule(torch.from_numpy(positions), tuple(sizes))
 
 
 def shuffled(rng: np.random.Generator, samples: int, batch_size: int, passes: Sequence[Pass]) -> Schedule:
@@ -119,7 +162,8 @@ def pad_schedules(
 
     ``steps`` S and ``samples`` n are by default those of the longest. "positions" [C, S, B]; "mask" [C, S, B]
     and "active" [C, S], absent if they would be true everywhere; "views" [C, S, B, V, 3 or 5], absent without
-    augmentation; "ranked" [C, S] and "ties" [C, n], absent without a curriculum.
+    augmentation; "ranked" [C, S] and "ties" [C, n], absent without a curriculum; "draws" [C, S, q], absent
+    without. Those of `Schedule.support` start with `SUPPORT`.
     """
     steps = steps or max(map(len, schedules))
     width = max(own.positions.shape[1] for own in schedules)
@@ -140,4 +184,13 @@ def pad_schedules(
         padded["ties"] = torch.arange(samples or max(len(ties) for _, ties in ranks)).repeat(len(ranks), 1)
         for c, (ranked, ties) in enumerate(ranks):
             padded["ranked"][c, : len(ranked)], padded["ties"][c, : len(ties)] = ranked, ties
+    if (draws := schedules[0].draws) is not None:
+        padded["draws"] = torch.zeros(*positions.shape[:2], draws.shape[1], dtype=draws.dtype)
+        for table, own in zip(padded["draws"], schedules):
+            table[: len(own)] = own.draws
+    supports = [own.support for own in schedules if own.support is not None]
+    if supports:
+        padded |= {
+            f"{SUPPORT}{name}": t for name, t in pad_schedules(supports, steps).items() if name != "active"
+        }
     return padded | {"positions": torch.from_numpy(positions)}

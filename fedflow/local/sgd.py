@@ -6,8 +6,10 @@ Python on tensor values. How to extend it is in docs/decisions/0006.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
+from fedflow.local.adaptation import Adaptation, per_class, with_prototypes
 from fedflow.local.augment import augmented
 from fedflow.local.compiled import Gradient
 from fedflow.local.optimiser import AdamState, Moving, SGDState
@@ -105,6 +108,8 @@ class Trainer:
         training.check(model, examples, teacher)
         if training.curriculum is not None:
             raise BadInput("training.curriculum", shown(training.curriculum), "null in central training")
+        if training.adaptation is not None:
+            raise BadInput("training.adaptation", shown(training.adaptation), "null in central training")
         passes = training.passes(len(examples), training.epochs)
         schedule = shuffled(rng, len(examples), training.batch_size, passes)
         if model.draws_noise:
@@ -117,10 +122,13 @@ class Trainer:
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
         """What the client minimises, F_k of ``w`` [D] on one batch, scalar, in training mode.
 
-        The data loss, or `training.objective`. A batch without a second view has no loss of robustness: it is
-        0 for two equal views. Statistics of BatchNorm follow the first view.
+        The data loss, or `training.objective`; with `training.adaptation`, that of the adapted model. A batch
+        without a second view has no loss of robustness: it is 0 for two equal views. Statistics of BatchNorm
+        follow the first view.
         """
-        objective = self.training.objective
+        objective, adaptation = self.training.objective, self.training.adaptation
+        if adaptation is not None and batch.support is not None:
+            w, batch = adaptation.adapt(self, w, batch)
         value, outputs = self._data_loss(w, batch)
         if objective is None or objective.data_weight == 1:  # side losses would still draw dropout's noise
             return value
@@ -138,6 +146,26 @@ class Trainer:
     def data_loss(self, w: Tensor, batch: Batch) -> Tensor:
         """Mean data loss (cross-entropy) of ``w`` [D] on one batch, scalar, in training mode."""
         return self._data_loss(w, batch)[0]
+
+    def features(self, w: Tensor, batch: Batch) -> Tensor:
+        """Inputs [B, d] of the last linear layer of ``w`` [D], in training mode."""
+        with self._autocast(batch.x):
+            return self.model.features(w, batch.x, train=True).to(self.model.dtype)
+
+    def adapted(self, w: Tensor, adaptation: Adaptation) -> Tensor:
+        """T(w; all samples) [D] from ``w`` [D], for evaluation."""
+        model, limit = self.model, adaptation.clip_norm
+        if adaptation.name == "proto":
+            chunks = self._data.chunks(model.dtype)
+            found = [per_class(model.features(w, batch.x), batch, model) for batch in chunks]
+            sums, counts = (torch.stack(each).sum(0) for each in zip(*found, strict=True))
+            return with_prototypes(model, w, sums, counts)
+        for _ in range(adaptation.steps):
+            g = self._full_gradient(w, self.data_loss).gradient
+            if limit is not None:
+                g = g * (limit / g.norm().clamp(min=limit))
+            w = w - adaptation.lr * g
+        return w
 
     def losses(self, w: Tensor) -> Tensor:
         """Data loss of ``w`` [D] on each sample [n], in evaluation mode; NaN for the padding of a cohort."""
@@ -314,11 +342,14 @@ class Trainer:
         return value, outputs
 
     def _train_outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        if self.training.precision != "bf16":
-            return self.model.train_outputs(w, x)
-        with torch.autocast(x.device.type, torch.bfloat16):
+        with self._autocast(x):
             outputs, buffers = self.model.train_outputs(w, x)
         return outputs.to(self.model.dtype), buffers
+
+    def _autocast(self, x: Tensor) -> AbstractContextManager:
+        if self.training.precision != "bf16":
+            return nullcontext()
+        return torch.autocast(x.device.type, torch.bfloat16)
 
     def _evaluate(
         self, w: Tensor, data: Samples, measure: Callable[[Tensor, Tensor], Tensor]
@@ -340,13 +371,16 @@ class Trainer:
             total = total + (losses if mask is None else losses * mask).sum()
         return total / self._scalar(data.count)
 
-    def _full_gradient(self, w: Tensor) -> Step:
-        """The step of the mean loss over all samples; every chunk updates the buffers in turn."""
+    def _full_gradient(self, w: Tensor, loss: Loss | None = None) -> Step:
+        """The step of the mean of ``loss`` (default: `Trainer.loss`) over all samples.
+
+        Every chunk updates the buffers in turn.
+        """
         total, value, after = torch.zeros_like(w), torch.zeros_like(self.train_loss), w
         for batch in self._data.chunks(self.model.dtype):
             count = len(batch.x) if batch.mask is None else batch.mask.sum()
-            g, loss, buffers = self.gradient(after, batch)
-            total, value = total + count * g, value + count * loss
+            g, found, buffers = self.gradient(after, batch, loss)
+            total, value = total + count * g, value + count * found
             after = self._with(after, buffers)
         buffers = after[self.model.parameters :] if self.model.buffers else None
         return Step(total / self.samples, value / self.samples, buffers)
@@ -367,7 +401,9 @@ class Trainer:
     def _batches(self, schedule: Schedule) -> Iterator[Batch]:
         """The batches of all steps of a schedule."""
         held = None if self._task.vmapped or self._data.numel > HELD else self._held
-        for positions, mask, views in schedule.batches():
+        supports = repeat(None) if schedule.support is None else self._batches(schedule.support)
+        draws = repeat(None) if schedule.draws is None else schedule.draws.to(self.model.dtype).unbind(0)
+        for (positions, mask, views), support, drawn in zip(schedule.batches(), supports, draws):
             if held is None:
                 batch = self._data.batch(positions, mask, self.model.dtype)
             else:
@@ -376,7 +412,7 @@ class Trainer:
             if views is not None:
                 x, *others = (augmented(batch.x, view) for view in views.unbind(-2))
                 batch = replace(batch, x=x, other=others[0] if others else None)
-            yield batch
+            yield batch if support is None and drawn is None else replace(batch, support=support, draws=drawn)
 
     @cached_property
     def _held(self) -> tuple[Tensor, Tensor]:
@@ -385,7 +421,8 @@ class Trainer:
         return examples.inputs(index, self.model.dtype), examples.targets(index)
 
     def _compiled_for(self, batch: Batch) -> Gradient | None:
-        compiled = None if self.training.objective else self._task.compiled
+        plain = self.training.objective is None and self.training.adaptation is None
+        compiled = self._task.compiled if plain else None
         return compiled if compiled and batch.mask is None and compiled.takes(batch.x, batch.y) else None
 
     def _with(self, w: Tensor, buffers: Tensor | None) -> Tensor:

@@ -9,12 +9,13 @@ import torch
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
+from fedflow.local.adaptation import Adaptation
 from fedflow.local.augment import CUTOUT
 from fedflow.local.curriculum import Curriculum, Pass
 from fedflow.local.objective import Objective
 from fedflow.local.teacher import Teacher
 from fedflow.models.flat import FlatModel
-from fedflow.settings import Settings, option
+from fedflow.settings import Settings, option, shown
 
 BETAS = [0.9, 0.999]  # of adam
 
@@ -65,6 +66,10 @@ class LocalTraining(Settings):
     objective: Objective | None = option(
         None, "side losses beside the data loss: robustness, distillation, or both; null = none"
     )
+    adaptation: Adaptation | None = option(
+        None, "clients minimise the loss of the model after adaptation to other own samples; null = none",
+        source="PFL",
+    )  # fmt: skip
     curriculum: Curriculum | None = option(
         None, "local steps see a growing prefix of the samples, sorted by difficulty; null = all samples",
         source="Curriculum-FL",
@@ -112,6 +117,9 @@ class LocalTraining(Settings):
         if lazy and (not self.batch_size or self.steps is not None):
             why = "steps" if self.batch_size else "batch_size 0"
             raise BadInput("training.curriculum.mode", "lazy_epoch", f"queue or per_step with training.{why}")
+        if self.adaptation is not None and self.curriculum is not None:
+            accepted = "null with training.adaptation, whose support are samples of all difficulties"
+            raise BadInput("training.curriculum", shown(self.curriculum), accepted)
         if self.objective is not None and self.objective.two_views and self.augment == "none":
             accepted = f"flip_crop or flip_crop_cutout, as {self.objective.name} compares two random views"
             raise BadInput("training.augment", self.augment, accepted)
@@ -137,6 +145,8 @@ class LocalTraining(Settings):
             raise BadInput("training.augment", self.augment, accepted)
         if self.objective is not None:
             self.objective.check(model, examples, teacher)
+        if self.adaptation is not None:
+            self.adaptation.check(model, examples)
 
     def need_sgd(self, by: str, why: str) -> None:
         """Raise `BadInput` unless local steps are those of SGD, which the method ``by`` this name needs."""

@@ -190,8 +190,21 @@ class Method(Settings):
     def check_training(self, training: LocalTraining) -> None:
         """Raise `BadInput` unless the client step is right with these settings of local training."""
 
-    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
-        """Initial values of the vectors that a client keeps; ``initial`` [D] is the common model."""
+    def trains(self, training: LocalTraining) -> LocalTraining:
+        """The local training of this method, from the one of the run; raises `BadInput` if they disagree."""
+        return training
+
+    def client_state(
+        self, model: FlatModel, initial: Tensor
+    ) -> Mapping[str, Tensor | Callable[[int], Tensor]]:
+        """Initial values of the vectors that a client keeps; ``initial`` [D] is the common model.
+
+        A function makes another vector for every client, from a seed.
+        """
+        return {}
+
+    def draws(self, training: LocalTraining) -> Mapping[str, int]:
+        """How many uniform numbers `local` uses in every step, by stream (`Batch.draws`)."""
         return {}
 
     def phase(self, now: Round) -> str:

@@ -63,8 +63,13 @@ def traffic(method: type[Method]) -> tuple[int, int]:
     received = instance.broadcast(round, server, 0)
     examples = Examples(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
     task, data = Task(model, training, training.lr), Samples.all_of(examples)
-    schedules = dict.fromkeys(instance.streams(training), Schedule(torch.arange(2)[None]))
-    kept = instance.client_state(model, model.init(0))
+    draws = instance.draws(training)
+    schedules = {
+        stream: Schedule(torch.arange(2)[None], draws=torch.zeros(1, draws.get(stream, 0)))
+        for stream in instance.streams(training)
+    }
+    first = instance.client_state(model, model.init(0))
+    kept = {name: value if isinstance(value, torch.Tensor) else value(0) for name, value in first.items()}
     update = instance.local(Client(task, data, schedules, received, kept))
     up = message_bytes(update.vectors, len(update.scalars), instance.masks)
     return message_bytes(received, masks=instance.masks), up

@@ -9,7 +9,7 @@ forgotten; computations without them (gradients, norms, cosines, control variate
 import copy
 import fnmatch
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -128,6 +128,37 @@ class FlatModel:
                 raise
             return self._call(False, pieces[:trained] + buffers, x), None
         return outputs, torch.cat([s.reshape(-1) for s in stats])
+
+    @cached_property
+    def last_linear(self) -> str | None:
+        """The name of the last linear layer with biases; None if the network has none."""
+        linear = [name for name, layer in self._template.named_modules() if isinstance(layer, nn.Linear)]
+        return linear[-1] if linear and f"{linear[-1]}.bias" in self.slices else None
+
+    def features(self, w: Tensor, x: Tensor, train: bool = False) -> Tensor:
+        """Inputs [B, d] of the last linear layer for ``x`` [B, ...]; in training mode if ``train``."""
+        assert self.last_linear is not None
+        found: list[Tensor] = []
+        layer = self._own_modules()[train][0].get_submodule(self.last_linear)
+        handle = layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
+        try:
+            self.train_outputs(w, x) if train else self.outputs(w, x)
+        finally:
+            handle.remove()
+        return found[-1]
+
+    def replaced(self, w: Tensor, layers: Mapping[str, Tensor]) -> Tensor:
+        """``w`` [D] with other values of the named parameters."""
+        pieces = zip(self.names, w.split(self.sizes))
+        return torch.cat([layers[name].reshape(-1) if name in layers else piece for name, piece in pieces])
+
+    @cached_property
+    def layer(self) -> Tensor:
+        """The number of the layer (module) of every entry [D], int64, from 0."""
+        owners = [name.rpartition(".")[0] for name in self.names]
+        numbers = {owner: i for i, owner in enumerate(dict.fromkeys(owners))}
+        layers = torch.tensor([numbers[owner] for owner in owners])
+        return layers.repeat_interleave(torch.tensor(self.sizes)).to(self.device)
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Loss of each sample [B]."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +11,13 @@ from torch import Tensor
 
 from fedflow.errors import FedflowError
 
+FirstOf = Callable[[int], Tensor]  # the initial vector of a client
+
 
 class ClientStore:
-    """Named vectors per client. Clients that never trained share the initial value, so they take no space.
+    """Named vectors per client. Clients that never trained have the initial value, so they take no space.
+
+    ``first`` are initial values by name: one vector for all, or a function that makes one for a client.
 
     With a ``folder``, the rows are in memory-mapped files (sparse where no row was written), and only changes
     since the last checkpoint are in memory: `changes` goes into the checkpoint, then `settle` writes it to
@@ -21,15 +25,20 @@ class ClientStore:
     A checkpoint also has a digest of every row in the files, which is compared when the row is first read.
     """
 
-    def __init__(self, first: Mapping[str, Tensor], clients: int, folder: Path | None = None) -> None:
-        self.first, self.clients, self.folder = dict(first), clients, folder
+    def __init__(
+        self, first: Mapping[str, Tensor | FirstOf], clients: int, folder: Path | None = None
+    ) -> None:
+        self.clients, self.folder = clients, folder
+        self._made = {name: value for name, value in first.items() if not isinstance(value, Tensor)}
+        # Of client 0, where they differ: the others have its shape.
+        self.first = {n: value if isinstance(value, Tensor) else value(0) for n, value in first.items()}
         self.written = {name: np.zeros(clients, dtype=bool) for name in first}
         self._recent: dict[str, dict[int, Tensor]] = {name: {} for name in first}
         self._digests = {name: np.zeros(clients, dtype=np.int64) for name in first}  # of rows in the files
         self._unread = {name: np.zeros(clients, dtype=bool) for name in first}  # rows of an earlier process
 
     def get(self, client: int, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        """Vectors of one client (all, or ``names``); the shared initial value where none was written."""
+        """Vectors of one client (all, or ``names``); the initial value where none was written."""
         return {name: self._row(name, client) for name in (self.first if names is None else names)}
 
     def has(self, client: int, name: str) -> bool:
@@ -92,7 +101,7 @@ class ClientStore:
 
     def _row(self, name: str, client: int) -> Tensor:
         if not self.has(client, name):
-            return self.first[name]
+            return self._made[name](client) if name in self._made else self.first[name]
         if client in self._recent[name]:
             return self._recent[name][client]
         row = np.array(self._file(name)[client])

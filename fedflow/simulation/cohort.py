@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedflow.local.client import NAMED, Client, Update
 from fedflow.local.samples import Samples
-from fedflow.local.schedule import Schedule, draw_schedule, pad_schedules
+from fedflow.local.schedule import Schedule, pad_schedules
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import MOST_STEPS, Call
 from fedflow.simulation.job import Job, Shard, task_of
@@ -95,10 +95,7 @@ def cohort_call(
     if selection:
         inputs |= _padded("selection", selection, shape(max(map(len, selection))))
     for stream, usual in streams.items():
-        schedules = [
-            draw_schedule(job.training, n, shard.epochs_of(i, usual), job.seed, stream, shard.round, k)
-            for i, n, k in zip(places, sizes, ids)
-        ]
+        schedules = [job.schedule(shard, i, n, stream, usual) for i, n in zip(places, sizes)]
         padded = pad_schedules(schedules, shape(max(map(len, schedules))), shape(max(sizes)))
         inputs |= {f"schedule {stream}/{name}": t for name, t in padded.items()}
     inputs = {name: t.to(device, non_blocking=True) for name, t in inputs.items()}

@@ -167,9 +167,9 @@ def _tuned(
 ) -> np.ndarray:
     """Accuracy [m] after one more local training from the served model ("+" of the published tables).
 
-    Without a curriculum or side losses, so that models are compared after the same training.
+    Without a curriculum, side losses or adaptation, so that models are compared after the same training.
     """
-    job = replace(job, training=replace(job.training, curriculum=None, objective=None))
+    job = replace(job, training=replace(job.training, curriculum=None, objective=None, adaptation=None))
     received: list[dict[str, int]] = [{"model": int(place)} for place in model]
     start = Shard(shard.round, shard.clients, vectors, received, [{} for _ in model])
 

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from fedflow.local.compiled import Gradient
+from fedflow.local.schedule import Schedule, draw_schedule
 from fedflow.local.sgd import Task
 from fedflow.local.training import LocalTraining
 from fedflow.methods.base import Method
@@ -27,6 +29,23 @@ class Job:
     keep_trained: bool = False  # also return the model that each client trained
     timing: Timing = field(default_factory=lambda: Timing.parse({}))
     compiled: str = ""  # folder of compiled gradients; empty: none are compiled
+
+    def schedule(
+        self,
+        shard: "Shard",
+        i: int,
+        samples: int,
+        stream: str,
+        epochs: int,
+        device: torch.device | None = None,
+    ) -> Schedule:
+        """The batches of the i-th client of a shard, with ``samples`` samples and its usual ``epochs``."""
+        draws = self.method.draws(self.training).get(stream, 0)
+        drawn = draw_schedule(
+            self.training, samples, shard.epochs_of(i, epochs), self.seed, stream, shard.round,
+            shard.clients[i], draws,
+        )  # fmt: skip
+        return drawn if device is None else drawn.to(device)
 
 
 @dataclass

@@ -279,12 +279,13 @@ class Simulation(Run):
         down, epoch, up = self._times_of(t, k, batches)
         # Time is counted by step, however small its batch; gradients are counted by sample.
         passes = method.work(now, server, sum(load.steps for load in loads) / batches, batches)
-        curriculum = job.training.curriculum
+        curriculum, adaptation = job.training.curriculum, job.training.adaptation
+        factor = 1 if adaptation is None else adaptation.gradients
         scoring = curriculum.evaluations * method.fits(now, job.training) if curriculum else 0
         losses = passes.losses + scoring
-        ends = clock + float(down + (passes.gradients + LOSS * losses) * epoch + up)
+        ends = clock + float(down + (factor * passes.gradients + LOSS * losses) * epoch + up)
         by_sample = method.work(now, server, sum(load.samples for load in loads) / samples, batches)
-        gradients = round(by_sample.gradients * samples)
+        gradients = round(by_sample.gradients * factor * samples)
         now = self.round(t, "broadcast", t, cycle, k, cycle=cycle)
         return Work(k, t, ends, epochs, method.broadcast(now, server, k), most, gradients)
 

@@ -31,7 +31,7 @@ from fedflow.seeding import generator, torch_seed
 from fedflow.settings import Settings, option, shown, written
 from fedflow.simulation.checkpoint import load_checkpoint
 from fedflow.simulation.client_curriculum import ClientCurriculum, Turn
-from fedflow.simulation.clients import ClientStore
+from fedflow.simulation.clients import ClientStore, FirstOf
 from fedflow.simulation.executors import Executor, Inline
 from fedflow.simulation.history import History
 from fedflow.simulation.job import Job
@@ -40,6 +40,9 @@ from fedflow.simulation.reporting import REPORTS, TrainedMeans
 from fedflow.simulation.sampling import cohort_size
 from fedflow.simulation.state import State
 from fedflow.simulation.timing import Timing
+
+# Settings of training that only batches follow.
+STREAMED = ("augment", "steps", "lr_within", "optimiser", "curriculum", "adaptation")
 
 
 class RunSettings(Settings):
@@ -92,10 +95,11 @@ class RunSettings(Settings):
 
 def check_settings(settings: RunSettings, method: Method, training: LocalTraining) -> None:
     """Raise `BadInput` unless the method can run with these settings, whatever the data."""
+    training = method.trains(training)
     method.check(settings.rounds)
     method.check_training(training)
     streams, plain = method.streams(training), LocalTraining.parse({})
-    for name in () if streams else ("augment", "steps", "lr_within", "optimiser", "curriculum"):
+    for name in () if streams else STREAMED:
         value, default = getattr(training, name), getattr(plain, name)
         if value != default:
             accepted = f"{written(default)} with {method.name}, which trains on full gradients"
@@ -154,6 +158,7 @@ class Run:
         self.settings = settings
         self.job = replace(
             job,
+            training=job.method.trains(job.training),
             rounds=settings.rounds,
             keep_trained=settings.keep_trained or bool(means) or job.training.compares,
             timing=settings.timing,
@@ -289,7 +294,14 @@ class Run:
         def initial(i: int) -> Tensor:
             return model.init(torch_seed(seed, "initial model", i))
 
-        first, reports = method.client_state(model, initial(0)), self.settings.reports
+        def first_of(name: str, make: Callable[[int], Tensor]) -> FirstOf:
+            return lambda client: make(torch_seed(seed, f"first {name}", client))
+
+        first: dict[str, Tensor | FirstOf] = {
+            name: value if isinstance(value, Tensor) else first_of(name, value)
+            for name, value in method.client_state(model, initial(0)).items()
+        }
+        reports = self.settings.reports
         if self.settings.keep_trained or "all" in reports or self.job.training.compares:
             first[TRAINED] = initial(0)
         store = ClientStore(first, self.clients, self.folder)

@@ -20,7 +20,6 @@ from fedflow.errors import FedflowError
 from fedflow.local.client import DIFFICULTY, TRAIN_LOSS, TRAINED, Client, Update
 from fedflow.local.compiled import Gradient, compiled_gradient
 from fedflow.local.samples import Samples
-from fedflow.local.schedule import draw_schedule
 from fedflow.local.wire import message_bytes
 from fedflow.methods.base import Method, Onboarding
 from fedflow.seeding import torch_seed
@@ -127,6 +126,7 @@ def train_clients(
     """Run ``step`` for every client; yields updates, or one client and the reason for its failure."""
     federation = job.federation.open()
     keep_pages()
+    federation.model.prepare()
     job.training.set_precision(federation.model.device)
     vmapped = job.cohort == "vmap" or (job.cohort == "auto" and federation.model.device.type == "cuda")
     # Not dropout, whose noise is keyed by client, nor BatchNorm, which counts padding and batches in place.
@@ -239,9 +239,7 @@ def client_of(
 
     own, selection = samples(partition.train(k)), partition.selection(k)
     schedules = {
-        stream: draw_schedule(
-            job.training, len(own.index), shard.epochs_of(i, usual), job.seed, stream, shard.round, k
-        ).to(device)
+        stream: job.schedule(shard, i, len(own.index), stream, usual, device)
         for stream, usual in streams.items()
     }
     received, kept = (

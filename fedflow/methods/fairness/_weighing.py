@@ -141,8 +141,16 @@ class Weighing(Method):
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         return State(self._host.setup(model, initial), self.first())
 
-    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
+    def trains(self, training: LocalTraining) -> LocalTraining:
+        return self._host.trains(training)
+
+    def client_state(
+        self, model: FlatModel, initial: Tensor
+    ) -> Mapping[str, Tensor | Callable[[int], Tensor]]:
         return self._host.client_state(model, initial)
+
+    def draws(self, training: LocalTraining) -> Mapping[str, int]:
+        return self._host.draws(training)
 
     def plan(self, now: Round, server: State, chances: np.ndarray, size: int) -> tuple[np.ndarray, State]:
         cohort, host = self._host.plan(now, server.host, chances, size)

@@ -1,0 +1,119 @@
+"""Adaptation T: from a model w and support samples to a model that is adapted to them, differentiable in w.
+
+Source: Acar, thesis, Chapter 3 (PFL, ICML 2021). Clients minimise F_k(T(w; support)) on other samples, the
+query: training finds a model that is good after adaptation.
+
+maml   ``steps`` gradient steps on the support: w <- w - lr (grad F(w; support) + weight_decay w). The
+       gradient of the query loss in w has the second derivatives; ``order: first`` drops them.
+proto  the last linear layer becomes nearest-prototype classification: c_k is the mean over the support of the
+       inputs r(x) of that layer for class k, the logit of class k is 2 <c_k, r(x)> - ||c_k||^2, which is
+       -||c_k - r(x)||^2 up to a term common to all classes. Queries of classes that the support lacks do not
+       count. The layer itself has no gradient, and class names do not matter.
+
+At evaluation, the support is all training samples of a client, as they are.
+*Differs from the authors' code in*: support batches are disjoint from query batches, which are those of the
+run without adaptation (there: two batches of a new shuffle in every step); adaptation steps are plain
+gradient steps; a step without a query that counts has no gradient (there: class 0 for these queries).
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedflow.data.examples import Examples
+from fedflow.errors import BadInput
+from fedflow.local.samples import Batch
+from fedflow.models.flat import FlatModel
+from fedflow.settings import Settings, option, written
+
+if TYPE_CHECKING:
+    from fedflow.local.sgd import Trainer
+
+ABSENT = -1e9  # bias of a class without samples
+
+
+class Adaptation(Settings):
+    """T(w; support). It adds no traffic and no state."""
+
+    section = "training.adaptation"
+    name: str = option(
+        doc="gradient steps on the support (maml), or prototypes of its classes as last layer (proto)",
+        choices=("maml", "proto"),
+    )  # fmt: skip
+    lr: float = option(0.1, "maml: step size", symbol="eta", ge=0, grid=(0.01, 0.1), source="Chapter 3")
+    steps: int = option(
+        1, "maml: gradient steps; 0 = none", symbol="s", ge=0, grid=(1, 5), source="Chapter 3"
+    )
+    order: str = option(
+        "second", "maml: the meta-gradient with second derivatives, or without", choices=("second", "first")
+    )
+    weight_decay: float = option(
+        0.0, "maml: L2 penalty in the gradient, in training only", ge=0, source="authors' code: 1e-3"
+    )
+    clip_norm: float | None = option(
+        None, "maml: largest norm of a gradient, at evaluation only", gt=0, source="authors' code: 10"
+    )
+
+    def validate(self) -> None:
+        for each in fields(self)[1:] if self.name == "proto" else ():
+            if (value := getattr(self, each.name)) != each.default:
+                raise BadInput(f"{self.section}.{each.name}", value, f"{written(each.default)} with proto")
+
+    @property
+    def gradients(self) -> int:
+        """Gradients in one local step: of the query, and one per step of adaptation."""
+        return 1 + (self.steps if self.name == "maml" else 0)
+
+    def check(self, model: FlatModel, examples: Examples) -> None:
+        """Raise `BadInput` unless ``model`` has a last layer that prototypes can replace, for classes."""
+        if self.name != "proto":
+            return
+        if examples.y.ndim > 1 or examples.y.is_floating_point():
+            raise BadInput(f"{self.section}.name", "proto", "maml, as the samples do not have one label each")
+        x = examples.inputs(torch.zeros(1, dtype=torch.int64, device=examples.device), model.dtype)
+        if (last := model.last_linear) is not None:
+            w = torch.linspace(-1, 1, model.size, dtype=model.dtype, device=model.device)
+            head, outputs = model.views(w), model.outputs(w, x)
+            found = model.features(w, x) @ head[f"{last}.weight"].T + head[f"{last}.bias"]
+        if last is None or found.shape != outputs.shape or not torch.allclose(found, outputs):
+            accepted = "maml, as the network does not end with a linear layer with biases"
+            raise BadInput(f"{self.section}.name", "proto", accepted)
+
+    def adapt(self, trainer: Trainer, w: Tensor, query: Batch) -> tuple[Tensor, Batch]:
+        """T(w; support) [D], differentiable in ``w`` [D], and the ``query`` with the samples that count."""
+        support = query.support
+        assert support is not None
+        if self.name == "proto":
+            features = trainer.features(w, support)
+            sums, counts = per_class(features, support, trainer.model)
+            return with_prototypes(trainer.model, w, sums, counts), query.only((counts > 0)[query.y])
+        for _ in range(self.steps):
+            g = torch.func.grad(trainer.data_loss)(w, support)
+            g = trainer.model.trainable(g.detach() if self.order == "first" else g)
+            if self.weight_decay:
+                g = g + self.weight_decay * trainer.model.trainable(w)
+            w = w - self.lr * g
+        return w, query
+
+
+def per_class(features: Tensor, batch: Batch, model: FlatModel) -> tuple[Tensor, Tensor]:
+    """The sum [K, d] of ``features`` [B, d] over each class, and its samples [K]."""
+    (weight,) = (
+        shape for name, shape in zip(model.names, model.shapes) if name == f"{model.last_linear}.weight"
+    )
+    classes = torch.arange(weight[0], device=features.device)
+    own = (batch.y[:, None] == classes).to(features.dtype)
+    if batch.mask is not None:
+        own = own * batch.mask[:, None]
+    return own.T @ features, own.sum(0)
+
+
+def with_prototypes(model: FlatModel, w: Tensor, sums: Tensor, counts: Tensor) -> Tensor:
+    """``w`` [D] with the means of ``sums`` [K, d] over ``counts`` [K] samples as its last layer."""
+    centres = sums / counts.clamp(min=1)[:, None]
+    bias = torch.where(counts > 0, -centres.square().sum(-1), ABSENT)
+    return model.replaced(w, {f"{model.last_linear}.weight": 2 * centres, f"{model.last_linear}.bias": bias})
