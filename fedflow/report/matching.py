@@ -14,7 +14,7 @@ from fedflow.report.targets import NotMeasured
 
 WORDS = {"model": "network", "epochs": "local epochs", "batch_size": "batch size"}  # in the notes
 OWN = {
-    "training": ("curriculum", "objective"),
+    "training": ("curriculum", "objective", "adaptation"),
     "run": ("client_curriculum",),
     "partition": ("difficulty",),
 }  # null, unless a cell names them
@@ -164,8 +164,8 @@ def fits(where: Where, runs: Sequence[Run]) -> bool:
 def _is_of(column: Column, where: Where, params: Mapping[str, Any]) -> bool:
     """Whether a run with these settings is of the method and the settings of a column.
 
-    A curriculum or a side loss is a setting of any method, and difficulty one of any scheme: what names none
-    has none.
+    A curriculum, a side loss or an adaptation is a setting of any method, and difficulty one of any scheme:
+    what names none has none.
     """
     named = (column.settings, where.settings)
     return (
