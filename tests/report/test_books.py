@@ -299,6 +299,26 @@ def test_a_run_stands_in_the_tables_of_its_participation(tmp_path):
     assert any(note.startswith(expected) for note in shown.notes)
 
 
+def test_a_method_stands_beside_cells_of_its_own_adaptation(tmp_path):
+    alid = ("acid", {"classes_per_client": 5, "anonymous": True})
+    for method, kind, source, own in (
+        ("pfldyn", "proto", "all", {"adaptation": {"name": "proto"}}),
+        ("perfedavg", "maml", "all", {"order": "second"}),
+        ("pavg", "proto", "served", {"adaptation": {"name": "proto"}}),  # not the published model
+    ):
+        sampling = {"adapt_from": source}
+        write_run(
+            tmp_path, "p", method, 0, dataset="cifar10", scheme=alid, reports=[kind], sampling=sampling, **own
+        )
+    shown = {s.table.label[:9]: s for s in compare(collect_runs(tmp_path))}
+    assert [*shown] == ["Table 3.2", "Table A.6"]
+    (cells,) = (line[3] for line in shown["Table 3.2"].lines if line[0] == "S = 5, CIFAR-10, 87.5 %")
+    beside = {cell.cell.name: cell.ours for cell in cells}
+    assert {name for name, ours in beside.items() if ours} == {"Per-FedAvg (MAML)", "PFLDyn (Proto)"}
+    assert all(ours[0].text == "20+" for ours in beside.values() if ours)
+    assert "no column maml_max" in shown["Table A.6"].missing
+
+
 def test_other_data_under_a_published_name_match_nothing_and_noisy_labels_are_noted(tmp_path):
     mnist = ("dirichlet_exact", {"alpha": 0.3, "sigma": 0.0})
     folder = write_run(tmp_path, "p", "fedavg", 0, dataset="mnist", scheme=mnist, participation=0.1)
