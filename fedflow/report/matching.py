@@ -12,13 +12,22 @@ from fedflow.report.run import Run
 from fedflow.report.tables import Stat, by_method, by_partition, columns
 from fedflow.report.targets import NotMeasured
 
-WORDS = {"model": "network", "epochs": "local epochs", "batch_size": "batch size", "selection": "share for selection"}  # in the notes
+WORDS = {
+    "model": "network",
+    "epochs": "local epochs",
+    "batch_size": "batch size",
+    "selection": "share for selection",
+}  # in the notes
 OWN = {
     "training": ("curriculum", "objective", "adaptation"),
     "run": ("client_curriculum",),
     "partition": ("difficulty",),
 }  # null, unless a cell names them
-PARTITION = {"pieces": None, "pieces_used": "first", "selection": 0.0}  # noted, unless a cell names them; and the defaults
+PARTITION = {
+    "pieces": None,
+    "pieces_used": "first",
+    "selection": 0.0,
+}  # noted, unless a cell names them; and the defaults
 DATA = ("keep_labels", "train_limit", "test_limit", "rotations", "label_noise")  # they change the samples
 
 
