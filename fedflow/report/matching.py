@@ -12,14 +12,9 @@ from fedflow.report.run import Run
 from fedflow.report.tables import Stat, by_method, by_partition, columns
 from fedflow.report.targets import NotMeasured
 
-WORDS = {
-    "model": "network",
-    "epochs": "local epochs",
-    "batch_size": "batch size",
-    "selection": "share for selection",
-}  # in the notes
+WORDS = {"model": "network", "epochs": "local epochs", "batch_size": "batch size"}  # in the notes
 OWN = {
-    "training": ("curriculum", "objective", "adaptation"),
+    "training": ("adaptation", "curriculum", "objective"),
     "run": ("client_curriculum",),
     "partition": ("difficulty",),
 }  # null, unless a cell names them
