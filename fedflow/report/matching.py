@@ -220,7 +220,7 @@ def _ours(match: Match, label: str) -> Ours:
         for run in match.runs:
             reason = reason.replace(f"{run.folder}/", "")
         return Ours("not measured", "", label, reason)
-    digits = max(cell.value.digits for cell in match.line.cells)
+    digits = max(cell.value.digits for cell in match.line.cells if cell.comparable)
     stat = Stat({seed: value * factor for seed, value in values.items() if value is not None})
     seeds = f"{len(values)} {'seed' if len(values) == 1 else 'seeds'}"
     if not stat.values:
