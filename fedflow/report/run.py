@@ -56,8 +56,8 @@ class Run:
         return read_table(path, pd.read_parquet, SWEEP)
 
     @cached_property
-    def predicted(self) -> dict[str, dict[str, float]]:
-        """Summaries of predictions computed so far, by measure (`fedflow.report.measures`)."""
+    def predicted(self) -> dict[tuple[str, int | None], dict[str, float]]:
+        """Summaries of predictions computed so far, by measure and batch (`fedflow.report.measures`)."""
         return {}
 
     @property

@@ -25,7 +25,8 @@ def without(federation: Federation) -> Federation:
     kept, partition = len(SIZES) - LATE, federation.partition
     pools = [partition.pool(p) for p in range(10)]
     train, own, selection = (
-        [part(k) for k in range(kept)] for part in (partition.train, partition.test_pools, partition.selection)
+        [part(k) for k in range(kept)]
+        for part in (partition.train, partition.test_pools, partition.selection)
     )
     return replace(federation, partition=Partition.from_lists(train, pools, own, selection))
 
