@@ -324,6 +324,8 @@ class FlatModel:
             for mode in (True, False):
                 module = copy.deepcopy(self._template).to(self.device, self.dtype).train(mode)
                 for name, layer in list(module.named_modules()):
+                    if getattr(layer, "momentum", None) is not None and hasattr(layer, "num_batches_tracked"):
+                        layer.num_batches_tracked = None  # unused, and a transform forbids to count in place
                     if isinstance(layer, nn.Dropout):
                         module.set_submodule(name, _KeyedDropout(layer.p, self._noise).train(mode))
                 if kind == "cohort_modules" and self.convolution == "matmul":
