@@ -266,6 +266,26 @@ def test_simulated_time_is_drawn_where_methods_differ_in_it(tmp_path, times, sho
     assert ("<h4>Local accuracy by simulated time</h4>" in build(tmp_path)) is shown
 
 
+def test_mixtures_of_all_methods_are_one_picture(tmp_path):
+    """Of those that have any; calibration too, where it was measured."""
+    shares = np.linspace(0, 1, 11)
+    for method in ("fedavg", "apfl", "superfed"):
+        for seed in range(2):
+            folder = write_run(tmp_path / "results", "p", method, seed, label=method.upper())
+            if method != "fedavg":
+                scores = {"accuracy": 0.9 - (shares - 0.4) ** 2, "loss": 1.0, "mce": np.nan, "samples": 9}
+                scores["ece"] = 0.1 if seed else np.nan
+                tables = [pd.DataFrame({"client": k, "value": shares} | scores) for k in range(3)]
+                pd.concat(tables).to_parquet(folder / "sweep.parquet", index=False)
+    page = build(tmp_path)
+    picture = page.split("<h4>Local accuracy by λ</h4>")[1].split("</figure>")[0]
+    assert "APFL" in picture and "SUPERFED" in picture and "FEDAVG" not in picture
+    assert "<h4>ECE by λ</h4>" not in page  # one seed has none
+    (folder / "sweep.parquet").write_bytes(b"half")
+    with refused(r"sweep.parquet", FedflowError):
+        build(tmp_path)
+
+
 def test_more_methods_than_colours_stay_apart(tmp_path):
     for place in range(16):
         write_run(tmp_path / "results", "p", f"m{place:02}", 0)

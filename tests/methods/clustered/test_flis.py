@@ -362,6 +362,8 @@ def test_held_out_samples_of_a_stored_partition_reach_the_clients(partition: str
 
 
 def test_missing_samples_to_choose_by_are_refused_before_any_training(federation: Federation) -> None:
+    partition = replace(federation.partition, selection_offsets=None, selection_indices=None)
+    federation = replace(federation, partition=partition)
     with pytest.raises(
         BadInput, match=r"^partition.selection: 0 .* a share > 0, .* method.select_on to train$"
     ):

@@ -288,6 +288,7 @@ def test_official_aggregation_resets_biases(federation: Federation) -> None:
         run("superfed", quadratics(), {"aggregation": "official", **FIXED})
 
 
+@pytest.mark.slow  # a compilation
 def test_compiled_steps_are_plain_ones_up_to_rounding(federation: Federation, tmp_path: Any) -> None:
     """At W, between two models, in both phases."""
     settings = {"training": {"epochs": 2, "batch_size": 4, "lr": 0.1}, "rounds": 3}
@@ -360,12 +361,9 @@ def test_lambda_is_chosen_by_loss(federation: Federation) -> None:
     assert torch.equal(whole.outcome().models[0], whole.servers[-1]["model"])
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_sweep_scores_every_mixture(federation: Federation, workers: int) -> None:
+def test_the_sweep_scores_every_mixture(federation: Federation) -> None:
     """Of each client, as it would be scored with that mixture; a served global model has one too."""
-    ran = run(
-        "superfed", federation, executor=Workers(workers), keep_predictions=True, **everyone(served="global")
-    )
+    ran = run("superfed", federation, executor=Workers(2), keep_predictions=True, **everyone(served="global"))
     table = ran.outcome().sweep
     assert list(table["client"].unique()) == list(range(8)) and len(table) == 88
     for lam in (0.0, 0.3, 1.0):
