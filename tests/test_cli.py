@@ -18,7 +18,7 @@ from fedflow.partition import SCHEMES
 
 COMMANDS = (
     "run", "sweep", "tune", "prepare", "partition", "partitions", "methods", "schemes", "datasets", "models",
-    "report", "targets", "ui", "store", "doctor", "fingerprint", "schema", "published",
+    "report", "targets", "landscape", "ui", "store", "doctor", "fingerprint", "schema", "published",
 )  # fmt: skip
 
 

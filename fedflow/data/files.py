@@ -217,7 +217,7 @@ def _decoded(
         if (label, file) in found[split]:
             raise FedflowError(f"{path}: holds {name} twice")
         with reading(f"{path}: {name}"):
-            image = _decode(stream)
+            image = decode_image(stream)
         size = size or image.shape[:2]
         if image.shape[:2] != size and not several:
             if options.resize is None:
@@ -281,8 +281,8 @@ def _first_repeated(names: list[str]) -> str | None:
     return next((name for i, name in enumerate(names) if name in names[:i]), None)
 
 
-def _decode(stream: IO[bytes]) -> np.ndarray:
-    """One image as uint8, turned upright by its EXIF data: [h, w] if it is grey, else [h, w, 3]."""
+def decode_image(stream: IO[bytes]) -> np.ndarray:
+    """One image of a file as uint8, turned upright by its EXIF data: [h, w] if it is grey, else [h, w, 3]."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:

@@ -12,6 +12,7 @@ alphabetical order.
 """
 
 import json
+import string
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -29,6 +30,7 @@ ALPHABET = (
     "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"  # 80 characters
 )
 SPECIALS = ("<PAD>", "<UNK>", "<BOS>", "<EOS>")  # tokens 0..3
+PRINTABLE = "".join(sorted(string.printable))  # 100 characters
 WINDOW, WORDS, SIDE = 80, 10, 28  # characters and words of an input, pixels of FEMNIST
 
 Decode = Callable[[list, list], tuple[np.ndarray, np.ndarray]]
@@ -40,6 +42,15 @@ class LeafOptions(Settings):
     section = "data"
     min_samples: int = option(1, "users with fewer training samples are left out", ge=1)
     max_users: int | None = option(None, "largest number of users: the first of the others", ge=1)
+
+
+class ShakespeareOptions(LeafOptions):
+    """Which users are kept, and the tokens."""
+
+    alphabet: str = option(
+        "leaf", "characters that are tokens: leaf = the 80 of LEAF, printable = all 100 of ASCII",
+        choices=("leaf", "printable"), source="SuPerFed's code: printable",
+    )  # fmt: skip
 
 
 class CelebaOptions(LeafOptions):
@@ -62,9 +73,10 @@ def femnist(path: Path, options: LeafOptions) -> RawData:
     return _read(path, options, _grey)
 
 
-def shakespeare(path: Path, options: LeafOptions) -> RawData:
-    """Plays by role: 80 characters as tokens [n, 80] of `ALPHABET`, and the next one [n]."""
-    return _read(path, options, _characters, tuple(ALPHABET))
+def shakespeare(path: Path, options: ShakespeareOptions) -> RawData:
+    """Plays by role: 80 characters as tokens [n, 80] of the sorted alphabet, and the next one [n]."""
+    alphabet = ALPHABET if options.alphabet == "leaf" else PRINTABLE
+    return _read(path, options, partial(_characters, alphabet), tuple(alphabet))
 
 
 def celeba(path: Path, options: CelebaOptions) -> RawData:
@@ -148,10 +160,10 @@ def _grey(x: list, y: list) -> tuple[np.ndarray, np.ndarray]:
     return np.rint(pixels * 255).astype(np.uint8), _labels(y, 62)
 
 
-def _characters(x: list[str], y: list[str]) -> tuple[np.ndarray, np.ndarray]:
+def _characters(alphabet: str, x: list[str], y: list[str]) -> tuple[np.ndarray, np.ndarray]:
     _need_length(x, WINDOW, "characters in x")
     _need_length(y, 1, "characters in y")
-    inputs, targets = (encoded("".join(texts), ALPHABET) for texts in (x, y))
+    inputs, targets = (encoded("".join(texts), alphabet) for texts in (x, y))
     return inputs.reshape(-1, WINDOW), targets.astype(np.int64)
 
 

@@ -18,6 +18,7 @@ from fedflow.data import leaf, packaged, synthetic
 from fedflow.data import torchvision_sources as tv
 from fedflow.data.checks import checked
 from fedflow.data.files import FolderOptions, RawData, read_images, read_npz, read_tar
+from fedflow.data.mini_imagenet import MiniImageNetOptions, mini_imagenet
 from fedflow.data.mix import MixOptions, mixed
 from fedflow.data.shakespeare import ShakespeareOptions, tinyshakespeare
 from fedflow.data.table import TableOptions, read_table
@@ -262,6 +263,11 @@ SOURCES: dict[str, Source] = {
             kind="path", origin="data.path", options=FolderOptions, read=read_images,
         ),
         Source(
+            name="mini_imagenet", title="miniImageNet", about="photographs of 100 classes, 50,000 / 10,000",
+            kind="path", origin="Vinyals et al. 2016, split by Ravi and Larochelle 2017",
+            options=MiniImageNetOptions, read=mini_imagenet,
+        ),
+        Source(
             name="mix", title="Mix", about="several data sets in one, each a domain", kind="made",
             origin="data.parts", options=MixOptions, join=mixed,
         ),
@@ -281,7 +287,7 @@ SOURCES: dict[str, Source] = {
         ),
         Source(
             name="leaf_shakespeare", title="Shakespeare", about="next character, by role, LEAF's JSON files",
-            kind="path", origin=LEAF, options=leaf.LeafOptions, read=leaf.shakespeare,
+            kind="path", origin=LEAF, options=leaf.ShakespeareOptions, read=leaf.shakespeare,
         ),
         Source(
             name="leaf_reddit", title="Reddit", about="next words, by author, LEAF's JSON files", kind="path",

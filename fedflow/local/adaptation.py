@@ -16,10 +16,8 @@ run without adaptation (there: two batches of a new shuffle in every step); adap
 gradient steps; a step without a query that counts has no gradient (there: class 0 for these queries).
 """
 
-from __future__ import annotations
-
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -30,10 +28,17 @@ from fedflow.local.samples import Batch
 from fedflow.models.flat import FlatModel
 from fedflow.settings import Settings, option, written
 
-if TYPE_CHECKING:
-    from fedflow.local.sgd import Trainer
-
 ABSENT = -1e9  # bias of a class without samples
+
+
+class Adaptable(Protocol):
+    """What an adaptation needs of a `Trainer`."""
+
+    model: FlatModel
+
+    def data_loss(self, w: Tensor, batch: Batch) -> Tensor: ...
+
+    def features(self, w: Tensor, batch: Batch) -> Tensor: ...
 
 
 class Adaptation(Settings):
@@ -94,7 +99,7 @@ class Adaptation(Settings):
         if not section and {name.rpartition(".")[0] for name in model.names} == {last}:
             raise BadInput(field, "proto", "maml, as the network has no layer before the last one")
 
-    def adapt(self, trainer: Trainer, w: Tensor, query: Batch) -> tuple[Tensor, Batch]:
+    def adapt(self, trainer: Adaptable, w: Tensor, query: Batch) -> tuple[Tensor, Batch]:
         """T(w; support) [D], differentiable in ``w`` [D], and the ``query`` with the samples that count."""
         support = query.support
         assert support is not None

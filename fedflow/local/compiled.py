@@ -84,7 +84,7 @@ def why_not(model: FlatModel, training: LocalTraining) -> str | None:
     """Why no gradient of this network can be compiled; None where one can."""
     if model.device.type != "cpu":
         return "only steps on a CPU are compiled"
-    if model.buffers:
+    if model.buffers or model.batch_statistics:
         return "the network has BatchNorm"
     if training.precision == "bf16":
         return "local steps are in bf16"

@@ -12,6 +12,7 @@ from fedflow.models.preact_resnet import PreActResNet
 from fedflow.models.registry import ARCHITECTURES, Architecture, build, describe, known_options
 from fedflow.models.resnet9 import ResNet9
 from fedflow.models.resnet18 import ResNet18
+from fedflow.models.superfed import VGG9, MobileNet, ResNet9BN
 
 __all__ = ["ARCHITECTURES", "Architecture", "build", "describe", "known_options"]
 
@@ -21,6 +22,10 @@ ARCHITECTURES |= {
     "lenet5": Architecture(LeNet5, "LeNet-5 with ReLU and max pooling; clustered FL, curricula"),
     "lenet5_bn": Architecture(LeNet5, "LeNet-5 with BatchNorm; Sub-FedAvg pruning", {"batch_norm": True}),
     "resnet9": Architecture(ResNet9, "ResNet-9 with GroupNorm; CIFAR-100 of clustered FL", classes=100),
+    "resnet9_bn": Architecture(
+        ResNet9BN, "BatchNorm without running statistics; SuPerFed's ResNet-9 on CIFAR-100 made 28x28", {},
+        (3, 28, 28), 100,
+    ),
     "resnet18_gn": Architecture(ResNet18, "ResNet-18 with GroupNorm (2 groups); FedDyn on CIFAR-10"),
     "preact_resnet18_gn": Architecture(
         PreActResNet, "pre-activation ResNet-18 with GroupNorm (2 groups); side losses", classes=100
@@ -37,13 +42,17 @@ ARCHITECTURES |= {
     "mlp_feddyn": Architecture(MLP, "hidden layers 200, 200; FedDyn on MNIST", {"hidden": (200, 200)}, MNIST),
     "twonn": Architecture(
         MLP, "three hidden layers of 200 without biases; SuPerFed's TwoNN",
-        {"hidden": (200, 200, 200), "bias": False}, MNIST,
+        {"hidden": (200, 200, 200), "bias": False, "xavier": True, "head_layers": 2}, MNIST,
     ),
     "cnn": Architecture(CNN, "conv 32, 64, dense 512, as McMahan et al. on MNIST (unpadded)", {}, MNIST),
     "cnn_mcmahan": Architecture(CNN, "McMahan et al. 2017 on MNIST, padded", {"padding": 2}, MNIST),
     "cnn_leaf": Architecture(CNN, "LEAF on FEMNIST; FLT, IFCA", {"padding": 2, "hidden": (2048,)}, MNIST, 62),
     "cnn_feddyn": Architecture(
         CNN, "conv 64, 64, dense 384, 192; FedDyn on CIFAR", {"filters": (64, 64), "hidden": (384, 192)}
+    ),
+    "cnn_miniimagenet": Architecture(
+        CNN, "conv 64, 64, 64, dense 400, 100; PFLDyn on miniImageNet",
+        {"filters": (64, 64, 64), "hidden": (400, 100)}, (3, 84, 84), 5,
     ),
     "cnn_gn": Architecture(
         CNN, "conv 32, 64, 64 of 3x3 with GroupNorm (2 groups); side losses on two cores",
@@ -67,8 +76,16 @@ ARCHITECTURES |= {
     "twocnn": Architecture(
         CNN,
         "conv 32, 64, dense 200, 200 without biases; SuPerFed on CIFAR-10 made 28x28",
-        {"hidden": (200, 200), "padding": 1, "pool_padding": 1, "bias": False},
+        {"hidden": (200, 200), "padding": 1, "pool_padding": 1, "bias": False, "xavier": True,
+         "head_layers": 3},
         (3, 28, 28),  # 3,136 features, as published; 32x32 images give 4,096
+    ),
+    "vgg9": Architecture(
+        VGG9, "six convolutions and two dense layers without biases; SuPerFed on FEMNIST", {}, MNIST, 62
+    ),
+    "mobilenet": Architecture(
+        MobileNet, "depthwise separable, BatchNorm without running statistics; SuPerFed on TinyImageNet", {},
+        (3, 64, 64), 200,
     ),
     "celeba_cnn": Architecture(
         CelebaCNN, "four conv 32 with GroupNorm, one logit for two classes; AAggFF on CelebA", {},

@@ -1,4 +1,4 @@
-"""The start and the output of AAggFF's networks."""
+"""A binary output, and the start of weights by Xavier's normal distribution."""
 
 import torch
 from torch import Tensor, nn

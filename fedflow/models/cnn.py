@@ -5,6 +5,9 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
+from fedflow.models.binary import start_xavier
+from fedflow.models.mlp import last_layers
+
 
 class CNN(nn.Module):
     """Square convolutions ``filters``, each with ReLU and 2x2 max pooling, then dense layers ``hidden``.
@@ -12,10 +15,9 @@ class CNN(nn.Module):
     ``kernel`` is the side of the convolutions, ``padding`` their padding, ``pool_padding`` that of the pools;
     ``one_pool`` keeps only the last pool. ``batch_norm``, or GroupNorm with ``groups`` groups, normalises
     after every convolution; ``feature_dropout`` follows the last pool, ``dropout`` every layer of ``hidden``.
-    The classifier (head) is the last dense layer.
+    ``xavier`` draws the weights by Xavier's normal distribution. The head is the last ``head_layers`` dense
+    layers: all three of TwoCNN, with 669,200 of its parameters.
     """
-
-    head_patterns = ("classifier.*",)
 
     def __init__(
         self,
@@ -32,6 +34,8 @@ class CNN(nn.Module):
         groups: int = 0,
         feature_dropout: float = 0.0,
         dropout: float = 0.0,
+        xavier: bool = False,
+        head_layers: int = 1,
     ) -> None:
         super().__init__()
         channels, height, width = input_shape
@@ -62,9 +66,11 @@ class CNN(nn.Module):
             if dropout:
                 self.dense.append(nn.Dropout(dropout))
         self.classifier = nn.Linear(widths[-1], num_classes, bias)
+        self.head_patterns = last_layers(self, head_layers)
         if hidden:
-            last = len(self.dense) - (3 if dropout else 2)
-            self.shared_patterns = (f"dense.{last}.*", *self.head_patterns)
+            self.shared_patterns = last_layers(self, max(2, head_layers))
+        if xavier:
+            start_xavier(self)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.dense(self.features(x)))

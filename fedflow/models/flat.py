@@ -15,6 +15,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedflow.errors import BadInput
 from fedflow.models.matmul import use_matmul
@@ -237,6 +238,21 @@ class FlatModel:
     def recurrent(self) -> bool:
         """Whether the network has recurrent layers."""
         return any(isinstance(layer, nn.RNNBase) for layer in self._template.modules())
+
+    @cached_property
+    def batch_statistics(self) -> bool:
+        """Whether outputs depend on the batch in evaluation too: BatchNorm without running statistics."""
+        norms = (m for m in self._template.modules() if isinstance(m, _BatchNorm))
+        return any(norm.running_mean is None for norm in norms)
+
+    @property
+    def why_alone(self) -> str | None:
+        """Why clients cannot share a vmapped call; None where they can."""
+        if self.draws_noise:
+            return "the noise of dropout is keyed by client"
+        if self.buffers or self.batch_statistics:
+            return "BatchNorm would count the padding of batches"
+        return None
 
     def seed_noise(self, seed: int) -> None:
         """Seed the dropout noise of this thread."""

@@ -88,9 +88,20 @@ def drawing(
 
 def save_png(figure: Figure, path: Path, dpi: int) -> None:
     """Write a PNG with deterministic bytes, and its folder. Raises `FedflowError`."""
+    _save(figure, path, dpi=dpi, facecolor="white", metadata={"Software": None})
+
+
+def save_svg(figure: Figure, path: Path, name: str) -> None:
+    """Write an SVG on white, in fixed colours, with deterministic bytes. Raises `FedflowError`."""
+    no_metadata: Any = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with mpl.rc_context(rc=STYLE | {"svg.hashsalt": name}):
+        _save(figure, path, facecolor="white", metadata=no_metadata)
+
+
+def _save(figure: Figure, path: Path, **options: Any) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=dpi, facecolor="white", metadata={"Software": None})
+        figure.savefig(path, **options)
     except OSError as error:
         raise FedflowError(f"cannot write the picture to {path}: {error.strerror or error}") from error
 

@@ -194,15 +194,18 @@ def _score(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Accuracy and mean loss on the client's own test set, then on the complete one; [m] each.
 
-    Each distinct model sees each test sample once; its clients are scored from the counts per pool. The
-    predictions that its clients are scored by are appended to ``kept``, if given.
+    Each distinct model sees each test sample once; its clients are scored from the counts per pool. A network
+    with the statistics of a batch sees the samples of one client at a time, so that no score depends on who
+    else is scored here. The predictions that clients are scored by are appended to ``kept``, if given.
     """
     partition, (complete, rows) = federation.partition, federation.complete
-    shared = complete is federation.own_test
+    alone = federation.model.batch_statistics
+    shared = complete is federation.own_test and not alone
     local, losses, everywhere, full_losses = (np.full(len(clients), np.nan) for _ in range(4))
     ids, by_model = np.asarray(clients), np.argsort(model, kind="stable")
     ends = np.searchsorted(model[by_model], np.arange(len(vectors)), side="right")
-    for w, members in zip(vectors, np.split(by_model, ends[:-1])):
+    groups = list(zip(vectors, np.split(by_model, ends[:-1])))
+    for w, members in [(w, each[None]) for w, own in groups for each in own] if alone else groups:
         own, owner = _rows(partition.own_offsets, partition.own_pools, ids[members])
         pools, own = np.unique(own, return_inverse=True)
         samples, pool = _rows(partition.pool_offsets, partition.pool_indices, pools)
@@ -222,9 +225,11 @@ def _score(
             kept.append(pd.DataFrame(columns).astype(PREDICTIONS))
         tested = members[size > 0]  # clients without test samples stay NaN
         local[tested], losses[tested] = (sums[size > 0] / size[size > 0] for sums in (right, lost))
-        if full:
-            found = (hits, loss) if shared else _predict(federation, w, complete, rows)[:2]
-            everywhere[members], full_losses[members] = (each[rows].mean() for each in found)
+        if full and shared:
+            everywhere[members], full_losses[members] = hits[rows].mean(), loss[rows].mean()
+    for w, members in groups if full and not shared else ():
+        hits, loss, _ = _predict(federation, w, complete, rows)
+        everywhere[members], full_losses[members] = hits[rows].mean(), loss[rows].mean()
     return local, losses, everywhere, full_losses
 
 
@@ -253,10 +258,15 @@ def _predict(
     model = federation.model
     hits, losses = (torch.zeros(len(test), dtype=torch.float64, device=model.device) for _ in range(2))
     answers = {name: np.zeros(len(test), kind) for name, kind in ANSWERS.items()} if keep else {}
-    at_once = AT_ONCE[model.device.type]
-    if keep:  # whole batches: the last bits of a small one depend on its size, and so on the workers
+    alone = model.batch_statistics
+    at_once = AT_ONCE["cpu" if alone else model.device.type]  # the statistics must not depend on the device
+    if (
+        keep and not alone
+    ):  # whole batches: the last bits of a small one depend on its size, and so on the workers
         rows = np.append(rows, np.repeat(rows[-1:], -len(rows) % at_once))
-    for chunk in torch.as_tensor(rows, device=model.device).split(at_once):
+    index, parts = torch.as_tensor(rows, device=model.device), -(-len(rows) // at_once)
+    # Of nearly equal sizes where statistics are those of a batch: those of a few samples are poor.
+    for chunk in index.tensor_split(parts) if alone and parts else index.split(at_once):
         outputs, y = model.outputs(w, test.inputs(chunk, model.dtype)), test.targets(chunk)
         hits[chunk] = model.hits(outputs, y).double()
         losses[chunk] = model.losses(outputs, y).double()

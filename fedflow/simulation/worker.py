@@ -129,8 +129,10 @@ def train_clients(
     federation.model.prepare()
     job.training.set_precision(federation.model.device)
     vmapped = job.cohort == "vmap" or (job.cohort == "auto" and federation.model.device.type == "cuda")
-    # Not dropout, whose noise is keyed by client, nor BatchNorm, which counts padding and batches in place.
-    if vmapped and not federation.model.draws_noise and not federation.model.buffers:
+    if vmapped and (why := federation.model.why_alone):
+        vmapped = False
+        _warn_of_fallback(job.method.name, why)
+    if vmapped:
         # Held until the updates are taken: a call on a GPU overwrites the outputs of the previous one.
         with GPU_LOCK if federation.model.device.type == "cuda" else nullcontext():
             yield from _train_vmapped(job, federation, shard, step, streams)
@@ -167,7 +169,8 @@ def _train_vmapped(
                 if isinstance(error, torch.OutOfMemoryError) and len(places) > 1:
                     limit_width(job, federation, shard, step, (len(places) + 1) // 2)
                     continue
-                _warn_of_fallback(job.method.name, error)
+                reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                _warn_of_fallback(job.method.name, f"vmap failed ({reason})")
             good = [c for c, fine in enumerate(finite) if fine]
             if update is not None and good:
                 whole = update if len(good) == len(places) else update.map(itemgetter(good))
@@ -191,12 +194,11 @@ def _stackable(shard: Shard, sizes: np.ndarray) -> list[list[int]]:
     return list(groups.values())
 
 
-def _warn_of_fallback(method: str, error: Exception) -> None:
+def _warn_of_fallback(method: str, reason: str) -> None:
     """Warn once per process and method: the run is many times slower."""
     if method not in WARNED_METHODS:
         WARNED_METHODS.add(method)
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        warnings.warn(f"{method}: clients train one by one, because vmap failed ({reason})", stacklevel=2)
+        warnings.warn(f"{method}: clients train one by one, because {reason}", stacklevel=2)
 
 
 def _train_one(

@@ -1,6 +1,6 @@
 """The record of every run in MLflow. Only this package knows MLflow, and imports it when first used."""
 
-from fedflow.tracking.models import ModelCard, load_model
+from fedflow.tracking.models import ModelCard, attach, load_model, load_served
 from fedflow.tracking.record import Record, RunRecord, open_record, open_run
 from fedflow.tracking.store import check_store, initialise, move_store, ui_command
 
@@ -8,9 +8,11 @@ __all__ = [
     "ModelCard",
     "Record",
     "RunRecord",
+    "attach",
     "check_store",
     "initialise",
     "load_model",
+    "load_served",
     "move_store",
     "open_record",
     "open_run",

@@ -118,6 +118,52 @@ def load_model(
     return rebuild(card, weights, card["ids"].index(client))
 
 
+def load_served(
+    tags: Mapping[str, Any], experiment: str, client: int | None = None, root: Path | str = "."
+) -> tuple[str, nn.Module]:
+    """The newest finished run with these ``tags``: its id, and the network that it serves to ``client``.
+
+    That is the global model, or the cluster's or the client's own, for which a client must be given.
+    Raises `FedflowError` if no such run has recorded models, or none for this client.
+    """
+    store = open_store(root)
+    api = store.client()
+    with reporting(store.uri):
+        run = _newest(api, experiment, tags)
+        logged = recorded_models(api, run) if run else {}
+        if run is None or not logged:
+            about = ", ".join(f"{name} {value}" for name, value in tags.items())
+            raise FedflowError(f"no model of a finished run with {about} is recorded in {store.uri}")
+        cards = {
+            name: json.loads(_artifact(model, "model.json", store).read_text())
+            for name, model in logged.items()
+        }
+    served = sorted({k for card in cards.values() for k in card["clients"]})
+    everyone = {card["serves"] for card in cards.values()} == {"global"}
+    for name, card in cards.items():
+        if client in card["clients"] or (everyone and client is None):
+            return run.info.run_id, load_model(run.info.run_id, name, client, root)
+    raise BadInput("client", client, f"a client with a recorded model: {_ranges(served)}")
+
+
+def _newest(api: "MlflowClient", experiment: str, tags: Mapping[str, Any]) -> "Run | None":
+    found = api.get_experiment_by_name(experiment)
+    query = " and ".join([f"tags.`{name}` = '{value}'" for name, value in tags.items()])
+    runs = found and api.search_runs(
+        [found.experiment_id], f"{query} and attributes.status = 'FINISHED'", max_results=1,
+        order_by=["attributes.start_time DESC"],
+    )  # fmt: skip
+    return runs[0] if runs else None
+
+
+def attach(run_id: str, files: Sequence[Path], folder: str, root: Path | str = ".") -> None:
+    """Log files as artifacts of a finished run, in ``folder``."""
+    store = open_store(root)
+    with reporting(store.uri):
+        for file in files:
+            store.client().log_artifact(run_id, str(file), folder)
+
+
 def rebuild(card: Mapping[str, Any], weights: Path, row: int) -> nn.Module:
     """The network of ``card`` with the values in one row of the weights file."""
     from fedflow.models import build

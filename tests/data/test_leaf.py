@@ -9,7 +9,7 @@ import pytest
 from support import refused
 
 from fedflow.data import leaf
-from fedflow.data.leaf import ALPHABET, CelebaOptions, LeafOptions, RedditOptions
+from fedflow.data.leaf import ALPHABET, CelebaOptions, LeafOptions, RedditOptions, ShakespeareOptions
 from fedflow.errors import FedflowError
 
 Users = dict[str, tuple[list, list]]
@@ -74,11 +74,21 @@ def test_users_with_few_training_samples_and_users_of_the_test_alone_are_left_ou
 
 def test_characters_of_shakespeare_are_their_places_in_the_alphabet(write):
     role = [LINE, LINE[1:] + "a"], ["a", "}"]
-    raw = leaf.shakespeare(write(train=[{"ROMEO": role}], test=[{"ROMEO": role}]), LeafOptions())
+    raw = leaf.shakespeare(write(train=[{"ROMEO": role}], test=[{"ROMEO": role}]), ShakespeareOptions())
     assert len(raw.classes) == 80 and "".join(raw.classes) == "".join(sorted(raw.classes)) == ALPHABET
     assert raw.x_train.dtype == np.int32 and raw.x_train[0].tolist() == list(range(80))
     assert raw.x_train[1].tolist() == [*range(1, 80), ALPHABET.index("a")]
     assert raw.y_train.dtype == np.int64 and raw.y_train.tolist() == [ALPHABET.index("a"), 79]
+
+
+def test_all_printable_characters_may_be_tokens(write):
+    path, options = write(train=[{"R": ([LINE], ["#"])}], test=[{"R": ([LINE], ["a"])}]), ShakespeareOptions
+    raw = leaf.shakespeare(path, options(alphabet="printable"))
+    assert len(raw.classes) == 100 and set(raw.classes) > set(ALPHABET)
+    assert "".join(raw.classes[token] for token in raw.x_train[0]) == LINE
+    assert [raw.classes[y] for y in (*raw.y_train, *raw.y_test)] == ["#", "a"]
+    with refused("holds the character '#', which is not in the alphabet", FedflowError):
+        leaf.shakespeare(path, options())
 
 
 def test_pictures_of_celeba_are_resized(write, png):
@@ -140,9 +150,15 @@ def test_what_is_wrong_is_said_in_one_line_with_the_file_and_user(write, tmp_pat
         (leaf.femnist, LeafOptions(), [[0.0] * 783], [1], "user 'a': cannot be read: cannot reshape"),
         (leaf.femnist, LeafOptions(), [[2.0] * 784], [1], "holds pixels outside 0..1"),
         (leaf.femnist, LeafOptions(), [[0.0] * 784], [62], "has the label 62, not one of 0..61"),
-        (leaf.shakespeare, LeafOptions(), [LINE[1:]], ["a"], "has 79 characters in x, not 80"),
-        (leaf.shakespeare, LeafOptions(), [LINE], ["ab"], "has 2 characters in y, not 1"),
-        (leaf.shakespeare, LeafOptions(), [LINE], ["é"], "holds the character 'é', which is not in the"),
+        (leaf.shakespeare, ShakespeareOptions(), [LINE[1:]], ["a"], "has 79 characters in x, not 80"),
+        (leaf.shakespeare, ShakespeareOptions(), [LINE], ["ab"], "has 2 characters in y, not 1"),
+        (
+            leaf.shakespeare,
+            ShakespeareOptions(),
+            [LINE],
+            ["é"],
+            "holds the character 'é', which is not in the",
+        ),
         (leaf.celeba, CelebaOptions(), ["gone.jpg"], [1], r"gone.jpg: cannot be read: \[Errno 2\]"),
         (leaf.reddit, RedditOptions(), [[["a"] * 9]], [{"target_tokens": [["a"] * 9]}], "has 9 tokens"),
         (leaf.reddit, RedditOptions(), [[["a"] * 10]], [{"target_tokens": []}], "1 sequences in x and 0 in "),

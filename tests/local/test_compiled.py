@@ -8,7 +8,7 @@ import pytest
 import torch
 from filelock import FileLock, Timeout
 from support import Workers, images, one_client
-from torch import Tensor
+from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from fedflow.data import Dataset, Examples
@@ -212,6 +212,8 @@ def test_long_sequences_stay_with_the_recurrent_operator(positions: int, worth: 
 def test_obstacles_to_compilation_are_named(digits: Dataset) -> None:
     norm = images(digits, SIZES, "cnn", filters=(4,), batch_norm=True).model
     assert why_not(norm, TRAINING) == "the network has BatchNorm"
+    untracked = FlatModel(lambda: nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False), nn.Flatten()))
+    assert why_not(untracked, TRAINING) == "the network has BatchNorm"
     plain = images(digits, SIZES).model
     assert "shape for every client" in str(why_not(plain, LocalTraining(batch_size=0)))
     assert why_not(plain, LocalTraining(precision="bf16")) == "local steps are in bf16"

@@ -117,7 +117,8 @@ def test_building_a_network_leaves_it_in_training_mode():
 @pytest.mark.parametrize(
     ("network", "shape", "classes", "parameters"),
     [
-        ("twocnn", (1, 28, 28), 10, 721_200), ("lenet5", (1, 28, 28), 10, 44_426),
+        ("twocnn", (1, 28, 28), 10, 721_200), ("cnn_miniimagenet", (3, 84, 84), 100, 1_514_792),
+        ("lenet5", (1, 28, 28), 10, 44_426),
         ("lenet5", (3, 32, 32), 40, 64_556), ("lenet5", (3, 32, 32), 100, 69_656),
         ("lenet5_bn", (3, 32, 32), 100, 69_700), ("resnet9", (3, 96, 96), 10, 6_616_330),
         ("mlp", (1, 28, 28), 47, 166_447), ("mlp", (1, 28, 28), 62, 169_462),
@@ -146,7 +147,10 @@ def test_every_network_is_described_by_name_inputs_and_size():
     assert all(row["about"] for row in rows)
 
 
-SMALL = ("lenet5", "lenet5_bn", "resnet9", "cnn", "cnn_mnist", "twocnn")
+SMALL = (
+    "lenet5", "lenet5_bn", "resnet9", "resnet9_bn", "vgg9", "mobilenet", "cnn", "cnn_mnist",
+    "cnn_miniimagenet", "twocnn",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -157,6 +161,10 @@ SMALL = ("lenet5", "lenet5_bn", "resnet9", "cnn", "cnn_mnist", "twocnn")
         ("m5", (1, 1099), {}, r"model.name: 'm5' .* \(it needs waves of 1,100 values or more\)"),
         ("m5", (1, 28, 28), {}, r"model.name: 'm5' .*fit images \(1, 28, 28\)"),
         ("logistic_one_logit", (15,), {}, r"model.name: 'logistic_one_logit' .*one_logit needs two classes"),
+    ]
+    + [
+        ("twonn", (1, 8, 8), {"head_layers": n}, r"model.name: 'twonn' .*head_layers must be 1\.\.4")
+        for n in (0, 5)
     ]
     + [("mlp", (1, 28, 28), {"hidden": h}, "model.name: 'mlp'") for h in (["many"], 5, [0.5], [-1])]
     + [

@@ -17,10 +17,12 @@ from fedflow.simulation import worker
 from fedflow.simulation.federation import Federation
 
 PUBLISHED = {  # parameters, on the inputs that the papers counted them on
-    "lenet5": 62_006, "lenet5_bn": 62_050, "resnet9": 6_621_540, "logistic": 7_850, "mlp": 159_010,
+    "lenet5": 62_006, "lenet5_bn": 62_050, "resnet9": 6_621_540, "resnet9_bn": 5_054_784,
+    "logistic": 7_850, "mlp": 159_010,
     "mlp_feddyn": 199_210, "twonn": 238_800, "cnn": 582_026, "cnn_mcmahan": 1_663_370, "cnn_leaf": 6_603_710,
     "cnn_feddyn": 797_962, "cnn_mnist": 21_840, "cnn_mnist_bn": 21_900, "simple_cnn": 1_626_442,
-    "cnn_pfl": 1_626_442, "twocnn": 722_800,
+    "cnn_pfl": 1_626_442, "twocnn": 722_800, "vgg9": 1_718_416, "mobilenet": 364_480,
+    "cnn_miniimagenet": 1_505_197,
     "resnet18_gn": 11_181_642, "preact_resnet18_gn": 11_218_340, "preact_resnet34_gn": 21_326_500,
     "cnn_gn": 159_140, "logistic_one_logit": 16, "celeba_cnn": 29_569, "m5": 150_819,
     "mobilevit": 1_120_640,
@@ -121,9 +123,9 @@ def test_a_part_and_the_rest_join_to_the_whole():
 @pytest.mark.parametrize(
     ("network", "names"),
     [("lenet5", {"fc3.weight", "fc3.bias"}), ("mlp", {"layers.last.weight", "layers.last.bias"}),
-     ("cnn", {"classifier.weight", "classifier.bias"}), ("twonn", {"layers.last.weight"})],
+     ("cnn", {"classifier.weight", "classifier.bias"}), ("twonn", {"layers.5.weight", "layers.last.weight"})],
 )  # fmt: skip
-def test_the_head_is_the_last_layer(network, names):
+def test_the_head_is_the_last_layer_or_the_last_layers(network, names):
     model = flat(network)
     assert {name for name, at in model.slices.items() if model.head().mask[at].all()} == names
     assert len(model.head().index) == sum(model.slices[n].stop - model.slices[n].start for n in names)
@@ -233,13 +235,30 @@ def test_dropout_keeps_the_mean_and_drops_its_share():
     assert float((outputs == 0).float().mean()) == pytest.approx(0.25, abs=0.01)  # 5 standard deviations
 
 
-@pytest.mark.parametrize(("network", "options"), [("mlp", {"dropout": 0.5}), ("lenet5_bn", {})])
-def test_networks_that_cannot_be_vmapped_train_in_the_loop(padded, network, options, monkeypatch):
-    federation = images(padded, (5, 9), network, **options)
+PADDING = "BatchNorm would count the padding of batches"
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "why"),
+    [("mlp", {"dropout": 0.5}, "the noise of dropout is keyed by client"), ("lenet5_bn", {}, PADDING),
+     ("untracked", {}, PADDING)],
+)  # fmt: skip
+def test_networks_that_cannot_be_vmapped_train_in_the_loop_and_say_so(
+    padded, network, options, why, monkeypatch
+):
+    monkeypatch.setattr(worker, "WARNED_METHODS", set())
+    if network == "untracked":  # BatchNorm without running statistics
+        norm = nn.BatchNorm1d(8, track_running_stats=False)
+        layers = nn.Sequential(nn.Flatten(), nn.Linear(784, 8), norm, nn.Linear(8, 10))
+        federation = replace(images(padded, (6, 9)), model=FlatModel(lambda: copy.deepcopy(layers)))
+    else:
+        federation = images(padded, (5, 9), network, **options)
     settings = {"training": {"batch_size": 4, "epochs": 1}, "rounds": 2}
     loop = run("fedavg", federation, cohort="loop", **settings)
     monkeypatch.setattr(worker, "_train_vmapped", None)
-    vmap = run("fedavg", federation, cohort="vmap", **settings)
+    with pytest.warns(UserWarning) as warned:
+        vmap = run("fedavg", federation, cohort="vmap", **settings)
+    assert [str(w.message) for w in warned] == [f"fedavg: clients train one by one, because {why}"]
     assert torch.equal(vmap.servers[-1]["model"], loop.servers[-1]["model"])
 
 

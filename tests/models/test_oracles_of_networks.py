@@ -1,4 +1,4 @@
-"""Networks beside what they stand for: one logit, AAggFF's start, torchvision's ResNet-18, attention."""
+"""Networks beside what they stand for: one logit, starts, torchvision's ResNet-18, attention, SuPerFed."""
 
 from functools import partial
 
@@ -27,7 +27,10 @@ def test_one_logit_is_a_sigmoid_with_binary_cross_entropy(network: str, shape: t
     torch.testing.assert_close(*both)
 
 
-@pytest.mark.parametrize(("network", "shape"), [("celeba_cnn", (3, 84, 84)), ("m5", (1, 16_000))])
+@pytest.mark.parametrize(
+    ("network", "shape"),
+    [("celeba_cnn", (3, 84, 84)), ("m5", (1, 16_000)), ("twonn", (1, 28, 28)), ("twocnn", (3, 28, 28))],
+)
 def test_weights_start_by_xavier_and_biases_at_zero(network: str, shape: tuple[int, ...]) -> None:
     for name, values in build(network, shape, 35).named_parameters():
         if name.endswith("bias"):
@@ -70,3 +73,37 @@ def test_attention_is_between_equal_places_of_the_patches() -> None:
     block.join = nn.Identity()
     block(x)
     torch.testing.assert_close(seen[0], expected)
+
+
+SUPERFED = {  # inputs, classes, and the parameters of the head
+    "twonn": ((1, 28, 28), 10, 42_000), "twocnn": ((3, 28, 28), 10, 669_200),
+    "resnet9_bn": ((3, 28, 28), 100, 156_672), "mobilenet": ((3, 64, 64), 200, 182_272),
+    "vgg9": ((1, 28, 28), 62, 146_944), "char_lstm": ((80,), 100, 25_600),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("network", SUPERFED)
+def test_networks_of_superfed_share_and_keep_the_published_parts(network: str) -> None:
+    shape, classes, head = SUPERFED[network]
+    model = FlatModel(partial(build, network, shape, classes))
+    assert model.buffers == 0
+    assert len(model.head().index) == len(model.part(*model.shared_patterns).index) == head
+    biases = {name for name in model.names if "bias" in name}
+    norms = [m for m in model.to_module(model.init(0)).modules() if isinstance(m, nn.BatchNorm2d)]
+    assert len(biases) == len(norms) == {"resnet9_bn": 12, "mobilenet": 9}.get(network, 0)
+
+
+@pytest.mark.parametrize(("network", "features"), [
+    ("twocnn", (64, 7, 7)), ("resnet9_bn", (512, 2, 2)), ("mobilenet", (512, 4, 4)), ("vgg9", (512, 1, 1)),
+])  # fmt: skip
+def test_maps_of_superfed_have_the_published_size(network: str, features: tuple[int, ...]) -> None:
+    shape, classes, _ = SUPERFED[network]
+    assert build(network, shape, classes).features(torch.randn(2, *shape)).shape == (2, *features)
+
+
+def test_a_block_of_superfeds_resnet_adds_its_input() -> None:
+    """Also the first, to which the authors' code adds nothing."""
+    block = build("resnet9_bn", (3, 28, 28), 100).features[3]
+    nn.init.zeros_(block.conv2[1].weight)
+    x = torch.randn(2, 64, 7, 7)
+    torch.testing.assert_close(block(x), x.relu())

@@ -42,6 +42,40 @@ def test_scores_are_those_of_evaluating_every_client_alone(federation: Federatio
         assert scores.test_samples[k] == len(rows)
 
 
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+def test_statistics_of_a_batch_are_those_of_one_client(digits: Dataset, method: str) -> None:
+    """Without running statistics, a prediction depends on its batch: not on workers or what is recorded."""
+
+    def network() -> nn.Module:
+        norm = nn.BatchNorm2d(4, track_running_stats=False)
+        return nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+
+    partition = Partition.from_lists(
+        [np.arange(k, 40, 3) for k in range(3)],
+        [np.arange(7), np.arange(100, 359), np.empty(0, np.int64)],
+        [np.array([k]) for k in range(3)],
+    )
+    federation = replace(images(digits), model=FlatModel(network), partition=partition)
+    ran = run(method, federation, training=SGD)
+    scores, x, y = ran.outcome().scores, federation.test.x, federation.test.y
+
+    def expected(k: int, *batches: range) -> float:
+        w = served(ran, k)
+        hits = [federation.model.outputs(w, x[list(rows)]).argmax(-1) == y[list(rows)] for rows in batches]
+        return float(torch.cat(hits).double().mean())
+
+    thirds = (range(100, 187), range(187, 273), range(273, 359))  # 259 samples, at most 128 at once
+    assert scores.local_accuracy[0] == expected(0, range(7))
+    assert scores.local_accuracy[1] == expected(1, *thirds)
+    assert np.isnan(scores.local_accuracy[2])
+    assert scores.global_accuracy[0] == expected(0, range(120), range(120, 240), range(240, 359))
+    shared = (
+        run(method, federation, training=SGD, executor=Workers(2), keep_predictions=True).outcome().scores
+    )
+    for name in ("local_accuracy", "local_loss", "global_accuracy", "global_loss"):
+        np.testing.assert_array_equal(getattr(shared, name), getattr(scores, name))
+
+
 def test_noise_of_a_step_before_clients_are_served_is_keyed_by_client(digits: Dataset) -> None:
     """Per-FedAvg serves the global model after one step, in training mode."""
     federation = images(digits, dropout=0.5)

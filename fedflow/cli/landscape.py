@@ -1,0 +1,55 @@
+"""``landscape``: the loss around and between the models of finished runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedflow.cli.options import Root
+from fedflow.cli.printing import print_line
+
+
+def landscape(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Finished runs, as below results/: PARTITION/METHOD/SEED, with :CLIENT if the "
+            "method serves a cluster's or a client's own model."
+        ),
+    ],
+    between: Annotated[
+        bool,
+        typer.Option("--between", help="Show the segment through two models, or the plane through three."),
+    ] = False,
+    own: Annotated[
+        bool, typer.Option("--own", help="Test on the client's own test samples, not on the whole test set.")
+    ] = False,
+    points: Annotated[int, typer.Option(help="Points along each axis.", min=3)] = 21,
+    radius: Annotated[
+        float, typer.Option(help="Half the width of a plane, relative to the norm of every filter.")
+    ] = 1.0,
+    samples: Annotated[int, typer.Option(help="Test on at most this many samples; 0: on all.", min=0)] = 1000,
+    rho: Annotated[float, typer.Option(help="Relative distance at which sharpness is measured.")] = 0.2,
+    directions: Annotated[int, typer.Option(help="Random directions for sharpness.", min=1)] = 10,
+    seed: Annotated[int, typer.Option(help="Seed of directions and test samples.", min=0)] = 0,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the files in report/landscapes; default: from the runs.")
+    ] = None,
+    root: Root = Path(),
+) -> None:
+    """Draw the test loss around the models of finished runs, side by side, or between them.
+
+    Example: `fedflow landscape mnist5k-dir/fedavg/0 mnist5k-dir/ditto/0:7`. Models are read from MLflow;
+    nothing is trained. Sharpness is the rise of the loss at distance rho; a flat minimum has a small one.
+    """
+    from fedflow.stages.landscape import Grid, draw_landscape
+
+    grid = Grid(points, radius, samples, rho, directions, seed)
+    measured, files = draw_landscape(runs, grid, between, own, name, root)
+    for one in measured:
+        print_line(
+            f"{one.label}: loss {one.loss:.4g}, accuracy {one.accuracy:.4g}, "
+            f"sharpness {one.rise:.3g} ± {one.spread:.2g} (rho {rho:g}, {directions} directions)"
+        )
+    for file in files:
+        print_line(file)

@@ -1,0 +1,220 @@
+"""From recorded models to pictures of the loss around or between them; nothing is trained."""
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from fedflow.arguments import check_name
+from fedflow.data import Examples, load_prepared
+from fedflow.errors import BadInput, FedflowError, unknown_name
+from fedflow.experiment import pick_device
+from fedflow.files import partition_folder, prepared_folder
+from fedflow.models.flat import FlatModel
+from fedflow.models.landscape import Landscape, Surface
+from fedflow.partition import load_partition
+from fedflow.report.reading import read_json
+from fedflow.results import MARKER
+from fedflow.seeding import generator
+from fedflow.terminal import say
+from fedflow.tracking import attach, load_served
+
+FOLDER = Path("report") / "landscapes"
+FORM = "PARTITION/METHOD/SEED, as below results/, with :CLIENT for the model of a cluster or client"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is computed around or between models.
+
+    ``points`` along each axis; ``radius`` of a plane, relative to the norm of each filter; ``samples``: at
+    most that many test samples (0: all). Sharpness is measured at relative distance ``rho`` along
+    ``directions`` random directions. ``seed`` draws directions and samples.
+    """
+
+    points: int = 21
+    radius: float = 1.0
+    samples: int = 1000
+    rho: float = 0.2
+    directions: int = 10
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("points", 3), ("samples", 0), ("directions", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise BadInput(name, getattr(self, name), f"a whole number >= {least}")
+        for name in ("radius", "rho"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise BadInput(name, getattr(self, name), "a number > 0")
+
+
+@dataclass(frozen=True)
+class RecordedModel:
+    """A model [D] that a run recorded, and the test samples that it is scored on."""
+
+    run: str
+    label: str
+    run_id: str
+    network: FlatModel
+    w: Tensor
+    test: Examples
+    data_hash: str
+
+
+@dataclass(frozen=True)
+class Sharpness:
+    """Test loss and accuracy of a model, and the rise of the loss around it: mean and std over directions."""
+
+    label: str
+    loss: float
+    accuracy: float
+    rise: float
+    spread: float
+
+
+def draw_landscape(
+    runs: Sequence[str],
+    grid: Grid,
+    between: bool = False,
+    own: bool = False,
+    name: str | None = None,
+    root: Path = Path(),
+) -> tuple[list[Sharpness], list[Path]]:
+    """Write a picture (PNG, SVG) and its numbers (CSV) to report/landscapes, and log them with every run.
+
+    It shows a plane around the model of each of ``runs``, side by side; or, ``between`` two or three models,
+    the segment or the plane through them, scored on the test samples of the first. With ``own``, models are
+    scored on the test samples of the run's client, not on the complete test set. Returns the sharpness of
+    every model, and the files. Raises `FedflowError` for runs without a recorded model, and for models that
+    cannot be compared.
+    """
+    if between and len(runs) not in (2, 3):
+        raise BadInput("--between", " ".join(runs), "two or three runs")
+    if len(set(runs)) < len(runs):
+        raise BadInput("runs", " ".join(runs), "different runs")
+    stem = "-".join(["between" if between else "around", *runs]).replace("/", ".").replace(":", ".")
+    stem = stem if name is None else check_name("--name", name)
+    models = [_recorded(run, own, grid, root) for run in runs]
+    _check_comparable(models, between)
+    labels = [model.label for model in models]
+    if len(set(labels)) < len(labels):
+        labels = list(runs)
+    landscapes = [Landscape(model.network, model.test) for model in models]
+    measured = []
+    for label, model, landscape in zip(labels, models, landscapes):
+        say(f"{model.run}: {2 * grid.directions + 1} models, for its sharpness")
+        rises = landscape.sharpness(model.w, grid.rho, grid.directions, grid.seed)
+        measured.append(Sharpness(label, *landscape.score(model.w), rises.mean(), rises.std()))
+    surfaces = {}
+    if between:
+        say(f"{' to '.join(runs)}: {grid.points ** (len(runs) - 1)} models")
+        through = landscapes[0].line if len(runs) == 2 else landscapes[0].triangle
+        surfaces["to".join(f" {label} " for label in labels).strip()] = through(
+            *[model.w for model in models], grid.points
+        )
+    else:
+        for label, model, landscape in zip(labels, models, landscapes):
+            say(f"{model.run}: {grid.points**2} models around it")
+            surfaces[label] = landscape.plane(model.w, grid.points, grid.radius, grid.seed)
+    files = _write(root / FOLDER, stem, surfaces, measured, between)
+    for run_id in {model.run_id: None for model in models}:
+        attach(run_id, files, "landscapes", root)
+    return measured, files
+
+
+def _recorded(run: str, own: bool, grid: Grid, root: Path) -> RecordedModel:
+    """The model that a finished run recorded, and the samples to score it on."""
+    name, colon, number = run.partition(":")
+    if colon and not number.isdecimal():
+        raise BadInput("run", run, FORM)
+    client, folder = int(number) if colon else None, root / "results" / name
+    if not (folder / MARKER).is_file():
+        known = sorted(root.glob(f"results/*/*/*/{MARKER}"))
+        names = ["/".join(file.parts[-4:-1]) for file in known]
+        raise (
+            unknown_name("run", name, names) if names else BadInput("run", run, f"{FORM}; none has finished")
+        )
+    facts = read_json(folder / MARKER)
+    experiment = f"{facts['dataset']}/{facts['partition']}"
+    tags = {name: facts[name] for name in ("partition", "method", "seed", "settings")}
+    try:
+        run_id, module = load_served(tags, experiment, client, root)
+    except BadInput as error:
+        raise BadInput("run", run, f"{FORM}: {error.accepted}") from error
+    network = FlatModel(partial(copy.deepcopy, module), device=pick_device("auto"))
+    label = facts["method_label"] + (f", client {client}" if colon else "")
+    test = _test(facts, client, own, grid, root).to(network.device)
+    return RecordedModel(run, label, run_id, network, network.from_module(module), test, facts["data_hash"])
+
+
+def _test(facts: dict[str, Any], client: int | None, own: bool, grid: Grid, root: Path) -> Examples:
+    """At most `Grid.samples` samples of the complete test set, or of the ``client``'s own."""
+    dataset = load_prepared(prepared_folder(root, facts["dataset"]))
+    partition = load_partition(partition_folder(root, facts["partition"]))
+    for what, found in (("data", dataset.hash), ("partition", partition.hash)):
+        if found != facts[f"{what}_hash"]:
+            raise FedflowError(
+                f"the {what} of {facts['partition']} has changed since this run; run the experiment again"
+            )
+    if not own:
+        examples = dataset.test.relabelled(partition.test_labels)
+        rows = np.arange(len(examples))
+    elif client is None:
+        raise BadInput("--own", True, f"runs with a client: {FORM}")
+    elif partition.held_out:
+        examples, rows = dataset.train.relabelled(partition.train_labels), partition.test(client)
+    else:
+        examples, rows = dataset.test.relabelled(partition.test_labels), partition.test(client)
+    if not len(rows):
+        raise BadInput("--own", True, f"a client with test samples; client {client} has none")
+    if 0 < grid.samples < len(rows):
+        rows = generator(grid.seed, "landscape samples").choice(rows, grid.samples, replace=False)
+    return examples.only(torch.from_numpy(np.sort(rows)))
+
+
+def _check_comparable(models: Sequence[RecordedModel], between: bool) -> None:
+    """Raise `FedflowError` unless the models have one data set and, if ``between`` them, one network."""
+    first = models[0]
+    for other in models[1:]:
+        if other.data_hash != first.data_hash:
+            raise FedflowError(
+                f"{first.run} and {other.run} have different data sets: no scale is common to both"
+            )
+        if between and other.network.architecture != first.network.architecture:
+            raise FedflowError(f"{first.run} and {other.run} have different networks: no line connects them")
+
+
+def _write(
+    folder: Path, stem: str, surfaces: dict[str, Surface], measured: Sequence[Sharpness], between: bool
+) -> list[Path]:
+    """The picture of the surfaces and the table of their points; returns the files."""
+    from fedflow.pictures import drawing  # imports matplotlib, which is slow
+    from fedflow.pictures import landscape as pictures
+
+    if not between:
+        titles = [f"{one.label}\nsharpness {one.rise:.3g}" for one in measured]
+        axes = ("relative distance, direction 1", "relative distance, direction 2")
+        figure = pictures.planes(dict(zip(titles, surfaces.values())), axes)
+    elif len(measured) == 2:
+        figure = pictures.segment(*surfaces.values(), [one.label for one in measured])
+    else:
+        axes = ("distance between parameters", "distance")
+        figure = pictures.planes({"": next(iter(surfaces.values()))}, axes, [one.label for one in measured])
+    png, svg, csv = (folder / f"{stem}.{kind}" for kind in ("png", "svg", "csv"))
+    drawing.save_png(figure, png, drawing.PNG_DPI)
+    drawing.save_svg(figure, svg, stem)
+    parts = []
+    for label, surface in surfaces.items():
+        x, y = (axis.ravel() for axis in np.meshgrid(surface.x, surface.y))
+        scores = {"loss": surface.loss.ravel(), "accuracy": surface.accuracy.ravel()}
+        parts.append(pd.DataFrame({"models": label, "x": x, "y": y, **scores}))
+    pd.concat(parts).to_csv(csv, index=False, float_format="%.9g", lineterminator="\n")
+    return [png, svg, csv]
