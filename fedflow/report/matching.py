@@ -14,7 +14,7 @@ from fedflow.report.targets import NotMeasured
 
 WORDS = {"model": "network", "epochs": "local epochs", "batch_size": "batch size"}  # in the notes
 OWN = {
-    "training": ("curriculum", "objective"),
+    "training": ("adaptation", "curriculum", "objective"),
     "run": ("client_curriculum",),
     "partition": ("difficulty",),
 }  # null, unless a cell names them
