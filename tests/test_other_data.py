@@ -107,10 +107,12 @@ def test_hospitals_of_a_table_are_clients(capsys, project: Path, partition: str,
         "--set",
         "run={rounds: 25, participation: 1.0, keep_predictions: true}",
     )
+    drawn = len(list((project / "mlruns").rglob("calibration/reliability.png")))
     done = fedflow(
         capsys, "run", "--root", project, "--partition", partition, "--method", "fedavg", *settings
     )
     assert (done.code, done.err) == (0, "")
+    assert len(list((project / "mlruns").rglob("calibration/reliability.png"))) == drawn + 1
     (folder,) = (project / "results" / partition / "fedavg").iterdir()
     clients = pd.read_parquet(folder / "clients.parquet")
     assert np.abs(clients["test_samples"] - test_samples).max() <= 1

@@ -1,13 +1,15 @@
-"""Numbers from a table of predictions: worked numbers, and scikit-learn where it has the function."""
+"""Numbers from a table of predictions: worked numbers; scikit-learn and torchmetrics as oracles."""
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.metrics import roc_auc_score, top_k_accuracy_score
 from support import refused
+from torchmetrics.functional.classification import multiclass_calibration_error
 
 from fedflow.metrics.distribution import summarise
-from fedflow.metrics.predictions import by_client, ece, mce, sizes, summary
+from fedflow.metrics.predictions import by_client, ece, mce, reliability, sizes, summary
 
 
 def table_of(probabilities: np.ndarray, labels: np.ndarray, clients: np.ndarray) -> pd.DataFrame:
@@ -57,9 +59,44 @@ def test_calibration_of_the_worked_example_whole_and_in_batches() -> None:
     assert (ece(table), mce(table)) == (pytest.approx(0.15), pytest.approx(0.35))
     assert ece(table, batch=2) == pytest.approx(0.183333, abs=1e-6)
     assert mce(table, batch=2) == pytest.approx(0.188333, abs=1e-6)
-    assert ece(table, bins=1) == mce(table, bins=1) == pytest.approx(abs(3 / 5 - 0.698))
-    assert by_client(table, "ece").to_dict() == {3: ece(table)}
-    assert by_client(table, "mce").to_dict() == {3: mce(table)}
+    other = table.assign(client=1, rank=1, confidence=0.9)  # the batches of clients are separate
+    both = pd.concat([table.iloc[:3], other, table.iloc[3:]], ignore_index=True)
+    for measure, whole, by_batch in (("ece", 0.15, 0.55 / 3), ("mce", 0.35, 0.565 / 3), ("top1", 0.6, 0.5)):
+        assert by_client(both, measure)[3] == pytest.approx(whole)
+        assert by_client(both, measure, batch=2)[3] == pytest.approx(by_batch)
+        assert by_client(both, measure, batch=2)[1] == pytest.approx(1 if measure == "top1" else 0.1)
+
+
+@pytest.mark.parametrize("classes", [2, 7])
+@pytest.mark.parametrize("batch", [None, 10, 64])
+def test_calibration_is_that_of_torchmetrics(classes: int, batch: int | None) -> None:
+    """By client, whole and in batches; its bins are [low, high), which differ at their edges only."""
+    probabilities, labels, clients = drawn(classes)
+    table = table_of(probabilities, labels, clients)
+    for measure, norm in (("ece", "l1"), ("mce", "max")):
+        found = by_client(table, measure, batch)
+        for client in range(4):
+            own = np.flatnonzero(clients == client)
+            expected = [
+                multiclass_calibration_error(
+                    torch.tensor(probabilities[rows]),
+                    torch.tensor(labels[rows]),
+                    classes,
+                    n_bins=15,
+                    norm=norm,
+                )
+                for rows in np.split(own, range(batch or len(own), len(own), batch or len(own)))
+            ]
+            assert found[client] == pytest.approx(np.mean(expected), abs=1e-6)  # float32
+
+
+def test_the_bins_of_a_reliability_diagram() -> None:
+    """Of all clients; empty bins are left out, and a confidence of 1 is in the last one."""
+    table = pd.DataFrame({"client": [0, 1, 1, 0], "confidence": [1, 0.95, 0.62, 0.65], "rank": [1, 2, 2, 1]})
+    bins = reliability(table.astype({"confidence": "float32"}))
+    assert bins.index.tolist() == [9, 14] and bins["samples"].tolist() == [2, 2]
+    assert bins["accuracy"].tolist() == [0.5, 0.5]
+    assert bins["confidence"].tolist() == pytest.approx([0.635, 0.975])
 
 
 def test_clients_are_averaged_by_test_samples_and_the_tenths_too() -> None:
@@ -70,6 +107,7 @@ def test_clients_are_averaged_by_test_samples_and_the_tenths_too() -> None:
     assert spread["best10"] == pytest.approx((0.23 * 24 + 0.24 * 25) / 49)
     assert spread["gap"] == spread["best10"] - spread["worst10"]
     assert spread["mean"] == pytest.approx(0.12)
+    assert spread["std"] == pytest.approx(np.sqrt(52) / 100)
     assert spread["weighted"] == pytest.approx(np.average(np.arange(25) / 100, weights=np.arange(25) + 1))
     alike = summary(values, weights * 0 + 7)
     assert {n: alike[n] for n in ("worst10", "best10", "gini")} == pytest.approx(
@@ -93,3 +131,5 @@ def test_what_is_not_measured_is_refused() -> None:
             by_client(table, name)
     with refused("'?auroc'? is not accepted; expected top1, ece or mce, as there are more than two classes"):
         by_client(table, "auroc")
+    with refused("'?auroc'? is not accepted; expected top1, ece or mce in batches"):
+        by_client(table, "auroc", batch=10)

@@ -5,7 +5,7 @@ The table has a row per client and sample of its test set: ``client``, ``label``
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -15,22 +15,55 @@ from fedflow.errors import BadInput
 from fedflow.metrics.distribution import summarise, tenths
 
 BINS = 15
+CALIBRATION = ("ece", "mce")  # expected and maximum calibration error
 
 
-def by_client(table: pd.DataFrame, measure: str) -> pd.Series:
+def by_client(table: pd.DataFrame, measure: str, batch: int | None = None) -> pd.Series:
     """The measure of every client of the table; NaN where it has none.
 
     Measures: ``top<k>`` (share of samples whose label is among the k largest outputs), ``auroc``, ``ece`` and
-    ``mce``. Raises `BadInput` for others, and for ``auroc`` unless the labels are 0 and 1.
+    ``mce``. With ``batch``, the mean over the client's batches of that many rows, of which the last may be
+    shorter: calibration errors are published so in SuPerFed, and are larger. Raises `BadInput` for other
+    measures, and for ``auroc`` in batches or unless the labels are 0 and 1.
     """
+    if measure == "auroc":
+        return _aurocs(table, batch)
+    clients = table["client"]
+    parts = [clients, (table.groupby("client").cumcount() // batch).rename("batch")] if batch else [clients]
     if top := re.fullmatch(r"top([1-9]\d*)", measure):
-        return (table["rank"] <= int(top[1])).groupby(table["client"]).mean()
-    if measure not in OF_A_CLIENT:
+        values = (table["rank"] <= int(top[1])).groupby(parts).mean()
+    elif measure in CALIBRATION:
+        values = _error(reliability(table, parts), measure)
+    else:
         raise BadInput("measure", measure, "top1, top5 (any number), auroc, ece or mce")
-    if measure == "auroc" and not table[["label", "predicted"]].isin((0, 1)).all(axis=None):
-        raise BadInput("measure", measure, "top1, ece or mce, as there are more than two classes")
-    found = {client: OF_A_CLIENT[measure](rows) for client, rows in table.groupby("client")}
-    return pd.Series(found, dtype=float).rename_axis("client")
+    return values.groupby(level="client").mean()
+
+
+def ece(table: pd.DataFrame, batch: int | None = None) -> float:
+    """Expected calibration error of all rows: sum_b (n_b / n) |accuracy_b - confidence_b| over their bins.
+
+    The bins are those of `reliability`; with ``batch``, the mean over batches of that many rows.
+    """
+    return float(by_client(table.assign(client=0), "ece", batch).iloc[0])
+
+
+def mce(table: pd.DataFrame, batch: int | None = None) -> float:
+    """Maximum calibration error of all rows: max_b |accuracy_b - confidence_b|; otherwise like `ece`."""
+    return float(by_client(table.assign(client=0), "mce", batch).iloc[0])
+
+
+def reliability(table: pd.DataFrame, parts: Sequence[pd.Series] = ()) -> pd.DataFrame:
+    """Samples, accuracy and mean confidence in each of 15 equal bins (low, high] of the confidence.
+
+    One row for each bin that is not empty, by number from 0; the bins of ``parts``, named series with a value
+    per row, are separate.
+    """
+    confidence = table["confidence"].astype(float)
+    place = np.digitize(confidence, np.linspace(0, 1, BINS + 1)[1:-1], right=True)
+    rows = pd.DataFrame({"right": table["rank"] == 1, "confidence": confidence})
+    return rows.groupby([*parts, pd.Series(place, table.index, name="bin")]).agg(
+        samples=("right", "size"), accuracy=("right", "mean"), confidence=("confidence", "mean")
+    )
 
 
 def sizes(table: pd.DataFrame) -> pd.Series:
@@ -41,14 +74,14 @@ def sizes(table: pd.DataFrame) -> pd.Series:
 def summary(values: pd.Series, weights: pd.Series) -> dict[str, float]:
     """How the ``values`` of n clients are spread, NaN left out; ``weights`` are their test samples.
 
-    ``mean`` and ``weighted`` average, ``worst10`` and ``best10`` (`tenths`, weighted), ``gap`` between these
-    (accuracy parity), ``gini``; and how many ``clients`` have a value, and are ``left_out``. Source: AAggFF's
-    metrics.
+    ``mean`` and ``weighted`` average, ``std`` (of the population), ``worst10`` and ``best10`` (`tenths`,
+    weighted), ``gap`` between these (accuracy parity), ``gini``; and how many ``clients`` have a value, and
+    are ``left_out``. Source: AAggFF's metrics.
     """
     numbers, samples = values.to_numpy(float), weights.reindex(values.index).to_numpy(float)
     spread, (worst, best) = summarise(numbers, samples), tenths(numbers, samples)
     measured = int(values.notna().sum())
-    return {name: spread[name] for name in ("mean", "weighted", "gini")} | {
+    return {name: spread[name] for name in ("mean", "std", "weighted", "gini")} | {
         "worst10": worst, "best10": best, "gap": best - worst, "clients": measured,
         "left_out": len(values) - measured,
     }  # fmt: skip
@@ -68,28 +101,19 @@ def auroc(table: pd.DataFrame) -> float:
     return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
-def ece(table: pd.DataFrame, bins: int = BINS, batch: int | None = None) -> float:
-    """Expected calibration error: sum_b (n_b / n) |accuracy_b - confidence_b| over equal bins (low, high].
-
-    With ``batch``, the mean over batches of that many rows, as SuPerFed publishes it; that is larger.
-    """
-    return float(np.mean([counts @ gaps / counts.sum() for counts, gaps in _gaps(table, bins, batch)]))
-
-
-def mce(table: pd.DataFrame, bins: int = BINS, batch: int | None = None) -> float:
-    """Maximum calibration error: the largest |accuracy_b - confidence_b|; otherwise like `ece`."""
-    return float(np.mean([gaps.max() for _, gaps in _gaps(table, bins, batch)]))
+def _aurocs(table: pd.DataFrame, batch: int | None) -> pd.Series:
+    if batch:
+        raise BadInput("measure", "auroc", "top1, ece or mce in batches")
+    if not table[["label", "predicted"]].isin((0, 1)).all(axis=None):
+        raise BadInput("measure", "auroc", "top1, ece or mce, as there are more than two classes")
+    found = {client: auroc(rows) for client, rows in table.groupby("client")}
+    return pd.Series(found, dtype=float).rename_axis("client")
 
 
-def _gaps(table: pd.DataFrame, bins: int, batch: int | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """By batch: of every bin that is not empty, its samples and |accuracy - confidence|."""
-    confidence, inner = table["confidence"].to_numpy(float), np.linspace(0, 1, bins + 1)[1:-1]
-    excess, place = (table["rank"] == 1) - confidence, np.digitize(confidence, inner, right=True)
-    for start in range(0, len(table), batch or len(table)):
-        rows = slice(start, start + (batch or len(table)))
-        counts = np.bincount(place[rows], minlength=bins)
-        sums = np.bincount(place[rows], excess[rows], minlength=bins)
-        yield counts[counts > 0], np.abs(sums / np.maximum(counts, 1))[counts > 0]
-
-
-OF_A_CLIENT = {"auroc": auroc, "ece": ece, "mce": mce}
+def _error(bins: pd.DataFrame, measure: str) -> pd.Series:
+    """One of `CALIBRATION` of each part of the ``bins``."""
+    gaps, samples = (bins["accuracy"] - bins["confidence"]).abs(), bins["samples"]
+    part = list(bins.index.names[:-1])
+    if measure == "mce":
+        return gaps.groupby(level=part).max()
+    return (samples * gaps).groupby(level=part).sum() / samples.groupby(level=part).sum()

@@ -6,6 +6,7 @@ samples are cut at floor(cumsum(p) n_c). All of this is repeated until the small
 samples: at most 1,000 times, or 20 times if each of these leaves at least 20 clients too small. Every sample
 is used once. Smaller alpha is *more* skewed (0.1: about 4 of 10 labels).
 Source: Yurochkin et al., ICML 2019, with the balance step and minimum of NIID-Bench (Li et al., ICDE 2022).
+SuPerFed's code drops clients with at most 10 samples; with its alphas (1 and more) there are none.
 
 >>> import numpy as np
 >>> portions(7, np.array([0.5, 0.3, 0.2])).tolist()

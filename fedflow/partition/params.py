@@ -79,6 +79,10 @@ class PartitionParams(Settings):
         object.__setattr__(self, "parameters", complete)
         if self.pieces is not None and (self.clients is None or self.pieces < self.clients):
             raise BadInput("partition.pieces", self.pieces, f"at least clients, which is {self.clients}")
+        noise = self.label_noise
+        if noise is not None and noise.protocol == "official" and not self.holdout:
+            reason = "without holdout, as the test set of the data has right labels"
+            raise BadInput("partition.label_noise.protocol", noise.protocol, f"clean {reason}")
         if self.pieces is None and self.pieces_used != "first":
             raise BadInput("partition.pieces_used", self.pieces_used, "first, without pieces")
 

@@ -8,7 +8,9 @@ Published tables and claims name what they compare in this language:
 * ``best(column)``, ``worst(column)``, ``cumulative(column)`` (the sum), ``at(column, round)`` and
   ``last(column, n)`` (the mean of the last n evaluated rounds), from ``rounds.csv``
 * ``top1``, ``top5`` (any number), ``auroc``, ``ece`` and ``mce`` of predictions: the mean over clients, each
-  on its own test set, or with ``_weighted`` (by test samples), ``_worst10``, ``_best10``, ``_gini``, ``_gap``
+  on its own test set, or with ``_std`` (of the population), ``_weighted`` (by test samples), ``_worst10``,
+  ``_best10``, ``_gini``, ``_gap``; except for ``auroc``, also with ``(batch=10)``: the mean over batches of
+  that many test samples, as SuPerFed publishes it
 """
 
 import math
@@ -27,11 +29,12 @@ from fedflow.report.targets import NotMeasured, check_target, column_of, reach
 # Columns that are sums over rounds already.
 TOTALS = ("bytes_down", "bytes_up", "clock", "gradients", "updates", "polls", "poll_bytes")
 EXPRESSION = re.compile(r"([\w/]+)(?:\(([^()]*)\))?")
-PREDICTED = re.compile(r"(top[1-9]\d*|auroc|ece|mce)(?:_(weighted|worst10|best10|gini|gap))?")
+PREDICTED = re.compile(r"(top[1-9]\d*|auroc|ece|mce)(?:_(std|weighted|worst10|best10|gini|gap))?")
+BATCH = re.compile(r"batch\s*=\s*([1-9]\d*)")
 LABELS = {"auroc": "AUROC", "ece": "ECE", "mce": "MCE"}
 PARTS = {
-    "weighted": "by samples", "worst10": "of the worst tenth", "best10": "of the best tenth", "gini": "Gini",
-    "gap": "gap of best and worst tenth",
+    "std": "std over clients", "weighted": "by samples", "worst10": "of the worst tenth",
+    "best10": "of the best tenth", "gini": "Gini", "gap": "gap of best and worst tenth",
 }  # fmt: skip
 COSTS = {  # measure: what of a `Reach`, and its metric
     "rounds_to": ("rounds", METRICS["rounds_to_target"]),
@@ -73,8 +76,11 @@ def parse(text: str, field: str = "measure") -> Measure:
     if arguments is None and (name in METRICS or name.startswith(DIAGNOSTICS)):
         metric = METRICS.get(name) or Metric(name, name, unit=NUMBER, better="")
         return _measure(text, metric, partial(_final, name))
-    if arguments is None and (predicted := PREDICTED.fullmatch(name)):
-        return _predicted(text, *predicted.groups())
+    if predicted := PREDICTED.fullmatch(name):
+        if arguments is None:
+            return _predicted(text, predicted[1], predicted[2])
+        if (batch := BATCH.fullmatch(arguments.strip())) and predicted[1] != "auroc":
+            return _predicted(text, predicted[1], predicted[2], int(batch[1]))
     if name in COSTS and len(given) in (2, 3):
         return _cost(text, name, field, *given)
     if name in OF_ROUNDS and len(given) == OF_ROUNDS[name]:
@@ -83,7 +89,7 @@ def parse(text: str, field: str = "measure") -> Measure:
         *(f"{n}(column, target)" for n in COSTS),
         *(f"{n}(column)" for n, many in OF_ROUNDS.items() if many == 1),
     ]
-    shapes += ["at(column, round)", "last(column, n)", "top1", "top5", "auroc", "ece", "mce"]
+    shapes += ["at(column, round)", "last(column, n)", "top1", "top5", "auroc", "ece", "mce", "ece(batch=10)"]
     raise unknown_name(field, text, [*METRICS, *shapes])
 
 
@@ -163,26 +169,27 @@ def _of_rounds(text: str, name: str, field: str, column: str, place: str = "") -
     return _measure(text, replace(metric, label=f"{metric.label} ({how})"), of)
 
 
-def _predicted(text: str, name: str, part: str | None) -> Measure:
+def _predicted(text: str, name: str, part: str | None, batch: int | None = None) -> Measure:
     def of(run: Run) -> float | None:
-        if name not in run.predicted:
-            run.predicted[name] = _summary(run, name)
-        value = run.predicted[name][part or "mean"]
+        if (name, batch) not in run.predicted:
+            run.predicted[name, batch] = _summary(run, name, batch)
+        value = run.predicted[name, batch][part or "mean"]
         return None if math.isnan(value) else value
 
-    small = name in ("ece", "mce") or part in ("gini", "gap")
+    small = name in predictions.CALIBRATION or part in ("std", "gini", "gap")
     label = " ".join([LABELS.get(name, name.replace("top", "Top-")), *([PARTS[part]] if part else [])])
+    label += f", in batches of {batch}" if batch else ""
     if part == "gini":
         return Measure(text, label, Unit(digits=3), "lower", of)
     return Measure(text, f"{label}, %", SHARE, "lower" if small else "higher", of)
 
 
-def _summary(run: Run, name: str) -> dict[str, float]:
+def _summary(run: Run, name: str, batch: int | None) -> dict[str, float]:
     table, file = run.predictions, run.folder / "predictions.parquet"
     if table.empty:
         raise NotMeasured(f"{file} has no predictions: set run.keep_predictions: true")
     try:
-        values = predictions.by_client(table, name)
+        values = predictions.by_client(table, name, batch)
     except BadInput as error:  # AUROC of more than two classes
         raise NotMeasured(f"{file}: {error}") from None
     return predictions.summary(values, predictions.sizes(table))

@@ -19,6 +19,7 @@ from fedflow.pictures.drawing import DASHES, SERIES
 from fedflow.pictures.series import series
 from fedflow.report import cells
 from fedflow.report.books import FOLDER
+from fedflow.report.calibration import calibration
 from fedflow.report.central import collect_networks, curves, references
 from fedflow.report.claims import load_claims
 from fedflow.report.collect import Labels, PartitionFacts, collect_partitions, collect_runs
@@ -118,6 +119,7 @@ def _partition(
         "curves": _curves(methods, places, key) if rated else [],
         "diagnostics": _diagnostics(methods, places, key),
         "curricula": curricula(methods, places, key),
+        "calibration": calibration(methods, places, key),
         "fairness": cells.metric_table(methods, columns("fairness")),
         "spread": accuracy.spread(rated, places, f"{key}-spread") if rated else None,
         "traffic": cells.metric_table(methods, columns("traffic")),

@@ -48,8 +48,8 @@ class Run:
         return table
 
     @cached_property
-    def predicted(self) -> dict[str, dict[str, float]]:
-        """Summaries of predictions computed so far, by measure (`fedflow.report.measures`)."""
+    def predicted(self) -> dict[tuple[str, int | None], dict[str, float]]:
+        """Summaries of predictions computed so far, by measure and batch (`fedflow.report.measures`)."""
         return {}
 
     @property

@@ -31,7 +31,7 @@ class EvaluationShard(Shard):
     """
 
     adapt: Sequence[Adaptation] = ()  # also after each of these adaptations
-    adapt_from: int | None = None  # of this vector; None: of the model that the client is served
+    adapt_last: bool = False  # of the last of ``vectors`` in place of the model that the client is served
     full: bool = False  # also on the complete test set
     tune: bool = False  # also after one more local training
     trained: bool = False  # also the client's last trained model (kept as "trained")
@@ -204,8 +204,8 @@ def _adapted(
     adaptation: Adaptation,
 ) -> np.ndarray:
     """Accuracy [m] on the client's own test set after adaptation to all its training samples."""
-    if shard.adapt_from is not None:
-        vectors, model = [shard.vectors[shard.adapt_from]], np.zeros_like(model)
+    if shard.adapt_last:
+        vectors, model = shard.vectors[-1:], np.zeros_like(model)
     received: list[dict[str, int]] = [{"model": int(place)} for place in model]
     start = Shard(shard.round, shard.clients, vectors, received, [{} for _ in model])
     found = []

@@ -69,7 +69,7 @@ class TrainedMeans:
 
     def packed(self) -> dict[str, Tensor]:
         """The sums, for a checkpoint at the end of a round."""
-        packed = {}
+        packed: dict[str, Tensor] = {}
         for name, total in (("active", self._active), ("all", self._all)):
             if total.high is not None and total.low is not None:
                 weight = torch.tensor(total.weight, dtype=torch.float64)

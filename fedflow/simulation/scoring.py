@@ -114,17 +114,16 @@ class Scoring:
         run, method, names = self.run, self.method, self._served_with()
         names += ["trained"] if what.get("trained") else []
         phase, parts = method.phase(run.round(after + 1, "served")), list[Scores]()
-        settings, dtype = run.settings, run.federation.model.dtype
-        mean = None if settings.adapt_from == "served" else run.state.means.models(dtype)[settings.adapt_from]
-        what["adapt"] = settings.adapt
+        adapted = run.state.means.models(run.federation.model.dtype) if run.settings.means else {}
+        start_from = [w for name, w in adapted.items() if name == run.settings.adapt_from]
+        what |= {"adapt": run.settings.adapt, "adapt_last": bool(start_from)}
         own = bool(names) or method.serves == "personal"
         # If all clients are served one model, one client determines it.
         asked = None if own or method.serves != "global" else 1
         for start, shares in self._served(after + 1, clients, names, asked):
             what["models"] = what.get("models", False) and (not own or start < self._recorded)
-            for _, messages in shares if mean is not None else ():
-                what["adapt_from"] = len(messages.vectors)
-                messages.vectors.append(mean)
+            for _, messages in shares:
+                messages.vectors.extend(start_from)
             shards = [
                 EvaluationShard(after + 1, share, *messages, phase=phase, **what)
                 for share, messages in shares

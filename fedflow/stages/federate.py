@@ -97,8 +97,14 @@ def perform(
 def _attach_pictures(
     record: RunRecord, experiment: Experiment, training: LocalTraining, sizes: np.ndarray, results: Path
 ) -> None:
-    """Log the pictures of the partition, and of how the prefix of samples and the pool of clients grow."""
+    """Log the pictures of the partition, of kept predictions, and of growing prefixes and pools."""
     record.attach(experiment.partition_folder.glob("*.png"), "partition")
+    if len(predictions := pd.read_parquet(results / "predictions.parquet")):
+        from fedflow.pictures.reliability import draw_reliability  # imports matplotlib, which is slow
+
+        with TemporaryDirectory() as name:
+            draw_reliability(Path(name), predictions)
+            record.attach(Path(name).iterdir(), "calibration")
     if training.curriculum is None and experiment.run.client_curriculum is None:
         return
     from fedflow.pictures.curriculum import draw_curricula  # imports matplotlib, which is slow

@@ -15,9 +15,13 @@ STEPS, RATES, ADAM = {"steps": 3}, {"lr_within": [0.5, 0.75]}, {"optimiser": "ad
 FULL_GRADIENTS = [STEPS, RATES, ADAM]
 REFUSED: dict[str, list[dict[str, Any]]] = {
     "apfl": [ADAM], "fedeff": [STEPS], "fednova": [ADAM], "fedsgd": FULL_GRADIENTS, "l2gd": [ADAM],
-    "pfedme": [ADAM], "qfedavg": [ADAM], "qfedsgd": FULL_GRADIENTS, "scaffold": [ADAM],
+    "pfedme": [ADAM], "pflscaf": [ADAM], "qfedavg": [ADAM], "qfedsgd": FULL_GRADIENTS, "scaffold": [ADAM],
 }  # fmt: skip
-QUICK: dict[str, dict[str, Any]] = {"flt": {"encoder": "pixels"}}  # without an encoder to train
+QUICK: dict[str, dict[str, Any]] = {
+    "flt": {"encoder": "pixels"},  # without an encoder to train
+    # Prototypes shift with all features: that gradient is 0 up to rounding, which Adam would magnify.
+    "pavg": {"adaptation": {"name": "maml"}}, "pfldyn": {"adaptation": {"name": "maml"}},
+}  # fmt: skip
 FEW: dict[str, Any] = {"participation": 0.5, "rounds": 2}
 PLAIN = {"epochs": 1, "batch_size": 8, "lr": 0.05, "lr_decay": 0.5}
 

@@ -42,7 +42,7 @@ def test_side_losses_on_every_method(name: str, taught: Federation, monkeypatch:
     vmapped = go(training=side, cohort="vmap")
     assert vmapped.state().keys() == loop.state().keys()
     for vector, value in loop.state().items():
-        torch.testing.assert_close(vmapped.state()[vector], value, rtol=0, atol=1e-5, msg=vector)
+        torch.testing.assert_close(vmapped.state()[vector], value, rtol=1e-5, atol=1e-5, msg=vector)
     assert not same(loop.state(), without.state())
     for traffic in ("bytes_up", "bytes_down"):
         assert loop.values(traffic) == without.values(traffic)

@@ -141,15 +141,18 @@ def test_clients_are_tested_on_the_labels_that_they_truly_train_on():
     assert_tested_on_own_labels(make(scheme="shards", clients=50, label_noise={"ratio": 0.6}))
 
 
-@pytest.mark.parametrize(("clients", "train", "test"), [(50, 960, 240), (100, 480, 120), (500, 96, 24)])
+@pytest.mark.parametrize(("clients", "mnist", "cifar"), [(50, 960, 800), (100, 480, 400), (500, 96, 80)])
 @pytest.mark.parametrize("stratified", [True, False])
-def test_mnist_clients_hold_out_a_fifth_of_two_shards(clients, train, test, stratified):
-    made = make(MNIST, scheme="shards", clients=clients, holdout=0.2, holdout_stratified=stratified)
-    assert made.held_out and set(made.sizes.tolist()) == {train}
-    assert {made.test_size(k) for k in range(clients)} == {test}
-    whole = make(MNIST, scheme="shards", clients=clients)
-    for k in range(clients):
-        assert sorted([*made.train(k), *made.test(k)]) == whole.train(k).tolist()
+@pytest.mark.parametrize("order", ["random", "in_order"])
+def test_clients_hold_out_a_fifth_of_two_shards(clients, mnist, cifar, stratified, order):
+    for samples, train in ((MNIST, mnist), (CIFAR, cifar)):
+        whole = make(samples, scheme="shards", clients=clients, order=order)
+        made = make(samples, scheme="shards", clients=clients, order=order, holdout=0.2,
+                    holdout_stratified=stratified)  # fmt: skip
+        assert made.held_out and set(made.sizes.tolist()) == {train}
+        assert {made.test_size(k) for k in range(clients)} == {train // 4}
+        for k in range(clients):
+            assert sorted([*made.train(k), *made.test(k)]) == whole.train(k).tolist()
 
 
 def test_every_label_gives_its_share_unless_samples_are_drawn_at_random():
@@ -288,6 +291,8 @@ def test_the_matrices_of_superfed():
     assert transition("pair", 0.1, 4)[3] == pytest.approx([0.1, 0, 0, 0.9])
     assert transition("symmetric", 0.2, 4)[0] == pytest.approx([0.8, *[0.2 / 3] * 3])
     assert transition("symmetric", 0.6, 10)[4, 4:6] == pytest.approx([0.4, 0.0666667], abs=1e-6)
+    # No accuracy on wrong labels is above their largest probability.
+    assert transition("symmetric", 0.6, 10).max(1) == pytest.approx(np.full(10, 0.4))
 
 
 @pytest.mark.parametrize(("kind", "ratio"), [("pair", 0.4), ("symmetric", 0.2), ("symmetric", 0.6)])
@@ -312,14 +317,21 @@ def test_only_training_labels_are_wrong(holdout):
     assert parts(made) == parts(make(scheme="shards", clients=20, pieces=40, holdout=holdout))
 
 
-def test_the_official_protocol_spoils_what_clients_hold_out_as_well():
-    official = {"kind": "pair", "ratio": 0.4, "protocol": "official"}
-    made = make(scheme="shards", clients=20, holdout=0.2, label_noise=official)
-    wrong = made.train_labels != CIFAR.labels
-    for rows in (made.indices, made.pool_indices):
-        assert wrong[rows].mean() == pytest.approx(0.4, abs=0.02)
-        shifts = set((made.train_labels - CIFAR.labels)[rows] % 10)
-        assert len(shifts) == 10  # symmetric, though pair is named
+@pytest.mark.parametrize("scheme", [{"scheme": "shards"}, {"scheme": "dirichlet", "alpha": 100}])
+@pytest.mark.parametrize(
+    ("kind", "ratio"), [("pair", 0.1), ("pair", 0.4), ("symmetric", 0.2), ("symmetric", 0.6)]
+)
+@pytest.mark.parametrize("protocol", ["clean", "official"])
+def test_the_set_ups_of_superfed(scheme, kind, ratio, protocol):
+    """Clients test on a fifth of their samples: with right labels, or with wrong ones and kinds swapped."""
+    entry = {"holdout": 0.2, "holdout_stratified": False} | scheme
+    made = make(label_noise={"kind": kind, "ratio": ratio, "protocol": protocol}, **entry)
+    assert parts(made) == parts(make(**entry)) and made.test_labels is None
+    official = protocol == "official"
+    for rows, wrong in ((made.indices, ratio), (made.pool_indices, official * ratio)):
+        shifts = np.bincount((made.train_labels - CIFAR.labels)[rows] % 10, minlength=10) / len(rows)
+        others = [wrong, *[0] * 8] if official is (kind == "symmetric") else [wrong / 9] * 9
+        assert shifts == pytest.approx([1 - wrong, *others], abs=0.02)
 
 
 def test_a_class_that_noise_wipes_out_is_still_a_class():
@@ -387,6 +399,10 @@ def test_random_pieces_are_a_sample_of_all(more):
         ({"label_noise": {"ratio": 1.2}}, r"partition.label_noise.ratio: 1.2 .*<= 1"),
         ({"label_noise": {"rho": 0.2}}, r"partition.label_noise.rho: .*expected one of"),
         ({"label_noise": {"protocol": "dirty"}}, r"label_noise.protocol: 'dirty' .*clean, official"),
+        (
+            {"label_noise": {"protocol": "official"}},
+            r"label_noise.protocol: 'official' .*clean without holdout",
+        ),
     ],
 )
 def test_steps_are_checked_by_name(entry, message):

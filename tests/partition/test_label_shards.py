@@ -22,12 +22,17 @@ def test_sub_fedavg_deals_two_shards_of_a_fixed_length(classes, each, length, sh
     assert disjoint(parts) and len(labels) // length == shards
 
 
-def test_shards_dealt_in_order_make_exactly_five_pairs_of_classes():
-    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 500))
-    parts = deal(Shards(order="in_order"), labels)
-    pairs = {tuple(np.unique(labels[rows]).tolist()) for rows in parts}
-    assert pairs == {(0, 5), (1, 6), (2, 7), (3, 8), (4, 9)}
-    assert {len(rows) for rows in parts} == {50}
+@pytest.mark.parametrize("clients", [50, 100, 500])
+@pytest.mark.parametrize("each", [5000, 6000])  # CIFAR-10, MNIST (about)
+def test_shards_dealt_in_order_make_exactly_five_pairs_of_classes(clients, each):
+    """SuPerFed's code; the classic deal makes nearly all pairs."""
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), each))
+    parts = deal(Shards(order="in_order"), labels, clients)
+    pairs = [tuple(np.unique(labels[rows]).tolist()) for rows in parts]
+    assert {pair: pairs.count(pair) for pair in sorted(pairs)} == {(c, c + 5): clients // 5 for c in range(5)}
+    assert {len(rows) for rows in parts} == {10 * each // clients}
+    drawn = deal(Shards(), labels, clients)
+    assert len({tuple(np.unique(labels[rows]).tolist()) for rows in drawn}) > 20
 
 
 def test_client_j_gets_the_shards_j_and_j_plus_n():

@@ -117,6 +117,16 @@ def test_dirichlet_has_the_published_label_counts_and_sizes(alpha, labels, sd):
     assert np.mean(spread) == pytest.approx(sd, rel=0.2)  # and by a tenth
 
 
+@pytest.mark.parametrize("alpha", [1, 10, 100])
+@pytest.mark.parametrize(("classes", "clients"), [(100, 100), (200, 200)])  # CIFAR-100, Tiny ImageNet
+def test_superfeds_code_would_drop_no_client(alpha, classes, clients):
+    """It drops those of at most 10 samples; a client that is full gets at most the rest of one label."""
+    labels = np.repeat(np.arange(classes), 500)
+    for seed in SEEDS:
+        sizes = part_sizes(deal(Dirichlet(alpha=alpha, min_size=0), labels, clients, seed))
+        assert sizes.sum() == len(labels) and sizes.min() > 10 and sizes.max() < 500 + 500
+
+
 def test_without_balance_sizes_spread_further():
     even, uneven = (deal(Dirichlet(min_size=1, balance=b), CIFAR10, 20, 1) for b in (True, False))
     assert part_sizes(even).std() < part_sizes(uneven).std()

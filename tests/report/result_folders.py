@@ -44,6 +44,7 @@ def write_run(
     pool: Sequence[int] | None = None,
     sampling: Mapping[str, object] | None = None,
     central: Mapping[str, object] | None = None,
+    predictions: pd.DataFrame | None = None,
     **settings: object,
 ) -> Path:
     """One run under ``root/<partition>/<method>/<seed>``; returns its folder. Only pacfl compares clients.
@@ -54,6 +55,7 @@ def write_run(
     ``scheme``: that of the partition, and its parameters. ``reports``: as in ``run.reports``, all with the
     global accuracy. ``training`` are further settings of it, ``sampling`` those of the run. ``pool``
     [rounds]: that of a client curriculum. ``central``: the settings of the networks that it uses, by name.
+    ``predictions``: those of the samples of clients, if they are kept.
     """
     about = f"{method}{partition}{settings}{training or ''}{sampling or ''}"
     rng = np.random.default_rng([seed, *about.encode()])
@@ -152,8 +154,8 @@ def write_run(
     ]
     of_series = pd.DataFrame(rows, columns=["round", "client", "name", "value"])
     of_series.astype({"name": str}).to_parquet(folder / "series.parquet", index=False)
-    none = pd.DataFrame(columns=list(PREDICTIONS)).astype(PREDICTIONS)
-    none.to_parquet(folder / "predictions.parquet", index=False)
+    kept = pd.DataFrame(columns=list(PREDICTIONS)) if predictions is None else predictions
+    kept.astype(PREDICTIONS).to_parquet(folder / "predictions.parquet", index=False)
     return folder
 
 

@@ -140,7 +140,8 @@ def test_what_a_run_did_not_reach_has_a_lower_bound():
 
 @pytest.mark.parametrize(("text", "value"), [
     ("top1", 0.5625), ("top1_weighted", 2 / 3), ("top1_worst10", 0.25), ("top1_gap", 0.625), ("top2", 0.875),
-    ("ece", 0.3125), ("mce_best10", 0.375),
+    ("ece", 0.3125), ("mce_best10", 0.375), ("top1_std", 0.3125), ("ece(batch=4)", 0.3125),
+    ("mce(batch = 3)", 1 / 3), ("top1_worst10(batch=3)", 1 / 6), ("top1_std(batch=3)", 1 / 3),
 ])  # fmt: skip
 def test_measures_of_predictions(text, value, monkeypatch):
     """Client 0 has one of four samples right, client 1 seven of eight."""
@@ -176,6 +177,9 @@ def test_measures_of_predictions(text, value, monkeypatch):
     ("last(global_accuracy, 0)", BadInput, "'0' is not accepted; expected a whole number >= 1"),
     ("last(global_accuracy)", BadInput, "last(column, n)"),
     ("top5_worst10", NotMeasured, "set run.keep_predictions: true"),
+    ("auroc(batch=10)", BadInput, "ece(batch=10)"),
+    ("ece(10)", BadInput, "ece(batch=10)"),
+    ("mce(batch=0)", BadInput, "ece(batch=10)"),
 ])  # fmt: skip
 def test_bad_measures_are_refused_in_one_line(text, error, says):
     with refused(re.escape(says), error):

@@ -61,6 +61,16 @@ def test_other_content_at_the_path_is_ignored(files, tmp_path, monkeypatch):
     assert files.open().train.x.equal(expected.train.x)
 
 
+@pytest.mark.parametrize(("anonymous", "outputs"), [("false", 10), ("true", 3)])
+def test_the_network_has_an_output_for_every_class_name(tmp_path, anonymous, outputs):
+    """Ten in ACID, three in ALID, whose clients have three classes each."""
+    scheme = f"scheme: acid, clients: 10, classes_per_client: 3, anonymous: {anonymous}"
+    params = prepared_project(tmp_path, one_cell("{source: digits}", "mlp", scheme), "few")
+    opened = Experiment(params, "few", "pavg", 0, tmp_path).job.federation.open()
+    assert opened.model.shapes[-1] == (outputs,)
+    assert int(opened.train.y.max()) == outputs - 1
+
+
 def test_content_that_is_nowhere_ends_in_one_line_that_says_what_to_do(files):
     own, gone = files.prepared.hash, "/gone/prepared/x"
     places = f"there is no {gone}.*worker/data/{own}.*worker/data/prepared/x"

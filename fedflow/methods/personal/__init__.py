@@ -9,6 +9,9 @@ from fedflow.methods.personal import (  # noqa: F401
     lg_fedavg,
     local,
     mtl,
+    pavg,
     perfedavg,
     pfedme,
+    pfldyn,
+    pflscaf,
 )

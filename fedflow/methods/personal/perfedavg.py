@@ -6,20 +6,25 @@ Objective: mean_k F_k(w - alpha grad F_k(w)).
 
 Client, with batches D, D', D'' in every local step: w' = w - alpha grad F(w; D), v = grad F(w'; D');
 first order: w <- w - beta v; Hessian-free:
-w <- w - beta (v - alpha (grad F(w + delta v; D'') - grad F(w - delta v; D'')) / (2 delta)).
+w <- w - beta (v - alpha (grad F(w + delta v; D'') - grad F(w - delta v; D'')) / (2 delta));
+second order: w <- w - beta grad_w F(w'; D'), exact, also where ``adaptation`` steps lead from w to w'
+(`training.adaptation`, maml), as PFL compares with.
 Server: as uniform FedAvg. A client is served the global model after a step of size alpha on all its data.
 *Reduces to* uniform FedAvg with learning rate beta when alpha = 0.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model after a step on its own data.
 *Rates*: beta defaults to the client learning rate of the round, with its decay; a given beta does not decay,
 nor does alpha, which belongs to the objective.
 *Ambiguous*: the three batches come from separate shuffles, so that a round has as many steps as with FedAvg
-(other code takes consecutive batches, and half as many steps); momentum is that of the meta-gradient.
+(other code takes consecutive batches, and half as many steps), but with order: second, D is disjoint from D'
+where there are enough samples, as in PFL; momentum is that of the meta-gradient.
 """
 
 from typing import ClassVar
 
 from torch import Tensor
 
+from fedflow.errors import BadInput
+from fedflow.local.adaptation import Adaptation
 from fedflow.local.client import Client, Update
 from fedflow.local.optimiser import Moving
 from fedflow.local.samples import Batch
@@ -27,8 +32,9 @@ from fedflow.local.sgd import Step
 from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.base import GlobalModel, Passes, Round
+from fedflow.methods.personal._adapting import adapting
 from fedflow.methods.registry import register
-from fedflow.settings import option
+from fedflow.settings import option, shown
 
 
 @register("perfedavg", "Per-FedAvg")
@@ -46,20 +52,40 @@ class PerFedAvg(FedAvg):
         source="section 5: 0.001",
     )  # fmt: skip
     order: str = option(
-        "first", "meta-gradient without second derivatives, or with them from differences of gradients",
-        choices=("first", "hessian_free"), source="section 5: FO and HF",
+        "first", "second derivatives in the meta-gradient: none, by differences of gradients, or exact",
+        choices=("first", "hessian_free", "second"), source="section 5: FO and HF; PFL: second",
     )  # fmt: skip
     delta: float = option(
         1e-3, "half the distance of the two gradients of hessian_free", symbol="delta", gt=0
     )
-    adaptation: int = option(1, "gradient steps on a client's own data before it is served", ge=0)
+    adaptation: int = option(
+        1, "gradient steps on a client's own data before it is served; in training with order: second only",
+        ge=0, grid=(1, 5), source="Algorithm 1: 1; PFL: 1 or 5",
+    )  # fmt: skip
+
+    def validate(self) -> None:
+        if self.order != "hessian_free" and self.delta != 1e-3:
+            raise BadInput("method.delta", self.delta, f"0.001, its default, with order: {self.order}")
+
+    def trains(self, training: LocalTraining) -> LocalTraining:
+        if self.order == "second":
+            return adapting(training, self.maml, f"{self.name}, which has method.alpha")
+        if training.adaptation is not None:
+            accepted = f"null with {self.name} and order: {self.order}, whose steps adapt"
+            raise BadInput("training.adaptation", shown(training.adaptation), accepted)
+        return training
+
+    @property
+    def maml(self) -> Adaptation:
+        """The adaptation that order: second differentiates."""
+        return Adaptation.parse({"name": "maml", "lr": self.alpha, "steps": self.adaptation})
 
     def streams(self, training: LocalTraining) -> dict[str, int]:
         return dict.fromkeys(self.batches(), training.epochs)
 
     def batches(self) -> tuple[str, ...]:
-        """The streams of D', D and, for hessian_free, D''."""
-        return ("batches", "inner", "hessian") if self.order == "hessian_free" else ("batches", "inner")
+        """The streams of D', D and, for hessian_free, D''; D is a support batch with order: second."""
+        return ("batches", "inner", "hessian")[: {"second": 1, "first": 2, "hessian_free": 3}[self.order]]
 
     def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
         """One gradient per stream; two in the last stream of hessian_free."""
@@ -79,12 +105,17 @@ class PerFedAvg(FedAvg):
                 v = v - self.alpha * (ahead.gradient - behind) / (2 * self.delta)
             return client.descend(now, Step(v, loss, buffers), lr=self.beta), loss
 
-        start = client.initial_state(client.received["model"])
-        client.trained = client.run_steps(step, start, self.batches()).w
-        return client.update(model=client.trained, weight=self.weight(client))
+        w = client.received["model"]
+        if self.order == "second":
+            w_k = client.fit(start=w, lr=self.beta)
+        else:
+            w_k = client.trained = client.run_steps(step, client.initial_state(w), self.batches()).w
+        return client.update(model=w_k, weight=self.weight(client))
 
     def model_for(self, client: Client) -> Tensor:
         w = client.received["model"]
+        if self.order == "second":
+            return client.adapted(w, self.maml)
         for _ in range(self.adaptation):
             w = w - self.alpha * client.full_gradient(w)
         return w

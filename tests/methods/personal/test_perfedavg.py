@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import Ran, consecutive, images, one_client, quadratics, run
+from support import Ran, consecutive, images, one_client, quadratics, refused, run
 from torch import Tensor
 
 from fedflow.data import Dataset
@@ -19,6 +19,7 @@ ORDERS = {  # local models, global models of two rounds, personal models after t
     "first": ([0.6638, -0.3064], [0.1787, -0.00360562], [0.26083, -0.05704]),
     "hessian_free": ([0.648878, -0.169696], [0.239591, 0.0760827930], [0.3156319, -0.0083272]),
 }
+ORDERS["second"] = ORDERS["hessian_free"]  # which is exact on quadratics
 
 
 def near(value: Any) -> Any:
@@ -39,12 +40,18 @@ def test_perfedavg(order: str, cohort: str) -> None:
     assert served(run("perfedavg", quadratics(), hyper, rounds=1, cohort=cohort)) == near(personal)
 
 
-@pytest.mark.parametrize(("order", "gradients"), [("first", (-0.45, 2.4)), ("hessian_free", (-0.405, 1.92))])
-@pytest.mark.parametrize("delta", [1e-3, 1.0])
-def test_meta_gradients(order: str, gradients: tuple[float, float], delta: float) -> None:
+EXACT = (-0.405, 1.92)
+
+
+@pytest.mark.parametrize(
+    ("hyper", "gradients"),
+    [({}, (-0.45, 2.4)), ({"order": "hessian_free"}, EXACT), ({"order": "hessian_free", "delta": 1.0}, EXACT),
+     ({"order": "second"}, EXACT)],
+)  # fmt: skip
+def test_meta_gradients(hyper: dict[str, Any], gradients: tuple[float, float]) -> None:
     """At 1/2: (1 - alpha a) grad F(w'), without and with the first factor; for any delta on quadratics."""
     for curve, gradient in zip(((1, 1), (2, -1)), gradients):
-        hyper = {"alpha": 0.1, "beta": None, "order": order, "delta": delta}
+        hyper = {"alpha": 0.1, "beta": None} | hyper
         ran = run("perfedavg", quadratics((curve,), (4,)), hyper, training={"epochs": 1, "lr": 1}, rounds=1)
         assert ran.server("model") == near([0.5 - gradient])
 
@@ -68,7 +75,7 @@ def test_without_adaptation_it_is_uniform_fedavg(federation: Federation, order: 
     assert torch.equal(meta.servers[-1]["model"], plain.servers[-1]["model"])
 
 
-def test_the_hessian_free_gradient_is_that_of_the_objective(digits: Dataset) -> None:
+def test_gradients_with_second_derivatives_are_those_of_the_objective(digits: Dataset) -> None:
     """grad of F(w - alpha grad F(w)) by automatic differentiation, on real images."""
     alone = images(digits, (12,), dtype=torch.float64)
     model, alpha = alone.model, 0.1
@@ -85,11 +92,31 @@ def test_the_hessian_free_gradient_is_that_of_the_objective(digits: Dataset) -> 
     with model.for_cohorts():
         exact = torch.func.grad(objective)(w)
     errors = []
-    for order in ("hessian_free", "first"):
-        hyper = {"alpha": alpha, "beta": None, "order": order, "delta": 1e-5}
+    for order in ({"order": "second"}, {"order": "hessian_free", "delta": 1e-5}, {}):
+        hyper = {"alpha": alpha, "beta": None} | order
         ran = run("perfedavg", alone, hyper, training={"epochs": 1, "lr": 1}, rounds=1)
         errors.append(float((w - ran.servers[0]["model"] - exact).norm() / exact.norm()))
-    assert errors[0] < 1e-6 < 1e-3 < errors[1]
+    assert errors[0] < 1e-12 and errors[1] < 1e-6 < 1e-3 < errors[2]
+
+
+@pytest.mark.parametrize(
+    ("hyper", "gradient"),
+    [({"alpha": 0}, -9), ({}, -6.3), ({"order": "second"}, -4.41),
+     ({"order": "second", "adaptation": 5}, -0.2542277)],
+)  # fmt: skip
+def test_second_order_goes_through_all_steps(hyper: dict[str, Any], gradient: float, cohort: str) -> None:
+    """F = 3/2 (w - 4)^2 at 1, with steps of 0.1: PFL's worked example."""
+    alone, one_step = quadratics(((3, 4),), (4,), 1), {"epochs": 1, "lr": 1}
+    ran = run("perfedavg", alone, {"alpha": 0.1} | hyper, training=one_step, rounds=1, cohort=cohort)
+    assert ran.server("model") == pytest.approx([1 - gradient], abs=1e-7)
+
+
+def test_what_does_nothing_is_refused(federation: Federation) -> None:
+    with refused(r"^method\.delta: 0\.1 .* 0\.001, its default, with order: second"):
+        build_method("perfedavg", {"order": "second", "delta": 0.1})
+    for hyper, why in (({}, "perfedavg and order: first"), ({"order": "second"}, "perfedavg, which has")):
+        with refused(rf"^training\.adaptation: a mapping .* null with {why}"):
+            run("perfedavg", federation, hyper, training={"adaptation": {"name": "proto"}})
 
 
 @pytest.mark.parametrize(("steps", "personal"), [(0, 0.1787), (2, 0.334747)])

@@ -1,0 +1,55 @@
+"""Base of methods that train a model for what it is after adaptation to each client's samples."""
+
+from dataclasses import fields, replace
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedflow.errors import BadInput
+from fedflow.local.adaptation import Adaptation
+from fedflow.local.client import Client
+from fedflow.local.training import LocalTraining
+from fedflow.methods.base import Method
+from fedflow.settings import option, shown
+
+
+class OwnAdaptation(Adaptation):
+    """The adaptation of a method."""
+
+    section = "method.adaptation"
+
+    def __str__(self) -> str:
+        """As in params.yaml."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        default = {field.name: field.default for field in fields(self)}
+        return f"{{{', '.join(f'{name}: {v}' for name, v in given.items() if v != default[name])}}}"
+
+
+class Adapting(Method):
+    """A host that trains F_k(T(w)) in place of F_k(w), and serves T(w; all own samples) of its model.
+
+    The host, a further base class, keeps its client step, its server step and its state.
+    """
+
+    serves: ClassVar[str] = "personal"
+    serves_with: ClassVar[tuple[str, ...] | None] = ()
+
+    adaptation: OwnAdaptation = option(
+        factory=lambda: OwnAdaptation.parse({"name": "proto"}),
+        doc="T, a mapping as `training.adaptation`: name (maml or proto), and lr, steps, ... of maml",
+        symbol="T", source="Chapter 3: proto is the best in all but a few rows of Tables 3.1 and 3.2",
+    )  # fmt: skip
+
+    def trains(self, training: LocalTraining) -> LocalTraining:
+        return adapting(training, self.adaptation, f"{self.name}, which has method.adaptation")
+
+    def model_for(self, client: Client) -> Tensor:
+        return client.adapted(client.received["model"], self.adaptation)
+
+
+def adapting(training: LocalTraining, adaptation: Adaptation, by: str) -> LocalTraining:
+    """``training`` with the ``adaptation`` of the method ``by`` this name; `BadInput` if it has another."""
+    given = training.adaptation
+    if given is not None and given.as_dict() != adaptation.as_dict():
+        raise BadInput("training.adaptation", shown(given), f"null with {by}")
+    return replace(training, adaptation=adaptation)

@@ -1,0 +1,29 @@
+"""P-Avg: FedAvg for the model that is best after every client has adapted it to its own samples.
+
+Source: Acar, Zhao, Zhu, Matas, Mattina, Whatmough, Saligrama, "Debiasing Model Updates for Improving
+Personalized Federated Training", ICML 2021, experiments: P-Avg (Proto); Acar's thesis, Chapter 3.
+Objective: mean_k F_k(T_k(w)), T: `adaptation`, prototypes or MAML (`fedflow/local/adaptation.py`).
+
+Client: w_k <- SGD from w_t on F_k(T(w; support)), on query batches. Server: as uniform FedAvg. A client is
+served T(w_t; all its samples).
+*Reduces to* uniform FedAvg for adaptation: {name: maml, steps: 0}. With other steps of maml it is Per-FedAvg
+with order: second.
+*State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: T(w_t; its samples); with prototypes also for
+classes that no other client has.
+*Differs from the authors' code in*: what `fedflow/local/adaptation.py` lists; that code trains prototypes of
+logits after the first local step, but scores those of features. It scores the adapted mean of all clients'
+last models, here the adapted w_t.
+"""
+
+from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.personal._adapting import Adapting
+from fedflow.methods.registry import register
+from fedflow.settings import option
+
+
+@register("pavg", "P-Avg")
+class PAvg(Adapting, FedAvg):
+    weighting: str = option(
+        "uniform", "weights p_k of the average: n_k or uniform", symbol="p_k",
+        choices=("samples", "uniform"), source="Chapter 3: uniform",
+    )  # fmt: skip

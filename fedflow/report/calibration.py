@@ -1,0 +1,81 @@
+"""Calibration on the page: top-k accuracy, ECE and MCE over clients, and a reliability diagram per method."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from fedflow.metrics.table import SHARE, in_unit
+from fedflow.pictures.reliability import diagram
+from fedflow.report.cells import SPREAD, Cell, Methods, Row, Table, label, write
+from fedflow.report.measures import parse
+from fedflow.report.run import Run
+from fedflow.report.tables import Stat
+
+COLUMNS = {  # measure, by batch of training or not: heading and explanation
+    ("top1", False): ("Top-1, %", "share of samples whose label is the prediction"),
+    ("top5", False): ("Top-5, %", "share of samples whose label is among the five largest outputs"),
+    ("ece", False): ("ECE, %", "expected calibration error on a client's test set"),
+    ("mce", False): ("MCE, %", "maximum calibration error on a client's test set"),
+    ("ece", True): ("ECE by batch, %", "mean over test batches of the run's batch size, as in SuPerFed"),
+    ("mce", True): ("MCE by batch, %", "mean over test batches of the run's batch size, as in SuPerFed"),
+}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What the page shows of one partition."""
+
+    table: Table
+    diagrams: list[tuple[str, Markup, str]]  # heading, picture, note
+
+
+def calibration(methods: Methods, places: Mapping[str, int], key: str) -> Calibration | None:
+    """The section of one partition; None if no run has kept its predictions."""
+    found = {variant: [run for run in runs if len(run.predictions)] for variant, runs in methods.items()}
+    kept = {variant: runs for variant, runs in found.items() if runs}
+    if not kept:
+        return None
+    columns = {heading: _column(kept, *measure) for measure, (heading, _) in COLUMNS.items()}
+    columns = {heading: cells for heading, cells in columns.items() if cells}
+    spread = SPREAD if any(len(runs) > 1 for runs in kept.values()) else ""
+    rows = [
+        Row(variant, label(runs), [cells[variant] for cells in columns.values()])
+        for variant, runs in kept.items()
+    ]
+    shown = [(heading, spread, hint) for heading, hint in COLUMNS.values() if heading in columns]
+    diagrams = [
+        (
+            label(runs),
+            diagram((run.predictions for run in runs), places[variant], f"{key}-reliability{place}").svg,
+            f"Seed{'s' if len(runs) > 1 else ''} {', '.join(str(run.seed) for run in runs)}.",
+        )
+        for place, (variant, runs) in enumerate(kept.items())
+    ]
+    return Calibration(Table(shown, rows), diagrams)
+
+
+def _column(methods: Methods, name: str, by_batch: bool) -> dict[str, Cell]:
+    """The cells of one measure by variant; none for top-5 if all are right, as with five classes or fewer."""
+    means = {variant: _over_seeds(runs, name, by_batch) for variant, runs in methods.items()}
+    if name == "top5" and all(value == 1 for mean in means.values() for value in mean.values.values()):
+        return {}
+    printed = {variant: float(write(mean)[0]) for variant, mean in means.items()}
+    best = (max if name.startswith("top") else min)(printed.values()) if len(methods) > 1 else None
+    found = {}
+    for variant, mean in means.items():
+        over_clients = _over_seeds(methods[variant], f"{name}_std", by_batch).mean
+        note = f"±\u2009{in_unit(over_clients, SHARE)} over clients"
+        found[variant] = Cell(*write(mean), note, 100 * mean.mean, printed[variant] == best)
+    return found
+
+
+def _over_seeds(runs: list[Run], name: str, by_batch: bool) -> Stat:
+    """The measure of every seed."""
+    values = {}
+    for run in runs:
+        size = run.params["training"]["batch_size"] if by_batch else 0  # 0: all samples in one batch
+        value = parse(f"{name}(batch={size})" if size else name).of(run)
+        assert value is not None
+        values[run.seed] = value
+    return Stat(values)
