@@ -114,8 +114,9 @@ class Scoring:
         run, method, names = self.run, self.method, self._served_with()
         names += ["trained"] if what.get("trained") else []
         phase, parts = method.phase(run.round(after + 1, "served")), list[Scores]()
-        adapted = run.state.means.models(run.federation.model.dtype) if run.settings.means else {}
-        start_from = [w for name, w in adapted.items() if name == run.settings.adapt_from]
+        start_from, adapt_from = list[Tensor](), run.settings.adapt_from
+        if adapt_from != "served":
+            start_from = [run.state.means.models(run.federation.model.dtype)[adapt_from]]
         what |= {"adapt": run.settings.adapt, "adapt_last": bool(start_from)}
         own = bool(names) or method.serves == "personal"
         # If all clients are served one model, one client determines it.
