@@ -14,7 +14,7 @@ import pandas as pd
 from fedflow.files import Write, replace_files, write_json
 from fedflow.methods.base import Dissimilarity
 from fedflow.metrics.table import METRICS, diagnostics, yardstick_first
-from fedflow.simulation.evaluation import PREDICTIONS, Scores
+from fedflow.simulation.evaluation import PREDICTIONS, SWEEP, Scores
 from fedflow.simulation.outcome import Outcome, RoundReport
 
 MARKER = "metrics.json"
@@ -35,7 +35,8 @@ def write_results(
     client. ``clusters.json`` has the cluster of every client, and how the server compared clients;
     ``proximity.parquet`` is the matrix of these dissimilarities, with a row and a column per client.
     ``series.parquet`` has the method's diagnostics that are arrays over clients, a row per number;
-    ``predictions.parquet`` a row per client and sample of its test set, if they were kept.
+    ``predictions.parquet`` a row per client and sample of its test set, if they were kept;
+    ``sweep.parquet`` a row per client and mixture of its models, of methods that have mixtures.
 
     ``facts`` identifies the run (partition, method, seed, hashes); ``params``, its settings, become
     ``params.json``. ``samples`` [N] are training sizes, ``groups`` [N] planted groups, both with newcomers
@@ -64,6 +65,7 @@ def write_results(
         "proximity.parquet": _matrix(outcome.dissimilarity).to_parquet,
         "series.parquet": partial(_series(rounds).to_parquet, index=False),
         "predictions.parquet": partial(_predictions(outcome.scores).to_parquet, index=False),
+        "sweep.parquet": partial(_sweep(outcome).to_parquet, index=False),
         "failures.json": partial(write_json, value=failures) if failures else None,
         MARKER: partial(write_json, value=facts | outcome.metrics),
     }
@@ -98,6 +100,12 @@ def _predictions(scores: Scores) -> pd.DataFrame:
     """By client and sample; no rows if they were not kept."""
     none = pd.DataFrame(columns=list(PREDICTIONS)).astype(PREDICTIONS)
     return none if scores.predictions is None else scores.predictions
+
+
+def _sweep(outcome: Outcome) -> pd.DataFrame:
+    """By client and mixture; no rows if the method has none."""
+    none = pd.DataFrame(columns=list(SWEEP)).astype(SWEEP)
+    return none if outcome.sweep is None else outcome.sweep
 
 
 def _clients(scores: Scores, samples: np.ndarray, groups: np.ndarray | None) -> pd.DataFrame:

@@ -107,7 +107,7 @@ def images(
     """Real images, sorted by label before they are dealt; every client is tested on the labels that it has.
 
     ``order`` renumbers the clients. The server has 60 test images. The inputs are normalised
-    floats, so that a test can spoil them.
+    floats, so that a test can spoil them. Clients select models by two of the samples that they train on.
     """
     if network == "mlp":
         options = {"hidden": (16,)} | options
@@ -121,7 +121,9 @@ def images(
         FlatModel(partial(build, network, dataset.input_shape, 10, **options), dtype=dtype),
         Examples(dataset.train.inputs(everything[0]), dataset.y_train),
         Examples(dataset.test.inputs(everything[1]), dataset.y_test),
-        Partition.from_lists(train, pools, [np.unique(labels[rows]) for rows in train]),
+        Partition.from_lists(
+            train, pools, [np.unique(labels[rows]) for rows in train], [rows[:2] for rows in train]
+        ),
         Examples(dataset.test.inputs(everything[1][:60]), dataset.y_test[:60]),
     )
 

@@ -206,7 +206,7 @@ class Method(Settings):
         """
         return {}
 
-    def draws(self, training: LocalTraining) -> Mapping[str, int]:
+    def draws(self, model: FlatModel, training: LocalTraining) -> Mapping[str, int]:
         """How many uniform numbers `local` uses in every step, by stream (`Batch.draws`)."""
         return {}
 
@@ -255,9 +255,19 @@ class Method(Settings):
         """Whether clients train the model that is broadcast: then a mean of trained models is a model."""
         return not isinstance(self, Clustered) and (self.serves == "global" or self.serves_with == ())
 
-    def selects(self) -> bool:
-        """Whether clients select models on held-out samples, so that the partition needs ``selection``."""
-        return False
+    def sweep(self, client: Client) -> tuple[Sequence[float], Tensor] | None:
+        """The mixtures [k, D] of a client's global and personal model, and the share k of the latter in each.
+
+        At the end, all are scored on the client's own test samples (`run.sweep`). None: the method has none.
+        """
+        return None
+
+    def selects(self) -> str:
+        """Whether clients select models on held-out samples, so that the partition needs ``selection``.
+
+        If so, how to set the method to do without, such as "method.select_on to train"; else empty.
+        """
+        return ""
 
 
 class Onboarding:

@@ -63,7 +63,7 @@ def traffic(method: type[Method]) -> tuple[int, int]:
     received = instance.broadcast(round, server, 0)
     examples = Examples(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
     task, data = Task(model, training, training.lr), Samples.all_of(examples)
-    draws = instance.draws(training)
+    draws = instance.draws(model, training)
     schedules = {
         stream: Schedule(torch.arange(2)[None], draws=torch.zeros(1, draws.get(stream, 0)))
         for stream in instance.streams(training)

@@ -18,7 +18,7 @@ TABLES: dict[tuple[str, str], str] = {
     ("FLT", "Table 3 (FEMNIST)"): "fedavg pca_km_hc ifca cfl fesem flt",
     ("FLT", "Table 4 (Scenario 4)"): "fedavg pca_km_hc fesem flt",
     ("FLT", "Table 5 (ablation)"): "fesem flt",
-    ("SuPerFed (Hahn, Jeong, Lee)", "Tables 2.3 to 2.6"): f"fedavg fedprox {_PERSONAL}",
+    ("SuPerFed (Hahn, Jeong, Lee)", "Tables 2.3 to 2.6"): f"fedavg fedprox {_PERSONAL} superfed",
     ("AAggFF (Hahn et al.)", "Tables 3.6, 3.8 (cross-silo)"): f"{_FAIR} afl aaggff_s",
     ("AAggFF", "Tables 3.7, 3.9 (cross-device)"): f"{_FAIR} aaggff_d",
     ("AAggFF", "Table 3.10 (plug and play)"):

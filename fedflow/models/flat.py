@@ -159,6 +159,11 @@ class FlatModel:
         pieces = zip(self.names, w.split(self.sizes))
         return torch.cat([layers[name].reshape(-1) if name in layers else piece for name, piece in pieces])
 
+    @property
+    def layers(self) -> int:
+        """The number of layers (modules) with parameters or buffers."""
+        return len({name.rpartition(".")[0] for name in self.names})
+
     @cached_property
     def layer(self) -> Tensor:
         """The number of the layer (module) of every entry [D], int64, from 0."""

@@ -49,7 +49,7 @@ class PartitionParams(Settings):
     )
     selection: float = option(
         0.0, "share of each client's training samples held out for model selection, for methods with "
-        "select_on: heldout", ge=0, lt=1,
+        "select_on: heldout, and for SuPerFed", ge=0, lt=1,
     )  # fmt: skip
     validation: float = option(
         0.0, "share of each client's training samples that replace the test set (tuning)", ge=0, lt=1

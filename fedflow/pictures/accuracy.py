@@ -13,11 +13,16 @@ from fedflow.metrics.table import METRICS, Metric, unit_of
 from fedflow.pictures.drawing import CARD, INK, MUTED, Drawing, drawing, look
 
 
-class Curve(Protocol):
-    """What a curve needs of one run."""
+class Labelled(Protocol):
+    """A run with the name that is printed."""
 
     @property
     def label(self) -> str: ...
+
+
+class Curve(Labelled, Protocol):
+    """What a curve needs of one run."""
+
     @property
     def rounds(self) -> pd.DataFrame: ...
 
@@ -200,7 +205,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def room(methods: Curves) -> float:
+def room(methods: Mapping[str, Sequence[Labelled]]) -> float:
     """Inches for the longest name of a variant, with a margin."""
     return 0.16 + 0.066 * min(LONGEST, max(len(runs[0].label) for runs in methods.values()))
 

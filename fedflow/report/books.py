@@ -55,6 +55,7 @@ class Column(Settings):
         factory=dict, doc="other settings that distinguish columns, such as {training: {curriculum: ...}}"
     )
     measure: str | None = option(None, "replaces that of the row or table")
+    adapted: str | None = option(None, "replaces {adapted} in the measure: an adaptation of `run.adapt`")
 
 
 class Row(Settings):
@@ -99,6 +100,9 @@ class Table(Settings):
             for cell in line.cells:
                 if "{target}" in (cell.measure or "") and line.target is None:
                     raise BadInput("rows.target", None, f"a number, for the measure {cell.measure}")
+                if cell.comparable and "{adapted}" in (cell.measure or ""):
+                    accepted = f"the name of an adaptation, for the measure {cell.measure}"
+                    raise BadInput(f"columns.{cell.name}.adapted", None, accepted)
 
     @cached_property
     def lines(self) -> list["Line"]:
@@ -112,6 +116,8 @@ class Table(Settings):
             measure = column.measure or row.measure or self.measure
             if measure and row.target is not None:
                 measure = measure.replace("{target}", f"{row.target:g}")
+            if measure and column.adapted is not None:
+                measure = measure.replace("{adapted}", column.adapted)
             cells.append(
                 Cell(name, column, parse_value(text), measure, name in row.bold, caveats.get(name, ""))
             )

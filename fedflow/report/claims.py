@@ -22,6 +22,16 @@ An advantage is a difference of two methods. Advantages are compared like measur
         - {method: easy, minus: fedavg, partition: beta-0.2}
         - {method: easy, minus: fedavg, partition: beta-0.05}
 
+A method may replace the measure, where each has its own column::
+
+    - id: adapted
+      source: Acar et al. 2021, Table 3.2
+      claim: PFLDyn (Proto) is above PFLDyn (MAML), each with its own adaptation.
+      partition: alid
+      measure: proto_accuracy
+      of: pfldyn_proto
+      above: [{method: pfldyn_maml, measure: maml_accuracy}]
+
 `fedflow.report.verdicts` decides them.
 """
 
@@ -45,6 +55,7 @@ class Arm(Settings):
     method: str = option(doc="its name")
     minus: "Arm | None" = option(None, "another method, whose measure is subtracted seed by seed")
     partition: str | None = option(None, "replaces that of the check; `minus` inherits it")
+    measure: str | None = option(None, "replaces that of the check, in the same unit; `minus` inherits it")
     where: dict = option(factory=dict, doc="settings of its runs, by dotted name such as training.lr")
 
     @classmethod
@@ -55,6 +66,8 @@ class Arm(Settings):
     def validate(self) -> None:
         if self.minus is not None and self.minus.minus is not None:
             raise BadInput("minus.minus", self.minus.minus.method, "null: an advantage is over one method")
+        if self.measure is not None:
+            parse(self.measure)
 
 
 class Check(Settings):
@@ -146,8 +159,13 @@ class Claim(Check):
         if not self.kinds and self.test is None:
             raise BadInput("checks", None, f"exactly one of {', '.join(KINDS)}, or a test")
         for check, partitions, measure in _placed(self, self.partitions, self.measure):
-            if check.arms and measure is None:
+            if measure is None and not all(arm.measure for arm in check.arms):
                 raise BadInput("measure", None, "a value, here or around all checks")
+            named = [one.measure for arm in check.arms for one in (arm, arm.minus) if one]
+            measures = [parse(name) for name in (measure, *named) if name]
+            for other in measures[1:]:
+                if other.unit != measures[0].unit:
+                    raise BadInput("measure", other.text, f"one in the unit of {measures[0].text}")
             if not partitions and not all(arm.partition for arm in check.arms):
                 raise BadInput("partition", None, "the name of a partition, or a list of names")
 

@@ -18,7 +18,11 @@ OWN = {
     "run": ("client_curriculum",),
     "partition": ("difficulty",),
 }  # null, unless a cell names them
-PARTITION = {"pieces": None, "pieces_used": "first"}  # noted, unless a cell names them; and the defaults
+PARTITION = {
+    "pieces": None,
+    "pieces_used": "first",
+    "selection": 0.0,
+}  # noted, unless a cell names them; and the defaults
 DATA = ("keep_labels", "train_limit", "test_limit", "rotations", "label_noise")  # they change the samples
 
 
@@ -164,8 +168,8 @@ def fits(where: Where, runs: Sequence[Run]) -> bool:
 def _is_of(column: Column, where: Where, params: Mapping[str, Any]) -> bool:
     """Whether a run with these settings is of the method and the settings of a column.
 
-    A curriculum or a side loss is a setting of any method, and difficulty one of any scheme: what names none
-    has none.
+    A curriculum, a side loss or an adaptation is a setting of any method, and difficulty one of any scheme:
+    what names none has none.
     """
     named = (column.settings, where.settings)
     return (
@@ -216,7 +220,7 @@ def _ours(match: Match, label: str) -> Ours:
         for run in match.runs:
             reason = reason.replace(f"{run.folder}/", "")
         return Ours("not measured", "", label, reason)
-    digits = max(cell.value.digits for cell in match.line.cells)
+    digits = max(cell.value.digits for cell in match.line.cells if cell.comparable)
     stat = Stat({seed: value * factor for seed, value in values.items() if value is not None})
     seeds = f"{len(values)} {'seed' if len(values) == 1 else 'seeds'}"
     if not stat.values:

@@ -11,6 +11,9 @@ Published tables and claims name what they compare in this language:
   on its own test set, or with ``_std`` (of the population), ``_weighted`` (by test samples), ``_worst10``,
   ``_best10``, ``_gini``, ``_gap``; except for ``auroc``, also with ``(batch=10)``: the mean over batches of
   that many test samples, as SuPerFed publishes it
+* ``sweep(share)``, mean accuracy of the mixtures with this share of the personal model (`run.sweep`);
+  ``sweep_best``, that of every client at its best share; and ``sweep_plateau(width)``, the portion of the
+  shares whose mean accuracy is within ``width`` of the highest
 """
 
 import math
@@ -42,6 +45,7 @@ COSTS = {  # measure: what of a `Reach`, and its metric
     "bytes_to": ("bytes", METRICS["bytes_to_target"]),
     "gradients_to": ("gradients", METRICS["gradients"]),
 }
+SWEEPS = {"sweep_best": 0, "sweep": 1, "sweep_plateau": 1}  # and their number of arguments
 OF_ROUNDS = {"best": 1, "worst": 1, "cumulative": 1, "at": 2, "last": 2}  # and their number of arguments
 
 
@@ -83,6 +87,8 @@ def parse(text: str, field: str = "measure") -> Measure:
             return _predicted(text, predicted[1], predicted[2], int(batch[1]))
     if name in COSTS and len(given) in (2, 3):
         return _cost(text, name, field, *given)
+    if SWEEPS.get(name) == len(given):
+        return _swept(text, name, field, *given)
     if name in OF_ROUNDS and len(given) == OF_ROUNDS[name]:
         return _of_rounds(text, name, field, *given)
     shapes = [
@@ -90,6 +96,7 @@ def parse(text: str, field: str = "measure") -> Measure:
         *(f"{n}(column)" for n, many in OF_ROUNDS.items() if many == 1),
     ]
     shapes += ["at(column, round)", "last(column, n)", "top1", "top5", "auroc", "ece", "mce", "ece(batch=10)"]
+    shapes += ["sweep(share)", "sweep_best", "sweep_plateau(width)"]
     raise unknown_name(field, text, [*METRICS, *shapes])
 
 
@@ -182,6 +189,30 @@ def _predicted(text: str, name: str, part: str | None, batch: int | None = None)
     if part == "gini":
         return Measure(text, label, Unit(digits=3), "lower", of)
     return Measure(text, f"{label}, %", SHARE, "lower" if small else "higher", of)
+
+
+def _swept(text: str, name: str, field: str, argument: str = "0") -> Measure:
+    wanted = _number(field, text, argument)
+
+    def of(run: Run) -> float | None:
+        if run.sweep.empty:
+            raise NotMeasured(f"{run.folder / 'sweep.parquet'} has no mixtures")
+        by_share = run.sweep.groupby("value")["accuracy"].mean()
+        if name == "sweep_best":
+            return float(run.sweep.groupby("client")["accuracy"].max().mean())
+        if name == "sweep_plateau":
+            return float((by_share >= by_share.max() - wanted).mean())
+        if wanted not in by_share.index:
+            known = ", ".join(f"{share:g}" for share in by_share.index)
+            raise NotMeasured(f"{run.folder / 'sweep.parquet'} has no share {argument}, but {known}")
+        return float(by_share[wanted])
+
+    label = {
+        "sweep_best": "Accuracy at the best mixture of every client",
+        "sweep": f"Accuracy of mixtures with {argument} of the personal model",
+        "sweep_plateau": f"Mixtures with an accuracy within {argument} of the highest",
+    }[name]
+    return Measure(text, f"{label}, %", SHARE, "higher", of)
 
 
 def _summary(run: Run, name: str, batch: int | None) -> dict[str, float]:

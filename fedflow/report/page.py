@@ -16,6 +16,7 @@ from fedflow.naming import flat, spoken, text
 from fedflow.pictures import accuracy
 from fedflow.pictures.clusters import Grouping, pictures_of
 from fedflow.pictures.drawing import DASHES, SERIES
+from fedflow.pictures.mixtures import HOW, SCORES, mixtures
 from fedflow.pictures.series import series
 from fedflow.report import cells
 from fedflow.report.books import FOLDER
@@ -148,7 +149,16 @@ def _pictures(facts: PartitionFacts) -> list[tuple[str, str, str]]:
 
 
 def _curves(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> list[tuple[str, Markup, str]]:
-    """Heading, picture and note of every curve; over simulated time only if methods differ in it."""
+    """Heading, picture and note of every curve; over simulated time only if methods differ in it.
+
+    After them, scores by share of the personal model, of methods that mix it with the global one.
+    """
+    mixed = {m: r for m, r in methods.items() if all(len(run.sweep) for run in r)}
+    by_share = [
+        (heading, mixtures(mixed, places, column, f"{key}-mixed-{column}").svg, HOW)
+        for column, heading in SCORES.items()
+        if mixed and all(run.sweep[column].notna().any() for runs in mixed.values() for run in runs)
+    ]
     return [
         (
             accuracy.heading(metric, x),
@@ -159,7 +169,7 @@ def _curves(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> 
         for metric in yardstick_first(METRICS.values())
         if x in metric.curves and (x != "time" or _differ_in_time(methods))
         if any(accuracy.measured(runs, metric.name) for runs in methods.values())
-    ]
+    ] + by_share
 
 
 def _diagnostics(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> list[tuple[str, list]]:

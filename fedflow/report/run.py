@@ -10,7 +10,7 @@ import pandas as pd
 from fedflow.methods.base import Dissimilarity
 from fedflow.metrics.table import diagnostics
 from fedflow.report.reading import read_table, reject
-from fedflow.simulation.evaluation import PREDICTIONS
+from fedflow.simulation.evaluation import PREDICTIONS, SWEEP
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,14 @@ class Run:
         if not table["client"].between(0, clients - 1).all():
             reject(path, f"not of {clients} clients")
         return table
+
+    @cached_property
+    def sweep(self) -> pd.DataFrame:
+        """Scores of the mixtures of every client's models; empty where the method has none."""
+        path = self.folder / "sweep.parquet"
+        if not path.exists():
+            return pd.DataFrame(columns=[*SWEEP])
+        return read_table(path, pd.read_parquet, SWEEP)
 
     @cached_property
     def predicted(self) -> dict[tuple[str, int | None], dict[str, float]]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from scipy.stats import t as student
@@ -187,19 +187,18 @@ def _compare(
     known: Mapping[str, str],
 ) -> Comparison:
     """One comparison, on one partition unless the methods name theirs."""
-    assert check.measure is not None
-    measure = parse(check.measure)
-    sides = [_side_of(arm, runs, partition, where, known) for arm in arms]
+    measure = parse(arms[0].measure or check.measure or "")
+    sides = [_side_of(arm, check, runs, partition, where, known, measure) for arm in arms]
     labels = [side.label for side in sides]
     places = dict.fromkeys(arm.partition or partition for arm in arms)
     blank = Comparison(", ".join(places), measure, _statement(check, measure, labels), NOT_RUN)
     terms = [term for side in sides for term in side.terms]
-    if absent := dict.fromkeys(label for label, found in terms if not found):
+    if absent := dict.fromkeys(term.label for term in terms if not term.runs):
         return replace(blank, reason=f"no results of {' and '.join(absent)}")
     try:
-        values = [side.values(measure) for side in sides]
+        values = [side.values for side in sides]
     except NotMeasured as error:
-        results = Path(*terms[0][1][0].folder.parts[:-3])  # where a project is does not change its report
+        results = Path(*terms[0].runs[0].folder.parts[:-3])  # where a project is does not change its report
         return replace(blank, reason=str(error).replace(f"{results}/", ""))
     factors = [1.0, -1.0][: len(arms)]
     if check.trend:
@@ -211,7 +210,7 @@ def _compare(
     if not shared:
         reason = "no shared seeds" if all(one.stat.values for one in values) else "no values"
         return replace(blank, reason=reason)
-    done = replace(blank, verdict=NOT_RESOLVED, note=_note(measure, terms), difference=difference.stat)
+    done = replace(blank, verdict=NOT_RESOLVED, note=_note(terms), difference=difference.stat)
     done = replace(done, values=tuple(one.on(shared) for one in values))
     if len(shared) < SEEDS:
         seeds = f"{len(shared)} {'seed' if len(shared) == 1 else 'shared seeds'}"
@@ -239,27 +238,47 @@ def _verdict(check: Check, low: float, high: float) -> str:
     return NOT_CONFIRMED if high < least or low > most else NOT_RESOLVED
 
 
-@dataclass(frozen=True)
-class Side:
-    """A method, or its advantage over another: the label and the runs of both, by label."""
+class Term(NamedTuple):
+    """What is measured of the runs of one method; its label has the measure, if others have another."""
 
     label: str
-    terms: list[tuple[str, list[Run]]]
+    runs: list[Run]
+    measure: Measure
 
-    def values(self, measure: Measure) -> Values:
+
+@dataclass(frozen=True)
+class Side:
+    """A method, or its advantage over another: the label, and the terms of both."""
+
+    label: str
+    terms: list[Term]
+
+    @property
+    def values(self) -> Values:
         """The measure by seed; of an advantage, the paired difference."""
-        return combined(self.label, [(f, _values(measure, *term)) for f, term in zip((1, -1), self.terms)])
+        return combined(self.label, [(f, _values(term)) for f, term in zip((1, -1), self.terms)])
 
 
 def _side_of(
-    arm: Arm, runs: Sequence[Run], partition: str, where: Mapping[str, Any], known: Mapping[str, str]
+    arm: Arm,
+    check: Check,
+    runs: Sequence[Run],
+    partition: str,
+    where: Mapping[str, Any],
+    known: Mapping[str, str],
+    first: Measure,
 ) -> Side:
-    """What ``arm`` names: one or two methods on its partition."""
-    place = arm.partition or partition
-    parts = [(one, one.partition or place) for one in (arm, arm.minus) if one]
-    terms = [_select(one, [r for r in runs if r.partition == at], where, known) for one, at in parts]
+    """What ``arm`` names: one or two methods on its partition; ``first``: the measure of the first arm."""
+    terms = []
+    for one in (arm, arm.minus):
+        if one:
+            place = one.partition or arm.partition or partition
+            label, found = _select(one, [run for run in runs if run.partition == place], where, known)
+            measure = parse(one.measure or arm.measure or check.measure or "")
+            label += f" [{measure.label}]" if measure.text != first.text else ""
+            terms.append(Term(label, found, measure))
     on = f" on {arm.partition}" if arm.partition else ""
-    return Side(" − ".join(label for label, _ in terms) + on, terms)
+    return Side(" − ".join(term.label for term in terms) + on, terms)
 
 
 def _select(
@@ -285,8 +304,9 @@ def _select(
     return f"{label} ({own})" if own else label, found
 
 
-def _values(measure: Measure, label: str, runs: Sequence[Run]) -> Values:
+def _values(term: Term) -> Values:
     """The measure by seed, a lower bound where a seed did not reach its target."""
+    label, runs, measure = term
     reached = {run.seed: value for run in runs if (value := measure.of(run)) is not None}
     bounds = {
         run.seed: value
@@ -296,13 +316,13 @@ def _values(measure: Measure, label: str, runs: Sequence[Run]) -> Values:
     return Values(label, Stat(dict(sorted((reached | bounds).items()))), frozenset(bounds))
 
 
-def _note(measure: Measure, arms: Iterable[tuple[str, list[Run]]]) -> str:
+def _note(terms: Iterable[Term]) -> str:
     """Seeds without a value, such as those that diverged, and how late a target may be noticed."""
-    notes = []
-    for label, runs in arms:
+    notes, every = [], 1
+    for label, runs, measure in terms:
         lacking = [str(run.seed) for run in runs if measure.of(run) is measure.least(run) is None]
         notes += [f"{label} has no value with seed {', '.join(lacking)}"] if lacking else []
-    every = spacing([run for _, runs in arms for run in runs], measure.reaches) if measure.reaches else 1
+        every = max(every, spacing(runs, measure.reaches) if measure.reaches else 1)
     notes += [f"evaluated every {every} rounds"] if every > 1 else []
     return "; ".join(notes)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedflow.data import Examples
 from fedflow.local.adaptation import Adaptation
 from fedflow.local.client import Client, Update
+from fedflow.metrics.predictions import ece, mce
 from fedflow.partition import Partition
 from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
@@ -20,6 +21,11 @@ from fedflow.simulation.worker import TrainedClients, client_of, train_clients
 
 ANSWERS = {"label": np.int32, "predicted": np.int32, "confidence": np.float32, "rank": np.int32}
 PREDICTIONS = {"client": np.int32, "sample": np.int32} | ANSWERS  # columns of the table, and their types
+# Columns of the table of mixtures: client, share of the personal model, scores, test samples.
+SWEEP = {
+    "client": np.int32, "value": np.float64, "accuracy": np.float64, "loss": np.float64, "ece": np.float64,
+    "mce": np.float64, "samples": np.int32,
+}  # fmt: skip
 AT_ONCE = {"cpu": 128, "cuda": 512}  # samples: the activations of larger batches exceed a CPU's cache
 
 
@@ -82,8 +88,8 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
         served = job.method.model_for(client_of(job, federation, shard, i, {}))
         w, number = served if isinstance(served, tuple) else (served, torch.zeros(()))
         if number is None:
-            number = _best_of(federation, w, shard.clients[i])
-            w = w[number]
+            best = _best_of(federation, w, shard.clients[i])
+            w, number = w[best], best if job.method.serves == "cluster" else torch.zeros(())
         cluster[i] = int(number)
         shared = isinstance(served, tuple) and job.method.serves == "cluster"
         key = ("cluster", int(number)) if shared else (w.data_ptr(), w.shape)
@@ -136,6 +142,29 @@ def poll_shard(job: Job, shard: Shard) -> list[float]:
         w, number = served if isinstance(served, tuple) else (served, torch.zeros(()))
         losses.append(min(float(client.full_loss(w)) for w in (w if number is None else [w])))
     return losses
+
+
+def sweep_shard(job: Job, shard: Shard) -> pd.DataFrame:
+    """The table `SWEEP` of every client of the shard that has test samples."""
+    federation, tables = job.federation.open(), [pd.DataFrame(columns=[*SWEEP])]
+    for i, k in enumerate(shard.clients):
+        federation.model.seed_noise(torch_seed(job.seed, "served noise", shard.round, k))
+        found = job.method.sweep(client_of(job, federation, shard, i, {}))
+        samples = int(_test_sizes(federation.partition, [k])[0])
+        if found is None or not samples:
+            continue
+        values, models = found
+        kept: list[pd.DataFrame] = []
+        scores = _score(
+            federation, [*models], np.arange(len(values)), [k] * len(values), False,
+            kept if federation.labelled else None,
+        )  # fmt: skip
+        errors = {of.__name__: [of(table) for table in kept] or np.nan for of in (ece, mce)}
+        tables.append(
+            pd.DataFrame({"client": k, "value": values, "accuracy": scores[0], "loss": scores[1]}
+                         | errors | {"samples": samples})
+        )  # fmt: skip
+    return pd.concat(tables[1:] or tables).astype(SWEEP)
 
 
 def score_reports(job: Job, shard: Shard) -> list[tuple[float, float]]:

@@ -40,7 +40,7 @@ class Job:
         device: torch.device | None = None,
     ) -> Schedule:
         """The batches of the i-th client of a shard, with ``samples`` samples and its usual ``epochs``."""
-        draws = self.method.draws(self.training).get(stream, 0)
+        draws = self.method.draws(self.federation.open().model, self.training).get(stream, 0)
         drawn = draw_schedule(
             self.training, samples, shard.epochs_of(i, epochs), self.seed, stream, shard.round,
             shard.clients[i], draws,

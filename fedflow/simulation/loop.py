@@ -77,6 +77,7 @@ class Simulation(Run):
             newcomers,
             compared,
             self.scoring.stable_cluster_ids,
+            self.scoring.sweep(),
         )
 
     def forget(self) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from torch import Tensor
 
 from fedflow.methods.base import Dissimilarity
@@ -49,3 +50,4 @@ class Outcome:
     newcomers: Scores | None = None
     dissimilarity: Dissimilarity | None = None  # between clients, without newcomers, if the server has one
     stable_cluster_ids: bool = True
+    sweep: pd.DataFrame | None = None  # `SWEEP`, of methods with mixtures

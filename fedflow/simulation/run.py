@@ -86,6 +86,10 @@ class RunSettings(Settings):
     keep_predictions: bool = option(
         False, "at the end, write what the served models predict for every client's own test samples"
     )
+    sweep: bool = option(
+        True, "at the end, also score every client with all mixtures of its global and its personal model, "
+        "where the method has them",
+    )  # fmt: skip
     target_accuracy: float | None = option(
         None, "also report the rounds and bytes until this local accuracy", gt=0, le=1
     )
@@ -253,11 +257,9 @@ class Run:
         training.check(self.federation.model, self.federation.train, self.federation.teacher)
         for i, adaptation in enumerate(settings.adapt):
             adaptation.check(self.federation.model, self.federation.train, f"run.adapt[{i}]")
-        if method.selects() and partition.selection_offsets is None:
-            raise BadInput(
-                "partition.selection", 0, f"a share > 0, as {method.name} needs held-out samples; "
-                "or set method.select_on to train"
-            )  # fmt: skip
+        if (instead := method.selects()) and partition.selection_offsets is None:
+            accepted = f"a share > 0, as {method.name} needs held-out samples; or set {instead}"
+            raise BadInput("partition.selection", 0, accepted)
         self._check_curriculum()
         central = {"teacher": self.federation.teacher, "expert": self.federation.difficulty}
         if partition.held_out and (seen := [name for name, used in central.items() if used is not None]):

@@ -6,11 +6,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.wire import message_bytes
-from fedflow.methods.base import Clustered, Dissimilarity, Message
+from fedflow.methods.base import Clustered, Dissimilarity, Message, Method
 from fedflow.metrics.clustering import agreement
 from fedflow.metrics.distribution import summarise
 from fedflow.metrics.table import METRICS
@@ -22,6 +23,7 @@ from fedflow.simulation.evaluation import (
     merged,
     poll_shard,
     score_reports,
+    sweep_shard,
 )
 from fedflow.simulation.job import Shard
 from fedflow.simulation.messages import Messages, received_bytes
@@ -131,6 +133,18 @@ class Scoring:
             ]
             parts += run.executor.map(evaluate_shard, run.job, shards, title)
         return merged(parts)
+
+    def sweep(self) -> pd.DataFrame | None:
+        """Scores of the mixtures of every scored client's models, after the last round; None without any."""
+        run, method = self.run, self.method
+        if not run.settings.sweep or type(method).sweep is Method.sweep:
+            return None
+        t, parts = run.settings.rounds + 1, list[pd.DataFrame]()
+        phase = method.phase(run.round(t, "served"))
+        for _, shares in self._served(t, self.scored, run.state.own_vectors):
+            shards = [Shard(t, share, *messages, phase=phase) for share, messages in shares]
+            parts += run.executor.map(sweep_shard, run.job, shards, "score mixtures")
+        return pd.concat(parts).sort_values(["client", "value"], kind="stable", ignore_index=True)
 
     def poll(self, t: int) -> tuple[np.ndarray, int, int]:
         """All clients' mean training losses [N] under the models that they are served in round ``t``.

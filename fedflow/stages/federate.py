@@ -88,6 +88,7 @@ def perform(
             params = {"settings": experiment.settings, "seed": experiment.seed, **experiment.effective}
             write_results(folder, facts, params, rounds, outcome, partition.sizes, partition.groups)
             _attach_pictures(record, experiment, job.training, partition.sizes, folder)
+            _attach_mixtures(record, facts["method_label"], outcome.sweep)
             groups = None if simulation.groups is None else simulation.groups.tolist()
             record.finish(outcome, folder, _card(experiment), groups)
         simulation.forget()
@@ -113,6 +114,19 @@ def _attach_pictures(
         rounds, series = pd.read_csv(results / "rounds.csv"), pd.read_parquet(results / "series.parquet")
         draw_curricula(Path(name), training, sizes, rounds, series[series["name"] == POLLED])
         record.attach(Path(name).iterdir(), "curriculum")
+
+
+def _attach_mixtures(record: RunRecord, label: str, sweep: pd.DataFrame | None) -> None:
+    """Log the pictures of the scores of mixtures of global and personal models, of methods that have them."""
+    if sweep is None or sweep.empty:
+        return
+    from fedflow.pictures.mixtures import SCORES, Sweep, mixtures  # imports matplotlib, which is slow
+
+    with TemporaryDirectory() as name:
+        for column in (column for column in SCORES if sweep[column].notna().any()):
+            drawn = mixtures({label: [Sweep(label, sweep)]}, {label: 0}, column, f"sweep-{column}")
+            drawn.png(Path(name) / f"{column}.png")
+        record.attach(Path(name).iterdir(), "sweep")
 
 
 def _respect(folder: Path, facts: dict[str, Any], given: bool) -> None:

@@ -116,9 +116,11 @@ def draw_landscape(
     surfaces = {}
     if between:
         say(f"{' to '.join(runs)}: {grid.points ** (len(runs) - 1)} models")
-        through = landscapes[0].line if len(runs) == 2 else landscapes[0].triangle
-        surfaces["to".join(f" {label} " for label in labels).strip()] = through(
-            *[model.w for model in models], grid.points
+        first, second, *third = (model.w for model in models)
+        surfaces[" to ".join(labels)] = (
+            landscapes[0].triangle(first, second, third[0], grid.points)
+            if third
+            else landscapes[0].line(first, second, grid.points)
         )
     else:
         for label, model, landscape in zip(labels, models, landscapes):
@@ -204,7 +206,7 @@ def _write(
         axes = ("relative distance, direction 1", "relative distance, direction 2")
         figure = pictures.planes(dict(zip(titles, surfaces.values())), axes)
     elif len(measured) == 2:
-        figure = pictures.segment(*surfaces.values(), [one.label for one in measured])
+        figure = pictures.segment(next(iter(surfaces.values())), [one.label for one in measured])
     else:
         axes = ("distance between parameters", "distance")
         figure = pictures.planes({"": next(iter(surfaces.values()))}, axes, [one.label for one in measured])

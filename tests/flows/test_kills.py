@@ -33,6 +33,7 @@ FILES = (
     "clients.parquet",
     "clusters.json",
     "series.parquet",
+    "sweep.parquet",
     "predictions.parquet",
 )
 STAGES = {"fingerprint", "prepare", "inputs", "partition", "federate", "report"}

@@ -6,13 +6,14 @@ from support import quadratics, run, with_cohorts
 
 from fedflow.methods import METHODS, build_method
 
+HYPER = {"superfed": {"lam": "fixed"}}  # without held-out samples
 PERSONAL = [name for name, method in METHODS.items() if method.newcomer]
 
 
 @pytest.mark.parametrize("name", PERSONAL)
 def test_a_client_that_never_took_part_is_served_the_common_model(name: str) -> None:
     """Client 1 of the test-bed T1, where only client 0 trains; its kept vectors do not change."""
-    ran = run(with_cohorts(build_method(name), [[0]] * 3), quadratics())
+    ran = run(with_cohorts(build_method(name, HYPER.get(name)), [[0]] * 3), quadratics())
     served, (common,) = ran.outcome().models, set(METHODS[name].newcomer.values())
     torch.testing.assert_close(served[1], ran.servers[-1][common], rtol=0, atol=1e-12)
     assert float(served[1]) != 0.5

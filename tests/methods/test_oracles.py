@@ -79,6 +79,12 @@ def test_fedprox_with_a_strong_pull(cohort: str) -> None:
     assert ran.server("model") == near([0.33125])
 
 
+def test_two_proximal_steps_of_one_client(cohort: str) -> None:
+    """F = (w - 3)^2 / 2 from 1, mu 1 (SuPerFed, 3.2)."""
+    ran = run("fedprox", quadratics(((1, 3),), (4,), 1), {"mu": 1}, rounds=1, cohort=cohort)
+    assert ran.server("model") == near([1.36])
+
+
 def test_fedprox_trained_to_the_end_reaches_the_proximal_point(cohort: str) -> None:
     """(a b + mu w_0) / (a + mu) = 0.5 for a = b = mu = 1 and w_0 = 0."""
     client = quadratics(((1, 1),), (4,), start=0)
@@ -174,6 +180,18 @@ SCAFFOLD = {  # variate -> (x, c, c_1, c_2) after each round
 }
 
 
+def test_scaffold_with_given_variates(cohort: str) -> None:
+    """F = (w - 3)^2 / 2 from 1, c_i = 0.5, c = -0.2, two steps (SuPerFed, 3.3)."""
+    simulation = prepare_run(
+        "scaffold", quadratics(((1, 3),), (4,), 1), {"variate": "II"}, rounds=1, cohort=cohort
+    )
+    state = simulation.state
+    state.server = replace(state.server, c=torch.full((1,), -0.2, dtype=torch.float64))
+    state.store.first["c"] = torch.full((1,), 0.5, dtype=torch.float64)
+    ran = follow(simulation)
+    assert (ran.server("model"), ran.kept("c")) == (near([1.513]), near([[-1.865]]))
+
+
 @pytest.mark.parametrize("variate", SCAFFOLD)
 def test_scaffold(variate: str, cohort: str) -> None:
     ran = run("scaffold", quadratics(), {"variate": variate}, cohort=cohort)
@@ -251,6 +269,14 @@ def test_ditto(cohort: str) -> None:
     ran = run("ditto", quadratics(), {"lam": 1}, rounds=2, cohort=cohort)
     assert ran.kept("personal") == near([[0.59, -0.01], [0.578975, -0.3247125]])
     assert ran.server("model") == near([0.11875, -0.141453125])
+
+
+def test_a_personal_model_of_ditto_in_balance(cohort: str) -> None:
+    """F = (w - 3)^2 / 2: v = 2 stays between w = 1 and the optimum, lambda 1 (SuPerFed, 3.9)."""
+    simulation = prepare_run("ditto", quadratics(((1, 3),), (4,), 1), {"lam": 1}, rounds=1, cohort=cohort)
+    simulation.state.store.first["personal"] = torch.full((1,), 2, dtype=torch.float64)
+    ran = follow(simulation)
+    assert (ran.kept("personal"), ran.server("model")) == (near([[2]]), near([1.38]))
 
 
 def test_ditto_trained_to_the_end_reaches_the_personal_optimum(cohort: str) -> None:

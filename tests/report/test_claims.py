@@ -187,6 +187,22 @@ def test_an_advantage_in_rounds_may_be_a_bound_on_either_side(tmp_path):
     assert verdict(tmp_path, absent, slow=[1.0])[1] == ["no results of Ditto"]
 
 
+def test_a_method_may_be_measured_by_a_column_of_its_own(tmp_path):
+    """The worst training loss of a run is 0.2 above its final loss, with every seed."""
+    text = "measure: loss, of: {method: ditto, measure: worst(train_loss)}, above: [%s], by: 0.1"
+    found, (numbers,) = verdict(tmp_path, text % "ditto", ditto=[1.0, 1.1, 1.3])
+    assert found == "confirmed" and "against DITTO [Loss] 1.1333" in numbers
+    assert "difference +0.20000 [+0.20000, +0.20000]" in numbers
+    own = "{method: ditto, measure: best(train_loss)}"
+    assert verdict(tmp_path, text % own, ditto=[1.0, 1.1, 1.3])[0] == "confirmed"
+    lead = "of: {method: ditto, measure: worst(train_loss), minus: {method: ditto, measure: loss}}"
+    assert verdict(tmp_path, f"{lead}, within: [0.19, 0.21]", ditto=[1.0, 1.1, 1.3])[0] == "confirmed"
+    slow = "of: fast, below: [{method: slow, measure: 'rounds_to(train_loss, 1.05)'}]"
+    check = f"measure: 'rounds_to(train_loss, 1.15)', {slow}"
+    found, (numbers,) = verdict(tmp_path, check, fast=[0.9, 0.9, 0.9], slow=[1.0, 1.0, 1.2])
+    assert found == "confirmed" and numbers.startswith("FAST 1.0 ± 0.0 against SLOW [Rounds to target (")
+
+
 def test_a_name_of_params_yaml_without_results_is_not_run(tmp_path):
     (tmp_path / "claims.yaml").write_text(CLAIM % "measure: loss, of: easy, above: [fedavg]")
     claims = load_claims(tmp_path / "claims.yaml")
@@ -219,6 +235,10 @@ def test_a_name_of_params_yaml_without_results_is_not_run(tmp_path):
     (CLAIM % "measure: loss, of: {method: x, minus: {method: y, minus: z}}, above: [w]", "one method"),
     (CLAIM % "measure: loss, of: {method: x, partition: a}, above: [{method: x, partition: b}]",
      "claim a.partition: 'p' is not accepted; expected null, as every method has its own"),
+    (CLAIM % "measure: loss, of: x, above: [{method: y, measure: los}]", "above[0].measure: 'los' is not"),
+    (CLAIM % "of: {method: x, measure: loss}, above: [y]", "claim a.measure: None is not accepted"),
+    (CLAIM % "measure: loss, of: x, above: [{method: y, measure: ece}]",
+     "claim a.measure: 'ece' is not accepted; expected one in the unit of loss"),
     (CLAIM % "sauce: z, test: x", "did you mean 'source'?"),
     (2 * (CLAIM % "test: x::y"), "claim 2.id: 'a' is not accepted; expected a name that no"),
     ("- {id: a, source: b, claim: c, measure: loss, of: x, above: [y]}", "claim a.partition: None is"),

@@ -153,7 +153,26 @@ def test_measures_of_predictions(text, value, monkeypatch):
         measure(run, "auroc")
 
 
+@pytest.mark.parametrize(("text", "value"), [
+    ("sweep(0)", 0.2), ("sweep(0.5)", 0.8), ("sweep_best", 0.85), ("sweep_plateau(0.1)", 2 / 3),
+])  # fmt: skip
+def test_measures_of_mixtures(text, value, monkeypatch):
+    """Client 0 is best in the middle, client 1 with its own model."""
+    table = pd.DataFrame({
+        "client": [0] * 3 + [1] * 3, "value": [0, 0.5, 1.0] * 2, "accuracy": [0.1, 0.8, 0.6, 0.3, 0.8, 0.9],
+    })  # fmt: skip
+    with refused("sweep.parquet has no mixtures", NotMeasured):
+        measure(finished("global_accuracy", [0.7]), text)
+    run = finished("global_accuracy", [0.7])
+    monkeypatch.setattr(type(run), "sweep", table)
+    assert measure(run, text) == pytest.approx(value)
+    with refused(re.escape("sweep.parquet has no share 0.3, but 0, 0.5, 1"), NotMeasured):
+        measure(run, "sweep(0.3)")
+
+
 @pytest.mark.parametrize(("text", "error", "says"), [
+    ("sweep", BadInput, "sweep(share), sweep_best, sweep_plateau(width)"),
+    ("sweep(half)", BadInput, "'half' is not accepted; expected a number"),
     ("accuracy", BadInput, "measure: 'accuracy' is not accepted; expected one of"),
     ("local_acuracy", BadInput, "(did you mean 'local_accuracy'?)"),
     ("best(a(b))", BadInput, "measure: 'best(a(b))' is not accepted"),

@@ -177,6 +177,16 @@ def test_rounds_that_are_replayed_are_those_that_are_not(digits, monkeypatch, na
     check_replays(monkeypatch, name, federation, rounds=6 if clients == 8 else 14, **settings)
 
 
+@pytest.mark.parametrize("mixing", ["model", "layer"])
+def test_a_phase_is_another_call_and_draws_are_inputs(digits, monkeypatch, mixing) -> None:
+    """Five rounds before SuPerFed mixes, five of mixing; of each kind, the last three are replayed."""
+    method = build_method("superfed", {"mixing": mixing, "start": 0.5})
+    check_replays(monkeypatch, method, images(digits, (12,) * 8), rounds=10)
+    assert [made.replays for made in Recorded.made] == [3, 3]
+    draws = Recorded.made[1].inputs["schedule batches/draws"]
+    assert draws.shape == (8, 2, 1 if mixing == "model" else 2) and len(draws.unique()) == draws.numel()
+
+
 @pytest.mark.parametrize(
     "training",
     [

@@ -24,8 +24,11 @@ def without(federation: Federation) -> Federation:
     """The same without the clients that join late."""
     kept, partition = len(SIZES) - LATE, federation.partition
     pools = [partition.pool(p) for p in range(10)]
-    train, own = ([part(k) for k in range(kept)] for part in (partition.train, partition.test_pools))
-    return replace(federation, partition=Partition.from_lists(train, pools, own))
+    train, own, selection = (
+        [part(k) for k in range(kept)]
+        for part in (partition.train, partition.test_pools, partition.selection)
+    )
+    return replace(federation, partition=Partition.from_lists(train, pools, own, selection))
 
 
 def accuracy(federation: Federation, w: torch.Tensor, k: int) -> float:

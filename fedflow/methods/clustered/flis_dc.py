@@ -73,8 +73,8 @@ class FLISDC(Clustered, FLIS):
         choices=("train", "heldout", "test"), source="test: thesis and code",
     )  # fmt: skip
 
-    def selects(self) -> bool:
-        return self.select_on == "heldout"
+    def selects(self) -> str:
+        return "method.select_on to train" if self.select_on == "heldout" else ""
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         return State(initial(0)[None])

@@ -149,8 +149,8 @@ class Weighing(Method):
     ) -> Mapping[str, Tensor | Callable[[int], Tensor]]:
         return self._host.client_state(model, initial)
 
-    def draws(self, training: LocalTraining) -> Mapping[str, int]:
-        return self._host.draws(training)
+    def draws(self, model: FlatModel, training: LocalTraining) -> Mapping[str, int]:
+        return self._host.draws(model, training)
 
     def plan(self, now: Round, server: State, chances: np.ndarray, size: int) -> tuple[np.ndarray, State]:
         cohort, host = self._host.plan(now, server.host, chances, size)

@@ -14,4 +14,5 @@ from fedflow.methods.personal import (  # noqa: F401
     pfedme,
     pfldyn,
     pflscaf,
+    superfed,
 )

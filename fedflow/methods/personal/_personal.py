@@ -5,6 +5,8 @@ from typing import ClassVar
 from fedflow.methods.base import Method
 from fedflow.settings import option
 
+TENTHS = tuple(i / 10 for i in range(11))  # shares of the personal model in mixtures
+
 
 class Personal(Method):
     """Methods with a global model and personal ones: either can be served."""

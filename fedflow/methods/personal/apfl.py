@@ -11,7 +11,7 @@ alpha_k <- clip(alpha_k - eta <v_k - w, grad F_k(vbar)>, 0, 1). Sends w. Server:
 *Ambiguous*: the mixture that is served has the server's current w, not the client's last one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -24,7 +24,7 @@ from fedflow.local.sgd import Step
 from fedflow.local.training import LocalTraining
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.base import GlobalModel, Passes, Round
-from fedflow.methods.personal._personal import Personal
+from fedflow.methods.personal._personal import TENTHS, Personal
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel
 from fedflow.settings import option
@@ -77,6 +77,10 @@ class APFL(Personal, FedAvg):
             keep={"personal": v.w, "alpha": alpha},
             diagnostics={"alpha": alpha[0]},
         )
+
+    def sweep(self, client: Client) -> tuple[Sequence[float], Tensor]:
+        v, w = client.kept["personal"], client.received["model"]
+        return TENTHS, torch.stack([alpha * v + (1 - alpha) * w for alpha in TENTHS])
 
     def model_for(self, client: Client) -> Tensor:
         if self.served == "global":

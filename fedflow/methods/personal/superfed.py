@@ -1,0 +1,221 @@
+"""SuPerFed: a global and a local model per client, trained together so that all mixtures of both are good.
+
+Source: Hahn, Jeong, Lee, "Connecting Low-Loss Subspace for Personalized Federated Learning", KDD 2022, arXiv
+2109.07628; equation 2.6 and Algorithms 2.1, 2.2 of Hahn's thesis. mixing: model is SuPerFed-MM, mixing:
+layer is SuPerFed-LM. MAPPER, which the thesis only discusses, is not built.
+
+Client: w_f <- w_t. In rounds t > floor(L R), every local step draws lambda ~ U(0, 1), one for the model or
+one per layer. With g the gradient of F_k at W(lambda) = (1 - lambda) w_f + lambda w_l, and c the cosine of
+w_f and w_l (all parameters), w_f moves against (1 - lambda) g + 2 mu (w_f - w_t) + nu dc^2/dw_f and w_l
+against lambda g + nu dc^2/dw_l. In earlier rounds, lambda = 0 and nu = 0: w_l stays as it is.
+Sends w_f, keeps w_l. Server: as FedAvg. Serves W(lambda) of its current w, one lambda for all layers; w until
+w_l is trained.
+*Reduces to* FedProx with mu' = 2 mu before mixing starts, so to FedAvg when mu = 0; MM = LM for one layer.
+*State*: server w; client w_l, first a random initialisation per client. *Traffic*: 1 P down, 1 P up.
+*Newcomer*: w_l = w_t, so the global model at every lambda.
+The training loss is that of W. Both ends have a momentum, and `training.clip_norm` limits the gradient of
+each with its penalties. The trained model (`run.keep_trained`) is W(1/2). BatchNorm statistics are mixed like
+parameters, and both ends keep those after the step; the cosine leaves them out.
+*Differs from the authors' code in*: aggregation, which there averages only parameters named weight and resets
+the others to their initial values in every round (aggregation: official); lambda, which there is the best on
+the test samples (lam: oracle, but by loss; by accuracy, it is the measure ``sweep_best``); products within
+the cosine, to which the code adds 1e-6 each; and initialisations, which there repeat for layers of one shape.
+*Ambiguous*: the proximal term is a squared norm in the paper, a sum of norms over tensors in the code (prox:
+official; its gradient at 0 is 0 here). L is a round in the notation, a share of the rounds in the code. Decay
+of the learning rate is 0.99 in the text, 0.999 in the code (`training.lr_decay`). A client that took part
+before mixing started only is served a mixture with its first w_l.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedflow.errors import BadInput
+from fedflow.local.client import Client, Update
+from fedflow.local.optimiser import Moving
+from fedflow.local.samples import Batch
+from fedflow.local.sgd import Step
+from fedflow.local.training import LocalTraining
+from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
+from fedflow.methods.personal._personal import TENTHS, Personal
+from fedflow.methods.registry import register
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+TINY = 1e-12  # smallest denominator
+
+Ends = tuple[Moving, Moving]  # w_f, w_l
+
+
+@dataclass(frozen=True)
+class State(GlobalModel):
+    """``initial`` [D] are the values to which `aggregation: official` resets."""
+
+    initial: Tensor
+
+
+@register("superfed", "SuPerFed")
+class SuPerFed(Personal, FedAvg):
+    newcomer: ClassVar[Mapping[str, str]] = {"local": "model"}
+
+    mixing: str = option(
+        "model",
+        "one lambda for the model in every step (MM), or one per layer (LM)",
+        choices=("model", "layer"),
+    )
+    mu: float = option(
+        0.01, "weight of the proximal term ||w_f - w_t||^2", symbol="mu", ge=0, grid=(0, 0.01, 0.1, 1),
+        source="Figure 2.3",
+    )  # fmt: skip
+    nu: float | None = option(
+        None, "weight of cos^2(w_f, w_l); null = 1 for MM, 2 for LM", symbol="nu", ge=0, grid=(0, 1, 2, 5),
+        source="Figure 2.3",
+    )  # fmt: skip
+    start: float | None = option(
+        None, "share of the rounds before mixing starts; null = 0.4 for MM, 0.6 for LM", symbol="L", ge=0,
+        lt=1, grid=(0, 0.2, 0.4, 0.6, 0.8), source="Table 2.7",
+    )  # fmt: skip
+    prox: str = option(
+        "sq", "the proximal term: the squared norm, or the sum over tensors of norms",
+        choices=("sq", "official"), source="official: authors' code",
+    )  # fmt: skip
+    aggregation: str = option(
+        "all", "parameters that are averaged: all, or those named weight, while the others are reset",
+        choices=("all", "official"), source="official: authors' code",
+    )  # fmt: skip
+    lam: str = option(
+        "validated", "lambda of the model that is served: of `lambdas`, the one with the lowest loss on "
+        "held-out samples; `fixed_lam`; or the one with the lowest loss on test samples, which is optimistic",
+        choices=("validated", "fixed", "oracle"), source="oracle: authors' code",
+    )  # fmt: skip
+    fixed_lam: float = option(0.5, "lambda of `lam: fixed`", ge=0, le=1)
+    lambdas: list[float] = option(
+        factory=lambda: list(TENTHS), doc="the values of lambda to choose from, and of the sweep",
+        ge=0, le=1, source="authors' code",
+    )  # fmt: skip
+
+    def validate(self) -> None:
+        super().validate()
+        if not self.lambdas:
+            raise BadInput("method.lambdas", [], "at least one number from 0 to 1")
+
+    def check(self, rounds: int) -> None:
+        if self.start and not self.rounds_before(rounds):
+            accepted = f"0, or at least {1 / rounds:g}: one of {rounds} rounds"
+            raise BadInput("method.start", self.start, accepted)
+
+    def rounds_before(self, rounds: int) -> int:
+        """floor(L R), the rounds before mixing starts, of the decimal L that the user wrote."""
+        start = (0.4 if self.mixing == "model" else 0.6) if self.start is None else self.start
+        return int(Decimal(str(start)) * rounds)
+
+    def phase(self, now: Round) -> str:
+        return "mixed" if now.t > self.rounds_before(now.rounds) else "global"
+
+    def draws(self, model: FlatModel, training: LocalTraining) -> dict[str, int]:
+        return {"batches": 1 if self.mixing == "model" else model.layers}
+
+    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor | Callable[[int], Tensor]]:
+        return {"local": model.init}
+
+    def selects(self) -> str:
+        return (
+            "method.lam to fixed or oracle" if self.lam == "validated" and self.served == "personal" else ""
+        )
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> GlobalModel:
+        w = initial(0)
+        if self.aggregation == "all":
+            return GlobalModel(w)
+        model.part("*weight*")  # refuses a network without any
+        return State(w, w)
+
+    def local(self, client: Client) -> Update:
+        model, w, mixed = client.model, client.received["model"], client.phase == "mixed"
+        nu = (1 if self.mixing == "model" else 2) if self.nu is None else self.nu
+
+        def step(ends: Ends, batch: Batch) -> tuple[Ends, Tensor]:
+            now_f, now_l = ends
+            w_f, w_l = now_f.w, now_l.w
+            assert batch.draws is not None, "asked for by `draws`"
+            lam = batch.draws if self.mixing == "model" else batch.draws[model.layer]
+            g, loss, buffers = client.gradient(mixture(lam, w_f, w_l), batch)
+            g_f = (1 - lam) * g + self.mu * self.proximal(model, w_f - w) + nu * orthogonal(model, w_f, w_l)
+            g_l = lam * g + nu * orthogonal(model, w_l, w_f)
+            next_f = client.descend(now_f, Step(g_f, loss, buffers))
+            return (next_f, client.descend(now_l, Step(g_l, loss, buffers))), loss
+
+        def step_before(now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
+            g, loss, buffers = client.gradient(now.w, batch)
+            g = g + self.mu * self.proximal(model, now.w - w)
+            return client.descend(now, Step(g, loss, buffers)), loss
+
+        start, w_l = client.initial_state(w), client.kept["local"]
+        if mixed:
+            end_f, end_l = client.run_steps(step, (start, client.initial_state(w_l)))
+            w_f, w_l = end_f.w, end_l.w
+            client.trained = mixture(0.5, w_f, w_l)
+        else:
+            client.trained = w_f = client.run_steps(step_before, start).w
+        s, a, b = products(model, w_f, w_l)
+        return client.update(
+            model=w_f,
+            weight=self.weight(client),
+            keep={"local": w_l} if mixed else {},
+            diagnostics={"cosine": s.abs() / (a * b).sqrt().clamp(min=TINY)},
+        )
+
+    def proximal(self, model: FlatModel, moved: Tensor) -> Tensor:
+        """Gradient [D] of the proximal term over mu, at ``moved`` = w_f - w_t [D]."""
+        moved = model.trainable(moved)
+        if self.prox == "sq":
+            return 2 * moved
+        return torch.cat([part / part.norm().clamp(min=TINY) for part in moved.split(model.sizes)])
+
+    def aggregate(self, now: Round, server: Any, cohort: Cohort) -> tuple[Any, Diagnostics]:
+        after, found = super().aggregate(now, server, cohort)
+        if self.aggregation == "all":
+            return after, found
+        weights = torch.where(now.model.part("*weight*").mask, after.model, server.initial)
+        return State(now.model.with_buffers(weights, after.model), server.initial), found
+
+    def model_for(self, client: Client) -> Tensor | tuple[Tensor, Tensor | None]:
+        if self.served == "global" or int(client.t) <= self.rounds_before(client.rounds) + 1:
+            return client.received["model"]
+        if self.lam == "fixed":
+            return mixture(self.fixed_lam, client.received["model"], client.kept["local"])
+        models = self.mixtures(client)
+        if self.lam == "oracle":
+            return models, None
+        return models[torch.stack([client.selection_loss(w) for w in models]).argmin()]
+
+    def sweep(self, client: Client) -> tuple[list[float], Tensor]:
+        return self.lambdas, self.mixtures(client)
+
+    def mixtures(self, client: Client) -> Tensor:
+        """W(lambda) [k, D] of all ``lambdas``."""
+        w, local = client.received["model"], client.kept["local"]
+        return torch.stack([mixture(lam, w, local) for lam in self.lambdas])
+
+
+def mixture(lam: Tensor | float, w_f: Tensor, w_l: Tensor) -> Tensor:
+    """W(lambda) = (1 - lambda) w_f + lambda w_l, [D]"""
+    return (1 - lam) * w_f + lam * w_l
+
+
+def products(model: FlatModel, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """<u, v>, ||u||^2 and ||v||^2 of the parameters of two vectors [D]."""
+    u, v = one[: model.parameters], other[: model.parameters]
+    return u @ v, u @ u, v @ v
+
+
+def orthogonal(model: FlatModel, w: Tensor, other: Tensor) -> Tensor:
+    """Gradient [D] of cos^2(w, other) in ``w``."""
+    s, a, b = products(model, w, other)
+    slope = 2 * s / (a * b).clamp(min=TINY)
+    return slope * model.trainable(other - s / a.clamp(min=TINY) * w)
