@@ -1,5 +1,6 @@
 """What tests of methods and engine share: federations that can be computed by hand, and a tiny real one."""
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,12 +21,14 @@ from fedflow.local.training import LocalTraining
 from fedflow.methods import Method, build_method
 from fedflow.methods.base import Round
 from fedflow.models import build
-from fedflow.models.flat import FlatModel
+from fedflow.models.flat import FlatModel, Part
 from fedflow.partition import Partition
 from fedflow.seeding import generator
 from fedflow.simulation import worker
+from fedflow.simulation.cohort import cohort_call
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import Federation
+from fedflow.simulation.graphs import Call
 from fedflow.simulation.job import Job, Shard
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import Outcome, RoundReport
@@ -267,3 +270,35 @@ def forbid_fallback(patch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the vmapped cohort fell back to the loop")
 
     patch.setattr(worker, "_train_one", fell_back)
+
+
+class OnMeta(FlatModel):
+    """A network whose tensors have shapes but no values: operations that no CUDA graph can hold fail."""
+
+    def __init__(self, model: FlatModel) -> None:
+        super().__init__(model.factory, device="meta", dtype=model.dtype)
+        self._with_values = model
+
+    def part(self, *patterns: str) -> Part:
+        part = copy.copy(self._with_values.part(*patterns))
+        vars(part).update({name: tensor.to("meta") for name, tensor in vars(part).items()})
+        return part
+
+
+def run_without_values(name: str, federation: Federation, patch: pytest.MonkeyPatch, **settings: Any) -> None:
+    """Run cohorts, the last of which again on tensors without values."""
+    calls: list[tuple] = []
+
+    def spy(*about: Any, **more: Any) -> Call:
+        calls.append(about)
+        return cohort_call(*about, **more)
+
+    patch.setattr("fedflow.simulation.cohort.cohort_call", spy)
+    run(name, federation, cohort="vmap", **settings)
+    job, _, shard, places, step, streams = calls[-1]
+    shard = replace(shard, vectors=[w.to("meta") for w in shard.vectors])
+    nowhere = replace(
+        federation, model=OnMeta(federation.model), train=federation.train.to(torch.device("meta"))
+    )
+    outputs = cohort_call(job, nowhere, shard, places, step, streams, round_shapes=True)()
+    assert {tensor.device.type for tensor in outputs.values()} == {"meta"}

@@ -42,7 +42,7 @@ def write(folder: Path, groups=None, failed=None, newcomers=None, compared=None)
     ]  # fmt: skip
     outcome = Outcome(
         Scores([0, 1, 2], np.array([0, 1, 1]), np.array([4, 4, 8]), nothing, scores, scores,
-               *[nothing] * 3, [torch.zeros(2)], np.zeros(3, dtype=int)),
+               *[nothing] * 5, [torch.zeros(2)], np.zeros(3, dtype=int)),
         np.array([1, 0, 1]), {"rounds": 2, "local_accuracy": 0.58, "ari": None}, {0: torch.zeros(2)},
         newcomers, compared,
     )  # fmt: skip
@@ -100,7 +100,7 @@ def test_what_the_server_compared_is_a_matrix_by_client(tmp_path):
 def test_newcomers_come_behind_those_who_took_part(tmp_path):
     one, nothing = np.ones(1), np.full(1, np.nan)
     late = Scores(
-        [3], np.ones(1, int), np.array([9]), nothing, one / 2, nothing, nothing, one, nothing, [], one
+        [3], np.ones(1, int), np.array([9]), nothing, one / 2, nothing, nothing, one, *[nothing] * 3, [], one
     )
     write(tmp_path, np.array([0, 0, 1, 1]), newcomers=late)
     table = pd.read_parquet(tmp_path / "clients.parquet")

@@ -36,7 +36,7 @@ class Adaptable(Protocol):
 
     model: FlatModel
 
-    def data_loss(self, w: Tensor, batch: Batch) -> Tensor: ...
+    def data_gradient(self, w: Tensor, batch: Batch) -> Tensor: ...
 
     def features(self, w: Tensor, batch: Batch) -> Tensor: ...
 
@@ -70,23 +70,34 @@ class Adaptation(Settings):
 
     @property
     def gradients(self) -> int:
-        """Gradients in one local step: of the query, and one per step of adaptation."""
-        return 1 + (self.steps if self.name == "maml" else 0)
+        """Gradients in one local step: of the query, and of the support by adaptation step or prototype."""
+        return 1 + (self.steps if self.name == "maml" else 1)
 
-    def check(self, model: FlatModel, examples: Examples) -> None:
-        """Raise `BadInput` unless ``model`` has a last layer that prototypes can replace, for classes."""
-        if self.name != "proto":
+    def check(self, model: FlatModel, examples: Examples, section: str = "") -> None:
+        """Raise `BadInput` unless ``model`` has a last layer that prototypes can replace, for classes.
+
+        ``section`` is the name of these settings if they are for evaluation; for training, the network needs
+        other layers too.
+        """
+        if self.name == "maml":
+            second = not section and self.steps and self.order == "second"
+            if second and model.device.type == "cuda" and model.recurrent:
+                accepted = "first with a recurrent network on a GPU, as cuDNN has no second derivatives"
+                raise BadInput(f"{self.section}.order", "second", accepted)
             return
+        field = f"{section or self.section}.name"
         if examples.y.ndim > 1 or examples.y.is_floating_point():
-            raise BadInput(f"{self.section}.name", "proto", "maml, as the samples do not have one label each")
+            raise BadInput(field, "proto", "maml, as the samples do not have one label each")
         x = examples.inputs(torch.zeros(1, dtype=torch.int64, device=examples.device), model.dtype)
         if (last := model.last_linear) is not None:
-            w = torch.linspace(-1, 1, model.size, dtype=model.dtype, device=model.device)
+            w = model.init(0)
             head, outputs = model.views(w), model.outputs(w, x)
             found = model.features(w, x) @ head[f"{last}.weight"].T + head[f"{last}.bias"]
         if last is None or found.shape != outputs.shape or not torch.allclose(found, outputs):
             accepted = "maml, as the network does not end with a linear layer with biases"
-            raise BadInput(f"{self.section}.name", "proto", accepted)
+            raise BadInput(field, "proto", accepted)
+        if not section and {name.rpartition(".")[0] for name in model.names} == {last}:
+            raise BadInput(field, "proto", "maml, as the network has no layer before the last one")
 
     def adapt(self, trainer: Adaptable, w: Tensor, query: Batch) -> tuple[Tensor, Batch]:
         """T(w; support) [D], differentiable in ``w`` [D], and the ``query`` with the samples that count."""
@@ -97,10 +108,8 @@ class Adaptation(Settings):
             sums, counts = per_class(features, support, trainer.model)
             return with_prototypes(trainer.model, w, sums, counts), query.only((counts > 0)[query.y])
         for _ in range(self.steps):
-            g = torch.func.grad(trainer.data_loss)(w, support)
-            g = trainer.model.trainable(g.detach() if self.order == "first" else g)
-            if self.weight_decay:
-                g = g + self.weight_decay * trainer.model.trainable(w)
+            at = w.detach() if self.order == "first" else w
+            g = trainer.data_gradient(at, support) + self.weight_decay * trainer.model.trainable(at)
             w = w - self.lr * g
         return w, query
 
@@ -120,5 +129,8 @@ def per_class(features: Tensor, batch: Batch, model: FlatModel) -> tuple[Tensor,
 def with_prototypes(model: FlatModel, w: Tensor, sums: Tensor, counts: Tensor) -> Tensor:
     """``w`` [D] with the means of ``sums`` [K, d] over ``counts`` [K] samples as its last layer."""
     centres = sums / counts.clamp(min=1)[:, None]
-    bias = torch.where(counts > 0, -centres.square().sum(-1), ABSENT)
-    return model.replaced(w, {f"{model.last_linear}.weight": 2 * centres, f"{model.last_linear}.bias": bias})
+    # From the mean of all: another term common to all classes, and smaller numbers, which lose less in bf16.
+    mean = (sums.sum(0) / counts.sum().clamp(min=1)).detach()
+    bias = torch.where(counts > 0, -((centres - mean) * (centres + mean)).sum(-1), ABSENT)
+    layer = {"weight": 2 * (centres - mean), "bias": bias}
+    return model.replaced(w, {f"{model.last_linear}.{name}": values for name, values in layer.items()})

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from filelock import FileLock
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fedflow.data.examples import Examples
@@ -110,8 +110,7 @@ def pays(model: FlatModel, examples: Examples, training: LocalTraining, steps: f
     from torch.utils.flop_counter import FlopCounterMode
 
     w, x, y = _example(model, examples, training.batch_size)
-    recurrent = any(isinstance(module, nn.RNNBase) for module in model.to_module(w).modules())
-    if recurrent and x.shape[1] > UNROLLED:
+    if model.recurrent and x.shape[1] > UNROLLED:
         return False, f"a recurrent network over {x.shape[1]} positions would be slower"
     with FlopCounterMode(display=False) as counter:
         model.loss(model.train_outputs(w.requires_grad_(), x)[0], y).backward()

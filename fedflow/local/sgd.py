@@ -147,21 +147,35 @@ class Trainer:
         """Mean data loss (cross-entropy) of ``w`` [D] on one batch, scalar, in training mode."""
         return self._data_loss(w, batch)[0]
 
+    def data_gradient(self, w: Tensor, batch: Batch) -> Tensor:
+        """Gradient [D] of `data_loss` on one batch, zero on buffers, to be differentiated again by ``w``."""
+        if self._task.vmapped:
+            return self.model.trainable(torch.func.grad(self.data_loss)(w, batch))
+        with torch.enable_grad():  # not `torch.func`, in which BatchNorm cannot count its batches
+            at = w if w.requires_grad else w.detach().requires_grad_()
+            (g,) = torch.autograd.grad(self.data_loss(at, batch), at, create_graph=w.requires_grad)
+        return self.model.trainable(g)
+
     def features(self, w: Tensor, batch: Batch) -> Tensor:
         """Inputs [B, d] of the last linear layer of ``w`` [D], in training mode."""
         with self._autocast(batch.x):
             return self.model.features(w, batch.x, train=True).to(self.model.dtype)
 
     def adapted(self, w: Tensor, adaptation: Adaptation) -> Tensor:
-        """T(w; all samples) [D] from ``w`` [D], for evaluation."""
+        """T(w; all samples) [D] from ``w`` [D], in evaluation mode, in the precision of the model."""
         model, limit = self.model, adaptation.clip_norm
+
+        def loss(v: Tensor, batch: Batch) -> Tensor:
+            losses = model.losses(model.outputs(v, batch.x), batch.y)
+            return losses.mean() if batch.mask is None else _mean(losses, batch.mask)
+
         if adaptation.name == "proto":
             chunks = self._data.chunks(model.dtype)
             found = [per_class(model.features(w, batch.x), batch, model) for batch in chunks]
             sums, counts = (torch.stack(each).sum(0) for each in zip(*found, strict=True))
             return with_prototypes(model, w, sums, counts)
         for _ in range(adaptation.steps):
-            g = self._full_gradient(w, self.data_loss).gradient
+            g = self._full_gradient(w, loss).gradient
             if limit is not None:
                 g = g * (limit / g.norm().clamp(min=limit))
             w = w - adaptation.lr * g

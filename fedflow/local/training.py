@@ -36,7 +36,8 @@ class LocalTraining(Settings):
     ``augment`` changes the images of all steps on batches, also those of fine-tuning and of a server's own
     training. Losses and gradients over all samples of a client, model selection and scores see the images as
     they are. ``objective`` replaces the data loss in all gradients of clients; fine-tuning, losses and scores
-    keep the data loss.
+    keep the data loss. ``adaptation`` changes all steps on batches; losses over all samples, by which clients
+    choose a cluster or methods weigh clients, and fine-tuning are those of the model as it is.
     """
 
     section = "training"
@@ -120,6 +121,10 @@ class LocalTraining(Settings):
         if self.adaptation is not None and self.curriculum is not None:
             accepted = "null with training.adaptation, whose support are samples of all difficulties"
             raise BadInput("training.curriculum", shown(self.curriculum), accepted)
+        proto = self.adaptation is not None and self.adaptation.name == "proto"
+        if proto and self.objective is not None and self.objective.taught:
+            accepted = "null or robust with proto, which excludes classes that a teacher may predict"
+            raise BadInput("training.objective", self.objective.name, accepted)
         if self.objective is not None and self.objective.two_views and self.augment == "none":
             accepted = f"flip_crop or flip_crop_cutout, as {self.objective.name} compares two random views"
             raise BadInput("training.augment", self.augment, accepted)
@@ -152,6 +157,11 @@ class LocalTraining(Settings):
         """Raise `BadInput` unless local steps are those of SGD, which the method ``by`` this name needs."""
         if self.optimiser != "sgd":
             raise BadInput("training.optimiser", self.optimiser, f"sgd with {by}, {why}")
+
+    def need_no_adaptation(self, by: str, why: str) -> None:
+        """Raise `BadInput` if there is an adaptation, which the method ``by`` this name would ignore."""
+        if self.adaptation is not None:
+            raise BadInput("training.adaptation", shown(self.adaptation), f"null with {by}, {why}")
 
     def set_precision(self, device: torch.device) -> None:
         """Switch tf32 on or off for the products of a GPU, in this process."""

@@ -191,7 +191,10 @@ class Method(Settings):
         """Raise `BadInput` unless the client step is right with these settings of local training."""
 
     def trains(self, training: LocalTraining) -> LocalTraining:
-        """The local training of this method, from the one of the run; raises `BadInput` if they disagree."""
+        """The local training of this method, from the one of the run; raises `BadInput` if they disagree.
+
+        Applied to its own result, it changes nothing.
+        """
         return training
 
     def client_state(
@@ -247,6 +250,10 @@ class Method(Settings):
     def weighs_samples(self) -> bool:
         """Whether means of trained models (`run.reports`) weigh clients by n_k instead of equally."""
         return False
+
+    def trains_one_model(self) -> bool:
+        """Whether clients train the model that is broadcast: then a mean of trained models is a model."""
+        return not isinstance(self, Clustered) and (self.serves == "global" or self.serves_with == ())
 
     def sweep(self, client: Client) -> tuple[Sequence[float], Tensor] | None:
         """The mixtures [k, D] of a client's global and personal model, and the share k of the latter in each.

@@ -74,6 +74,9 @@ REPORTED = (  # models of `run.reports`: name, label, description
     ("all", "All-client mean", "the mean of the models that all clients trained last"),
 )
 
+ADAPTED = (("maml", "MAML"), ("proto", "Proto"))  # of `run.adapt`: name, label
+ENDS = {"accuracy": "", "min": ", lowest", "max": ", highest"}  # over clients: their mean, and of one of them
+
 METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     Metric(
         "train_loss", "Training loss", unit=NUMBER, better="lower", rounds=True, final=False, headline=True,
@@ -135,6 +138,16 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     Metric(
         "tuned_accuracy", "After fine-tuning, %", "local, after one more local training",
         client="tuned_accuracy", table="accuracy", headline=True, measure="tuned",
+    ),
+    *(
+        Metric(
+            f"{name}_{what}", f"After {label}{end}, %", "local, after adaptation to all training samples",
+            rounds=True, client=f"{name}_{what}" if what == "accuracy" else "",
+            table="fairness" if end else "accuracy", rank=1 if end else 0,
+            curves=() if end else ("round", "traffic"), headline=not end,
+        )
+        for name, label in ADAPTED
+        for what, end in ENDS.items()
     ),
     Metric(
         "local_final_accuracy", "Local, last trained, %",

@@ -10,7 +10,7 @@ import copy
 import fnmatch
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 
 import torch
@@ -107,27 +107,33 @@ class FlatModel:
     def _pieces(self, w: Tensor) -> list[Tensor]:
         return [piece.view(shape) for piece, shape in zip(w.split(self.sizes), self.shapes)]
 
+    def _cut(self, w: Tensor) -> tuple[list[Tensor], int]:
+        """The pieces of ``w`` [D], with constant buffers, and how many are parameters."""
+        pieces = self._pieces(w)
+        if not self.buffers:
+            return pieces, len(pieces)
+        trained = sum(slice.start < self.parameters for slice in self.slices.values())
+        return pieces[:trained] + [piece.detach() for piece in pieces[trained:]], trained
+
     def outputs(self, w: Tensor, x: Tensor) -> Tensor:
         """Network outputs [B, K] for inputs ``x`` [B, ...], in evaluation mode."""
-        return self._call(False, self._pieces(w), x)
+        return self._call(False, self._cut(w)[0], x)
 
     def train_outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Outputs [B, K] in training mode, and the buffers [Q] after this batch (None if unchanged).
 
         A single sample that BatchNorm cannot normalise runs in evaluation mode, with the buffers.
         """
-        pieces = self._pieces(w)
+        pieces, trained = self._cut(w)
         if not self.buffers:
             return self._call(True, pieces, x), None
-        trained = sum(slice.start < self.parameters for slice in self.slices.values())
-        buffers = [piece.detach() for piece in pieces[trained:]]
-        stats = [buffer.clone() for buffer in buffers]
+        stats = [buffer.clone() for buffer in pieces[trained:]]
         try:
             outputs = self._call(True, pieces[:trained] + stats, x)  # BatchNorm updates stats in place
         except ValueError:  # one value per channel has no variance
             if len(x) > 1:
                 raise
-            return self._call(False, pieces[:trained] + buffers, x), None
+            return self._call(False, pieces, x), None
         return outputs, torch.cat([s.reshape(-1) for s in stats])
 
     @cached_property
@@ -140,12 +146,12 @@ class FlatModel:
         """Inputs [B, d] of the last linear layer for ``x`` [B, ...]; in training mode if ``train``."""
         assert self.last_linear is not None
         found: list[Tensor] = []
-        layer = self._own_modules()[train][0].get_submodule(self.last_linear)
-        handle = layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
-        try:
+        with ExitStack() as hooks:
+            for module, _ in self._own_modules().values():  # both: a single sample may need evaluation mode
+                layer = module.get_submodule(self.last_linear)
+                hook = layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
+                hooks.callback(hook.remove)
             self.train_outputs(w, x) if train else self.outputs(w, x)
-        finally:
-            handle.remove()
         return found[-1]
 
     def replaced(self, w: Tensor, layers: Mapping[str, Tensor]) -> Tensor:
@@ -232,6 +238,11 @@ class FlatModel:
     def draws_noise(self) -> bool:
         """Whether the network draws random numbers in training (dropout)."""
         return any(isinstance(m, nn.Dropout) and m.p > 0 for m in self._template.modules())
+
+    @cached_property
+    def recurrent(self) -> bool:
+        """Whether the network has recurrent layers."""
+        return any(isinstance(layer, nn.RNNBase) for layer in self._template.modules())
 
     @cached_property
     def batch_statistics(self) -> bool:
@@ -324,8 +335,6 @@ class FlatModel:
             for mode in (True, False):
                 module = copy.deepcopy(self._template).to(self.device, self.dtype).train(mode)
                 for name, layer in list(module.named_modules()):
-                    if getattr(layer, "momentum", None) is not None and hasattr(layer, "num_batches_tracked"):
-                        layer.num_batches_tracked = None  # unused, and a transform forbids to count in place
                     if isinstance(layer, nn.Dropout):
                         module.set_submodule(name, _KeyedDropout(layer.p, self._noise).train(mode))
                 if kind == "cohort_modules" and self.convolution == "matmul":

@@ -12,7 +12,7 @@ from fractions import Fraction
 import pandas as pd
 
 from fedflow.errors import BadInput, FedflowError, unknown_name
-from fedflow.metrics.table import METRICS, REPORTED
+from fedflow.metrics.table import ADAPTED, METRICS, REPORTED
 from fedflow.metrics.target import first_reaching
 from fedflow.report.run import Run
 from fedflow.report.tables import Stat
@@ -84,6 +84,8 @@ def column_of(run: Run, column: str) -> pd.Series:
     report = column.rpartition("_")[0]
     if report in [name for name, *_ in REPORTED]:
         advice = f"set run.reports: [{report}]"
+    elif report in dict(ADAPTED):
+        advice = f"set run.adapt: [{{name: {report}}}]"
     else:
         filled = [str(name) for name in run.rounds if run.rounds[name].notna().any()]
         advice = f"it has {', '.join(name for name in filled if name != 'round')}"

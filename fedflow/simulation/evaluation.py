@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedflow.data import Examples
+from fedflow.local.adaptation import Adaptation
 from fedflow.local.client import Client, Update
 from fedflow.metrics.predictions import ece, mce
 from fedflow.partition import Partition
@@ -35,6 +36,8 @@ class EvaluationShard(Shard):
     ``received`` and ``kept`` have a single entry if all clients are served the same model.
     """
 
+    adapt: Sequence[Adaptation] = ()  # also after each of these adaptations
+    adapt_last: bool = False  # of the last of ``vectors`` in place of the model that the client is served
     full: bool = False  # also on the complete test set
     tune: bool = False  # also after one more local training
     trained: bool = False  # also the client's last trained model (kept as "trained")
@@ -55,6 +58,8 @@ class Scores:
     global_loss: np.ndarray
     tuned_accuracy: np.ndarray
     trained_accuracy: np.ndarray
+    maml_accuracy: np.ndarray
+    proto_accuracy: np.ndarray
     models: list[Tensor]  # distinct served vectors, if requested
     model: np.ndarray  # index into models, -1 if absent
     predictions: pd.DataFrame | None = None  # `PREDICTIONS` of their test samples, if requested
@@ -96,7 +101,11 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
     model, cluster = (np.resize(array, len(shard.clients)) for array in (model, cluster))
     kept: list[pd.DataFrame] | None = [] if shard.predictions else None
     local, losses, full, full_losses = _score(federation, vectors, model, shard.clients, shard.full, kept)
-    tuned = trained = np.full(len(shard.clients), np.nan)
+    tuned = trained = unmeasured = np.full(len(shard.clients), np.nan)
+    adapted = {
+        adaptation.name: _adapted(job, federation, shard, vectors, model, adaptation)
+        for adaptation in shard.adapt
+    }
     if shard.tune:
         tuned = _tuned(job, federation, shard, vectors, model)
     if shard.trained:
@@ -112,6 +121,8 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
         global_loss=full_losses,
         tuned_accuracy=tuned,
         trained_accuracy=trained,
+        maml_accuracy=adapted.get("maml", unmeasured),
+        proto_accuracy=adapted.get("proto", unmeasured),
         models=[w.cpu() for w in vectors] if shard.models else [],
         model=model if shard.models else np.full_like(model, -1),
         predictions=pd.concat(kept) if kept else None,
@@ -211,6 +222,27 @@ def _tuned(
             for k, w in zip(outcome.clients, outcome.update.vectors["model"]):
                 accuracy[k] = _score(federation, [w], np.zeros(1, dtype=np.int64), [k], False)[0][0]
     return np.array([accuracy[k] for k in shard.clients])
+
+
+def _adapted(
+    job: Job,
+    federation: Federation,
+    shard: EvaluationShard,
+    vectors: list[Tensor],
+    model: np.ndarray,
+    adaptation: Adaptation,
+) -> np.ndarray:
+    """Accuracy [m] on the client's own test set after adaptation to all its training samples."""
+    if shard.adapt_last:
+        vectors, model = shard.vectors[-1:], np.zeros_like(model)
+    received: list[dict[str, int]] = [{"model": int(place)} for place in model]
+    start = Shard(shard.round, shard.clients, vectors, received, [{} for _ in model])
+    found = []
+    for i, k in enumerate(shard.clients):
+        client = client_of(job, federation, start, i, {})
+        w = client.adapted(client.received["model"], adaptation)
+        found.append(_score(federation, [w], np.zeros(1, dtype=np.int64), [k], False)[0][0])
+    return np.array(found)
 
 
 def _score(

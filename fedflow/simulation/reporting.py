@@ -1,11 +1,11 @@
-"""Means of the models that clients trained last: they are scored (`run.reports`) and never sent.
+"""Means of the models that clients trained last: they are scored (`run.reports`, `run.adapt_from`), not sent.
 
 The mean over all N clients is updated by differences: a client's new model is added to a sum, and its
 previous one subtracted, without rounding (`ExactSum`). So it is the mean of the stored models, whatever the
 number of workers, and after a resume.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ from fedflow.local.client import TRAINED
 from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.exact import ExactSum
 
-REPORTS = ("server", "active", "all")  # of `run.reports`
+MEANS = ("active", "all")
+REPORTS = ("server", *MEANS)  # of `run.reports`
 SCORES = ("accuracy", "loss")  # of each
 
 
@@ -26,7 +27,7 @@ class TrainedMeans:
     ``weights`` [N] need not sum to 1. A client that never trained counts with the initial model.
     """
 
-    def __init__(self, names: Sequence[str], weights: np.ndarray, store: ClientStore) -> None:
+    def __init__(self, names: Collection[str], weights: np.ndarray, store: ClientStore) -> None:
         self.names, self.weights, self.store = names, weights, store
         self._active, self._all = ExactSum(), ExactSum()
 
@@ -39,11 +40,11 @@ class TrainedMeans:
 
         It is removed from what the client keeps, ``keep``, unless the store needs it.
         """
-        if not {"active", "all"} & set(self.names):
+        if not self.names:
             return
         if TRAINED not in keep:
-            accepted = "[] or [server]: the clients of this method train no model"
-            raise BadInput("run.reports", list(self.names), accepted)
+            accepted = "[] or [server], and served: the clients of this method train no model"
+            raise BadInput("run.reports, run.adapt_from", sorted(self.names), accepted)
         stored, weight = TRAINED in self.store.first, float(self.weights[client])
         trained = keep[TRAINED] if stored else keep.pop(TRAINED)
         if "active" in self.names:
@@ -67,12 +68,17 @@ class TrainedMeans:
         return found
 
     def packed(self) -> dict[str, Tensor]:
-        """The sum over all clients, for a checkpoint at the end of a round."""
-        high, low = self._all.high, self._all.low
-        return {} if high is None or low is None else {"high": high, "low": low}
+        """The sums, for a checkpoint at the end of a round."""
+        packed: dict[str, Tensor] = {}
+        for name, total in (("active", self._active), ("all", self._all)):
+            if total.high is not None and total.low is not None:
+                weight = torch.tensor(total.weight, dtype=torch.float64)
+                packed |= {f"{name}/high": total.high, f"{name}/low": total.low, f"{name}/weight": weight}
+        return packed
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what was `packed`; the store must be restored already."""
-        if tensors:
-            self._all.high, self._all.low = tensors["high"], tensors["low"]
-            self._all.weight = float(self.weights[self.store.written[TRAINED]].sum())
+        """Restore what was `packed`."""
+        for name, total in (("active", self._active), ("all", self._all)):
+            if f"{name}/high" in tensors:
+                total.high, total.low = tensors[f"{name}/high"], tensors[f"{name}/low"]
+                total.weight = float(tensors[f"{name}/weight"])

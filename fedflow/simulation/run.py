@@ -13,13 +13,13 @@ from torch import Tensor
 
 from fedflow.errors import BadInput, FedflowError
 from fedflow.identity import code_digest, modules_of, versions
+from fedflow.local.adaptation import Adaptation
 from fedflow.local.client import TRAINED
 from fedflow.local.curriculum import Curriculum
 from fedflow.local.training import LocalTraining
 from fedflow.methods.base import (
     SAMPLERS,
     Asynchronous,
-    Clustered,
     Cyclic,
     Message,
     Method,
@@ -28,7 +28,7 @@ from fedflow.methods.base import (
     ServerState,
 )
 from fedflow.seeding import generator, torch_seed
-from fedflow.settings import Settings, option, shown, written
+from fedflow.settings import Settings, Words, option, shown, written
 from fedflow.simulation.checkpoint import load_checkpoint
 from fedflow.simulation.client_curriculum import ClientCurriculum, Turn
 from fedflow.simulation.clients import ClientStore, FirstOf
@@ -36,7 +36,7 @@ from fedflow.simulation.executors import Executor, Inline
 from fedflow.simulation.history import History
 from fedflow.simulation.job import Job
 from fedflow.simulation.messages import Messages, pack
-from fedflow.simulation.reporting import REPORTS, TrainedMeans
+from fedflow.simulation.reporting import MEANS, REPORTS, TrainedMeans
 from fedflow.simulation.sampling import cohort_size
 from fedflow.simulation.state import State
 from fedflow.simulation.timing import Timing
@@ -74,6 +74,15 @@ class RunSettings(Settings):
         doc="also score models on the complete test set: the one that is broadcast (server), the mean of the "
         "models that this round's clients trained (active), and that of all clients' last models (all)",
     )  # fmt: skip
+    adapt: list[Adaptation] = option(
+        factory=list, doc="score every client at every evaluation after adaptation to all its training "
+        "samples too; each item as training.adaptation, at most one of each name",
+    )  # fmt: skip
+    adapt_from: str = option(
+        "served", "the model that is adapted for run.adapt: the one that the client is served, or a mean of "
+        "trained models, active or all as in run.reports",
+        choices=("served", *MEANS), source="PFL: all",
+    )  # fmt: skip
     keep_predictions: bool = option(
         False, "at the end, write what the served models predict for every client's own test samples"
     )
@@ -90,11 +99,21 @@ class RunSettings(Settings):
     def validate(self) -> None:
         if len(set(self.reports)) < len(self.reports):
             raise BadInput("run.reports", self.reports, "every name once")
+        names = [adaptation.name for adaptation in self.adapt]
+        if len(set(names)) < len(names):
+            raise BadInput("run.adapt", Words(f"[{', '.join(names)}]"), "every name once")
+        if self.adapt_from != "served" and not self.adapt:
+            raise BadInput("run.adapt_from", self.adapt_from, "served with run.adapt: []")
         if self.sampling == "easy_first" and self.client_curriculum is None:
             complete = ClientCurriculum.parse({})  # so that results record the defaults in use
             object.__setattr__(self, "client_curriculum", complete)
         if self.sampling != "easy_first" and self.client_curriculum is not None:
             raise BadInput("run.sampling", self.sampling, "easy_first with run.client_curriculum")
+
+    @property
+    def means(self) -> set[str]:
+        """The means of trained models that are scored or adapted."""
+        return {*MEANS} & {*self.reports, self.adapt_from}
 
 
 def check_settings(settings: RunSettings, method: Method, training: LocalTraining) -> None:
@@ -123,9 +142,11 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
     if settings.client_curriculum and isinstance(method, Cyclic):
         accepted = f"{' or '.join(SAMPLERS[:-1])} with {method.name}, whose rounds have several cohorts"
         raise BadInput("run.sampling", settings.sampling, accepted)
-    if settings.reports and (method.serves != "global" or isinstance(method, Clustered)):
-        reason = f"with {method.name}, which does not serve one model to all clients"
+    reason = f"with {method.name}, whose clients do not train one common model"
+    if settings.reports and not method.trains_one_model():
         raise BadInput("run.reports", settings.reports, f"[] {reason}")
+    if settings.adapt_from != "served" and not method.trains_one_model():
+        raise BadInput("run.adapt_from", settings.adapt_from, f"served {reason}")
 
 
 def content(values: Tensor) -> str:
@@ -158,13 +179,12 @@ class Run:
         if settings.client_curriculum:
             self.turns = settings.client_curriculum.turns(self.clients, self.cohort_size, settings.rounds)
             settings = replace(settings, rounds=len(self.turns))
-        means = {"active", "all"} & set(settings.reports)
         self.settings = settings
         self.job = replace(
             job,
             training=job.method.trains(job.training),
             rounds=settings.rounds,
-            keep_trained=settings.keep_trained or bool(means) or job.training.compares,
+            keep_trained=settings.keep_trained or bool(settings.means) or job.training.compares,
             timing=settings.timing,
         )
         self._check()
@@ -235,6 +255,8 @@ class Run:
         check_settings(settings, method, training)
         settings.timing.check(len(partition.sizes))
         training.check(self.federation.model, self.federation.train, self.federation.teacher)
+        for i, adaptation in enumerate(settings.adapt):
+            adaptation.check(self.federation.model, self.federation.train, f"run.adapt[{i}]")
         if (instead := method.selects()) and partition.selection_offsets is None:
             accepted = f"a share > 0, as {method.name} needs held-out samples; or set {instead}"
             raise BadInput("partition.selection", 0, accepted)
@@ -303,15 +325,14 @@ class Run:
             name: value if isinstance(value, Tensor) else first_of(name, value)
             for name, value in method.client_state(model, initial(0)).items()
         }
-        reports = self.settings.reports
-        if self.settings.keep_trained or "all" in reports or self.job.training.compares:
+        if self.settings.keep_trained or "all" in self.settings.means or self.job.training.compares:
             first[TRAINED] = initial(0)
         store = ClientStore(first, self.clients, self.folder)
         weights = self.sizes if method.weighs_samples() else np.ones(self.clients)
         state = State(
             server=method.setup(model, initial),
             store=store,
-            means=TrainedMeans(reports, weights, store),
+            means=TrainedMeans(self.settings.means, weights, store),
             participations=np.zeros(self.clients, dtype=np.int64),
             assignment=np.full(self.clients, -1),
             pool=np.empty(0, dtype=np.int64),

@@ -61,6 +61,7 @@ class Scoring:
             "global_accuracy": mean_or_none(scores.global_accuracy),
             "global_loss": mean_or_none(scores.global_loss),
             "clusters": len(np.unique(scores.cluster)),
+            **self.adapted(scores),
             **self.reports(report.round),
         }
         changed = not np.array_equal(scores.cluster, known[scores.clients])
@@ -71,6 +72,15 @@ class Scoring:
         report.values |= {
             name: value for name, value in measured.items() if value is not None and np.isfinite(value)
         }
+
+    def adapted(self, scores: Scores) -> dict[str, float | None]:
+        """Accuracy after each adaptation of `run.adapt`: the mean over clients, the lowest, the highest."""
+        found: dict[str, float | None] = {}
+        for adaptation in self.run.settings.adapt:
+            values = summarise(getattr(scores, f"{adaptation.name}_accuracy"))
+            for what, name in (("accuracy", "mean"), ("min", "lowest"), ("max", "highest")):
+                found[f"{adaptation.name}_{what}"] = None if np.isnan(values[name]) else values[name]
+        return found
 
     def reports(self, after: int) -> dict[str, float]:
         """Accuracy and loss of the models of `run.reports` after round ``after``, each scored once."""
@@ -106,11 +116,17 @@ class Scoring:
         run, method, names = self.run, self.method, self._served_with()
         names += ["trained"] if what.get("trained") else []
         phase, parts = method.phase(run.round(after + 1, "served")), list[Scores]()
+        start_from, adapt_from = list[Tensor](), run.settings.adapt_from
+        if adapt_from != "served":
+            start_from = [run.state.means.models(run.federation.model.dtype)[adapt_from]]
+        what |= {"adapt": run.settings.adapt, "adapt_last": bool(start_from)}
         own = bool(names) or method.serves == "personal"
         # If all clients are served one model, one client determines it.
         asked = None if own or method.serves != "global" else 1
         for start, shares in self._served(after + 1, clients, names, asked):
             what["models"] = what.get("models", False) and (not own or start < self._recorded)
+            for _, messages in shares:
+                messages.vectors.extend(start_from)
             shards = [
                 EvaluationShard(after + 1, share, *messages, phase=phase, **what)
                 for share, messages in shares

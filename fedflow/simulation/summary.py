@@ -50,6 +50,7 @@ def final_metrics(run: Run, scoring: Scoring, scores: Scores, newcomers: Scores 
         **{f"local_{name}": value for name, value in local.items() if name != "mean"},
         "loss": mean_or_none(scores.local_loss),
         "global_loss": mean_or_none(scores.global_loss),
+        **scoring.adapted(scores),
         **{of: last.get(of) for name in settings.reports for of in (f"{name}_{what}" for what in SCORES)},
         "bytes_down": last["bytes_down"],
         "bytes_up": last["bytes_up"],

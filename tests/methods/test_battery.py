@@ -27,6 +27,7 @@ from support import (
     prepare_run,
     refused,
     run,
+    run_without_values,
     same,
     with_cohorts,
     with_newcomers,
@@ -41,14 +42,12 @@ from fedflow.local.samples import Samples
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.methods.base import SAMPLERS, Asynchronous, Cyclic, Onboarding, ServerState
-from fedflow.models.flat import FlatModel, Part
+from fedflow.models.flat import FlatModel
 from fedflow.simulation import worker
 from fedflow.simulation.clients import ClientStore
-from fedflow.simulation.cohort import cohort_call
 from fedflow.simulation.evaluation import Scores, evaluate_shard
 from fedflow.simulation.events import Work
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.graphs import Call
 from fedflow.simulation.job import OnboardingShard
 from fedflow.simulation.loop import Simulation
 
@@ -99,42 +98,15 @@ def test_loop_agrees_with_vmap(name: str, federation: Federation, monkeypatch: p
     close(vmapped.state(), loop.state(), 1e-5)
 
 
-class OnMeta(FlatModel):
-    """A network whose tensors have shapes but no values: operations that no CUDA graph can hold fail."""
-
-    def __init__(self, model: FlatModel) -> None:
-        super().__init__(model.factory, device="meta", dtype=model.dtype)
-        self._with_values = model
-
-    def part(self, *patterns: str) -> Part:
-        part = copy.copy(self._with_values.part(*patterns))
-        vars(part).update({name: tensor.to("meta") for name, tensor in vars(part).items()})
-        return part
-
-
 def test_local_steps_never_look_at_values(
     name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On tensors without values: a second round, whose rate is a tensor; with a curriculum, if accepted."""
-    calls: list[tuple] = []
-
-    def spy(*about: Any, **more: Any) -> Call:
-        calls.append(about)
-        return cohort_call(*about, **more)
-
-    monkeypatch.setattr("fedflow.simulation.cohort.cohort_call", spy)
+    """A second round, whose rate is a tensor; with a curriculum, if accepted."""
     training: dict[str, Any] = SGD | {"lr_decay": 0.5}
     method = METHODS[name]()
     if method.streams(LocalTraining()) and method.trains(LocalTraining()).adaptation is None:
         training["curriculum"] = {"score": "both"}
-    run(name, federation, cohort="vmap", **HALF | {"training": training})
-    job, _, shard, places, step, streams = calls[-1]
-    shard = dataclasses.replace(shard, vectors=[w.to("meta") for w in shard.vectors])
-    nowhere = dataclasses.replace(
-        federation, model=OnMeta(federation.model), train=federation.train.to(torch.device("meta"))
-    )
-    outputs = cohort_call(job, nowhere, shard, places, step, streams, round_shapes=True)()
-    assert {tensor.device.type for tensor in outputs.values()} == {"meta"}
+    run_without_values(name, federation, monkeypatch, **HALF | {"training": training})
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

@@ -93,6 +93,13 @@ def test_transmissions_are_rounds_of_fedavg_with_the_same_cohorts():
     assert reach(silent, "local_accuracy", 0.8).transmissions == 0
 
 
+@pytest.mark.parametrize("column", ["maml_accuracy", "proto_accuracy", "proto_min", "maml_max"])
+def test_scores_after_adaptation_have_targets(column):
+    run = finished(column, [0.5, None, 0.81], models=2, **{column: 0.81})
+    assert measure(run, f"transmissions({column}, 0.8)") == 6 and measure(run, column) == 0.81
+    assert costs([run], column, 0.8).rounds.text() == "3"
+
+
 def test_seeds_that_did_not_reach_the_target_are_counted():
     runs = [
         finished("global_accuracy", [0.5, 0.6, last], seed=seed) for seed, last in enumerate((0.7, 0.8, 0.9))
@@ -181,6 +188,9 @@ def test_measures_of_mixtures(text, value, monkeypatch):
     ("tuned_accuracy", NotMeasured, "metrics.json has no tuned_accuracy"),
     ("best(local_accuracy)", NotMeasured, "rounds.csv has no column local_accuracy: it has global_acc"),
     ("rounds_to(all_loss, 1)", NotMeasured, "rounds.csv has no column all_loss: set run.reports: [all]"),
+    ("rounds_to(proto_accuracy, 1)", NotMeasured, "no column proto_accuracy: set run.adapt: [{name: proto}]"),
+    ("best(maml_min)", NotMeasured, "rounds.csv has no column maml_min: set run.adapt: [{name: maml}]"),
+    ("maml_max", NotMeasured, "metrics.json has no maml_max"),
     ("at(global_accuracy, 9)", NotMeasured, "no global_accuracy in round 9: it was evaluated in 1, 2, "),
     ("last(global_accuracy, 9)", NotMeasured, "rounds.csv has global_accuracy in 4 rounds, of at least 9"),
     ("last(global_accuracy, 0)", BadInput, "'0' is not accepted; expected a whole number >= 1"),

@@ -102,6 +102,37 @@ def test_calls_are_of_one_kind_if_computation_and_shapes_are_equal() -> None:
     assert call(torch.ones(2).double()).key != kind
 
 
+def test_a_phase_and_an_adaptation_are_other_computations(digits) -> None:
+    """As the captured call has those of its capture."""
+    federation, method = images(digits), build_method("fedavg")
+    adaptations: list[Any] = [
+        None,
+        *({"name": "maml", "steps": steps} for steps in (1, 2)),
+        {"name": "proto"},
+    ]
+    trainings = [LocalTraining.parse({"adaptation": each}) for each in adaptations]
+    shards = [Shard(1, [], [], [], [], phase=phase) for phase in ("", "later")]
+    jobs = [Job(federation, method, training, seed=0) for training in trainings]
+    kinds = {cohort._about(job, shard, method.local) for job in jobs for shard in shards}
+    assert len(kinds) == 8
+
+
+def test_a_phase_is_replayed_as_itself(digits, monkeypatch) -> None:
+    check_replays(monkeypatch, Phased(), images(digits, (12,) * 8), rounds=10, participation=0.5, training={})
+
+
+class Phased(FedAvg):
+    """FedAvg whose steps are reversed in every other round: static, so a replay would repeat the first."""
+
+    def phase(self, now: Any) -> str:
+        return "back" if now.t % 2 else ""
+
+    def local(self, client: Any) -> Any:
+        w = client.received["model"]
+        moved = client.fit(start=w)
+        return client.update(model=2 * w - moved if client.phase else moved)
+
+
 def test_only_the_latest_kinds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "GRAPHS", 2)
     cohorts = Cohorts(Recorded)
@@ -166,10 +197,12 @@ def test_a_phase_is_another_call_and_draws_are_inputs(digits, monkeypatch, mixin
             "curriculum": {"score": "expert", "expert": "x", "mode": "lazy_epoch"},
         },
         {"batch_size": 4, "augment": "flip_crop", "objective": {"name": "both", "teacher": "large"}},
+        {"batch_size": 4, "augment": "flip_crop", "adaptation": {"name": "maml", "steps": 2}},
+        {"batch_size": 8, "adaptation": {"name": "proto"}},
     ],
-    ids=["losses", "expert", "objective"],
+    ids=["losses", "expert", "objective", "maml", "proto"],
 )
-def test_so_are_those_with_a_curriculum_or_a_teacher(digits, monkeypatch, training) -> None:
+def test_so_are_those_with_a_curriculum_a_teacher_or_an_adaptation(digits, monkeypatch, training) -> None:
     federation = images(digits, (12,) * 8)
     teacher = FlatModel(partial(build, "mlp", digits.input_shape, 10, hidden=(12, 8)))
     losses = torch.rand(len(digits.y_train), generator=torch.Generator().manual_seed(0))

@@ -182,9 +182,9 @@ def test_reports_change_no_result_and_cost_nothing_when_off(federation: Federati
     assert not [name for name in tensors if "means" in name or "trained" in name]
 
 
-@pytest.mark.parametrize("name", ["ifca", "ditto", "local", "perfedavg"])
+@pytest.mark.parametrize("name", ["ifca", "ditto", "local", "fedper"])
 def test_reports_need_one_global_model(federation: Federation, name: str) -> None:
-    with refused(rf"^run\.reports: \['all'\] .* \[\] with {name}, which does not serve one model"):
+    with refused(rf"^run\.reports: \['all'\] .* \[\] with {name}, whose clients do not train one common"):
         prepare_run(name, federation, reports=["all"])
 
 
@@ -220,6 +220,8 @@ def test_a_model_that_does_not_exist_is_refused_in_one_line(federation: Federati
     with refused(r"run.reports: .* \[active, all\] with .*, which does not broadcast a `model`"):
         run(Silent(), federation, reports=["server"])
     assert "all_loss" in run(Silent(), federation, reports=["all"]).rounds[-1].values
-    with refused(r"run.reports: .* \[\] or \[server\]: the clients of this method train no model"):
+    with refused(
+        r"^run.reports, run.adapt_from: \['all'\] .* \[\] or \[server\], and served: .* train no model"
+    ):
         run(Untrained(), federation, reports=["all"])
     assert build_method("fedavg").weighs_samples() and not build_method("scaffold").weighs_samples()

@@ -29,6 +29,7 @@ from torch.nn.functional import normalize
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.hierarchy import cut_into, merge
 from fedflow.local.client import Client
+from fedflow.local.training import LocalTraining
 from fedflow.methods.base import Cohort, Diagnostics, Message, Round
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
 from fedflow.methods.registry import register
@@ -79,6 +80,9 @@ class CFL(Assigned):
     def check(self, rounds: int) -> None:
         if self.warm_up >= rounds:
             raise BadInput("method.warm_up", self.warm_up, f"less than {rounds}, the rounds of the run")
+
+    def check_training(self, training: LocalTraining) -> None:
+        training.need_no_adaptation(self.name, "which places clients by gradients over all samples")
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         models = initial(0)[None]

@@ -44,6 +44,7 @@ from fedflow.heterogeneity.number import centroids, merged, split, spread
 from fedflow.heterogeneity.subspace import signature
 from fedflow.local.client import Client, Update
 from fedflow.local.samples import Batch
+from fedflow.local.training import LocalTraining
 from fedflow.methods.base import Clustered, Cohort, Diagnostics, Message, Method, Round, ServerState
 from fedflow.methods.registry import register
 from fedflow.models.flat import FlatModel, Part
@@ -123,6 +124,9 @@ class FedAC(Clustered, Method):
         if rounds < self.tune_every:
             what = f"clusters are neither merged nor split in {rounds} rounds"
             warnings.warn(f"fedac: {what}, as tune_every is {self.tune_every}", stacklevel=2)
+
+    def check_training(self, training: LocalTraining) -> None:
+        training.need_no_adaptation(self.name, "which places newcomers by a step on all samples")
 
     def decides(self, model: FlatModel) -> Part:
         """The decision part h; the rest is the embedding phi."""

@@ -31,6 +31,7 @@ from torch import Tensor
 from fedflow.errors import BadInput
 from fedflow.heterogeneity.centres import k_means
 from fedflow.local.client import Client
+from fedflow.local.training import LocalTraining
 from fedflow.methods.base import Cohort, Diagnostics, Message, Round
 from fedflow.methods.clustered._assigned import Assigned, AssignedState
 from fedflow.methods.registry import register
@@ -84,6 +85,9 @@ class FeSEM(Assigned):
                 if getattr(self, name) != default:
                     accepted = f"{default} where cluster_over is all"
                     raise BadInput(f"method.{name}", getattr(self, name), accepted)
+
+    def check_training(self, training: LocalTraining) -> None:
+        training.need_no_adaptation(self.name, "which places new clients by a step on all samples")
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         return State(initial(0).repeat(self.centres + 1, 1))

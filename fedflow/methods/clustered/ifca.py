@@ -64,6 +64,10 @@ class IFCA(MultiModel):
         """The cluster whose model has the lowest training loss, scalar int64."""
         return self.losses(client, client.received["models"]).argmin()
 
+    def check_training(self, training: LocalTraining) -> None:
+        if self.averaging == "gradient":
+            training.need_no_adaptation(self.name, "whose averaging: gradient is over all samples")
+
     def streams(self, training: LocalTraining) -> dict[str, int]:
         """No batches are drawn if gradients are averaged from the first round."""
         return {} if self.averaging == "gradient" and not self.pretraining else super().streams(training)

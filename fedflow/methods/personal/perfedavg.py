@@ -40,6 +40,7 @@ from fedflow.settings import option, shown
 @register("perfedavg", "Per-FedAvg")
 class PerFedAvg(FedAvg):
     serves: ClassVar[str] = "personal"
+    serves_with: ClassVar[tuple[str, ...] | None] = ()
 
     weighting: str = option(
         "uniform", "weights p_k of the average: n_k or uniform", symbol="p_k",
