@@ -14,7 +14,7 @@ w_l is trained.
 *State*: server w; client w_l, first a random initialisation per client. *Traffic*: 1 P down, 1 P up.
 *Newcomer*: w_l = w_t, so the global model at every lambda.
 The training loss is that of W. Both ends have a momentum, and `training.clip_norm` limits the gradient of
-each with its penalties. The trained model (`run.keep_trained`) is W(1/2). BatchNorm statistics are mixed like
+each with its penalties. The trained model (`run.keep_trained`) is W(1/2), or w_f if the global model is served. BatchNorm statistics are mixed like
 parameters, and both ends keep those after the step; the cosine leaves them out.
 *Differs from the authors' code in*: aggregation, which there averages only parameters named weight and resets
 the others to their initial values in every round (aggregation: official); lambda, which there is the best on
@@ -159,7 +159,7 @@ class SuPerFed(Personal, FedAvg):
         if mixed:
             end_f, end_l = client.run_steps(step, (start, client.initial_state(w_l)))
             w_f, w_l = end_f.w, end_l.w
-            client.trained = mixture(0.5, w_f, w_l)
+            client.trained = self.trained_model(mixture(0.5, w_f, w_l), w_f)
         else:
             client.trained = w_f = client.run_steps(step_before, start).w
         s, a, b = products(model, w_f, w_l)
