@@ -26,6 +26,7 @@ of the learning rate is 0.99 in the text, 0.999 in the code (`training.lr_decay`
 before mixing started only is served a mixture with its first w_l.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -105,14 +106,22 @@ class SuPerFed(Personal, FedAvg):
             raise BadInput("method.lambdas", [], "at least one number from 0 to 1")
 
     def check(self, rounds: int) -> None:
-        if self.start and not self.rounds_before(rounds):
+        if not self.share or self.rounds_before(rounds):
+            return
+        if self.start is not None:
             accepted = f"0, or at least {1 / rounds:g}: one of {rounds} rounds"
             raise BadInput("method.start", self.start, accepted)
+        reason = f"{self.share} of {rounds} round{'s'[: rounds > 1]} is less than one"
+        warnings.warn(f"{self.name}: mixing starts in round 1, as {reason}", stacklevel=2)
+
+    @property
+    def share(self) -> float:
+        """L, the share of the rounds before mixing starts."""
+        return (0.4 if self.mixing == "model" else 0.6) if self.start is None else self.start
 
     def rounds_before(self, rounds: int) -> int:
         """floor(L R), the rounds before mixing starts, of the decimal L that the user wrote."""
-        start = (0.4 if self.mixing == "model" else 0.6) if self.start is None else self.start
-        return int(Decimal(str(start)) * rounds)
+        return int(Decimal(str(self.share)) * rounds)
 
     def phase(self, now: Round) -> str:
         return "mixed" if now.t > self.rounds_before(now.rounds) else "global"

@@ -1,5 +1,6 @@
 """SuPerFed on given numbers (superfed.md, 2.6), its reductions, and the choice of lambda."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -258,6 +259,18 @@ def test_identical_uploads_are_the_next_model(digits: Dataset) -> None:
 def test_mixing_starts_after_this_many_rounds(start: float, rounds: int, before: int) -> None:
     """0.29 * 100 is 28.999... in floating point (errata B10)."""
     assert build_method("superfed", {"start": start}).rounds_before(rounds) == before
+
+
+@pytest.mark.parametrize(("mixing", "share", "rounds"), [("model", "0.4", 2), ("layer", "0.6", 1)])
+def test_a_run_too_short_for_the_default_start_says_so(mixing: str, share: str, rounds: int) -> None:
+    method = build_method("superfed", {"mixing": mixing, **FIXED})
+    what = rf"^superfed: mixing starts in round 1, as {share} of {rounds} rounds? is less than one$"
+    with pytest.warns(UserWarning, match=what):
+        prepare_run(method, quadratics(), rounds=rounds)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        prepare_run(method, quadratics(), rounds=3)
+        prepare_run("superfed", quadratics(), {"start": 0, **FIXED}, rounds=1)
 
 
 def test_a_run_killed_on_either_side_of_the_switch_resumes(federation: Federation, tmp_path: Any) -> None:
