@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, Workers, by_hand, follow, images, prepare_run, quadratics, refused, run
+from support import Ran, Workers, by_hand, follow, images, prepare_run, quadratics, refused, run, with_cohorts
 from torch import Tensor, nn
 
 from fedflow.data import Dataset
@@ -328,22 +328,20 @@ def everyone(**hyper: Any) -> dict[str, Any]:
     return {"hyper": {"start": 0, **hyper}, "training": HALF["training"], "rounds": 2}
 
 
-def test_the_global_model_is_served_until_local_ones_are_trained(federation: Federation) -> None:
-    """After the last round before mixing too; to a client that never took part, always."""
-    simulation = prepare_run(
-        "superfed",
-        federation,
-        {"start": 0.5, **FIXED},
-        **HALF | {"participation": 0.125, "evaluate_every": 1},
-    )
+def test_the_global_model_is_served_until_local_ones_are_trained(federation: Federation, cohort: str) -> None:
+    """Also to clients that took part before mixing starts only (2, 3), and to those that never did."""
+    method = build_method("superfed", {"start": 0.5, **FIXED})
+    cohorts = [[0, 2], [1, 3], [0, 4], [1, 5]]
+    simulation = prepare_run(with_cohorts(method, cohorts), federation, cohort=cohort, **HALF)
+    mixed = set[int]()
     for report in simulation.rounds():
+        mixed |= set(report.cohort) if report.round > 2 else set()
         scores = simulation.scoring.scores("", report.round, range(8), models=True)
-        served = simulation.scoring.served_models(scores)
         w, store = simulation.state.server.model, simulation.state.store
-        took_part = simulation.state.participations > 0
-        for k, model in served.items():
-            mixes = report.round > 2 and took_part[k]
-            assert torch.equal(model, mixture(0.5, w, store.get(k)["local"]) if mixes else w)
+        for k, model in simulation.scoring.served_models(scores).items():
+            expected = mixture(0.5, w, store.get(k)["local"]) if k in mixed else w
+            assert torch.equal(model, expected)
+    assert mixed == {0, 1, 4, 5}
 
 
 def test_lambda_is_chosen_by_loss(federation: Federation) -> None:
@@ -402,6 +400,10 @@ def test_the_sweep_scores_every_mixture(federation: Federation) -> None:
         ({"start": 0.3}, r"^method.start: 0.3 .* 0, or at least 0.333333: one of 3 rounds$"),
         ({"lambdas": [0, 1.1]}, r"^method.lambdas\[1\]: 1.1 .* a number >= 0 and <= 1$"),
         ({"lambdas": []}, r"^method.lambdas: \[\] .* at least one number from 0 to 1$"),
+        ({"lambdas": [0, 1, 0]}, r"^method.lambdas: \[0.0, 1.0, 0.0\] .* every number once$"),
+        ({"fixed_lam": 0.2}, r"^method.fixed_lam: 0.2 .* 0.5, its default, with lam: validated$"),
+        ({"lam": "oracle", "fixed_lam": 0.2}, r"^method.fixed_lam: 0.2 .* with lam: oracle$"),
+        ({"lam": "oracle", "served": "global"}, r"^method.lam: 'oracle' .* validated, .* served: global$"),
         ({}, r"^partition.selection: 0 .* a share > 0, .*; or set method.lam to fixed or oracle$"),
     ],
 )
