@@ -359,6 +359,7 @@ def test_lambda_is_chosen_by_loss(federation: Federation) -> None:
         own = table[table["client"] == k]
         best = int(own["loss"].to_numpy().argmin())
         assert torch.equal(outcomes["oracle"].models[k], candidates[best][k])
+        assert np.flatnonzero(own["served"]).tolist() == [best]
         assert outcomes["oracle"].scores.local_loss[k] == near(own["loss"].min(), 1e-12)
         rows = torch.as_tensor(federation.partition.selection(k))
         x, y = federation.train.inputs(rows), federation.train.y[rows]
