@@ -446,6 +446,9 @@ def test_what_cannot_be_adapted_is_refused(federations: dict[str, Federation], t
     federation = federations["mlp"]
     with refused("training.curriculum: a mapping .* null with training.adaptation"):
         parsed(MAML, curriculum={"a": 0.5})
+    with refused("training.adaptation.clip_norm: 10.0 .* null with fedavg, which serves unadapted models"):
+        prepare_run("fedavg", federation, training=training(MAML | {"clip_norm": 10}))
+    prepare_run("pavg", federation, {"adaptation": MAML | {"clip_norm": 10}})
     with refused("training.objective: 'distil' .* null or robust with proto"):
         parsed(PROTO, objective={"name": "distil", "teacher": "large"})
     with refused("training.adaptation.name: 'proto' .* maml, as the samples do not have one label each"):
