@@ -302,13 +302,17 @@ def test_official_aggregation_resets_biases(federation: Federation) -> None:
 
 
 @pytest.mark.slow  # a compilation
-def test_compiled_steps_are_plain_ones_up_to_rounding(federation: Federation, tmp_path: Any) -> None:
+@pytest.mark.parametrize("mixing", MIXINGS)
+def test_compiled_steps_are_plain_ones_up_to_rounding(
+    federation: Federation, mixing: str, tmp_path: Any
+) -> None:
     """At W, between two models, in both phases."""
     settings = {"training": {"epochs": 2, "batch_size": 4, "lr": 0.1}, "rounds": 3}
     training = prepare_run("superfed", federation, **settings).job.training
     if compiled_gradient(federation.model, federation.train, training, str(tmp_path)) is None:
         pytest.skip("this machine has no compiler")
-    plain, compiled = (prepare_run("superfed", federation, {"start": 0.5}, **settings) for _ in range(2))
+    hyper = {"start": 0.5, "mixing": mixing}
+    plain, compiled = (prepare_run("superfed", federation, hyper, **settings) for _ in range(2))
     compiled.job = replace(compiled.job, compiled=str(tmp_path))
     one, other = follow(plain).state(), follow(compiled).state()
     assert not torch.equal(one["server/model"], other["server/model"])
