@@ -26,7 +26,7 @@ SWEEP = {
     "client": np.int32, "value": np.float64, "accuracy": np.float64, "loss": np.float64, "ece": np.float64,
     "mce": np.float64, "samples": np.int32,
 }  # fmt: skip
-SERVED = {"served": np.bool_}  # and whether this mixture is the one that the client is served
+SERVED: dict[str, Any] = {"served": np.bool_}  # and whether this mixture is the one that the client is served
 AT_ONCE = {"cpu": 128, "cuda": 512}  # samples: the activations of larger batches exceed a CPU's cache
 
 

@@ -28,6 +28,7 @@ class Personal(Method):
     def trained_model(self, personal: Tensor, shared: Tensor) -> Tensor:
         """`Client.trained` [D]: of the models that a client trained, the one of the kind that is served.
 
-        So their mean (`run.reports`) is a global model where the global model is served.
+        So their mean (`run.reports`) is a global model where the global model is served. A curriculum that
+        scores samples by the last trained model (score: local or both) uses this one too.
         """
         return shared if self.served == "global" else personal
