@@ -67,6 +67,21 @@ def test_calibration_of_the_worked_example_whole_and_in_batches() -> None:
         assert by_client(both, measure, batch=2)[1] == pytest.approx(1 if measure == "top1" else 0.1)
 
 
+@pytest.mark.parametrize("measure", ["ece", "mce"])
+def test_a_confidence_of_a_diverged_model_makes_its_client_nan(measure: str) -> None:
+    """In whichever batch it is, and never 0; the other clients have theirs."""
+    table = pd.DataFrame({"client": [4] * 5 + [2] * 5, "confidence": 0.9, "rank": 1}).astype(
+        {"confidence": "float32"}
+    )
+    table.loc[3, "confidence"] = np.nan
+    for batch in (None, 2, 5):
+        found = by_client(table, measure, batch)
+        assert np.isnan(found[4]) and found[2] == pytest.approx(0.1)
+        assert by_client(table, "top1", batch).tolist() == [1, 1]
+    assert np.isnan({"ece": ece, "mce": mce}[measure](table))
+    assert reliability(table)["samples"].tolist() == [9]
+
+
 @pytest.mark.parametrize("classes", [2, 7])
 @pytest.mark.parametrize("batch", [None, 10, 64])
 def test_calibration_is_that_of_torchmetrics(classes: int, batch: int | None) -> None:

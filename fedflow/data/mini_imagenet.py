@@ -74,6 +74,8 @@ def mini_imagenet(path: Path, options: MiniImageNetOptions) -> RawData:
 
 def _listed(path: Path) -> Iterator[tuple[str, Path]]:
     """Class and file of every image."""
+    from PIL import Image
+
     inside = sorted(path.iterdir()) if path.is_dir() else [path]
     tables, trees = ([path / f"{part}{suffix}" for part in PARTS] for suffix in (".csv", ""))
     if sum(each.is_dir() and not each.name.startswith(".") for each in inside) == CLASSES:
@@ -82,9 +84,10 @@ def _listed(path: Path) -> Iterator[tuple[str, Path]]:
         for table in tables:
             yield from _rows(table)
     elif all(tree.is_dir() for tree in trees):
+        kinds = Image.registered_extensions()  # no Thumbs.db
         for tree in trees:
             for file in sorted(tree.glob("*/*")):
-                if not file.name.startswith("."):
+                if not file.name.startswith(".") and file.suffix.lower() in kinds:
                     yield file.parent.name, file
     else:
         pickles = [each.name for each in inside if each.suffix in (".pkl", ".pickle")]
@@ -102,6 +105,8 @@ def _rows(table: Path) -> Iterator[tuple[str, Path]]:
     for label, name in listed:
         if not (label and name):
             raise FedflowError(f"{table}: has a row without a file name or label")
+        if Path(label, name).is_absolute() or ".." in Path(label, name).parts:
+            raise FedflowError(f"{table}: {name!r} of class {label!r} is not a file in images/")
         file = images / name
         yield label, file if file.is_file() else images / label / name
 

@@ -175,7 +175,8 @@ class Trainer:
             sums, counts = (torch.stack(each).sum(0) for each in zip(*found, strict=True))
             return with_prototypes(model, w, sums, counts)
         for _ in range(adaptation.steps):
-            g = self._full_gradient(w, loss).gradient
+            with self._with_eval_gradients():
+                g = self._full_gradient(w, loss).gradient
             if limit is not None:
                 g = g * (limit / g.norm().clamp(min=limit))
             w = w - adaptation.lr * g
@@ -364,6 +365,11 @@ class Trainer:
         if self.training.precision != "bf16":
             return nullcontext()
         return torch.autocast(x.device.type, torch.bfloat16)
+
+    def _with_eval_gradients(self) -> AbstractContextManager:
+        """Where a network in evaluation mode has gradients: cuDNN has none of recurrent layers."""
+        missing = self.model.recurrent and self.model.device.type == "cuda"
+        return torch.backends.cudnn.flags(enabled=False) if missing else nullcontext()
 
     def _evaluate(
         self, w: Tensor, data: Samples, measure: Callable[[Tensor, Tensor], Tensor]

@@ -5,7 +5,6 @@ The table has a row per client and sample of its test set: ``client``, ``label``
 """
 
 import re
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,7 @@ CALIBRATION = ("ece", "mce")  # expected and maximum calibration error
 
 
 def by_client(table: pd.DataFrame, measure: str, batch: int | None = None) -> pd.Series:
-    """The measure of every client of the table; NaN where it has none.
+    """The measure of every client of the table; NaN where it has none, or a confidence is NaN.
 
     Measures: ``top<k>`` (share of samples whose label is among the k largest outputs), ``auroc``, ``ece`` and
     ``mce``. With ``batch``, the mean over the client's batches of that many rows, of which the last may be
@@ -28,15 +27,18 @@ def by_client(table: pd.DataFrame, measure: str, batch: int | None = None) -> pd
     """
     if measure == "auroc":
         return _aurocs(table, batch)
-    clients = table["client"]
-    parts = [clients, (table.groupby("client").cumcount() // batch).rename("batch")] if batch else [clients]
+    n = max(1, len(table))
+    owner, clients = pd.factorize(table["client"], sort=True)
+    batches = owner * n + table.groupby("client").cumcount().to_numpy() // (batch or n)
+    part, parts = pd.factorize(batches, sort=True)
     if top := re.fullmatch(r"top([1-9]\d*)", measure):
-        values = (table["rank"] <= int(top[1])).groupby(parts).mean()
+        values = np.bincount(part, table["rank"] <= int(top[1])) / np.bincount(part)
     elif measure in CALIBRATION:
-        values = _error(reliability(table, parts), measure)
+        values = _errors(table, part, measure)
     else:
         raise BadInput("measure", measure, "top1, top5 (any number), auroc, ece or mce")
-    return values.groupby(level="client").mean()
+    means = np.bincount(parts // n, values) / np.bincount(parts // n)
+    return pd.Series(means, pd.Index(clients, name="client"), dtype=float)
 
 
 def ece(table: pd.DataFrame, batch: int | None = None) -> float:
@@ -52,16 +54,15 @@ def mce(table: pd.DataFrame, batch: int | None = None) -> float:
     return float(by_client(table.assign(client=0), "mce", batch).iloc[0])
 
 
-def reliability(table: pd.DataFrame, parts: Sequence[pd.Series] = ()) -> pd.DataFrame:
+def reliability(table: pd.DataFrame) -> pd.DataFrame:
     """Samples, accuracy and mean confidence in each of 15 equal bins (low, high] of the confidence.
 
-    One row for each bin that is not empty, by number from 0; the bins of ``parts``, named series with a value
-    per row, are separate.
+    One row for each bin that is not empty, by number from 0. Samples without a confidence are in none.
     """
+    table = table[table["confidence"].notna()]
     confidence = table["confidence"].astype(float)
-    place = np.digitize(confidence, np.linspace(0, 1, BINS + 1)[1:-1], right=True)
     rows = pd.DataFrame({"right": table["rank"] == 1, "confidence": confidence})
-    return rows.groupby([*parts, pd.Series(place, table.index, name="bin")]).agg(
+    return rows.groupby(pd.Series(_bins(confidence), table.index, name="bin")).agg(
         samples=("right", "size"), accuracy=("right", "mean"), confidence=("confidence", "mean")
     )
 
@@ -110,10 +111,19 @@ def _aurocs(table: pd.DataFrame, batch: int | None) -> pd.Series:
     return pd.Series(found, dtype=float).rename_axis("client")
 
 
-def _error(bins: pd.DataFrame, measure: str) -> pd.Series:
-    """One of `CALIBRATION` of each part of the ``bins``."""
-    gaps, samples = (bins["accuracy"] - bins["confidence"]).abs(), bins["samples"]
-    part = list(bins.index.names[:-1])
+def _errors(table: pd.DataFrame, part: np.ndarray, measure: str) -> np.ndarray:
+    """One of `CALIBRATION` of each part [P], NaN if a confidence is; ``part`` [n] is the part of each row."""
+    confidence, parts = table["confidence"].to_numpy(float), part.max(initial=-1) + 1
+    excess, place = (table["rank"] == 1).to_numpy() - confidence, part * BINS + _bins(confidence)
+    samples, gaps = (
+        np.bincount(place, weights, parts * BINS).reshape(parts, BINS) for weights in (None, excess)
+    )
+    gaps = np.abs(gaps)
     if measure == "mce":
-        return gaps.groupby(level=part).max()
-    return (samples * gaps).groupby(level=part).sum() / samples.groupby(level=part).sum()
+        return (gaps / np.maximum(samples, 1)).max(1)
+    return gaps.sum(1) / samples.sum(1)
+
+
+def _bins(confidence: np.ndarray | pd.Series) -> np.ndarray:
+    """The bin of each confidence, of `BINS` equal ones (low, high]."""
+    return np.digitize(confidence, np.linspace(0, 1, BINS + 1)[1:-1], right=True)

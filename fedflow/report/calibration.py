@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from fedflow.metrics.table import SHARE, in_unit
+from fedflow.metrics.table import SHARE, UNMEASURED, in_unit
 from fedflow.pictures.reliability import diagram
 from fedflow.report.cells import SPREAD, Cell, Methods, Row, Table, label, write
 from fedflow.report.measures import parse
@@ -58,24 +58,28 @@ def calibration(methods: Methods, places: Mapping[str, int], key: str) -> Calibr
 def _column(methods: Methods, name: str, by_batch: bool) -> dict[str, Cell]:
     """The cells of one measure by variant; none for top-5 if all are right, as with five classes or fewer."""
     means = {variant: _over_seeds(runs, name, by_batch) for variant, runs in methods.items()}
-    if name == "top5" and all(value == 1 for mean in means.values() for value in mean.values.values()):
+    measured = {variant: mean for variant, mean in means.items() if mean is not None}
+    if name == "top5" and all(value == 1 for mean in measured.values() for value in mean.values.values()):
         return {}
-    printed = {variant: float(write(mean)[0]) for variant, mean in means.items()}
-    best = (max if name.startswith("top") else min)(printed.values()) if len(methods) > 1 else None
-    found = {}
-    for variant, mean in means.items():
-        over_clients = _over_seeds(methods[variant], f"{name}_std", by_batch).mean
-        note = f"±\u2009{in_unit(over_clients, SHARE)} over clients"
+    printed = {variant: float(write(mean)[0]) for variant, mean in measured.items()}
+    best = (max if name.startswith("top") else min)(printed.values()) if len(printed) > 1 else None
+    found = dict.fromkeys(methods, Cell(UNMEASURED))
+    for variant, mean in measured.items():
+        runs, over_clients = methods[variant], _over_seeds(methods[variant], f"{name}_std", by_batch)
+        assert over_clients is not None, "with the mean"
+        note = f"±\u2009{in_unit(over_clients.mean, SHARE)} over clients"
+        if len(mean.values) < len(runs):
+            note += f", {len(mean.values)} of {len(runs)} seeds"
         found[variant] = Cell(*write(mean), note, 100 * mean.mean, printed[variant] == best)
     return found
 
 
-def _over_seeds(runs: list[Run], name: str, by_batch: bool) -> Stat:
-    """The measure of every seed."""
+def _over_seeds(runs: list[Run], name: str, by_batch: bool) -> Stat | None:
+    """The measure of every seed that has one, None if none does: confidences of diverged models are NaN."""
     values = {}
     for run in runs:
         size = run.params["training"]["batch_size"] if by_batch else 0  # 0: all samples in one batch
         value = parse(f"{name}(batch={size})" if size else name).of(run)
-        assert value is not None
-        values[run.seed] = value
-    return Stat(values)
+        if value is not None:
+            values[run.seed] = value
+    return Stat(values) if values else None

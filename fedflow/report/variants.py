@@ -88,7 +88,7 @@ def _name(run: Run, base: Run) -> Run:
 def differences(
     mine: Mapping[str, Any], theirs: Mapping[str, Any], usual: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """By name, the settings of ``mine`` that differ; what only ``mine`` has is compared with its default.
+    """By name, the settings of ``mine`` that differ; what only one of them has is compared with its default.
 
     A mapping that only ``mine`` has, with all defaults, is {}; one that only ``theirs`` has is null.
     """
@@ -102,7 +102,7 @@ def differences(
         elif any(other.startswith(within) for other in mine):
             own = {n for n in mine if n.startswith(within) and mine[n] != usual.get(n)}
             found |= {} if own else {name: {}}
-        elif theirs[name] is not None and not any(
+        elif theirs[name] not in (None, usual.get(name)) and not any(
             v is None and name.startswith(f"{n}.") for n, v in mine.items()
         ):
             found[name] = None

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedflow.data import Examples
 from fedflow.local.adaptation import Adaptation
 from fedflow.local.client import Client, Update
-from fedflow.metrics.predictions import ece, mce
+from fedflow.metrics.predictions import CALIBRATION, by_client
 from fedflow.partition import Partition
 from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
@@ -154,11 +154,13 @@ def sweep_shard(job: Job, shard: Shard) -> pd.DataFrame:
             federation, [*models], np.arange(len(values)), [k] * len(values), False,
             kept if federation.labelled else None,
         )  # fmt: skip
-        errors = {of.__name__: [of(table) for table in kept] or np.nan for of in (ece, mce)}
-        tables.append(
-            pd.DataFrame({"client": k, "value": values, "accuracy": scores[0], "loss": scores[1]}
-                         | errors | {"samples": samples, "served": [torch.equal(w, served) for w in models]})
-        )  # fmt: skip
+        own: dict[str, Any] = {"client": k, "value": values, "accuracy": scores[0], "loss": scores[1]}
+        own |= dict.fromkeys(CALIBRATION, np.nan)
+        if kept:
+            answers = pd.concat(kept).assign(client=np.repeat(np.arange(len(values)), samples))
+            own |= {name: by_client(answers, name).to_numpy() for name in CALIBRATION}
+        own |= {"samples": samples, "served": [torch.equal(w, served) for w in models]}
+        tables.append(pd.DataFrame(own))
     return pd.concat(tables[1:] or tables).astype(SWEEP | SERVED)
 
 
@@ -197,7 +199,8 @@ def _served(job: Job, federation: Federation, shard: Shard, i: int) -> tuple[Ten
     w, number = served if isinstance(served, tuple) else (served, torch.zeros(()))
     if number is None:
         best = _best_of(federation, w, shard.clients[i])
-        w, number = w[best], best if job.method.serves == "cluster" else torch.zeros(())
+        # Not a view, which would keep all of the models in memory.
+        w, number = w[best].clone(), best if job.method.serves == "cluster" else torch.zeros(())
     return w, int(number), isinstance(served, tuple) and job.method.serves == "cluster"
 
 

@@ -49,8 +49,11 @@ def pack(
         return places[same]
 
     for k in clients:
-        sent, own = send(k), store.get(k, [*names, *(name for name in written if store.has(k, name))])
-        own |= {name: sent[source] for name, source in replaced(k).items()}
+        sent, instead = send(k), replaced(k)
+        wanted = [*names, *(name for name in written if store.has(k, name))]
+        # Initial values that are replaced are not made.
+        own = store.get(k, [name for name in wanted if name not in instead])
+        own |= {name: sent[source] for name, source in instead.items()}
         packed.received.append({name: place(v) for name, v in sent.items()})
         packed.kept.append({name: place(v) for name, v in own.items()})
     return packed

@@ -77,6 +77,14 @@ def test_every_layout_holds_the_same_images(write, tmp_path_factory, tmp_path):
         assert equal(flat, mini_imagenet(write(layout), OPTIONS))
 
 
+def test_only_images_of_a_class_count(write):
+    path = write("classes")
+    before = mini_imagenet(path, OPTIONS)
+    for name in ("Thumbs.db", ".DS_Store", "._n00000.png", "list.txt"):
+        (path / "n000" / name).write_bytes(b"")
+    assert equal(before, mini_imagenet(path, OPTIONS))
+
+
 def test_it_is_a_named_source(write, tmp_path_factory):
     entry = {"source": "mini_imagenet", "path": str(write("tree")), "test_per_class": 2, "normalise": "train"}
     data = prepare(DatasetParams.parse(entry), tmp_path_factory.mktemp("prepared"))
@@ -114,6 +122,9 @@ def test_what_is_missing_or_damaged_is_named_in_one_line(write):
     )
     for content, message in (
         (rows.replace("label", "class"), "val.csv: cannot be read: has no column 'label'"),
+        (rows + "../a.png,n064\n", r"val.csv: '../a.png' of class 'n064' is not a file in images/"),
+        (rows + "a.png,n064/../..\n", r"val.csv: 'a.png' of class 'n064/../..' is not a file in images/"),
+        (rows + f"{image},n064\n", "val.csv: '/.*n00302.png' of class 'n064' is not a file in images/"),
         (rows + "a.png,\n", "val.csv: has a row without a file name or label"),
         (rows + "n06400.png,n064\n", "class 'n064' has two images n06400.png"),
         (rows.replace("n06400.png,n064\n", ""), "class 'n064' has 2 images, others have 3"),

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from result_folders import write_run
 
@@ -68,3 +69,16 @@ def test_without_kept_predictions_there_is_no_section_and_top_5_needs_a_wrong_an
     write_run(tmp_path / "results", "p", "fedavg", 0, predictions=table([[1, 2], [1, 1]]))
     section = shown(tmp_path)
     assert "Top-1, %" in section and "Top-5, %" not in section and 'class="best"' not in section
+
+
+def test_diverged_seeds_are_left_out_and_a_method_without_others_has_a_dash(tmp_path):
+    ranks = [[1, 2, 1, 9], [1, 2, 1, 1]]
+    for method, confidences in (("fedavg", (np.nan, 0.5)), ("ditto", (np.nan, np.nan))):
+        for seed, confidence in enumerate(confidences):
+            predictions = table(ranks, confidence)
+            write_run(tmp_path / "results", "p", method, seed, predictions=predictions)
+    section = shown(tmp_path)
+    found = rows(section)
+    assert found["Ditto"][0].startswith("62.5 ±") and found["Ditto"][2:] == ["–"] * 4
+    assert found["FedAvg"][2:] == ["12.5 ± 12.5 over clients, 1 of 2 seeds"] * 4
+    assert re.findall(r"ECE [–\d][^<]*", section) == ["ECE –, MCE –", "ECE 12.5 %, MCE 12.5 %"]

@@ -190,6 +190,8 @@ def test_runs_with_other_digests_never_share_a_name(tmp_path):
         ({"s.a": 3, "s.b": 2}, {"s.a": 1, "s.b": 2}, {"s.a": 3}),
         ({"s": None, "t": 1}, {"s": None}, {"t": 1}),
         ({"s": None, "new": 5}, {"s": None}, {}),  # a result of an earlier version has no such field
+        ({"s": None}, {"s": None, "new": 5}, {}),  # nor has this one
+        ({"s": None}, {"s": None, "new": 6}, {"new": None}),
         ({}, {"gone": 1}, {"gone": None}),
     ],
 )

@@ -76,6 +76,16 @@ def test_statistics_of_a_batch_are_those_of_one_client(digits: Dataset, method: 
         np.testing.assert_array_equal(getattr(shared, name), getattr(scores, name))
 
 
+@pytest.mark.filterwarnings("ignore:.*in 3 rounds")
+def test_the_best_of_several_models_does_not_keep_the_others(federation: Federation) -> None:
+    """Its memory is its own: workers would return that of all the candidates."""
+    ran = run("superfed", federation, {"lam": "oracle"}, training=SGD, evaluate_every=3)
+    models = ran.outcome().models
+    assert len(models) == len(federation.partition.sizes)
+    for w in models.values():
+        assert w.untyped_storage().nbytes() == w.numel() * w.element_size()
+
+
 def test_noise_of_a_step_before_clients_are_served_is_keyed_by_client(digits: Dataset) -> None:
     """Per-FedAvg serves the global model after one step, in training mode."""
     federation = images(digits, dropout=0.5)

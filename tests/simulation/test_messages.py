@@ -1,12 +1,15 @@
 """The kept vectors of clients that are sent to workers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
 from support import prepare_run, run
+from torch import Tensor
 
 from fedflow.methods.averaging.scaffold import Scaffold
+from fedflow.methods.personal.ditto import Ditto
+from fedflow.models.flat import FlatModel
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
 
@@ -77,3 +80,24 @@ def test_a_method_can_declare_what_it_serves_with(federation: Federation) -> Non
     box = Mailbox()
     list(prepare_run(Reading(), federation, rounds=1, executor=box).rounds())
     assert box.of("evaluate_shard") == [{"c"}]
+
+
+def test_initial_values_of_clients_are_made_when_they_are_used(federation: Federation) -> None:
+    """Once for each client that trains, however often those that never did are scored."""
+    made: list[int] = []
+
+    class Drawn(Ditto):
+        newcomer: ClassVar[Mapping[str, str]] = {"personal": "model"}
+
+        def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Any]:
+            def first(seed: int) -> Tensor:
+                made.append(seed)
+                return model.init(seed)
+
+            return {"personal": first}
+
+    simulation = prepare_run(Drawn(), federation, participation=0.25, evaluate_every=1)
+    assert len(simulation.state.store.first) == len(made) == 1  # that of client 0, for its shape
+    made.clear()
+    list(simulation.rounds())
+    assert len(made) == (simulation.state.participations > 0).sum() < simulation.clients
