@@ -14,7 +14,7 @@ import pandas as pd
 from fedflow.files import Write, replace_files, write_json
 from fedflow.methods.base import Dissimilarity
 from fedflow.metrics.table import METRICS, diagnostics, yardstick_first
-from fedflow.simulation.evaluation import PREDICTIONS, SWEEP, Scores
+from fedflow.simulation.evaluation import PREDICTIONS, SERVED, SWEEP, Scores
 from fedflow.simulation.outcome import Outcome, RoundReport
 
 MARKER = "metrics.json"
@@ -104,7 +104,7 @@ def _predictions(scores: Scores) -> pd.DataFrame:
 
 def _sweep(outcome: Outcome) -> pd.DataFrame:
     """By client and mixture; no rows if the method has none."""
-    none = pd.DataFrame(columns=list(SWEEP)).astype(SWEEP)
+    none = pd.DataFrame(columns=[*SWEEP, *SERVED]).astype(SWEEP | SERVED)
     return none if outcome.sweep is None else outcome.sweep
 
 

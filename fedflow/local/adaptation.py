@@ -69,6 +69,11 @@ class Adaptation(Settings):
                 raise BadInput(f"{self.section}.{each.name}", value, f"{written(each.default)} with proto")
 
     @property
+    def adapts(self) -> bool:
+        """Whether T is not the identity."""
+        return self.name == "proto" or self.steps > 0
+
+    @property
     def gradients(self) -> int:
         """Gradients in one local step: of the query, and of the support by adaptation step or prototype."""
         return 1 + (self.steps if self.name == "maml" else 1)

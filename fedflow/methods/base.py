@@ -255,6 +255,10 @@ class Method(Settings):
         """Whether clients train the model that is broadcast: then a mean of trained models is a model."""
         return not isinstance(self, Clustered) and (self.serves == "global" or self.serves_with == ())
 
+    def serves_adapted(self) -> bool:
+        """Whether `model_for` adapts a global model to the client's own samples."""
+        return False
+
     def sweep(self, client: Client) -> tuple[Sequence[float], Tensor] | None:
         """The mixtures [k, D] of a client's global and personal model, and the share k of the latter in each.
 

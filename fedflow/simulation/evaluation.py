@@ -26,6 +26,7 @@ SWEEP = {
     "client": np.int32, "value": np.float64, "accuracy": np.float64, "loss": np.float64, "ece": np.float64,
     "mce": np.float64, "samples": np.int32,
 }  # fmt: skip
+SERVED: dict[str, Any] = {"served": np.bool_}  # and whether this mixture is the one that the client is served
 AT_ONCE = {"cpu": 128, "cuda": 512}  # samples: the activations of larger batches exceed a CPU's cache
 
 
@@ -84,16 +85,8 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
     places: dict[object, int] = {}
     model, cluster = (np.zeros(asked, dtype=np.int64) for _ in range(2))
     for i in range(asked):
-        federation.model.seed_noise(torch_seed(job.seed, "served noise", shard.round, shard.clients[i]))
-        served = job.method.model_for(client_of(job, federation, shard, i, {}))
-        w, number = served if isinstance(served, tuple) else (served, torch.zeros(()))
-        if number is None:
-            best = _best_of(federation, w, shard.clients[i])
-            # Not a view, which would keep all of the models in memory.
-            w, number = w[best].clone(), best if job.method.serves == "cluster" else torch.zeros(())
-        cluster[i] = int(number)
-        shared = isinstance(served, tuple) and job.method.serves == "cluster"
-        key = ("cluster", int(number)) if shared else (w.data_ptr(), w.shape)
+        w, cluster[i], shared = _served(job, federation, shard, i)
+        key = ("cluster", int(cluster[i])) if shared else (w.data_ptr(), w.shape)
         if key not in places:
             places[key] = len(vectors)
             vectors.append(w)
@@ -146,9 +139,10 @@ def poll_shard(job: Job, shard: Shard) -> list[float]:
 
 
 def sweep_shard(job: Job, shard: Shard) -> pd.DataFrame:
-    """The table `SWEEP` of every client of the shard that has test samples."""
-    federation, tables = job.federation.open(), [pd.DataFrame(columns=[*SWEEP])]
+    """The table `SWEEP`, `SERVED` of every client of the shard that has test samples."""
+    federation, tables = job.federation.open(), [pd.DataFrame(columns=[*SWEEP, *SERVED])]
     for i, k in enumerate(shard.clients):
+        served, *_ = _served(job, federation, shard, i)
         federation.model.seed_noise(torch_seed(job.seed, "served noise", shard.round, k))
         found = job.method.sweep(client_of(job, federation, shard, i, {}))
         samples = int(_test_sizes(federation.partition, [k])[0])
@@ -165,8 +159,9 @@ def sweep_shard(job: Job, shard: Shard) -> pd.DataFrame:
         if kept:
             answers = pd.concat(kept).assign(client=np.repeat(np.arange(len(values)), samples))
             own |= {name: by_client(answers, name).to_numpy() for name in CALIBRATION}
-        tables.append(pd.DataFrame(own | {"samples": samples}))
-    return pd.concat(tables[1:] or tables).astype(SWEEP)
+        own |= {"samples": samples, "served": [torch.equal(w, served) for w in models]}
+        tables.append(pd.DataFrame(own))
+    return pd.concat(tables[1:] or tables).astype(SWEEP | SERVED)
 
 
 def score_reports(job: Job, shard: Shard) -> list[tuple[float, float]]:
@@ -195,6 +190,18 @@ def merged(parts: list[Scores]) -> Scores:
     return Scores(
         clients=clients[order].tolist(), models=models, model=model, predictions=predictions, **arrays
     )
+
+
+def _served(job: Job, federation: Federation, shard: Shard, i: int) -> tuple[Tensor, int, bool]:
+    """The model [D] that the i-th client of the shard is served, its cluster, and whether that shares it."""
+    federation.model.seed_noise(torch_seed(job.seed, "served noise", shard.round, shard.clients[i]))
+    served = job.method.model_for(client_of(job, federation, shard, i, {}))
+    w, number = served if isinstance(served, tuple) else (served, torch.zeros(()))
+    if number is None:
+        best = _best_of(federation, w, shard.clients[i])
+        # Not a view, which would keep all of the models in memory.
+        w, number = w[best].clone(), best if job.method.serves == "cluster" else torch.zeros(())
+    return w, int(number), isinstance(served, tuple) and job.method.serves == "cluster"
 
 
 def _best_of(federation: Federation, models: Tensor, client: int) -> Tensor:

@@ -102,6 +102,11 @@ class RunSettings(Settings):
         names = [adaptation.name for adaptation in self.adapt]
         if len(set(names)) < len(names):
             raise BadInput("run.adapt", Words(f"[{', '.join(names)}]"), "every name once")
+        for i, adaptation in enumerate(self.adapt):
+            for name, default in (("order", "second"), ("weight_decay", 0.0)):
+                if (value := getattr(adaptation, name)) != default:
+                    accepted = f"{default}, its default, as it is for training only"
+                    raise BadInput(f"run.adapt[{i}].{name}", value, accepted)
         if self.adapt_from != "served" and not self.adapt:
             raise BadInput("run.adapt_from", self.adapt_from, "served with run.adapt: []")
         if self.sampling == "easy_first" and self.client_curriculum is None:
@@ -121,6 +126,10 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
     training = method.trains(training)
     method.check(settings.rounds)
     method.check_training(training)
+    adaptation = training.adaptation
+    if adaptation is not None and adaptation.clip_norm is not None and not method.serves_adapted():
+        accepted = f"null with {method.name}, which serves unadapted models, as it is for evaluation only"
+        raise BadInput(f"{adaptation.section}.clip_norm", adaptation.clip_norm, accepted)
     streams, plain = method.streams(training), LocalTraining.parse({})
     for name in () if streams else STREAMED:
         value, default = getattr(training, name), getattr(plain, name)
@@ -284,6 +293,9 @@ class Run:
         if twice and self.cohort_size < self.clients:
             asked = "run.sampling: proportional and weighting: samples"
             warnings.warn(f"{method.name}: {asked} both count a client's samples", stacklevel=4)
+        if method.serves_adapted() and settings.adapt and settings.adapt_from == "served":
+            reason = "the served models, which are adapted already; run.adapt_from can be active or all"
+            warnings.warn(f"{method.name}: run.adapt adapts {reason}", stacklevel=4)
 
     def _need_losses(self, curriculum: Curriculum | ClientCurriculum) -> None:
         by_expert = curriculum.scores and curriculum.score == "expert"

@@ -263,6 +263,41 @@ def test_gradients_are_those_of_finite_differences(
         assert (g @ v).item() == pytest.approx((ahead - behind) / 2e-6, rel=1e-5, abs=1e-7)
 
 
+@pytest.mark.parametrize("network", ["mlp", "cnn"])  # vmap has LSTMs in float32 only
+@pytest.mark.parametrize("kind", ["one step", "three steps", "proto"])
+def test_so_are_those_of_a_vmapped_cohort(
+    federations: dict[str, Federation], network: str, kind: str
+) -> None:
+    """Of three clients with masks of their own on query and support; clipped steps are as long as allowed."""
+    limit = 0.05
+    plain = one_client(federations[network], 4, parsed(KINDS[kind], clip_norm=limit))
+    client = one_client(federations[network], 4, plain.training)
+    client._task = replace(client._task, vmapped=True)
+    model, rng = client.model, torch.Generator().manual_seed(0)
+    ws, (x, y) = torch.stack([model.init(i) for i in range(3)]), client.data()
+    rows = torch.stack([torch.randperm(len(x), generator=rng)[:20] for _ in ws])
+    masks = torch.arange(20) % 10 < torch.tensor([[8], [10], [3]])
+
+    def batch(rows: Tensor, mask: Tensor) -> Batch:
+        near = Batch(x[rows[10:]], y[rows[10:]], mask[10:].flip(0))
+        return Batch(x[rows[:10]], y[rows[:10]], mask[:10], support=near)
+
+    def step(w: Tensor, rows: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        found = client.gradient(w, batch(rows, mask))
+        return found.gradient, found.loss, client.descend(client.initial_state(w), found).w
+
+    with model.for_cohorts():
+        gradients, losses, ends = torch.func.vmap(step)(ws, rows, masks)
+    for w, g, loss, end, *own in zip(ws, gradients, losses, ends, rows, masks):
+        assert loss.item() == pytest.approx(plain.loss(w, batch(*own)).item())
+        for _ in range(5):
+            v = torch.randn(len(w), generator=rng, dtype=w.dtype)
+            ahead, behind = (plain.loss(w + h * v, batch(*own)).item() for h in (1e-6, -1e-6))
+            assert (g @ v).item() == pytest.approx((ahead - behind) / 2e-6, rel=1e-5, abs=1e-7)
+        assert g.norm() > limit  # so that the step is clipped
+        torch.testing.assert_close(end, w - plain.training.lr * limit * g / g.norm(), **EXACT)
+
+
 def test_names_of_classes_do_not_matter_to_prototypes(
     federations: dict[str, Federation], cohort: str
 ) -> None:
@@ -455,6 +490,9 @@ def test_what_cannot_be_adapted_is_refused(federations: dict[str, Federation], t
     federation = federations["mlp"]
     with refused("training.curriculum: a mapping .* null with training.adaptation"):
         parsed(MAML, curriculum={"a": 0.5})
+    with refused("training.adaptation.clip_norm: 10.0 .* null with fedavg, which serves unadapted models"):
+        prepare_run("fedavg", federation, training=training(MAML | {"clip_norm": 10}))
+    prepare_run("pavg", federation, {"adaptation": MAML | {"clip_norm": 10}})
     with refused("training.objective: 'distil' .* null or robust with proto"):
         parsed(PROTO, objective={"name": "distil", "teacher": "large"})
     with refused("training.adaptation.name: 'proto' .* maml, as the samples do not have one label each"):
@@ -473,10 +511,13 @@ def test_what_cannot_be_adapted_is_refused(federations: dict[str, Federation], t
     with refused("training.adaptation: a mapping .* null in central training"):
         Trainer.central(federation.model, federation.train, parsed(MAML), np.random.default_rng(0))
     assert why_not(federation.model, parsed(None)) is None
-    job = prepare_run("fedavg", federation, training=training(MAML)).job
-    with refused("engine.compile: 'always' .* auto or never here: .* which needs second derivatives"):
-        with_compiled(job, RunSettings.parse({}), "always", tmp_path)
-    assert with_compiled(job, RunSettings.parse({}), "auto", tmp_path)[1].startswith("no: clients minimise")
+    for method, hyper, own in (
+        ("fedavg", {}, MAML), ("pfldyn", {}, None), ("perfedavg", {"order": "second"}, None),
+    ):  # fmt: skip
+        job = prepare_run(method, federation, hyper, training=training(own)).job
+        with refused("engine.compile: 'always' .* auto or never here: .* which needs second derivatives"):
+            with_compiled(job, RunSettings.parse({}), "always", tmp_path)
+        assert with_compiled(job, RunSettings.parse({}), "auto", tmp_path)[1].startswith("no: clients minim")
 
 
 def test_prototypes_suit_deep_networks_and_second_derivatives_no_lstm_on_a_gpu() -> None:

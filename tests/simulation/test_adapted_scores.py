@@ -1,5 +1,7 @@
 """`run.adapt`: scores after adaptation to all training samples of a client."""
 
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +118,9 @@ def test_newcomers_are_adapted_too_and_clients_that_are_not_scored_are_not(feder
 def test_what_cannot_be_scored_is_refused(federation: Federation) -> None:
     with refused(r"run.adapt: \[maml, maml\] .* every name once"):
         prepare_run("fedavg", federation, adapt=[MAML, MAML])
+    for only, value in (("order", "first"), ("weight_decay", 0.1)):
+        with refused(rf"run.adapt\[1\].{only}: {value!r} .*, its default, as it is for training only"):
+            prepare_run("fedavg", federation, adapt=[{"name": "proto"}, MAML | {only: value}])
     with refused(r"run.adapt\[1\].steps: -1 .* a whole number >= 0"):
         prepare_run("fedavg", federation, adapt=[{"name": "proto"}, MAML | {"steps": -1}])
     with refused(r"run.adapt\[0\].name: 'proto' .* maml, as the samples do not have one label each"):
@@ -129,3 +134,20 @@ def test_what_cannot_be_scored_is_refused(federation: Federation) -> None:
             f"run.adapt_from: 'all' .* served with {name}, whose clients do not train one common model"
         ):
             prepare_run(name, federation, adapt=BOTH, adapt_from="all")
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper", "adapted"),
+    [("pavg", {}, True), ("perfedavg", {}, True), ("perfedavg", {"adaptation": 0}, False),
+     ("pfldyn", {"adaptation": MAML | {"steps": 0}}, False), ("fedavg", {}, False)],
+)  # fmt: skip
+def test_served_models_that_are_adapted_twice_are_said_to_be(
+    federation: Federation, name: str, hyper: dict, adapted: bool
+) -> None:
+    with warnings.catch_warnings(record=True) as lines:
+        warnings.simplefilter("always")
+        prepare_run(name, federation, hyper, **SETTINGS | {"adapt_from": "all"})
+        assert not lines
+        prepare_run(name, federation, hyper, **SETTINGS)
+    said = f"{name}: run.adapt adapts the served models, which are adapted already; .* can be active or all"
+    assert len(lines) == adapted and all(re.fullmatch(said, str(line.message)) for line in lines)

@@ -136,6 +136,22 @@ def test_the_broadcast_model_is_the_mean_of_the_cohort_in_fedavg_and_not_in_fedd
         assert len({report.values[f"{name}_loss"] for name in ("server", "active", "all")}) == 3
 
 
+@pytest.mark.filterwarnings("ignore:superfed. mixing starts in round 1")
+@pytest.mark.parametrize("name", ["superfed", "apfl", "ditto", "pfedme", "l2gd"])
+def test_means_are_global_models_where_a_personal_method_serves_its_global_one(
+    federation: Federation, name: str, cohort: str
+) -> None:
+    """They are what the clients sent, not what they keep."""
+    reports = ["active", "all"]
+    settings = SETTINGS | {"participation": 1.0, "rounds": 2, "reports": reports}
+    simulation = prepare_run(name, federation, {"served": "global"}, cohort=cohort, **settings)
+    for report in simulation.rounds():
+        found, server = simulation.state.means.models(torch.float32), simulation.state.server.tensors()
+        sent = server["mean" if name == "l2gd" else "model"]
+        assert torch.equal(found["active"], sent) and torch.equal(found["all"], sent)
+        assert {report.values[f"{of}_loss"] for of in reports} == {report.values["global_loss"]}
+
+
 def test_reporting_models_are_scored_on_the_complete_test_set(federation: Federation) -> None:
     """In the rounds that are evaluated."""
     settings = SETTINGS | {"evaluate_every": 2, "rounds": 3}

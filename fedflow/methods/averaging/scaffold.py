@@ -75,7 +75,7 @@ class Scaffold(Averaging):
         if self.clip == "whole" and training.clip_norm is None:
             raise BadInput("method.clip", "whole", "gradient, as training.clip_norm is null")
         if self.variate == "I" and training.adaptation is not None:
-            accepted = "II: with training.adaptation, the gradient over all samples is not known"
+            accepted = f"II: with {training.adaptation.section}, the gradient over all samples is not known"
             raise BadInput("method.variate", "I", accepted)
         if self.variate == "I" and training.objective is not None and training.objective.two_views:
             accepted = "II: over all samples, the gradient of an objective with two views is not known"

@@ -43,13 +43,21 @@ class Adapting(Method):
     def trains(self, training: LocalTraining) -> LocalTraining:
         return adapting(training, self.adaptation, f"{self.name}, which has method.adaptation")
 
+    def serves_adapted(self) -> bool:
+        return self.adaptation.adapts
+
     def model_for(self, client: Client) -> Tensor:
         return client.adapted(client.received["model"], self.adaptation)
 
 
 def adapting(training: LocalTraining, adaptation: Adaptation, by: str) -> LocalTraining:
-    """``training`` with the ``adaptation`` of the method ``by`` this name; `BadInput` if it has another."""
-    given = training.adaptation
+    """``training`` with the ``adaptation`` of the method ``by`` this name.
+
+    Raises `BadInput` if it has another one, or a curriculum.
+    """
+    given, curriculum = training.adaptation, training.curriculum
     if given is not None and given.as_dict() != adaptation.as_dict():
         raise BadInput("training.adaptation", shown(given), f"null with {by}")
+    if curriculum is not None:
+        raise BadInput("training.curriculum", shown(curriculum), f"null with {by}")
     return replace(training, adaptation=adaptation)

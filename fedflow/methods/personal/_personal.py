@@ -2,6 +2,8 @@
 
 from typing import ClassVar
 
+from torch import Tensor
+
 from fedflow.methods.base import Method
 from fedflow.settings import option
 
@@ -22,3 +24,11 @@ class Personal(Method):
         super().validate()
         if self.served == "global":
             object.__setattr__(self, "serves", "global")
+
+    def trained_model(self, personal: Tensor, shared: Tensor) -> Tensor:
+        """`Client.trained` [D]: of the models that a client trained, the one of the kind that is served.
+
+        So their mean (`run.reports`) is a global model where the global model is served. A curriculum that
+        scores samples by the last trained model (score: local or both) uses this one too.
+        """
+        return shared if self.served == "global" else personal

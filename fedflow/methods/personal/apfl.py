@@ -70,7 +70,7 @@ class APFL(Personal, FedAvg):
         w, v, alpha, _ = client.run_steps(
             step, (client.initial_state(start), client.initial_state(client.kept["personal"]), alpha, lr)
         )
-        client.trained = mixture(alpha, v.w, w.w)
+        client.trained = self.trained_model(mixture(alpha, v.w, w.w), w.w)
         return client.update(
             model=w.w,
             weight=self.weight(client),

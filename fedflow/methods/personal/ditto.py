@@ -61,6 +61,7 @@ class Ditto(Personal, FedAvg):
             return client.loss(v, batch) + self.lam / 2 * (v - w).square().sum()
 
         v_k = client.fit(loss, start=client.kept["personal"], stream="personal", lr=self.personal_lr)
+        client.trained = self.trained_model(v_k, w_k)
         return client.update(model=w_k, weight=self.weight(client), keep={"personal": v_k})
 
     def model_for(self, client: Client) -> Tensor:

@@ -37,6 +37,12 @@ from fedflow.methods.registry import register
 from fedflow.settings import option, shown
 
 
+class OfMethod(Adaptation):
+    """Errors name the options of the method."""
+
+    section = "method"
+
+
 @register("perfedavg", "Per-FedAvg")
 class PerFedAvg(FedAvg):
     serves: ClassVar[str] = "personal"
@@ -68,17 +74,17 @@ class PerFedAvg(FedAvg):
             raise BadInput("method.delta", self.delta, f"0.001, its default, with order: {self.order}")
 
     def trains(self, training: LocalTraining) -> LocalTraining:
+        by = f"{self.name} and order: {self.order}, whose steps adapt"
         if self.order == "second":
-            return adapting(training, self.maml, f"{self.name}, which has method.alpha")
+            return adapting(training, self.maml, by)
         if training.adaptation is not None:
-            accepted = f"null with {self.name} and order: {self.order}, whose steps adapt"
-            raise BadInput("training.adaptation", shown(training.adaptation), accepted)
+            raise BadInput("training.adaptation", shown(training.adaptation), f"null with {by}")
         return training
 
     @property
     def maml(self) -> Adaptation:
         """The adaptation that order: second differentiates."""
-        return Adaptation.parse({"name": "maml", "lr": self.alpha, "steps": self.adaptation})
+        return OfMethod.parse({"name": "maml", "lr": self.alpha, "steps": self.adaptation})
 
     def streams(self, training: LocalTraining) -> dict[str, int]:
         return dict.fromkeys(self.batches(), training.epochs)
@@ -111,6 +117,9 @@ class PerFedAvg(FedAvg):
         else:
             w_k = client.trained = client.run_steps(step, client.initial_state(w), self.batches()).w
         return client.update(model=w_k, weight=self.weight(client))
+
+    def serves_adapted(self) -> bool:
+        return self.adaptation > 0
 
     def model_for(self, client: Client) -> Tensor:
         w = client.received["model"]

@@ -73,8 +73,9 @@ class PFedMe(Personal, FedAvg):
             return (w_next, theta), found.loss
 
         start = client.received["model"]
-        w_k, client.trained = client.run_steps(step, (start, start))
-        return client.update(model=w_k, weight=self.weight(client), keep={"personal": client.trained})
+        w_k, theta = client.run_steps(step, (start, start))
+        client.trained = self.trained_model(theta, w_k)
+        return client.update(model=w_k, weight=self.weight(client), keep={"personal": theta})
 
     def model_for(self, client: Client) -> Tensor:
         return client.received["model"] if self.served == "global" else client.kept["personal"]

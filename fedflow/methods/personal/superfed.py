@@ -8,24 +8,26 @@ Client: w_f <- w_t. In rounds t > floor(L R), every local step draws lambda ~ U(
 one per layer. With g the gradient of F_k at W(lambda) = (1 - lambda) w_f + lambda w_l, and c the cosine of
 w_f and w_l (all parameters), w_f moves against (1 - lambda) g + 2 mu (w_f - w_t) + nu dc^2/dw_f and w_l
 against lambda g + nu dc^2/dw_l. In earlier rounds, lambda = 0 and nu = 0: w_l stays as it is.
-Sends w_f, keeps w_l. Server: as FedAvg. Serves W(lambda) of its current w, one lambda for all layers; w until
-w_l is trained.
+Sends w_f, keeps w_l. Server: as FedAvg. Serves W(lambda) of its current w, one lambda for all layers; w to a
+client whose w_l is not trained yet, though the sweep has its mixtures.
 *Reduces to* FedProx with mu' = 2 mu before mixing starts, so to FedAvg when mu = 0; MM = LM for one layer.
-*State*: server w; client w_l, first a random initialisation per client. *Traffic*: 1 P down, 1 P up.
+*State*: server w; client w_l, first a random initialisation per client, and whether it is trained. *Traffic*:
+1 P down, 1 P up.
 *Newcomer*: w_l = w_t, so the global model at every lambda.
 The training loss is that of W. Both ends have a momentum, and `training.clip_norm` limits the gradient of
-each with its penalties. The trained model (`run.keep_trained`) is W(1/2). BatchNorm statistics are mixed like
-parameters, and both ends keep those after the step; the cosine leaves them out.
+each with its penalties. The trained model (`run.keep_trained`) is W(1/2); w_f where the global model is
+served. BatchNorm statistics are mixed like parameters, and both ends keep those after the step; the cosine
+leaves them out.
 *Differs from the authors' code in*: aggregation, which there averages only parameters named weight and resets
 the others to their initial values in every round (aggregation: official); lambda, which there is the best on
 the test samples (lam: oracle, but by loss; by accuracy, it is the measure ``sweep_best``); products within
 the cosine, to which the code adds 1e-6 each; and initialisations, which there repeat for layers of one shape.
 *Ambiguous*: the proximal term is a squared norm in the paper, a sum of norms over tensors in the code (prox:
 official; its gradient at 0 is 0 here). L is a round in the notation, a share of the rounds in the code. Decay
-of the learning rate is 0.99 in the text, 0.999 in the code (`training.lr_decay`). A client that took part
-before mixing started only is served a mixture with its first w_l.
+of the learning rate is 0.99 in the text, 0.999 in the code (`training.lr_decay`).
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -103,16 +105,30 @@ class SuPerFed(Personal, FedAvg):
         super().validate()
         if not self.lambdas:
             raise BadInput("method.lambdas", [], "at least one number from 0 to 1")
+        if len(set(self.lambdas)) < len(self.lambdas):
+            raise BadInput("method.lambdas", self.lambdas, "every number once")
+        if self.served == "global" and self.lam != "validated":
+            raise BadInput("method.lam", self.lam, "validated, its default, with served: global")
+        if self.lam != "fixed" and self.fixed_lam != 0.5:
+            raise BadInput("method.fixed_lam", self.fixed_lam, f"0.5, its default, with lam: {self.lam}")
 
     def check(self, rounds: int) -> None:
-        if self.start and not self.rounds_before(rounds):
+        if not self.share or self.rounds_before(rounds):
+            return
+        if self.start is not None:
             accepted = f"0, or at least {1 / rounds:g}: one of {rounds} rounds"
             raise BadInput("method.start", self.start, accepted)
+        reason = f"{self.share} of {rounds} round{'s'[: rounds > 1]} is less than one"
+        warnings.warn(f"{self.name}: mixing starts in round 1, as {reason}", stacklevel=2)
+
+    @property
+    def share(self) -> float:
+        """L, the share of the rounds before mixing starts."""
+        return (0.4 if self.mixing == "model" else 0.6) if self.start is None else self.start
 
     def rounds_before(self, rounds: int) -> int:
         """floor(L R), the rounds before mixing starts, of the decimal L that the user wrote."""
-        start = (0.4 if self.mixing == "model" else 0.6) if self.start is None else self.start
-        return int(Decimal(str(start)) * rounds)
+        return int(Decimal(str(self.share)) * rounds)
 
     def phase(self, now: Round) -> str:
         return "mixed" if now.t > self.rounds_before(now.rounds) else "global"
@@ -121,7 +137,7 @@ class SuPerFed(Personal, FedAvg):
         return {"batches": 1 if self.mixing == "model" else model.layers}
 
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor | Callable[[int], Tensor]]:
-        return {"local": model.init}
+        return {"local": model.init, "mixed": initial.new_zeros(1)}  # 1 once w_l is trained
 
     def selects(self) -> str:
         return (
@@ -159,14 +175,14 @@ class SuPerFed(Personal, FedAvg):
         if mixed:
             end_f, end_l = client.run_steps(step, (start, client.initial_state(w_l)))
             w_f, w_l = end_f.w, end_l.w
-            client.trained = mixture(0.5, w_f, w_l)
+            client.trained = self.trained_model(mixture(0.5, w_f, w_l), w_f)
         else:
             client.trained = w_f = client.run_steps(step_before, start).w
         s, a, b = products(model, w_f, w_l)
         return client.update(
             model=w_f,
             weight=self.weight(client),
-            keep={"local": w_l} if mixed else {},
+            keep={"local": w_l, "mixed": torch.ones_like(client.kept["mixed"])} if mixed else {},
             diagnostics={"cosine": s.abs() / (a * b).sqrt().clamp(min=TINY)},
         )
 
@@ -185,7 +201,7 @@ class SuPerFed(Personal, FedAvg):
         return State(now.model.with_buffers(weights, after.model), server.initial), found
 
     def model_for(self, client: Client) -> Tensor | tuple[Tensor, Tensor | None]:
-        if self.served == "global" or int(client.t) <= self.rounds_before(client.rounds) + 1:
+        if self.served == "global" or not client.kept["mixed"]:
             return client.received["model"]
         if self.lam == "fixed":
             return mixture(self.fixed_lam, client.received["model"], client.kept["local"])

@@ -1,6 +1,7 @@
 """Per-FedAvg on the test-bed T1, and FedAvg without adaptation."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from torch import Tensor
 from fedflow.data import Dataset
 from fedflow.local.schedule import Schedule
 from fedflow.methods import build_method
+from fedflow.models import build
+from fedflow.models.flat import FlatModel
 from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
 
@@ -114,9 +117,18 @@ def test_second_order_goes_through_all_steps(hyper: dict[str, Any], gradient: fl
 def test_what_does_nothing_is_refused(federation: Federation) -> None:
     with refused(r"^method\.delta: 0\.1 .* 0\.001, its default, with order: second"):
         build_method("perfedavg", {"order": "second", "delta": 0.1})
-    for hyper, why in (({}, "perfedavg and order: first"), ({"order": "second"}, "perfedavg, which has")):
-        with refused(rf"^training\.adaptation: a mapping .* null with {why}"):
-            run("perfedavg", federation, hyper, training={"adaptation": {"name": "proto"}})
+    for order in ("first", "second"):
+        with refused(rf"^training\.adaptation: a mapping .* null with perfedavg and order: {order}"):
+            run("perfedavg", federation, {"order": order}, training={"adaptation": {"name": "proto"}})
+    with refused(r"^training\.curriculum: a mapping .* null with perfedavg and order: second, whose steps"):
+        run("perfedavg", federation, {"order": "second"}, training={"curriculum": {}})
+
+
+def test_second_order_names_its_own_option_where_a_network_has_none(federation: Federation) -> None:
+    lstm = FlatModel(partial(build, "char_lstm", (5,), 10, hidden=6, embedding=4))
+    lstm.device = torch.device("cuda")
+    with refused(r"^method\.order: 'second' .* first with a recurrent network on a GPU"):
+        build_method("perfedavg", {"order": "second"}).maml.check(lstm, federation.train)
 
 
 @pytest.mark.parametrize(("steps", "personal"), [(0, 0.1787), (2, 0.334747)])

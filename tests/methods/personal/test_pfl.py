@@ -252,7 +252,11 @@ def test_another_adaptation_of_training_is_refused(name: str, federation: Federa
         ({"adaptation": {"name": "none"}}, {}, r"^method\.adaptation\.name: 'none'"),
         ({"adaptation": {"name": "proto", "steps": 2}}, {}, r"^method\.adaptation\.steps: 2 .* 1 with proto"),
         ({"alpha": 0}, {}, r"^method\.alpha: 0"),
-        (MAML, {"curriculum": {}}, r"^training\.curriculum: .* null with training\.adaptation"),
+        (
+            MAML,
+            {"curriculum": {}},
+            r"^training\.curriculum: .* null with pfldyn, .* method\.adaptation$",
+        ),
     ],
 )
 def test_bad_input(hyper: dict, training: dict, message: str) -> None:
@@ -261,5 +265,5 @@ def test_bad_input(hyper: dict, training: dict, message: str) -> None:
 
 
 def test_pflscaf_has_variate_ii(federation: Federation) -> None:
-    with refused(r"^method\.variate: 'I' .* II: with training\.adaptation"):
+    with refused(r"^method\.variate: 'I' .* II: with method\.adaptation"):
         prepare_run("pflscaf", federation, {"variate": "I"})

@@ -1,5 +1,6 @@
 """SuPerFed on given numbers (superfed.md, 2.6), its reductions, and the choice of lambda."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, Workers, by_hand, follow, images, prepare_run, quadratics, refused, run
+from support import Ran, Workers, by_hand, follow, images, prepare_run, quadratics, refused, run, with_cohorts
 from torch import Tensor, nn
 
 from fedflow.data import Dataset
@@ -260,6 +261,18 @@ def test_mixing_starts_after_this_many_rounds(start: float, rounds: int, before:
     assert build_method("superfed", {"start": start}).rounds_before(rounds) == before
 
 
+@pytest.mark.parametrize(("mixing", "share", "rounds"), [("model", "0.4", 2), ("layer", "0.6", 1)])
+def test_a_run_too_short_for_the_default_start_says_so(mixing: str, share: str, rounds: int) -> None:
+    method = build_method("superfed", {"mixing": mixing, **FIXED})
+    what = rf"^superfed: mixing starts in round 1, as {share} of {rounds} rounds? is less than one$"
+    with pytest.warns(UserWarning, match=what):
+        prepare_run(method, quadratics(), rounds=rounds)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        prepare_run(method, quadratics(), rounds=3)
+        prepare_run("superfed", quadratics(), {"start": 0, **FIXED}, rounds=1)
+
+
 def test_a_run_killed_on_either_side_of_the_switch_resumes(federation: Federation, tmp_path: Any) -> None:
     settings = HALF | {"rounds": 4, "checkpoint_every": 1}
     hyper = {"start": 0.5, "mixing": "layer", "aggregation": "official"}
@@ -289,13 +302,17 @@ def test_official_aggregation_resets_biases(federation: Federation) -> None:
 
 
 @pytest.mark.slow  # a compilation
-def test_compiled_steps_are_plain_ones_up_to_rounding(federation: Federation, tmp_path: Any) -> None:
+@pytest.mark.parametrize("mixing", MIXINGS)
+def test_compiled_steps_are_plain_ones_up_to_rounding(
+    federation: Federation, mixing: str, tmp_path: Any
+) -> None:
     """At W, between two models, in both phases."""
     settings = {"training": {"epochs": 2, "batch_size": 4, "lr": 0.1}, "rounds": 3}
     training = prepare_run("superfed", federation, **settings).job.training
     if compiled_gradient(federation.model, federation.train, training, str(tmp_path)) is None:
         pytest.skip("this machine has no compiler")
-    plain, compiled = (prepare_run("superfed", federation, {"start": 0.5}, **settings) for _ in range(2))
+    hyper = {"start": 0.5, "mixing": mixing}
+    plain, compiled = (prepare_run("superfed", federation, hyper, **settings) for _ in range(2))
     compiled.job = replace(compiled.job, compiled=str(tmp_path))
     one, other = follow(plain).state(), follow(compiled).state()
     assert not torch.equal(one["server/model"], other["server/model"])
@@ -315,22 +332,20 @@ def everyone(**hyper: Any) -> dict[str, Any]:
     return {"hyper": {"start": 0, **hyper}, "training": HALF["training"], "rounds": 2}
 
 
-def test_the_global_model_is_served_until_local_ones_are_trained(federation: Federation) -> None:
-    """After the last round before mixing too; to a client that never took part, always."""
-    simulation = prepare_run(
-        "superfed",
-        federation,
-        {"start": 0.5, **FIXED},
-        **HALF | {"participation": 0.125, "evaluate_every": 1},
-    )
+def test_the_global_model_is_served_until_local_ones_are_trained(federation: Federation, cohort: str) -> None:
+    """Also to clients that took part before mixing starts only (2, 3), and to those that never did."""
+    method = build_method("superfed", {"start": 0.5, **FIXED})
+    cohorts = [[0, 2], [1, 3], [0, 4], [1, 5]]
+    simulation = prepare_run(with_cohorts(method, cohorts), federation, cohort=cohort, **HALF)
+    mixed = set[int]()
     for report in simulation.rounds():
+        mixed |= set(report.cohort) if report.round > 2 else set()
         scores = simulation.scoring.scores("", report.round, range(8), models=True)
-        served = simulation.scoring.served_models(scores)
         w, store = simulation.state.server.model, simulation.state.store
-        took_part = simulation.state.participations > 0
-        for k, model in served.items():
-            mixes = report.round > 2 and took_part[k]
-            assert torch.equal(model, mixture(0.5, w, store.get(k)["local"]) if mixes else w)
+        for k, model in simulation.scoring.served_models(scores).items():
+            expected = mixture(0.5, w, store.get(k)["local"]) if k in mixed else w
+            assert torch.equal(model, expected)
+    assert mixed == {0, 1, 4, 5}
 
 
 def test_lambda_is_chosen_by_loss(federation: Federation) -> None:
@@ -348,6 +363,7 @@ def test_lambda_is_chosen_by_loss(federation: Federation) -> None:
         own = table[table["client"] == k]
         best = int(own["loss"].to_numpy().argmin())
         assert torch.equal(outcomes["oracle"].models[k], candidates[best][k])
+        assert np.flatnonzero(own["served"]).tolist() == [best]
         assert outcomes["oracle"].scores.local_loss[k] == near(own["loss"].min(), 1e-12)
         rows = torch.as_tensor(federation.partition.selection(k))
         x, y = federation.train.inputs(rows), federation.train.y[rows]
@@ -389,6 +405,10 @@ def test_the_sweep_scores_every_mixture(federation: Federation) -> None:
         ({"start": 0.3}, r"^method.start: 0.3 .* 0, or at least 0.333333: one of 3 rounds$"),
         ({"lambdas": [0, 1.1]}, r"^method.lambdas\[1\]: 1.1 .* a number >= 0 and <= 1$"),
         ({"lambdas": []}, r"^method.lambdas: \[\] .* at least one number from 0 to 1$"),
+        ({"lambdas": [0, 1, 0]}, r"^method.lambdas: \[0.0, 1.0, 0.0\] .* every number once$"),
+        ({"fixed_lam": 0.2}, r"^method.fixed_lam: 0.2 .* 0.5, its default, with lam: validated$"),
+        ({"lam": "oracle", "fixed_lam": 0.2}, r"^method.fixed_lam: 0.2 .* with lam: oracle$"),
+        ({"lam": "oracle", "served": "global"}, r"^method.lam: 'oracle' .* validated, .* served: global$"),
         ({}, r"^partition.selection: 0 .* a share > 0, .*; or set method.lam to fixed or oracle$"),
     ],
 )
