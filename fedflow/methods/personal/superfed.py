@@ -208,7 +208,8 @@ class SuPerFed(Personal, FedAvg):
         models = self.mixtures(client)
         if self.lam == "oracle":
             return models, None
-        return models[torch.stack([client.selection_loss(w) for w in models]).argmin()]
+        losses = torch.stack([client.selection_loss(w) for w in models])
+        return models[losses.nan_to_num(torch.inf).argmin()].clone()  # a view would keep all models in memory
 
     def sweep(self, client: Client) -> tuple[list[float], Tensor]:
         return self.lambdas, self.mixtures(client)
