@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -114,3 +116,8 @@ def test_a_run_without_recorded_models_or_with_other_data_is_refused(capsys, pro
         done = fedflow(capsys, "landscape", "skewed/fedavg/0", "--root", project)
         file.write_text(text)
         assert done.code == 2 and done.err.count("\n") == 1 and re.search(says, done.err)
+
+
+def test_matplotlib_is_imported_only_to_draw():
+    code = "import sys, fedflow.stages.landscape; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -129,15 +129,22 @@ def draw_schedule(
 
 
 def draw_support(rng: np.random.Generator, query: Schedule, samples: int) -> Schedule:
-    """For every step, as many of the other samples as a whole ``query`` batch has, if there are.
+    """For every step, as many of the other samples as a whole ``query`` batch has, or all of them if fewer.
 
-    All samples, if the query has all of them.
+    All samples, if the query has all of them. They are the first that are not in the query of a draw that has
+    enough others: O(width), as a permutation of all samples in every step would be slow.
     """
-    width = query.positions.shape[1]
+    width, free = query.positions.shape[1], np.ones(samples, dtype=bool)
     positions, sizes = np.zeros((len(query), width), dtype=np.int64), list[int]()
-    for row, (own, _, _) in zip(positions, query.batches()):
-        rest = np.delete(np.arange(samples), own.numpy())
-        drawn = rng.permutation(rest)[:width] if len(rest) else np.arange(samples)
+    for row, (batch, _, _) in zip(positions, query.batches()):
+        own = batch.numpy()
+        if len(own) == samples:
+            drawn = np.arange(samples)
+        else:
+            free[own] = False
+            drawn = rng.choice(samples, min(samples, len(own) + width), replace=False)
+            drawn = drawn[free[drawn]][:width]
+            free[own] = True
         row[: len(drawn)] = drawn
         sizes.append(len(drawn))
     return Schedule(torch.from_numpy(positions), tuple(sizes))

@@ -21,7 +21,6 @@ from fedflow.files import partition_folder, prepared_folder
 from fedflow.models.flat import FlatModel
 from fedflow.models.landscape import Landscape, Surface
 from fedflow.partition import load_partition
-from fedflow.report.reading import read_json
 from fedflow.results import MARKER
 from fedflow.seeding import generator
 from fedflow.terminal import say
@@ -134,6 +133,8 @@ def draw_landscape(
 
 def _recorded(run: str, own: bool, grid: Grid, root: Path) -> RecordedModel:
     """The model that a finished run recorded, and the samples to score it on."""
+    from fedflow.report.reading import read_json  # imports matplotlib, which is slow
+
     name, colon, number = run.partition(":")
     if colon and not number.isdecimal():
         raise BadInput("run", run, FORM)

@@ -30,7 +30,7 @@ from fedflow.local.adaptation import Adaptation
 from fedflow.local.augment import augmented
 from fedflow.local.compiled import why_not
 from fedflow.local.samples import Batch
-from fedflow.local.schedule import draw_schedule
+from fedflow.local.schedule import Schedule, draw_schedule, draw_support
 from fedflow.local.sgd import Trainer
 from fedflow.local.training import LocalTraining
 from fedflow.models import build
@@ -346,6 +346,15 @@ def test_support_is_disjoint_from_the_query_unless_that_is_all(n: int, size: int
             assert others == own
         else:
             assert not own & others and len(others) == min(size, n - len(own))
+
+
+def test_every_other_sample_is_equally_often_in_the_support() -> None:
+    """And at each place: with 3 of 8 samples in the query, at 3 of 5 others."""
+    positions = torch.tensor([[0, 3, 7]]).repeat(8000, 1)
+    support = draw_support(np.random.default_rng(0), Schedule(positions), 8).positions.numpy()
+    counts = np.stack([np.bincount(place, minlength=8) for place in support.T])
+    assert not counts[:, [0, 3, 7]].any()
+    assert np.abs(counts[:, [1, 2, 4, 5, 6]] / 8000 - 1 / 5).max() < 4 * np.sqrt(0.16 / 8000)
 
 
 @pytest.mark.parametrize("how", ["held", "gathered"])
