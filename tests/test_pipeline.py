@@ -158,7 +158,7 @@ def test_nothing_runs_twice_but_the_look_at_the_files(project):
     ("section", "value", "reruns"),
     [
         ("partitions.skewed.alpha", 0.2, ["partition@skewed", *SKEWED, "report"]),
-        ("training.lr", 0.05, [*SKEWED, *EVEN, "report"]),
+        pytest.param("training.lr", 0.05, [*SKEWED, *EVEN, "report"], marks=pytest.mark.slow),
         pytest.param("models.mnist.options.hidden", [9], [*EVEN, "report"], marks=pytest.mark.slow),
         pytest.param("methods.ditto.lam", 0.5, [*DITTO, "report"], marks=pytest.mark.slow),
         ("tuned.skewed.ditto.lam", 2.0, ["federate@skewed-ditto-0", "report"]),
@@ -238,7 +238,7 @@ EDITS = {
 }  # fmt: skip
 
 
-SLOW = {"the engine": pytest.mark.slow}
+SLOW = dict.fromkeys(("the engine", "a scheme, and no client's data"), pytest.mark.slow)
 CASES = [pytest.param(*case, id=name, marks=SLOW.get(name, ())) for name, case in EDITS.items()]
 
 
@@ -249,6 +249,7 @@ def test_an_edit_of_the_code_reruns_what_it_may_change(project, edits, reruns):
     assert repro() == sorted(reruns)
 
 
+@pytest.mark.slow
 def test_a_method_needs_no_entry_under_methods(project):
     change("grid.methods", ["fedavg", "ditto", "local"])
     assert repro() == ["federate@even-local-0", "federate@skewed-local-0", "report"]

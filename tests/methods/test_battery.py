@@ -591,7 +591,8 @@ WORK: dict[str, list[dict[str, Any]]] = {  # other settings in which a method co
         {"random_assignment_rounds": 1},
     ],
     "l2gd": [{"p": 0.01}],  # enough zeros that every computed step is taken
-    "perfedavg": [{}, {"order": "hessian_free"}],
+    "perfedavg": [{}, {"order": "hessian_free"}, {"order": "second", "adaptation": 2}],
+    "pfldyn": [{}, {"adaptation": {"name": "maml", "steps": 2}}],
     "propfair": [{}, {"applied": "weights"}],
     "scaffold": [{}, {"variate": "I"}],
 }
@@ -620,6 +621,7 @@ def count_work(
     begin, client_of = Simulation._begin, worker.client_of
     gradient, evaluate = Client.gradient, Client._evaluate
     at_work: list[float] = []
+    share = 0.0  # of the samples of the client at work, in its current batch
 
     def begun(self: Simulation, t: int, cycle: int, k: int, now: float, *most: int | None) -> Work:
         work = begin(self, t, cycle, k, now, *most)
@@ -638,8 +640,17 @@ def count_work(
         return client_of(*about)
 
     def counted(self: Client, w: Tensor, batch: Any, *rest: Any) -> Any:
-        at_work[-1] += len(batch.y) / int(self.samples)
+        nonlocal share
+        share = len(batch.y) / int(self.samples)
+        at_work[-1] += share
         return gradient(self, w, batch, *rest)
+
+    def counted_support(of: Callable[..., Any]) -> Callable[..., Any]:
+        def one_more(*about: Any) -> Any:  # as much as the query, by step
+            at_work[-1] += share
+            return of(*about)
+
+        return one_more
 
     def counted_loss(self: Client, w: Tensor, data: Samples, measure: Callable) -> Any:
         at_work[-1] += (data is self._data) / 3
@@ -649,6 +660,8 @@ def count_work(
     patch.setattr(worker, "client_of", started)
     patch.setattr("fedflow.simulation.evaluation.client_of", served)
     patch.setattr(Client, "gradient", counted)
+    for name in ("data_gradient", "features"):
+        patch.setattr(Client, name, counted_support(getattr(Client, name)))
     patch.setattr(Client, "_evaluate", counted_loss)
 
 

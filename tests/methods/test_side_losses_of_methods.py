@@ -16,7 +16,10 @@ from fedflow.models.flat import FlatModel
 from fedflow.simulation.federation import Federation
 
 VIEWS: dict[str, Any] = {"epochs": 1, "batch_size": 8, "lr": 0.1, "momentum": 0.5, "augment": "flip_crop"}
-QUICK: dict[str, dict[str, Any]] = {"flt": {"encoder": "pixels"}}  # without an encoder to train
+QUICK: dict[str, dict[str, Any]] = {
+    "flt": {"encoder": "pixels"},  # without an encoder to train
+    **{name: {"adaptation": {"name": "maml"}} for name in ("pavg", "pfldyn", "pflscaf")},  # proto: no teacher
+}
 
 
 @pytest.fixture(scope="module")
