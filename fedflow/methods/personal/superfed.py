@@ -11,8 +11,8 @@ against lambda g + nu dc^2/dw_l. In earlier rounds, lambda = 0 and nu = 0: w_l s
 Sends w_f, keeps w_l. Server: as FedAvg. Serves W(lambda) of its current w, one lambda for all layers; w to a
 client whose w_l is not trained yet, though the sweep has its mixtures.
 *Reduces to* FedProx with mu' = 2 mu before mixing starts, so to FedAvg when mu = 0; MM = LM for one layer.
-*State*: server w; client w_l, first a random initialisation per client, and whether it is trained. *Traffic*:
-1 P down, 1 P up.
+*State*: server w; client w_l, first a random initialisation per client, and whether it is trained.
+*Traffic*: 1 P down, 1 P up.
 *Newcomer*: w_l = w_t, so the global model at every lambda.
 The training loss is that of W. Both ends have a momentum, and `training.clip_norm` limits the gradient of
 each with its penalties. The trained model (`run.keep_trained`) is W(1/2); w_f where the global model is

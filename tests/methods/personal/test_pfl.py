@@ -232,7 +232,7 @@ def test_a_newcomer_has_prototypes_of_classes_that_nobody_had(digits: Dataset) -
     hits = clients.model.hits(clients.model.outputs(w, clients.test.inputs(rows)), clients.test.targets(rows))
     assert float(hits.double().mean()) == near(ran.outcome().newcomers.local_accuracy[0])
     of_unseen = torch.isin(clients.test.y[rows], torch.tensor(sorted(unseen)))
-    assert hits[of_unseen].double().mean() > 0.75
+    assert hits[of_unseen].double().mean() > 0.6
 
 
 # What is refused
