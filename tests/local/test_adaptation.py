@@ -268,7 +268,7 @@ def test_gradients_are_those_of_finite_differences(
 def test_so_are_those_of_a_vmapped_cohort(
     federations: dict[str, Federation], network: str, kind: str
 ) -> None:
-    """Of three clients with masks of their own on query and support; clipped steps are as long as allowed."""
+    """Three clients mask different queries and supports; clipped steps are as long as allowed."""
     limit = 0.05
     plain = one_client(federations[network], 4, parsed(KINDS[kind], clip_norm=limit))
     client = one_client(federations[network], 4, plain.training)
