@@ -35,7 +35,7 @@ from fedflow.simulation.outcome import Outcome, RoundReport
 from fedflow.simulation.run import RunSettings
 
 EVERYONE = {"participation": 1.0, "fine_tune": False, "evaluate_every": 1000}
-TWO_EPOCHS = ("subfedavg_un",)  # compare masks after the first and the last epoch, so they refuse a single one
+TWO_EPOCHS = ("subfedavg_un",)  # refuse a single epoch: they compare masks after the first and the last
 SIZES = (1, 7, 12, 20, 33, 13, 5, 40)  # of the clients of `images`; the first has a single sample
 
 

@@ -119,11 +119,10 @@ class Pruned(Method):
 
     def prune(self, client: Client, trained: Trained, mask: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The mask [D] after a step of pruning, or ``mask`` where none is due; and diagnostics."""
-        model, names, w = client.model, self.prunable(client.model), trained.last
-        pruned = pruned_share(model, mask)
-        moved = mask_distance(
-            model, *(without_smallest(model, each, mask, self.rate, names) for each in trained), names
-        )
+        model, w = client.model, trained.last
+        names, pruned = self.prunable(model), pruned_share(model, mask)
+        first, last = (without_smallest(model, each, mask, self.rate, names) for each in trained)
+        moved = mask_distance(model, first, last, names)
         fewer = without_smallest(model, w, mask, next_rate(self.rate, self.target, pruned), names)
         accuracy = self.accuracy(client, w.where(fewer, 0))
         due = (accuracy >= self.threshold) & (pruned < self.target) & (moved >= self.distance)
@@ -135,10 +134,10 @@ class Pruned(Method):
 
     def send(self, client: Client, w: Tensor, mask: Tensor, diagnostics: Mapping[str, Tensor]) -> Update:
         """The update with ``w`` [D] under ``mask`` [D]; the client keeps both."""
-        own = {"model": w.where(mask, 0), "mask": mask}
-        client.trained = own["model"]
+        client.trained = w = w.where(mask, 0)
         diagnostics = {"pruned": pruned_share(client.model, mask), **diagnostics}
-        return client.update(weight=1.0, keep=own, diagnostics=diagnostics, **own)
+        own = {"model": w, "mask": mask}
+        return client.update(model=w, mask=mask, weight=1.0, keep=own, diagnostics=diagnostics)
 
     def aggregate(self, now: Round, server: Any, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
         """Every entry is averaged over those that keep it; without any, it does not change."""
