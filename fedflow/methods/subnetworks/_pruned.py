@@ -105,7 +105,7 @@ class Pruned(Method):
 
     def train(self, client: Client, start: Tensor, mask: Tensor) -> Trained:
         """Local training from ``start`` [D] under ``mask`` [D]: entries outside it are 0 and stay 0."""
-        epoch = client.epoch_steps()
+        epoch = client.training.epoch_steps(client.samples)
 
         def step(at: Epochs, batch: Batch) -> tuple[Epochs, Tensor]:
             found = client.gradient(at.now.w, batch)
