@@ -136,7 +136,9 @@ class Method(Settings):
     ``gathers``: `aggregate` needs every client's update, not only means. ``newcomer`` maps kept vectors to
     received ones, which replace them for a client that never took part. ``serves_with`` names the kept
     vectors that `model_for` reads (default: all where models are "personal", else none). ``masks`` maps
-    vectors of a message to masks or positions in it: only these entries are sent.
+    vectors of a message to masks or positions in it: only these entries are sent. ``series`` names
+    diagnostics of clients that are recorded by client and round, ``records`` kept vectors that are recorded
+    of every client at the end of a run.
     """
 
     section = "method"
@@ -147,6 +149,8 @@ class Method(Settings):
     newcomer: ClassVar[Mapping[str, str]] = {}
     serves_with: ClassVar[tuple[str, ...] | None] = None
     masks: ClassVar[Mapping[str, str]] = {}
+    series: ClassVar[tuple[str, ...]] = ()
+    records: ClassVar[tuple[str, ...]] = ()
 
     # The core.
 
