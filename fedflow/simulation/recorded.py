@@ -15,6 +15,7 @@ from safetensors.numpy import save
 from torch import Tensor
 
 from fedflow.errors import FedflowError, reason
+from fedflow.metrics.masks import Masks, compare
 
 FILE = "client-vectors.safetensors"
 
@@ -35,6 +36,16 @@ class ClientVectors:
         """The vectors of one name [n, D]; None if clients have none, or of different lengths."""
         found = [own[name] for own in self.vectors if name in own]
         return torch.stack(found) if found and len({len(vector) for vector in found}) == 1 else None
+
+    def masks(self, participations: np.ndarray) -> Masks | None:
+        """The vectors ``mask``, compared, of clients that took part; None unless there are two of them."""
+        took_part = np.flatnonzero(participations[: len(self.vectors)])
+        masks = self.named("mask")
+        if masks is None or masks.dtype != torch.bool or len(took_part) < 2:
+            return None
+        sizes = self.sizes if sum(self.sizes.values()) == masks.shape[1] else {}
+        labels = None if self.labels is None else self.labels[took_part]
+        return compare(masks.numpy()[took_part], took_part.tolist(), sizes, labels)
 
     def save(self, path: Path) -> None:
         """Write the file; raises `OSError`."""
