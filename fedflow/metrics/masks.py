@@ -30,7 +30,7 @@ class Masks:
         return (labels @ labels.T)[at], self.iou[at]
 
     def by_shared_labels(self) -> dict[int, float]:
-        """Mean IoU of the pairs of clients with a number of shared labels, by this number; {} without labels."""
+        """Mean IoU of pairs of clients by the number of labels that they share; {} without labels."""
         if self.labels is None:
             return {}
         shared, iou = self._pairs

@@ -43,10 +43,8 @@ def pruned(series: pd.DataFrame, clients: int, rounds: int, name: str) -> Drawin
     shares = 100 * table.reindex(index=range(rounds + 1), columns=range(clients)).ffill().fillna(0)
     with drawing(name, "Pruned share of clients by round", 2.7, (0.5, 0.4, 0.12, 0.08), WIDTH) as work:
         axes = work.axes
-        axes.plot(
-            shares.index, shares, color=SERIES[0], lw=0.7, alpha=_faint(clients), drawstyle="steps-post"
-        )
-        axes.plot(shares.index, shares.mean(axis=1), color=INK, lw=2)
+        axes.plot(shares, color=SERIES[0], lw=0.7, alpha=_faint(clients), drawstyle="steps-post")
+        axes.plot(shares.mean(axis=1), color=INK, lw=2)
         axes.set(xlabel="round", ylabel="% of parameters pruned")
         axes.set_ylim(bottom=0)
         axes.margins(x=0.01)
@@ -78,7 +76,7 @@ def accuracy_by_share(series: pd.DataFrame, name: str) -> Drawing:
 
 
 def matrix(masks: Masks, name: str) -> Drawing:
-    """IoU of the masks of all pairs of clients, which are sorted by their labels; lines where the first changes.
+    """IoU of the masks of all pairs of clients, sorted by their labels; lines where the first label changes.
 
     Blank: a client is not compared with itself.
     """
