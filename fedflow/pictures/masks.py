@@ -12,8 +12,8 @@ from fedflow.metrics.masks import Masks
 from fedflow.pictures.accuracy import Labelled, name_ends, room
 from fedflow.pictures.drawing import CARD, INK, LINE, SERIES, Drawing, drawing, look
 from fedflow.pictures.series import SCALE, WIDTH
+from fedflow.simulation.outcome import GATE, PRUNED
 
-PRUNED, GATE = "client/pruned", "client/gate"  # series of methods whose clients prune
 BIN = 0.05  # of the pruned share, in which accuracies are averaged
 BETWEEN = (10, 90)  # percentiles of clients that a bar shows
 
@@ -153,9 +153,11 @@ def layers(masks: Masks, name: str) -> Drawing:
     return work
 
 
-def draw_masks(folder: Path, masks: Masks | None, series: pd.DataFrame, clients: int, rounds: int) -> None:
-    """Write the pictures of one run, those that it has: ``pruned``, ``accuracy``, ``overlap``,
-    ``shared_labels`` and ``layers``, all PNG. ``series`` is that of the results, of ``clients`` in all.
+def draw_masks(
+    folder: Path, label: str, masks: Masks | None, series: pd.DataFrame, clients: int, rounds: int
+) -> None:
+    """Write ``pruned.png``, ``accuracy.png``, ``overlap.png``, ``shared_labels.png`` and ``layers.png`` of
+    one run, those that it has. ``series`` are those of its results, of at most ``clients``.
     """
     names = set(series["name"])
     if PRUNED in names:
@@ -166,7 +168,7 @@ def draw_masks(folder: Path, masks: Masks | None, series: pd.DataFrame, clients:
         return
     matrix(masks, "overlap").png(folder / "overlap.png")
     if masks.by_shared_labels():
-        run = {"": [One("", masks)]}
+        run = {"": [One(label, masks)]}
         by_shared_labels(run, {"": 0}, "shared_labels").png(folder / "shared_labels.png")
     if masks.layers:
         layers(masks, "layers").png(folder / "layers.png")
