@@ -45,13 +45,11 @@ def pruning(methods: Methods, places: Mapping[str, int], key: str) -> Section | 
     ]
     costs = [METRICS[name] for name in COSTS if name in METRICS]
     table = metric_table(methods, [METRICS["local_accuracy"], METRICS["global_accuracy"], *shares, *costs])
-    labelled = {
-        v: runs for v, runs in masked.items() if all(r.masks and r.masks.labels is not None for r in runs)
-    }
+    labelled = {variant: runs for variant, runs in masked.items() if all(map(_labelled, runs))}
     figures = []
     if labelled:
         drawn = by_shared_labels(labelled, places, f"{key}-shared-labels").svg
-        correlations = "; ".join(f"{runs[0].label} {_correlation(runs)}" for runs in labelled.values())
+        correlations = ", ".join(f"{_correlation(runs)} for {runs[0].label}" for runs in labelled.values())
         note = f"Rank correlation over pairs of clients, mean over seeds: {correlations}."
         figures.append(("Mask IoU by number of shared labels", drawn, note))
     for place, runs in enumerate(masked.values()):
@@ -74,6 +72,10 @@ def _of_run(run: Run, key: str) -> list[tuple[str, Markup, str]]:
     if masks.layers:
         found.append(("what clients keep of each layer", layers(masks, f"{key}-layers"), note))
     return [(f"{run.label}: {words}", drawn.svg, note) for words, drawn, note in found]
+
+
+def _labelled(run: Run) -> bool:
+    return run.masks is not None and run.masks.labels is not None
 
 
 def _correlation(runs: list[Run]) -> str:
