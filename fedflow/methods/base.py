@@ -266,6 +266,14 @@ class Method(Settings):
         """
         return None
 
+    def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float | None:
+        """Traffic by the formula of the source, which follows from the settings alone: down and up, all rounds.
+
+        ``cohort`` clients take part in each of the ``rounds``. None: the source has no formula. What really
+        crossed is counted from messages; sources leave out norms and what the method does not prune yet.
+        """
+        return None
+
     def selects(self) -> str:
         """Whether clients select models on held-out samples, so that the partition needs ``selection``.
 

@@ -21,6 +21,7 @@ from fedflow.errors import BadInput
 from fedflow.models.matmul import use_matmul
 
 CONVOLUTIONS = ("matmul", "grouped")
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
 class Part:
@@ -171,6 +172,15 @@ class FlatModel:
         numbers = {owner: i for i, owner in enumerate(dict.fromkeys(owners))}
         layers = torch.tensor([numbers[owner] for owner in owners])
         return layers.repeat_interleave(torch.tensor(self.sizes)).to(self.device)
+
+    @cached_property
+    def outside_norms(self) -> Tensor:
+        """Bool [D]: the parameters of all layers except norms, which published counts leave out."""
+        norms = {n for n, layer in self._template.named_modules() if isinstance(layer, NORMS)}
+        mask = torch.zeros(self.size, dtype=torch.bool, device=self.device)
+        for name, own in self.slices.items():
+            mask[own] = own.stop <= self.parameters and name.rpartition(".")[0] not in norms
+        return mask
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Loss of each sample [B]."""
