@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedflow.errors import BadInput
+from fedflow.models.channels import Channels
 from fedflow.models.matmul import use_matmul
 
 CONVOLUTIONS = ("matmul", "grouped")
@@ -243,6 +244,11 @@ class FlatModel:
     def shared_patterns(self) -> Sequence[str]:
         """The upper layers that LG-FedAvg shares: those that the architecture declares, or its head."""
         return getattr(self._template, "shared_patterns", self.head_patterns)
+
+    @property
+    def channels(self) -> Sequence[Channels]:
+        """The channels that can be removed, layer by layer, as the architecture declares them."""
+        return getattr(self._template, "channels", ())
 
     @cached_property
     def draws_noise(self) -> bool:
