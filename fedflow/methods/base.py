@@ -269,10 +269,11 @@ class Method(Settings):
         return None
 
     def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float | None:
-        """Traffic by the formula of the source, which follows from the settings alone: down and up, all rounds.
+        """Bytes down and up of a whole run by the formula of the source; None if it has none.
 
-        ``cohort`` clients take part in each of the ``rounds``. None: the source has no formula. What really
-        crossed is counted from messages; sources leave out norms and what the method does not prune yet.
+        They follow from the settings: ``cohort`` clients take part in each of the ``rounds``. Sources leave out
+        norms, and count networks as pruned from the first round on. What really crosses is counted from
+        messages.
         """
         return None
 

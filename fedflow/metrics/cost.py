@@ -17,11 +17,11 @@ def macs(module: nn.Module, input_shape: Iterable[int]) -> dict[str, int]:
     """Multiply-accumulate operations for one input of ``input_shape``, by the name of the layer.
 
     Convolutions and matrix products count, by the formulas of ``torch.utils.flop_counter`` (2 FLOPs each);
-    biases, norms, activations and pools do not. Weights that are zero count like any others: what a mask saves
-    is counted on the smaller network that it leaves.
+    biases, norms, activations and pools do not. Zeros in weights count too: what a mask saves is counted on
+    the smaller network that it leaves.
     """
-    # On the CPU, as shapes alone (the meta device) would import much of torch; oneDNN, whose fused LSTM has no
-    # formula, does not compute in double precision.
+    # Shapes alone (the meta device) would do, but import the compiler of torch, which takes seconds. oneDNN,
+    # whose fused LSTM has no formula, does not compute in double precision.
     module = copy.deepcopy(module).cpu().double().eval()
     counter = _Counter()
     for name, layer in module.named_modules():
@@ -36,8 +36,8 @@ def macs(module: nn.Module, input_shape: Iterable[int]) -> dict[str, int]:
 class _Counter(TorchDispatchMode):
     """Counts the FLOPs of every layer of a network.
 
-    torch's `FlopCounterMode` finds layers by hooks on all modules of the process: they would also run in other
-    threads, which may train meanwhile.
+    torch's `FlopCounterMode` finds layers by hooks on all modules of the process: they would also run in
+    other threads, which may train meanwhile.
     """
 
     def __init__(self) -> None:

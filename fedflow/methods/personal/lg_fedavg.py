@@ -6,12 +6,12 @@ Federated Learning with Local and Global Representations", 2020, arXiv 2001.0152
 Client: SGD on its own body and the received head together, sends the head. Server: averages heads with
 weights p_k. P_head are the shared layers: the last two, as in the authors' code, where the architecture names
 them (LeNet-5: fc2 and fc3, 11,014 parameters), else its classifier.
-The authors start from a model that FedAvg trained: with ``fedavg`` > 0 the first rounds are FedAvg of the whole
-model, and every client starts from its body, which it receives once, with the first head after the switch.
+The authors start from a model that FedAvg trained: with ``fedavg`` > 0 the first rounds are FedAvg of the
+whole model, and every client starts from its body, which it receives once, with its first head after them.
 *Reduces to* FedAvg when all layers are shared, to Local when none are; FedPer shares the other part.
-*State*: server head (and with ``fedavg`` body, and who has it); client body. *Traffic*: P_head down, P_head up;
-with ``fedavg`` 1 P each way before the switch, then P_body down once. *Newcomer*: the head, and the body of
-FedAvg or the first one.
+*State*: server head (with ``fedavg`` also the body, and who has it); client body. *Traffic*: P_head down,
+P_head up; with ``fedavg`` 1 P each way at first, and later P_body down once. *Newcomer*: the head, and the
+body of FedAvg, or else the first one.
 *Differs from the paper in*: it starts from the initial model by default (fedavg: 0), weights by n_k (their
 code: weighting: uniform), and does not keep the model with the best test accuracy.
 """
