@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedflow.errors import BadInput
-from fedflow.models.channels import Channels
 from fedflow.models.matmul import use_matmul
 
 CONVOLUTIONS = ("matmul", "grouped")
@@ -236,8 +236,8 @@ class FlatModel:
         return getattr(self._template, "shared_patterns", self.head_patterns)
 
     @property
-    def channels(self) -> Sequence[Channels]:
-        """The channels that can be removed, layer by layer, as the architecture declares them."""
+    def channels(self) -> Sequence[Any]:
+        """The `fedflow.models.channels.Channels` that can be removed, as the architecture declares them."""
         return getattr(self._template, "channels", ())
 
     @cached_property
