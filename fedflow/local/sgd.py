@@ -52,7 +52,8 @@ class Task:
     """The settings that all clients of a round share.
 
     ``lr`` and ``t``, the number of the round, are scalar tensors if a cohort call reads them as inputs;
-    ``rounds`` is the number of rounds of the run and ``phase`` that of the method, both static.
+    ``rounds`` is the number of rounds of the run, ``phase`` that of the method and ``level`` that of the
+    clients' network (`Levelled`), all static.
     ``mean_samples`` is the mean of n_k over all clients (None: the client's own n_k). ``difficulty`` [n] is
     an expert's loss on every training sample, also of other clients.
     """
@@ -63,6 +64,7 @@ class Task:
     t: int | Tensor = 0
     rounds: int = 0
     phase: str = ""
+    level: str = ""
     mean_samples: float | None = None
     vmapped: bool = False
     compiled: Gradient | None = None
@@ -206,7 +208,11 @@ class Trainer:
 
     def full_loss(self, w: Tensor) -> Tensor:
         """Mean data loss of ``w`` [D] over all samples, scalar, in evaluation mode."""
-        return self._mean_loss(w, self._data)
+        return self._mean_of(w, self._data, self.model.losses)
+
+    def full_accuracy(self, w: Tensor) -> Tensor:
+        """Share of all samples that ``w`` [D] predicts correctly, scalar, in evaluation mode."""
+        return self._mean_of(w, self._data, self.model.hits)
 
     def full_gradient(self, w: Tensor) -> Tensor:
         """Gradient [D] of `Trainer.loss` over all samples, as they are (zero on buffers)."""
@@ -232,6 +238,15 @@ class Trainer:
         """The number tau_k of local steps that this client takes, scalar tensor."""
         schedule = self._schedules[stream]
         return self._scalar(len(schedule) if schedule.active is None else schedule.active.sum())
+
+    def epoch_steps(self) -> Tensor:
+        """The number of local steps in one epoch, scalar tensor."""
+        curriculum, size = self.training.curriculum, self.training.batch_size
+        if not size:
+            return torch.ones_like(self.samples)
+        if curriculum is not None and curriculum.mode == "lazy_epoch":
+            return (self.samples / size).floor() + 1
+        return (self.samples / size).ceil()
 
     def rates(self) -> Tensor:
         """eta_i / eta of all local steps [S]; 0 for those that this client does not take."""
@@ -385,10 +400,11 @@ class Trainer:
             for values, mask in self._evaluate(w, self._data, measure)
         ])  # fmt: skip
 
-    def _mean_loss(self, w: Tensor, data: Samples) -> Tensor:
+    def _mean_of(self, w: Tensor, data: Samples, measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Mean of a measure over ``data``, scalar, in evaluation mode; NaN without samples."""
         total = torch.zeros_like(self.train_loss)
-        for losses, mask in self._evaluate(w, data, self.model.losses):
-            total = total + (losses if mask is None else losses * mask).sum()
+        for values, mask in self._evaluate(w, data, measure):
+            total = total + (values if mask is None else values * mask).sum()
         return total / self._scalar(data.count)
 
     def _full_gradient(self, w: Tensor, loss: Loss | None = None) -> Step:
