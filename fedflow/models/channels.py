@@ -9,15 +9,14 @@ Efficient Convolutional Networks through Network Slimming", ICCV 2017), as in Su
 import copy
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-if TYPE_CHECKING:
-    from fedflow.models.flat import FlatModel
+from fedflow.models.flat import FlatModel
 
 # What layers call the number of their outputs, and of their inputs.
 WIDTHS = (
@@ -64,7 +63,7 @@ def in_order(network: nn.Module) -> tuple[Channels, ...]:
     )
 
 
-def expand(model: "FlatModel", kept: Mapping[str, Tensor]) -> Tensor:
+def expand(model: FlatModel, kept: Mapping[str, Tensor]) -> Tensor:
     """The mask [D] of a network that keeps the channels ``kept`` (name of ``conv`` -> bool [channels]).
 
     The mask of a removed channel is 0 at its weights and bias in ``conv``, at its gamma, beta and running

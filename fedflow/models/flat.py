@@ -22,7 +22,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from fedflow.errors import BadInput
-from fedflow.models.channels import Channels
 from fedflow.models.matmul import use_matmul
 from fedflow.settings import Words
 
@@ -302,8 +301,8 @@ class FlatModel:
         return getattr(self._template, "shared_patterns", self.head_patterns)
 
     @property
-    def channels(self) -> Sequence[Channels]:
-        """The channels that can be removed, layer by layer, as the architecture declares them."""
+    def channels(self) -> Sequence[Any]:
+        """The `fedflow.models.channels.Channels` that can be removed, as the architecture declares them."""
         return getattr(self._template, "channels", ())
 
     @cached_property
