@@ -88,6 +88,8 @@ def costs_in_print() -> Iterator[tuple[Line, Cell, float]]:
             hyper = dict(cell.column.params)
             if cell.name == "LG-FedAvg":
                 hyper["fedavg"] = {300: 275 / 300, 500: 450 / 500}[line.setup.rounds]
+            if cell.column.method is None:
+                continue
             formula = build_method(cell.column.method, hyper).published_bytes(model, line.setup.rounds, 10)
             if formula is not None:
                 yield line, cell, formula * UNITS[line.unit]

@@ -271,9 +271,8 @@ class Method(Settings):
     def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float | None:
         """Bytes down and up of a whole run by the formula of the source; None if it has none.
 
-        They follow from the settings: ``cohort`` clients take part in each of the ``rounds``. Sources leave out
-        norms, and count networks as pruned from the first round on. What really crosses is counted from
-        messages.
+        It follows from the settings: ``cohort`` clients take part in each of the ``rounds``. Sources leave
+        out norms, and count networks as pruned from round 1 on; what really crosses is counted from messages.
         """
         return None
 

@@ -183,8 +183,8 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         table="traffic",
     ),
     Metric(
-        "paper_bytes", "By formula, MB", "down and up by the formula of the method's source, which leaves out "
-        "norms and counts pruned networks at their final size from round 1", MB, "", table="traffic",
+        "paper_bytes", "By formula, MB", "down and up by the formula of the method's source, which leaves "
+        "out norms and counts pruned networks at their final size from round 1", MB, "", table="traffic",
     ),
     Metric(
         "macs", "MACs, M", "multiplications for one sample, in millions; mean over the clients' networks",
@@ -195,7 +195,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         Unit("×", digits=3), "", table="traffic",
     ),
     Metric(
-        "kept", "Kept, %", "parameters of the whole network that the clients' networks have; mean over clients",
+        "kept", "Kept, %", "parameters of the network that are in the clients' networks; mean over clients",
         SHARE, "", table="traffic",
     ),
     Metric(
