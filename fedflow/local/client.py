@@ -56,8 +56,8 @@ class Client(Trainer):
 
     Attributes, besides those of `Trainer`: ``received`` and ``kept`` (name -> vector), ``mean_samples`` (mean
     of n_k over all N clients), ``t`` (number of the round, from 1, scalar int64 tensor), ``rounds`` (number
-    of rounds of the run), ``phase`` (`Method.phase` of this round), ``times`` (in the onboarding only: of its
-    download, epoch and upload, tensor [3]).
+    of rounds of the run), ``phase`` (`Method.phase` of this round), ``level`` (of its network, `Levelled`),
+    ``times`` (in the onboarding only: of its download, epoch and upload, tensor [3]).
     """
 
     times: Tensor
@@ -75,7 +75,7 @@ class Client(Trainer):
         self.received, self._selection = received, selection
         self.kept = {name: vector for name, vector in kept.items() if name != TRAINED}
         self.last = kept.get(TRAINED)
-        self.rounds, self.phase = task.rounds, task.phase
+        self.rounds, self.phase, self.level = task.rounds, task.phase, task.level
         mean = task.mean_samples
         self.mean_samples = self.samples if mean is None else self._scalar(mean)
 

@@ -52,7 +52,8 @@ class Task:
     """The settings that all clients of a round share.
 
     ``lr`` and ``t``, the number of the round, are scalar tensors if a cohort call reads them as inputs;
-    ``rounds`` is the number of rounds of the run and ``phase`` that of the method, both static.
+    ``rounds`` is the number of rounds of the run, ``phase`` that of the method and ``level`` that of the
+    clients' network (`Levelled`), all static.
     ``mean_samples`` is the mean of n_k over all clients (None: the client's own n_k). ``difficulty`` [n] is
     an expert's loss on every training sample, also of other clients.
     """
@@ -63,6 +64,7 @@ class Task:
     t: int | Tensor = 0
     rounds: int = 0
     phase: str = ""
+    level: str = ""
     mean_samples: float | None = None
     vmapped: bool = False
     compiled: Gradient | None = None

@@ -3,7 +3,8 @@
 A method is a `Settings` class (its hyper-parameters) and up to six core hooks, called in this order: `setup`
 once; in every round `plan`, `broadcast`, `local`, `aggregate`; and `model_for` to serve and score clients.
 The other hooks of `Method` have defaults that most methods keep. Optional abilities are further base classes,
-which the engine checks with `isinstance`: `Onboarding`, `Asynchronous`, `Clustered`, `Cyclic`, `Pretrained`.
+which the engine checks with `isinstance`: `Onboarding`, `Asynchronous`, `Clustered`, `Cyclic`, `Pretrained`,
+`Levelled`.
 
 Hooks are pure functions: they do not modify the server's state or other arguments, but return new values.
 A method never loops over batches, chooses a device or writes a file; the engine does.
@@ -132,7 +133,8 @@ class Passes(NamedTuple):
 class Method(Settings):
     """Base of all methods.
 
-    ``serves``: the kind of model that clients are served, "global", one per "cluster", or "personal".
+    ``serves``: the kind of model that clients are served, "global", one per "cluster", one per "level", or
+    "personal".
     ``gathers``: `aggregate` needs every client's update, not only means. ``newcomer`` maps kept vectors to
     received ones, which replace them for a client that never took part. ``serves_with`` names the kept
     vectors that `model_for` reads (default: all where models are "personal", else none). ``masks`` maps
@@ -347,6 +349,22 @@ class Clustered:
     def dissimilarity(self, server: Any) -> Dissimilarity | None:
         """The matrix by which the server clusters clients, if any: it is recorded and drawn."""
         return None
+
+
+class Levelled:
+    """For methods whose clients hold networks of different sizes, parts of the network of the run.
+
+    Vectors to and from a client, and those that it keeps, are of its own network; a `Method` of this kind
+    ``serves`` one model per "level". Uploads of clients whose networks differ need different groups.
+    """
+
+    def networks(self) -> Mapping[str, Mapping[str, Any]]:
+        """The levels, small to large, each with the options of its network (`FlatModel.variant`)."""
+        raise NotImplementedError
+
+    def level(self, client: int, clients: int) -> str:
+        """The level of one client of ``clients`` (N); newcomers have the numbers from N."""
+        raise NotImplementedError
 
 
 class Cyclic:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 DIAGNOSTICS = ("method/", "client/")  # prefixes of numbers that only one method reports
+LEVEL = "level/"  # starts the name of a metric of the clients of one level: level/<level>/<metric>
 
 
 @dataclass(frozen=True)
@@ -247,14 +248,28 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
 )}  # fmt: skip
 
 
+def level_metric(level: str, name: str) -> str:
+    """The name of a metric of the clients of one level; ``name`` itself where there are no levels."""
+    return f"{LEVEL}{level}/{name}" if level else name
+
+
+def metric_of(name: str) -> Metric | None:
+    """The entry of the table for a metric, also for that of one level; None for diagnostics."""
+    return METRICS.get(name.rpartition("/")[2] if name.startswith(LEVEL) else name)
+
+
 def unit_of(name: str) -> Unit:
     """The unit of a metric; diagnostics have none."""
-    return METRICS[name].unit if name in METRICS else NUMBER
+    metric = metric_of(name)
+    return metric.unit if metric else NUMBER
 
 
 def heading(name: str) -> str:
     """What a column of this number is called."""
-    return METRICS[name].label if name in METRICS else name
+    metric, level = metric_of(name), name.removeprefix(LEVEL).rpartition("/")[0]
+    if metric is None:
+        return name
+    return f"{metric.label} ({level})" if name.startswith(LEVEL) else metric.label
 
 
 def in_unit(value: float, unit: Unit) -> str:
@@ -273,8 +288,8 @@ def yardstick_first(metrics: Iterable[Metric]) -> list[Metric]:
 
 
 def diagnostics(names: Iterable[str]) -> list[str]:
-    """Those of ``names`` that are diagnostics of a method, sorted."""
-    return sorted(name for name in names if name.startswith(DIAGNOSTICS))
+    """Those of ``names`` that are metrics of one level or diagnostics of a method, sorted."""
+    return sorted(name for name in names if name.startswith((LEVEL, *DIAGNOSTICS)))
 
 
 def headlines(names: Iterable[str]) -> list[str]:

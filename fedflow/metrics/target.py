@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from fedflow.metrics.table import METRICS
+from fedflow.metrics.table import metric_of
 
 
 def first_reaching(
@@ -14,7 +14,8 @@ def first_reaching(
     rounds that were not evaluated and are skipped. ``smooth`` in [0, 1) compares s_1 = x_1,
     s_t = smooth s_(t-1) + (1 - smooth) x_t instead of x_t.
     """
-    sign = -1 if METRICS[name].better == "lower" else 1
+    metric = metric_of(name)
+    sign = -1 if metric is not None and metric.better == "lower" else 1
     smoothed: float | None = None
     for place, value in enumerate(values):
         if value is None or value != value:

@@ -8,10 +8,13 @@ forgotten; computations without them (gradients, norms, cosines, control variate
 
 import copy
 import fnmatch
+import functools
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedflow.errors import BadInput
 from fedflow.models.matmul import use_matmul
+from fedflow.settings import Words
 
 CONVOLUTIONS = ("matmul", "grouped")
 
@@ -78,6 +82,8 @@ class FlatModel:
         ends = torch.tensor(self.sizes).cumsum(0).tolist()
         self.slices = {name: slice(end - n, end) for name, n, end in zip(self.names, self.sizes, ends)}
         self._parts: dict[tuple[str, ...], Part] = {}
+        self._variants: dict[str, FlatModel] = {}
+        self._places: dict[FlatModel, Tensor] = {}
         self._per_thread = threading.local()  # calls swap tensors in place: one module per thread
         self._noise = _Noise()
 
@@ -117,7 +123,11 @@ class FlatModel:
 
     def outputs(self, w: Tensor, x: Tensor) -> Tensor:
         """Network outputs [B, K] for inputs ``x`` [B, ...], in evaluation mode."""
-        return self._call(False, self._cut(w)[0], x)
+        return self.call("forward", w, x)
+
+    def call(self, part: str, w: Tensor, *inputs: Tensor) -> Any:
+        """The result of the method ``part`` of the network, in evaluation mode."""
+        return self._call(False, self._cut(w)[0], *inputs, part=part)
 
     def train_outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Outputs [B, K] in training mode, and the buffers [Q] after this batch (None if unchanged).
@@ -171,6 +181,44 @@ class FlatModel:
         numbers = {owner: i for i, owner in enumerate(dict.fromkeys(owners))}
         layers = torch.tensor([numbers[owner] for owner in owners])
         return layers.repeat_interleave(torch.tensor(self.sizes)).to(self.device)
+
+    def variant(self, **options: Any) -> "FlatModel":
+        """The same architecture with other ``options``, on the same device."""
+        key = json.dumps(options, sort_keys=True)
+        if key not in self._variants:
+            factory = functools.partial(self.factory, **options) if options else self.factory
+            self._variants[key] = FlatModel(
+                factory, device=self.device, dtype=self.dtype, convolution=self.convolution
+            )
+        return self._variants[key]
+
+    def within(self, large: "FlatModel") -> Tensor:
+        """The position [d] of every entry in a vector of a ``large`` network that contains this one.
+
+        Entries belong together by the name of their parameter or buffer, and are the first ones in every
+        dimension of it. `BadInput` if the large network lacks a name or a dimension is smaller there.
+        """
+        if large not in self._places:
+            whole, found = large.views(torch.arange(large.size)), []
+            for name, shape in zip(self.names, self.shapes):
+                outer = whole.get(name)
+                if (
+                    outer is None
+                    or len(shape) != outer.ndim
+                    or any(n > m for n, m in zip(shape, outer.shape))
+                ):
+                    has = f"has {name} of shape {list(shape)}"
+                    need = "no such part" if outer is None else f"{list(outer.shape)}"
+                    accepted = f"networks that nest: one level {has}, the whole network has {need}"
+                    raise BadInput("model.name", Words(large.title), accepted)
+                found.append(outer[tuple(slice(n) for n in shape)].reshape(-1))
+            self._places[large] = torch.cat(found).to(self.device)
+        return self._places[large]
+
+    @property
+    def title(self) -> str:
+        """The name of its class."""
+        return type(self._template).__name__
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Loss of each sample [B]."""
@@ -298,8 +346,8 @@ class FlatModel:
             else torch.cat([v[: self.parameters], torch.zeros_like(v[self.parameters :])])
         )
 
-    def _call(self, train: bool, pieces: list[Tensor], x: Tensor) -> Tensor:
-        """Run the network with ``pieces`` in place of its parameters and buffers.
+    def _call(self, train: bool, pieces: list[Tensor], *inputs: Tensor, part: str = "forward") -> Any:
+        """Run a method of the network with ``pieces`` in place of its parameters and buffers.
 
         They are written directly to the tables of the module: ``torch.func.functional_call`` adds 3 % to a
         step of LeNet-5 on one core.
@@ -307,7 +355,7 @@ class FlatModel:
         module, slots = self._own_modules()[train]
         for (table, key), piece in zip(slots, pieces):
             table[key] = piece
-        return module(x)
+        return module(*inputs) if part == "forward" else getattr(module, part)(*inputs)
 
     @contextmanager
     def for_cohorts(self) -> Iterator[None]:

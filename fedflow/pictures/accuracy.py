@@ -9,7 +9,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from scipy.optimize import isotonic_regression
 
-from fedflow.metrics.table import METRICS, Metric, unit_of
+from fedflow.metrics.table import Metric, metric_of, unit_of
 from fedflow.pictures.drawing import CARD, INK, MUTED, Drawing, drawing, look
 
 
@@ -84,7 +84,8 @@ def curve(
     """
     words = column.replace("_", " ")
     margin = room(methods) + 0.1
-    rises = column in METRICS and METRICS[column].better == "higher"
+    metric = metric_of(column)
+    rises = metric is not None and metric.better == "higher"
     height, box = max(2.7, 0.7 + 0.18 * len(methods)), (0.36 if rises else 0.52, 0.4, margin, 0.08)
     with drawing(name, f"{words} by {x}", height, box, width=max(3.8, 2.0 + margin)) as work:
         axes, ends, floors = work.axes, [], []

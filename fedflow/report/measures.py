@@ -25,7 +25,7 @@ from typing import Literal
 
 from fedflow.errors import BadInput, unknown_name
 from fedflow.metrics import predictions
-from fedflow.metrics.table import DIAGNOSTICS, METRICS, NUMBER, SHARE, Metric, Unit
+from fedflow.metrics.table import DIAGNOSTICS, METRICS, NUMBER, SHARE, Metric, Unit, metric_of
 from fedflow.report.run import Run
 from fedflow.report.targets import NotMeasured, check_target, column_of, reach
 
@@ -77,8 +77,8 @@ def parse(text: str, field: str = "measure") -> Measure:
     matched = EXPRESSION.fullmatch(text.strip())
     name, arguments = (matched[1], matched[2]) if matched else (text, None)
     given = [argument.strip() for argument in arguments.split(",")] if arguments else []
-    if arguments is None and (name in METRICS or name.startswith(DIAGNOSTICS)):
-        metric = METRICS.get(name) or Metric(name, name, unit=NUMBER, better="")
+    if arguments is None and (metric_of(name) or name.startswith(DIAGNOSTICS)):
+        metric = metric_of(name) or Metric(name, name, unit=NUMBER, better="")
         return _measure(text, metric, partial(_final, name))
     if predicted := PREDICTED.fullmatch(name):
         if arguments is None:
@@ -134,7 +134,7 @@ def _cost(text: str, name: str, field: str, column: str, target: str, smooth: st
 
 
 def _of_rounds(text: str, name: str, field: str, column: str, place: str = "") -> Measure:
-    metric = METRICS.get(column) or Metric(column, column, unit=NUMBER, better="")
+    metric = metric_of(column) or Metric(column, column, unit=NUMBER, better="")
     if not metric.rounds and not column.startswith(DIAGNOSTICS):
         raise unknown_name(f"{field} {text}, column", column, [m.name for m in METRICS.values() if m.rounds])
     if name in ("best", "worst") and not metric.better:

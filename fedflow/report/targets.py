@@ -12,7 +12,7 @@ from fractions import Fraction
 import pandas as pd
 
 from fedflow.errors import BadInput, FedflowError, unknown_name
-from fedflow.metrics.table import ADAPTED, METRICS, REPORTED
+from fedflow.metrics.table import ADAPTED, METRICS, REPORTED, metric_of
 from fedflow.metrics.target import first_reaching
 from fedflow.report.run import Run
 from fedflow.report.tables import Stat
@@ -96,9 +96,10 @@ def column_of(run: Run, column: str) -> pd.Series:
 def check_target(column: str, target: float, smooth: float = 0.0) -> None:
     """Raise `BadInput` unless ``column`` is a metric of rounds with a direction, within its bounds."""
     directed = [metric.name for metric in METRICS.values() if metric.rounds and metric.better]
-    if column not in directed:
+    metric = metric_of(column)
+    if metric is None or metric.name not in directed:
         raise unknown_name("column", column, directed)
-    if METRICS[column].unit.sign == "%" and not 0 <= target <= 1:
+    if metric.unit.sign == "%" and not 0 <= target <= 1:
         raise BadInput("target", target, "a share from 0 to 1, such as 0.8")
     if not math.isfinite(target):
         raise BadInput("target", target, "a finite number")

@@ -4,20 +4,28 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedflow.errors import FedflowError
 
-FirstOf = Callable[[int], Tensor]  # the initial vector of a client
+
+class FirstOf(NamedTuple):
+    """Initial vectors that differ between clients: ``of(client)``, at most as long as the ``largest``."""
+
+    of: Callable[[int], Tensor]
+    largest: Tensor
 
 
 class ClientStore:
     """Named vectors per client. Clients that never trained have the initial value, so they take no space.
 
-    ``first`` are initial values by name: one vector for all, or a function that makes one for a client.
+    ``first`` are initial values by name: one vector for all, or `FirstOf`. Rows of clients with a smaller
+    network may be shorter.
 
     With a ``folder``, the rows are in memory-mapped files (sparse where no row was written), and only changes
     since the last checkpoint are in memory: `changes` goes into the checkpoint, then `settle` writes it to
@@ -29,10 +37,12 @@ class ClientStore:
         self, first: Mapping[str, Tensor | FirstOf], clients: int, folder: Path | None = None
     ) -> None:
         self.clients, self.folder = clients, folder
-        self._made = {name: value for name, value in first.items() if not isinstance(value, Tensor)}
-        # Of client 0, where they differ: the others have its shape.
-        self.first = {n: value if isinstance(value, Tensor) else value(0) for n, value in first.items()}
+        self._made = {name: value.of for name, value in first.items() if not isinstance(value, Tensor)}
+        self.first = {
+            name: value if isinstance(value, Tensor) else value.largest for name, value in first.items()
+        }
         self.written = {name: np.zeros(clients, dtype=bool) for name in first}
+        self._lengths = {name: np.zeros(clients, dtype=np.int64) for name in first}  # of written rows
         self._recent: dict[str, dict[int, Tensor]] = {name: {} for name in first}
         self._digests = {name: np.zeros(clients, dtype=np.int64) for name in first}  # of rows in the files
         self._unread = {name: np.zeros(clients, dtype=bool) for name in first}  # rows of an earlier process
@@ -49,7 +59,7 @@ class ClientStore:
         """Replace vectors of one client."""
         for name, value in values.items():
             self._recent[name][client] = value.detach()
-            self.written[name][client] = True
+            self.written[name][client], self._lengths[name][client] = True, value.numel()
 
     def changes(self) -> dict[str, Tensor]:
         """The rows written since the last `settle`, which rows exist, and digests of rows in the files."""
@@ -57,10 +67,12 @@ class ClientStore:
         for name, rows in self._recent.items():
             tensors[f"written/{name}"] = torch.from_numpy(self.written[name].astype(np.uint8))
             tensors[f"digests/{name}"] = torch.from_numpy(self._digests[name][self.written[name]])
+            tensors[f"lengths/{name}"] = torch.from_numpy(self._lengths[name][self.written[name]])
             if rows:
-                ids = sorted(rows)
+                ids, width = sorted(rows), self.first[name].numel()
+                padded = [pad(rows[k].cpu(), (0, width - rows[k].numel())) for k in ids]
                 tensors[f"ids/{name}"] = torch.tensor(ids)
-                tensors[f"rows/{name}"] = torch.stack([rows[k].cpu() for k in ids])
+                tensors[f"rows/{name}"] = torch.stack(padded)
         return tensors
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
@@ -71,11 +83,12 @@ class ClientStore:
         for name in self.first:
             written = self.written[name] = tensors[f"written/{name}"].numpy().astype(bool)
             self._digests[name][written] = tensors[f"digests/{name}"].numpy()
+            self._lengths[name][written] = tensors[f"lengths/{name}"].numpy()
             self._unread[name] = written.copy()
             if f"ids/{name}" in tensors:
                 device = self.first[name].device
-                rows = tensors[f"rows/{name}"].to(device)
-                self._recent[name] = dict(zip(tensors[f"ids/{name}"].tolist(), rows.unbind()))
+                ids, rows = tensors[f"ids/{name}"].tolist(), tensors[f"rows/{name}"].to(device)
+                self._recent[name] = {k: row[: self._lengths[name][k]] for k, row in zip(ids, rows)}
             if self.folder and written.any():
                 self._file(name)
         self.settle()
@@ -87,12 +100,12 @@ class ClientStore:
         for name, rows in self._recent.items():
             if not rows:
                 continue
-            dtype = self._file(name).dtype
+            dtype, width = self._file(name).dtype, self.first[name].numel()
             # Not through a map, where every page in a hole of the file costs a page fault and a block.
             with self._path(name).open("r+b") as file:
                 for k in sorted(rows):
                     row = np.ascontiguousarray(rows[k].cpu().numpy(), dtype=dtype)
-                    file.seek(k * row.nbytes)
+                    file.seek(k * width * dtype.itemsize)
                     file.write(row.data)
                     self._digests[name][k], self._unread[name][k] = _digest(row), False
                 file.flush()
@@ -104,7 +117,7 @@ class ClientStore:
             return self._made[name](client) if name in self._made else self.first[name]
         if client in self._recent[name]:
             return self._recent[name][client]
-        row = np.array(self._file(name)[client])
+        row = np.array(self._file(name)[client, : self._lengths[name][client]])
         if self._unread[name][client]:
             if _digest(row) != self._digests[name][client]:
                 raise self._damaged(name, f"the row of client {client} is not what was saved")

@@ -13,7 +13,7 @@ from fedflow.local.samples import Samples
 from fedflow.local.schedule import Schedule, pad_schedules
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import MOST_STEPS, Call
-from fedflow.simulation.job import Job, Shard, task_of
+from fedflow.simulation.job import Job, Shard, level, network, task_of
 
 FIRST_WIDTH = 32  # clients per call until the memory per client is known
 WIDEST = 256  # more than enough to keep a GPU busy
@@ -22,14 +22,16 @@ MEMORY = 0.4  # share of the free memory for one call: capturing it takes as muc
 ClientStep = Callable[[Client], Update]
 
 
-def width(job: Job, federation: Federation, shard: Shard, step: ClientStep) -> int:
+def width(job: Job, federation: Federation, shard: Shard, step: ClientStep, level: str) -> int:
     """Clients per call: the setting, or as many as fit in GPU memory, once that is known."""
-    return federation.cohorts.widths.get(_about(job, shard, step), job.width or FIRST_WIDTH)
+    return federation.cohorts.widths.get(_about(job, shard, step, level), job.width or FIRST_WIDTH)
 
 
-def limit_width(job: Job, federation: Federation, shard: Shard, step: ClientStep, clients: int) -> None:
+def limit_width(
+    job: Job, federation: Federation, shard: Shard, step: ClientStep, level: str, clients: int
+) -> None:
     """Limit later calls to ``clients`` clients."""
-    federation.cohorts.widths[_about(job, shard, step)] = clients
+    federation.cohorts.widths[_about(job, shard, step, level)] = clients
 
 
 def max_width_for_memory(free: int, each: int) -> int:
@@ -46,7 +48,9 @@ def train_cohort(
     streams: dict[str, int],
 ) -> tuple[list[bool], Update]:
     """Which of the clients at ``places`` have a finite update, and the updates, stacked."""
-    model, on_gpu = federation.model, federation.model.device.type == "cuda"
+    own = level(job.method, federation, shard.clients[places[0]])
+    model = network(job.method, federation, own)
+    on_gpu = model.device.type == "cuda"
     call = cohort_call(job, federation, shard, places, step, streams, round_shapes=on_gpu)
     steps = sum(t.shape[1] for name, t in call.inputs.items() if name.endswith("/positions"))
     if federation.teacher is not None:
@@ -57,18 +61,19 @@ def train_cohort(
         before = torch.cuda.memory_allocated(model.device)
         torch.cuda.reset_peak_memory_stats(model.device)
         outputs = federation.cohorts.run(call) if steps <= MOST_STEPS else call()
-        if job.width is None and _about(job, shard, step) not in federation.cohorts.widths:
+        if job.width is None and call.about not in federation.cohorts.widths:
             taken = torch.cuda.max_memory_allocated(model.device) - before
             unused = torch.cuda.memory_reserved(model.device) - torch.cuda.memory_allocated(model.device)
             free = torch.cuda.mem_get_info(model.device)[0] + unused
-            limit_width(job, federation, shard, step, max_width_for_memory(free, taken // len(places)))
+            limit_width(job, federation, shard, step, own, max_width_for_memory(free, taken // len(places)))
         return unpacked(outputs)
 
 
-def _about(job: Job, shard: Shard, step: ClientStep) -> tuple[str, ...]:
+def _about(job: Job, shard: Shard, step: ClientStep, level: str) -> tuple[str, ...]:
     """Identifies the computation of a vmapped call, apart from the values of its inputs."""
     method, settings = job.method, json.dumps([job.method.as_dict(), job.training.as_dict()], default=str)
-    return method.name, step.__qualname__, settings, shard.phase, str(job.rounds), str(job.keep_trained)
+    run = str(job.rounds), str(job.keep_trained)
+    return method.name, step.__qualname__, settings, shard.phase, level, *run
 
 
 def cohort_call(
@@ -82,7 +87,7 @@ def cohort_call(
 ) -> Call:
     """The call that trains the clients at ``places``; ``round_shapes`` lets calls share shapes.
 
-    All these clients receive and keep vectors of the same names and shapes.
+    All these clients have one level, and receive and keep vectors of the same names and shapes.
     """
     device, partition = federation.model.device, federation.partition
     ids = [shard.clients[i] for i in places]
@@ -109,7 +114,8 @@ def cohort_call(
             value = vectors[0] if one_for_all else torch.stack(vectors)
             inputs[key] = value.to(device)  # a graph would read a host tensor only once
             each |= set() if one_for_all else {key}
-    task = task_of(job, federation, shard, vmapped=True)
+    here = level(job.method, federation, ids[0])
+    task = task_of(job, federation, shard, here, vmapped=True)
     # Values that change from round to round are inputs: a graph would replay those of its capture.
     inputs["t"] = torch.full((), shard.round, dtype=torch.int64, device=device)
     if job.training.lr_decay < 1:
@@ -130,7 +136,7 @@ def cohort_call(
             **{f"{kind}/{n}": t for kind in NAMED for n, t in getattr(update, kind).items()},
         }  # fmt: skip
 
-    return Call(_about(job, shard, step), one, inputs, frozenset(each))
+    return Call(_about(job, shard, step, here), one, inputs, frozenset(each))
 
 
 def _padded(kind: str, rows: list[np.ndarray], length: int) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ import numpy as np
 from fedflow.errors import BadInput
 from fedflow.local.compiled import compiled_gradient, pays, why_not
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.job import Job
+from fedflow.simulation.job import Job, networks
 from fedflow.simulation.run import RunSettings
 
 
@@ -31,7 +31,8 @@ def with_compiled(job: Job, settings: RunSettings, wanted: str, folder: Path) ->
         worth, why = pays(model, train, job.training, steps_ahead(job, settings, federation))
         if not worth:
             return job, f"no: {why}"
-    if compiled_gradient(model, train, job.training, str(folder)) is None:
+    trained = networks(job.method, federation).values()
+    if any(compiled_gradient(each, train, job.training, str(folder)) is None for each in trained):
         return job, "no: the compiler failed"
     return replace(job, compiled=str(folder)), f"yes: {why}"
 

@@ -13,10 +13,11 @@ from fedflow.data import Examples
 from fedflow.local.adaptation import Adaptation
 from fedflow.local.client import Client, Update
 from fedflow.metrics.predictions import CALIBRATION, by_client
+from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
 from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.job import Job, Shard
+from fedflow.simulation.job import Job, Shard, level, network
 from fedflow.simulation.worker import TrainedClients, client_of, train_clients
 
 ANSWERS = {"label": np.int32, "predicted": np.int32, "confidence": np.float32, "rank": np.int32}
@@ -81,20 +82,24 @@ class Scores:
 def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
     """Score every client of the shard with the model that it is served."""
     federation, asked = job.federation.open(), len(shard.received)
-    vectors: list[Tensor] = []
+    vectors, networks = list[Tensor](), list[FlatModel]()
     places: dict[object, int] = {}
     model, cluster = (np.zeros(asked, dtype=np.int64) for _ in range(2))
     for i in range(asked):
         w, cluster[i], shared = _served(job, federation, shard, i)
-        key = ("cluster", int(cluster[i])) if shared else (w.data_ptr(), w.shape)
+        here = level(job.method, federation, shard.clients[i])
+        key = ("cluster", int(cluster[i])) if shared else (here, w.data_ptr(), w.shape)
         if key not in places:
             places[key] = len(vectors)
             vectors.append(w)
+            networks.append(network(job.method, federation, here))
         model[i] = places[key]
     # A single entry holds for all clients.
     model, cluster = (np.resize(array, len(shard.clients)) for array in (model, cluster))
     kept: list[pd.DataFrame] | None = [] if shard.predictions else None
-    local, losses, full, full_losses = _score(federation, vectors, model, shard.clients, shard.full, kept)
+    local, losses, full, full_losses = _score(
+        federation, vectors, model, shard.clients, shard.full, kept, networks
+    )
     tuned = trained = unmeasured = np.full(len(shard.clients), np.nan)
     adapted = {
         adaptation.name: _adapted(job, federation, shard, vectors, model, adaptation)
@@ -104,7 +109,8 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
         tuned = _tuned(job, federation, shard, vectors, model)
     if shard.trained:
         own = [shard.vectors[own["trained"]] for own in shard.kept]
-        trained = _score(federation, own, np.arange(len(own)), shard.clients, False)[0]
+        networks = [network(job.method, federation, level(job.method, federation, k)) for k in shard.clients]
+        trained = _score(federation, own, np.arange(len(own)), shard.clients, False, None, networks)[0]
     return Scores(
         clients=shard.clients,
         cluster=cluster,
@@ -130,8 +136,8 @@ def poll_shard(job: Job, shard: Shard) -> list[float]:
     """
     federation, losses = job.federation.open(), list[float]()
     for i, k in enumerate(shard.clients):
-        federation.model.seed_noise(torch_seed(job.seed, "served noise", shard.round, k))
         client = client_of(job, federation, shard, i, {})
+        client.model.seed_noise(torch_seed(job.seed, "served noise", shard.round, k))
         served = job.method.model_for(client)
         w, number = served if isinstance(served, tuple) else (served, torch.zeros(()))
         losses.append(min(float(client.full_loss(w)) for w in (w if number is None else [w])))
@@ -143,8 +149,9 @@ def sweep_shard(job: Job, shard: Shard) -> pd.DataFrame:
     federation, tables = job.federation.open(), [pd.DataFrame(columns=[*SWEEP, *SERVED])]
     for i, k in enumerate(shard.clients):
         served, *_ = _served(job, federation, shard, i)
-        federation.model.seed_noise(torch_seed(job.seed, "served noise", shard.round, k))
-        found = job.method.sweep(client_of(job, federation, shard, i, {}))
+        client = client_of(job, federation, shard, i, {})
+        client.model.seed_noise(torch_seed(job.seed, "served noise", shard.round, k))
+        found = job.method.sweep(client)
         samples = int(_test_sizes(federation.partition, [k])[0])
         if found is None or not samples:
             continue
@@ -152,7 +159,7 @@ def sweep_shard(job: Job, shard: Shard) -> pd.DataFrame:
         kept: list[pd.DataFrame] = []
         scores = _score(
             federation, [*models], np.arange(len(values)), [k] * len(values), False,
-            kept if federation.labelled else None,
+            kept if federation.labelled else None, [client.model] * len(values),
         )  # fmt: skip
         own: dict[str, Any] = {"client": k, "value": values, "accuracy": scores[0], "loss": scores[1]}
         own |= dict.fromkeys(CALIBRATION, np.nan)
@@ -165,10 +172,16 @@ def sweep_shard(job: Job, shard: Shard) -> pd.DataFrame:
 
 
 def score_reports(job: Job, shard: Shard) -> list[tuple[float, float]]:
-    """Accuracy and mean loss of each vector of the shard on the complete test set (`run.reports`)."""
+    """Accuracy and mean loss of each vector of the shard on the complete test set (`run.reports`).
+
+    Each has the network of a client of the shard; the network of the run if there are none.
+    """
     federation = job.federation.open()
     test, rows = federation.complete
-    scores = [_predict(federation, w, test, rows) for w in shard.vectors]
+    models = [network(job.method, federation, level(job.method, federation, k)) for k in shard.clients] or [
+        federation.model
+    ] * len(shard.vectors)
+    scores = [_predict(model, w, test, rows) for model, w in zip(models, shard.vectors, strict=True)]
     return [(float(hits[rows].mean()), float(losses[rows].mean())) for hits, losses, _ in scores]
 
 
@@ -194,8 +207,9 @@ def merged(parts: list[Scores]) -> Scores:
 
 def _served(job: Job, federation: Federation, shard: Shard, i: int) -> tuple[Tensor, int, bool]:
     """The model [D] that the i-th client of the shard is served, its cluster, and whether that shares it."""
-    federation.model.seed_noise(torch_seed(job.seed, "served noise", shard.round, shard.clients[i]))
-    served = job.method.model_for(client_of(job, federation, shard, i, {}))
+    client = client_of(job, federation, shard, i, {})
+    client.model.seed_noise(torch_seed(job.seed, "served noise", shard.round, shard.clients[i]))
+    served = job.method.model_for(client)
     w, number = served if isinstance(served, tuple) else (served, torch.zeros(()))
     if number is None:
         best = _best_of(federation, w, shard.clients[i])
@@ -229,7 +243,9 @@ def _tuned(
     for outcome in train_clients(job, start, step, {"tune": job.training.epochs}):
         if isinstance(outcome, TrainedClients):
             for k, w in zip(outcome.clients, outcome.update.vectors["model"]):
-                accuracy[k] = _score(federation, [w], np.zeros(1, dtype=np.int64), [k], False)[0][0]
+                accuracy[k] = _accuracy(
+                    federation, w, k, network(job.method, federation, level(job.method, federation, k))
+                )
     return np.array([accuracy[k] for k in shard.clients])
 
 
@@ -250,8 +266,13 @@ def _adapted(
     for i, k in enumerate(shard.clients):
         client = client_of(job, federation, start, i, {})
         w = client.adapted(client.received["model"], adaptation)
-        found.append(_score(federation, [w], np.zeros(1, dtype=np.int64), [k], False)[0][0])
+        found.append(_accuracy(federation, w, k, client.model))
     return np.array(found)
+
+
+def _accuracy(federation: Federation, w: Tensor, client: int, model: FlatModel) -> float:
+    """Accuracy of one model [D] on one client's own test set."""
+    return _score(federation, [w], np.zeros(1, dtype=np.int64), [client], False, None, [model])[0][0]
 
 
 def _score(
@@ -261,12 +282,14 @@ def _score(
     clients: Sequence[int],
     full: bool,
     kept: list[pd.DataFrame] | None = None,
+    networks: Sequence[FlatModel] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Accuracy and mean loss on the client's own test set, then on the complete one; [m] each.
 
     Each distinct model sees each test sample once; its clients are scored from the counts per pool. A network
     with the statistics of a batch sees the samples of one client at a time, so that no score depends on who
     else is scored here. The predictions that clients are scored by are appended to ``kept``, if given.
+    ``networks`` are those of the vectors, by default that of the run.
     """
     partition, (complete, rows) = federation.partition, federation.complete
     alone = federation.model.batch_statistics
@@ -274,8 +297,11 @@ def _score(
     local, losses, everywhere, full_losses = (np.full(len(clients), np.nan) for _ in range(4))
     ids, by_model = np.asarray(clients), np.argsort(model, kind="stable")
     ends = np.searchsorted(model[by_model], np.arange(len(vectors)), side="right")
-    groups = list(zip(vectors, np.split(by_model, ends[:-1])))
-    for w, members in [(w, each[None]) for w, own in groups for each in own] if alone else groups:
+    networks = networks or [federation.model] * len(vectors)
+    groups = list(zip(networks, vectors, np.split(by_model, ends[:-1])))
+    for net, w, members in (
+        [(net, w, each[None]) for net, w, own in groups for each in own] if alone else groups
+    ):
         own, owner = _rows(partition.own_offsets, partition.own_pools, ids[members])
         pools, own = np.unique(own, return_inverse=True)
         samples, pool = _rows(partition.pool_offsets, partition.pool_indices, pools)
@@ -283,9 +309,7 @@ def _score(
         needed[samples] = True
         if full and shared:
             needed[rows] = True
-        hits, loss, answers = _predict(
-            federation, w, federation.own_test, np.flatnonzero(needed), kept is not None
-        )
+        hits, loss, answers = _predict(net, w, federation.own_test, np.flatnonzero(needed), kept is not None)
         counts = (np.bincount(pool, each[samples], len(pools)) for each in (hits, loss, np.ones_like(hits)))
         right, lost, size = (np.bincount(owner, count[own], len(members)) for count in counts)
         if kept is not None:
@@ -297,8 +321,8 @@ def _score(
         local[tested], losses[tested] = (sums[size > 0] / size[size > 0] for sums in (right, lost))
         if full and shared:
             everywhere[members], full_losses[members] = hits[rows].mean(), loss[rows].mean()
-    for w, members in groups if full and not shared else ():
-        hits, loss, _ = _predict(federation, w, complete, rows)
+    for net, w, members in groups if full and not shared else ():
+        hits, loss, _ = _predict(net, w, complete, rows)
         everywhere[members], full_losses[members] = hits[rows].mean(), loss[rows].mean()
     return local, losses, everywhere, full_losses
 
@@ -319,13 +343,12 @@ def _test_sizes(partition: Partition, clients: Sequence[int]) -> np.ndarray:
 
 @torch.no_grad()
 def _predict(
-    federation: Federation, w: Tensor, test: Examples, rows: np.ndarray, keep: bool = False
+    model: FlatModel, w: Tensor, test: Examples, rows: np.ndarray, keep: bool = False
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Hits and losses of one model, arrays over the examples ``test`` (0 where not evaluated).
 
     With ``keep``, also its `ANSWERS`.
     """
-    model = federation.model
     hits, losses = (torch.zeros(len(test), dtype=torch.float64, device=model.device) for _ in range(2))
     answers = {name: np.zeros(len(test), kind) for name, kind in ANSWERS.items()} if keep else {}
     alone = model.batch_statistics

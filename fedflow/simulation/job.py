@@ -9,7 +9,8 @@ from fedflow.local.compiled import Gradient
 from fedflow.local.schedule import Schedule, draw_schedule
 from fedflow.local.sgd import Task
 from fedflow.local.training import LocalTraining
-from fedflow.methods.base import Method
+from fedflow.methods.base import Levelled, Method
+from fedflow.models.flat import FlatModel
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation, FederationFiles
 from fedflow.simulation.timing import Timing
@@ -40,7 +41,9 @@ class Job:
         device: torch.device | None = None,
     ) -> Schedule:
         """The batches of the i-th client of a shard, with ``samples`` samples and its usual ``epochs``."""
-        draws = self.method.draws(self.federation.open().model, self.training).get(stream, 0)
+        federation = self.federation.open()
+        model = network(self.method, federation, level(self.method, federation, shard.clients[i]))
+        draws = self.method.draws(model, self.training).get(stream, 0)
         drawn = draw_schedule(
             self.training, samples, shard.epochs_of(i, epochs), self.seed, stream, shard.round,
             shard.clients[i], draws,
@@ -98,12 +101,37 @@ class OnboardingShard(Shard):
     step: int = 0  # the phase of the onboarding
 
 
+def level(method: Method, federation: Federation, client: int) -> str:
+    """The level of a client's network; empty if all have the network of the run."""
+    clients = federation.partition.training_clients
+    return method.level(client, clients) if isinstance(method, Levelled) else ""
+
+
+def network(method: Method, federation: Federation, level: str) -> FlatModel:
+    """The network of a level."""
+    return networks(method, federation)[level]
+
+
+def networks(method: Method, federation: Federation) -> dict[str, FlatModel]:
+    """The networks of all levels; that of the run as "" if all clients have it."""
+    if not isinstance(method, Levelled):
+        return {"": federation.model}
+    return {name: federation.model.variant(**options) for name, options in method.networks().items()}
+
+
 def task_of(
-    job: Job, federation: Federation, shard: Shard, *, vmapped: bool = False, compiled: Gradient | None = None
+    job: Job,
+    federation: Federation,
+    shard: Shard,
+    level: str,
+    *,
+    vmapped: bool = False,
+    compiled: Gradient | None = None,
 ) -> Task:
-    """The task that all clients of a shard share."""
+    """The task that all clients of one level share in a shard."""
+    model = network(job.method, federation, level)
     lr, mean = job.training.lr_in(shard.round), federation.mean_samples
     return Task(
-        federation.model, job.training, lr, shard.round, job.rounds, shard.phase, mean, vmapped, compiled,
+        model, job.training, lr, shard.round, job.rounds, shard.phase, level, mean, vmapped, compiled,
         federation.teacher, federation.difficulty,
     )  # fmt: skip

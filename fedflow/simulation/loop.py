@@ -10,14 +10,16 @@ import numpy as np
 
 from fedflow.errors import FedflowError, RoundFailed
 from fedflow.local.client import check_diagnostic
+from fedflow.local.wire import message_bytes
 from fedflow.methods.base import Asynchronous, Cyclic, Message, Onboarding, ServerState
+from fedflow.metrics.table import level_metric
 from fedflow.seeding import generator
 from fedflow.simulation.checkpoint import drop_checkpoint, save_checkpoint
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.events import Work, first_done
 from fedflow.simulation.executors import balanced
 from fedflow.simulation.gathered import Gathered
-from fedflow.simulation.job import OnboardingShard, Shard
+from fedflow.simulation.job import ClientResult, OnboardingShard, Shard
 from fedflow.simulation.messages import received_bytes
 from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS, Outcome, RoundReport
 from fedflow.simulation.run import Run
@@ -137,6 +139,11 @@ class Simulation(Run):
         method = self.job.method
         before = self.state.history[-1].values if self.state.history else {}
         totals = {name: before.get(name, 0) for name in ("bytes_down", "bytes_up", "gradients", "updates")}
+        if self.levelled:
+            by_level = [
+                level_metric(level, name) for level in self.levels for name in ("bytes_down", "bytes_up")
+            ]
+            totals |= {name: before.get(name, 0) for name in by_level}
         values = {**totals, "clusters": before.get("clusters", 1), "clock": before.get("clock", 0.0)}
         report = RoundReport(t, values=values | {"idle": 0.0, "delay": 0.0})
         losses: list[float] = []
@@ -207,10 +214,26 @@ class Simulation(Run):
         report.failed |= dict(gathered.failures)
         report.values["bytes_down"] += sum(received_bytes(shard, method.masks) for shard in shards)
         report.values["bytes_up"] += sum(sent.traffic for sent in gathered.sent)
+        if self.levelled:
+            self._add_by_level(report.values, shards, gathered.sent)
         report.values |= numbers
         report.series |= series
         report.values |= summarised(gathered.sent)
         return [sent.train_loss for sent in gathered.sent]
+
+    def _add_by_level(self, values: dict[str, float], shards: list[Shard], sent: list[ClientResult]) -> None:
+        """Add the traffic of every level, and the mean training loss of its clients."""
+        masks, losses = self.job.method.masks, dict[str, list[float]]()
+        for shard in shards:
+            for client, names in zip(shard.clients, shard.received, strict=True):
+                received = {name: shard.vectors[at] for name, at in names.items()}
+                values[level_metric(self.level(client), "bytes_down")] += message_bytes(received, masks=masks)
+        for result in sent:
+            level = self.level(result.client)
+            values[level_metric(level, "bytes_up")] += result.traffic
+            losses.setdefault(level, []).append(result.train_loss)
+        for level, own in losses.items():
+            values[level_metric(level, "train_loss")] = float(np.mean(own))
 
     def _checked(self, after: Any) -> tuple[ServerState, dict[str, float], dict[str, list[float]]]:
         """What `Method.aggregate` returned: the state, its numbers and its series, by name of metric."""

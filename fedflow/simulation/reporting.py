@@ -5,7 +5,7 @@ previous one subtracted, without rounding (`ExactSum`). So it is the mean of the
 number of workers, and after a resume.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -24,16 +24,24 @@ SCORES = ("accuracy", "loss")  # of each
 class TrainedMeans:
     """Means over the cohort of a round ("active") and over all clients ("all"), if ``names`` has them.
 
-    ``weights`` [N] need not sum to 1. A client that never trained counts with the initial model.
+    ``weights`` [N] need not sum to 1. A client that never trained counts with the initial model. Clients of
+    each of ``levels`` (name -> clients), whose networks differ, have means of their models only.
     """
 
-    def __init__(self, names: Collection[str], weights: np.ndarray, store: ClientStore) -> None:
-        self.names, self.weights, self.store = names, weights, store
-        self._active, self._all = ExactSum(), ExactSum()
+    def __init__(
+        self,
+        names: Collection[str],
+        weights: np.ndarray,
+        store: ClientStore,
+        levels: Mapping[str, Sequence[int]],
+    ) -> None:
+        self.names, self.weights, self.store, self.levels = names, weights, store, levels
+        self._level = {client: level for level, clients in levels.items() for client in clients}
+        self._active, self._all = ({level: ExactSum() for level in levels} for _ in range(2))
 
     def start_round(self) -> None:
         """Forget the cohort of the previous round."""
-        self._active = ExactSum()
+        self._active = {level: ExactSum() for level in self.levels}
 
     def take(self, client: int, keep: dict[str, Tensor]) -> None:
         """Add the model that a client trained in this round, before the store replaces its previous one.
@@ -46,31 +54,34 @@ class TrainedMeans:
             accepted = "[] or [server], and served: the clients of this method train no model"
             raise BadInput("run.reports, run.adapt_from", sorted(self.names), accepted)
         stored, weight = TRAINED in self.store.first, float(self.weights[client])
-        trained = keep[TRAINED] if stored else keep.pop(TRAINED)
+        trained, level = keep[TRAINED] if stored else keep.pop(TRAINED), self._level[client]
         if "active" in self.names:
-            self._active.add(trained, weight)
+            self._active[level].add(trained, weight)
         if "all" in self.names:
             if self.store.written[TRAINED][client]:
-                self._all.add(self.store.get(client, [TRAINED])[TRAINED], -weight)
-            self._all.add(trained, weight)
+                self._all[level].add(self.store.get(client, [TRAINED])[TRAINED], -weight)
+            self._all[level].add(trained, weight)
 
-    def models(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """The means [D] after at least one round."""
+    def models(self, dtype: torch.dtype, level: str = "") -> dict[str, Tensor]:
+        """The means [D] of one level after at least one round; none over an empty cohort."""
         found = {}
-        if "active" in self.names:
-            found["active"] = self._active.mean(dtype)
-        if "all" in self.names:
-            total, never = ExactSum(), ~self.store.written[TRAINED]
-            total.merge(self._all)
-            if never.any():
-                total.add(self.store.first[TRAINED], float(self.weights[never].sum()))
+        if "active" in self.names and self._active[level].high is not None:
+            found["active"] = self._active[level].mean(dtype)
+        if "all" in self.names and self.levels[level]:
+            total = ExactSum()
+            if self._all[level].high is not None:
+                total.merge(self._all[level])
+            never = [k for k in self.levels[level] if not self.store.written[TRAINED][k]]
+            if never:
+                initial = self.store.get(never[0], [TRAINED])[TRAINED]
+                total.add(initial, float(self.weights[never].sum()))
             found["all"] = total.mean(dtype)
         return found
 
     def packed(self) -> dict[str, Tensor]:
         """The sums, for a checkpoint at the end of a round."""
         packed: dict[str, Tensor] = {}
-        for name, total in (("active", self._active), ("all", self._all)):
+        for name, total in self._sums():
             if total.high is not None and total.low is not None:
                 weight = torch.tensor(total.weight, dtype=torch.float64)
                 packed |= {f"{name}/high": total.high, f"{name}/low": total.low, f"{name}/weight": weight}
@@ -78,7 +89,11 @@ class TrainedMeans:
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what was `packed`."""
-        for name, total in (("active", self._active), ("all", self._all)):
+        for name, total in self._sums():
             if f"{name}/high" in tensors:
                 total.high, total.low = tensors[f"{name}/high"], tensors[f"{name}/low"]
                 total.weight = float(tensors[f"{name}/weight"])
+
+    def _sums(self) -> list[tuple[str, ExactSum]]:
+        kinds = {"active": self._active, "all": self._all}
+        return [(f"{kind}/{level}", total) for kind, sums in kinds.items() for level, total in sums.items()]

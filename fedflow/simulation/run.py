@@ -21,6 +21,7 @@ from fedflow.methods.base import (
     SAMPLERS,
     Asynchronous,
     Cyclic,
+    Levelled,
     Message,
     Method,
     Pretrained,
@@ -34,7 +35,7 @@ from fedflow.simulation.client_curriculum import ClientCurriculum, Turn
 from fedflow.simulation.clients import ClientStore, FirstOf
 from fedflow.simulation.executors import Executor, Inline
 from fedflow.simulation.history import History
-from fedflow.simulation.job import Job
+from fedflow.simulation.job import Job, level, networks
 from fedflow.simulation.messages import Messages, pack
 from fedflow.simulation.reporting import MEANS, REPORTS, TrainedMeans
 from fedflow.simulation.sampling import cohort_size
@@ -152,7 +153,7 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
         accepted = f"{' or '.join(SAMPLERS[:-1])} with {method.name}, whose rounds have several cohorts"
         raise BadInput("run.sampling", settings.sampling, accepted)
     reason = f"with {method.name}, whose clients do not train one common model"
-    if settings.reports and not method.trains_one_model():
+    if settings.reports and not method.trains_one_model() and not isinstance(method, Levelled):
         raise BadInput("run.reports", settings.reports, f"[] {reason}")
     if settings.adapt_from != "served" and not method.trains_one_model():
         raise BadInput("run.adapt_from", settings.adapt_from, f"served {reason}")
@@ -262,6 +263,8 @@ class Run:
         settings, method, training = self.settings, self.job.method, self.job.training
         partition = self.federation.partition
         check_settings(settings, method, training)
+        for model in networks(method, self.federation).values() if self.levelled else ():
+            model.within(self.federation.model)
         settings.timing.check(len(partition.sizes))
         training.check(self.federation.model, self.federation.train, self.federation.teacher)
         for i, adaptation in enumerate(settings.adapt):
@@ -324,6 +327,36 @@ class Run:
                 f"{method.name}: the curriculum of {short} of {self.clients} clients {reason}", stacklevel=5
             )
 
+    def level(self, client: int) -> str:
+        """The level of a client's network; empty if all have the network of the run."""
+        return level(self.job.method, self.federation, client)
+
+    @cached_property
+    def levels(self) -> dict[str, list[int]]:
+        """The clients of every level, newcomers excepted; one level "" if all have the network of the run."""
+        method = self.job.method
+        names = method.networks() if isinstance(method, Levelled) else ("",)
+        found: dict[str, list[int]] = {name: [] for name in names}
+        for client in range(self.clients):
+            found[self.level(client)].append(client)
+        return found
+
+    @property
+    def levelled(self) -> bool:
+        """Whether clients hold networks of different sizes."""
+        return isinstance(self.job.method, Levelled)
+
+    def _first_trained(self, initial: Tensor) -> Tensor | FirstOf:
+        """What a client that never trained counts with in means of trained models."""
+        method, federation = self.job.method, self.federation
+        if not isinstance(method, Levelled):
+            return initial
+        by_level = {
+            name: initial[model.within(federation.model)]
+            for name, model in networks(method, federation).items()
+        }
+        return FirstOf(lambda client: by_level[self.level(client)], initial)
+
     def _start(self) -> State:
         model, method, seed = self.federation.model, self.job.method, self.job.seed
 
@@ -331,20 +364,23 @@ class Run:
             return model.init(torch_seed(seed, "initial model", i))
 
         def first_of(name: str, make: Callable[[int], Tensor]) -> FirstOf:
-            return lambda client: make(torch_seed(seed, f"first {name}", client))
+            def of(client: int) -> Tensor:
+                return make(torch_seed(seed, f"first {name}", client))
+
+            return FirstOf(of, of(0))
 
         first: dict[str, Tensor | FirstOf] = {
             name: value if isinstance(value, Tensor) else first_of(name, value)
             for name, value in method.client_state(model, initial(0)).items()
         }
         if self.settings.keep_trained or "all" in self.settings.means or self.job.training.compares:
-            first[TRAINED] = initial(0)
+            first[TRAINED] = self._first_trained(initial(0))
         store = ClientStore(first, self.clients, self.folder)
         weights = self.sizes if method.weighs_samples() else np.ones(self.clients)
         state = State(
             server=method.setup(model, initial),
             store=store,
-            means=TrainedMeans(self.settings.means, weights, store),
+            means=TrainedMeans(self.settings.means, weights, store, self.levels),
             participations=np.zeros(self.clients, dtype=np.int64),
             assignment=np.full(self.clients, -1),
             pool=np.empty(0, dtype=np.int64),

@@ -14,7 +14,7 @@ from fedflow.local.wire import message_bytes
 from fedflow.methods.base import Clustered, Dissimilarity, Message, Method
 from fedflow.metrics.clustering import agreement
 from fedflow.metrics.distribution import summarise
-from fedflow.metrics.table import METRICS
+from fedflow.metrics.table import METRICS, level_metric
 from fedflow.seeding import generator
 from fedflow.simulation.evaluation import (
     EvaluationShard,
@@ -62,6 +62,7 @@ class Scoring:
             "global_loss": mean_or_none(scores.global_loss),
             "clusters": len(np.unique(scores.cluster)),
             **self.adapted(scores),
+            **self.by_level(scores),
             **self.reports(report.round),
         }
         changed = not np.array_equal(scores.cluster, known[scores.clients])
@@ -82,25 +83,43 @@ class Scoring:
                 found[f"{adaptation.name}_{what}"] = None if np.isnan(values[name]) else values[name]
         return found
 
+    def by_level(self, scores: Scores) -> dict[str, float | None]:
+        """Means over the clients of each level, if there are levels."""
+        found: dict[str, float | None] = {}
+        levels = np.array([self.run.level(k) for k in scores.clients])
+        for level in self.run.levels if self.run.levelled else ():
+            for name in ("local_accuracy", "global_accuracy", "global_loss"):
+                values = getattr(scores, name)[levels == level]
+                found[level_metric(level, name)] = mean_or_none(values) if len(values) else None
+        return found
+
     def reports(self, after: int) -> dict[str, float]:
         """Accuracy and loss of the models of `run.reports` after round ``after``, each scored once."""
-        run, names = self.run, self.run.settings.reports
-        models = run.state.means.models(run.federation.model.dtype) if names else {}
-        if "server" in names:
-            now = run.round(after + 1, "served", after + 1, 0)
-            sent = self.method.broadcast(now, run.state.server, 0)
-            if "model" not in sent:
-                accepted = f"[active, all] with {self.method.name}, which does not broadcast a `model`"
-                raise BadInput("run.reports", names, accepted)
-            models["server"] = sent["model"]
-        shards = [Shard(after, [], [models[name]], [], []) for name in names]
+        run, names, models = self.run, self.run.settings.reports, dict[tuple[str, str], Tensor]()
+        for level in run.levels if names else ():
+            means = run.state.means.models(run.federation.model.dtype, level)
+            models |= {(level, name): w for name, w in means.items() if name in names}
+            if "server" in names and run.levels[level]:
+                models[level, "server"] = self._broadcast_model(after, run.levels[level][0])
+        # A client of the level, by which the network is known.
+        clients = [run.levels[level][:1] if level else [] for level, _ in models]
+        shards = [Shard(after, own, [w], [], []) for own, w in zip(clients, models.values(), strict=True)]
         title = f"round {after} · evaluate {', '.join(names)}"
         found = run.executor.map(score_reports, run.job, shards, title) if shards else []
         return {
-            f"{name}_{what}": value
-            for name, [scores] in zip(names, found, strict=True)
+            level_metric(level, f"{name}_{what}"): value
+            for (level, name), [scores] in zip(models, found, strict=True)
             for what, value in zip(SCORES, scores, strict=True)
         }
+
+    def _broadcast_model(self, after: int, client: int) -> Tensor:
+        """The model [D] that the server sends to a client after round ``after``."""
+        now = self.run.round(after + 1, "served", after + 1, client)
+        sent = self.method.broadcast(now, self.run.state.server, client)
+        if "model" not in sent:
+            accepted = f"[active, all] with {self.method.name}, which does not broadcast a `model`"
+            raise BadInput("run.reports", self.run.settings.reports, accepted)
+        return sent["model"]
 
     def final(self) -> Scores:
         """Scores after the last round, with the vectors behind them."""
@@ -183,10 +202,11 @@ class Scoring:
             yield start, list(zip(shares, sent))
 
     def served_models(self, scores: Scores) -> dict[int, Tensor]:
-        """The served vectors [D] by cluster number or by client; {0: w} if global."""
+        """The served vectors [D] by number of the cluster or level, or by client; {0: w} if global."""
         owner = {
             "global": np.zeros(len(scores.clients), dtype=int),
             "cluster": scores.cluster,
+            "level": np.array([[*self.run.levels].index(self.run.level(k)) for k in scores.clients]),
             "personal": np.array(scores.clients),
         }
         served = zip(owner[self.method.serves].tolist(), scores.model.tolist())

@@ -26,7 +26,16 @@ from fedflow.seeding import torch_seed
 from fedflow.simulation.cohort import limit_width, train_cohort, width
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.job import ClientResult, Job, OnboardingShard, Shard, Trained, task_of
+from fedflow.simulation.job import (
+    ClientResult,
+    Job,
+    OnboardingShard,
+    Shard,
+    Trained,
+    level,
+    network,
+    task_of,
+)
 from fedflow.simulation.memory import keep_pages
 
 RETRIES = 1  # of a client whose training raised an error; NaN would recur, from the same seed
@@ -137,14 +146,17 @@ def train_clients(
         with GPU_LOCK if federation.model.device.type == "cuda" else nullcontext():
             yield from _train_vmapped(job, federation, shard, step, streams)
     else:
-        compiled = _compiled(job, federation) if job.compiled else None
-        for i in range(len(shard.clients)):
-            yield _train_one(job, federation, shard, i, step, streams, compiled)
+        levels = [level(job.method, federation, k) for k in shard.clients]
+        used = dict.fromkeys(levels) if job.compiled else ()
+        compiled = {each: _compiled(job, federation, each) for each in used}
+        for i, own in enumerate(levels):
+            yield _train_one(job, federation, shard, i, step, streams, compiled.get(own))
 
 
-def _compiled(job: Job, federation: Federation) -> Gradient:
-    """The compiled gradient of the run; plain gradients differ in the last bits."""
-    found = compiled_gradient(federation.model, federation.train, job.training, job.compiled)
+def _compiled(job: Job, federation: Federation, level: str) -> Gradient:
+    """The compiled gradient of a network of the run; plain gradients differ in the last bits."""
+    model = network(job.method, federation, level)
+    found = compiled_gradient(model, federation.train, job.training, job.compiled)
     if found is None:
         host = socket.gethostname()
         raise FedflowError(f"{host} cannot compile what the run compiled; use --set engine.compile=never")
@@ -159,15 +171,16 @@ def _train_vmapped(
     streams: dict[str, int],
 ) -> Iterator[TrainedClients | tuple[int, str]]:
     """`train_clients` in calls of at most ``width`` clients, halved when the GPU runs out of memory."""
-    for left in _stackable(shard, federation.partition.sizes):
+    for left in _stackable(job, federation, shard):
+        own = level(job.method, federation, shard.clients[left[0]])
         while left:
-            places = left[: width(job, federation, shard, step)]
+            places = left[: width(job, federation, shard, step, own)]
             finite, update = [False] * len(places), None
             try:
                 finite, update = train_cohort(job, federation, shard, places, step, streams)
             except Exception as error:  # one client may be the cause: retry each alone
                 if isinstance(error, torch.OutOfMemoryError) and len(places) > 1:
-                    limit_width(job, federation, shard, step, (len(places) + 1) // 2)
+                    limit_width(job, federation, shard, step, own, (len(places) + 1) // 2)
                     continue
                 reason = f"{type(error).__name__}: {error}".splitlines()[0]
                 _warn_of_fallback(job.method.name, f"vmap failed ({reason})")
@@ -181,16 +194,21 @@ def _train_vmapped(
             left = left[len(places) :]
 
 
-def _stackable(shard: Shard, sizes: np.ndarray) -> list[list[int]]:
-    """Places in the shard, grouped by the names and shapes of messages, which must agree within a call."""
+def _stackable(job: Job, federation: Federation, shard: Shard) -> list[list[int]]:
+    """Places in the shard, grouped by level and by the names and shapes of messages.
+
+    They must agree within a call.
+    """
     groups: dict[tuple, list[int]] = {}
+    sizes = federation.partition.sizes
     # Neighbours in size share a call, so that little is wasted on padding.
     for i in np.argsort(-sizes[shard.clients], kind="stable").tolist():
         messages = shard.received[i], shard.kept[i]
         form = tuple(
             frozenset((name, shard.vectors[at].shape) for name, at in message.items()) for message in messages
         )
-        groups.setdefault(form, []).append(i)
+        own = level(job.method, federation, shard.clients[i])
+        groups.setdefault((own, *form), []).append(i)
     return list(groups.values())
 
 
@@ -213,8 +231,9 @@ def _train_one(
     k, reason = shard.clients[i], ""
     for _ in range(1 + RETRIES):
         try:
-            federation.model.seed_noise(torch_seed(job.seed, "noise", shard.round, k))
-            update = step(client_of(job, federation, shard, i, streams, compiled))
+            client = client_of(job, federation, shard, i, streams, compiled)
+            client.model.seed_noise(torch_seed(job.seed, "noise", shard.round, k))
+            update = step(client)
             finite = bool(update.finite())
         except Exception as error:  # any failure of one client must not end the round
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -249,7 +268,8 @@ def client_of(
         for message in (shard.received[i], shard.kept[i])
     )
     client = Client(
-        task_of(job, federation, shard, compiled=compiled), own, schedules, received, kept,
+        task_of(job, federation, shard, level(job.method, federation, k), compiled=compiled),
+        own, schedules, received, kept,
         None if selection is None else samples(selection),
     )  # fmt: skip
     if isinstance(shard, OnboardingShard):

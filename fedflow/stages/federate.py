@@ -15,6 +15,7 @@ from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import Experiment
 from fedflow.files import locked, make_writable, read_fact
 from fedflow.local.training import LocalTraining
+from fedflow.methods.base import Levelled
 from fedflow.metrics.table import completed
 from fedflow.partition import load_partition
 from fedflow.results import write_results
@@ -180,7 +181,21 @@ def _card(experiment: Experiment) -> ModelCard:
         partition=experiment.partition,
         serves=experiment.job.method.serves,
         seed=experiment.seed,
+        levels=_levels(experiment),
     )
+
+
+def _levels(experiment: Experiment) -> dict[str, tuple[dict[str, Any], list[int]]]:
+    """The options of each level's network and its clients, if clients hold networks of different sizes."""
+    method = experiment.job.method
+    if not isinstance(method, Levelled):
+        return {}
+    clients = load_partition(experiment.partition_folder).training_clients
+    levels = [method.level(k, clients) for k in range(clients)]
+    return {
+        name: (dict(options), [k for k, own in enumerate(levels) if own == name])
+        for name, options in method.networks().items()
+    }
 
 
 def _recorded_params(experiment: Experiment, compiled: str) -> dict[str, Any]:

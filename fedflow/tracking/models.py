@@ -1,6 +1,7 @@
 """Trained models in the record: logged from code with safetensors weights, and loaded again.
 
-A run logs ``global``, or ``cluster-<j>`` for every cluster, or ``personal`` (all clients in one).
+A run logs ``global``, or ``cluster-<j>`` for every cluster, or one model for every level, by its name, or
+``personal`` (all clients in one).
 Each has two artifacts: ``weights.safetensors`` with the vectors [n, D], and ``model.json`` with the network
 and the client or cluster of each row. No pickle is written or read.
 """
@@ -43,8 +44,9 @@ class ModelCard:
 
     ``input_shape`` is (C, H, W) for images; ``mean`` and ``std`` have one value per channel, for pixels in
     [0, 1]. Without them (features, tokens, images with constants per domain), inputs of ``input_type`` are
-    used unchanged: such images must already be normalised. ``serves`` is "global", "cluster" or "personal",
-    as the method declares it.
+    used unchanged: such images must already be normalised. ``serves`` is "global", "cluster", "level" or
+    "personal", as the method declares it. ``levels`` has the options of the network of each level, which
+    replace ``options``, and its clients.
     """
 
     architecture: str
@@ -58,6 +60,7 @@ class ModelCard:
     seed: int = 0
     input_type: str = "uint8"
     options: dict[str, Any] = field(default_factory=dict)
+    levels: dict[str, tuple[dict[str, Any], list[int]]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -183,19 +186,21 @@ def log_models(
     """Log and register the final models of a run, except those that are already logged.
 
     A kill can come between any two calls: each model is logged once, registered once and aliased, whatever
-    was done before, and unfinished models are deleted. ``models`` are vectors [D] by number (0, cluster or
-    client); ``cluster`` is that of every client. The registered name is ``<partition>.<method>``, plus
-    ``.cluster-<j>`` for cluster models.
+    was done before, and unfinished models are deleted. ``models`` are vectors [D] by number (0, cluster,
+    level or client); ``cluster`` is that of every client. The registered name is ``<partition>.<method>``,
+    plus ``.cluster-<j>`` or ``.<level>`` for models of clusters and levels.
     """
     api = store.client()
     present = recorded_models(api, run)
     _delete_unfinished(api, run, present)
-    for name, ids, clients in _served(card.serves, models, cluster):
+    for name, ids, clients in _served(card, models, cluster):
         logged = present.get(name)
         if logged is None:
             facts = asdict(card) | {"ids": ids, "clients": clients, "run_id": run.info.run_id}
+            options, _ = facts.pop("levels").get(name, ({}, []))
+            facts["options"] |= options
             logged = _log(api, run, name, facts, torch.stack([models[i] for i in ids]).cpu(), step)
-        suffix = f".{name}" if card.serves == "cluster" else ""
+        suffix = f".{name}" if card.serves in ("cluster", "level") else ""
         tags = {"run": run.info.run_name, "seed": card.seed}
         _register(store, api, f"{card.partition}.{card.method}{suffix}", logged, tags)
 
@@ -217,13 +222,17 @@ def _delete_unfinished(api: "MlflowClient", run: "Run", complete: Mapping[str, "
 
 
 def _served(
-    serves: str, models: Mapping[int, Tensor], cluster: Sequence[int]
+    card: ModelCard, models: Mapping[int, Tensor], cluster: Sequence[int]
 ) -> Iterator[tuple[str, list[int], list[int]]]:
     """Name, rows and clients of each model to log."""
     everyone = list(range(len(cluster)))
-    if serves == "personal":
+    if card.serves == "personal":
         yield "personal", sorted(models), sorted(models)
-    elif serves == "cluster":
+    elif card.serves == "level":
+        for j, (level, (_, clients)) in enumerate(card.levels.items()):
+            if j in models:
+                yield level, [j], clients
+    elif card.serves == "cluster":
         for j in sorted(models):
             yield f"cluster-{j}", [j], [k for k in everyone if cluster[k] == j]
     else:

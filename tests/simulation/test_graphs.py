@@ -102,7 +102,7 @@ def test_calls_are_of_one_kind_if_computation_and_shapes_are_equal() -> None:
     assert call(torch.ones(2).double()).key != kind
 
 
-def test_a_phase_and_an_adaptation_are_other_computations(digits) -> None:
+def test_a_phase_a_level_and_an_adaptation_are_other_computations(digits) -> None:
     """As the captured call has those of its capture."""
     federation, method = images(digits), build_method("fedavg")
     adaptations: list[Any] = [
@@ -113,8 +113,13 @@ def test_a_phase_and_an_adaptation_are_other_computations(digits) -> None:
     trainings = [LocalTraining.parse({"adaptation": each}) for each in adaptations]
     shards = [Shard(1, [], [], [], [], phase=phase) for phase in ("", "later")]
     jobs = [Job(federation, method, training, seed=0) for training in trainings]
-    kinds = {cohort._about(job, shard, method.local) for job in jobs for shard in shards}
-    assert len(kinds) == 8
+    kinds = {
+        cohort._about(job, shard, method.local, level)
+        for job in jobs
+        for shard in shards
+        for level in ("", "half")
+    }
+    assert len(kinds) == 16
 
 
 def test_a_phase_is_replayed_as_itself(digits, monkeypatch) -> None:
@@ -224,10 +229,12 @@ def test_calls_are_as_wide_as_set_until_memory_runs_out(digits, wanted, clients)
     federation = images(digits)
     job = Job(federation, build_method("fedavg"), LocalTraining(), seed=0, width=wanted)
     first, other = (Shard(1, [], [], [], [], phase=phase) for phase in ("first", "other"))
-    assert cohort.width(job, federation, first, job.method.local) == clients
-    cohort.limit_width(job, federation, first, job.method.local, 2)
-    assert cohort.width(job, federation, first, job.method.local) == 2
-    assert cohort.width(job, federation, other, job.method.local) == clients  # another phase is another call
+    assert cohort.width(job, federation, first, job.method.local, "") == clients
+    cohort.limit_width(job, federation, first, job.method.local, "", 2)
+    assert cohort.width(job, federation, first, job.method.local, "") == 2
+    assert (
+        cohort.width(job, federation, other, job.method.local, "") == clients
+    )  # another phase is another call
 
 
 def test_the_width_changes_in_powers_of_two() -> None:
