@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
@@ -185,8 +186,8 @@ class Ran:
         return self.simulation.outcome()
 
     def state(self) -> dict[str, Tensor]:
-        """Every vector at the end: the server's and [N, n] of the clients'."""
-        clients = {f"clients/{name}": torch.stack(rows) for name, rows in self.clients[-1].items()}
+        """Every vector at the end: the server's and [N, n] of the clients', shorter ones filled with 0."""
+        clients = {f"clients/{name}": pad_sequence(rows, True) for name, rows in self.clients[-1].items()}
         return {f"server/{name}": w for name, w in self.servers[-1].items()} | clients
 
 
@@ -278,6 +279,9 @@ class OnMeta(FlatModel):
     def __init__(self, model: FlatModel) -> None:
         super().__init__(model.factory, device="meta", dtype=model.dtype)
         self._with_values = model
+
+    def variant(self, **options: Any) -> FlatModel:
+        return OnMeta(self._with_values.variant(**options))
 
     def part(self, *patterns: str) -> Part:
         part = copy.copy(self._with_values.part(*patterns))

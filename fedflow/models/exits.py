@@ -28,17 +28,16 @@ EXIT = "exit.*"  # the parameters of the first exit
 class Exit(nn.Module):
     """Mix pooling to ``pool`` x ``pool`` places, a uniform in [0, 1] at the start, and a dense layer."""
 
-    def __init__(self, channels: int, num_classes: int, pool: int) -> None:
+    def __init__(self, channels: int, sides: Sequence[int], num_classes: int, pool: int) -> None:
         super().__init__()
-        self.pool, self.mix = pool, nn.Parameter(torch.rand(()))
+        if pool < 1 or any(side < 1 or side % pool for side in sides):
+            raise ValueError(f"pool must divide the sides {tuple(sides)} of what the first exit receives")
+        self.kernel = tuple(side // pool for side in sides)
+        self.mix = nn.Parameter(torch.rand(()))
         self.fc = nn.Linear(channels * pool**2, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        sides = x.shape[-2:]
-        if any(side % self.pool for side in sides):
-            raise ValueError(f"pool must divide the sides {tuple(sides)} of what the first exit receives")
-        kernel = [side // self.pool for side in sides]
-        pooled = self.mix * F.max_pool2d(x, kernel) + (1 - self.mix) * F.avg_pool2d(x, kernel)
+        pooled = self.mix * F.max_pool2d(x, self.kernel) + (1 - self.mix) * F.avg_pool2d(x, self.kernel)
         return self.fc(pooled.flatten(1))
 
 
@@ -80,8 +79,8 @@ class PreActResNetExit(TwoExits):
 
     For 3 channels and 10 classes, it has 11,172,437 parameters, 676,171 of them with ``exits`` first and
     11,171,146 with none; 100 classes 11,230,217 and 687,781; ``pool`` 4 11,191,637 and 695,371. Without
-    ``norm``, what is pooled is the sum of a block, as in the usual code for CIFAR; with it, norm and ReLU come
-    before the last pooling, as in `PreActResNet` (1,024 parameters more), and ReLU before that of the exit.
+    ``norm``, the sum of a block is pooled, as in the usual code for CIFAR; with it, norm and ReLU come before
+    the last pooling, as in `PreActResNet` (1,024 parameters more), and ReLU before that of the first exit.
     Source: FedHeN, section 4, whose counts leave the norm and the size of the pooling open.
     """
 
@@ -101,7 +100,7 @@ class PreActResNetExit(TwoExits):
         stem = nn.Conv2d(input_shape[0], 64, 3, 1, 1, bias=False)
         # Parts start one after the other, so that the first ones do not depend on whether others exist.
         trunk = nn.Sequential(stem, stage(64, 64), stage(64, 128)).apply(_start)
-        exit = Exit(128, num_classes, pool)
+        exit = Exit(128, [ceil(side / 2) for side in input_shape[1:]], num_classes, pool)
         rest = nn.Sequential(stage(128, 256), stage(256, 512)).apply(_start)
         if norm:
             trunk.append(nn.ReLU())
@@ -140,7 +139,7 @@ class CNNExit(TwoExits):
             (trunk if layer < 2 else rest).append(_Stage(channels, kept, groups, width))
             channels, sides = kept, [side // 2 for side in sides]
             if layer == 1:
-                exit = Exit(channels, num_classes, pool)
+                exit = Exit(channels, sides, num_classes, pool)
         super().__init__(exits, trunk, exit, rest, nn.Linear(channels * sides[0] * sides[1], num_classes))
 
 

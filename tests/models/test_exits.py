@@ -144,7 +144,7 @@ def test_scaled_activations_change_nothing_before_a_norm():
     [
         ("cnn_exit", {"exits": "middle"}, "exits must be one of last, both, first, none"),
         ("cnn_exit", {"width": 0}, "width must be above 0 and at most 1"),
-        ("cnn_exit", {"width": 0.25, "groups": 3}, "num_channels must be divisible by num_groups"),
+        ("cnn_exit", {"width": 0.25, "groups": 3}, r"num_channels \(8\) must be divisible by num_groups"),
         ("cnn_exit", {"filters": [8, 8]}, "filters must be at least 3"),
         ("cnn_exit", {"pool": 3}, r"pool must divide the sides \(8, 8\)"),
         ("preact_resnet18_exit", {"pool": 5}, r"pool must divide the sides \(16, 16\)"),
