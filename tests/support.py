@@ -19,8 +19,8 @@ from fedflow.errors import BadInput, FedflowError
 from fedflow.local.client import Client
 from fedflow.local.compiled import Gradient
 from fedflow.local.training import LocalTraining
-from fedflow.methods import Method, build_method
-from fedflow.methods.base import Round
+from fedflow.methods import METHODS, Method, build_method
+from fedflow.methods.base import Levelled, Round
 from fedflow.models import build
 from fedflow.models.flat import FlatModel, Part
 from fedflow.partition import Partition
@@ -127,6 +127,14 @@ def images(
         ),
         Examples(dataset.test.inputs(everything[1][:60]), dataset.y_test[:60]),
     )
+
+
+def suited(method: str, federation: Federation) -> Federation:
+    """The same images with a network that the method can train: two exits, if its clients need levels."""
+    if not issubclass(METHODS[method], Levelled):
+        return federation
+    factory = partial(build, "cnn_exit", federation.train.x.shape[1:], 10, filters=(8, 8, 8))
+    return replace(federation, model=FlatModel(factory, dtype=federation.model.dtype))
 
 
 def with_newcomers(federation: Federation, newcomers: int) -> Federation:

@@ -29,6 +29,7 @@ from support import (
     run,
     run_without_values,
     same,
+    suited,
     with_cohorts,
     with_newcomers,
 )
@@ -62,8 +63,8 @@ LARGEST = SIZES.index(max(SIZES))
 
 
 @pytest.fixture
-def federation(name: str, federation: Federation, levelled: Federation) -> Federation:
-    return levelled if issubclass(METHODS[name], Levelled) else federation
+def federation(name: str, federation: Federation) -> Federation:
+    return suited(name, federation)
 
 
 def close(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: float) -> None:

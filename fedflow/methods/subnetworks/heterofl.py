@@ -5,7 +5,7 @@ Heterogeneous Clients", ICLR 2021, arXiv 2010.01264, Algorithm 1.
 
 Client: SGD on F_k from the first ceil(r c) of the c channels of every hidden layer, for its rate r; in
 training, activations are divided by r. Server: every entry becomes the mean over the clients of the cohort
-that hold it; entries that no client holds stay.
+that hold it; entries that no client holds stay. The levels are a, b, c, ... from the largest rate.
 *Reduces to* uniform FedAvg with one rate of 1.
 *State*: server w of rate 1; clients none. *Traffic*: 1 P_level down, 1 P_level up. *Newcomer*: the network of
 its level; newcomers are dealt to the levels in turns.
@@ -15,6 +15,7 @@ first clients have the smallest rate.
 """
 
 from collections.abc import Mapping
+from string import ascii_lowercase
 from typing import Any
 
 from fedflow.errors import BadInput
@@ -34,11 +35,12 @@ class HeteroFL(Levels):
         super().validate()
         if not self.rates or not all(0 < rate <= 1 for rate in self.rates):
             raise BadInput("method.rates", self.rates, "numbers above 0 and at most 1")
-        if len(self.networks()) < len(self.rates):
-            raise BadInput("method.rates", self.rates, "different numbers")
+        if len(set(self.rates)) < len(self.rates) or len(self.rates) > len(ascii_lowercase):
+            raise BadInput("method.rates", self.rates, f"at most {len(ascii_lowercase)} different numbers")
 
     def networks(self) -> Mapping[str, Mapping[str, Any]]:
-        return {f"{rate:g}": {"width": rate} for rate in sorted(self.rates)}
+        by_rate = zip(ascii_lowercase, sorted(self.rates, reverse=True))
+        return {level: {"width": rate} for level, rate in reversed([*by_rate])}
 
     def ends(self) -> Mapping[str, float]:
         levels = [*self.networks()]

@@ -46,8 +46,8 @@ def test_every_entry_is_the_mean_over_the_clients_that_hold_it(digits: Dataset) 
 
 def test_clients_are_dealt_equally_from_the_narrowest() -> None:
     method = build_method("heterofl")
-    assert [*method.networks()] == ["0.25", "0.5", "1"]
-    assert [method.level(k, 9) for k in range(9)] == ["0.25"] * 3 + ["0.5"] * 3 + ["1"] * 3
+    assert [*method.networks()] == ["c", "b", "a"]
+    assert [method.level(k, 9) for k in range(9)] == ["c"] * 3 + ["b"] * 3 + ["a"] * 3
     newcomers = [method.level(9 + k, 9) for k in range(300)]
     assert all(newcomers.count(level) == pytest.approx(100, abs=2) for level in method.networks())
 
