@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
 from fedflow.local.client import Client
 from fedflow.local.compiled import Gradient
 from fedflow.local.training import LocalTraining
-from fedflow.methods import Method, build_method
-from fedflow.methods.base import Round
+from fedflow.methods import METHODS, Method, build_method
+from fedflow.methods.base import Levelled, Round
 from fedflow.models import build
 from fedflow.models.flat import FlatModel, Part
 from fedflow.partition import Partition
@@ -129,6 +130,14 @@ def images(
     )
 
 
+def suited(method: str, federation: Federation) -> Federation:
+    """The same images with a network that the method can train: two exits, if its clients need levels."""
+    if not issubclass(METHODS[method], Levelled):
+        return federation
+    factory = partial(build, "cnn_exit", federation.train.x.shape[1:], 10, filters=(8, 8, 8))
+    return replace(federation, model=FlatModel(factory, dtype=federation.model.dtype))
+
+
 def with_newcomers(federation: Federation, newcomers: int) -> Federation:
     """The same, whose last ``newcomers`` clients join after the last round."""
     return replace(federation, partition=replace(federation.partition, newcomers=newcomers))
@@ -186,8 +195,8 @@ class Ran:
         return self.simulation.outcome()
 
     def state(self) -> dict[str, Tensor]:
-        """Every vector at the end: the server's and [N, n] of the clients'."""
-        clients = {f"clients/{name}": torch.stack(rows) for name, rows in self.clients[-1].items()}
+        """Every vector at the end: the server's and [N, n] of the clients', shorter ones filled with 0."""
+        clients = {f"clients/{name}": pad_sequence(rows, True) for name, rows in self.clients[-1].items()}
         return {f"server/{name}": w for name, w in self.servers[-1].items()} | clients
 
 
@@ -285,6 +294,9 @@ class OnMeta(FlatModel):
     def __init__(self, model: FlatModel) -> None:
         super().__init__(model.factory, device="meta", dtype=model.dtype)
         self._with_values = model
+
+    def variant(self, **options: Any) -> FlatModel:
+        return OnMeta(self._with_values.variant(**options))
 
     def part(self, *patterns: str) -> Part:
         part = copy.copy(self._with_values.part(*patterns))
