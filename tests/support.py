@@ -208,7 +208,9 @@ def with_network_for(method: Method, federation: Federation) -> Federation:
         return federation
     try:
         method.setup(federation.model, federation.model.init)
-    except BadInput:
+    except BadInput as error:
+        if error.field != "model.name":
+            raise
         network, options = NETWORKS[method.name]
         shape, old = tuple(federation.train.x.shape[1:]), federation.model
         return replace(

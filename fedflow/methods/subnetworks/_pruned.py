@@ -39,6 +39,7 @@ class Pruned(Method):
 
     A step of pruning drops the smallest weights of each tensor. It is taken if the masks after the first and
     the last epoch still differ, the target is not reached, and the smaller network is accurate enough.
+    ``never`` says what has no effect where a threshold is above 1, ``off`` how to prune nothing.
     """
 
     serves: ClassVar[str] = "personal"
@@ -47,6 +48,8 @@ class Pruned(Method):
     masks: ClassVar[Mapping[str, str]] = {"model": "mask"}
     series: ClassVar[tuple[str, ...]] = ("pruned", "gate")
     records: ClassVar[tuple[str, ...]] = ("mask",)
+    never: ClassVar[Mapping[str, str]] = {"threshold": "no client prunes", "distance": "no client prunes"}
+    off: ClassVar[str] = "method.target: 0"
 
     rate: float = option(
         0.1, "share of the kept weights of a tensor that a step of pruning drops", symbol="r_us", gt=0, lt=1,
@@ -71,16 +74,16 @@ class Pruned(Method):
     )  # fmt: skip
 
     def check(self, rounds: int) -> None:
-        for name in ("threshold", "distance"):
+        for name, effect in self.never.items():
             if self.gates() and getattr(self, name) > 1:
-                warnings.warn(f"{self.name}: no client prunes, as method.{name} is above 1", stacklevel=2)
+                warnings.warn(f"{self.name}: {effect}, as method.{name} is above 1", stacklevel=2)
 
     def check_training(self, training: LocalTraining) -> None:
         by = f"with {self.name}, which compares the masks after the first and the last epoch"
         if self.gates() and training.steps is not None:
             raise BadInput("training.steps", training.steps, f"null {by}")
         if self.gates() and training.epochs == 1:
-            raise BadInput("training.epochs", 1, f"at least 2 {by}; or method.target: 0")
+            raise BadInput("training.epochs", 1, f"at least 2 {by}; or {self.off}")
 
     def selects(self) -> str:
         return "method.gate to train or test" if self.gates() and self.gate == "selection" else ""

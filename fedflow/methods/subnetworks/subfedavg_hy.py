@@ -28,7 +28,7 @@ layers are kept (an unpruned LeNet-5 counts as 0.345 % pruned there); statistics
 two of 22 channels is a distance of 0.09, so that 0.01 and 0.05 are the same for channels.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -53,6 +53,11 @@ Kept = dict[str, Tensor]  # name of a layer -> which of its channels are kept, b
 @register("subfedavg_hy", "Sub-FedAvg (Hy)")
 class SubFedAvgHy(Pruned):
     example: ClassVar[str] = "lenet5_bn"
+    never: ClassVar[Mapping[str, str]] = {
+        "threshold": "no client prunes", "distance": "no dense layer is pruned",
+        "channel_distance": "no channel is removed",
+    }  # fmt: skip
+    off: ClassVar[str] = "method.target: 0 and method.channel_rate: 0"
 
     rate: float = option(
         0.1, "share of the kept weights of a dense layer that a step of pruning drops; 0 = only channels",
@@ -63,7 +68,8 @@ class SubFedAvgHy(Pruned):
         symbol="p_us", ge=0, lt=1, grid=(0.5, 0.7, 0.9), source="section 4.3",
     )  # fmt: skip
     distance: float = option(
-        5e-4, "least distance between the masks of dense layers after the first and the last epoch",
+        5e-4, "least distance between the masks of dense layers after the first and the last epoch; "
+        "above 1 = no pruning of dense layers",
         symbol="eps_us", ge=0, source="authors' code",
     )  # fmt: skip
     channel_rate: float = option(
@@ -71,8 +77,9 @@ class SubFedAvgHy(Pruned):
         symbol="r_s", ge=0, lt=1, source="authors' code",
     )  # fmt: skip
     channel_distance: float = option(
-        0.05, "least distance between the channels kept after the first and the last epoch", symbol="eps_s",
-        ge=0, source="section 4.3",
+        0.05, "least distance between the channels kept after the first and the last epoch; "
+        "above 1 = no channels are removed",
+        symbol="eps_s", ge=0, source="section 4.3",
     )  # fmt: skip
     floors: list[int] | None = option(
         None, "least channels of each layer; null = half of its width, rounded up", ge=1,
@@ -116,8 +123,9 @@ class SubFedAvgHy(Pruned):
 
     def next_rate(self, pruned: Tensor) -> Tensor:
         left = self.target - pruned
-        exact = left / (1 - pruned)
-        return torch.where(left < self.rate, (exact - LESS * (exact > NEAR)).clamp(min=0), self.rate)
+        last = left / (1 - pruned)
+        last = torch.where(last > NEAR, last - LESS, last).clamp(min=0)
+        return torch.where(left < self.rate, last, self.rate)
 
     def _prune_channels(
         self, client: Client, trained: Trained, mask: Tensor
