@@ -138,7 +138,8 @@ class Method(Settings):
     ``gathers``: `aggregate` needs every client's update, not only means. ``newcomer`` maps kept vectors to
     received ones, which replace them for a client that never took part. ``serves_with`` names the kept
     vectors that `model_for` reads (default: all where models are "personal", else none). ``masks`` maps
-    vectors of a message to masks or positions in it: only these entries are sent.
+    vectors of a message to masks or positions in it: only these entries are sent. ``example`` is a network
+    that it can train, for which its page counts the traffic.
     """
 
     section = "method"
@@ -149,6 +150,7 @@ class Method(Settings):
     newcomer: ClassVar[Mapping[str, str]] = {}
     serves_with: ClassVar[tuple[str, ...] | None] = None
     masks: ClassVar[Mapping[str, str]] = {}
+    example: ClassVar[str] = "lenet5"
 
     # The core.
 

@@ -1,11 +1,13 @@
 """Every registered method, from params.yaml to the record: models loaded from MLflow are those served."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+from support import NETWORKS
 
 from fedflow.config import load_params
 from fedflow.data import load_prepared
@@ -23,14 +25,14 @@ from fedflow.tracking.store import open_store
 
 PARAMS = """
 data: {digits: {source: digits, train_limit: 200, test_limit: 60}}
-models: {digits: {name: mlp, options: {hidden: [8]}}}
+models: {digits: mlp}
 partitions: {few: {dataset: digits, scheme: label_groups, groups: 2, clients: 4, newcomers: 0.25, public: 20,
   selection: 0.1}}
 training: {epochs: 2, batch_size: 32, lr: 0.1}
 run: {rounds: 2, participation: 0.7, evaluate_every: 2, checkpoint_every: 2, fine_tune: false}
 grid: {datasets: [digits], partitions: [few], methods: [fedavg], seeds: [0]}
 """
-TWO_EXITS = "models.digits={name: cnn_exit, options: {filters: [8, 8, 8]}}"
+TWO_EXITS = ("cnn_exit", {"filters": [8, 8, 8]})
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> None:
-    changes = [TWO_EXITS] if METHODS[name].serves == "level" else []
+    two_exits = METHODS[name].serves == "level"
+    network, options = TWO_EXITS if two_exits else NETWORKS.get(name, ("mlp", {"hidden": [8]}))
+    changes = [f"models.digits={json.dumps({'name': network, 'options': options})}"]
     experiment = Experiment(load_params(root / "params.yaml", changes), "few", name, 0, root)
     metrics = perform(experiment, Inline(), system_metrics=False)
     assert metrics["newcomers"] == 1 and metrics["newcomer_accuracy"] is not None
