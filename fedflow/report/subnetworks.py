@@ -43,7 +43,7 @@ def pruning(methods: Methods, places: Mapping[str, int], key: str) -> Section | 
         Metric(f"client/{name}/mean", label, f"{of}, mean over the clients of the last round", SHARE, "")
         for name, (label, of) in SHARES.items()
     ]
-    costs = [METRICS[name] for name in COSTS if name in METRICS]
+    costs = [METRICS[name] for name in COSTS]
     table = metric_table(methods, [METRICS["local_accuracy"], METRICS["global_accuracy"], *shares, *costs])
     labelled = {variant: runs for variant, runs in masked.items() if all(map(_labelled, runs))}
     figures = []
