@@ -139,7 +139,9 @@ class Method(Settings):
     received ones, which replace them for a client that never took part. ``serves_with`` names the kept
     vectors that `model_for` reads (default: all where models are "personal", else none). ``masks`` maps
     vectors of a message to masks or positions in it: only these entries are sent. ``example`` is a network
-    that it can train, for which its page counts the traffic.
+    that it can train, for which its page counts the traffic. ``series`` names diagnostics of clients that
+    are recorded by client and round, ``records`` kept vectors that are recorded of every client at the end of
+    a run.
     """
 
     section = "method"
@@ -151,6 +153,8 @@ class Method(Settings):
     serves_with: ClassVar[tuple[str, ...] | None] = None
     masks: ClassVar[Mapping[str, str]] = {}
     example: ClassVar[str] = "lenet5"
+    series: ClassVar[tuple[str, ...]] = ()
+    records: ClassVar[tuple[str, ...]] = ()
 
     # The core.
 
