@@ -239,15 +239,6 @@ class Trainer:
         schedule = self._schedules[stream]
         return self._scalar(len(schedule) if schedule.active is None else schedule.active.sum())
 
-    def epoch_steps(self) -> Tensor:
-        """The number of local steps in one epoch, scalar tensor."""
-        curriculum, size = self.training.curriculum, self.training.batch_size
-        if not size:
-            return torch.ones_like(self.samples)
-        if curriculum is not None and curriculum.mode == "lazy_epoch":
-            return (self.samples / size).floor() + 1
-        return (self.samples / size).ceil()
-
     def rates(self) -> Tensor:
         """eta_i / eta of all local steps [S]; 0 for those that this client does not take."""
         schedule = self._schedules["batches"]

@@ -116,7 +116,7 @@ class Pruned(Method):
 
         ``loss`` is the objective of `Trainer.gradient`.
         """
-        epoch = client.epoch_steps()
+        epoch = client.training.epoch_steps(client.samples)
 
         def step(at: Epochs, batch: Batch) -> tuple[Epochs, Tensor]:
             found = client.gradient(at.now.w, batch, loss)
