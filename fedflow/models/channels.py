@@ -82,6 +82,11 @@ def expand(model: FlatModel, kept: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([mask.reshape(-1) for mask in masks.values()])
 
 
+def kept_channels(model: FlatModel, mask: Tensor) -> dict[str, Tensor]:
+    """The channels that ``mask`` [D] keeps: what `expand` was given."""
+    return {layer.conv: mask[model.slices[f"{layer.norm}.weight"]] for layer in model.channels}
+
+
 def smaller(module: nn.Module, mask: Tensor | None = None) -> nn.Module:
     """A copy of ``module`` without the channels whose gamma and beta are 0: it has the same outputs.
 

@@ -96,7 +96,7 @@ def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> No
     for client, cluster, accuracy in zip(clients.client, clients.cluster, clients.local_accuracy):
         which = {"cluster": f"cluster-{cluster}", "level": level_of(client)}.get(serves, serves)
         own = {"client": client} if which == "personal" else {}
-        network = load_model(run.info.run_id, which, root=root, **own)
+        network = load_model(run.info.run_id, which, root=root, compact=bool(METHODS[name].masks), **own)
         rows = torch.as_tensor(partition.test(client))
         with torch.no_grad():
             hits = network(test.inputs(rows)).argmax(-1) == test.targets(rows)

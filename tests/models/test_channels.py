@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedflow.models import ARCHITECTURES, build
-from fedflow.models.channels import Channels, expand, load_smaller, smaller
+from fedflow.models.channels import Channels, expand, kept_channels, load_smaller, smaller
 from fedflow.models.flat import FlatModel
 
 SOUND, GREY, COLOUR = (1, 1100), (1, 28, 28), (3, 32, 32)
@@ -44,6 +44,7 @@ def every_other(model: FlatModel) -> dict[str, Tensor]:
 def test_a_smaller_network_has_the_outputs_of_the_masked_one(name, shape, options, parameters):
     model, w = network(name, shape, options)
     mask = expand(model, every_other(model))
+    assert all(map(torch.equal, kept_channels(model, mask).values(), every_other(model).values()))
     masked, small = model.to_module(w * mask), smaller(model.to_module(w), mask)
     x = torch.randn(5, *shape, dtype=w.dtype, generator=torch.Generator().manual_seed(2))
     for mode in (False, True):

@@ -32,7 +32,7 @@ from fedflow.methods.subnetworks._pruned import Trained
 from fedflow.methods.subnetworks.subfedavg_hy import NETWORKS as ACCEPTED
 from fedflow.methods.subnetworks.subfedavg_hy import SubFedAvgHy
 from fedflow.models import ARCHITECTURES, build
-from fedflow.models.channels import expand, smaller
+from fedflow.models.channels import expand, kept_channels, smaller
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.federation import Federation
 
@@ -74,7 +74,7 @@ def masks_of(ran: Ran) -> Tensor:
 
 def channels_of(model: FlatModel, mask: Tensor) -> list[int]:
     """The number of channels of each layer that a mask keeps."""
-    return [int(mask[model.slices[f"{layer.norm}.weight"]].sum()) for layer in model.channels]
+    return [int(own.sum()) for own in kept_channels(model, mask).values()]
 
 
 def shuffled(size: int) -> Tensor:
@@ -100,13 +100,13 @@ def test_one_step_halves_every_layer_and_then_it_stops(network, shape, left, pru
     mask = torch.ones(model.size, dtype=torch.bool)
     assert pruned_share(model, mask) == 0
     w = gammas(model, *(shuffled(2 * count) for count in left))
-    chosen = method._ranked(model, w, mask)
+    chosen = method._ranked(model, w, kept_channels(model, mask))
     for (conv, own), count in zip(chosen.items(), left, strict=True):
         assert own.tolist() == (shuffled(2 * count).abs() > count).tolist(), conv
     fewer = expand(model, chosen)
     assert channels_of(model, fewer) == left
     assert float(pruned_share(model, fewer)) == pytest.approx(pruned, abs=1e-12)
-    again = expand(model, method._ranked(model, w, fewer))
+    again = expand(model, method._ranked(model, w, kept_channels(model, fewer)))
     assert torch.equal(fewer & again, fewer)
 
 
@@ -126,9 +126,9 @@ def test_one_step_halves_every_layer_and_then_it_stops(network, shape, left, pru
     ids=str,
 )
 def test_a_layer_never_falls_below_its_floor(lenet, hyper, gamma, left):
-    mask = torch.ones(lenet.size, dtype=torch.bool)
+    whole = kept_channels(lenet, torch.ones(lenet.size, dtype=torch.bool))
     w = gammas(lenet, gamma, shuffled(16))
-    assert int(SubFedAvgHy(**hyper)._ranked(lenet, w, mask)["conv1"].sum()) == left
+    assert int(SubFedAvgHy(**hyper)._ranked(lenet, w, whole)["conv1"].sum()) == left
 
 
 @pytest.mark.parametrize(("before", "distance"), [([6, 16], 2 / 22), ([3, 8], 2 / 11)])
@@ -137,7 +137,7 @@ def test_the_distance_of_channels_is_over_all_that_are_left(lenet, before, dista
     method, mask = SubFedAvgHy(**ALWAYS, floors=[1, 1]), torch.ones(lenet.size, dtype=torch.bool)
     if before == [3, 8]:
         first = gammas(lenet, shuffled(6), shuffled(16))
-        mask = expand(lenet, method._ranked(lenet, first, mask))
+        mask = expand(lenet, method._ranked(lenet, first, kept_channels(lenet, mask)))
     alive = mask[lenet.slices["norm1.weight"]].nonzero().squeeze(1)
     gamma = torch.zeros(6)
     gamma[alive] = torch.arange(1.0, 1 + len(alive))
