@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
 from fedflow.local.client import Client
 from fedflow.local.compiled import Gradient
 from fedflow.local.training import LocalTraining
-from fedflow.methods import Method, build_method
-from fedflow.methods.base import Round
+from fedflow.methods import METHODS, Method, build_method
+from fedflow.methods.base import Levelled, Round
 from fedflow.models import build
 from fedflow.models.flat import FlatModel, Part
 from fedflow.partition import Partition
@@ -35,7 +36,18 @@ from fedflow.simulation.outcome import Outcome, RoundReport
 from fedflow.simulation.run import RunSettings
 
 EVERYONE = {"participation": 1.0, "fine_tune": False, "evaluate_every": 1000}
-TWO_EPOCHS = ("subfedavg_un",)  # refuse a single epoch: they compare masks after the first and the last
+TWO_EPOCHS = (
+    "subfedavg_hy",
+    "subfedavg_un",
+)  # refuse a single epoch: they compare masks after the first and the last
+# Methods that refuse a dense network: one for small images, which vmapped cohorts can share, and its options.
+NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "subfedavg_hy": ("cnn", {"filters": [4, 4], "groups": 4, "kernel": 3, "padding": 1, "hidden": [16]}),
+}
+DENSE: dict[str, dict[str, Any]] = {  # settings in which methods that prune do not: all entries travel
+    "subfedavg_hy": {"target": 0, "channel_rate": 0},
+    "subfedavg_un": {"target": 0},
+}
 SIZES = (1, 7, 12, 20, 33, 13, 5, 40)  # of the clients of `images`; the first has a single sample
 
 
@@ -129,6 +141,14 @@ def images(
     )
 
 
+def suited(method: str, federation: Federation) -> Federation:
+    """The same images with a network that the method can train: two exits, if its clients need levels."""
+    if not issubclass(METHODS[method], Levelled):
+        return federation
+    factory = partial(build, "cnn_exit", federation.train.x.shape[1:], 10, filters=(8, 8, 8))
+    return replace(federation, model=FlatModel(factory, dtype=federation.model.dtype))
+
+
 def with_newcomers(federation: Federation, newcomers: int) -> Federation:
     """The same, whose last ``newcomers`` clients join after the last round."""
     return replace(federation, partition=replace(federation.partition, newcomers=newcomers))
@@ -186,9 +206,26 @@ class Ran:
         return self.simulation.outcome()
 
     def state(self) -> dict[str, Tensor]:
-        """Every vector at the end: the server's and [N, n] of the clients'."""
-        clients = {f"clients/{name}": torch.stack(rows) for name, rows in self.clients[-1].items()}
+        """Every vector at the end: the server's and [N, n] of the clients', shorter ones filled with 0."""
+        clients = {f"clients/{name}": pad_sequence(rows, True) for name, rows in self.clients[-1].items()}
         return {f"server/{name}": w for name, w in self.servers[-1].items()} | clients
+
+
+def with_network_for(method: Method, federation: Federation) -> Federation:
+    """The same federation, with a network that ``method`` can train if it refuses the one that is there."""
+    if method.name not in NETWORKS:
+        return federation
+    try:
+        method.setup(federation.model, federation.model.init)
+    except BadInput as error:
+        if error.field != "model.name":
+            raise
+        network, options = NETWORKS[method.name]
+        shape, old = tuple(federation.train.x.shape[1:]), federation.model
+        return replace(
+            federation, model=FlatModel(partial(build, network, shape, 10, **options), dtype=old.dtype)
+        )
+    return federation
 
 
 def prepare_run(
@@ -205,9 +242,10 @@ def prepare_run(
 ) -> Simulation:
     """A simulation that has not started: full participation, two full-gradient steps of 0.1 a round.
 
-    Methods that refuse a single epoch (`TWO_EPOCHS`) get two.
+    Methods that refuse a single epoch (`TWO_EPOCHS`) get two, and those that refuse the network another one.
     """
     built = build_method(method, hyper) if isinstance(method, str) else method
+    federation = with_network_for(built, federation)
     given = {"epochs": 2, "batch_size": 0, "lr": 0.1, **(training or {})}
     if built.name in TWO_EPOCHS and given["epochs"] == 1 and "steps" not in given:
         given["epochs"] = 2
@@ -286,6 +324,9 @@ class OnMeta(FlatModel):
         super().__init__(model.factory, device="meta", dtype=model.dtype)
         self._with_values = model
 
+    def variant(self, **options: Any) -> FlatModel:
+        return OnMeta(self._with_values.variant(**options))
+
     def part(self, *patterns: str) -> Part:
         part = copy.copy(self._with_values.part(*patterns))
         vars(part).update({name: tensor.to("meta") for name, tensor in vars(part).items()})
@@ -302,7 +343,7 @@ def run_without_values(name: str, federation: Federation, patch: pytest.MonkeyPa
 
     patch.setattr("fedflow.simulation.cohort.cohort_call", spy)
     run(name, federation, cohort="vmap", **settings)
-    job, _, shard, places, step, streams = calls[-1]
+    job, federation, shard, places, step, streams = calls[-1]
     shard = replace(shard, vectors=[w.to("meta") for w in shard.vectors])
     nowhere = replace(
         federation, model=OnMeta(federation.model), train=federation.train.to(torch.device("meta"))

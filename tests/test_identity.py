@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from support import images, prepare_run, run
+from support import images, prepare_run, run, suited
 
 import fedflow
 from fedflow.data import Dataset
@@ -25,7 +25,7 @@ QUICK = {"flt": {"encoder": "pixels"}}  # without an encoder to train
 @pytest.mark.parametrize("name", METHODS)
 def test_all_code_that_a_run_calls_is_part_of_its_identity(name, digits, tmp_path) -> None:
     """Whatever the way it is imported: calls are seen as they happen."""
-    federation, called = images(digits), set[Path]()
+    federation, called = suited(name, images(digits)), set[Path]()
 
     def see(frame: FrameType, event: str, _: Any) -> None:
         file = Path(frame.f_code.co_filename)

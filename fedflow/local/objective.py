@@ -64,7 +64,14 @@ class Objective(Settings):
             raise BadInput(f"{self.section}.teacher", self.teacher, "null with robust")
 
     def side_losses(self, first: Tensor, second: Tensor | None, target: Tensor | None) -> Tensor:
-        """The side losses of each sample [B], from logits [B, K] of its two views and of the teacher."""
+        """The side losses of each sample [B], from logits [B, K] of its two views and of the teacher.
+
+        The logits [B, E, K] of a network with E exits give the sum over the exits, as its data loss does.
+        """
+        if first.ndim == 3:
+            others = [None] * first.shape[1] if second is None else second.unbind(1)
+            pairs = zip(first.unbind(1), others, strict=True)
+            return torch.stack([self.side_losses(one, other, target) for one, other in pairs]).sum(0)
         total = torch.zeros_like(first[:, 0])
         if target is not None:
             total = total + divergence(target, first, self.tau)

@@ -43,7 +43,7 @@ class Page:
 
 
 def describe(method: type[Method]) -> Page:
-    """The page of one method with default hyper-parameters; traffic is counted from messages with LeNet-5."""
+    """The page of one method with default hyper-parameters; traffic is that of `Method.example`."""
     text = (sys.modules[method.__module__].__doc__ or "").strip()
     idea = text.split("\n\n")[0].replace("\n", " ").partition(": ")[2]
     down, up = traffic(method)
@@ -56,7 +56,7 @@ def traffic(method: type[Method]) -> tuple[int, int]:
     instance, training, model = (
         method(),
         LocalTraining.parse({}),
-        FlatModel(lambda: build("lenet5", (3, 32, 32), 10)),
+        FlatModel(lambda: build(method.example, (3, 32, 32), 10)),
     )
     server = instance.setup(model, model.init)
     round = Round(1, 1, training.lr, np.array([2]), model, None, np.random.default_rng)
@@ -101,7 +101,8 @@ def catalogue() -> str:
         "# Methods",
         "",
         "Written by `fedflow methods --markdown > docs/methods.md` from the code; do not edit by hand.",
-        "Traffic is bytes per client and round with LeNet-5 for CIFAR-10 (P = 62,006), at the defaults.",
+        "Traffic is bytes per client and round with LeNet-5 for CIFAR-10 (P = 62,006; 62,094 for methods",
+        "that need BatchNorm), at the defaults.",
     ]
     grouped = families()
     for family in grouped:

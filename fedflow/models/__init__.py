@@ -2,6 +2,7 @@
 
 from fedflow.models.celeba import CelebaCNN
 from fedflow.models.cnn import CNN
+from fedflow.models.exits import CNNExit, PreActResNetExit
 from fedflow.models.lenet import LeNet5
 from fedflow.models.linear import Linear
 from fedflow.models.lstm import CharLSTM, StackedLSTM
@@ -33,6 +34,9 @@ ARCHITECTURES |= {
     "preact_resnet34_gn": Architecture(
         PreActResNet, "the same with 34 layers; their teacher", {"depths": (3, 4, 6, 3)}, classes=100
     ),
+    "preact_resnet18_exit": Architecture(
+        PreActResNetExit, "pre-activation ResNet-18 with GroupNorm and two exits; FedHeN on CIFAR"
+    ),
     "logistic": Architecture(MLP, "logistic regression", {"hidden": ()}, MNIST),
     "logistic_one_logit": Architecture(
         MLP, "the same for two classes, with a sigmoid; AAggFF on Berka and Heart",
@@ -58,6 +62,9 @@ ARCHITECTURES |= {
         CNN, "conv 32, 64, 64 of 3x3 with GroupNorm (2 groups); side losses on two cores",
         {"filters": (32, 64, 64), "hidden": (), "kernel": 3, "padding": 1, "groups": 2},
         classes=100,
+    ),
+    "cnn_exit": Architecture(
+        CNNExit, "conv 32, 64, 128 of 3x3 with GroupNorm and two exits; FedHeN and HeteroFL on two cores"
     ),
     "cnn_mnist": Architecture(
         CNN, "conv 10, 20, dense 50; Sub-FedAvg on MNIST", {"filters": (10, 20), "hidden": (50,)}, MNIST

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import forbid_fallback, prepare_run, refused, run, same
+from support import DENSE, forbid_fallback, prepare_run, refused, run, same, suited
 
 from fedflow.methods import METHODS
 from fedflow.simulation.federation import Federation
@@ -13,7 +13,7 @@ from fedflow.simulation.federation import Federation
 SGD: dict[str, Any] = {"epochs": 1, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
 QUICK: dict[str, dict[str, Any]] = {
     "flt": {"encoder": "pixels"},  # without an encoder to train
-    "subfedavg_un": {"target": 0},  # traffic depends on what is pruned
+    **DENSE,  # traffic depends on what is pruned
 }
 FULL = ("cfl", "fedac", "fesem", "fedsgd", "qfedsgd")  # take gradients over all samples
 OWN = ("pavg", "perfedavg", "pfldyn", "pflscaf")  # have an adaptation
@@ -24,6 +24,7 @@ def test_adaptation_of_every_method(
     name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loop and vmap agree, an adaptation changes the result, and costs no traffic."""
+    federation = suited(name, federation)
     about = [SGD | {"adaptation": {"name": each}} for each in ("maml", "proto")]
     settings: dict[str, Any] = {"participation": 0.5, "rounds": 2}
     if name in FULL + OWN:
@@ -37,7 +38,7 @@ def test_adaptation_of_every_method(
         vmapped = go(training=training, cohort="vmap")
         assert vmapped.state().keys() == loop.state().keys()
         for vector, value in loop.state().items():
-            torch.testing.assert_close(vmapped.state()[vector], value, rtol=0, atol=2e-5, msg=vector)
+            torch.testing.assert_close(vmapped.state()[vector], value, rtol=0, atol=5e-5, msg=vector)
         assert not same(loop.state(), plain.state())
         for traffic in ("bytes_up", "bytes_down"):
             assert loop.values(traffic) == plain.values(traffic)

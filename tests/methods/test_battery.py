@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from support import (
+    DENSE,
     SIZES,
     Ran,
     Workers,
@@ -29,6 +30,7 @@ from support import (
     run,
     run_without_values,
     same,
+    suited,
     with_cohorts,
     with_newcomers,
 )
@@ -41,14 +43,15 @@ from fedflow.local.client import Client, Update
 from fedflow.local.samples import Samples
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method, build_method
-from fedflow.methods.base import SAMPLERS, Asynchronous, Cyclic, Onboarding, ServerState
+from fedflow.methods.base import SAMPLERS, Asynchronous, Cyclic, Levelled, Onboarding, ServerState
+from fedflow.models.channels import Channels
 from fedflow.models.flat import FlatModel
 from fedflow.simulation import worker
 from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.evaluation import Scores, evaluate_shard
 from fedflow.simulation.events import Work
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.job import OnboardingShard
+from fedflow.simulation.job import OnboardingShard, level, network
 from fedflow.simulation.loop import Simulation
 
 pytestmark = pytest.mark.parametrize("name", METHODS)
@@ -59,6 +62,11 @@ SHIPPED = {folder: load_params(folder / "params.yaml") for folder in (ROOT, *ROO
 HALF: dict[str, Any] = {"training": SGD, "participation": 0.5, "rounds": 2}
 QUICK: dict[str, dict[str, Any]] = {"flt": {"encoder": "pixels"}}  # without an encoder to train
 LARGEST = SIZES.index(max(SIZES))
+
+
+@pytest.fixture
+def federation(name: str, federation: Federation) -> Federation:
+    return suited(name, federation)
 
 
 def close(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: float) -> None:
@@ -78,7 +86,7 @@ def run_spoiled(method: Method, federation: Federation, client: int, **settings:
     """A run in which the inputs of one client become NaN after the onboarding."""
     simulation = prepare_run(method, federation, **settings)
     simulation.state.onboarded = simulation.onboard(range(simulation.clients))
-    simulation.job = dataclasses.replace(simulation.job, federation=spoiled(federation, client))
+    simulation.job = dataclasses.replace(simulation.job, federation=spoiled(simulation.federation, client))
     return follow(simulation)
 
 
@@ -298,7 +306,7 @@ def test_the_runs_that_are_shipped_are_long_enough(name: str) -> None:
 
 
 class Normed(nn.Sequential):
-    head_patterns = ("4.*",)
+    head_patterns, channels = ("4.*",), (Channels("1", "2", "4"),)
 
     def __init__(self) -> None:
         super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
@@ -318,7 +326,7 @@ def normed(digits: Dataset) -> Federation:
 # One cluster per round, weights as they were sent, and no slow encoder.
 PLAIN: dict[str, dict[str, Any]] = {
     "afl": {"lambda_lr": 0, "prior": "samples"}, "fedcluster": {"clusters": 1}, "fedsc": {"clusters": 1},
-    **QUICK, "term": {"t": 0},
+    **QUICK, "subfedavg_hy": {"channel_rate": 0}, "term": {"t": 0},
 }  # fmt: skip
 MORE = {"fednova": [{"gmf": 0.5}, {"mu": 0.1}], "l2gd": [{"lam": 10}]}
 ELSEWHERE = {"encoder", "reducer", "distance"}  # choices that only affect the onboarding
@@ -387,6 +395,8 @@ def averaged(
 
 def test_running_statistics_are_averages_of_those_sent(name: str, normed: Federation) -> None:
     """The weighted mean, by cluster, of what clients sent; served models are within the range of these."""
+    if issubclass(METHODS[name], Levelled):
+        return  # their networks have no running statistics
     model = normed.model
     first = model.init(0)[model.parameters :]
     training = {
@@ -552,7 +562,7 @@ KEYED = {"superfed"}  # first models and draws depend on client numbers
 
 def test_renumbering_clients_changes_nothing(name: str, digits: Dataset) -> None:
     """With full batches, which are not shuffled, and equal speeds; in float64, where order hardly matters."""
-    if name in KEYED:
+    if name in KEYED or issubclass(METHODS[name], Levelled):
         return
     order = [5, 2, 7, 0, 3, 6, 1, 4]
     whole = {"training": {"batch_size": 0, "epochs": 2}, "timing": {"speeds": [[1, 1]]}}
@@ -595,7 +605,8 @@ WORK: dict[str, list[dict[str, Any]]] = {  # other settings in which a method co
     "pfldyn": [{}, {"adaptation": {"name": "maml", "steps": 2}}],
     "propfair": [{}, {"applied": "weights"}],
     "scaffold": [{}, {"variate": "I"}],
-    "subfedavg_un": [{}, {"gate": "train"}, {"target": 0}],
+    "subfedavg_hy": [{}, {"gate": "train"}, {"gate": "train", "rate": 0}, DENSE["subfedavg_hy"]],
+    "subfedavg_un": [{}, {"gate": "train"}, DENSE["subfedavg_un"]],
 }
 
 
@@ -680,7 +691,6 @@ def test_the_page_of_a_method_is_complete(name: str) -> None:
     assert [section for section in SECTIONS if section not in page(name)] == []
 
 
-DENSE: dict[str, dict[str, Any]] = {"subfedavg_un": {"target": 0}}  # all entries travel
 SCALARS = dict.fromkeys(("one scalar", "the cluster number", "the step number", "the ones", "the zeros"), 1)
 
 
@@ -696,8 +706,9 @@ def test_traffic_is_what_the_page_says(name: str, federation: Federation) -> Non
     sizes["P_head"] = len(model.part(*model.shared_patterns).index)
     sizes["the mask"] = -(-model.size // 8) / 4  # a bit per entry, in whole bytes
 
-    def count(words: str, m: int) -> int:
+    def count(words: str, m: int, k: int) -> int:
         """Bytes of messages such as "k P and one scalar"; KeyError for a word that is not known."""
+        sizes["P_level"] = network(method, federation, level(method, federation, k)).size
         first, *more = words.split(" and ")
         *times, vector = first.split(" ")
         factors = [int(n) if n.isdigit() else (symbols | {"m": m})[n] for n in times]
@@ -706,7 +717,10 @@ def test_traffic_is_what_the_page_says(name: str, federation: Federation) -> Non
     ways = ("", "") if sentence == "none" else re.fullmatch("(.*) down, (.*) up", sentence).groups()  # type: ignore[union-attr]
     for cohort in ("loop", "vmap"):
         ran = run(name, federation, DENSE.get(name), cohort=cohort, **HALF)
-        down, up = ([4 * count(words, m) if words else 0 for m in (1, 4)] for words in ways)
+        about = [*zip((1, 4), ran.rounds, strict=True)]
+        down, up = (
+            [sum(count(words, m, k) for k in r.cohort) if words else 0 for m, r in about] for words in ways
+        )
         assert ran.values("bytes_down") == list(itertools.accumulate(down))
         assert ran.values("bytes_up") == list(itertools.accumulate(up))
 

@@ -14,6 +14,7 @@ from support import (
     one_client,
     prepare_run,
     same,
+    suited,
     with_newcomers,
 )
 
@@ -42,7 +43,7 @@ def federation(digits: Dataset) -> Federation:
 
 def prepare(name: str, federation: Federation, curriculum: Any, **settings: Any) -> Simulation:
     training = SGD | {"curriculum": curriculum}
-    return prepare_run(name, federation, QUICK.get(name), training=training, **HALF | settings)
+    return prepare_run(name, suited(name, federation), QUICK.get(name), training=training, **HALF | settings)
 
 
 def curricular(*what: Any, **settings: Any) -> Ran:

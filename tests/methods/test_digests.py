@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import images, run
+from support import images, run, suited
 
 from fedflow.data import load_prepared, prepare
 from fedflow.data.params import DatasetParams
@@ -40,7 +40,7 @@ def where() -> dict[str, str]:
 
 def result(name: str, federation: Federation) -> dict[str, Any]:
     """A digest of all state and scores at the end, and a few rounded numbers."""
-    ran = run(name, federation, **SETTINGS)
+    ran = run(name, suited(name, federation), **SETTINGS)
     scores, state = ran.outcome().scores, ran.state()
     digest = hashlib.blake2b(digest_size=12)
     for vector in sorted(state):

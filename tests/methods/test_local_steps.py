@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import forbid_fallback, images, prepare_run, quadratics, refused, run, same
+from support import forbid_fallback, images, prepare_run, quadratics, refused, run, same, suited
 
 from fedflow.data import Dataset
 from fedflow.methods import METHODS
@@ -16,7 +16,7 @@ FULL_GRADIENTS = [STEPS, RATES, ADAM]
 REFUSED: dict[str, list[dict[str, Any]]] = {
     "apfl": [ADAM], "fedeff": [STEPS], "fednova": [ADAM], "fedsgd": FULL_GRADIENTS, "l2gd": [ADAM],
     "pfedme": [ADAM], "pflscaf": [ADAM], "qfedavg": [ADAM], "qfedsgd": FULL_GRADIENTS, "scaffold": [ADAM],
-    "subfedavg_un": [STEPS],
+    "subfedavg_hy": [STEPS], "subfedavg_un": [STEPS],
 }  # fmt: skip
 QUICK: dict[str, dict[str, Any]] = {
     "flt": {"encoder": "pixels"},  # without an encoder to train
@@ -37,7 +37,7 @@ def exact(digits: Dataset) -> Federation:
 def test_what_a_method_accepts_is_the_same_in_loop_and_cohort(
     name: str, exact: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refusals = REFUSED.get(name, [])
+    exact, refusals = suited(name, exact), REFUSED.get(name, [])
     for settings in refusals:
         with refused(rf"^training\.{next(iter(settings))}: .* {name}\b"):
             prepare_run(name, exact, QUICK.get(name), training=PLAIN | settings)
@@ -56,7 +56,7 @@ def test_what_a_method_accepts_is_the_same_in_loop_and_cohort(
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - {"fedsgd", "qfedsgd"}))
 def test_neutral_values_change_no_bit(name: str, digits: Dataset) -> None:
     """Two steps on 16 samples in batches of 8 are an epoch; rates of (1 + 0 i)^-3 are constant."""
-    equal = images(digits, (16,) * 6)
+    equal = suited(name, images(digits, (16,) * 6))
     steps = {} if STEPS in REFUSED.get(name, []) else {"steps": 2}
     one, other = (
         run(name, equal, QUICK.get(name), training=PLAIN | more, **FEW)

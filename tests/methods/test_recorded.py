@@ -1,20 +1,23 @@
 """Every registered method, from params.yaml to the record: models loaded from MLflow are those served."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+from support import NETWORKS
 
 from fedflow.config import load_params
 from fedflow.data import load_prepared
 from fedflow.experiment import Experiment
 from fedflow.methods import METHODS
-from fedflow.methods.base import Clustered
+from fedflow.methods.base import Clustered, Levelled
 from fedflow.methods.catalogue import catalogue
 from fedflow.partition import load_partition
 from fedflow.simulation.executors import Inline
+from fedflow.simulation.recorded import FILE, load_vectors
 from fedflow.stages.federate import perform
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
@@ -23,13 +26,14 @@ from fedflow.tracking.store import open_store
 
 PARAMS = """
 data: {digits: {source: digits, train_limit: 200, test_limit: 60}}
-models: {digits: {name: mlp, options: {hidden: [8]}}}
+models: {digits: mlp}
 partitions: {few: {dataset: digits, scheme: label_groups, groups: 2, clients: 4, newcomers: 0.25, public: 20,
   selection: 0.1}}
 training: {epochs: 2, batch_size: 32, lr: 0.1}
 run: {rounds: 2, participation: 0.7, evaluate_every: 2, checkpoint_every: 2, fine_tune: false}
 grid: {datasets: [digits], partitions: [few], methods: [fedavg], seeds: [0]}
 """
+TWO_EXITS = ("cnn_exit", {"filters": [8, 8, 8]})
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +51,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> None:
-    experiment = Experiment(load_params(root / "params.yaml"), "few", name, 0, root)
+    two_exits = METHODS[name].serves == "level"
+    network, options = TWO_EXITS if two_exits else NETWORKS.get(name, ("mlp", {"hidden": [8]}))
+    changes = [f"models.digits={json.dumps({'name': network, 'options': options})}"]
+    experiment = Experiment(load_params(root / "params.yaml", changes), "few", name, 0, root)
     metrics = perform(experiment, Inline(), system_metrics=False)
     assert metrics["newcomers"] == 1 and metrics["newcomer_accuracy"] is not None
     partition, test = (
@@ -76,12 +83,20 @@ def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> No
         assert {"proximity.png", "embedding.png"} <= logged or len(proximity) < 3
     else:
         assert proximity.empty and "proximity.png" not in logged
+    masks = {f.path.removeprefix("masks/") for f in api.list_artifacts(run.info.run_id, "masks")}
+    assert ({"pruned.png", "overlap.png", "shared_labels.png"} <= masks) is ("mask" in METHODS[name].records)
+    recorded = load_vectors(experiment.results_folder / FILE).vectors
+    assert all(own.keys() == {*METHODS[name].records} for own in recorded)
+    assert len(recorded) == (len(clients) if METHODS[name].records else 0)
+    serves, method = METHODS[name].serves, METHODS[name]()
+
+    def level_of(client: int) -> str:
+        return method.level(client, partition.training_clients) if isinstance(method, Levelled) else ""
+
     for client, cluster, accuracy in zip(clients.client, clients.cluster, clients.local_accuracy):
-        which = {"global": "global", "cluster": f"cluster-{cluster}", "personal": "personal"}[
-            METHODS[name].serves
-        ]
+        which = {"cluster": f"cluster-{cluster}", "level": level_of(client)}.get(serves, serves)
         own = {"client": client} if which == "personal" else {}
-        network = load_model(run.info.run_id, which, root=root, **own)
+        network = load_model(run.info.run_id, which, root=root, compact=bool(METHODS[name].masks), **own)
         rows = torch.as_tensor(partition.test(client))
         with torch.no_grad():
             hits = network(test.inputs(rows)).argmax(-1) == test.targets(rows)

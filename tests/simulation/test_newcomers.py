@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support import SIZES, forbid_fallback, prepare_run, run, same, with_newcomers
+from support import SIZES, forbid_fallback, prepare_run, run, same, suited, with_newcomers
 
 from fedflow.methods import METHODS
 from fedflow.partition import Partition
@@ -40,7 +40,10 @@ def accuracy(federation: Federation, w: torch.Tensor, k: int) -> float:
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_the_rounds_are_those_without_newcomers(name: str, federation: Federation, without: Federation):
-    one, other = (run(name, f, rounds=2, participation=0.5, evaluate_every=1) for f in (federation, without))
+    one, other = (
+        run(name, suited(name, f), rounds=2, participation=0.5, evaluate_every=1)
+        for f in (federation, without)
+    )
     assert same(one.state(), other.state())
     assert [vars(r) | {"seconds": 0} for r in one.rounds] == [vars(r) | {"seconds": 0} for r in other.rounds]
     ended, expected = one.outcome(), other.outcome()

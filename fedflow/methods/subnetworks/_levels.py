@@ -1,0 +1,110 @@
+"""Base of methods whose clients hold networks of different sizes, all parts of one: a level for each size."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedflow.local.client import Client, Update
+from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Levelled, Message, Method, Round
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+
+@dataclass(frozen=True)
+class Whole(GlobalModel):
+    """The whole network [D]. The other networks are parts of it, so that they always agree."""
+
+    @cached_property
+    def parts(self) -> dict[str, Tensor]:
+        """The vectors [d] of the levels that were sent: made once, so that clients share them."""
+        return {}
+
+
+class Levels(Levelled, Method):
+    """Clients train the network of their level; every entry is averaged over the clients that hold it."""
+
+    serves: ClassVar[str] = "level"
+
+    failed: str = option(
+        "exclude", "clients that fail: left out of the means, or counted with the model that they received",
+        choices=("exclude", "replace"), source="Acar, chapter 4: exclude; its code: replace",
+    )  # fmt: skip
+
+    def ends(self) -> Mapping[str, float]:
+        """The levels in order, each with the share of the clients at this level or before it."""
+        raise NotImplementedError
+
+    def level(self, client: int, clients: int) -> str:
+        newcomer = client - clients
+        # Halves, quarters, eighths: any number of newcomers has about the shares of all clients.
+        place = client / clients if newcomer < 0 else _reversed(newcomer)
+        return next(level for level, end in self.ends().items() if place < end)
+
+    def places(self, model: FlatModel, level: str) -> Tensor:
+        """Where the entries of a level's network are in the whole ``model``, [d]."""
+        return model.variant(**self.networks()[level]).within(model)
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Any:
+        return Whole(initial(0))
+
+    def broadcast(self, now: Round, server: Any, client: int) -> Message:
+        level = self.level(client, now.clients)
+        if level not in server.parts:
+            server.parts[level] = server.model[self.places(now.model, level)]
+        return {"model": server.parts[level]}
+
+    def local(self, client: Client) -> Update:
+        return self.sent(client, client.fit(start=client.received["model"]))
+
+    def sent(self, client: Client, w: Tensor) -> Update:
+        """The update of a client with the model ``w`` [d]; its group is the number of its level."""
+        return client.update(model=w, weight=1.0, group=[*self.networks()].index(client.level))
+
+    def counts(self, model: FlatModel, level: str) -> Tensor | float:
+        """1 for entries [d] of a level's network that count in the means, else 0."""
+        return 1.0
+
+    def total(self, now: Round, cohort: Cohort, level: str, received: Tensor) -> tuple[Tensor, int]:
+        """The sum [d] of the models of a level's clients, in float64, and their number."""
+        group, lost = [*self.networks()].index(level), 0
+        sent = cohort.groups.count(group)
+        if self.failed == "replace":
+            lost = sum(self.level(k, now.clients) == level for k in cohort.failed)
+        total = lost * received.double()
+        return (total + sent * cohort.mean("model", group).double() if sent else total), sent + lost
+
+    def aggregate(self, now: Round, server: Any, cohort: Cohort) -> tuple[Any, Diagnostics]:
+        w = server.model
+        total, holders = (torch.zeros_like(w, dtype=torch.float64) for _ in range(2))
+        for level in self.networks():
+            at, counts = self.places(now.model, level), self.counts(now.model, level)
+            own, number = self.total(now, cohort, level, w[at])
+            total[at] += counts * own
+            holders[at] += counts * number
+        return Whole(torch.where(holders > 0, (total / holders.clamp(min=1)).to(w.dtype), w)), {}
+
+
+class SimpleAndComplex(Levels):
+    """Two levels of a network with two exits: simple clients hold the part up to the first exit."""
+
+    simple: float = option(
+        0.5, "share of the clients with the simple network, the first ones", ge=0, le=1,
+        source="section 4: 50 of 100",
+    )  # fmt: skip
+
+    complex_exits: ClassVar[str]  # of the complex network (`fedflow.models.exits`)
+
+    def networks(self) -> Mapping[str, Mapping[str, Any]]:
+        return {"simple": {"exits": "first"}, "complex": {"exits": self.complex_exits}}
+
+    def ends(self) -> Mapping[str, float]:
+        return {"simple": self.simple, "complex": 1.0}
+
+
+def _reversed(number: int) -> float:
+    """The binary digits of ``number`` after the point, last one first: 0, 1/2, 1/4, 3/4, 1/8, ..."""
+    return int(f"{number:b}"[::-1], 2) / (1 << number.bit_length())
