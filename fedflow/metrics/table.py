@@ -191,8 +191,8 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         Unit(factor=1e-6, digits=3), "", table="traffic",
     ),
     Metric(
-        "macs_ratio", "MACs saved, ×", "those of the whole network over those of the clients' networks",
-        Unit("×", digits=3), "", table="traffic",
+        "macs_ratio", "Fewer MACs, ×", "those of the whole network over those of the clients' networks",
+        Unit("×", digits=3), table="traffic",
     ),
     Metric(
         "kept", "Kept, %", "parameters of the network that are in the clients' networks; mean over clients",

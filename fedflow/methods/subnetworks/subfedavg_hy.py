@@ -131,15 +131,13 @@ class SubFedAvgHy(Pruned):
 
         Within 0.5 % of the published MB (MNIST, EMNIST) and 3 % of the GB (CIFAR), whose own is not known.
         """
-        q = self.target if self.rate else 0.0
-        gammas = {layer.conv: model.slices[f"{layer.norm}.weight"] for layer in model.channels}
-        widths = [gamma.stop - gamma.start for gamma in gammas.values()]
-        floors = self._floors(model) if self.channel_rate else widths
-        left = {
-            conv: torch.arange(width, device=model.device) < floor
-            for conv, width, floor in zip(gammas, widths, floors)
-        }
-        filters = model.part(*(f"{conv}.*" for conv in gammas)).mask
+        q, left = (
+            self.target if self.rate else 0.0,
+            kept_channels(model, torch.ones_like(model.outside_norms)),
+        )
+        for own, floor in zip(left.values(), self._floors(model) if self.channel_rate else ()):
+            own[floor:] = False
+        filters = model.part(*(f"{conv}.*" for conv in left)).mask
         dense = int((model.outside_norms & ~filters).sum())
         kept = int((expand(model, left) & filters).sum()) + dense * (1 - q)
         return exchanged_bytes(rounds * cohort, int(model.outside_norms.sum()), kept, bits=dense * q)
