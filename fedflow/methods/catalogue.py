@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +17,7 @@ from fedflow.local.sgd import Task
 from fedflow.local.training import LocalTraining
 from fedflow.local.wire import message_bytes
 from fedflow.methods import FAMILIES
-from fedflow.methods.base import Method, Round
+from fedflow.methods.base import Levelled, Method, Round
 from fedflow.methods.registry import METHODS
 from fedflow.methods.tables import published_in
 from fedflow.models import build
@@ -34,6 +35,7 @@ class Page:
     idea: str
     text: str
     options: list[dict[str, Any]]
+    network: str
     down: int
     up: int
     published: list[str]
@@ -43,26 +45,27 @@ class Page:
 
 
 def describe(method: type[Method]) -> Page:
-    """The page of one method with default hyper-parameters; traffic is counted from messages with LeNet-5."""
+    """The page of one method with default hyper-parameters; traffic is counted from messages."""
     text = (sys.modules[method.__module__].__doc__ or "").strip()
     idea = text.split("\n\n")[0].replace("\n", " ").partition(": ")[2]
     down, up = traffic(method)
     options, published = explain(method), published_in(method.name)
-    return Page(method.name, method.label, method.serves, idea, text, options, down, up, published)
+    about, network = (method.name, method.label, method.serves, idea, text), _network(method)[1]
+    return Page(*about, options, network, down, up, published)
 
 
 def traffic(method: type[Method]) -> tuple[int, int]:
     """Bytes down and up for one client in one round, counted in one local step on two blank images."""
-    instance, training, model = (
-        method(),
-        LocalTraining.parse({}),
-        FlatModel(lambda: build("lenet5", (3, 32, 32), 10)),
-    )
-    server = instance.setup(model, model.init)
-    round = Round(1, 1, training.lr, np.array([2]), model, None, np.random.default_rng)
-    received = instance.broadcast(round, server, 0)
+    instance, training = method(), LocalTraining.parse({})
+    networks = instance.networks() if isinstance(instance, Levelled) else {"": {}}
+    whole = FlatModel(partial(build, _network(method)[0], (3, 32, 32), 10))
+    level, options = [*networks.items()][-1]
+    model, sizes = whole.variant(**options), np.full(len(networks), 2)  # the last client has the largest
+    server = instance.setup(whole, whole.init)
+    round = Round(1, 1, training.lr, sizes, whole, None, np.random.default_rng)
+    received = instance.broadcast(round, server, len(sizes) - 1)
     examples = Examples(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
-    task, data = Task(model, training, training.lr), Samples.all_of(examples)
+    task, data = Task(model, training, training.lr, level=level), Samples.all_of(examples)
     draws = instance.draws(model, training)
     schedules = {
         stream: Schedule(torch.arange(2)[None], draws=torch.zeros(1, draws.get(stream, 0)))
@@ -73,6 +76,13 @@ def traffic(method: type[Method]) -> tuple[int, int]:
     update = instance.local(Client(task, data, schedules, received, kept))
     up = message_bytes(update.vectors, len(update.scalars), instance.masks)
     return message_bytes(received, masks=instance.masks), up
+
+
+def _network(method: type) -> tuple[str, str]:
+    """The network with which traffic is counted, by its name and in words."""
+    if issubclass(method, Levelled):
+        return "cnn_exit", "the largest of cnn_exit for CIFAR-10 (P = 114,613)"
+    return "lenet5", "LeNet-5 for CIFAR-10 (P = 62,006)"
 
 
 @dataclass(frozen=True)
@@ -101,7 +111,8 @@ def catalogue() -> str:
         "# Methods",
         "",
         "Written by `fedflow methods --markdown > docs/methods.md` from the code; do not edit by hand.",
-        "Traffic is bytes per client and round with LeNet-5 for CIFAR-10 (P = 62,006), at the defaults.",
+        f"Traffic is bytes per client and round with {_network(Method)[1]}, at the defaults; if",
+        f"clients hold networks of several sizes, with {_network(Levelled)[1]}.",
     ]
     grouped = families()
     for family in grouped:
