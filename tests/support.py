@@ -36,6 +36,7 @@ from fedflow.simulation.outcome import Outcome, RoundReport
 from fedflow.simulation.run import RunSettings
 
 EVERYONE = {"participation": 1.0, "fine_tune": False, "evaluate_every": 1000}
+TWO_EPOCHS = ("subfedavg_un",)  # refuse a single epoch: they compare masks after the first and the last
 SIZES = (1, 7, 12, 20, 33, 13, 5, 40)  # of the clients of `images`; the first has a single sample
 
 
@@ -211,9 +212,15 @@ def prepare_run(
     checkpoints: Path | None = None,
     **settings: Any,
 ) -> Simulation:
-    """A simulation that has not started: full participation, two full-gradient steps of 0.1 a round."""
+    """A simulation that has not started: full participation, two full-gradient steps of 0.1 a round.
+
+    Methods that refuse a single epoch (`TWO_EPOCHS`) get two.
+    """
     built = build_method(method, hyper) if isinstance(method, str) else method
-    local = LocalTraining.parse({"epochs": 2, "batch_size": 0, "lr": 0.1, **(training or {})})
+    given = {"epochs": 2, "batch_size": 0, "lr": 0.1, **(training or {})}
+    if built.name in TWO_EPOCHS and given["epochs"] == 1 and "steps" not in given:
+        given["epochs"] = 2
+    local = LocalTraining.parse(given)
     run_settings = RunSettings.parse({"rounds": 3, **EVERYONE, **settings})
     return Simulation(Job(federation, built, local, seed, cohort), run_settings, executor, checkpoints)
 

@@ -95,7 +95,12 @@ class Client(Trainer):
     def selection_loss(self, w: Tensor) -> Tensor:
         """Mean loss of ``w`` [D] over the samples held out for model selection (`Method.selects`)."""
         assert self._selection is not None, "provided by the engine if Method.selects()"
-        return self._mean_loss(w, self._selection)
+        return self._mean_of(w, self._selection, self.model.losses)
+
+    def selection_accuracy(self, w: Tensor) -> Tensor:
+        """Share of these samples that ``w`` [D] predicts correctly, scalar, in evaluation mode."""
+        assert self._selection is not None, "provided by the engine if Method.selects()"
+        return self._mean_of(w, self._selection, self.model.hits)
 
     def update(
         self,

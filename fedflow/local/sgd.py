@@ -208,7 +208,11 @@ class Trainer:
 
     def full_loss(self, w: Tensor) -> Tensor:
         """Mean data loss of ``w`` [D] over all samples, scalar, in evaluation mode."""
-        return self._mean_loss(w, self._data)
+        return self._mean_of(w, self._data, self.model.losses)
+
+    def full_accuracy(self, w: Tensor) -> Tensor:
+        """Share of all samples that ``w`` [D] predicts correctly, scalar, in evaluation mode."""
+        return self._mean_of(w, self._data, self.model.hits)
 
     def full_gradient(self, w: Tensor) -> Tensor:
         """Gradient [D] of `Trainer.loss` over all samples, as they are (zero on buffers)."""
@@ -387,10 +391,11 @@ class Trainer:
             for values, mask in self._evaluate(w, self._data, measure)
         ])  # fmt: skip
 
-    def _mean_loss(self, w: Tensor, data: Samples) -> Tensor:
+    def _mean_of(self, w: Tensor, data: Samples, measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Mean of a measure over ``data``, scalar, in evaluation mode; NaN without samples."""
         total = torch.zeros_like(self.train_loss)
-        for losses, mask in self._evaluate(w, data, self.model.losses):
-            total = total + (losses if mask is None else losses * mask).sum()
+        for values, mask in self._evaluate(w, data, measure):
+            total = total + (values if mask is None else values * mask).sum()
         return total / self._scalar(data.count)
 
     def _full_gradient(self, w: Tensor, loss: Loss | None = None) -> Step:

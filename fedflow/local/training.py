@@ -1,6 +1,5 @@
 """Settings of local training that all methods share."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -187,9 +186,15 @@ class LocalTraining(Settings):
         a, b = self.lr_within
         return (1 + a * step) ** -b
 
-    def batches(self, samples: int) -> int:
-        """Batches in one pass over ``samples`` samples: ceil(n / B)."""
-        return math.ceil(samples / (self.batch_size or samples))
+    def batches(self, samples: Any) -> Any:
+        """Batches in one pass over ``samples`` samples, a number or a tensor [.]: ceil(n / B)."""
+        return -(-samples // (self.batch_size or samples))
+
+    def epoch_steps(self, samples: Any) -> Any:
+        """Local steps of one epoch on ``samples`` samples, a number or a tensor [.]."""
+        if self.curriculum is not None and self.curriculum.mode == "lazy_epoch":
+            return samples // self.batch_size + 1
+        return self.batches(samples)
 
     @property
     def compares(self) -> bool:
@@ -198,9 +203,7 @@ class LocalTraining(Settings):
 
     def passes(self, samples: int, epochs: int) -> Sequence[Pass]:
         """The passes over all samples, or a curriculum's over prefixes, in K steps or ``epochs`` epochs."""
-        batches, size, curriculum = self.batches(samples), self.batch_size or samples, self.curriculum
-        if curriculum is not None and curriculum.mode == "lazy_epoch":
-            batches = samples // size + 1
+        batches, size, curriculum = self.epoch_steps(samples), self.batch_size or samples, self.curriculum
         steps = epochs * batches if self.steps is None else self.steps
         if curriculum is not None:
             return curriculum.passes(samples, size, steps)

@@ -275,6 +275,10 @@ class Method(Settings):
         """
         return ""
 
+    def selects_on_test(self) -> bool:
+        """Whether clients select on their own test samples instead, as some published code does."""
+        return False
+
 
 class Onboarding:
     """For methods whose server must know clients before they take part.

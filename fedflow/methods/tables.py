@@ -27,7 +27,8 @@ TABLES: dict[tuple[str, str], str] = {
     ("PFLDyn (Acar et al.)", "Tables 3.1, 3.2, A.5 to A.7"): "perfedavg pavg pfldyn pflscaf",
     ("FedHeN (Acar, Saligrama)", "Tables 4.1, 4.2"): "fedhen noside decouple",
     ("curricula (Vahidian et al.)", "Tables 2.2 to 2.5"): "fedavg fedprox fednova scaffold",
-    ("Sub-FedAvg (Vahidian, Morafah, Lin)", "Tables 4.1 to 4.3"): "local fedavg fedprox mtl lg_fedavg",
+    ("Sub-FedAvg (Vahidian, Morafah, Lin)", "Tables 4.1 to 4.3"):
+        "local fedavg fedprox mtl lg_fedavg subfedavg_un",
     ("IFCA (Ghosh et al.)", "Tables 1, 2 (rotated MNIST and CIFAR-10)"): "local fedavg ifca",
     ("IFCA", "Table 3 (FEMNIST)"): "local fedavg ifca one_shot",
 }  # fmt: skip

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
 from fedflow.errors import BadInput
 from fedflow.models.matmul import use_matmul
@@ -151,6 +152,13 @@ class FlatModel:
         """The name of the last linear layer with biases; None if the network has none."""
         linear = [name for name, layer in self._template.named_modules() if isinstance(layer, nn.Linear)]
         return linear[-1] if linear and f"{linear[-1]}.bias" in self.slices else None
+
+    @cached_property
+    def weights(self) -> list[str]:
+        """The names of the weights of convolutional and linear layers, without biases."""
+        kinds = nn.Linear, _ConvNd
+        layers = [name for name, layer in self._template.named_modules() if isinstance(layer, kinds)]
+        return [name for layer in layers if (name := f"{layer}.weight") in self.slices]
 
     def features(self, w: Tensor, x: Tensor, train: bool = False) -> Tensor:
         """Inputs [B, d] of the last linear layer for ``x`` [B, ...]; in training mode if ``train``."""

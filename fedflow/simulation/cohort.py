@@ -96,7 +96,7 @@ def cohort_call(
     ragged = min(sizes) < max(sizes) or shard.epochs is not None
     shape = rounded if round_shapes and ragged else int
     inputs = _padded("own", indices, shape(max(sizes)))
-    selection = [own for k in ids if (own := partition.selection(k)) is not None]
+    examples, selection = job.selection(federation, ids)
     if selection:
         inputs |= _padded("selection", selection, shape(max(map(len, selection))))
     for stream, usual in streams.items():
@@ -128,7 +128,7 @@ def cohort_call(
             Samples(federation.train, **parts["own"]),
             {stream: Schedule.of_cohort(parts[f"schedule {stream}"]) for stream in streams},
             parts.get("received", {}), parts.get("kept", {}),
-            Samples(federation.train, **parts["selection"]) if selection else None,
+            Samples(examples, **parts["selection"]) if selection else None,
         )  # fmt: skip
         update = step(client)
         return {

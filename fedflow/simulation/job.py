@@ -1,10 +1,13 @@
 """Jobs, shards and results, which travel between the run and its workers: plain data."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedflow.data.examples import Examples
 from fedflow.local.compiled import Gradient
 from fedflow.local.schedule import Schedule, draw_schedule
 from fedflow.local.sgd import Task
@@ -30,6 +33,14 @@ class Job:
     keep_trained: bool = False  # also return the model that each client trained
     timing: Timing = field(default_factory=lambda: Timing.parse({}))
     compiled: str = ""  # folder of compiled gradients; empty: none are compiled
+
+    def selection(self, federation: Federation, clients: Sequence[int]) -> tuple[Examples, list[np.ndarray]]:
+        """The examples on which clients select models, and the rows of each client; none if none do."""
+        partition = federation.partition
+        if self.method.selects_on_test():
+            return federation.own_test, [partition.test(k) for k in clients]
+        rows = (partition.selection(k) for k in clients)
+        return federation.train, [own for own in rows if own is not None]
 
     def schedule(
         self,

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflow.data.examples import Examples
 from fedflow.errors import FedflowError
 from fedflow.local.client import DIFFICULTY, TRAIN_LOSS, TRAINED, Client, Update
 from fedflow.local.compiled import Gradient, compiled_gradient
@@ -253,12 +254,13 @@ def client_of(
     compiled: Gradient | None = None,
 ) -> Client:
     """The i-th client of the shard, for the plain loop."""
-    k, device, partition = shard.clients[i], federation.model.device, federation.partition
+    k, device = shard.clients[i], federation.model.device
 
-    def samples(rows: np.ndarray) -> Samples:
-        return Samples(federation.train, torch.as_tensor(rows, device=device))
+    def samples(examples: Examples, rows: np.ndarray) -> Samples:
+        return Samples(examples, torch.as_tensor(rows, device=device))
 
-    own, selection = samples(partition.train(k)), partition.selection(k)
+    own = samples(federation.train, federation.partition.train(k))
+    examples, selection = job.selection(federation, [k])
     schedules = {
         stream: job.schedule(shard, i, len(own.index), stream, usual, device)
         for stream, usual in streams.items()
@@ -270,7 +272,7 @@ def client_of(
     client = Client(
         task_of(job, federation, shard, level(job.method, federation, k), compiled=compiled),
         own, schedules, received, kept,
-        None if selection is None else samples(selection),
+        *(samples(examples, rows) for rows in selection),
     )  # fmt: skip
     if isinstance(shard, OnboardingShard):
         client.times = torch.from_numpy(job.timing.times(job.seed, k, job.training.batches(len(own.index))))

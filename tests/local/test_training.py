@@ -158,6 +158,14 @@ def test_the_number_of_local_steps(federation: Federation, size: int, epochs: in
     assert training.workload(SIZES[0]) == (int(taken), epochs * SIZES[0]) == (steps, epochs * SIZES[0])
 
 
+@pytest.mark.parametrize(("mode", "size", "steps"), [("queue", 8, [3, 1, 1]), ("lazy_epoch", 8, [3, 2, 1])])
+def test_the_steps_of_an_epoch_also_of_a_cohort(mode: str, size: int, steps: list[int]) -> None:
+    """A lazy epoch of n samples has floor(n / B) + 1 steps, another ceil(n / B)."""
+    training = LocalTraining.parse({"batch_size": size, "curriculum": {"score": "both", "mode": mode}})
+    assert training.epoch_steps(torch.tensor(SIZES).float()).tolist() == steps
+    assert [training.workload(n, 1).steps for n in SIZES] == steps
+
+
 def test_an_update_weighs_as_many_samples_as_the_client_has(federation: Federation) -> None:
     update = one_client(federation, 1).update(model=torch.zeros(2), scalars={"a": torch.ones(())})
     assert (float(update.weight), int(update.group)) == (SIZES[1], 0)

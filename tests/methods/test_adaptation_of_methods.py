@@ -11,7 +11,10 @@ from fedflow.methods import METHODS
 from fedflow.simulation.federation import Federation
 
 SGD: dict[str, Any] = {"epochs": 1, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
-QUICK: dict[str, dict[str, Any]] = {"flt": {"encoder": "pixels"}}  # without an encoder to train
+QUICK: dict[str, dict[str, Any]] = {
+    "flt": {"encoder": "pixels"},  # without an encoder to train
+    "subfedavg_un": {"target": 0},  # traffic depends on what is pruned
+}
 FULL = ("cfl", "fedac", "fesem", "fedsgd", "qfedsgd")  # take gradients over all samples
 OWN = ("pavg", "perfedavg", "pfldyn", "pflscaf")  # have an adaptation
 

@@ -603,6 +603,7 @@ WORK: dict[str, list[dict[str, Any]]] = {  # other settings in which a method co
     "pfldyn": [{}, {"adaptation": {"name": "maml", "steps": 2}}],
     "propfair": [{}, {"applied": "weights"}],
     "scaffold": [{}, {"variate": "I"}],
+    "subfedavg_un": [{}, {"gate": "train"}, {"target": 0}],
 }
 
 
@@ -687,6 +688,7 @@ def test_the_page_of_a_method_is_complete(name: str) -> None:
     assert [section for section in SECTIONS if section not in page(name)] == []
 
 
+DENSE: dict[str, dict[str, Any]] = {"subfedavg_un": {"target": 0}}  # all entries travel
 SCALARS = dict.fromkeys(("one scalar", "the cluster number", "the step number", "the ones", "the zeros"), 1)
 
 
@@ -700,6 +702,7 @@ def test_traffic_is_what_the_page_says(name: str, federation: Federation) -> Non
     symbols = {f.metadata["symbol"]: getattr(method, f.name) for f in dataclasses.fields(method)}  # type: ignore[arg-type]
     sizes = {"P": model.size, "P_body": model.size - len(model.head().index)}
     sizes["P_head"] = len(model.part(*model.shared_patterns).index)
+    sizes["the mask"] = -(-model.size // 8) / 4  # a bit per entry, in whole bytes
 
     def count(words: str, m: int, k: int) -> int:
         """Bytes of messages such as "k P and one scalar"; KeyError for a word that is not known."""
@@ -710,7 +713,8 @@ def test_traffic_is_what_the_page_says(name: str, federation: Federation) -> Non
         return 4 * (math.prod(factors) * sizes[vector] + sum((sizes | SCALARS)[what] for what in more))
 
     ways = ("", "") if sentence == "none" else re.fullmatch("(.*) down, (.*) up", sentence).groups()  # type: ignore[union-attr]
-    for ran in (run(name, federation, **HALF), run(name, federation, cohort="vmap", **HALF)):
+    for cohort in ("loop", "vmap"):
+        ran = run(name, federation, DENSE.get(name), cohort=cohort, **HALF)
         about = [*zip((1, 4), ran.rounds, strict=True)]
         down, up = (
             [sum(count(words, m, k) for k in r.cohort) if words else 0 for m, r in about] for words in ways

@@ -26,7 +26,7 @@ data: {digits: {source: digits, train_limit: 200, test_limit: 60}}
 models: {digits: {name: mlp, options: {hidden: [8]}}}
 partitions: {few: {dataset: digits, scheme: label_groups, groups: 2, clients: 4, newcomers: 0.25, public: 20,
   selection: 0.1}}
-training: {epochs: 1, batch_size: 32, lr: 0.1}
+training: {epochs: 2, batch_size: 32, lr: 0.1}
 run: {rounds: 2, participation: 0.7, evaluate_every: 2, checkpoint_every: 2, fine_tune: false}
 grid: {datasets: [digits], partitions: [few], methods: [fedavg], seeds: [0]}
 """

@@ -18,6 +18,7 @@ from fedflow.simulation.federation import Federation
 VIEWS: dict[str, Any] = {"epochs": 1, "batch_size": 8, "lr": 0.1, "momentum": 0.5, "augment": "flip_crop"}
 QUICK: dict[str, dict[str, Any]] = {
     "flt": {"encoder": "pixels"},  # without an encoder to train
+    "subfedavg_un": {"target": 0},  # traffic depends on what is pruned
     **{name: {"adaptation": {"name": "maml"}} for name in ("pavg", "pfldyn", "pflscaf")},  # proto: no teacher
 }
 

@@ -173,7 +173,9 @@ def check_replays(monkeypatch: Any, name: Any, federation: Federation, **setting
         torch.testing.assert_close(replayed.state()[key], value, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "ifca", "fednova", "apfl", Scheduled()])
+@pytest.mark.parametrize(
+    "name", ["fedavg", "scaffold", "ditto", "ifca", "fednova", "apfl", "subfedavg_un", Scheduled()]
+)
 @pytest.mark.parametrize("clients", [1, 8])
 def test_rounds_that_are_replayed_are_those_that_are_not(digits, monkeypatch, name, clients) -> None:
     """With rounded shapes, on tensors of the CPU; the learning rate decays."""

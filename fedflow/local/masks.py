@@ -1,0 +1,58 @@
+"""Masks of pruned networks: pure functions of flat vectors, also under ``torch.func.vmap``.
+
+A mask [D] is true where a client keeps the entry of its vector. Tensors are pruned one by one, those that the
+caller names (``FlatModel.weights``: the weights of convolutional and linear layers); all others are kept.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedflow.models.flat import FlatModel
+
+LAST = 0.05  # the largest rate of the last step
+
+
+def without_smallest(
+    model: FlatModel, w: Tensor, mask: Tensor, rate: Tensor | float, names: Sequence[str]
+) -> Tensor:
+    """``mask`` [D] without the share ``rate`` of the entries of ``w`` [D] closest to 0, in each named tensor.
+
+    These are the entries below a percentile of the absolute values that are kept and not 0, with linear
+    interpolation, as of ``numpy.percentile``: ceil(rate (n - 1)) of n different values.
+    """
+    pieces = zip(model.names, w.split(model.sizes), mask.split(model.sizes), strict=True)
+    return torch.cat([
+        kept & ~(own.abs().double() < _percentile(own.abs(), kept & (own != 0), rate))
+        if name in names else kept
+        for name, own, kept in pieces
+    ])  # fmt: skip
+
+
+def _percentile(values: Tensor, chosen: Tensor, rate: Tensor | float) -> Tensor:
+    """The percentile of the ``chosen`` of ``values`` [n], float64 scalar; NaN if there are none."""
+    # By sorting, because torch.quantile has a limit of 16 million values and none are left out.
+    ascending = values.double().where(chosen, torch.inf).sort().values
+    place = (rate * (chosen.sum().double() - 1)).clamp(min=0)
+    low, high = ascending.gather(0, torch.stack([place.floor(), place.ceil()]).long()).unbind()
+    return torch.lerp(low, high, place - place.floor())
+
+
+def mask_distance(model: FlatModel, one: Tensor, other: Tensor, names: Sequence[str]) -> Tensor:
+    """Distance of two masks [D], 0 to 1, float64 scalar: the share of entries that differ in each named
+    tensor, averaged over these tensors."""
+    differ = dict(zip(model.names, (one != other).split(model.sizes), strict=True))
+    return torch.stack([differ[name].double().mean() for name in names]).mean()
+
+
+def pruned_share(model: FlatModel, mask: Tensor) -> Tensor:
+    """Share of all parameters that a mask [D] prunes, without buffers, float64 scalar."""
+    return (~mask[: model.parameters]).double().mean()
+
+
+def next_rate(rate: float, target: float, pruned: Tensor) -> Tensor:
+    """The rate of the next step, float64 scalar: ``rate``, or less if the ``pruned`` share is that close
+    to the ``target``."""
+    left = target - pruned
+    return torch.where(left < rate, (left / (1 - pruned)).clamp(0, LAST), rate)

@@ -1,0 +1,148 @@
+"""Base of methods whose clients prune their networks: the server averages what is kept."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedflow.errors import BadInput
+from fedflow.local.client import Client, Update
+from fedflow.local.masks import mask_distance, next_rate, pruned_share, without_smallest
+from fedflow.local.optimiser import Moving
+from fedflow.local.samples import Batch
+from fedflow.local.training import LocalTraining
+from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Method, Passes, Round
+from fedflow.models.flat import FlatModel
+from fedflow.settings import option
+
+
+class Epochs(NamedTuple):
+    """Training as it proceeds: the vector, its values ``first`` [D] after the first epoch, steps taken."""
+
+    now: Moving
+    first: Tensor
+    steps: int = 0
+
+
+class Trained(NamedTuple):
+    """The masked vector [D] after the first and after the last local epoch."""
+
+    first: Tensor
+    last: Tensor
+
+
+class Pruned(Method):
+    """Clients keep a mask and their last model, and are served that model.
+
+    A step of pruning drops the smallest weights of each tensor. It is taken if the masks after the first and
+    the last epoch still differ, the target is not reached, and the smaller network is accurate enough.
+    """
+
+    serves: ClassVar[str] = "personal"
+    newcomer: ClassVar[Mapping[str, str]] = {"model": "model"}
+    serves_with: ClassVar[tuple[str, ...] | None] = ("model",)
+    masks: ClassVar[Mapping[str, str]] = {"model": "mask"}
+    series: ClassVar[tuple[str, ...]] = ("pruned", "gate")
+    records: ClassVar[tuple[str, ...]] = ("mask",)
+
+    rate: float = option(
+        0.1, "share of the kept weights of a tensor that a step of pruning drops", symbol="r_us", gt=0, lt=1,
+        grid=(0.05, 0.1), source="section 4.3",
+    )  # fmt: skip
+    target: float = option(
+        0.5, "share of all parameters at which pruning ends; 0 = no pruning", symbol="p_us", ge=0, lt=1,
+        grid=(0.3, 0.5, 0.7), source="section 4.3",
+    )  # fmt: skip
+    threshold: float = option(
+        0.5, "least accuracy of the smaller network, 0 to 1; above 1 = no pruning", symbol="Acc_th", ge=0,
+        source="authors' code",
+    )  # fmt: skip
+    distance: float = option(
+        1e-4, "least distance between the masks after the first and the last epoch; above 1 = no pruning",
+        symbol="eps_us", ge=0, source="section 4.3",
+    )  # fmt: skip
+    gate: str = option(
+        "selection", "samples of that accuracy: held-out ones, those of training, or the client's test "
+        "samples, with which training then sees the test set",
+        choices=("selection", "train", "test"), source="test: authors' code",
+    )  # fmt: skip
+
+    def check(self, rounds: int) -> None:
+        for name in ("threshold", "distance"):
+            if self.target and getattr(self, name) > 1:
+                warnings.warn(f"{self.name}: no client prunes, as method.{name} is above 1", stacklevel=2)
+
+    def check_training(self, training: LocalTraining) -> None:
+        by = f"with {self.name}, which compares the masks after the first and the last epoch"
+        if self.target and training.steps is not None:
+            raise BadInput("training.steps", training.steps, f"null {by}")
+        if self.target and training.epochs == 1:
+            raise BadInput("training.epochs", 1, f"at least 2 {by}; or method.target: 0")
+
+    def selects(self) -> str:
+        return "method.gate to train or test" if self.target and self.gate == "selection" else ""
+
+    def selects_on_test(self) -> bool:
+        return self.gate == "test"
+
+    def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
+        return Passes(epochs, losses=bool(self.target) and self.gate == "train")
+
+    def prunable(self, model: FlatModel) -> Sequence[str]:
+        """The names of the tensors whose entries are pruned one by one."""
+        return model.weights
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> GlobalModel:
+        if self.target and not self.prunable(model):
+            accepted = f"0, as the network has no weights that {self.name} prunes"
+            raise BadInput("method.target", self.target, accepted)
+        return GlobalModel(initial(0))
+
+    def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
+        return {"model": initial, "mask": torch.ones_like(initial, dtype=torch.bool)}
+
+    def train(self, client: Client, start: Tensor, mask: Tensor) -> Trained:
+        """Local training from ``start`` [D] under ``mask`` [D]: entries outside it are 0 and stay 0."""
+        epoch = client.training.epoch_steps(client.samples)
+
+        def step(at: Epochs, batch: Batch) -> tuple[Epochs, Tensor]:
+            found = client.gradient(at.now.w, batch)
+            masked = found._replace(gradient=found.gradient.where(mask, 0))
+            now, steps = client.descend(at.now, masked), at.steps + 1
+            return Epochs(now, now.w.where(steps <= epoch, at.first), steps), found.loss
+
+        start = start.where(mask, 0)
+        now, first, _ = client.run_steps(step, Epochs(client.initial_state(start), start))
+        return Trained(first, now.w)
+
+    def prune(self, client: Client, trained: Trained, mask: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mask [D] after a step of pruning, or ``mask`` where none is due; and diagnostics."""
+        model, w = client.model, trained.last
+        names, pruned = self.prunable(model), pruned_share(model, mask)
+        first, last = (without_smallest(model, each, mask, self.rate, names) for each in trained)
+        moved = mask_distance(model, first, last, names)
+        fewer = without_smallest(model, w, mask, next_rate(self.rate, self.target, pruned), names)
+        accuracy = self.accuracy(client, w.where(fewer, 0))
+        due = (accuracy >= self.threshold) & (pruned < self.target) & (moved >= self.distance)
+        return fewer.where(due, mask), {"distance": moved, "gate": accuracy}
+
+    def accuracy(self, client: Client, w: Tensor) -> Tensor:
+        """Accuracy of ``w`` [D] on the samples of the gate, scalar."""
+        return client.full_accuracy(w) if self.gate == "train" else client.selection_accuracy(w)
+
+    def send(self, client: Client, w: Tensor, mask: Tensor, diagnostics: Mapping[str, Tensor]) -> Update:
+        """The update with ``w`` [D] under ``mask`` [D]; the client keeps both."""
+        client.trained = w = w.where(mask, 0)
+        diagnostics = {"pruned": pruned_share(client.model, mask), **diagnostics}
+        own = {"model": w, "mask": mask}
+        return client.update(model=w, mask=mask, weight=1.0, keep=own, diagnostics=diagnostics)
+
+    def aggregate(self, now: Round, server: Any, cohort: Cohort) -> tuple[GlobalModel, Diagnostics]:
+        """Every entry is averaged over those that keep it; without any, it does not change."""
+        share = cohort.mean("mask")
+        return GlobalModel((cohort.mean("model") / share).where(share > 0, server.model)), {}
+
+    def model_for(self, client: Client) -> Tensor:
+        return client.kept["model"]
