@@ -16,6 +16,7 @@ from fedflow.methods.base import Dissimilarity
 from fedflow.metrics.table import METRICS, diagnostics, yardstick_first
 from fedflow.simulation.evaluation import PREDICTIONS, SERVED, SWEEP, Scores
 from fedflow.simulation.outcome import Outcome, RoundReport
+from fedflow.simulation.recorded import FILE as VECTORS
 
 MARKER = "metrics.json"
 
@@ -34,9 +35,10 @@ def write_results(
     ``metrics.json`` has the final numbers, ``rounds.csv`` those by round, ``clients.parquet`` those by
     client. ``clusters.json`` has the cluster of every client, and how the server compared clients;
     ``proximity.parquet`` is the matrix of these dissimilarities, with a row and a column per client.
-    ``series.parquet`` has the method's diagnostics that are arrays over clients, a row per number;
+    ``series.parquet`` has the method's diagnostics by client and round, a row per number;
     ``predictions.parquet`` a row per client and sample of its test set, if they were kept;
-    ``sweep.parquet`` a row per client and mixture of its models, of methods that have mixtures.
+    ``sweep.parquet`` a row per client and mixture of its models, of methods that have mixtures;
+    ``client-vectors.safetensors`` the vectors that `Method.records` names, such as masks (`load_vectors`).
 
     ``facts`` identifies the run (partition, method, seed, hashes); ``params``, its settings, become
     ``params.json``. ``samples`` [N] are training sizes, ``groups`` [N] planted groups, both with newcomers
@@ -66,6 +68,7 @@ def write_results(
         "series.parquet": partial(_series(rounds).to_parquet, index=False),
         "predictions.parquet": partial(_predictions(outcome.scores).to_parquet, index=False),
         "sweep.parquet": partial(_sweep(outcome).to_parquet, index=False),
+        VECTORS: outcome.recorded.save,
         "failures.json": partial(write_json, value=failures) if failures else None,
         MARKER: partial(write_json, value=facts | outcome.metrics),
     }

@@ -36,7 +36,18 @@ from fedflow.simulation.outcome import Outcome, RoundReport
 from fedflow.simulation.run import RunSettings
 
 EVERYONE = {"participation": 1.0, "fine_tune": False, "evaluate_every": 1000}
-TWO_EPOCHS = ("subfedavg_un",)  # refuse a single epoch: they compare masks after the first and the last
+TWO_EPOCHS = (
+    "subfedavg_hy",
+    "subfedavg_un",
+)  # refuse a single epoch: they compare masks after the first and the last
+# Methods that refuse a dense network: one for small images, which vmapped cohorts can share, and its options.
+NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "subfedavg_hy": ("cnn", {"filters": [4, 4], "groups": 4, "kernel": 3, "padding": 1, "hidden": [16]}),
+}
+DENSE: dict[str, dict[str, Any]] = {  # settings in which methods that prune do not: all entries travel
+    "subfedavg_hy": {"target": 0, "channel_rate": 0},
+    "subfedavg_un": {"target": 0},
+}
 SIZES = (1, 7, 12, 20, 33, 13, 5, 40)  # of the clients of `images`; the first has a single sample
 
 
@@ -200,6 +211,23 @@ class Ran:
         return {f"server/{name}": w for name, w in self.servers[-1].items()} | clients
 
 
+def with_network_for(method: Method, federation: Federation) -> Federation:
+    """The same federation, with a network that ``method`` can train if it refuses the one that is there."""
+    if method.name not in NETWORKS:
+        return federation
+    try:
+        method.setup(federation.model, federation.model.init)
+    except BadInput as error:
+        if error.field != "model.name":
+            raise
+        network, options = NETWORKS[method.name]
+        shape, old = tuple(federation.train.x.shape[1:]), federation.model
+        return replace(
+            federation, model=FlatModel(partial(build, network, shape, 10, **options), dtype=old.dtype)
+        )
+    return federation
+
+
 def prepare_run(
     method: str | Method,
     federation: Federation,
@@ -214,9 +242,10 @@ def prepare_run(
 ) -> Simulation:
     """A simulation that has not started: full participation, two full-gradient steps of 0.1 a round.
 
-    Methods that refuse a single epoch (`TWO_EPOCHS`) get two.
+    Methods that refuse a single epoch (`TWO_EPOCHS`) get two, and those that refuse the network another one.
     """
     built = build_method(method, hyper) if isinstance(method, str) else method
+    federation = with_network_for(built, federation)
     given = {"epochs": 2, "batch_size": 0, "lr": 0.1, **(training or {})}
     if built.name in TWO_EPOCHS and given["epochs"] == 1 and "steps" not in given:
         given["epochs"] = 2
@@ -314,7 +343,7 @@ def run_without_values(name: str, federation: Federation, patch: pytest.MonkeyPa
 
     patch.setattr("fedflow.simulation.cohort.cohort_call", spy)
     run(name, federation, cohort="vmap", **settings)
-    job, _, shard, places, step, streams = calls[-1]
+    job, federation, shard, places, step, streams = calls[-1]
     shard = replace(shard, vectors=[w.to("meta") for w in shard.vectors])
     nowhere = replace(
         federation, model=OnMeta(federation.model), train=federation.train.to(torch.device("meta"))

@@ -138,7 +138,10 @@ class Method(Settings):
     ``gathers``: `aggregate` needs every client's update, not only means. ``newcomer`` maps kept vectors to
     received ones, which replace them for a client that never took part. ``serves_with`` names the kept
     vectors that `model_for` reads (default: all where models are "personal", else none). ``masks`` maps
-    vectors of a message to masks or positions in it: only these entries are sent.
+    vectors of a message to masks or positions in it: only these entries are sent. ``example`` is a network
+    that it can train, for which its page counts the traffic. ``series`` names diagnostics of clients that
+    are recorded by client and round, ``records`` kept vectors that are recorded of every client at the end of
+    a run.
     """
 
     section = "method"
@@ -149,6 +152,9 @@ class Method(Settings):
     newcomer: ClassVar[Mapping[str, str]] = {}
     serves_with: ClassVar[tuple[str, ...] | None] = None
     masks: ClassVar[Mapping[str, str]] = {}
+    example: ClassVar[str] = "lenet5"
+    series: ClassVar[tuple[str, ...]] = ()
+    records: ClassVar[tuple[str, ...]] = ()
 
     # The core.
 
@@ -265,6 +271,14 @@ class Method(Settings):
         """The mixtures [k, D] of a client's global and personal model, and the share k of the latter in each.
 
         At the end, all are scored on the client's own test samples (`run.sweep`). None: the method has none.
+        """
+        return None
+
+    def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float | None:
+        """Bytes down and up of a whole run by the formula of the source; None if it has none.
+
+        It follows from the settings: ``cohort`` clients take part in each of the ``rounds``. Sources leave
+        out norms, and count networks as pruned from round 1 on; what really crosses is counted from messages.
         """
         return None
 

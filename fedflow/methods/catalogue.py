@@ -35,7 +35,6 @@ class Page:
     idea: str
     text: str
     options: list[dict[str, Any]]
-    network: str
     down: int
     up: int
     published: list[str]
@@ -45,20 +44,19 @@ class Page:
 
 
 def describe(method: type[Method]) -> Page:
-    """The page of one method with default hyper-parameters; traffic is counted from messages."""
+    """The page of one method with default hyper-parameters; traffic is that of `Method.example`."""
     text = (sys.modules[method.__module__].__doc__ or "").strip()
     idea = text.split("\n\n")[0].replace("\n", " ").partition(": ")[2]
     down, up = traffic(method)
     options, published = explain(method), published_in(method.name)
-    about, network = (method.name, method.label, method.serves, idea, text), _network(method)[1]
-    return Page(*about, options, network, down, up, published)
+    return Page(method.name, method.label, method.serves, idea, text, options, down, up, published)
 
 
 def traffic(method: type[Method]) -> tuple[int, int]:
     """Bytes down and up for one client in one round, counted in one local step on two blank images."""
     instance, training = method(), LocalTraining.parse({})
     networks = instance.networks() if isinstance(instance, Levelled) else {"": {}}
-    whole = FlatModel(partial(build, _network(method)[0], (3, 32, 32), 10))
+    whole = FlatModel(partial(build, method.example, (3, 32, 32), 10))
     level, options = [*networks.items()][-1]
     model, sizes = whole.variant(**options), np.full(len(networks), 2)  # the last client has the largest
     server = instance.setup(whole, whole.init)
@@ -76,13 +74,6 @@ def traffic(method: type[Method]) -> tuple[int, int]:
     update = instance.local(Client(task, data, schedules, received, kept, selection=data))
     up = message_bytes(update.vectors, len(update.scalars), instance.masks)
     return message_bytes(received, masks=instance.masks), up
-
-
-def _network(method: type) -> tuple[str, str]:
-    """The network with which traffic is counted, by its name and in words."""
-    if issubclass(method, Levelled):
-        return "cnn_exit", "the largest of cnn_exit for CIFAR-10 (P = 114,613)"
-    return "lenet5", "LeNet-5 for CIFAR-10 (P = 62,006)"
 
 
 @dataclass(frozen=True)
@@ -111,8 +102,9 @@ def catalogue() -> str:
         "# Methods",
         "",
         "Written by `fedflow methods --markdown > docs/methods.md` from the code; do not edit by hand.",
-        f"Traffic is bytes per client and round with {_network(Method)[1]}, at the defaults; if",
-        f"clients hold networks of several sizes, with {_network(Levelled)[1]}.",
+        "Traffic is bytes per client and round with LeNet-5 for CIFAR-10 (P = 62,006; 62,094 for methods",
+        "that need BatchNorm), at the defaults. Where clients hold networks of several sizes, it is that",
+        "of the largest, of `cnn_exit` (P = 114,613).",
     ]
     grouped = families()
     for family in grouped:

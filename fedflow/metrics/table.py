@@ -183,6 +183,22 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         table="traffic",
     ),
     Metric(
+        "paper_bytes", "By formula, MB", "down and up by the formula of the method's source, which leaves "
+        "out norms and counts pruned networks at their final size from round 1", MB, "", table="traffic",
+    ),
+    Metric(
+        "macs", "MACs, M", "multiplications for one sample, in millions; mean over the clients' networks",
+        Unit(factor=1e-6, digits=3), "", table="traffic",
+    ),
+    Metric(
+        "macs_ratio", "MACs saved, ×", "those of the whole network over those of the clients' networks",
+        Unit("×", digits=3), "", table="traffic",
+    ),
+    Metric(
+        "kept", "Kept, %", "parameters of the network that are in the clients' networks; mean over clients",
+        SHARE, "", table="traffic",
+    ),
+    Metric(
         "participants", "Participants", "clients that were sent the model in this round", COUNT, "",
         rounds=True, final=False,
     ),

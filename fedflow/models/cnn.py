@@ -6,6 +6,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from fedflow.models.binary import start_xavier
+from fedflow.models.channels import in_order
 from fedflow.models.mlp import last_layers
 
 
@@ -66,6 +67,7 @@ class CNN(nn.Module):
             if dropout:
                 self.dense.append(nn.Dropout(dropout))
         self.classifier = nn.Linear(widths[-1], num_classes, bias)
+        self.channels = in_order(self)
         self.head_patterns = last_layers(self, head_layers)
         if hidden:
             self.shared_patterns = last_layers(self, max(2, head_layers))

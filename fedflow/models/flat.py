@@ -26,6 +26,7 @@ from fedflow.models.matmul import use_matmul
 from fedflow.settings import Words
 
 CONVOLUTIONS = ("matmul", "grouped")
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
 class Part:
@@ -190,6 +191,15 @@ class FlatModel:
         layers = torch.tensor([numbers[owner] for owner in owners])
         return layers.repeat_interleave(torch.tensor(self.sizes)).to(self.device)
 
+    @cached_property
+    def outside_norms(self) -> Tensor:
+        """Bool [D]: the parameters of all layers except norms, which published counts leave out."""
+        norms = {n for n, layer in self._template.named_modules() if isinstance(layer, NORMS)}
+        mask = torch.zeros(self.size, dtype=torch.bool, device=self.device)
+        for name, own in self.slices.items():
+            mask[own] = own.stop <= self.parameters and name.rpartition(".")[0] not in norms
+        return mask
+
     def variant(self, **options: Any) -> "FlatModel":
         """The same architecture with other ``options``, on the same device."""
         key = json.dumps(options, sort_keys=True)
@@ -289,6 +299,11 @@ class FlatModel:
     def shared_patterns(self) -> Sequence[str]:
         """The upper layers that LG-FedAvg shares: those that the architecture declares, or its head."""
         return getattr(self._template, "shared_patterns", self.head_patterns)
+
+    @property
+    def channels(self) -> Sequence[Any]:
+        """The `fedflow.models.channels.Channels` that can be removed, as the architecture declares them."""
+        return getattr(self._template, "channels", ())
 
     @cached_property
     def draws_noise(self) -> bool:

@@ -3,6 +3,8 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedflow.models.channels import Channels
+
 
 class LeNet5(nn.Module):
     """Conv 6 - pool - conv 16 - pool - dense 120 - dense 84 - dense K, ReLU between.
@@ -21,6 +23,8 @@ class LeNet5(nn.Module):
             raise ValueError("it needs 16x16 pixels or more")
         flat = 16 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
         self.conv1, self.conv2 = nn.Conv2d(channels, 6, 5), nn.Conv2d(6, 16, 5)
+        if batch_norm:
+            self.channels = Channels("conv1", "norm1", "conv2"), Channels("conv2", "norm2", "fc1")
         self.norm1 = nn.BatchNorm2d(6) if batch_norm else nn.Identity()
         self.norm2 = nn.BatchNorm2d(16) if batch_norm else nn.Identity()
         self.fc1, self.fc2, self.fc3 = nn.Linear(flat, 120), nn.Linear(120, 84), nn.Linear(84, num_classes)

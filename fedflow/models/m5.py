@@ -5,6 +5,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from fedflow.models.binary import classifier, start_xavier
+from fedflow.models.channels import in_order
 
 
 class M5(nn.Module):
@@ -27,6 +28,7 @@ class M5(nn.Module):
         for inside, outside in pairwise(widths):
             self.features += _block(inside, outside, kernel=3, padding=1)
         self.classifier = classifier(4 * base, num_classes)
+        self.channels = in_order(self)
         start_xavier(self)
 
     def forward(self, x: Tensor) -> Tensor:

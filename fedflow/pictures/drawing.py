@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from fedflow.errors import FedflowError
 
@@ -55,6 +56,14 @@ class Drawing:
         """Further axes, placed in inches."""
         whole, tall = self.figure.get_size_inches()
         return self.figure.add_axes((left / whole, bottom / tall, width / whole, height / tall))
+
+    def scale(self, shown: AxesImage, left: float, bottom: float, width: float) -> None:
+        """A scale of colours, placed in inches, with its numbers above."""
+        place = self.beside(left, bottom, width, 0.09)
+        bar = self.figure.colorbar(shown, cax=place, orientation="horizontal", ticklocation="top")
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(labelsize=8, pad=2)
+        bar.ax.locator_params(nbins=5)
 
     @cached_property
     def svg(self) -> Markup:

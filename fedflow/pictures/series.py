@@ -51,9 +51,5 @@ def heat(table: pd.DataFrame, clients: int, rounds: int, name: str, described: s
         axes.set(xlabel="round", ylabel="client")
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=(1, 2, 5, 10)))
         axes.yaxis.set_major_locator(MaxNLocator(6, integer=True, steps=(1, 2, 5, 10)))
-        place = work.beside(left, bottom + side + 0.1, WIDTH - left - right, 0.09)
-        bar = work.figure.colorbar(shown, cax=place, orientation="horizontal", ticklocation="top")
-        bar.outline.set_visible(False)
-        bar.ax.tick_params(labelsize=8, pad=2)
-        bar.ax.locator_params(nbins=5)
+        work.scale(shown, left, bottom + side + 0.1, WIDTH - left - right)
     return work

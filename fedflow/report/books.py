@@ -16,8 +16,8 @@ from fedflow.settings import Settings, option
 
 FOLDER = Path(__file__).parent / "published"
 UNITS = {  # by what a measure is multiplied
-    "%": 100, "points": 100, "×100": 100, "points²": 1e4, "Mb per client": 8e-6, "transmissions": 1,
-    "rounds": 1, "": 1,
+    "%": 100, "points": 100, "×100": 100, "points²": 1e4, "Mb per client": 8e-6, "MB": 1e-6, "GB": 1e-9,
+    "transmissions": 1, "rounds": 1, "×": 1, "": 1,
 }  # fmt: skip
 NUMERAL = r"\d*\.?\d+"
 CELL = re.compile(rf"(?P<over>>?)(?P<mean>{NUMERAL})(?P<plus>\+?)(?: ± (?P<std>{NUMERAL}))?")

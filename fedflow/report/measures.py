@@ -14,6 +14,8 @@ Published tables and claims name what they compare in this language:
 * ``sweep(share)``, mean accuracy of the mixtures with this share of the personal model (`run.sweep`);
   ``sweep_best``, that of every client at its best share; and ``sweep_plateau(width)``, the portion of the
   shares whose mean accuracy is within ``width`` of the highest
+* ``mask_iou(number)``, mean IoU of the masks of two clients that share this number of labels; and
+  ``mask_overlap``, the rank correlation over all pairs of clients between IoU and shared labels
 """
 
 import math
@@ -28,6 +30,7 @@ from fedflow.metrics import predictions
 from fedflow.metrics.table import DIAGNOSTICS, METRICS, NUMBER, SHARE, Metric, Unit, metric_of
 from fedflow.report.run import Run
 from fedflow.report.targets import NotMeasured, check_target, column_of, reach
+from fedflow.simulation.recorded import FILE as VECTORS
 
 # Columns that are sums over rounds already.
 TOTALS = ("bytes_down", "bytes_up", "clock", "gradients", "updates", "polls", "poll_bytes")
@@ -46,6 +49,7 @@ COSTS = {  # measure: what of a `Reach`, and its metric
     "gradients_to": ("gradients", METRICS["gradients"]),
 }
 SWEEPS = {"sweep_best": 0, "sweep": 1, "sweep_plateau": 1}  # and their number of arguments
+MASKS = {"mask_overlap": 0, "mask_iou": 1}  # and their number of arguments
 OF_ROUNDS = {"best": 1, "worst": 1, "cumulative": 1, "at": 2, "last": 2}  # and their number of arguments
 
 
@@ -89,6 +93,8 @@ def parse(text: str, field: str = "measure") -> Measure:
         return _cost(text, name, field, *given)
     if SWEEPS.get(name) == len(given):
         return _swept(text, name, field, *given)
+    if MASKS.get(name) == len(given):
+        return _of_masks(text, name, field, *given)
     if name in OF_ROUNDS and len(given) == OF_ROUNDS[name]:
         return _of_rounds(text, name, field, *given)
     shapes = [
@@ -96,7 +102,7 @@ def parse(text: str, field: str = "measure") -> Measure:
         *(f"{n}(column)" for n, many in OF_ROUNDS.items() if many == 1),
     ]
     shapes += ["at(column, round)", "last(column, n)", "top1", "top5", "auroc", "ece", "mce", "ece(batch=10)"]
-    shapes += ["sweep(share)", "sweep_best", "sweep_plateau(width)"]
+    shapes += ["sweep(share)", "sweep_best", "sweep_plateau(width)", "mask_iou(number)", "mask_overlap"]
     raise unknown_name(field, text, [*METRICS, *shapes])
 
 
@@ -213,6 +219,28 @@ def _swept(text: str, name: str, field: str, argument: str = "0") -> Measure:
         "sweep_plateau": f"Mixtures with an accuracy within {argument} of the highest",
     }[name]
     return Measure(text, f"{label}, %", SHARE, "higher", of)
+
+
+def _of_masks(text: str, name: str, field: str, number: str = "0") -> Measure:
+    wanted = _number(field, text, number)
+
+    def of(run: Run) -> float | None:
+        path = run.folder / VECTORS
+        if run.masks is None:
+            raise NotMeasured(f"{path} has no masks")
+        if not (by_number := run.masks.by_shared_labels()):
+            raise NotMeasured(f"{path} has no labels")
+        if name == "mask_overlap":
+            return run.masks.correlation()
+        if wanted not in by_number:
+            known = ", ".join(map(str, by_number))
+            raise NotMeasured(f"{path} has no two clients that share {number} labels, but {known}")
+        return by_number[int(wanted)]
+
+    if name == "mask_overlap":
+        label = "Rank correlation of mask IoU and shared labels"
+        return Measure(text, label, Unit(digits=3), "higher", of)
+    return Measure(text, f"Mask IoU of clients that share {number} labels, %", SHARE, "higher", of)
 
 
 def _summary(run: Run, name: str, batch: int | None) -> dict[str, float]:

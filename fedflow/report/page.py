@@ -11,7 +11,7 @@ import jinja2
 from markupsafe import Markup
 
 from fedflow.errors import FedflowError
-from fedflow.metrics.table import METRICS, unit_of, yardstick_first
+from fedflow.metrics.table import LEVEL, METRICS, unit_of, yardstick_first
 from fedflow.naming import flat, spoken, text
 from fedflow.pictures import accuracy
 from fedflow.pictures.clusters import Grouping, pictures_of
@@ -28,6 +28,7 @@ from fedflow.report.curricula import curricula
 from fedflow.report.findings import findings, summary
 from fedflow.report.matching import accuracies, compare, known_data
 from fedflow.report.run import Run
+from fedflow.report.subnetworks import levels, pruning
 from fedflow.report.tables import best, by_method, by_partition, columns, stat, write_tables, yardstick
 from fedflow.report.variants import HASHES, settings_table
 from fedflow.report.verdicts import HELD, VERDICTS, judge, write_claims
@@ -121,6 +122,8 @@ def _partition(
         "diagnostics": _diagnostics(methods, places, key),
         "curricula": curricula(methods, places, key),
         "calibration": calibration(methods, places, key),
+        "pruning": pruning(methods, places, key),
+        "levels": levels(methods, places, key),
         "fairness": cells.metric_table(methods, columns("fairness")),
         "spread": accuracy.spread(rated, places, f"{key}-spread") if rated else None,
         "traffic": cells.metric_table(methods, columns("traffic")),
@@ -176,7 +179,7 @@ def _diagnostics(methods: dict[str, list[Run]], places: dict[str, int], key: str
     """By label of a method: name, picture and note of its diagnostics; of a cohort's clients, the mean."""
     found = []
     for place, (variant, runs) in enumerate(methods.items()):
-        found_names = {name for run in runs for name in run.diagnostics}
+        found_names = {name for run in runs for name in run.diagnostics if not name.startswith(LEVEL)}
         names = sorted(name for name in found_names if not re.fullmatch("client/.*/(min|max)", name))
         shown = [
             (

@@ -8,9 +8,11 @@ from typing import Any
 import pandas as pd
 
 from fedflow.methods.base import Dissimilarity
+from fedflow.metrics.masks import Masks
 from fedflow.metrics.table import diagnostics
 from fedflow.report.reading import read_table, reject
 from fedflow.simulation.evaluation import PREDICTIONS, SWEEP
+from fedflow.simulation.recorded import FILE, load_vectors
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,17 @@ class Run:
         if not path.exists():
             return pd.DataFrame(columns=[*SWEEP])
         return read_table(path, pd.read_parquet, SWEEP)
+
+    @cached_property
+    def masks(self) -> Masks | None:
+        """The masks of the clients that took part, compared; None where the method has none."""
+        path = self.folder / FILE
+        if not path.exists():
+            return None
+        found, clients = load_vectors(path), self.metrics["clients"]
+        if len(found.vectors) > clients:
+            reject(path, f"not of {clients} clients")
+        return found.masks(self.clients["participations"].to_numpy()) if found.vectors else None
 
     @cached_property
     def predicted(self) -> dict[tuple[str, int | None], dict[str, float]]:

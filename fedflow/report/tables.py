@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedflow.metrics.table import METRICS, YARDSTICKS, Metric, diagnostics, yardstick_first
+from fedflow.metrics.table import METRICS, YARDSTICKS, Metric, diagnostics, metric_of, yardstick_first
 from fedflow.report.collect import ENTRIES
 from fedflow.report.run import Run
 
@@ -64,7 +64,8 @@ def by_partition(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 def best(methods: dict[str, list[Run]], metric: str) -> list[tuple[str, Stat]]:
     """Methods that have the metric, best mean first; equal means by name."""
-    sign = 1 if METRICS[metric].better == "lower" else -1
+    about = metric_of(metric)
+    sign = 1 if about is not None and about.better == "lower" else -1
     found = [(name, value) for name, runs in methods.items() if (value := stat(runs, metric)) is not None]
     return sorted(found, key=lambda item: (sign * item[1].mean, item[0]))
 

@@ -81,7 +81,8 @@ def column_of(run: Run, column: str) -> pd.Series:
     """A column of ``rounds.csv``; raises `NotMeasured` where it is absent or empty."""
     if column in run.rounds and run.rounds[column].notna().any():
         return run.rounds[column]
-    report = column.rpartition("_")[0]
+    metric = metric_of(column)
+    report = (metric.name if metric else column).rpartition("_")[0]
     if report in [name for name, *_ in REPORTED]:
         advice = f"set run.reports: [{report}]"
     elif report in dict(ADAPTED):

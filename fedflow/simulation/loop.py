@@ -80,6 +80,7 @@ class Simulation(Run):
             compared,
             self.scoring.stable_cluster_ids,
             self.scoring.sweep(),
+            self.scoring.recorded(),
         )
 
     def forget(self) -> None:
@@ -218,8 +219,19 @@ class Simulation(Run):
             self._add_by_level(report.values, shards, gathered.sent)
         report.values |= numbers
         report.series |= series
+        self._add_series(report, gathered)
         report.values |= summarised(gathered.sent)
         return [sent.train_loss for sent in gathered.sent]
+
+    def _add_series(self, report: RoundReport, gathered: Gathered) -> None:
+        """Add the diagnostics of this cycle's clients that `Method.series` names; NaN outside the cohort."""
+        for name in self.job.method.series:
+            values = report.series.setdefault(
+                f"client/{name}", [float("nan")] * min(self.clients, SERIES_CLIENTS)
+            )
+            for sent in gathered.sent:
+                if sent.client < len(values):
+                    values[sent.client] = sent.reported.get(name, float("nan"))
 
     def _add_by_level(self, values: dict[str, float], shards: list[Shard], sent: list[ClientResult]) -> None:
         """Add the traffic of every level, and the mean training loss of its clients."""

@@ -9,11 +9,13 @@ from torch import Tensor
 
 from fedflow.methods.base import Dissimilarity
 from fedflow.simulation.evaluation import Scores
+from fedflow.simulation.recorded import ClientVectors
 
-PERSONAL_CLIENTS = 1000  # personal models in an outcome: those of the lowest client numbers
-PERSONAL_BYTES = 1 << 30  # upper limit of their size
+PERSONAL_CLIENTS = 1000  # personal models and kept vectors in an outcome: those of the lowest client numbers
+PERSONAL_BYTES = 1 << 30  # upper limit of the size of each
 SERIES_CLIENTS = 100  # clients in a series: those of the lowest numbers
 POLLED = "polled_loss"  # the series of the losses by which a client curriculum ranks
+PRUNED, GATE = "client/pruned", "client/gate"  # series of clients that prune: share, accuracy of the test
 
 
 @dataclass
@@ -22,8 +24,9 @@ class RoundReport:
 
     ``values`` has a number for every metric that was measured, by name (`fedflow.metrics.table`).
     Diagnostics of the method are ``method/<name>`` (of the server step) and ``client/<name>/mean``, ``/min``,
-    ``/max`` (over the cohort). Bytes and clock are totals since the start. ``series`` has the diagnostics
-    that are arrays over clients, ``method/<name>``: numbers of the first `SERIES_CLIENTS`, NaN = none.
+    ``/max`` (over the cohort). Bytes and clock are totals since the start. ``series`` has numbers of the
+    first `SERIES_CLIENTS` clients, NaN = none: diagnostics that are arrays over clients, ``method/<name>``,
+    and those in `Method.series`, ``client/<name>``.
     """
 
     round: int
@@ -40,7 +43,8 @@ class RoundReport:
 class Outcome:
     """The end of a run: scores of every client, and the models that clients are served.
 
-    Personal models are those of the first ``PERSONAL_CLIENTS`` clients, at most ``PERSONAL_BYTES``.
+    Personal models and kept vectors are those of the first ``PERSONAL_CLIENTS`` clients, at most
+    ``PERSONAL_BYTES`` of each.
     """
 
     scores: Scores  # in client order, of all of them
@@ -51,3 +55,4 @@ class Outcome:
     dissimilarity: Dissimilarity | None = None  # between clients, without newcomers, if the server has one
     stable_cluster_ids: bool = True
     sweep: pd.DataFrame | None = None  # `SWEEP`, of methods with mixtures
+    recorded: ClientVectors = field(default_factory=ClientVectors)  # `Method.records`

@@ -386,6 +386,8 @@ class Run:
             name: value if isinstance(value, Tensor) else first_of(name, value)
             for name, value in method.client_state(model, initial(0)).items()
         }
+        if missing := [name for name in method.records if name not in first]:
+            raise FedflowError(f"{method.name}: its clients do not keep {', '.join(missing)} to be recorded")
         if self.settings.keep_trained or "all" in self.settings.means or self.job.training.compares:
             first[TRAINED] = self._first_trained(initial(0))
         store = ClientStore(first, self.clients, self.folder)

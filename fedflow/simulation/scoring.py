@@ -28,6 +28,7 @@ from fedflow.simulation.evaluation import (
 from fedflow.simulation.job import Shard
 from fedflow.simulation.messages import Messages, received_bytes
 from fedflow.simulation.outcome import PERSONAL_BYTES, PERSONAL_CLIENTS, RoundReport
+from fedflow.simulation.recorded import ClientVectors
 from fedflow.simulation.reporting import SCORES
 from fedflow.simulation.run import Run
 
@@ -214,6 +215,20 @@ class Scoring:
         if self.method.serves != "personal":
             return models
         return {i: models[i] for i in sorted(models)[: self._recorded]}
+
+    def recorded(self) -> ClientVectors:
+        """The kept vectors that `Method.records` names, of the clients with the lowest numbers."""
+        run, found, size = self.run, list[dict[str, Tensor]](), 0
+        if not self.method.records:
+            return ClientVectors()
+        for client in range(min(run.clients, PERSONAL_CLIENTS)):
+            own = run.state.store.get(client, self.method.records)
+            size += sum(vector.nbytes for vector in own.values())
+            if found and size > PERSONAL_BYTES:
+                break
+            found.append({name: vector.cpu() for name, vector in own.items()})
+        sizes = dict(zip(run.federation.model.names, run.federation.model.sizes))
+        return ClientVectors(found, sizes, None if self._labels is None else self._labels[: len(found)])
 
     def agreement(self, scores: Scores) -> dict[str, float | None]:
         """How well the clusters match planted groups or common labels."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from fedflow.metrics.distribution import summarise
 from fedflow.metrics.target import first_reaching
+from fedflow.simulation.costs import costs
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.job import ClientResult
 from fedflow.simulation.reporting import SCORES
@@ -66,6 +67,7 @@ def final_metrics(run: Run, scoring: Scoring, scores: Scores, newcomers: Scores 
         **scoring.agreement(scores),
         "failed_clients": sum(len(r.failed) for r in history),
     }
+    metrics |= costs(run)
     if shipped:
         metrics["shipped_bytes"] = shipped
     if newcomers is not None:

@@ -22,7 +22,7 @@ from fedflow.results import write_results
 from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.loop import Simulation
-from fedflow.simulation.outcome import POLLED, RoundReport
+from fedflow.simulation.outcome import POLLED, PRUNED, SERIES_CLIENTS, Outcome, RoundReport
 from fedflow.terminal import say
 from fedflow.tracking import ModelCard, RunRecord, open_run
 
@@ -90,6 +90,7 @@ def perform(
             write_results(folder, facts, params, rounds, outcome, partition.sizes, partition.groups)
             _attach_pictures(record, experiment, job.training, partition.sizes, folder)
             _attach_mixtures(record, facts["method_label"], outcome.sweep)
+            _attach_masks(record, facts["method_label"], outcome, folder)
             groups = None if simulation.groups is None else simulation.groups.tolist()
             record.finish(outcome, folder, _card(experiment), groups)
         simulation.forget()
@@ -128,6 +129,22 @@ def _attach_mixtures(record: RunRecord, label: str, sweep: pd.DataFrame | None) 
             drawn = mixtures({label: [Sweep(label, sweep)]}, {label: 0}, column, f"sweep-{column}")
             drawn.png(Path(name) / f"{column}.png")
         record.attach(Path(name).iterdir(), "sweep")
+
+
+def _attach_masks(record: RunRecord, label: str, outcome: Outcome, results: Path) -> None:
+    """Log the pictures of masks and pruned shares, of methods that have them."""
+    masks, series = (
+        outcome.recorded.masks(outcome.participations),
+        pd.read_parquet(results / "series.parquet"),
+    )
+    if masks is None and PRUNED not in set(series["name"]):
+        return
+    from fedflow.pictures.masks import draw_masks  # imports matplotlib, which is slow
+
+    shown = min(len(outcome.participations), SERIES_CLIENTS)
+    with TemporaryDirectory() as name:
+        draw_masks(Path(name), label, masks, series, shown, int(outcome.metrics["rounds"]))
+        record.attach(Path(name).iterdir(), "masks")
 
 
 def _respect(folder: Path, facts: dict[str, Any], given: bool) -> None:

@@ -7,7 +7,7 @@ and the client or cluster of each row. No pickle is written or read.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fedflow.errors import BadInput, FedflowError, unknown_name
+from fedflow.models.channels import load_smaller, smaller
 from fedflow.models.flat import FlatModel
 from fedflow.tracking.store import Store, open_store, reporting
 
@@ -87,16 +88,55 @@ class ModelCard:
 
 
 def load_model(
-    run_id: str, which: str = "global", client: int | None = None, root: Path | str = "."
+    run_id: str,
+    which: str = "global",
+    client: int | None = None,
+    root: Path | str = ".",
+    compact: bool = False,
 ) -> nn.Module:
     """The trained network of a run, in evaluation mode, on the CPU.
 
     ``load_model(run_id)`` is the global model, ``load_model(run_id, "cluster-1")`` that of cluster 1,
     ``load_model(run_id, "personal", client=7)`` that of client 7. It takes inputs as in training:
     images scaled to [0, 1], minus the mean, divided by the standard deviation of the data set (or of their
-    domain).
+    domain). With ``compact``, it is the network without its removed channels: the same outputs, and its size
+    in ``size`` (`fedflow.models.channels.smaller`).
     Raises `FedflowError` for a run, model or client that is not in the store, naming those that are.
     """
+    network = rebuild(*_recorded(run_id, which, client, root))
+    return smaller(network) if compact else network
+
+
+def export_model(
+    file: Path | str,
+    run_id: str,
+    which: str = "global",
+    client: int | None = None,
+    root: Path | str = ".",
+) -> nn.Module:
+    """Write the compact network of `load_model` to one safetensors ``file`` with its card; returns it.
+
+    The card, JSON in the header, says how the network is built and how its inputs were normalised.
+    """
+    card, weights, row = _recorded(run_id, which, client, root)
+    network = smaller(rebuild(card, weights, row))
+    facts = {name: value for name, value in card.items() if name not in ("ids", "clients")}
+    save_file(network.state_dict(), file, {"model": json.dumps(facts | {"client": client})})
+    return network
+
+
+def import_model(file: Path | str) -> nn.Module:
+    """The network, in evaluation mode, that `export_model` wrote; it needs no store."""
+    with safe_open(file, "pt") as found:
+        card = json.loads(found.metadata()["model"])
+        state = {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118
+    return load_smaller(_factory(card)(), state).eval()
+
+
+def _recorded(
+    run_id: str, which: str, client: int | None, root: Path | str
+) -> tuple[dict[str, Any], Path, int]:
+    """The card of a recorded model, its file of weights, and the row of ``client``."""
     store = open_store(root)
     api = store.client()
     with reporting(store.uri):
@@ -113,12 +153,12 @@ def load_model(
         )
         card = json.loads(card_file.read_text())
     if card["serves"] != "personal":
-        return rebuild(card, weights, 0)
+        return card, weights, 0
     if client not in card["ids"]:
         raise BadInput(
             "client", client, f"a client that {which!r} of run {run_id} holds: {_ranges(card['ids'])}"
         )
-    return rebuild(card, weights, card["ids"].index(client))
+    return card, weights, card["ids"].index(client)
 
 
 def load_served(
@@ -169,15 +209,20 @@ def attach(run_id: str, files: Sequence[Path], folder: str, root: Path | str = "
 
 def rebuild(card: Mapping[str, Any], weights: Path, row: int) -> nn.Module:
     """The network of ``card`` with the values in one row of the weights file."""
-    from fedflow.models import build
-
     with safe_open(weights, "pt") as file:
         w = file.get_slice("models")[row]
-    shape, classes = tuple(card["input_shape"]), len(card["classes"]) or 1
-    model = FlatModel(partial(build, card["architecture"], shape, classes, **card["options"]), dtype=w.dtype)
+    model = FlatModel(_factory(card), dtype=w.dtype)
     if w.numel() != model.size:
         raise FedflowError(f"{weights}: holds {w.numel()} values, {card['architecture']} has {model.size}")
     return model.to_module(w)
+
+
+def _factory(card: Mapping[str, Any]) -> Callable[[], nn.Module]:
+    """Builds the network of ``card``, untrained."""
+    from fedflow.models import build
+
+    shape, classes = tuple(card["input_shape"]), len(card["classes"]) or 1
+    return partial(build, card["architecture"], shape, classes, **card["options"])
 
 
 def log_models(

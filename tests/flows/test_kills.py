@@ -35,6 +35,7 @@ FILES = (
     "series.parquet",
     "sweep.parquet",
     "predictions.parquet",
+    "client-vectors.safetensors",
 )
 STAGES = {"fingerprint", "prepare", "inputs", "partition", "federate", "report"}
 PARAMS = {

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import forbid_fallback, prepare_run, refused, run, same, suited
+from support import DENSE, forbid_fallback, prepare_run, refused, run, same, suited
 
 from fedflow.methods import METHODS
 from fedflow.simulation.federation import Federation
@@ -13,7 +13,7 @@ from fedflow.simulation.federation import Federation
 SGD: dict[str, Any] = {"epochs": 1, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
 QUICK: dict[str, dict[str, Any]] = {
     "flt": {"encoder": "pixels"},  # without an encoder to train
-    "subfedavg_un": {"target": 0},  # traffic depends on what is pruned
+    **DENSE,  # traffic depends on what is pruned
 }
 FULL = ("cfl", "fedac", "fesem", "fedsgd", "qfedsgd")  # take gradients over all samples
 OWN = ("pavg", "perfedavg", "pfldyn", "pflscaf")  # have an adaptation

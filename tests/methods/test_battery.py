@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from support import (
+    DENSE,
     SIZES,
     Ran,
     Workers,
@@ -43,6 +44,7 @@ from fedflow.local.samples import Samples
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method, build_method
 from fedflow.methods.base import SAMPLERS, Asynchronous, Cyclic, Levelled, Onboarding, ServerState
+from fedflow.models.channels import Channels
 from fedflow.models.flat import FlatModel
 from fedflow.simulation import worker
 from fedflow.simulation.clients import ClientStore
@@ -84,7 +86,7 @@ def run_spoiled(method: Method, federation: Federation, client: int, **settings:
     """A run in which the inputs of one client become NaN after the onboarding."""
     simulation = prepare_run(method, federation, **settings)
     simulation.state.onboarded = simulation.onboard(range(simulation.clients))
-    simulation.job = dataclasses.replace(simulation.job, federation=spoiled(federation, client))
+    simulation.job = dataclasses.replace(simulation.job, federation=spoiled(simulation.federation, client))
     return follow(simulation)
 
 
@@ -304,7 +306,7 @@ def test_the_runs_that_are_shipped_are_long_enough(name: str) -> None:
 
 
 class Normed(nn.Sequential):
-    head_patterns = ("4.*",)
+    head_patterns, channels = ("4.*",), (Channels("1", "2", "4"),)
 
     def __init__(self) -> None:
         super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
@@ -324,7 +326,7 @@ def normed(digits: Dataset) -> Federation:
 # One cluster per round, weights as they were sent, and no slow encoder.
 PLAIN: dict[str, dict[str, Any]] = {
     "afl": {"lambda_lr": 0, "prior": "samples"}, "fedcluster": {"clusters": 1}, "fedsc": {"clusters": 1},
-    **QUICK, "term": {"t": 0},
+    **QUICK, "subfedavg_hy": {"channel_rate": 0}, "term": {"t": 0},
 }  # fmt: skip
 MORE = {"fednova": [{"gmf": 0.5}, {"mu": 0.1}], "l2gd": [{"lam": 10}]}
 ELSEWHERE = {"encoder", "reducer", "distance"}  # choices that only affect the onboarding
@@ -603,7 +605,8 @@ WORK: dict[str, list[dict[str, Any]]] = {  # other settings in which a method co
     "pfldyn": [{}, {"adaptation": {"name": "maml", "steps": 2}}],
     "propfair": [{}, {"applied": "weights"}],
     "scaffold": [{}, {"variate": "I"}],
-    "subfedavg_un": [{}, {"gate": "train"}, {"target": 0}],
+    "subfedavg_hy": [{}, {"gate": "train"}, {"gate": "train", "rate": 0}, DENSE["subfedavg_hy"]],
+    "subfedavg_un": [{}, {"gate": "train"}, DENSE["subfedavg_un"]],
 }
 
 
@@ -688,7 +691,6 @@ def test_the_page_of_a_method_is_complete(name: str) -> None:
     assert [section for section in SECTIONS if section not in page(name)] == []
 
 
-DENSE: dict[str, dict[str, Any]] = {"subfedavg_un": {"target": 0}}  # all entries travel
 SCALARS = dict.fromkeys(("one scalar", "the cluster number", "the step number", "the ones", "the zeros"), 1)
 
 

@@ -16,7 +16,7 @@ FULL_GRADIENTS = [STEPS, RATES, ADAM]
 REFUSED: dict[str, list[dict[str, Any]]] = {
     "apfl": [ADAM], "fedeff": [STEPS], "fednova": [ADAM], "fedsgd": FULL_GRADIENTS, "l2gd": [ADAM],
     "pfedme": [ADAM], "pflscaf": [ADAM], "qfedavg": [ADAM], "qfedsgd": FULL_GRADIENTS, "scaffold": [ADAM],
-    "subfedavg_un": [STEPS],
+    "subfedavg_hy": [STEPS], "subfedavg_un": [STEPS],
 }  # fmt: skip
 QUICK: dict[str, dict[str, Any]] = {
     "flt": {"encoder": "pixels"},  # without an encoder to train

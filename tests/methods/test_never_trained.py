@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from support import quadratics, run, with_cohorts
+from support import DENSE, quadratics, run, with_cohorts
 
 from fedflow.methods import METHODS, build_method
 
 # Without held-out samples; without pruning, as this network has no layers.
-HYPER = {"superfed": {"lam": "fixed"}, "subfedavg_un": {"target": 0}}
+HYPER = {"superfed": {"lam": "fixed"}, **DENSE}
 PERSONAL = [name for name, method in METHODS.items() if method.newcomer]
 
 

@@ -1,11 +1,13 @@
 """Every registered method, from params.yaml to the record: models loaded from MLflow are those served."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+from support import NETWORKS
 
 from fedflow.config import load_params
 from fedflow.data import load_prepared
@@ -15,6 +17,7 @@ from fedflow.methods.base import Clustered, Levelled
 from fedflow.methods.catalogue import catalogue
 from fedflow.partition import load_partition
 from fedflow.simulation.executors import Inline
+from fedflow.simulation.recorded import FILE, load_vectors
 from fedflow.stages.federate import perform
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
@@ -23,14 +26,14 @@ from fedflow.tracking.store import open_store
 
 PARAMS = """
 data: {digits: {source: digits, train_limit: 200, test_limit: 60}}
-models: {digits: {name: mlp, options: {hidden: [8]}}}
+models: {digits: mlp}
 partitions: {few: {dataset: digits, scheme: label_groups, groups: 2, clients: 4, newcomers: 0.25, public: 20,
   selection: 0.1}}
 training: {epochs: 2, batch_size: 32, lr: 0.1}
 run: {rounds: 2, participation: 0.7, evaluate_every: 2, checkpoint_every: 2, fine_tune: false}
 grid: {datasets: [digits], partitions: [few], methods: [fedavg], seeds: [0]}
 """
-TWO_EXITS = "models.digits={name: cnn_exit, options: {filters: [8, 8, 8]}}"
+TWO_EXITS = ("cnn_exit", {"filters": [8, 8, 8]})
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +51,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> None:
-    changes = [TWO_EXITS] if METHODS[name].serves == "level" else []
+    two_exits = METHODS[name].serves == "level"
+    network, options = TWO_EXITS if two_exits else NETWORKS.get(name, ("mlp", {"hidden": [8]}))
+    changes = [f"models.digits={json.dumps({'name': network, 'options': options})}"]
     experiment = Experiment(load_params(root / "params.yaml", changes), "few", name, 0, root)
     metrics = perform(experiment, Inline(), system_metrics=False)
     assert metrics["newcomers"] == 1 and metrics["newcomer_accuracy"] is not None
@@ -78,6 +83,11 @@ def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> No
         assert {"proximity.png", "embedding.png"} <= logged or len(proximity) < 3
     else:
         assert proximity.empty and "proximity.png" not in logged
+    masks = {f.path.removeprefix("masks/") for f in api.list_artifacts(run.info.run_id, "masks")}
+    assert ({"pruned.png", "overlap.png", "shared_labels.png"} <= masks) is ("mask" in METHODS[name].records)
+    recorded = load_vectors(experiment.results_folder / FILE).vectors
+    assert all(own.keys() == {*METHODS[name].records} for own in recorded)
+    assert len(recorded) == (len(clients) if METHODS[name].records else 0)
     serves, method = METHODS[name].serves, METHODS[name]()
 
     def level_of(client: int) -> str:
@@ -86,7 +96,7 @@ def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> No
     for client, cluster, accuracy in zip(clients.client, clients.cluster, clients.local_accuracy):
         which = {"cluster": f"cluster-{cluster}", "level": level_of(client)}.get(serves, serves)
         own = {"client": client} if which == "personal" else {}
-        network = load_model(run.info.run_id, which, root=root, **own)
+        network = load_model(run.info.run_id, which, root=root, compact=bool(METHODS[name].masks), **own)
         rows = torch.as_tensor(partition.test(client))
         with torch.no_grad():
             hits = network(test.inputs(rows)).argmax(-1) == test.targets(rows)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import forbid_fallback, refused, run, same, suited
+from support import DENSE, forbid_fallback, refused, run, same, suited
 
 from fedflow.local.teacher import Teacher
 from fedflow.local.training import LocalTraining
@@ -18,7 +18,7 @@ from fedflow.simulation.federation import Federation
 VIEWS: dict[str, Any] = {"epochs": 1, "batch_size": 8, "lr": 0.1, "momentum": 0.5, "augment": "flip_crop"}
 QUICK: dict[str, dict[str, Any]] = {
     "flt": {"encoder": "pixels"},  # without an encoder to train
-    "subfedavg_un": {"target": 0},  # traffic depends on what is pruned
+    **DENSE,  # traffic depends on what is pruned
     **{name: {"adaptation": {"name": "maml"}} for name in ("pavg", "pfldyn", "pflscaf")},  # proto: no teacher
 }
 

@@ -78,6 +78,18 @@ def test_shards_drop_the_surplus_and_hold_few_labels():
     assert (label_counts(labels, parts) > 0).sum(1).max() <= 4  # a shard may lie across a border of labels
 
 
+def test_shards_of_a_given_length_leave_the_others_unused():
+    """Sub-FedAvg: two shards of 250 for each of 100 clients, tested on all test samples of their labels."""
+    samples = Samples(np.repeat(np.arange(10), 6000), np.repeat(np.arange(10), 1000))
+    made = make(samples, "shards", clients=100, shards_per_client=2, length=250)
+    used = np.concatenate([made.train(k) for k in range(100)])
+    assert len(np.unique(used)) == len(used) == 100 * 500 and len(np.unique(used // 250)) == 200  # of 240
+    for k in range(100):
+        held = np.unique(samples.labels[made.train(k)])
+        assert len(held) <= 2 and np.unique(samples.test_labels[made.test(k)]).tolist() == held.tolist()
+        assert len(made.test(k)) == 1000 * len(held)
+
+
 def test_label_groups_are_planted_and_disjoint():
     split = LabelGroups(groups=3).split(Samples(CIFAR10), 10, np.random.default_rng(0))
     held = label_counts(CIFAR10, split.train) > 0

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from fedflow.metrics.clustering import agreement
 from fedflow.metrics.distribution import summarise
 from fedflow.simulation.evaluation import PREDICTIONS
+from fedflow.simulation.recorded import FILE, ClientVectors
 
 METHODS = {"fedavg": "FedAvg", "scaffold": "SCAFFOLD", "local": "Local", "ditto": "Ditto", "ifca": "IFCA"}
 LEVELS = {  # local and global accuracy at the end
@@ -45,6 +46,8 @@ def write_run(
     sampling: Mapping[str, object] | None = None,
     central: Mapping[str, object] | None = None,
     predictions: pd.DataFrame | None = None,
+    vectors: ClientVectors | None = None,
+    levels: Sequence[str] = (),
     **settings: object,
 ) -> Path:
     """One run under ``root/<partition>/<method>/<seed>``; returns its folder. Only pacfl compares clients.
@@ -55,7 +58,8 @@ def write_run(
     ``scheme``: that of the partition, and its parameters. ``reports``: as in ``run.reports``, all with the
     global accuracy. ``training`` are further settings of it, ``sampling`` those of the run. ``pool``
     [rounds]: that of a client curriculum. ``central``: the settings of the networks that it uses, by name.
-    ``predictions``: those of the samples of clients, if they are kept.
+    ``predictions``: those of the samples of clients, if they are kept. ``vectors``: those that clients keep.
+    ``levels``: those of the clients, whose accuracies are 0.1 apart.
     """
     about = f"{method}{partition}{settings}{training or ''}{sampling or ''}"
     rng = np.random.default_rng([seed, *about.encode()])
@@ -103,8 +107,12 @@ def write_run(
         table[f"{name}_accuracy"] = table["global_accuracy"]
     if reports:
         table["participants"] = int(clients * 0.3)
+    for place, level in enumerate(levels):
+        table[f"level/{level}/local_accuracy"] = table["local_accuracy"] - 0.1 * (len(levels) - 1 - place)
+        diagnostics = [*diagnostics, f"level/{level}/local_accuracy"]
     for name in diagnostics:
-        table[name] = rng.random() * rise
+        if name not in table:
+            table[name] = rng.random() * rise
     scores = np.clip(rng.normal(table["local_accuracy"].iloc[-1], 0.05, clients), 0, 1)
     of_clients = pd.DataFrame({
         "client": np.arange(clients), "samples": np.linspace(50, 400, clients).astype(int),
@@ -156,6 +164,7 @@ def write_run(
     of_series.astype({"name": str}).to_parquet(folder / "series.parquet", index=False)
     kept = pd.DataFrame(columns=list(PREDICTIONS)) if predictions is None else predictions
     kept.astype(PREDICTIONS).to_parquet(folder / "predictions.parquet", index=False)
+    (vectors or ClientVectors()).save(folder / FILE)
     return folder
 
 

@@ -188,6 +188,8 @@ def test_measures_of_mixtures(text, value, monkeypatch):
     ("tuned_accuracy", NotMeasured, "metrics.json has no tuned_accuracy"),
     ("best(local_accuracy)", NotMeasured, "rounds.csv has no column local_accuracy: it has global_acc"),
     ("rounds_to(all_loss, 1)", NotMeasured, "rounds.csv has no column all_loss: set run.reports: [all]"),
+    ("rounds_to(level/simple/all_accuracy, 0.8)", NotMeasured,
+     "no column level/simple/all_accuracy: set run.reports: [all]"),
     ("rounds_to(proto_accuracy, 1)", NotMeasured, "no column proto_accuracy: set run.adapt: [{name: proto}]"),
     ("best(maml_min)", NotMeasured, "rounds.csv has no column maml_min: set run.adapt: [{name: maml}]"),
     ("maml_max", NotMeasured, "metrics.json has no maml_max"),

@@ -6,7 +6,7 @@ import torch
 from support import refused
 
 from fedflow.errors import FedflowError
-from fedflow.tracking import load_model, open_run
+from fedflow.tracking import export_model, import_model, load_model, open_run
 from fedflow.tracking.store import open_store
 
 
@@ -38,6 +38,28 @@ def test_a_recorded_model_is_loaded_with_one_call(record_of, root, outcome, vect
         module = load_model(run_id, which, client=client, root=root)
         assert not module.training
         assert torch.equal(vectors(module), outcome(serves).models[number])
+
+
+def test_a_pruned_model_is_loaded_and_exported_without_its_channels(root, outcome, card, model, tmp_path):
+    """Channel 0 of the first layer and single weights are pruned."""
+    pruned = outcome("personal")
+    w = pruned.models[4]
+    for name in ("norm1.weight", "norm1.bias"):
+        w[model.slices[name]][0] = 0
+    w[model.slices["fc1.weight"]][::2] = 0
+    options = {"experiment": "pruned", "name": "n", "key": "pruned", "params": {}, "system_metrics": False}
+    with open_run(root, **options) as record:
+        record.finish(pruned, card=card("personal", "pruned"))
+    run_id = record.run_id
+    whole, small = (load_model(run_id, "personal", 4, root, compact=compact) for compact in (False, True))
+    file = tmp_path / "client.safetensors"
+    assert export_model(file, run_id, "personal", 4, root).size == small.size
+    x = torch.randn(5, 1, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(small(x), whole(x), rtol=0, atol=1e-6)
+        assert torch.equal(import_model(file)(x), small(x))
+    assert small.conv1.out_channels == 5 and small.size.kept < 0.92
+    assert small.size.bytes < file.stat().st_size < small.size.bytes + 5000
 
 
 def test_mlflow_serves_logits_of_raw_images(record_of, root, model, outcome):

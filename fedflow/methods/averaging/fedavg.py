@@ -18,6 +18,8 @@ from fedflow.local.client import Client, Update
 from fedflow.methods.averaging._averaging import Averaging
 from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
 from fedflow.methods.registry import register
+from fedflow.metrics.cost import exchanged_bytes
+from fedflow.models.flat import FlatModel
 from fedflow.settings import option
 
 
@@ -37,3 +39,9 @@ class FedAvg(Averaging):
         if self.server_lr == 1:
             return GlobalModel(mean), {}
         return GlobalModel(now.model.with_buffers(w - self.server_lr * (w - mean), mean)), {}
+
+    def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float | None:
+        if type(self) is not FedAvg:  # subclasses have other sources
+            return None
+        size = int(model.outside_norms.sum())
+        return exchanged_bytes(rounds * cohort, down=size, up=size)

@@ -6,23 +6,29 @@ Federated Learning with Local and Global Representations", 2020, arXiv 2001.0152
 Client: SGD on its own body and the received head together, sends the head. Server: averages heads with
 weights p_k. P_head are the shared layers: the last two, as in the authors' code, where the architecture names
 them (LeNet-5: fc2 and fc3, 11,014 parameters), else its classifier.
+The authors start from a model that FedAvg trained: with ``fedavg`` > 0 the first rounds are FedAvg of the
+whole model, and every client starts from its body, which it receives once, with its first head after them.
 *Reduces to* FedAvg when all layers are shared, to Local when none are; FedPer shares the other part.
-*State*: server head; client body. *Traffic*: P_head down, P_head up. *Newcomer*: the head and the first body.
-*Differs from the paper in*: it starts from the initial model (the authors start from one that FedAvg
-trained), weights by n_k (their code: weighting: uniform), and does not keep the model with the best
-test accuracy.
+*State*: server head (with ``fedavg`` also the body, and who has it); client body. *Traffic*: P_head down,
+P_head up; with ``fedavg`` 1 P each way at first, and later P_body down once. *Newcomer*: the head, and the
+body of FedAvg, or else the first one.
+*Differs from the paper in*: it starts from the initial model by default (fedavg: 0), weights by n_k (their
+code: weighting: uniform), and does not keep the model with the best test accuracy.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
+from fedflow.errors import BadInput
 from fedflow.local.client import Client, Update
 from fedflow.methods.averaging._averaging import Averaging
 from fedflow.methods.base import Cohort, Diagnostics, Message, Round, ServerState
 from fedflow.methods.registry import register
+from fedflow.metrics.cost import exchanged_bytes
 from fedflow.models.flat import FlatModel, Part
 from fedflow.settings import option
 
@@ -30,6 +36,8 @@ from fedflow.settings import option
 @dataclass(frozen=True)
 class State(ServerState):
     head: Tensor
+    body: Tensor | None = None  # of FedAvg, if it runs first
+    informed: Tensor | None = None  # bool [N], after the switch: who has that body
 
 
 @register("lg_fedavg", "LG-FedAvg")
@@ -41,6 +49,22 @@ class LGFedAvg(Averaging):
         "name patterns of the shared parameters; null = the architecture's upper layers",
         source="authors' code: the last num_layers_keep",
     )
+    fedavg: float = option(
+        0.0, "share of the rounds, the first ones, in which FedAvg trains the whole model", ge=0, lt=1,
+        source="Sub-FedAvg: 275 of 300 rounds, 450 of 500",
+    )  # fmt: skip
+
+    def switch(self, rounds: int) -> int:
+        """The last round of FedAvg; 0 if there is none."""
+        return round(self.fedavg * rounds)
+
+    def check(self, rounds: int) -> None:
+        if self.fedavg and not 0 < self.switch(rounds) < rounds:
+            accepted = f"0, or a share that leaves a round of each phase in {rounds} rounds"
+            raise BadInput("method.fedavg", self.fedavg, accepted)
+
+    def phase(self, now: Round) -> str:
+        return "fedavg" if now.t <= self.switch(now.rounds) else ""
 
     def head(self, model: FlatModel) -> Part:
         return model.part(*(model.shared_patterns if self.shared is None else self.shared))
@@ -49,18 +73,36 @@ class LGFedAvg(Averaging):
         return {"body": self.head(model).outside(initial)}
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
-        return State(self.head(model).of(initial(0)))
+        head = self.head(model)
+        return State(head.of(initial(0)), head.outside(initial(0)) if self.fedavg else None)
 
     def broadcast(self, now: Round, server: State, client: int) -> Message:
-        return {"head": server.head}
+        informed = server.informed is not None and client < now.clients and bool(server.informed[client])
+        missing = {} if server.body is None or informed else {"body": server.body}
+        return {"head": server.head, **missing}
 
     def local(self, client: Client) -> Update:
-        head = self.head(client.model)
+        head, weight = self.head(client.model), self.weight(client)
         w = client.fit(start=self.model_for(client))
-        return client.update(head=head.of(w), weight=self.weight(client), keep={"body": head.outside(w)})
+        if client.phase == "fedavg":
+            return client.update(head=head.of(w), body=head.outside(w), weight=weight)
+        return client.update(head=head.of(w), weight=weight, keep={"body": head.outside(w)})
 
     def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
-        return State(cohort.mean("head")), {}
+        body, informed, switch = server.body, server.informed, self.switch(now.rounds)
+        if now.t <= switch:
+            body = cohort.mean("body")
+            informed = torch.zeros(now.clients, dtype=torch.bool) if now.t == switch else None
+        elif informed is not None:
+            informed = informed.clone()
+            informed[cohort.ids] = True
+        return State(cohort.mean("head"), body, informed), {}
 
     def model_for(self, client: Client) -> Tensor:
-        return self.head(client.model).join(client.received["head"], client.kept["body"])
+        received, own = client.received, client.kept["body"]
+        return self.head(client.model).join(received["head"], received.get("body", own))
+
+    def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float:
+        whole, shared = int(model.outside_norms.sum()), int(self.head(model).of(model.outside_norms).sum())
+        first, rest = (cohort * n for n in (self.switch(rounds), rounds - self.switch(rounds)))
+        return exchanged_bytes(first, whole, whole) + exchanged_bytes(rest, shared, shared)

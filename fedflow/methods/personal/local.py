@@ -55,3 +55,6 @@ class LocalOnly(Method):
 
     def model_for(self, client: Client) -> Tensor:
         return client.kept["model"]
+
+    def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float:
+        return 0.0

@@ -12,6 +12,7 @@ from fedflow.local.client import Client, Update
 from fedflow.local.masks import mask_distance, next_rate, pruned_share, without_smallest
 from fedflow.local.optimiser import Moving
 from fedflow.local.samples import Batch
+from fedflow.local.sgd import Loss
 from fedflow.local.training import LocalTraining
 from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Method, Passes, Round
 from fedflow.models.flat import FlatModel
@@ -38,6 +39,7 @@ class Pruned(Method):
 
     A step of pruning drops the smallest weights of each tensor. It is taken if the masks after the first and
     the last epoch still differ, the target is not reached, and the smaller network is accurate enough.
+    ``never`` says what has no effect where a threshold is above 1, ``off`` how to prune nothing.
     """
 
     serves: ClassVar[str] = "personal"
@@ -46,6 +48,8 @@ class Pruned(Method):
     masks: ClassVar[Mapping[str, str]] = {"model": "mask"}
     series: ClassVar[tuple[str, ...]] = ("pruned", "gate")
     records: ClassVar[tuple[str, ...]] = ("mask",)
+    never: ClassVar[Mapping[str, str]] = {"threshold": "no client prunes", "distance": "no client prunes"}
+    off: ClassVar[str] = "method.target: 0"
 
     rate: float = option(
         0.1, "share of the kept weights of a tensor that a step of pruning drops", symbol="r_us", gt=0, lt=1,
@@ -70,32 +74,36 @@ class Pruned(Method):
     )  # fmt: skip
 
     def check(self, rounds: int) -> None:
-        for name in ("threshold", "distance"):
-            if self.target and getattr(self, name) > 1:
-                warnings.warn(f"{self.name}: no client prunes, as method.{name} is above 1", stacklevel=2)
+        for name, effect in self.never.items():
+            if self.gates() and getattr(self, name) > 1:
+                warnings.warn(f"{self.name}: {effect}, as method.{name} is above 1", stacklevel=2)
 
     def check_training(self, training: LocalTraining) -> None:
         by = f"with {self.name}, which compares the masks after the first and the last epoch"
-        if self.target and training.steps is not None:
+        if self.gates() and training.steps is not None:
             raise BadInput("training.steps", training.steps, f"null {by}")
-        if self.target and training.epochs == 1:
-            raise BadInput("training.epochs", 1, f"at least 2 {by}; or method.target: 0")
+        if self.gates() and training.epochs == 1:
+            raise BadInput("training.epochs", 1, f"at least 2 {by}; or {self.off}")
 
     def selects(self) -> str:
-        return "method.gate to train or test" if self.target and self.gate == "selection" else ""
+        return "method.gate to train or test" if self.gates() and self.gate == "selection" else ""
 
     def selects_on_test(self) -> bool:
         return self.gate == "test"
 
     def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
-        return Passes(epochs, losses=bool(self.target) and self.gate == "train")
+        return Passes(epochs, losses=self.gates() if self.gate == "train" else 0)
+
+    def gates(self) -> int:
+        """The number of networks whose accuracy a client measures in a round."""
+        return int(self.target > 0)
 
     def prunable(self, model: FlatModel) -> Sequence[str]:
         """The names of the tensors whose entries are pruned one by one."""
         return model.weights
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> GlobalModel:
-        if self.target and not self.prunable(model):
+        if self.rate and self.target and not self.prunable(model):
             accepted = f"0, as the network has no weights that {self.name} prunes"
             raise BadInput("method.target", self.target, accepted)
         return GlobalModel(initial(0))
@@ -103,12 +111,15 @@ class Pruned(Method):
     def client_state(self, model: FlatModel, initial: Tensor) -> dict[str, Tensor]:
         return {"model": initial, "mask": torch.ones_like(initial, dtype=torch.bool)}
 
-    def train(self, client: Client, start: Tensor, mask: Tensor) -> Trained:
-        """Local training from ``start`` [D] under ``mask`` [D]: entries outside it are 0 and stay 0."""
+    def train(self, client: Client, start: Tensor, mask: Tensor, loss: Loss | None = None) -> Trained:
+        """Local training from ``start`` [D] under ``mask`` [D]: entries outside it are 0 and stay 0.
+
+        ``loss`` is the objective of `Trainer.gradient`.
+        """
         epoch = client.training.epoch_steps(client.samples)
 
         def step(at: Epochs, batch: Batch) -> tuple[Epochs, Tensor]:
-            found = client.gradient(at.now.w, batch)
+            found = client.gradient(at.now.w, batch, loss)
             masked = found._replace(gradient=found.gradient.where(mask, 0))
             now, steps = client.descend(at.now, masked), at.steps + 1
             return Epochs(now, now.w.where(steps <= epoch, at.first), steps), found.loss
@@ -123,10 +134,14 @@ class Pruned(Method):
         names, pruned = self.prunable(model), pruned_share(model, mask)
         first, last = (without_smallest(model, each, mask, self.rate, names) for each in trained)
         moved = mask_distance(model, first, last, names)
-        fewer = without_smallest(model, w, mask, next_rate(self.rate, self.target, pruned), names)
+        fewer = without_smallest(model, w, mask, self.next_rate(pruned), names)
         accuracy = self.accuracy(client, w.where(fewer, 0))
         due = (accuracy >= self.threshold) & (pruned < self.target) & (moved >= self.distance)
         return fewer.where(due, mask), {"distance": moved, "gate": accuracy}
+
+    def next_rate(self, pruned: Tensor) -> Tensor:
+        """The rate of the next step, where this share of all parameters is ``pruned``, scalar."""
+        return next_rate(self.rate, self.target, pruned)
 
     def accuracy(self, client: Client, w: Tensor) -> Tensor:
         """Accuracy of ``w`` [D] on the samples of the gate, scalar."""

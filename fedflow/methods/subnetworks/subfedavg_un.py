@@ -33,6 +33,8 @@ code after it, as here. Pruned is counted by mask here, by value in the code.
 from fedflow.local.client import Client, Update
 from fedflow.methods.registry import register
 from fedflow.methods.subnetworks._pruned import Pruned
+from fedflow.metrics.cost import exchanged_bytes
+from fedflow.models.flat import FlatModel
 
 
 @register("subfedavg_un", "Sub-FedAvg (Un)")
@@ -42,3 +44,8 @@ class SubFedAvgUn(Pruned):
         trained = self.train(client, client.received["model"], mask)
         mask, found = self.prune(client, trained, mask) if self.target else (mask, {})
         return self.send(client, trained.last, mask, found)
+
+    def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float:
+        size = int(model.outside_norms.sum())
+        kept, pruned = size * (1 - self.target), size * self.target
+        return exchanged_bytes(rounds * cohort, down=size, up=kept, bits=pruned)

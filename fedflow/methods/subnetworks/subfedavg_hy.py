@@ -1,0 +1,194 @@
+"""Sub-FedAvg (Hy): clients prune channels of convolutions, and single weights of dense layers.
+
+Source: chapter 4 of Vahidian's thesis, Algorithm 11; Vahidian, Morafah, Lin, "Personalized Federated Learning
+by Structured and Unstructured Pruning under Data Heterogeneity", ICDCSW 2021, arXiv 2105.00562.
+
+Client: as Sub-FedAvg (Un), but only weights of dense layers are pruned one by one, at the rate r_fc. On the
+result, it decides about channels: after the first and after the last epoch, it chooses those of each layer
+whose |gamma| exceeds the one at position int(r_s n), from 0, of its n channels in ascending order. A layer
+that would fall below its floor stays as it is. If the two choices are at least eps_s apart (share of channels
+that differ), and the network without the others has an accuracy of at least Acc_th, they go: their filters
+and norms, and the weights that read them. l1 = s adds s sign(gamma) to the gradient.
+Server: as Sub-FedAvg (Un). Clients do not load the averaged running statistics but keep their own.
+Serves the client's last model.
+*Reduces to* FedAvg with weighting: uniform and running statistics of each client when r_fc = 0 and floors are
+the widths of the layers. r_fc = 0 alone: only channels are pruned (structured).
+*State*: server w; client w_k, m_k. *Traffic*: 1 P down, 1 P and the mask up. Of P, only kept entries travel
+up, 4 bytes each, and the mask has one bit per entry.
+*Newcomer*: the global model, unpruned, with the averaged statistics, as every client that never took part.
+With r_s = 0.45 and floors of half the width, each layer loses half of its channels at once, and then no more:
+42.0 % of LeNet-5, which do not count towards p_us before they go. p_us ends the pruning of dense layers only.
+Once it is closer than r_fc, the rate is (p_us - pruned) / (1 - pruned), less 5 % if that is above 16 %.
+Channels need a norm that treats each by itself: BatchNorm, or GroupNorm with a group per channel, which
+cohorts under vmap can share. `load_model(..., compact=True)` is the network without the removed channels.
+*Differs from the authors' code in*: what Sub-FedAvg (Un) differs in; pruned shares, where biases of dense
+layers are kept (an unpruned LeNet-5 counts as 0.345 % pruned there); statistics before a client's first round
+(there mean 0 and variance 1); PyTorch's start (there gamma = 0.5, and dense weights of variance 0.0001).
+*Ambiguous*: eps_us is 0.05 in the text, as eps_s; 5e-4 here, as in the code, where eps_s is 0.01. A swap of
+two of 22 channels is a distance of 0.09, so that 0.01 and 0.05 are the same for channels.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedflow.errors import BadInput
+from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
+from fedflow.methods.base import GlobalModel
+from fedflow.methods.registry import register
+from fedflow.methods.subnetworks._pruned import Pruned, Trained
+from fedflow.metrics.cost import exchanged_bytes
+from fedflow.models.channels import expand, kept_channels
+from fedflow.models.flat import FlatModel
+from fedflow.settings import Words, option
+
+NETWORKS = "lenet5_bn, cnn_mnist_bn, m5, or cnn with batch_norm: true; or method.channel_rate: 0"
+NEAR, LESS = 0.16, 0.05  # rates of the last step above NEAR are lowered by LESS
+
+
+@register("subfedavg_hy", "Sub-FedAvg (Hy)")
+class SubFedAvgHy(Pruned):
+    example: ClassVar[str] = "lenet5_bn"
+    never: ClassVar[Mapping[str, str]] = {
+        "threshold": "no client prunes", "distance": "no dense layer is pruned",
+        "channel_distance": "no channel is removed",
+    }  # fmt: skip
+    off: ClassVar[str] = "method.target: 0 and method.channel_rate: 0"
+
+    rate: float = option(
+        0.1, "share of the kept weights of a dense layer that a step of pruning drops; 0 = only channels",
+        symbol="r_fc", ge=0, lt=1, grid=(0.05, 0.1), source="authors' code",
+    )  # fmt: skip
+    target: float = option(
+        0.5, "share of all parameters at which the pruning of dense layers ends; 0 = only channels",
+        symbol="p_us", ge=0, lt=1, grid=(0.5, 0.7, 0.9), source="section 4.3",
+    )  # fmt: skip
+    distance: float = option(
+        5e-4, "least distance between the masks of dense layers after the first and the last epoch; "
+        "above 1 = no pruning of dense layers",
+        symbol="eps_us", ge=0, source="authors' code",
+    )  # fmt: skip
+    channel_rate: float = option(
+        0.45, "position, as a share, of the largest |gamma| that goes; 0 = no channels are removed",
+        symbol="r_s", ge=0, lt=1, source="authors' code",
+    )  # fmt: skip
+    channel_distance: float = option(
+        0.05, "least distance between the channels kept after the first and the last epoch; "
+        "above 1 = no channels are removed",
+        symbol="eps_s", ge=0, source="section 4.3",
+    )  # fmt: skip
+    floors: list[int] | None = option(
+        None, "least channels of each layer; null = half of its width, rounded up", ge=1,
+        source="authors' code: 3 and 8 of LeNet-5",
+    )  # fmt: skip
+    l1: float = option(
+        0.0, "weight of |gamma| in the loss", symbol="s", ge=0, grid=(0, 1e-4), source="network slimming"
+    )
+
+    def gates(self) -> int:
+        return int(self.rate > 0 and self.target > 0) + int(self.channel_rate > 0)
+
+    def prunable(self, model: FlatModel) -> Sequence[str]:
+        shapes, convolutions = dict(zip(model.names, model.shapes)), {layer.conv for layer in model.channels}
+        return [
+            name for name in model.weights
+            if len(shapes[name]) == 2 and name.removesuffix(".weight") not in convolutions
+        ]  # fmt: skip
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> GlobalModel:
+        if self.channel_rate:
+            self._floors(model)
+        return super().setup(model, initial)
+
+    def local(self, client: Client) -> Update:
+        mask, model = client.kept["mask"], client.model
+        gammas = [model.slices[f"{layer.norm}.weight"] for layer in model.channels]
+
+        def loss(w: Tensor, batch: Batch) -> Tensor:
+            return client.loss(w, batch) + self.l1 * sum(w[gamma].abs().sum() for gamma in gammas)
+
+        start = model.with_buffers(client.received["model"], client.kept["model"])
+        trained = self.train(client, start, mask, loss if self.l1 else None)
+        found: dict[str, Tensor] = {}
+        if self.rate and self.target:
+            mask, found = self.prune(client, trained, mask)
+        if self.channel_rate:
+            mask, more = self._prune_channels(client, trained, mask)
+            found = more | found  # `gate` is that of the dense layers, if they are pruned too
+        return self.send(client, trained.last, mask, found | self._shares(model, mask))
+
+    def next_rate(self, pruned: Tensor) -> Tensor:
+        left = self.target - pruned
+        last = left / (1 - pruned)
+        last = torch.where(last > NEAR, last - LESS, last).clamp(min=0)
+        return torch.where(left < self.rate, last, self.rate)
+
+    def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float:
+        """The natural formula: convolutions at their floors, and p_us of the dense parameters pruned.
+
+        Within 0.5 % of the published MB (MNIST, EMNIST) and 3 % of the GB (CIFAR), whose own is not known.
+        """
+        q = self.target if self.rate else 0.0
+        gammas = {layer.conv: model.slices[f"{layer.norm}.weight"] for layer in model.channels}
+        widths = [gamma.stop - gamma.start for gamma in gammas.values()]
+        floors = self._floors(model) if self.channel_rate else widths
+        left = {
+            conv: torch.arange(width, device=model.device) < floor
+            for conv, width, floor in zip(gammas, widths, floors)
+        }
+        filters = model.part(*(f"{conv}.*" for conv in gammas)).mask
+        dense = int((model.outside_norms & ~filters).sum())
+        kept = int((expand(model, left) & filters).sum()) + dense * (1 - q)
+        return exchanged_bytes(rounds * cohort, int(model.outside_norms.sum()), kept, bits=dense * q)
+
+    def _prune_channels(
+        self, client: Client, trained: Trained, mask: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mask [D] without the channels that go, or ``mask`` where none do; and diagnostics."""
+        model, before = client.model, kept_channels(client.model, mask)
+        first, last = (self._ranked(model, w, before) for w in trained)
+        differ = torch.cat([first[conv] != last[conv] for conv in before])
+        moved = differ.sum().double() / torch.cat([*before.values()]).sum()
+        fewer = mask & expand(model, last)
+        accuracy = self.accuracy(client, trained.last.where(fewer, 0))
+        due = (accuracy >= self.threshold) & (moved >= self.channel_distance)
+        found = {"distance_channels": moved, "gate_channels": accuracy, "gate": accuracy}
+        return fewer.where(due, mask), found
+
+    def _ranked(self, model: FlatModel, w: Tensor, before: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The channels that a step of pruning keeps of those ``before``, by the |gamma| of ``w`` [D]."""
+        chosen = {}
+        for layer, floor in zip(model.channels, self._floors(model), strict=True):
+            own = before[layer.conv]
+            gamma, count = w[model.slices[f"{layer.norm}.weight"]].abs(), own.sum()
+            place = (
+                count.double() * self.channel_rate + 1e-9
+            ).long()  # 9, not 8, if the product is 9 - 1e-16
+            limit = gamma.where(own, torch.inf).sort().values.gather(0, place[None])
+            above = own & (gamma > limit)
+            chosen[layer.conv] = above.where((above.sum() >= floor) & (count > floor), own)
+        return chosen
+
+    def _floors(self, model: FlatModel) -> list[int]:
+        """The least channels of each layer; `BadInput` if the network has no channels, or fewer."""
+        if not model.channels:
+            accepted = f"a network whose channels {self.name} can remove: {NETWORKS}"
+            raise BadInput("model.name", Words(model.title), accepted)
+        widths = [model.slices[f"{layer.norm}.weight"] for layer in model.channels]
+        most = [gamma.stop - gamma.start for gamma in widths]
+        if self.floors is None:
+            return [(width + 1) // 2 for width in most]
+        if len(self.floors) != len(most) or any(floor > width for floor, width in zip(self.floors, most)):
+            raise BadInput("method.floors", self.floors, f"null, or numbers from 1 to {most}, one per layer")
+        return self.floors
+
+    def _shares(self, model: FlatModel, mask: Tensor) -> dict[str, Tensor]:
+        """The pruned shares of all channels, and of the weights of dense layers."""
+        kept = {
+            "pruned_channels": [*kept_channels(model, mask).values()],
+            "pruned_dense": [mask[model.slices[name]] for name in self.prunable(model)],
+        }
+        return {name: (~torch.cat(each)).double().mean() for name, each in kept.items() if each}

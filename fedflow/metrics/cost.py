@@ -1,0 +1,77 @@
+"""What a network costs: multiplications of a forward pass, and bytes as papers count them."""
+
+import copy
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+FLOAT = 32  # bits of a parameter
+
+
+def macs(module: nn.Module, input_shape: Iterable[int]) -> dict[str, int]:
+    """Multiply-accumulate operations for one input of ``input_shape``, by the name of the layer.
+
+    Convolutions and matrix products count, by the formulas of ``torch.utils.flop_counter`` (2 FLOPs each);
+    biases, norms, activations and pools do not. Zeros in weights count too: what a mask saves is counted on
+    the smaller network that it leaves.
+    """
+    # Shapes alone (the meta device) would do, but import the compiler of torch, which takes seconds. oneDNN,
+    # whose fused LSTM has no formula, does not compute in double precision.
+    module = copy.deepcopy(module).cpu().double().eval()
+    counter = _Counter()
+    for name, layer in module.named_modules():
+        layer.register_forward_pre_hook(partial(counter.enter, name))
+        layer.register_forward_hook(counter.leave)
+    kind = torch.int64 if getattr(module, "tokens", False) else torch.float64
+    with torch.no_grad(), counter:
+        module(torch.zeros(1, *input_shape, dtype=kind))
+    return {name: flops // 2 for name, flops in counter.flops.items()}
+
+
+class _Counter(TorchDispatchMode):
+    """Counts the FLOPs of every layer of a network.
+
+    torch's `FlopCounterMode` finds layers by hooks on all modules of the process: they would also run in
+    other threads, which may train meanwhile.
+    """
+
+    def __init__(self) -> None:
+        from torch.utils.flop_counter import flop_registry  # it imports Triton
+
+        super().__init__()
+        self.formulas = flop_registry
+        self.flops: Counter[str] = Counter()
+        self.running: list[str] = []  # layers, from the outside in
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # to skip it, torch would import it, which takes seconds
+
+    def enter(self, name: str, *_: Any) -> None:
+        self.running.append(name)
+
+    def leave(self, *_: Any) -> None:
+        self.running.pop()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if formula := self.formulas.get(func.overloadpacket):
+            self.flops[self.running[-1]] += formula(*args, **(kwargs or {}), out_val=found)
+        return found
+
+
+def exchanged_bytes(exchanges: float, down: float, up: float, bits: float = 0) -> float:
+    """Traffic of a run in bytes, as papers count it before any run: by numbers of parameters, of 32 bits.
+
+    In each of the ``exchanges`` (rounds times clients of a round), a client receives ``down`` parameters and
+    sends ``up`` parameters and ``bits`` entries of a mask.
+
+    >>> exchanged_bytes(300 * 10, down=21_840, up=21_840) / 1e6  # MB of FedAvg on MNIST in Sub-FedAvg
+    524.16
+    """
+    return exchanges * (FLOAT * (down + up) + bits) / 8

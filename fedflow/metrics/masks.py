@@ -1,0 +1,85 @@
+"""What masks of clients have in common, by the labels that they share, and what they keep of each layer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from scipy.stats import spearmanr
+
+CHUNK = 1 << 20  # entries of masks that are counted at once; float32 counts them exactly
+
+
+@dataclass(frozen=True)
+class Masks:
+    """The masks of n clients, compared. See `compare`."""
+
+    clients: Sequence[int]
+    iou: np.ndarray
+    hamming: np.ndarray
+    layers: Mapping[str, np.ndarray]
+    sizes: Mapping[str, int]
+    labels: np.ndarray | None
+
+    @cached_property
+    def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """The number of shared labels, and the IoU, of every pair of clients."""
+        assert self.labels is not None, "checked by the callers"
+        labels, at = self.labels.astype(int), np.triu_indices(len(self.clients), 1)
+        return (labels @ labels.T)[at], self.iou[at]
+
+    def by_shared_labels(self) -> dict[int, float]:
+        """Mean IoU of pairs of clients by the number of labels that they share; {} without labels."""
+        if self.labels is None:
+            return {}
+        shared, iou = self._pairs
+        return {int(number): float(iou[shared == number].mean()) for number in np.unique(shared)}
+
+    def correlation(self) -> float | None:
+        """Spearman's correlation of IoU and shared labels over all pairs; None where either is constant."""
+        if self.labels is None or any(len(np.unique(values)) < 2 for values in self._pairs):
+            return None
+        return float(spearmanr(*self._pairs).statistic)
+
+
+def compare(
+    masks: np.ndarray,
+    clients: Sequence[int],
+    sizes: Mapping[str, int],
+    labels: np.ndarray | None = None,
+) -> Masks:
+    """What ``masks`` [n, D] (bool) of ``clients`` [n] have in common.
+
+    ``iou`` [n, n] is the number of entries that both keep, per entry that one of them keeps (1 if neither
+    keeps any); ``hamming`` [n, n] the share of all D entries on which they agree. ``layers`` [n] by name are
+    the shares of its entries that a client keeps, of the layers (modules) that some client prunes, and
+    ``sizes`` how many it has. The given ``sizes`` are those of tensors, in the order of a mask; ``labels``
+    [n, C], bool, say which client has which label.
+    """
+    n, d = masks.shape
+    both = np.zeros((n, n))
+    for start in range(0, d, step := max(1, CHUNK // max(1, n))):
+        part = masks[:, start : start + step].astype(np.float32)
+        both += part @ part.T
+    kept = both.diagonal()
+    either = kept[:, None] + kept - both
+    iou = np.divide(both, either, out=np.ones_like(both), where=either > 0)
+    layers, entries = _by_layer(masks, sizes)
+    pruned = [layer for layer, shares in layers.items() if (shares < 1).any()]
+    return Masks(
+        clients, iou, 1 - (either - both) / max(1, d), {name: layers[name] for name in pruned},
+        {name: entries[name] for name in pruned}, labels,
+    )  # fmt: skip
+
+
+def _by_layer(masks: np.ndarray, sizes: Mapping[str, int]) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """The share of every layer that each mask keeps [n], and its number of entries."""
+    kept: dict[str, np.ndarray] = {}
+    entries: dict[str, int] = {}
+    ends = np.cumsum([0, *sizes.values()])
+    for name, (start, end) in zip(sizes, pairwise(ends.tolist())):
+        layer = name.rpartition(".")[0] or name
+        kept[layer] = kept.get(layer, 0) + masks[:, start:end].sum(1)
+        entries[layer] = entries.get(layer, 0) + end - start
+    return {layer: count / entries[layer] for layer, count in kept.items()}, entries

@@ -1,0 +1,148 @@
+"""Channels that can be removed from a network: masks of its flat vector, and the network without them.
+
+A norm scales every channel by its own gamma and shifts it by beta. If both are 0, so is the channel, in
+training and in evaluation, and what it adds to the next layer: the activations and pools in between map 0 to
+0. So the network without the channel has the same outputs. Source: network slimming (Liu et al., "Learning
+Efficient Convolutional Networks through Network Slimming", ICCV 2017), as in Sub-FedAvg (Hy).
+"""
+
+import copy
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+
+from fedflow.models.flat import FlatModel
+
+# What layers call the number of their outputs, and of their inputs.
+WIDTHS = (
+    ("out_channels", "out_features", "num_features", "num_channels", "num_groups"),
+    ("in_channels", "in_features"),
+)
+
+
+class Channels(NamedTuple):
+    """The outputs of the layer ``conv``, which ``norm`` normalises channel by channel and ``then`` reads.
+
+    These are names of layers; an architecture lists its channels in the attribute ``channels``. A dense
+    layer reads all pixels of a channel, in the order of ``flatten``.
+    """
+
+    conv: str
+    norm: str
+    then: str
+
+
+class Size(NamedTuple):
+    """The size of a network from `smaller`.
+
+    ``parameters`` is their number, with zeros; ``kept`` the share of the whole network's parameters that are
+    neither removed nor weights of 0 (biases count as kept); ``bytes`` the size of its tensors, with buffers.
+    """
+
+    parameters: int
+    kept: float
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.parameters:,} parameters ({self.kept:.1%} kept), {self.bytes:,} bytes"
+
+
+def in_order(network: nn.Module) -> tuple[Channels, ...]:
+    """The channels of a network whose layers are called in the order in which they are registered."""
+    kinds = (_ConvNd, nn.Linear, _BatchNorm, nn.GroupNorm)
+    layers = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, kinds)]
+    return tuple(
+        Channels(conv, norm, then)
+        for ((conv, first), (norm, second)), (_, (then, _)) in pairwise(pairwise(layers))
+        if isinstance(first, _ConvNd) and _each_by_itself(second)
+    )
+
+
+def expand(model: FlatModel, kept: Mapping[str, Tensor]) -> Tensor:
+    """The mask [D] of a network that keeps the channels ``kept`` (name of ``conv`` -> bool [channels]).
+
+    The mask of a removed channel is 0 at its weights and bias in ``conv``, at its gamma, beta and running
+    statistics in ``norm``, and at the weights of ``then`` that read it. Works under ``torch.func.vmap``.
+    """
+    shapes = dict(zip(model.names, model.shapes))
+    masks = {name: torch.ones(shape, dtype=torch.bool, device=model.device) for name, shape in shapes.items()}
+    for layer in model.channels:
+        own = kept[layer.conv]
+        for name in masks:
+            if name.rpartition(".")[0] in (layer.conv, layer.norm):
+                masks[name] = masks[name] & own.view(-1, *[1] * (masks[name].ndim - 1))
+        name = f"{layer.then}.weight"
+        inputs = own[:, None].expand(-1, masks[name].shape[1] // len(own)).reshape(-1)
+        masks[name] = masks[name] & inputs.view(-1, *[1] * (masks[name].ndim - 2))
+    return torch.cat([mask.reshape(-1) for mask in masks.values()])
+
+
+def kept_channels(model: FlatModel, mask: Tensor) -> dict[str, Tensor]:
+    """The channels that ``mask`` [D] keeps: what `expand` was given."""
+    return {layer.conv: mask[model.slices[f"{layer.norm}.weight"]] for layer in model.channels}
+
+
+def smaller(module: nn.Module, mask: Tensor | None = None) -> nn.Module:
+    """A copy of ``module`` without the channels whose gamma and beta are 0: it has the same outputs.
+
+    Entries outside ``mask`` [D] (over the parameters, then the floating-point buffers) become 0 first. Other
+    weights of 0 stay in place, as does one channel in a layer that has none left. The copy's attribute
+    ``size`` is its `Size`.
+    """
+    small: Any = copy.deepcopy(module)
+    parameters = sum(p.numel() for p in module.parameters())
+    with torch.no_grad():
+        if mask is not None:
+            tensors = [*small.parameters(), *(b for b in small.buffers() if b.is_floating_point())]
+            for tensor, part in zip(tensors, mask.split([t.numel() for t in tensors]), strict=True):
+                tensor.mul_(part.view_as(tensor))
+        for layer in getattr(module, "channels", ()):
+            norm = small.get_submodule(layer.norm)
+            kept = (norm.weight != 0) | (norm.bias != 0)
+            kept[0] |= ~kept.any()
+            _keep(small, layer, kept)
+    left = list(small.parameters())
+    zeros = sum(int((p == 0).sum()) for p in left if p.ndim > 1)
+    count = sum(p.numel() for p in left)
+    size = sum(t.numel() * t.element_size() for t in (*left, *small.buffers()))
+    small.size = Size(count, (count - zeros) / parameters, size)
+    return small
+
+
+def load_smaller(module: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
+    """A copy of ``module`` with the ``state_dict`` that `smaller` gave to a module of its architecture."""
+    small: Any = copy.deepcopy(module)
+    for layer in getattr(module, "channels", ()):
+        gamma = small.get_submodule(layer.norm).weight
+        _keep(small, layer, torch.arange(len(gamma)) < len(state[f"{layer.norm}.weight"]))
+    small.load_state_dict(state)
+    return small
+
+
+def _each_by_itself(norm: nn.Module) -> bool:
+    """Whether a norm has a gamma and statistics for every channel."""
+    if isinstance(norm, nn.GroupNorm):
+        return norm.affine and norm.num_groups == norm.num_channels
+    return isinstance(norm, _BatchNorm) and norm.affine
+
+
+def _keep(network: Any, layer: Channels, kept: Tensor) -> None:
+    """Remove the channels of ``layer`` that are not ``kept`` [channels] from ``network``."""
+    conv, norm, then = (network.get_submodule(name) for name in layer)
+    read = kept.repeat_interleave(then.weight.shape[1] // len(kept))
+    for owner, entries, dim in ((conv, kept, 0), (norm, kept, 0), (then, read, 1)):
+        index = entries.nonzero().squeeze(1)
+        for table in (owner._parameters, owner._buffers):
+            for name, tensor in table.items():
+                if tensor is not None and tensor.ndim > dim:
+                    part = tensor.detach().index_select(dim, index)
+                    trained = isinstance(tensor, nn.Parameter)
+                    table[name] = nn.Parameter(part, tensor.requires_grad) if trained else part
+        for width in WIDTHS[dim]:
+            if hasattr(owner, width):
+                setattr(owner, width, len(index))

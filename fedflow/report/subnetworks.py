@@ -1,0 +1,125 @@
+"""Clients with part of a network on the page: what they prune, and those of networks of several sizes."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from markupsafe import Markup
+
+from fedflow.metrics.table import LEVEL, METRICS, SHARE, Metric, heading, level_metric
+from fedflow.metrics.target import first_reaching
+from fedflow.pictures.accuracy import curve, measured
+from fedflow.pictures.accuracy import heading as curve_heading
+from fedflow.pictures.masks import accuracy_by_share, by_shared_labels, layers, matrix, pruned
+from fedflow.report.cells import Methods, Table, metric_table, of_clients
+from fedflow.report.run import Run
+from fedflow.simulation.outcome import GATE, PRUNED, SERIES_CLIENTS
+
+COSTS = ("kept", "macs", "macs_ratio", "bytes_down", "bytes_up", "paper_bytes")
+SHARES = {  # of diagnostics: heading and explanation
+    "pruned": ("Pruned, %", "of all parameters"),
+    "pruned_channels": ("Channels, %", "pruned"),
+    "pruned_dense": ("Linear layers, %", "pruned weights of linear layers"),
+}
+BY_LEVEL = (
+    "local_accuracy", "global_accuracy", "active_accuracy", "all_accuracy", "rounds_to_target", "bytes_down",
+    "bytes_up",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the page shows of one partition."""
+
+    table: Table
+    figures: list[tuple[str, Markup, str]]  # heading, picture, note
+
+
+def pruning(methods: Methods, places: Mapping[str, int], key: str) -> Section | None:
+    """Accuracy, pruned shares and costs of all methods, and pictures of masks; None if no run has masks."""
+    masked = {variant: found for variant, runs in methods.items() if (found := [r for r in runs if r.masks])}
+    if not masked:
+        return None
+    shares = [
+        Metric(f"client/{name}/mean", label, f"{of}, mean over the clients of the last round", SHARE, "")
+        for name, (label, of) in SHARES.items()
+    ]
+    costs = [METRICS[name] for name in COSTS]
+    table = metric_table(methods, [METRICS["local_accuracy"], METRICS["global_accuracy"], *shares, *costs])
+    labelled = {variant: runs for variant, runs in masked.items() if all(map(_labelled, runs))}
+    figures = []
+    if labelled:
+        drawn = by_shared_labels(labelled, places, f"{key}-shared-labels").svg
+        correlations = ", ".join(f"{_correlation(runs)} for {runs[0].label}" for runs in labelled.values())
+        note = f"Rank correlation over pairs of clients, mean over seeds: {correlations}."
+        figures.append(("Mask IoU by number of shared labels", drawn, note))
+    for place, runs in enumerate(masked.values()):
+        figures += _of_run(runs[0], f"{key}-m{place}")
+    return Section(table, figures)
+
+
+def _of_run(run: Run, key: str) -> list[tuple[str, Markup, str]]:
+    """The pictures of one run."""
+    found, masks, names, note = [], run.masks, set(run.series["name"]), of_clients(run)
+    assert masks is not None, "only of runs with masks"
+    if PRUNED in names:
+        shown = min(run.metrics["clients"], SERIES_CLIENTS)
+        drawn = pruned(run.series, shown, run.metrics["rounds"], f"{key}-pruned")
+        found.append(("pruned share by round", drawn, note))
+    if {PRUNED, GATE} <= names:
+        found.append(("accuracy by pruned share", accuracy_by_share(run.series, f"{key}-gate"), note))
+    note = f"Seed {run.seed}, {len(masks.clients):,} clients that took part."
+    found.append(("overlap of masks, IoU in %", matrix(masks, f"{key}-overlap"), note))
+    if masks.layers:
+        found.append(("what clients keep of each layer", layers(masks, f"{key}-layers"), note))
+    return [(f"{run.label}: {words}", drawn.svg, note) for words, drawn, note in found]
+
+
+def _labelled(run: Run) -> bool:
+    return run.masks is not None and run.masks.labels is not None
+
+
+def _correlation(runs: list[Run]) -> str:
+    """Of the masks' IoU and the labels that clients share: the mean over seeds that have one."""
+    found = [value for run in runs if run.masks and (value := run.masks.correlation()) is not None]
+    return f"{sum(found) / len(found):.2f}" if found else "none"
+
+
+def levels(methods: Methods, places: Mapping[str, int], key: str) -> Section | None:
+    """Accuracy, rounds to the target and traffic of every level; None without levels."""
+    found = {variant: _levels(runs) for variant, runs in methods.items()}
+    every = sorted({level for own in found.values() for level in own})
+    if not every:
+        return None
+    levelled = {v: [_with_targets(run, own) for run in methods[v]] for v, own in found.items() if own}
+    names = [(level_metric(level, name), METRICS[name]) for name in BY_LEVEL for level in every]
+    table = metric_table(levelled, [replace(of, name=name, label=heading(name)) for name, of in names])
+    figures = [
+        (
+            f"{curve_heading(metric, 'round')}, {level}",
+            curve(levelled, places, name, "round", f"{key}-l{place}-{metric.name}").svg,
+            "",
+        )
+        for metric in METRICS.values()
+        for place, level in enumerate(every)
+        if "round" in metric.curves
+        if any(measured(runs, name := level_metric(level, metric.name)) for runs in levelled.values())
+    ]
+    return Section(table, figures)
+
+
+def _levels(runs: list[Run]) -> set[str]:
+    """The names of the levels that runs have numbers of."""
+    names = {str(name) for run in runs for name in run.rounds}
+    return {name.removeprefix(LEVEL).rpartition("/")[0] for name in names if name.startswith(LEVEL)}
+
+
+def _with_targets(run: Run, levels: Iterable[str]) -> Run:
+    """The run, with the first evaluated round in which a level's local accuracy reaches the target."""
+    target, metrics = run.metrics["target_accuracy"], dict[str, int | None]()
+    for level in levels:
+        name = level_metric(level, "local_accuracy")
+        if target is not None and name in run.rounds:
+            place = first_reaching(name, run.rounds[name], target)
+            reached = None if place is None else int(run.rounds["round"].iloc[place])
+            metrics[level_metric(level, "rounds_to_target")] = reached
+    return replace(run, metrics=run.metrics | metrics)

@@ -1,0 +1,83 @@
+"""Kept vectors of clients at the end of a run (`Method.records`), such as masks, and their file.
+
+The file has a tensor ``<name>/<client>`` for every vector, with eight entries of a bool vector in a byte,
+and ``labels``, if samples have one label each. Equal vectors give equal bytes.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+from torch import Tensor
+
+from fedflow.errors import FedflowError, reason
+from fedflow.metrics.masks import Masks, compare
+
+FILE = "client-vectors.safetensors"
+
+
+@dataclass(frozen=True)
+class ClientVectors:
+    """What clients keep at the end: those of the lowest numbers, up to the limits of `Outcome`.
+
+    ``vectors`` are those of every client, by name. ``sizes`` are the entries of each tensor of the network,
+    in the order of a vector [D]. ``labels`` [n, C], bool: which client trains on which label.
+    """
+
+    vectors: list[dict[str, Tensor]] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    labels: np.ndarray | None = None
+
+    def named(self, name: str) -> Tensor | None:
+        """The vectors of one name [n, D]; None if clients have none, or of different lengths."""
+        found = [own[name] for own in self.vectors if name in own]
+        return torch.stack(found) if found and len({len(vector) for vector in found}) == 1 else None
+
+    def masks(self, participations: np.ndarray) -> Masks | None:
+        """The vectors ``mask``, compared, of clients that took part; None unless there are two of them."""
+        took_part = np.flatnonzero(participations[: len(self.vectors)])
+        masks = self.named("mask")
+        if masks is None or masks.dtype != torch.bool or len(took_part) < 2:
+            return None
+        sizes = self.sizes if sum(self.sizes.values()) == masks.shape[1] else {}
+        labels = None if self.labels is None else self.labels[took_part]
+        return compare(masks.numpy()[took_part], took_part.tolist(), sizes, labels)
+
+    def save(self, path: Path) -> None:
+        """Write the file; raises `OSError`."""
+        tensors = {} if self.labels is None else {"labels": self.labels}
+        bits: dict[str, int] = {}
+        for client, own in enumerate(self.vectors):
+            for name, vector in own.items():
+                key, values = f"{name}/{client}", vector.cpu().numpy()
+                if values.dtype == np.bool_:
+                    bits[key], values = len(values), np.packbits(values)
+                tensors[key] = values
+        # One entry of metadata: several would be in any order.
+        about = {"clients": len(self.vectors), "sizes": self.sizes, "bits": bits}
+        path.write_bytes(save(tensors, {"about": json.dumps(about)}))
+
+
+def load_vectors(path: Path) -> ClientVectors:
+    """Read the file. Raises `FedflowError` if it is missing, damaged or invalid."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+            about = json.loads(file.metadata()["about"])
+        labels, vectors = tensors.pop("labels", None), [dict[str, Tensor]() for _ in range(about["clients"])]
+        for key, values in sorted(tensors.items()):
+            name, _, client = key.rpartition("/")
+            if (size := about["bits"].get(key)) is not None:
+                if len(values) != -(-size // 8):
+                    raise ValueError(f"{key} has {len(values)} bytes for {size} bits")
+                values = np.unpackbits(values, count=size).astype(bool)
+            vectors[int(client)][name] = torch.from_numpy(values)
+        if labels is not None and len(labels) != len(vectors):
+            raise ValueError(f"labels of {len(labels)} clients, not {len(vectors)}")
+        return ClientVectors(vectors, about["sizes"], labels)
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise FedflowError(f"cannot read {path}: {reason(error)}; run this experiment again") from error
