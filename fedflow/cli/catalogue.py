@@ -41,7 +41,7 @@ def methods(
     print_text(page.text)
     print_options(page.options)
     console.print(
-        f"Traffic per client and round on LeNet-5 for CIFAR-10 (P = 62,006): "
+        f"Traffic per client and round on {METHODS[name].example} for CIFAR-10: "
         f"{page.down:,} bytes down, {page.up:,} bytes up",
         highlight=False,
     )

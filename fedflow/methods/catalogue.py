@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +17,7 @@ from fedflow.local.sgd import Task
 from fedflow.local.training import LocalTraining
 from fedflow.local.wire import message_bytes
 from fedflow.methods import FAMILIES
-from fedflow.methods.base import Method, Round
+from fedflow.methods.base import Levelled, Method, Round
 from fedflow.methods.registry import METHODS
 from fedflow.methods.tables import published_in
 from fedflow.models import build
@@ -53,16 +54,16 @@ def describe(method: type[Method]) -> Page:
 
 def traffic(method: type[Method]) -> tuple[int, int]:
     """Bytes down and up for one client in one round, counted in one local step on two blank images."""
-    instance, training, model = (
-        method(),
-        LocalTraining.parse({}),
-        FlatModel(lambda: build(method.example, (3, 32, 32), 10)),
-    )
-    server = instance.setup(model, model.init)
-    round = Round(1, 1, training.lr, np.array([2]), model, None, np.random.default_rng)
-    received = instance.broadcast(round, server, 0)
+    instance, training = method(), LocalTraining.parse({})
+    networks = instance.networks() if isinstance(instance, Levelled) else {"": {}}
+    whole = FlatModel(partial(build, method.example, (3, 32, 32), 10))
+    level, options = [*networks.items()][-1]
+    model, sizes = whole.variant(**options), np.full(len(networks), 2)  # the last client has the largest
+    server = instance.setup(whole, whole.init)
+    round = Round(1, 1, training.lr, sizes, whole, None, np.random.default_rng)
+    received = instance.broadcast(round, server, len(sizes) - 1)
     examples = Examples(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
-    task, data = Task(model, training, training.lr), Samples.all_of(examples)
+    task, data = Task(model, training, training.lr, level=level), Samples.all_of(examples)
     draws = instance.draws(model, training)
     schedules = {
         stream: Schedule(torch.arange(2)[None], draws=torch.zeros(1, draws.get(stream, 0)))
@@ -102,7 +103,8 @@ def catalogue() -> str:
         "",
         "Written by `fedflow methods --markdown > docs/methods.md` from the code; do not edit by hand.",
         "Traffic is bytes per client and round with LeNet-5 for CIFAR-10 (P = 62,006; 62,094 for methods",
-        "that need BatchNorm), at the defaults.",
+        "that need BatchNorm), at the defaults. Where clients hold networks of several sizes, it is that",
+        "of the largest, of `cnn_exit` (P = 114,613).",
     ]
     grouped = families()
     for family in grouped:
