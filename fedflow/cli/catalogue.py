@@ -41,8 +41,7 @@ def methods(
     print_text(page.text)
     print_options(page.options)
     console.print(
-        f"Traffic per client and round on LeNet-5 for CIFAR-10 (P = 62,006): "
-        f"{page.down:,} bytes down, {page.up:,} bytes up",
+        f"Traffic per client and round on {page.network}: {page.down:,} bytes down, {page.up:,} bytes up",
         highlight=False,
     )
     if page.published:

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +17,7 @@ from fedflow.local.sgd import Task
 from fedflow.local.training import LocalTraining
 from fedflow.local.wire import message_bytes
 from fedflow.methods import FAMILIES
-from fedflow.methods.base import Method, Round
+from fedflow.methods.base import Levelled, Method, Round
 from fedflow.methods.registry import METHODS
 from fedflow.methods.tables import published_in
 from fedflow.models import build
@@ -34,6 +35,7 @@ class Page:
     idea: str
     text: str
     options: list[dict[str, Any]]
+    network: str
     down: int
     up: int
     published: list[str]
@@ -43,26 +45,27 @@ class Page:
 
 
 def describe(method: type[Method]) -> Page:
-    """The page of one method with default hyper-parameters; traffic is that of `Method.example`."""
+    """The page of one method with default hyper-parameters; traffic is counted from messages."""
     text = (sys.modules[method.__module__].__doc__ or "").strip()
     idea = text.split("\n\n")[0].replace("\n", " ").partition(": ")[2]
     down, up = traffic(method)
     options, published = explain(method), published_in(method.name)
-    return Page(method.name, method.label, method.serves, idea, text, options, down, up, published)
+    about, network = (method.name, method.label, method.serves, idea, text), _network(method)
+    return Page(*about, options, network, down, up, published)
 
 
 def traffic(method: type[Method]) -> tuple[int, int]:
     """Bytes down and up for one client in one round, counted in one local step on two blank images."""
-    instance, training, model = (
-        method(),
-        LocalTraining.parse({}),
-        FlatModel(lambda: build(method.example, (3, 32, 32), 10)),
-    )
-    server = instance.setup(model, model.init)
-    round = Round(1, 1, training.lr, np.array([2]), model, None, np.random.default_rng)
-    received = instance.broadcast(round, server, 0)
+    instance, training = method(), LocalTraining.parse({})
+    networks = instance.networks() if isinstance(instance, Levelled) else {"": {}}
+    whole = _example(method)
+    level, options = [*networks.items()][-1]
+    model, sizes = whole.variant(**options), np.full(len(networks), 2)  # the last client has the largest
+    server = instance.setup(whole, whole.init)
+    round = Round(1, 1, training.lr, sizes, whole, None, np.random.default_rng)
+    received = instance.broadcast(round, server, len(sizes) - 1)
     examples = Examples(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
-    task, data = Task(model, training, training.lr), Samples.all_of(examples)
+    task, data = Task(model, training, training.lr, level=level), Samples.all_of(examples)
     draws = instance.draws(model, training)
     schedules = {
         stream: Schedule(torch.arange(2)[None], draws=torch.zeros(1, draws.get(stream, 0)))
@@ -73,6 +76,16 @@ def traffic(method: type[Method]) -> tuple[int, int]:
     update = instance.local(Client(task, data, schedules, received, kept, selection=data))
     up = message_bytes(update.vectors, len(update.scalars), instance.masks)
     return message_bytes(received, masks=instance.masks), up
+
+
+def _example(method: type[Method]) -> FlatModel:
+    return FlatModel(partial(build, method.example, (3, 32, 32), 10))
+
+
+def _network(method: type[Method]) -> str:
+    """The network with which traffic is counted, in words."""
+    largest = "the largest of " if issubclass(method, Levelled) else ""
+    return f"{largest}{method.example} for CIFAR-10 (P = {_example(method).size:,})"
 
 
 @dataclass(frozen=True)
@@ -101,8 +114,8 @@ def catalogue() -> str:
         "# Methods",
         "",
         "Written by `fedflow methods --markdown > docs/methods.md` from the code; do not edit by hand.",
-        "Traffic is bytes per client and round with LeNet-5 for CIFAR-10 (P = 62,006; 62,094 for methods",
-        "that need BatchNorm), at the defaults.",
+        f"Traffic is bytes per client and round at the defaults, with {_network(Method)}",
+        "if the section of a method names no other network.",
     ]
     grouped = families()
     for family in grouped:
@@ -117,6 +130,8 @@ def catalogue() -> str:
 
 def _section(page: Page) -> str:
     lines = ["", f'<a id="{page.name}"></a>', "", f"## {page.label} (`{page.name}`)", "", page.text, ""]
+    if page.network != _network(Method):
+        lines += [f"*Traffic* in the table: with {page.network}.", ""]
     if page.published:
         lines += [f"*Published results*: {'; '.join(page.published)}.", ""]
     return "\n".join(lines + markdown(page.options))

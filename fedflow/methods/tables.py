@@ -25,6 +25,7 @@ TABLES: dict[tuple[str, str], str] = {
         "fedavg fedprox fedadam fedyogi fedadagrad aaggff_s aaggff_d",
     ("FedDyn (Acar et al.)", "Tables 2.1 to 2.3, A.2 to A.4"): "fedavg fedprox scaffold feddyn",
     ("PFLDyn (Acar et al.)", "Tables 3.1, 3.2, A.5 to A.7"): "perfedavg pavg pfldyn pflscaf",
+    ("FedHeN (Acar, Saligrama)", "Tables 4.1, 4.2"): "fedhen noside decouple",
     ("curricula (Vahidian et al.)", "Tables 2.2 to 2.5"): "fedavg fedprox fednova scaffold",
     ("Sub-FedAvg (Vahidian, Morafah, Lin)", "Tables 4.1 to 4.3"):
         "local fedavg fedprox mtl lg_fedavg subfedavg_un",

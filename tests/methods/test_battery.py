@@ -86,7 +86,7 @@ def run_spoiled(method: Method, federation: Federation, client: int, **settings:
     """A run in which the inputs of one client become NaN after the onboarding."""
     simulation = prepare_run(method, federation, **settings)
     simulation.state.onboarded = simulation.onboard(range(simulation.clients))
-    simulation.job = dataclasses.replace(simulation.job, federation=spoiled(simulation.federation, client))
+    simulation.job = dataclasses.replace(simulation.job, federation=spoiled(federation, client))
     return follow(simulation)
 
 

@@ -28,6 +28,7 @@ class Levels(Levelled, Method):
     """Clients train the network of their level; every entry is averaged over the clients that hold it."""
 
     serves: ClassVar[str] = "level"
+    example: ClassVar[str] = "cnn_exit"
 
     failed: str = option(
         "exclude", "clients that fail: left out of the means, or counted with the model that they received",

@@ -1,7 +1,7 @@
 """FedHeN: simple clients train the first part of a network, complex ones all of it and that part beside it.
 
-Source: Acar, Saligrama, "FedHeN: Federated Learning in Heterogeneous Networks", 2022, arXiv 2207.03031,
-Algorithms 1 and 2; Acar, thesis, Chapter 4, Algorithms 4 and 5.
+Source: Acar, Saligrama, "FedHeN: Federated Learning in Heterogeneous Networks", 2022, arXiv 2207.03031; Acar,
+thesis, Chapter 4, Algorithms 4 and 5.
 
 M are the entries of the simple network w_s within the complex one w_c: the first layers and an early exit.
 Client: a simple one minimises F_k(w_s), a complex one F_k(w_c) and the side objective F_k([w_c]_M), their
