@@ -8,8 +8,8 @@ derives a mask: in each weight tensor of convolutional and linear layers, what i
 the kept |w| goes. If the two masks are at least eps_us apart (share of entries that differ, averaged over
 these tensors), less than p_us of all parameters are pruned, and the network under the second mask has an
 accuracy of at least Acc_th, that mask is the new m_k and w <- m_k * w. Sends w and m_k.
-Server: w_{t+1} = sum_k m_k w_k / sum_k m_k, entry by entry; w_t where no client of the cohort keeps it.
-Serves the client's last model.
+Server: w_{t+1} = sum_k m_k w_k / sum_k m_k, entry by entry, whatever n_k; w_t where no client of the cohort
+keeps it. Serves the client's last model.
 *Reduces to* FedAvg with weighting: uniform (its global model) when target = 0, or when Acc_th or eps_us is
 above 1. All equal masks: FedAvg on what they keep.
 *State*: server w; client w_k, m_k. *Traffic*: 1 P down, 1 P and the mask up. Of P, only kept entries travel
@@ -23,8 +23,8 @@ weights. A straggler with one epoch has two equal masks and does not prune.
 gate: test decides by the client's test samples, as the authors' code does: scores are then optimistic.
 *Differs from the authors' code in*: held-out samples for the accuracy (gate), >= Acc_th where the code has >,
 and a last epoch that is E instead of 5. There, a client that never took part is scored with the initial
-model. FedZoo-Bench has another variant: it divides by the number of clients, not by that of those which keep
-a weight, so weights that few keep shrink.
+model. FedZoo-Bench does not divide by the count: it averages all clients of the cohort with weights n_k,
+zeros included, so weights that few clients keep shrink.
 *Ambiguous*: the percentile is of each tensor here and in the code; the text ("of the full dense network") can
 mean one of all weights, which would empty small layers. Algorithm 10 tests the accuracy before pruning, the
 code after it, as here. Pruned is counted by mask here, by value in the code.
