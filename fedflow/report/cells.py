@@ -93,7 +93,8 @@ def _cell(runs: Sequence[Run], metric: Metric, is_best: bool) -> Cell:
     if value is None:
         return Cell(metric.missing)
     exact = not metric.better and value.std == 0  # counted, not measured: every seed has the same value
-    text, spread = write(value, replace(unit, digits=0) if exact and unit.factor == 1 else unit)
+    whole = exact and unit.whole and unit.factor == 1
+    text, spread = write(value, replace(unit, digits=0) if whole else unit)
     spread = "" if exact else spread
     some = f"{len(value.values)} of {len(runs)} seeds" if len(value.values) < len(runs) else ""
     return Cell(text, spread, some, value.mean * unit.factor, is_best)

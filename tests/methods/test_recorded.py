@@ -17,6 +17,7 @@ from fedflow.methods.base import Clustered, Levelled
 from fedflow.methods.catalogue import catalogue
 from fedflow.partition import load_partition
 from fedflow.simulation.executors import Inline
+from fedflow.simulation.recorded import FILE, load_vectors
 from fedflow.stages.federate import perform
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
@@ -80,6 +81,11 @@ def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> No
         assert {"proximity.png", "embedding.png"} <= logged or len(proximity) < 3
     else:
         assert proximity.empty and "proximity.png" not in logged
+    masks = {f.path.removeprefix("masks/") for f in api.list_artifacts(run.info.run_id, "masks")}
+    assert ({"pruned.png", "overlap.png", "shared_labels.png"} <= masks) is ("mask" in METHODS[name].records)
+    recorded = load_vectors(experiment.results_folder / FILE).vectors
+    assert all(own.keys() == {*METHODS[name].records} for own in recorded)
+    assert len(recorded) == (len(clients) if METHODS[name].records else 0)
     serves, method = METHODS[name].serves, METHODS[name]()
 
     def level_of(client: int) -> str:

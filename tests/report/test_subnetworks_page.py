@@ -12,9 +12,11 @@ from support import refused
 
 from fedflow.errors import FedflowError
 from fedflow.report import build_report
+from fedflow.report.claims import load_claims
 from fedflow.report.collect import collect_runs
 from fedflow.report.measures import measure
 from fedflow.report.targets import NotMeasured
+from fedflow.report.verdicts import judge
 from fedflow.simulation.recorded import FILE, ClientVectors
 
 CLIENTS, ROUNDS = 6, 4
@@ -93,6 +95,19 @@ def test_measures_of_masks(tmp_path: Path) -> None:
     ):
         with refused(says, NotMeasured):
             measure(run, text)
+
+
+def test_overlap_is_a_claim(tmp_path: Path) -> None:
+    for seed in range(3):
+        pruned_run(tmp_path, seed=seed)
+    claims = tmp_path / "claims.yaml"
+    claims.write_text(
+        "- {id: overlap, source: Table 1, claim: Masks overlap., partition: p, all: [\n"
+        "  {measure: mask_overlap, of: un, within: [0.1, null]},\n"
+        "  {measure: mask_iou(1), of: un, above: [{method: un, measure: mask_iou(0)}], by: 0.6}]}\n"
+    )
+    (found,) = judge(load_claims(claims), collect_runs(tmp_path / "results"))
+    assert found.verdict == "confirmed"
 
 
 def test_clients_that_never_took_part_are_not_compared(tmp_path: Path) -> None:
