@@ -143,7 +143,9 @@ def test_prepare_and_partition_print_the_folder_and_mend_what_is_damaged(call, p
 
 def test_every_method_is_listed_and_explained(call):
     out = call("methods", rooted=False)
-    assert all(re.search(rf"^{name} +\S.* (global|cluster|level|personal) +\w", out, re.M) for name in METHODS)
+    assert all(
+        re.search(rf"^{name} +\S.* (global|cluster|level|personal) +\w", out, re.M) for name in METHODS
+    )
     out = call("methods", "ifca", rooted=False)
     assert out.startswith("IFCA") and "arXiv 2006.04088" in out
     assert re.search(r"^clusters +k +2 +a whole number >= 1 +number of models", out, re.M)

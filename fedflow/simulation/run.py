@@ -263,8 +263,8 @@ class Run:
         settings, method, training = self.settings, self.job.method, self.job.training
         partition = self.federation.partition
         check_settings(settings, method, training)
-        for model in networks(method, self.federation).values() if self.levelled else ():
-            model.within(self.federation.model)
+        if isinstance(method, Levelled):
+            self._check_levels(method)
         settings.timing.check(len(partition.sizes))
         training.check(self.federation.model, self.federation.train, self.federation.teacher)
         for i, adaptation in enumerate(settings.adapt):
@@ -326,6 +326,19 @@ class Run:
             warnings.warn(
                 f"{method.name}: the curriculum of {short} of {self.clients} clients {reason}", stacklevel=5
             )
+
+    def _check_levels(self, method: Levelled) -> None:
+        """Raise `BadInput` unless the network of the run has the options of every level, and contains it."""
+        whole, name = self.federation.model, self.job.method.name
+        for options in method.networks().values():
+            try:
+                part = whole.variant(**options)
+            except BadInput as error:
+                if error.field.startswith("model.options."):
+                    accepted = f"a network with the option {', '.join(options)}, which {name} changes"
+                    raise BadInput("model.name", Words(whole.title), accepted) from error
+                raise
+            part.within(whole)
 
     def level(self, client: int) -> str:
         """The level of a client's network; empty if all have the network of the run."""

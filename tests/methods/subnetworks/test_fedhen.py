@@ -247,7 +247,7 @@ def test_bad_hyper_parameters_are_refused(hyper: dict[str, Any], message: str) -
 @pytest.mark.parametrize("name", [*NAMES, "heterofl"])
 def test_networks_that_do_not_fit_are_refused(digits: Dataset, name: str) -> None:
     option = "width" if name == "heterofl" else "exits"
-    with refused(f"model.options.{option}"):
+    with refused(f"model.name: MLP .* a network with the option {option}, which {name} changes"):
         run(name, images(digits))
     if name != "heterofl":
         for which in ("first", "none"):
