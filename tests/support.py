@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -215,6 +215,12 @@ class Ran:
         """Every vector at the end: the server's and [N, n] of the clients', shorter ones filled with 0."""
         clients = {f"clients/{name}": pad_sequence(rows, True) for name, rows in self.clients[-1].items()}
         return {f"server/{name}": w for name, w in self.servers[-1].items()} | clients
+
+
+def reports(ran: Ran) -> list[dict[str, Any]]:
+    """The reports of the rounds, without wall-clock times; series as text, in which NaN equals NaN."""
+    same = {"seconds": 0, "replayed": False}
+    return [asdict(r) | same | {"series": repr(r.series)} for r in ran.rounds]
 
 
 def prepare_run(

@@ -27,6 +27,7 @@ from support import (
     images,
     prepare_run,
     refused,
+    reports,
     run,
     run_without_values,
     same,
@@ -88,12 +89,6 @@ def run_spoiled(method: Method, federation: Federation, client: int, **settings:
     simulation.state.onboarded = simulation.onboard(range(simulation.clients))
     simulation.job = dataclasses.replace(simulation.job, federation=spoiled(federation, client))
     return follow(simulation)
-
-
-def reports(ran: Ran) -> list[dict[str, Any]]:
-    """The reports of the rounds, without wall-clock times; series as text, in which NaN equals NaN."""
-    same = {"seconds": 0, "replayed": False}
-    return [dataclasses.asdict(r) | same | {"series": repr(r.series)} for r in ran.rounds]
 
 
 # The engine's promises
