@@ -16,6 +16,7 @@ from fedflow.simulation.outcome import GATE, PRUNED
 
 BIN = 0.05  # of the pruned share, in which accuracies are averaged
 BETWEEN = (10, 90)  # percentiles of clients that a bar shows
+MANY = 20  # layers, above which their rows are lower
 
 
 class Compared(Labelled, Protocol):
@@ -141,13 +142,13 @@ def layers(masks: Masks, name: str) -> Drawing:
     shares = 100 * np.array(list(masks.layers.values()))  # [layers, n]
     low, high = np.percentile(shares, BETWEEN, axis=1)
     described = "Share that clients keep of each layer"
-    height = 0.62 + 0.26 * len(words)
+    height, size = 0.5 + len(words) * (0.26 if len(words) <= MANY else 0.16), 8.5 if len(words) <= MANY else 7
     with drawing(name, described, height, (left, 0.42, 0.12, 0.08), max(WIDTH, left + 2)) as work:
         axes = work.axes
         axes.barh(rows, shares.mean(1), 0.62, color=SERIES[0], alpha=0.5, lw=0)
         axes.hlines(rows, low, high, color=INK, lw=1.2)
         axes.set_yticks(rows, words)
-        axes.tick_params(axis="y", labelcolor=INK)
+        axes.tick_params(axis="y", labelcolor=INK, labelsize=size)
         axes.grid(False, axis="y")
         axes.set(xlim=(0, 101), ylim=(len(words) - 0.4, -0.6), xlabel="% of its parameters kept")
     return work
