@@ -41,7 +41,8 @@ def methods(
     print_text(page.text)
     print_options(page.options)
     console.print(
-        f"Traffic per client and round on {page.network}: {page.down:,} bytes down, {page.up:,} bytes up",
+        f"Traffic per client and round on {METHODS[name].example} for CIFAR-10: "
+        f"{page.down:,} bytes down, {page.up:,} bytes up",
         highlight=False,
     )
     if page.published:

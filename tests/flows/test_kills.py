@@ -56,6 +56,7 @@ PARAMS = {
         "ditto": {},
         "ifca": {"clusters": 2},
         "pacfl": {"clusters": 2},
+        "fedhen": {"run": {"reports": ["active", "all"], "keep_trained": True}},
     },
     "grid": {
         "datasets": ["digits"],
@@ -68,7 +69,9 @@ PARAMS = {
 }
 
 
-CASES = [(method, {}) for method in PARAMS["methods"]] + [("scaffold", {"run": SLOW_POOLS})]
+TWO_EXITS = {"models": {"digits": {"name": "cnn_exit", "options": {"filters": [8, 8, 8]}}}}
+CASES = [(method, TWO_EXITS if method == "fedhen" else {}) for method in PARAMS["methods"]]
+CASES += [("scaffold", {"run": SLOW_POOLS})]
 
 
 def project(folder: Path, changes: dict[str, dict]) -> Path:

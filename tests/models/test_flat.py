@@ -24,6 +24,7 @@ PUBLISHED = {  # parameters, on the inputs that the papers counted them on
     "cnn_pfl": 1_626_442, "twocnn": 722_800, "vgg9": 1_718_416, "mobilenet": 364_480,
     "cnn_miniimagenet": 1_505_197,
     "resnet18_gn": 11_181_642, "preact_resnet18_gn": 11_218_340, "preact_resnet34_gn": 21_326_500,
+    "preact_resnet18_exit": 11_172_437, "cnn_exit": 114_613,
     "cnn_gn": 159_140, "logistic_one_logit": 16, "celeba_cnn": 29_569, "m5": 150_819,
     "mobilevit": 1_120_640,
     "char_lstm": 815_744, "char_lstm_feddyn": 133_520, "stacked_lstm": 5_565_328, "linear": 1_001,
