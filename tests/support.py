@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,13 @@ TWO_EPOCHS = (
     "subfedavg_hy",
     "subfedavg_un",
 )  # refuse a single epoch: they compare masks after the first and the last
-# Methods that refuse a dense network: one for small images, which vmapped cohorts can share, and its options.
+# Networks of methods that refuse a dense one: for small images, such that vmapped cohorts can share them.
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{
+        name: ("cnn_exit", {"filters": [8, 8, 8]})
+        for name, method in METHODS.items()
+        if issubclass(method, Levelled)
+    },
     "subfedavg_hy": ("cnn", {"filters": [4, 4], "groups": 4, "kernel": 3, "padding": 1, "hidden": [16]}),
 }
 DENSE: dict[str, dict[str, Any]] = {  # settings in which methods that prune do not: all entries travel
@@ -142,10 +147,11 @@ def images(
 
 
 def suited(method: str, federation: Federation) -> Federation:
-    """The same images with a network that the method can train: two exits, if its clients need levels."""
-    if not issubclass(METHODS[method], Levelled):
+    """The same images with a network that the method can train."""
+    if method not in NETWORKS:
         return federation
-    factory = partial(build, "cnn_exit", federation.train.x.shape[1:], 10, filters=(8, 8, 8))
+    network, options = NETWORKS[method]
+    factory = partial(build, network, federation.train.x.shape[1:], 10, **options)
     return replace(federation, model=FlatModel(factory, dtype=federation.model.dtype))
 
 
@@ -211,21 +217,10 @@ class Ran:
         return {f"server/{name}": w for name, w in self.servers[-1].items()} | clients
 
 
-def with_network_for(method: Method, federation: Federation) -> Federation:
-    """The same federation, with a network that ``method`` can train if it refuses the one that is there."""
-    if method.name not in NETWORKS:
-        return federation
-    try:
-        method.setup(federation.model, federation.model.init)
-    except BadInput as error:
-        if error.field != "model.name":
-            raise
-        network, options = NETWORKS[method.name]
-        shape, old = tuple(federation.train.x.shape[1:]), federation.model
-        return replace(
-            federation, model=FlatModel(partial(build, network, shape, 10, **options), dtype=old.dtype)
-        )
-    return federation
+def reports(ran: Ran) -> list[dict[str, Any]]:
+    """The reports of the rounds, without wall-clock times; series as text, in which NaN equals NaN."""
+    same = {"seconds": 0, "replayed": False}
+    return [asdict(r) | same | {"series": repr(r.series)} for r in ran.rounds]
 
 
 def prepare_run(
@@ -242,10 +237,9 @@ def prepare_run(
 ) -> Simulation:
     """A simulation that has not started: full participation, two full-gradient steps of 0.1 a round.
 
-    Methods that refuse a single epoch (`TWO_EPOCHS`) get two, and those that refuse the network another one.
+    Methods that refuse a single epoch (`TWO_EPOCHS`) get two.
     """
     built = build_method(method, hyper) if isinstance(method, str) else method
-    federation = with_network_for(built, federation)
     given = {"epochs": 2, "batch_size": 0, "lr": 0.1, **(training or {})}
     if built.name in TWO_EPOCHS and given["epochs"] == 1 and "steps" not in given:
         given["epochs"] = 2
@@ -343,7 +337,7 @@ def run_without_values(name: str, federation: Federation, patch: pytest.MonkeyPa
 
     patch.setattr("fedflow.simulation.cohort.cohort_call", spy)
     run(name, federation, cohort="vmap", **settings)
-    job, federation, shard, places, step, streams = calls[-1]
+    job, _, shard, places, step, streams = calls[-1]
     shard = replace(shard, vectors=[w.to("meta") for w in shard.vectors])
     nowhere = replace(
         federation, model=OnMeta(federation.model), train=federation.train.to(torch.device("meta"))

@@ -148,7 +148,7 @@ def test_costs_of_a_run(digits: Dataset) -> None:
 def test_costs_without_channels(digits: Dataset) -> None:
     """Multiplications of a network of 4 and 4 channels on 8x8 images, and of one with half of them."""
     pruned = {"target": 0, "threshold": 0.0, "channel_distance": 0.0, "gate": "train"}
-    ran = run("subfedavg_hy", images(digits), pruned, rounds=1, participation=0.5)
+    ran = run("subfedavg_hy", suited("subfedavg_hy", images(digits)), pruned, rounds=1, participation=0.5)
     metrics, model = ran.outcome().metrics, ran.simulation.federation.model
     whole, half = 64 * 36 + 16 * 144 + 16 * 16 + 160, 64 * 18 + 16 * 36 + 8 * 16 + 160
     assert metrics["macs"] == (4 * whole + 4 * half) / 8  # half of the clients took part

@@ -35,6 +35,7 @@ class Page:
     idea: str
     text: str
     options: list[dict[str, Any]]
+    network: str
     down: int
     up: int
     published: list[str]
@@ -44,19 +45,20 @@ class Page:
 
 
 def describe(method: type[Method]) -> Page:
-    """The page of one method with default hyper-parameters; traffic is that of `Method.example`."""
+    """The page of one method with default hyper-parameters; traffic is counted from messages."""
     text = (sys.modules[method.__module__].__doc__ or "").strip()
     idea = text.split("\n\n")[0].replace("\n", " ").partition(": ")[2]
     down, up = traffic(method)
     options, published = explain(method), published_in(method.name)
-    return Page(method.name, method.label, method.serves, idea, text, options, down, up, published)
+    about, network = (method.name, method.label, method.serves, idea, text), _network(method)
+    return Page(*about, options, network, down, up, published)
 
 
 def traffic(method: type[Method]) -> tuple[int, int]:
     """Bytes down and up for one client in one round, counted in one local step on two blank images."""
     instance, training = method(), LocalTraining.parse({})
     networks = instance.networks() if isinstance(instance, Levelled) else {"": {}}
-    whole = FlatModel(partial(build, method.example, (3, 32, 32), 10))
+    whole = _example(method)
     level, options = [*networks.items()][-1]
     model, sizes = whole.variant(**options), np.full(len(networks), 2)  # the last client has the largest
     server = instance.setup(whole, whole.init)
@@ -74,6 +76,16 @@ def traffic(method: type[Method]) -> tuple[int, int]:
     update = instance.local(Client(task, data, schedules, received, kept, selection=data))
     up = message_bytes(update.vectors, len(update.scalars), instance.masks)
     return message_bytes(received, masks=instance.masks), up
+
+
+def _example(method: type[Method]) -> FlatModel:
+    return FlatModel(partial(build, method.example, (3, 32, 32), 10))
+
+
+def _network(method: type[Method]) -> str:
+    """The network with which traffic is counted, in words."""
+    largest = "the largest of " if issubclass(method, Levelled) else ""
+    return f"{largest}{method.example} for CIFAR-10 (P = {_example(method).size:,})"
 
 
 @dataclass(frozen=True)
@@ -102,9 +114,8 @@ def catalogue() -> str:
         "# Methods",
         "",
         "Written by `fedflow methods --markdown > docs/methods.md` from the code; do not edit by hand.",
-        "Traffic is bytes per client and round with LeNet-5 for CIFAR-10 (P = 62,006; 62,094 for methods",
-        "that need BatchNorm), at the defaults. Where clients hold networks of several sizes, it is that",
-        "of the largest, of `cnn_exit` (P = 114,613).",
+        f"Traffic is bytes per client and round at the defaults, with {_network(Method)}",
+        "if the section of a method names no other network.",
     ]
     grouped = families()
     for family in grouped:
@@ -119,6 +130,8 @@ def catalogue() -> str:
 
 def _section(page: Page) -> str:
     lines = ["", f'<a id="{page.name}"></a>', "", f"## {page.label} (`{page.name}`)", "", page.text, ""]
+    if page.network != _network(Method):
+        lines += [f"*Traffic* in the table: with {page.network}.", ""]
     if page.published:
         lines += [f"*Published results*: {'; '.join(page.published)}.", ""]
     return "\n".join(lines + markdown(page.options))

@@ -27,6 +27,7 @@ from support import (
     images,
     prepare_run,
     refused,
+    reports,
     run,
     run_without_values,
     same,
@@ -86,13 +87,8 @@ def run_spoiled(method: Method, federation: Federation, client: int, **settings:
     """A run in which the inputs of one client become NaN after the onboarding."""
     simulation = prepare_run(method, federation, **settings)
     simulation.state.onboarded = simulation.onboard(range(simulation.clients))
-    simulation.job = dataclasses.replace(simulation.job, federation=spoiled(simulation.federation, client))
+    simulation.job = dataclasses.replace(simulation.job, federation=spoiled(federation, client))
     return follow(simulation)
-
-
-def reports(ran: Ran) -> list[dict[str, Any]]:
-    """The reports of the rounds, without wall-clock times."""
-    return [dataclasses.asdict(r) | {"seconds": 0, "replayed": False} for r in ran.rounds]
 
 
 # The engine's promises
@@ -292,8 +288,7 @@ def test_a_client_curriculum_is_the_same_with_any_workers(name: str, federation:
         r.cohort for r in swept.rounds
     ]
     assert same(one.state(), three.state()) and one.values("polls")[-1] > 1
-    for mine, other in zip(one.rounds, three.rounds, strict=True):
-        assert (mine.cohort, mine.values, mine.series) == (other.cohort, other.values, other.series)
+    assert reports(one) == reports(three)
 
 
 def test_the_runs_that_are_shipped_are_long_enough(name: str) -> None:
@@ -568,7 +563,12 @@ def test_renumbering_clients_changes_nothing(name: str, digits: Dataset) -> None
     whole = {"training": {"batch_size": 0, "epochs": 2}, "timing": {"speeds": [[1, 1]]}}
     whole |= {"rounds": 2, "evaluate_every": 1}
     here, there = (
-        run(name, images(digits, dtype=torch.float64, order=places), BY_NUMBER.get(name), **whole)
+        run(
+            name,
+            suited(name, images(digits, dtype=torch.float64, order=places)),
+            BY_NUMBER.get(name),
+            **whole,
+        )
         for places in (range(len(SIZES)), order)
     )
     close(by_client(there.state()), renumbered(by_client(here.state()), order), 1e-12)

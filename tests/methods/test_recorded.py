@@ -33,7 +33,6 @@ training: {epochs: 2, batch_size: 32, lr: 0.1}
 run: {rounds: 2, participation: 0.7, evaluate_every: 2, checkpoint_every: 2, fine_tune: false}
 grid: {datasets: [digits], partitions: [few], methods: [fedavg], seeds: [0]}
 """
-TWO_EXITS = ("cnn_exit", {"filters": [8, 8, 8]})
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +50,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> None:
-    two_exits = METHODS[name].serves == "level"
-    network, options = TWO_EXITS if two_exits else NETWORKS.get(name, ("mlp", {"hidden": [8]}))
+    network, options = NETWORKS.get(name, ("mlp", {"hidden": [8]}))
     changes = [f"models.digits={json.dumps({'name': network, 'options': options})}"]
     experiment = Experiment(load_params(root / "params.yaml", changes), "few", name, 0, root)
     metrics = perform(experiment, Inline(), system_metrics=False)

@@ -4,13 +4,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, Workers, follow, prepare_run, quadratics, run, suited, with_cohorts
+from support import NETWORKS, Ran, Workers, follow, prepare_run, quadratics, run, suited, with_cohorts
 
 from fedflow.local.client import Client
 from fedflow.local.samples import Batch
 from fedflow.local.sgd import Step
 from fedflow.methods import METHODS, Method, build_method
-from fedflow.methods.base import Asynchronous, Levelled
+from fedflow.methods.base import Asynchronous
 from fedflow.metrics.table import completed
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.loop import Simulation
@@ -32,8 +32,8 @@ def test_methods_get_the_same_cohorts_and_the_same_initial_model(federation: Fed
     assert len(sampled) > 20
     for name in sampled:
         assert cohorts(run(name, suited(name, federation), participation=0.4)) == expected, name
-    model, one_network = federation.model, {n for n, m in METHODS.items() if not issubclass(m, Levelled)}
-    servers = [METHODS[name]().setup(model, model.init) for name in sorted(one_network)]
+    model, alike = federation.model, sorted(METHODS.keys() - NETWORKS.keys())
+    servers = [METHODS[name]().setup(model, model.init) for name in alike]
     firsts = [server.model for server in servers if hasattr(server, "model")]
     assert len(firsts) > 10 and all(torch.equal(first, firsts[0]) for first in firsts)
 
