@@ -87,6 +87,7 @@ class FlatModel:
         self._variants: dict[str, FlatModel] = {}
         self._making = threading.Lock()  # of variants: threads share one
         self._places: dict[FlatModel, Tensor] = {}
+        self.gradients: dict[tuple, Any] = {}  # compiled, with what each was compiled for
         self._per_thread = threading.local()  # calls swap tensors in place: one module per thread
         self._noise = _Noise()
 
