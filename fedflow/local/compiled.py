@@ -102,12 +102,10 @@ def pays(
 ) -> tuple[bool, str]:
     """Whether ``steps`` local steps are worth compiling ``networks``, and the estimate in words.
 
-    All networks count as ``model``, the largest.
-
-    Estimated from floating-point operations, not timed, so that it is the same for every worker and after
-    every restart. Measured on one core against the plain steps: 1.3 times as fast for an MLP (25 MFLOP a
-    step), 1.4 for LeNet-5 (32), 1.3 for CNNs (432 to 4,032), but 0.9 for ResNet-9 (22,720); 1.9 for an LSTM
-    over 10 positions, but 0.5 over 80, and three minutes to compile.
+    ``model`` is the largest network. Estimated from floating-point operations, not timed, so that it is the
+    same for every worker and after every restart. Measured on one core against the plain steps: 1.3 times as
+    fast for an MLP (25 MFLOP a step), 1.4 for LeNet-5 (32), 1.3 for CNNs (432 to 4,032), but 0.9 for ResNet-9
+    (22,720); 1.9 for an LSTM over 10 positions, but 0.5 over 80, and three minutes to compile.
     """
     if steps < LEAST:
         return False, f"{steps:,.0f} local steps are too few"
