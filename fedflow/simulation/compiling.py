@@ -8,7 +8,8 @@ import numpy as np
 from fedflow.errors import BadInput
 from fedflow.local.compiled import compiled_gradient, pays, why_not
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.job import Job, networks
+from fedflow.simulation.job import Job
+from fedflow.simulation.levels import networks
 from fedflow.simulation.run import RunSettings
 
 

@@ -9,7 +9,7 @@ from fedflow.errors import reason
 from fedflow.metrics.cost import macs
 from fedflow.models.channels import smaller
 from fedflow.models.flat import FlatModel
-from fedflow.simulation.job import networks
+from fedflow.simulation.levels import networks
 from fedflow.simulation.run import Run
 
 
