@@ -19,11 +19,11 @@ from urllib.parse import urlparse
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fedflow.errors import BadInput, FedflowError, unknown_name
+from fedflow.errors import BadInput, FedflowError, reason, unknown_name
 from fedflow.models.channels import load_smaller, smaller
 from fedflow.models.flat import FlatModel
 from fedflow.tracking.store import Store, open_store, reporting
@@ -126,10 +126,16 @@ def export_model(
 
 
 def import_model(file: Path | str) -> nn.Module:
-    """The network, in evaluation mode, that `export_model` wrote; it needs no store."""
-    with safe_open(file, "pt") as found:
-        card = json.loads(found.metadata()["model"])
-        state = {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118
+    """The network, in evaluation mode, that `export_model` wrote; it needs no store.
+
+    Raises `FedflowError` for any other file.
+    """
+    try:
+        with safe_open(file, "pt") as found:
+            card = json.loads((found.metadata() or {})["model"])
+            state = {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
+        raise FedflowError(f"{file} is not a network that export_model wrote ({reason(error)})") from None
     return load_smaller(_factory(card)(), state).eval()
 
 

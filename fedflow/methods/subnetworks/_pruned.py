@@ -89,7 +89,7 @@ class Pruned(Method):
         return "method.gate to train or test" if self.gates() and self.gate == "selection" else ""
 
     def selects_on_test(self) -> bool:
-        return self.gate == "test"
+        return bool(self.gates()) and self.gate == "test"
 
     def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
         return Passes(epochs, losses=self.gates() if self.gate == "train" else 0)
@@ -116,15 +116,16 @@ class Pruned(Method):
 
         ``loss`` is the objective of `Trainer.gradient`.
         """
-        epoch = client.training.epoch_steps(client.samples)
+        epoch, pruned = client.training.epoch_steps(client.samples), ~mask
 
         def step(at: Epochs, batch: Batch) -> tuple[Epochs, Tensor]:
             found = client.gradient(at.now.w, batch, loss)
-            masked = found._replace(gradient=found.gradient.where(mask, 0))
+            masked = found._replace(gradient=found.gradient.masked_fill(pruned, 0))
             now, steps = client.descend(at.now, masked), at.steps + 1
             return Epochs(now, now.w.where(steps <= epoch, at.first), steps), found.loss
 
-        start = start.where(mask, 0)
+        # Not `where` with a number, which a captured graph would have to copy to the GPU.
+        start = start.masked_fill(pruned, 0)
         now, first, _ = client.run_steps(step, Epochs(client.initial_state(start), start))
         return Trained(first, now.w)
 
@@ -135,7 +136,7 @@ class Pruned(Method):
         first, last = (without_smallest(model, each, mask, self.rate, names) for each in trained)
         moved = mask_distance(model, first, last, names)
         fewer = without_smallest(model, w, mask, self.next_rate(pruned), names)
-        accuracy = self.accuracy(client, w.where(fewer, 0))
+        accuracy = self.accuracy(client, w.masked_fill(~fewer, 0))
         due = (accuracy >= self.threshold) & (pruned < self.target) & (moved >= self.distance)
         return fewer.where(due, mask), {"distance": moved, "gate": accuracy}
 
@@ -149,7 +150,7 @@ class Pruned(Method):
 
     def send(self, client: Client, w: Tensor, mask: Tensor, diagnostics: Mapping[str, Tensor]) -> Update:
         """The update with ``w`` [D] under ``mask`` [D]; the client keeps both."""
-        client.trained = w = w.where(mask, 0)
+        client.trained = w = w.masked_fill(~mask, 0)
         diagnostics = {"pruned": pruned_share(client.model, mask), **diagnostics}
         own = {"model": w, "mask": mask}
         return client.update(model=w, mask=mask, weight=1.0, keep=own, diagnostics=diagnostics)
