@@ -46,7 +46,7 @@ class Pruned(Method):
     newcomer: ClassVar[Mapping[str, str]] = {"model": "model"}
     serves_with: ClassVar[tuple[str, ...] | None] = ("model",)
     masks: ClassVar[Mapping[str, str]] = {"model": "mask"}
-    series: ClassVar[tuple[str, ...]] = ("pruned", "gate")
+    series: ClassVar[tuple[str, ...]] = ("pruned", "gate_kept")
     records: ClassVar[tuple[str, ...]] = ("mask",)
     never: ClassVar[Mapping[str, str]] = {"threshold": "no client prunes", "distance": "no client prunes"}
     off: ClassVar[str] = "method.target: 0"
@@ -149,9 +149,14 @@ class Pruned(Method):
         return client.full_accuracy(w) if self.gate == "train" else client.selection_accuracy(w)
 
     def send(self, client: Client, w: Tensor, mask: Tensor, diagnostics: Mapping[str, Tensor]) -> Update:
-        """The update with ``w`` [D] under ``mask`` [D]; the client keeps both."""
+        """The update with ``w`` [D] under ``mask`` [D]; the client keeps both.
+
+        ``gate_kept`` is the accuracy of what it keeps, whatever the gate decided about the smaller network.
+        """
         client.trained = w = w.masked_fill(~mask, 0)
         diagnostics = {"pruned": pruned_share(client.model, mask), **diagnostics}
+        if self.gates():
+            diagnostics["gate_kept"] = self.accuracy(client, w)
         own = {"model": w, "mask": mask}
         return client.update(model=w, mask=mask, weight=1.0, keep=own, diagnostics=diagnostics)
 
