@@ -335,7 +335,8 @@ class Run:
                 part = whole.variant(**options)
             except BadInput as error:
                 if error.field.startswith("model.options."):
-                    accepted = f"a network with the option {', '.join(options)}, which {name} changes"
+                    words = " and the option ".join(options)
+                    accepted = f"a network with the option {words}, which {name} changes"
                     raise BadInput("model.name", Words(whole.title), accepted) from error
                 raise
             part.within(whole)

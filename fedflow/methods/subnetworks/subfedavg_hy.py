@@ -45,7 +45,10 @@ from fedflow.models.channels import expand, kept_channels
 from fedflow.models.flat import FlatModel
 from fedflow.settings import Words, option
 
-NETWORKS = "lenet5_bn, cnn_mnist_bn, m5, or cnn with batch_norm: true; or method.channel_rate: 0"
+NETWORKS = (
+    "lenet5_bn, cnn_mnist_bn, m5, cnn with batch_norm: true, or with GroupNorm of one group per channel; "
+    "or method.channel_rate: 0"
+)
 NEAR, LESS = 0.16, 0.05  # rates of the last step above NEAR are lowered by LESS
 
 
