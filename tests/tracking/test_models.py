@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from support import refused
 
 from fedflow.errors import FedflowError
@@ -60,6 +61,17 @@ def test_a_pruned_model_is_loaded_and_exported_without_its_channels(root, outcom
         assert torch.equal(import_model(file)(x), small(x))
     assert small.conv1.out_channels == 5 and small.size.kept < 0.92
     assert small.size.bytes < file.stat().st_size < small.size.bytes + 5000
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PK junk", {"other": "{}"}, {"model": "{"}])
+def test_another_file_is_not_imported(content, tmp_path):
+    file = tmp_path / "some.safetensors"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content:
+        save_file({"w": torch.ones(2)}, file, content)
+    with refused(f"{file} is not a network that export_model wrote", FedflowError):
+        import_model(file)
 
 
 def test_mlflow_serves_logits_of_raw_images(record_of, root, model, outcome):
