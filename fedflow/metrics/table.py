@@ -269,6 +269,14 @@ def level_metric(level: str, name: str) -> str:
     return f"{LEVEL}{level}/{name}" if level else name
 
 
+def levels_of(names: Iterable[object]) -> list[str]:
+    """The levels that some of ``names`` are metrics of, sorted."""
+    found = (
+        str(name).removeprefix(LEVEL).rpartition("/")[0] for name in names if str(name).startswith(LEVEL)
+    )
+    return sorted(set(found))
+
+
 def metric_of(name: str) -> Metric | None:
     """The entry of the table for a metric, also for that of one level; None for diagnostics."""
     return METRICS.get(name.rpartition("/")[2] if name.startswith(LEVEL) else name)
