@@ -56,7 +56,8 @@ def pruned(series: pd.DataFrame, clients: int, rounds: int, name: str) -> Drawin
 def accuracy_by_share(series: pd.DataFrame, name: str) -> Drawing:
     """Accuracy on the samples of the gate by pruned share, of every client (thin) and on average (thick).
 
-    Both are of the network that the client keeps after a round. The average is over clients, in bins of 5 % of the parameters.
+    Both are of the network that the client keeps after a round. The average is over clients,
+    in bins of 5 % of the parameters.
     """
     table = series[series["name"].isin([PRUNED, GATE])]
     table = 100 * table.pivot(index=["client", "round"], columns="name", values="value").dropna()
