@@ -181,6 +181,6 @@ def test_a_failed_count_ends_no_run(digits: Dataset) -> None:
     federation = images(digits)
     federation.model = FlatModel(partial(Single, digits.input_shape, 10))
     ran = run("fedavg", federation)
-    with pytest.warns(UserWarning, match=r"fedavg: MACs were not counted \(needs single precision\)"):
+    with pytest.warns(UserWarning, match=r"fedavg: not all costs were counted \(needs single precision\)"):
         metrics = ran.outcome().metrics
     assert "macs" not in metrics and metrics["paper_bytes"] == metrics["bytes_down"] + metrics["bytes_up"]

@@ -33,7 +33,7 @@ from fedflow.models.flat import FlatModel
 OVERHEAD = 0.2e-3  # seconds of every eager step
 FIRST, SLOW, FAST = 100e6, 16e9, 60e9  # its floating-point operations up to here, per second; and the rest
 LEAST = 2000  # steps below which costs are not estimated
-PAYS = 600  # seconds of eager steps above which the compiler's 40 to 60 s pay off several times
+PAYS = 600  # seconds of eager steps by network above which the compiler's 40 to 60 s pay off several times
 LARGE = 5e9  # operations of a step that is nearly all convolutions, which a compiler cannot speed up
 UNROLLED = 20  # positions of a recurrent network, each of which becomes a part of the graph
 _LOCK = threading.Lock()  # one compilation at a time: the tracer and the environment belong to the process
@@ -97,13 +97,15 @@ def why_not(model: FlatModel, training: LocalTraining) -> str | None:
     return None
 
 
-def pays(model: FlatModel, examples: Examples, training: LocalTraining, steps: float) -> tuple[bool, str]:
-    """Whether ``steps`` local steps are worth a compilation, and the estimate in words.
+def pays(
+    model: FlatModel, examples: Examples, training: LocalTraining, steps: float, networks: int = 1
+) -> tuple[bool, str]:
+    """Whether ``steps`` local steps are worth compiling ``networks``, and the estimate in words.
 
-    Estimated from floating-point operations, not timed, so that it is the same for every worker and after
-    every restart. Measured on one core against the plain steps: 1.3 times as fast for an MLP (25 MFLOP a
-    step), 1.4 for LeNet-5 (32), 1.3 for CNNs (432 to 4,032), but 0.9 for ResNet-9 (22,720); 1.9 for an LSTM
-    over 10 positions, but 0.5 over 80, and three minutes to compile.
+    ``model`` is the largest network. Estimated from floating-point operations, not timed, so that it is the
+    same for every worker and after every restart. Measured on one core against the plain steps: 1.3 times as
+    fast for an MLP (25 MFLOP a step), 1.4 for LeNet-5 (32), 1.3 for CNNs (432 to 4,032), but 0.9 for ResNet-9
+    (22,720); 1.9 for an LSTM over 10 positions, but 0.5 over 80, and three minutes to compile.
     """
     if steps < LEAST:
         return False, f"{steps:,.0f} local steps are too few"
@@ -117,7 +119,7 @@ def pays(model: FlatModel, examples: Examples, training: LocalTraining, steps: f
     flops = counter.get_total_flops()
     seconds = steps * (OVERHEAD + min(flops, FIRST) / SLOW + max(flops - FIRST, 0) / FAST)
     about = f"{steps:,.0f} local steps of {flops / 1e6:,.1f} MFLOP, about {seconds:,.0f} s"
-    return seconds >= PAYS and flops <= LARGE, about
+    return seconds >= PAYS * networks and flops <= LARGE, about
 
 
 def compiled_gradient(
@@ -126,12 +128,15 @@ def compiled_gradient(
     """The compiled gradient for full batches, from the cache in ``folder`` if present.
 
     None, with one warning per process, if it cannot be compiled, for example without a C++ compiler.
+    The network keeps it, so that any number of networks can take turns.
     """
+    about = examples, training.batch_size, folder
     with _LOCK:
-        return _compiled(model, examples, training.batch_size, folder)
+        if about not in model.gradients:
+            model.gradients[about] = _compiled(model, *about)
+        return model.gradients[about]
 
 
-@functools.lru_cache(maxsize=4)
 def _compiled(model: FlatModel, examples: Examples, batch_size: int, folder: str) -> Gradient | None:
     try:
         w, x, y = _example(model, examples, batch_size)

@@ -328,6 +328,6 @@ def completed(metrics: Mapping[str, Any], values: Mapping[str, float]) -> dict[s
 
     Numbers that are not finite become None: JSON has no word for them.
     """
-    absent = [n for n in values if n not in metrics and (n not in METRICS or METRICS[n].final)]
+    absent = [n for n in values if n not in metrics and ((of := metric_of(n)) is None or of.final)]
     rest = {name: values[name] if math.isfinite(values[name]) else None for name in sorted(absent)}
     return {**metrics, **rest}

@@ -85,7 +85,9 @@ class FlatModel:
         self.slices = {name: slice(end - n, end) for name, n, end in zip(self.names, self.sizes, ends)}
         self._parts: dict[tuple[str, ...], Part] = {}
         self._variants: dict[str, FlatModel] = {}
+        self._making = threading.Lock()  # of variants: threads share one
         self._places: dict[FlatModel, Tensor] = {}
+        self.gradients: dict[tuple, Any] = {}  # compiled, with what each was compiled for
         self._per_thread = threading.local()  # calls swap tensors in place: one module per thread
         self._noise = _Noise()
 
@@ -203,12 +205,13 @@ class FlatModel:
     def variant(self, **options: Any) -> "FlatModel":
         """The same architecture with other ``options``, on the same device."""
         key = json.dumps(options, sort_keys=True)
-        if key not in self._variants:
-            factory = functools.partial(self.factory, **options) if options else self.factory
-            self._variants[key] = FlatModel(
-                factory, device=self.device, dtype=self.dtype, convolution=self.convolution
-            )
-        return self._variants[key]
+        with self._making:
+            if key not in self._variants:
+                factory = functools.partial(self.factory, **options) if options else self.factory
+                self._variants[key] = FlatModel(
+                    factory, device=self.device, dtype=self.dtype, convolution=self.convolution
+                )
+            return self._variants[key]
 
     def within(self, large: "FlatModel") -> Tensor:
         """The position [d] of every entry in a vector of a ``large`` network that contains this one.

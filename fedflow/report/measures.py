@@ -17,7 +17,8 @@ Published tables and claims name what they compare in this language:
   ``sweep_best``, that of every client at its best share; and ``sweep_plateau(width)``, the portion of the
   shares whose mean accuracy is within ``width`` of the highest
 * ``mask_iou(number)``, mean IoU of the masks of two clients that share this number of labels; and
-  ``mask_overlap``, the rank correlation over all pairs of clients between IoU and shared labels
+  ``mask_overlap``, the rank correlation over all pairs of clients between IoU and shared labels: of the
+  clients that took part, and whose masks are recorded (`Outcome`: the first 1000, at most 1 GiB)
 """
 
 import math

@@ -53,6 +53,8 @@ def pruning(methods: Methods, places: Mapping[str, int], key: str) -> Section | 
         drawn = by_shared_labels(labelled, places, f"{key}-shared-labels").svg
         correlations = ", ".join(f"{_correlation(runs)} for {runs[0].label}" for runs in labelled.values())
         note = f"Rank correlation over pairs of clients, mean over seeds: {correlations}."
+        if any(_first(run) for runs in labelled.values() for run in runs):
+            note += " Masks are those of the first clients only."
         figures.append(("Mask IoU by number of shared labels", drawn, note))
     for place, runs in enumerate(masked.values()):
         figures += _of_run(runs[0], f"{key}-m{place}")
@@ -70,11 +72,17 @@ def _of_run(run: Run, key: str) -> list[tuple[str, Markup, str]]:
     if {PRUNED, GATE} <= names:
         drawn = accuracy_by_share(run.series, f"{key}-gate")
         found.append(("accuracy by pruned share", drawn, f"{note} {GATED}"))
-    note = f"Seed {run.seed}, {len(masks.clients):,} clients that took part."
+    note = f"Seed {run.seed}, {len(masks.clients):,} clients that took part{_first(run)}."
     found.append(("overlap of masks, IoU in %", matrix(masks, f"{key}-overlap"), note))
     if masks.layers:
         found.append(("what clients keep of each layer", layers(masks, f"{key}-layers"), note))
     return [(f"{run.label}: {words}", drawn.svg, note) for words, drawn, note in found]
+
+
+def _first(run: Run) -> str:
+    """The number of clients that took part, if only the first of them have recorded masks; else empty."""
+    took_part = int((run.clients["participations"] > 0).sum())
+    return f", the first of {took_part:,}" if run.masks and len(run.masks.clients) < took_part else ""
 
 
 def _labelled(run: Run) -> bool:

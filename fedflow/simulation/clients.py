@@ -70,9 +70,11 @@ class ClientStore:
             tensors[f"lengths/{name}"] = torch.from_numpy(self._lengths[name][self.written[name]])
             if rows:
                 ids, width = sorted(rows), self.first[name].numel()
-                padded = [pad(rows[k].cpu(), (0, width - rows[k].numel())) for k in ids]
+                own = [rows[k].cpu() for k in ids]
                 tensors[f"ids/{name}"] = torch.tensor(ids)
-                tensors[f"rows/{name}"] = torch.stack(padded)
+                tensors[f"rows/{name}"] = torch.stack(
+                    [row if row.numel() == width else pad(row, (0, width - row.numel())) for row in own]
+                )
         return tensors
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:

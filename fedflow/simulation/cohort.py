@@ -13,7 +13,8 @@ from fedflow.local.samples import Samples
 from fedflow.local.schedule import Schedule, pad_schedules
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import MOST_STEPS, Call
-from fedflow.simulation.job import Job, Shard, level, network, task_of
+from fedflow.simulation.job import Job, Shard, task_of
+from fedflow.simulation.levels import level, network
 
 FIRST_WIDTH = 32  # clients per call until the memory per client is known
 WIDEST = 256  # more than enough to keep a GPU busy

@@ -8,7 +8,8 @@ import numpy as np
 from fedflow.errors import BadInput
 from fedflow.local.compiled import compiled_gradient, pays, why_not
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.job import Job, networks
+from fedflow.simulation.job import Job
+from fedflow.simulation.levels import networks
 from fedflow.simulation.run import RunSettings
 
 
@@ -27,11 +28,12 @@ def with_compiled(job: Job, settings: RunSettings, wanted: str, folder: Path) ->
             raise BadInput("engine.compile", wanted, f"auto or never here: {obstacle}")
         return job, f"no: {obstacle}"
     why = "engine.compile is always"
+    trained = networks(job.method, federation).values()
     if wanted == "auto":
-        worth, why = pays(model, train, job.training, steps_ahead(job, settings, federation))
+        steps = steps_ahead(job, settings, federation)
+        worth, why = pays(model, train, job.training, steps, len(trained))
         if not worth:
             return job, f"no: {why}"
-    trained = networks(job.method, federation).values()
     if any(compiled_gradient(each, train, job.training, str(folder)) is None for each in trained):
         return job, "no: the compiler failed"
     return replace(job, compiled=str(folder)), f"yes: {why}"

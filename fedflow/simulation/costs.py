@@ -1,15 +1,16 @@
 """What the networks of a run cost at its end, and its traffic by the formula of the method's source."""
 
 import warnings
+from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedflow.errors import reason
 from fedflow.metrics.cost import macs
-from fedflow.models.channels import smaller
-from fedflow.models.flat import FlatModel
-from fedflow.simulation.job import networks
+from fedflow.models.channels import kept_channels, smaller
+from fedflow.simulation.levels import networks
 from fedflow.simulation.run import Run
 
 
@@ -18,50 +19,55 @@ def costs(run: Run) -> dict[str, float]:
 
     What is unknown is left out. A mask's MACs are those of the network without the channels that it removes.
     """
-    model, method, found = run.federation.model, run.job.method, dict[str, float]()
-    published = method.published_bytes(model, run.settings.rounds, run.cohort_size)
-    if published is not None:
-        found["paper_bytes"] = published
-    masks = _masks(run)
-    if masks or run.levelled:
-        own = networks(method, run.federation)
-        kept = [int(mask[: model.parameters].count_nonzero()) for mask in masks] or [
-            own[level].parameters * len(clients) for level, clients in run.levels.items()
-        ]
-        found["kept"] = sum(kept) / (run.clients * model.parameters)
+    method, found = run.job.method, dict[str, float]()
     try:
-        whole, mean = _macs(run, masks)
+        published = method.published_bytes(run.federation.model, run.settings.rounds, run.cohort_size)
+        if published is not None:
+            found["paper_bytes"] = published
+        found |= _of_networks(run)
     except Exception as error:  # whatever a network does, it must not end a finished run
-        warnings.warn(f"{method.name}: MACs were not counted ({reason(error)})", stacklevel=4)
-        return found
-    return found | {"macs": mean} | ({"macs_ratio": whole / mean} if "kept" in found and mean else {})
+        warnings.warn(f"{method.name}: not all costs were counted ({reason(error)})", stacklevel=4)
+    return found
 
 
-def _masks(run: Run) -> list[Tensor]:
-    """The mask [D] of every client, on the host, if clients keep masks of their models."""
-    name, store = run.job.method.masks.get("model", ""), run.state.store
-    every = range(run.clients) if name in store.first else ()
-    return [store.get(k, [name])[name].cpu() for k in every]
-
-
-def _macs(run: Run, masks: list[Tensor]) -> tuple[float, float]:
-    """MACs of the network of the run, and their mean over the clients' networks."""
-    train, known = run.federation.train, dict[str, int]()
+def _of_networks(run: Run) -> dict[str, float]:
+    """The costs of the clients' networks."""
+    model, method, train = run.federation.model, run.job.method, run.federation.train
     shape = train.inputs(torch.zeros(1, dtype=torch.int64, device=train.device)).shape[1:]
 
-    def module_of(model: FlatModel) -> nn.Module:
-        return model.to_module(torch.ones(model.size))  # a gamma of 0 would be a channel that is removed
-
     def count(module: nn.Module) -> int:
-        layers = str(module)
-        if layers not in known:
-            known[layers] = sum(macs(module, shape).values())
-        return known[layers]
+        return sum(macs(module, shape).values())
 
-    whole = module_of(run.federation.model)
-    if masks:
-        total = sum(count(smaller(whole, mask)) for mask in masks)
+    module = model.to_module(torch.ones(model.size))  # a gamma of 0 would be a channel that is removed
+    whole, kept, total = count(module), 0, 0
+    if method.masks.get("model") in run.state.store.first:
+        known: dict[tuple[int, ...], int] = {}
+        for mask, clients in _masks(run):
+            kept += clients * int(mask[: model.parameters].count_nonzero())
+            widths = tuple(int(own.count_nonzero()) for own in kept_channels(model, mask).values())
+            if widths not in known:
+                known[widths] = count(smaller(module, mask)) if widths else whole
+            total += clients * known[widths]
+    elif run.levelled:
+        for level, part in networks(method, run.federation).items():
+            clients = len(run.levels[level])
+            kept += clients * part.parameters
+            total += clients * count(part.to_module(part.init(0)))
     else:
-        own = networks(run.job.method, run.federation)
-        total = sum(count(module_of(own[level])) * len(clients) for level, clients in run.levels.items())
-    return count(whole), total / run.clients
+        return {"macs": whole}
+    mean = total / run.clients
+    found = {"kept": kept / (run.clients * model.parameters), "macs": mean}
+    return found | ({"macs_ratio": whole / mean} if mean else {})
+
+
+def _masks(run: Run) -> Iterator[tuple[Tensor, int]]:
+    """The clients' masks [D] of their models, on the host, one at a time, and how many clients have each.
+
+    Clients that never wrote one share the first one.
+    """
+    name, store = run.job.method.masks["model"], run.state.store
+    written = np.flatnonzero(store.written[name]).tolist()
+    if never := run.clients - len(written):
+        yield store.first[name].cpu(), never
+    for client in written:
+        yield store.get(client, [name])[name].cpu(), 1

@@ -17,7 +17,8 @@ from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
 from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.job import Job, Shard, level, network
+from fedflow.simulation.job import Job, Shard
+from fedflow.simulation.levels import level, network
 from fedflow.simulation.worker import TrainedClients, client_of, train_clients
 
 ANSWERS = {"label": np.int32, "predicted": np.int32, "confidence": np.float32, "rank": np.int32}

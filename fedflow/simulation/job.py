@@ -12,10 +12,10 @@ from fedflow.local.compiled import Gradient
 from fedflow.local.schedule import Schedule, draw_schedule
 from fedflow.local.sgd import Task
 from fedflow.local.training import LocalTraining
-from fedflow.methods.base import Levelled, Method
-from fedflow.models.flat import FlatModel
+from fedflow.methods.base import Method
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation, FederationFiles
+from fedflow.simulation.levels import level, network
 from fedflow.simulation.timing import Timing
 
 
@@ -110,24 +110,6 @@ class OnboardingShard(Shard):
     """One worker's share of a turn of the onboarding."""
 
     step: int = 0  # the phase of the onboarding
-
-
-def level(method: Method, federation: Federation, client: int) -> str:
-    """The level of a client's network; empty if all have the network of the run."""
-    clients = federation.partition.training_clients
-    return method.level(client, clients) if isinstance(method, Levelled) else ""
-
-
-def network(method: Method, federation: Federation, level: str) -> FlatModel:
-    """The network of a level."""
-    return networks(method, federation)[level]
-
-
-def networks(method: Method, federation: Federation) -> dict[str, FlatModel]:
-    """The networks of all levels; that of the run as "" if all clients have it."""
-    if not isinstance(method, Levelled):
-        return {"": federation.model}
-    return {name: federation.model.variant(**options) for name, options in method.networks().items()}
 
 
 def task_of(

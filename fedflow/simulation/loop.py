@@ -1,7 +1,7 @@
 """The round loop: plan, broadcast, train, aggregate, evaluate, checkpoint. No Prefect, no MLflow."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -10,7 +10,6 @@ import numpy as np
 
 from fedflow.errors import FedflowError, RoundFailed
 from fedflow.local.client import check_diagnostic
-from fedflow.local.wire import message_bytes
 from fedflow.methods.base import Asynchronous, Cyclic, Message, Onboarding, ServerState
 from fedflow.metrics.table import level_metric
 from fedflow.seeding import generator
@@ -125,7 +124,7 @@ class Simulation(Run):
         for sent in answers.sent:
             if sent.client < self.clients:
                 state.store.put(sent.client, sent.keep)
-        down = sum(received_bytes(shard, self.job.method.masks) for shard in shards)
+        down = sum(sum(received_bytes(shard, self.job.method.masks)) for shard in shards)
         return down, sum(sent.traffic for sent in answers.sent)
 
     def _newcomer_scores(self) -> Scores | None:
@@ -167,9 +166,10 @@ class Simulation(Run):
         if curriculum.polls:
             losses, down, up = self.scoring.poll(t)
             values["polls"] += 1
-            values["poll_bytes"] += down + up
-            values["bytes_down"] += down
-            values["bytes_up"] += up
+            values["poll_bytes"] += int(down.sum()) + up * self.clients
+            for level, own in ({"": range(self.clients)} | self.levels).items():
+                values[level_metric(level, "bytes_down")] += int(down[own].sum())
+                values[level_metric(level, "bytes_up")] += up * len(own)
             values["clock"] += max(self._time_of_poll(t, k) for k in range(self.clients))
             report.series[POLLED] = losses[:SERIES_CLIENTS].tolist()
         elif curriculum.scores:
@@ -213,10 +213,13 @@ class Simulation(Run):
         report.values["updates"] += len(gathered.sent)
         report.values["gradients"] += sum(work.gradients for work in works.values())
         report.failed |= dict(gathered.failures)
-        report.values["bytes_down"] += sum(received_bytes(shard, method.masks) for shard in shards)
+        received = dict[int, int]()
+        for shard in shards:
+            received |= zip(shard.clients, received_bytes(shard, method.masks), strict=True)
+        report.values["bytes_down"] += sum(received.values())
         report.values["bytes_up"] += sum(sent.traffic for sent in gathered.sent)
         if self.levelled:
-            self._add_by_level(report.values, shards, gathered.sent)
+            self._add_by_level(report.values, received, gathered.sent)
         report.values |= numbers
         report.series |= series
         self._add_series(report, gathered)
@@ -233,13 +236,13 @@ class Simulation(Run):
                 if sent.client < len(values):
                     values[sent.client] = sent.reported.get(name, float("nan"))
 
-    def _add_by_level(self, values: dict[str, float], shards: list[Shard], sent: list[ClientResult]) -> None:
-        """Add the traffic of every level, and the mean training loss of its clients."""
-        masks, losses = self.job.method.masks, dict[str, list[float]]()
-        for shard in shards:
-            for client, names in zip(shard.clients, shard.received, strict=True):
-                received = {name: shard.vectors[at] for name, at in names.items()}
-                values[level_metric(self.level(client), "bytes_down")] += message_bytes(received, masks=masks)
+    def _add_by_level(
+        self, values: dict[str, float], received: Mapping[int, int], sent: list[ClientResult]
+    ) -> None:
+        """Add the traffic of every level, down as ``received`` by client, and its mean training loss."""
+        losses = dict[str, list[float]]()
+        for client, down in received.items():
+            values[level_metric(self.level(client), "bytes_down")] += down
         for result in sent:
             level = self.level(result.client)
             values[level_metric(level, "bytes_up")] += result.traffic

@@ -18,12 +18,12 @@ class Messages(NamedTuple):
     kept: list[dict[str, int]]
 
 
-def received_bytes(shard: Shard, masks: Mapping[str, str]) -> int:
-    """Traffic down to the clients of a shard; ``masks`` as of `Method`."""
-    return sum(
+def received_bytes(shard: Shard, masks: Mapping[str, str]) -> list[int]:
+    """Traffic down to every client of a shard; ``masks`` as of `Method`."""
+    return [
         message_bytes({name: shard.vectors[at] for name, at in names.items()}, masks=masks)
         for names in shard.received
-    )
+    ]
 
 
 def pack(

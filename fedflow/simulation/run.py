@@ -35,7 +35,8 @@ from fedflow.simulation.client_curriculum import ClientCurriculum, Turn
 from fedflow.simulation.clients import ClientStore, FirstOf
 from fedflow.simulation.executors import Executor, Inline
 from fedflow.simulation.history import History
-from fedflow.simulation.job import Job, level, networks
+from fedflow.simulation.job import Job
+from fedflow.simulation.levels import check_levels, clients_by_level, first_trained, level
 from fedflow.simulation.messages import Messages, pack
 from fedflow.simulation.reporting import MEANS, REPORTS, TrainedMeans
 from fedflow.simulation.sampling import cohort_size
@@ -263,8 +264,7 @@ class Run:
         settings, method, training = self.settings, self.job.method, self.job.training
         partition = self.federation.partition
         check_settings(settings, method, training)
-        if isinstance(method, Levelled):
-            self._check_levels(method)
+        check_levels(method, self.federation.model)
         settings.timing.check(len(partition.sizes))
         training.check(self.federation.model, self.federation.train, self.federation.teacher)
         for i, adaptation in enumerate(settings.adapt):
@@ -327,20 +327,6 @@ class Run:
                 f"{method.name}: the curriculum of {short} of {self.clients} clients {reason}", stacklevel=5
             )
 
-    def _check_levels(self, method: Levelled) -> None:
-        """Raise `BadInput` unless the network of the run has the options of every level, and contains it."""
-        whole, name = self.federation.model, self.job.method.name
-        for options in method.networks().values():
-            try:
-                part = whole.variant(**options)
-            except BadInput as error:
-                if error.field.startswith("model.options."):
-                    words = " and the option ".join(options)
-                    accepted = f"a network with the option {words}, which {name} changes"
-                    raise BadInput("model.name", Words(whole.title), accepted) from error
-                raise
-            part.within(whole)
-
     def level(self, client: int) -> str:
         """The level of a client's network; empty if all have the network of the run."""
         return level(self.job.method, self.federation, client)
@@ -348,28 +334,12 @@ class Run:
     @cached_property
     def levels(self) -> dict[str, list[int]]:
         """The clients of every level, newcomers excepted; one level "" if all have the network of the run."""
-        method = self.job.method
-        names = method.networks() if isinstance(method, Levelled) else ("",)
-        found: dict[str, list[int]] = {name: [] for name in names}
-        for client in range(self.clients):
-            found[self.level(client)].append(client)
-        return found
+        return clients_by_level(self.job.method, self.clients)
 
     @property
     def levelled(self) -> bool:
         """Whether clients hold networks of different sizes."""
         return isinstance(self.job.method, Levelled)
-
-    def _first_trained(self, initial: Tensor) -> Tensor | FirstOf:
-        """What a client that never trained counts with in means of trained models."""
-        method, federation = self.job.method, self.federation
-        if not isinstance(method, Levelled):
-            return initial
-        by_level = {
-            name: initial[model.within(federation.model)]
-            for name, model in networks(method, federation).items()
-        }
-        return FirstOf(lambda client: by_level[self.level(client)], initial)
 
     def _start(self) -> State:
         model, method, seed = self.federation.model, self.job.method, self.job.seed
@@ -390,7 +360,7 @@ class Run:
         if missing := [name for name in method.records if name not in first]:
             raise FedflowError(f"{method.name}: its clients do not keep {', '.join(missing)} to be recorded")
         if self.settings.keep_trained or "all" in self.settings.means or self.job.training.compares:
-            first[TRAINED] = self._first_trained(initial(0))
+            first[TRAINED] = first_trained(method, self.federation, initial(0))
         store = ClientStore(first, self.clients, self.folder)
         weights = self.sizes if method.weighs_samples() else np.ones(self.clients)
         state = State(

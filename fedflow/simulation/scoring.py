@@ -166,20 +166,21 @@ class Scoring:
             parts += run.executor.map(sweep_shard, run.job, shards, "score mixtures")
         return pd.concat(parts).sort_values(["client", "value"], kind="stable", ignore_index=True)
 
-    def poll(self, t: int) -> tuple[np.ndarray, int, int]:
+    def poll(self, t: int) -> tuple[np.ndarray, np.ndarray, int]:
         """All clients' mean training losses [N] under the models that they are served in round ``t``.
 
-        Also the bytes down and up: the messages, and one number per client.
+        Also the bytes of the messages down to each of them, [N], and up from each, which is one number.
         """
         run, method = self.run, self.method
-        phase, losses, down = method.phase(run.round(t, "served")), np.empty(run.clients), 0
+        phase, losses = method.phase(run.round(t, "served")), np.empty(run.clients)
+        down = np.zeros(run.clients, dtype=np.int64)
         for _, shares in self._served(t, range(run.clients), self._served_with()):
             shards = [Shard(t, share, *messages, phase=phase) for share, messages in shares]
             polled = run.executor.map(poll_shard, run.job, shards, f"round {t} · poll")
             for shard, found in zip(shards, polled, strict=True):
                 losses[shard.clients] = found
-                down += received_bytes(shard, method.masks)
-        return losses, down, run.clients * message_bytes({}, scalars=1)
+                down[shard.clients] = received_bytes(shard, method.masks)
+        return losses, down, message_bytes({}, scalars=1)
 
     def _served(
         self, t: int, clients: Sequence[int], names: Sequence[str], asked: int | None = None
@@ -204,15 +205,21 @@ class Scoring:
 
     def served_models(self, scores: Scores) -> dict[int, Tensor]:
         """The served vectors [D] by number of the cluster or level, or by client; {0: w} if global."""
-        owner = {
-            "global": np.zeros(len(scores.clients), dtype=int),
-            "cluster": scores.cluster,
-            "level": np.array([[*self.run.levels].index(self.run.level(k)) for k in scores.clients]),
-            "personal": np.array(scores.clients),
-        }
-        served = zip(owner[self.method.serves].tolist(), scores.model.tolist())
+        serves, run = self.method.serves, self.run
+        if serves == "level" and len(scores.clients) < run.clients:  # of some levels, perhaps no client
+            first = [own[0] for own in run.levels.values() if own]
+            scores = self.scores("models of levels", run.settings.rounds, first, models=True)
+        owner: Sequence[int] = scores.clients
+        if serves == "global":
+            owner = [0] * len(scores.clients)
+        elif serves == "cluster":
+            owner = scores.cluster.tolist()
+        elif serves == "level":
+            number = {level: i for i, level in enumerate(run.levels)}
+            owner = [number[run.level(k)] for k in scores.clients]
+        served = zip(owner, scores.model.tolist(), strict=True)
         models = {i: scores.models[at] for i, at in served if at >= 0}
-        if self.method.serves != "personal":
+        if serves != "personal":
             return models
         return {i: models[i] for i in sorted(models)[: self._recorded]}
 

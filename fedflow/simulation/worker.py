@@ -27,16 +27,8 @@ from fedflow.seeding import torch_seed
 from fedflow.simulation.cohort import limit_width, train_cohort, width
 from fedflow.simulation.exact import ExactSum
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.job import (
-    ClientResult,
-    Job,
-    OnboardingShard,
-    Shard,
-    Trained,
-    level,
-    network,
-    task_of,
-)
+from fedflow.simulation.job import ClientResult, Job, OnboardingShard, Shard, Trained, task_of
+from fedflow.simulation.levels import level, network
 from fedflow.simulation.memory import keep_pages
 
 RETRIES = 1  # of a client whose training raised an error; NaN would recur, from the same seed

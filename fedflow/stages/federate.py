@@ -21,6 +21,7 @@ from fedflow.partition import load_partition
 from fedflow.results import write_results
 from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.executors import Executor
+from fedflow.simulation.levels import clients_by_level
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import POLLED, PRUNED, SERIES_CLIENTS, Outcome, RoundReport
 from fedflow.terminal import say
@@ -207,12 +208,8 @@ def _levels(experiment: Experiment) -> dict[str, tuple[dict[str, Any], list[int]
     method = experiment.job.method
     if not isinstance(method, Levelled):
         return {}
-    clients = load_partition(experiment.partition_folder).training_clients
-    levels = [method.level(k, clients) for k in range(clients)]
-    return {
-        name: (dict(options), [k for k, own in enumerate(levels) if own == name])
-        for name, options in method.networks().items()
-    }
+    clients = clients_by_level(method, load_partition(experiment.partition_folder).training_clients)
+    return {name: (dict(options), clients[name]) for name, options in method.networks().items()}
 
 
 def _recorded_params(experiment: Experiment, compiled: str) -> dict[str, Any]:

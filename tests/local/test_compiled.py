@@ -143,7 +143,7 @@ def test_compiled_code_is_found_in_the_cache(
     """As in another process: it computes the same bits, without compilation."""
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*.so")}
     hits = counters["aot_autograd"]["autograd_cache_hit"]
-    again = compiling._compiled.__wrapped__(federation.model, federation.train, 8, str(folder))
+    again = compiling._compiled(federation.model, federation.train, 8, str(folder))
     assert before and before == {file: file.stat().st_mtime_ns for file in folder.rglob("*.so")}
     assert counters["aot_autograd"]["autograd_cache_hit"] == hits + 1
     x, y = federation.train.inputs(torch.arange(8)), federation.train.targets(torch.arange(8))
@@ -196,6 +196,7 @@ def test_long_runs_compile_and_short_ones_do_not(federation, monkeypatch) -> Non
     many, _ = pays(federation.model, federation.train, TRAINING, 10_000_000)
     assert not few and not some and many
     assert "10,000 local steps of" in why
+    assert not pays(federation.model, federation.train, TRAINING, 10_000_000, networks=1000)[0]
     monkeypatch.setattr(compiling, "LARGE", 1e4)  # operations of a step
     assert not pays(federation.model, federation.train, TRAINING, 10_000_000)[0]
 

@@ -52,7 +52,8 @@ from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.evaluation import Scores, evaluate_shard
 from fedflow.simulation.events import Work
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.job import OnboardingShard, level, network
+from fedflow.simulation.job import OnboardingShard
+from fedflow.simulation.levels import level, network
 from fedflow.simulation.loop import Simulation
 
 pytestmark = pytest.mark.parametrize("name", METHODS)

@@ -76,6 +76,14 @@ def test_pruning_has_a_table_of_all_methods_and_pictures_of_those_with_masks(tmp
     assert shown.count("on the samples of method.gate.") == 1
 
 
+def test_masks_of_the_first_clients_only_are_said_to_be_these(tmp_path: Path) -> None:
+    every = vectors()
+    pruned_run(tmp_path, vectors=ClientVectors(every.vectors[:4], every.sizes, LABELS[:4]))
+    shown = section(tmp_path, "pruning")
+    assert "Seed 0, 4 clients that took part, the first of 6." in shown
+    assert "Masks are those of the first clients only." in shown
+
+
 def test_methods_without_masks_have_no_section(tmp_path: Path) -> None:
     write(tmp_path, "fedavg", vectors=ClientVectors())
     (write(tmp_path, "scaffold") / FILE).unlink()  # as in results of earlier versions

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from support import Workers, images, prepare_run, refused, run
+from support import Workers, images, prepare_run, refused, run, suited
 from torch import Tensor, nn
 
 from fedflow.errors import BadInput
@@ -146,3 +146,20 @@ def test_workers_cohorts_and_a_resume_change_nothing(digits, tmp_path):
         kept = zip(ran.clients[-1]["trained"], whole.clients[-1]["trained"], strict=True)
         assert all(torch.equal(one, other) for one, other in kept)
         assert ran.rounds[-1].values == whole.rounds[-1].values
+
+
+def test_every_level_has_a_model_although_one_client_is_scored(digits):
+    ran = run(TwoWidths.parse({}), images(digits), evaluate_clients=1)
+    server = ran.servers[-1]
+    models = ran.outcome().models
+    assert sorted(models) == [0, 1]
+    assert torch.equal(models[0], server["small"]) and torch.equal(models[1], server["model"])
+
+
+def test_polls_count_in_the_traffic_of_every_level(digits):
+    federation = suited("fedhen", images(digits))
+    ran = run("fedhen", federation, sampling="easy_first", participation=0.5, rounds=2)
+    for name in ("bytes_down", "bytes_up"):
+        for report in ran.rounds:
+            parts = [report.values[f"level/{level}/{name}"] for level in ("simple", "complex")]
+            assert report.values["polls"] and all(parts) and sum(parts) == report.values[name]

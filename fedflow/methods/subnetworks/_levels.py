@@ -20,7 +20,10 @@ class Whole(GlobalModel):
 
     @cached_property
     def parts(self) -> dict[str, Tensor]:
-        """The vectors [d] of the levels that were sent: made once, so that clients share them."""
+        """The vectors [d] of the levels that were sent: made once, so that clients share them.
+
+        `broadcast` fills it, although states of a server do not change otherwise: it follows from the model.
+        """
         return {}
 
 

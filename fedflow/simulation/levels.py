@@ -1,0 +1,61 @@
+"""Which network a client has: that of its level, or that of the run where there are no levels."""
+
+from torch import Tensor
+
+from fedflow.errors import BadInput
+from fedflow.methods.base import Levelled, Method
+from fedflow.models.flat import FlatModel
+from fedflow.settings import Words
+from fedflow.simulation.clients import FirstOf
+from fedflow.simulation.federation import Federation
+
+
+def level(method: Method, federation: Federation, client: int) -> str:
+    """The level of a client's network; empty if all have the network of the run."""
+    clients = federation.partition.training_clients
+    return method.level(client, clients) if isinstance(method, Levelled) else ""
+
+
+def network(method: Method, federation: Federation, level: str) -> FlatModel:
+    """The network of a level."""
+    if not isinstance(method, Levelled):
+        return federation.model
+    return federation.model.variant(**method.networks()[level])
+
+
+def networks(method: Method, federation: Federation) -> dict[str, FlatModel]:
+    """The networks of all levels; that of the run as "" if all clients have it."""
+    names = method.networks() if isinstance(method, Levelled) else ("",)
+    return {name: network(method, federation, name) for name in names}
+
+
+def clients_by_level(method: Method, clients: int) -> dict[str, list[int]]:
+    """Those of ``clients`` (N) at every level, newcomers excepted; one level "" if all have one network."""
+    if not isinstance(method, Levelled):
+        return {"": [*range(clients)]}
+    found: dict[str, list[int]] = {name: [] for name in method.networks()}
+    for client in range(clients):
+        found[method.level(client, clients)].append(client)
+    return found
+
+
+def check_levels(method: Method, whole: FlatModel) -> None:
+    """Raise `BadInput` unless the network of the run has the options of every level, and contains it."""
+    for options in method.networks().values() if isinstance(method, Levelled) else ():
+        try:
+            part = whole.variant(**options)
+        except BadInput as error:
+            if error.field.startswith("model.options."):
+                words = " and the option ".join(options)
+                accepted = f"a network with the option {words}, which {method.name} changes"
+                raise BadInput("model.name", Words(whole.title), accepted) from error
+            raise
+        part.within(whole)
+
+
+def first_trained(method: Method, federation: Federation, initial: Tensor) -> Tensor | FirstOf:
+    """What a client that never trained counts with in means of trained models."""
+    if not isinstance(method, Levelled):
+        return initial
+    own = {n: initial[part.within(federation.model)] for n, part in networks(method, federation).items()}
+    return FirstOf(lambda client: own[level(method, federation, client)], initial)
