@@ -195,6 +195,14 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         Unit("×", digits=3), table="traffic",
     ),
     Metric(
+        "macs_convolutions", "MACs of convolutions, M", "those of the convolutions alone",
+        Unit(factor=1e-6, digits=3), "", table="traffic",
+    ),
+    Metric(
+        "macs_convolutions_ratio", "Fewer MACs of convolutions, ×", "the same ratio for convolutions alone",
+        Unit("×", digits=3), table="traffic",
+    ),
+    Metric(
         "kept", "Kept, %", "parameters of the network that are in the clients' networks; mean over clients",
         SHARE, "", table="traffic",
     ),

@@ -14,7 +14,10 @@ from fedflow.report.cells import Methods, Table, metric_table, of_clients
 from fedflow.report.run import Run
 from fedflow.simulation.outcome import GATE, PRUNED, SERIES_CLIENTS
 
-COSTS = ("kept", "macs", "macs_ratio", "bytes_down", "bytes_up", "paper_bytes")
+COSTS = (
+    "kept", "macs", "macs_ratio", "macs_convolutions", "macs_convolutions_ratio", "bytes_down", "bytes_up",
+    "paper_bytes",
+)  # fmt: skip
 SHARES = {  # of diagnostics: heading and explanation
     "pruned": ("Pruned, %", "of all parameters"),
     "pruned_channels": ("Channels, %", "pruned"),
