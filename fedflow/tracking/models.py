@@ -151,7 +151,7 @@ def _sized(network: Any, own: nn.Module, card: Mapping[str, Any]) -> nn.Module:
     cards of earlier versions, which do not have its size."""
     whole = card.get("parameters", sum(p.numel() for p in own.parameters()))
     network.size = size_of(network, whole)
-    return network  # type: ignore[no-any-return]
+    return network
 
 
 def _recorded(
