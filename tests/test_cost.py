@@ -153,6 +153,9 @@ def test_costs_without_channels(digits: Dataset) -> None:
     whole, half = 64 * 36 + 16 * 144 + 16 * 16 + 160, 64 * 18 + 16 * 36 + 8 * 16 + 160
     assert metrics["macs"] == (4 * whole + 4 * half) / 8  # half of the clients took part
     assert metrics["macs_ratio"] == pytest.approx(whole / metrics["macs"])
+    whole, half = 64 * 36 + 16 * 144, 64 * 18 + 16 * 36
+    assert metrics["macs_convolutions"] == (4 * whole + 4 * half) / 8
+    assert metrics["macs_convolutions_ratio"] == pytest.approx(2 * whole / (whole + half))
     removed = 2 * 10 + 2 * 2 + 2 * 36 + 2 + 2 * 2 + 2 * 18 + 16 * 8
     assert metrics["kept"] == pytest.approx(1 - removed / model.parameters / 2)
 

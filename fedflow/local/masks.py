@@ -33,7 +33,7 @@ def without_smallest(
 def _percentile(values: Tensor, chosen: Tensor, rate: Tensor | float) -> Tensor:
     """The percentile of the ``chosen`` of ``values`` [n], float64 scalar; NaN if there are none."""
     # By sorting, because torch.quantile has a limit of 16 million values and none are left out.
-    ascending = values.double().where(chosen, torch.inf).sort().values
+    ascending = values.double().masked_fill(~chosen, torch.inf).sort().values
     place = (rate * (chosen.sum().double() - 1)).clamp(min=0)
     low, high = ascending.gather(0, torch.stack([place.floor(), place.ceil()]).long()).unbind()
     return torch.lerp(low, high, place - place.floor())
@@ -55,4 +55,4 @@ def next_rate(rate: float, target: float, pruned: Tensor) -> Tensor:
     """The rate of the next step, float64 scalar: ``rate``, or less if the ``pruned`` share is that close
     to the ``target``."""
     left = target - pruned
-    return torch.where(left < rate, (left / (1 - pruned)).clamp(0, LAST), rate)
+    return torch.where(left < rate, (left / (1 - pruned)).clamp(0, LAST), torch.full_like(left, rate))

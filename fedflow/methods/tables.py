@@ -29,7 +29,6 @@ TABLES: dict[tuple[str, str], str] = {
     ("curricula (Vahidian et al.)", "Tables 2.2 to 2.5"): "fedavg fedprox fednova scaffold",
     ("Sub-FedAvg (Vahidian, Morafah, Lin)", "Tables 4.1 to 4.3"):
         "local fedavg fedprox mtl lg_fedavg subfedavg_un subfedavg_hy",
-    ("FedHeN (Acar et al.)", "Tables 4.1, 4.2"): "fedhen decouple noside",
     ("IFCA (Ghosh et al.)", "Tables 1, 2 (rotated MNIST and CIFAR-10)"): "local fedavg ifca",
     ("IFCA", "Table 3 (FEMNIST)"): "local fedavg ifca one_shot",
 }  # fmt: skip

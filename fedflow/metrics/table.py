@@ -195,6 +195,14 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         Unit("×", digits=3), table="traffic",
     ),
     Metric(
+        "macs_convolutions", "MACs of convolutions, M", "those of the convolutions alone",
+        Unit(factor=1e-6, digits=3), "", table="traffic",
+    ),
+    Metric(
+        "macs_convolutions_ratio", "Fewer MACs of convolutions, ×", "the same ratio for convolutions alone",
+        Unit("×", digits=3), table="traffic",
+    ),
+    Metric(
         "kept", "Kept, %", "parameters of the network that are in the clients' networks; mean over clients",
         SHARE, "", table="traffic",
     ),
@@ -267,6 +275,14 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
 def level_metric(level: str, name: str) -> str:
     """The name of a metric of the clients of one level; ``name`` itself where there are no levels."""
     return f"{LEVEL}{level}/{name}" if level else name
+
+
+def levels_of(names: Iterable[object]) -> list[str]:
+    """The levels that some of ``names`` are metrics of, sorted."""
+    found = (
+        str(name).removeprefix(LEVEL).rpartition("/")[0] for name in names if str(name).startswith(LEVEL)
+    )
+    return sorted(set(found))
 
 
 def metric_of(name: str) -> Metric | None:

@@ -38,7 +38,7 @@ class Channels(NamedTuple):
 
 
 class Size(NamedTuple):
-    """The size of a network from `smaller`.
+    """The size of a network that is a part of a whole one.
 
     ``parameters`` is their number, with zeros; ``kept`` the share of the whole network's parameters that are
     neither removed nor weights of 0 (biases count as kept); ``bytes`` the size of its tensors, with buffers.
@@ -50,6 +50,14 @@ class Size(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.parameters:,} parameters ({self.kept:.1%} kept), {self.bytes:,} bytes"
+
+
+def size_of(network: nn.Module, whole: int) -> Size:
+    """The size of ``network``, part of one that has ``whole`` parameters."""
+    left = list(network.parameters())
+    count, zeros = sum(p.numel() for p in left), sum(int((p == 0).sum()) for p in left if p.ndim > 1)
+    stored = sum(t.numel() * t.element_size() for t in (*left, *network.buffers()))
+    return Size(count, (count - zeros) / whole, stored)
 
 
 def in_order(network: nn.Module) -> tuple[Channels, ...]:
@@ -95,7 +103,6 @@ def smaller(module: nn.Module, mask: Tensor | None = None) -> nn.Module:
     ``size`` is its `Size`.
     """
     small: Any = copy.deepcopy(module)
-    parameters = sum(p.numel() for p in module.parameters())
     with torch.no_grad():
         if mask is not None:
             tensors = [*small.parameters(), *(b for b in small.buffers() if b.is_floating_point())]
@@ -106,11 +113,7 @@ def smaller(module: nn.Module, mask: Tensor | None = None) -> nn.Module:
             kept = (norm.weight != 0) | (norm.bias != 0)
             kept[0] |= ~kept.any()
             _keep(small, layer, kept)
-    left = list(small.parameters())
-    zeros = sum(int((p == 0).sum()) for p in left if p.ndim > 1)
-    count = sum(p.numel() for p in left)
-    size = sum(t.numel() * t.element_size() for t in (*left, *small.buffers()))
-    small.size = Size(count, (count - zeros) / parameters, size)
+    small.size = size_of(small, sum(p.numel() for p in module.parameters()))
     return small
 
 

@@ -238,8 +238,8 @@ class FlatModel:
 
     @property
     def title(self) -> str:
-        """The name of its class."""
-        return type(self._template).__name__
+        """The name of its architecture; of its class, if `fedflow.models.build` did not make it."""
+        return str(getattr(self._template, "architecture", type(self._template).__name__))
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Loss of each sample [B]."""

@@ -45,6 +45,7 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: 
     except (RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
         inputs = f"{'images' if len(input_shape) == 3 else 'inputs'} {input_shape}"
         raise BadInput("model.name", name, f"a network and options that fit {inputs} ({error})") from error
+    module.architecture = name  # type: ignore[assignment] # what errors call it
     module.options = given  # type: ignore[assignment] # how it starts, say, is not in its layers
     return module.train()
 

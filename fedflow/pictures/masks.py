@@ -56,21 +56,22 @@ def pruned(series: pd.DataFrame, clients: int, rounds: int, name: str) -> Drawin
 def accuracy_by_share(series: pd.DataFrame, name: str) -> Drawing:
     """Accuracy on the samples of the gate by pruned share, of every client (thin) and on average (thick).
 
-    The average is over clients, in bins of 5 % of the parameters.
+    Both are of the network that the client keeps after a round. The average is over clients,
+    in bins of 5 % of the parameters.
     """
     table = series[series["name"].isin([PRUNED, GATE])]
     table = 100 * table.pivot(index=["client", "round"], columns="name", values="value").dropna()
     table["bin"] = table[PRUNED] // (100 * BIN)
     clients = table.index.unique("client")
     mean = table.groupby(["bin", "client"]).mean().groupby("bin").mean()
-    described = "Accuracy of clients by pruned share"
+    described = "Accuracy of clients on the samples of the gate, by pruned share"
     with drawing(name, described, 2.7, (0.5, 0.4, 0.12, 0.08), WIDTH) as work:
         axes = work.axes
         for client in clients:
             own = table.xs(client, level="client")
             axes.plot(own[PRUNED], own[GATE], color=SERIES[0], lw=0.7, alpha=_faint(len(clients)))
         axes.plot(mean[PRUNED], mean[GATE], color=INK, lw=2, marker="o", ms=3.5)
-        axes.set(xlabel="% of parameters pruned", ylabel="accuracy, %")
+        axes.set(xlabel="% of parameters pruned", ylabel="accuracy on the gate's samples, %")
         axes.set_xlim(left=-1)
         axes.locator_params(nbins=6)
     return work

@@ -11,6 +11,8 @@ Published tables and claims name what they compare in this language:
   on its own test set, or with ``_std`` (of the population), ``_weighted`` (by test samples), ``_worst10``,
   ``_best10``, ``_gini``, ``_gap``; except for ``auroc``, also with ``(batch=10)``: the mean over batches of
   that many test samples, as SuPerFed publishes it
+* ``pruned``, the share of the parameters that is not in the clients' networks at the end: 1 - ``kept``, the
+  mean over all clients (the diagnostic ``client/pruned/mean`` is that of the last cohort)
 * ``sweep(share)``, mean accuracy of the mixtures with this share of the personal model (`run.sweep`);
   ``sweep_best``, that of every client at its best share; and ``sweep_plateau(width)``, the portion of the
   shares whose mean accuracy is within ``width`` of the highest
@@ -85,6 +87,8 @@ def parse(text: str, field: str = "measure") -> Measure:
     if arguments is None and (metric_of(name) or name.startswith(DIAGNOSTICS)):
         metric = metric_of(name) or Metric(name, name, unit=NUMBER, better="")
         return _measure(text, metric, partial(_final, name))
+    if text.strip() == "pruned":
+        return Measure(text, "Pruned, %", SHARE, "higher", _pruned)
     if predicted := PREDICTED.fullmatch(name):
         if arguments is None:
             return _predicted(text, predicted[1], predicted[2])
@@ -102,7 +106,17 @@ def parse(text: str, field: str = "measure") -> Measure:
         *(f"{n}(column, target)" for n in COSTS),
         *(f"{n}(column)" for n, many in OF_ROUNDS.items() if many == 1),
     ]
-    shapes += ["at(column, round)", "last(column, n)", "top1", "top5", "auroc", "ece", "mce", "ece(batch=10)"]
+    shapes += [
+        "at(column, round)",
+        "last(column, n)",
+        "top1",
+        "top5",
+        "auroc",
+        "ece",
+        "mce",
+        "ece(batch=10)",
+        "pruned",
+    ]
     shapes += ["sweep(share)", "sweep_best", "sweep_plateau(width)", "mask_iou(number)", "mask_overlap"]
     raise unknown_name(field, text, [*METRICS, *shapes])
 
@@ -117,6 +131,11 @@ def _final(name: str, run: Run) -> float | None:
         raise NotMeasured(f"{file} has no {name}: it was not measured with the settings of this run")
     value = run.metrics[name]
     return None if value is None else float(value)
+
+
+def _pruned(run: Run) -> float | None:
+    kept = _final("kept", run)
+    return None if kept is None else 1 - kept
 
 
 def _cost(text: str, name: str, field: str, column: str, target: str, smooth: str = "0") -> Measure:

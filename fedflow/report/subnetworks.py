@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from fedflow.metrics.table import LEVEL, METRICS, SHARE, Metric, heading, level_metric
+from fedflow.metrics.table import METRICS, SHARE, Metric, heading, level_metric, levels_of
 from fedflow.metrics.target import first_reaching
 from fedflow.pictures.accuracy import curve, measured
 from fedflow.pictures.accuracy import heading as curve_heading
@@ -14,15 +14,20 @@ from fedflow.report.cells import Methods, Table, metric_table, of_clients
 from fedflow.report.run import Run
 from fedflow.simulation.outcome import GATE, PRUNED, SERIES_CLIENTS
 
-COSTS = ("kept", "macs", "macs_ratio", "bytes_down", "bytes_up", "paper_bytes")
+COSTS = (
+    "kept", "macs", "macs_ratio", "macs_convolutions", "macs_convolutions_ratio", "bytes_down", "bytes_up",
+    "paper_bytes",
+)  # fmt: skip
 SHARES = {  # of diagnostics: heading and explanation
     "pruned": ("Pruned, %", "of all parameters"),
     "pruned_channels": ("Channels, %", "pruned"),
     "pruned_dense": ("Linear layers, %", "pruned weights of linear layers"),
 }
+GATED = "Accuracy of the network that the client keeps, on the samples of method.gate."
+REACHED = "rounds_to_target"
+LEVEL_TARGET = "first evaluated round in which the all-client mean reaches it; else local accuracy"
 BY_LEVEL = (
-    "local_accuracy", "global_accuracy", "active_accuracy", "all_accuracy", "rounds_to_target", "bytes_down",
-    "bytes_up",
+    "local_accuracy", "global_accuracy", "active_accuracy", "all_accuracy", REACHED, "bytes_down", "bytes_up",
 )  # fmt: skip
 
 
@@ -68,7 +73,8 @@ def _of_run(run: Run, key: str) -> list[tuple[str, Markup, str]]:
         drawn = pruned(run.series, shown, run.metrics["rounds"], f"{key}-pruned")
         found.append(("pruned share by round", drawn, note))
     if {PRUNED, GATE} <= names:
-        found.append(("accuracy by pruned share", accuracy_by_share(run.series, f"{key}-gate"), note))
+        drawn = accuracy_by_share(run.series, f"{key}-gate")
+        found.append(("accuracy by pruned share", drawn, f"{note} {GATED}"))
     note = f"Seed {run.seed}, {len(masks.clients):,} clients that took part{_first(run)}."
     found.append(("overlap of masks, IoU in %", matrix(masks, f"{key}-overlap"), note))
     if masks.layers:
@@ -94,13 +100,16 @@ def _correlation(runs: list[Run]) -> str:
 
 def levels(methods: Methods, places: Mapping[str, int], key: str) -> Section | None:
     """Accuracy, rounds to the target and traffic of every level; None without levels."""
-    found = {variant: _levels(runs) for variant, runs in methods.items()}
+    found = {v: levels_of(name for run in runs for name in run.rounds) for v, runs in methods.items()}
     every = sorted({level for own in found.values() for level in own})
     if not every:
         return None
     levelled = {v: [_with_targets(run, own) for run in methods[v]] for v, own in found.items() if own}
     names = [(level_metric(level, name), METRICS[name]) for name in BY_LEVEL for level in every]
-    table = metric_table(levelled, [replace(of, name=name, label=heading(name)) for name, of in names])
+    table = metric_table(levelled, [
+        replace(of, name=name, label=heading(name), hint=LEVEL_TARGET if of.name == REACHED else of.hint)
+        for name, of in names
+    ])  # fmt: skip
     figures = [
         (
             f"{curve_heading(metric, 'round')}, {level}",
@@ -115,19 +124,17 @@ def levels(methods: Methods, places: Mapping[str, int], key: str) -> Section | N
     return Section(table, figures)
 
 
-def _levels(runs: list[Run]) -> set[str]:
-    """The names of the levels that runs have numbers of."""
-    names = {str(name) for run in runs for name in run.rounds}
-    return {name.removeprefix(LEVEL).rpartition("/")[0] for name in names if name.startswith(LEVEL)}
-
-
 def _with_targets(run: Run, levels: Iterable[str]) -> Run:
-    """The run, with the first evaluated round in which a level's local accuracy reaches the target."""
+    """The run, with the first evaluated round in which a level reaches the target.
+
+    That is the accuracy of the mean of its models, as FedHeN publishes it, or else the local one.
+    """
     target, metrics = run.metrics["target_accuracy"], dict[str, int | None]()
     for level in levels:
-        name = level_metric(level, "local_accuracy")
-        if target is not None and name in run.rounds:
+        accuracies = [level_metric(level, name) for name in ("all_accuracy", "local_accuracy")]
+        name = next((name for name in accuracies if name in run.rounds), None)
+        if target is not None and name is not None:
             place = first_reaching(name, run.rounds[name], target)
             reached = None if place is None else int(run.rounds["round"].iloc[place])
-            metrics[level_metric(level, "rounds_to_target")] = reached
+            metrics[level_metric(level, REACHED)] = reached
     return replace(run, metrics=run.metrics | metrics)

@@ -12,7 +12,7 @@ from fractions import Fraction
 import pandas as pd
 
 from fedflow.errors import BadInput, FedflowError, unknown_name
-from fedflow.metrics.table import ADAPTED, METRICS, REPORTED, metric_of
+from fedflow.metrics.table import ADAPTED, LEVEL, METRICS, REPORTED, levels_of, metric_of
 from fedflow.metrics.target import first_reaching
 from fedflow.report.run import Run
 from fedflow.report.tables import Stat
@@ -83,7 +83,10 @@ def column_of(run: Run, column: str) -> pd.Series:
         return run.rounds[column]
     metric = metric_of(column)
     report = (metric.name if metric else column).rpartition("_")[0]
-    if report in [name for name, *_ in REPORTED]:
+    levels = levels_of(run.rounds)
+    if levels and column.startswith(LEVEL) and levels_of([column])[0] not in levels:
+        advice = f"the levels are {', '.join(levels)}"
+    elif report in [name for name, *_ in REPORTED]:
         advice = f"set run.reports: [{report}]"
     elif report in dict(ADAPTED):
         advice = f"set run.adapt: [{{name: {report}}}]"

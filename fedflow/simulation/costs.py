@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from fedflow.errors import reason
 from fedflow.metrics.cost import macs
@@ -13,10 +14,13 @@ from fedflow.models.channels import kept_channels, smaller
 from fedflow.simulation.levels import networks
 from fedflow.simulation.run import Run
 
+COUNTED = ("macs", "macs_convolutions")
+
 
 def costs(run: Run) -> dict[str, float]:
     """`paper_bytes` and `macs`; if clients have parts of the network, also `macs_ratio` and `kept`.
 
+    Of the MACs, those of convolutions also by themselves, if the network has some, as sources publish both.
     What is unknown is left out. A mask's MACs are those of the network without the channels that it removes.
     """
     method, found = run.job.method, dict[str, float]()
@@ -35,13 +39,16 @@ def _of_networks(run: Run) -> dict[str, float]:
     model, method, train = run.federation.model, run.job.method, run.federation.train
     shape = train.inputs(torch.zeros(1, dtype=torch.int64, device=train.device)).shape[1:]
 
-    def count(module: nn.Module) -> int:
-        return sum(macs(module, shape).values())
+    def count(module: nn.Module) -> np.ndarray:
+        """MACs of all layers, and of convolutions."""
+        of_layers = macs(module, shape)
+        convolutions = [name for name, layer in module.named_modules() if isinstance(layer, _ConvNd)]
+        return np.array([sum(of_layers.values()), sum(of_layers.get(name, 0) for name in convolutions)])
 
     module = model.to_module(torch.ones(model.size))  # a gamma of 0 would be a channel that is removed
-    whole, kept, total = count(module), 0, 0
+    whole, kept, total = count(module), 0, np.zeros(2, dtype=np.int64)
     if method.masks.get("model") in run.state.store.first:
-        known: dict[tuple[int, ...], int] = {}
+        known: dict[tuple[int, ...], np.ndarray] = {}
         for mask, clients in _masks(run):
             kept += clients * int(mask[: model.parameters].count_nonzero())
             widths = tuple(int(own.count_nonzero()) for own in kept_channels(model, mask).values())
@@ -54,10 +61,11 @@ def _of_networks(run: Run) -> dict[str, float]:
             kept += clients * part.parameters
             total += clients * count(part.to_module(part.init(0)))
     else:
-        return {"macs": whole}
-    mean = total / run.clients
-    found = {"kept": kept / (run.clients * model.parameters), "macs": mean}
-    return found | ({"macs_ratio": whole / mean} if mean else {})
+        return {name: value for name, value in zip(COUNTED, whole.tolist()) if value}
+    mean, found = (total / run.clients).tolist(), {"kept": kept / (run.clients * model.parameters)}
+    for name, dense, own in zip(COUNTED, whole.tolist(), mean):
+        found |= {name: own, f"{name}_ratio": dense / own} if own else {}
+    return found
 
 
 def _masks(run: Run) -> Iterator[tuple[Tensor, int]]:

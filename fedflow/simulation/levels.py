@@ -46,7 +46,8 @@ def check_levels(method: Method, whole: FlatModel) -> None:
             part = whole.variant(**options)
         except BadInput as error:
             if error.field.startswith("model.options."):
-                accepted = f"a network with the option {', '.join(options)}, which {method.name} changes"
+                words = " and the option ".join(options)
+                accepted = f"a network with the option {words}, which {method.name} changes"
                 raise BadInput("model.name", Words(whole.title), accepted) from error
             raise
         part.within(whole)

@@ -15,7 +15,10 @@ PERSONAL_CLIENTS = 1000  # personal models and kept vectors in an outcome: those
 PERSONAL_BYTES = 1 << 30  # upper limit of the size of each
 SERIES_CLIENTS = 100  # clients in a series: those of the lowest numbers
 POLLED = "polled_loss"  # the series of the losses by which a client curriculum ranks
-PRUNED, GATE = "client/pruned", "client/gate"  # series of clients that prune: share, accuracy of the test
+PRUNED, GATE = (
+    "client/pruned",
+    "client/gate_kept",
+)  # series of clients that prune: share, accuracy of the rest
 
 
 @dataclass

@@ -19,12 +19,12 @@ from urllib.parse import urlparse
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fedflow.errors import BadInput, FedflowError, unknown_name
-from fedflow.models.channels import load_smaller, smaller
+from fedflow.errors import BadInput, FedflowError, reason, unknown_name
+from fedflow.models.channels import load_smaller, size_of, smaller
 from fedflow.models.flat import FlatModel
 from fedflow.tracking.store import Store, open_store, reporting
 
@@ -97,14 +97,15 @@ def load_model(
     """The trained network of a run, in evaluation mode, on the CPU.
 
     ``load_model(run_id)`` is the global model, ``load_model(run_id, "cluster-1")`` that of cluster 1,
-    ``load_model(run_id, "personal", client=7)`` that of client 7. It takes inputs as in training:
+    ``load_model(run_id, "personal", client=7)`` that of client 7, ``load_model(run_id, "simple")`` that of
+    the level simple, if clients hold networks of several sizes. It takes inputs as in training:
     images scaled to [0, 1], minus the mean, divided by the standard deviation of the data set (or of their
-    domain). With ``compact``, it is the network without its removed channels: the same outputs, and its size
-    in ``size`` (`fedflow.models.channels.smaller`).
+    domain). With ``compact``, it is the network without its removed channels: the same outputs
+    (`fedflow.models.channels.smaller`). Its attribute ``size`` has its parameters, their share of those of
+    the network of the run, and its bytes.
     Raises `FedflowError` for a run, model or client that is not in the store, naming those that are.
     """
-    network = rebuild(*_recorded(run_id, which, client, root))
-    return smaller(network) if compact else network
+    return _loaded(*_recorded(run_id, which, client, root), compact)
 
 
 def export_model(
@@ -119,18 +120,38 @@ def export_model(
     The card, JSON in the header, says how the network is built and how its inputs were normalised.
     """
     card, weights, row = _recorded(run_id, which, client, root)
-    network = smaller(rebuild(card, weights, row))
+    network = _loaded(card, weights, row, compact=True)
     facts = {name: value for name, value in card.items() if name not in ("ids", "clients")}
     save_file(network.state_dict(), file, {"model": json.dumps(facts | {"client": client})})
     return network
 
 
 def import_model(file: Path | str) -> nn.Module:
-    """The network, in evaluation mode, that `export_model` wrote; it needs no store."""
-    with safe_open(file, "pt") as found:
-        card = json.loads(found.metadata()["model"])
-        state = {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118
-    return load_smaller(_factory(card)(), state).eval()
+    """The network, in evaluation mode, that `export_model` wrote; it needs no store.
+
+    Raises `FedflowError` for any other file.
+    """
+    try:
+        with safe_open(file, "pt") as found:
+            card = json.loads((found.metadata() or {})["model"])
+            state = {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
+        raise FedflowError(f"{file} is not a network that export_model wrote ({reason(error)})") from None
+    whole = _factory(card)()
+    return _sized(load_smaller(whole, state).eval(), whole, card)
+
+
+def _loaded(card: Mapping[str, Any], weights: Path, row: int, compact: bool) -> nn.Module:
+    network = rebuild(card, weights, row)
+    return _sized(smaller(network) if compact else network, network, card)
+
+
+def _sized(network: Any, own: nn.Module, card: Mapping[str, Any]) -> nn.Module:
+    """``network`` with its ``size``. ``own`` is it before channels were removed, and the whole network in
+    cards of earlier versions, which do not have its size."""
+    whole = card.get("parameters", sum(p.numel() for p in own.parameters()))
+    network.size = size_of(network, whole)
+    return network
 
 
 def _recorded(
@@ -238,10 +259,12 @@ def log_models(
     api = store.client()
     present = recorded_models(api, run)
     _delete_unfinished(api, run, present)
+    whole = FlatModel(_factory(asdict(card))).parameters  # of levels, too
     for name, ids, clients in _served(card, models, cluster):
         logged = present.get(name)
         if logged is None:
-            facts = asdict(card) | {"ids": ids, "clients": clients, "run_id": run.info.run_id}
+            facts = asdict(card) | {"ids": ids, "clients": clients, "parameters": whole}
+            facts["run_id"] = run.info.run_id
             options, _ = facts.pop("levels").get(name, ({}, []))
             facts["options"] |= options
             logged = _log(api, run, name, facts, torch.stack([models[i] for i in ids]).cpu(), step)

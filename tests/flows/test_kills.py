@@ -57,6 +57,7 @@ PARAMS = {
         "ifca": {"clusters": 2},
         "pacfl": {"clusters": 2},
         "fedhen": {"run": {"reports": ["active", "all"], "keep_trained": True}},
+        "subfedavg_hy": {"threshold": 0, "training": {"epochs": 2}},
     },
     "grid": {
         "datasets": ["digits"],
@@ -69,8 +70,17 @@ PARAMS = {
 }
 
 
-TWO_EXITS = {"models": {"digits": {"name": "cnn_exit", "options": {"filters": [8, 8, 8]}}}}
-CASES = [(method, TWO_EXITS if method == "fedhen" else {}) for method in PARAMS["methods"]]
+SUITED: dict[str, dict[str, dict]] = {
+    "fedhen": {"models": {"digits": {"name": "cnn_exit", "options": {"filters": [8, 8, 8]}}}},
+    "subfedavg_hy": {
+        "models": {"digits": {
+            "name": "cnn",
+            "options": {"filters": [4, 4], "batch_norm": True, "kernel": 3, "padding": 1, "hidden": [16]},
+        }},
+        "partitions": {"digits-6": PARAMS["partitions"]["digits-6"] | {"selection": 0.2}},
+    },
+}  # fmt: skip
+CASES = [(method, SUITED.get(method, {})) for method in PARAMS["methods"]]
 CASES += [("scaffold", {"run": SLOW_POOLS})]
 
 

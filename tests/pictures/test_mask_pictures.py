@@ -20,7 +20,7 @@ from fedflow.pictures.masks import (
 SERIES = pd.DataFrame(
     [
         (1, 0, "client/pruned", 0.1), (3, 0, "client/pruned", 0.3), (2, 1, "client/pruned", 0.12),
-        (1, 0, "client/gate", 0.5), (3, 0, "client/gate", 0.9), (2, 1, "client/gate", 0.7),
+        (1, 0, "client/gate_kept", 0.5), (3, 0, "client/gate_kept", 0.9), (2, 1, "client/gate_kept", 0.7),
     ],
     columns=["round", "client", "name", "value"],
 )  # fmt: skip

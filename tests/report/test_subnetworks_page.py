@@ -15,6 +15,7 @@ from fedflow.report import build_report
 from fedflow.report.claims import load_claims
 from fedflow.report.collect import collect_runs
 from fedflow.report.measures import measure
+from fedflow.report.subnetworks import _with_targets
 from fedflow.report.targets import NotMeasured
 from fedflow.report.verdicts import judge
 from fedflow.simulation.recorded import FILE, ClientVectors
@@ -33,7 +34,7 @@ def vectors(labels: np.ndarray | None = LABELS) -> ClientVectors:
 
 def shares() -> dict[str, np.ndarray]:
     steps = np.linspace(0.1, 0.4, ROUNDS)[:, None] * np.ones(CLIENTS)
-    return {"client/pruned": steps, "client/gate": 1 - steps}
+    return {"client/pruned": steps, "client/gate_kept": 1 - steps}
 
 
 def write(root: Path, method: str, seed: int = 0, **options: object) -> Path:
@@ -72,6 +73,7 @@ def test_pruning_has_a_table_of_all_methods_and_pictures_of_those_with_masks(tmp
         )
     ]  # fmt: skip
     assert "mean over seeds: 1.00 for Sub-FedAvg." in shown
+    assert shown.count("on the samples of method.gate.") == 1
 
 
 def test_masks_of_the_first_clients_only_are_said_to_be_these(tmp_path: Path) -> None:
@@ -103,6 +105,15 @@ def test_measures_of_masks(tmp_path: Path) -> None:
     ):
         with refused(says, NotMeasured):
             measure(run, text)
+
+
+def test_the_pruned_share_is_that_of_all_clients(tmp_path: Path) -> None:
+    change(pruned_run(tmp_path) / "metrics.json", kept=0.7)
+    write(tmp_path, "fedavg")
+    fedavg, un = collect_runs(tmp_path / "results")
+    assert measure(un, "pruned") == pytest.approx(0.3)
+    with refused("metrics.json has no kept", NotMeasured):
+        measure(fedavg, "pruned")
 
 
 def test_overlap_is_a_claim(tmp_path: Path) -> None:
@@ -157,3 +168,17 @@ def test_levels_have_accuracies_and_rounds_to_the_target(tmp_path: Path) -> None
     assert re.findall("<h4>(.*?)</h4>", shown) == [
         f"Local accuracy by round, {level}" for level in ("complex", "simple")
     ]
+    (run,) = (run for run in collect_runs(tmp_path / "results") if run.label == "FedHeN")
+    with refused("no column level/simpel/all_accuracy: the levels are complex, simple", NotMeasured):
+        measure(run, "rounds_to(level/simpel/all_accuracy, 0.8)")
+
+
+def test_levels_reach_the_target_by_the_mean_of_their_models_if_it_is_recorded(tmp_path: Path) -> None:
+    folder = write(tmp_path, "fedhen", levels=("simple", "complex"), label="FedHeN")
+    rounds = pd.read_csv(folder / "rounds.csv")
+    scores = rounds["local_accuracy"]
+    change(folder / "metrics.json", target_accuracy=float(scores.max()))
+    rounds.assign(**{"level/simple/all_accuracy": scores}).to_csv(folder / "rounds.csv", index=False)
+    (run,) = collect_runs(tmp_path / "results")
+    reached = _with_targets(run, ["simple"]).metrics["level/simple/rounds_to_target"]
+    assert reached == scores.idxmax() + 1  # by local accuracy, never

@@ -66,7 +66,7 @@ def test_entries_are_the_first_ones_of_every_dimension(digits):
     assert torch.equal(model.within(model), torch.arange(model.size))
     assert model.variant(hidden=[8]) is small
     with refused(
-        "model.name: MLP is not accepted; expected networks that nest: one level has layers.1.weight"
+        "model.name: mlp is not accepted; expected networks that nest: one level has layers.1.weight"
     ):
         model.within(small)
     with pytest.raises(BadInput, match="the whole network has no such part"):

@@ -1,11 +1,15 @@
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from support import refused
 
 from fedflow.errors import FedflowError
+from fedflow.models import build
+from fedflow.models.flat import FlatModel
 from fedflow.tracking import export_model, import_model, load_model, open_run
 from fedflow.tracking.store import open_store
 
@@ -52,6 +56,7 @@ def test_a_pruned_model_is_loaded_and_exported_without_its_channels(root, outcom
         record.finish(pruned, card=card("personal", "pruned"))
     run_id = record.run_id
     whole, small = (load_model(run_id, "personal", 4, root, compact=compact) for compact in (False, True))
+    assert whole.size.parameters == model.parameters and small.size.kept < whole.size.kept < 0.95
     file = tmp_path / "client.safetensors"
     assert export_model(file, run_id, "personal", 4, root).size == small.size
     x = torch.randn(5, 1, 16, 16)
@@ -60,6 +65,34 @@ def test_a_pruned_model_is_loaded_and_exported_without_its_channels(root, outcom
         assert torch.equal(import_model(file)(x), small(x))
     assert small.conv1.out_channels == 5 and small.size.kept < 0.92
     assert small.size.bytes < file.stat().st_size < small.size.bytes + 5000
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_a_model_of_a_level_has_its_share_of_the_whole_network(root, outcome, card, compact, tmp_path):
+    model = FlatModel(partial(build, "cnn_exit", (1, 16, 16), 3, filters=[4, 4, 6]))
+    small, options = model.variant(exits="first"), {"filters": [4, 4, 6]}
+    levels = {"simple": ({"exits": "first"}, [0, 1, 2]), "complex": ({}, [3, 4, 5])}
+    levelled = replace(card("level", "levels"), architecture="cnn_exit", options=options, levels=levels)
+    about = {"experiment": "levels", "name": "n", "key": "levels", "params": {}, "system_metrics": False}
+    with open_run(root, **about, resumes=True) as record:
+        record.finish(replace(outcome(), models={0: small.init(0), 1: model.init(0)}), card=levelled)
+    sizes = {"simple": (small.parameters, small.parameters / model.parameters, 4 * small.size)}
+    for level, size in (sizes | {"complex": (model.parameters, 1, 4 * model.size)}).items():
+        assert load_model(record.run_id, level, root=root, compact=compact).size == size
+    file = tmp_path / "simple.safetensors"
+    export_model(file, record.run_id, "simple", root=root)
+    assert import_model(file).size == sizes["simple"]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PK junk", {"other": "{}"}, {"model": "{"}])
+def test_another_file_is_not_imported(content, tmp_path):
+    file = tmp_path / "some.safetensors"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content:
+        save_file({"w": torch.ones(2)}, file, content)
+    with refused(f"{file} is not a network that export_model wrote", FedflowError):
+        import_model(file)
 
 
 def test_mlflow_serves_logits_of_raw_images(record_of, root, model, outcome):

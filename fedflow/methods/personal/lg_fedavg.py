@@ -10,7 +10,7 @@ The authors start from a model that FedAvg trained: with ``fedavg`` > 0 the firs
 whole model, and every client starts from its body, which it receives once, with its first head after them.
 *Reduces to* FedAvg when all layers are shared, to Local when none are; FedPer shares the other part.
 *State*: server head (with ``fedavg`` also the body, and who has it); client body.
-*Traffic*: P_head down, P_head up. With ``fedavg``, 1 P each way before the switch, and the body once after it.
+*Traffic*: P_head down, P_head up. With ``fedavg``, 1 P each way before the switch, then the body once.
 *Newcomer*: the head, and the body of FedAvg, or else the first one.
 *Differs from the paper in*: it starts from the initial model by default (fedavg: 0), weights by n_k (their
 code: weighting: uniform), and does not keep the model with the best test accuracy.

@@ -46,7 +46,7 @@ class Pruned(Method):
     newcomer: ClassVar[Mapping[str, str]] = {"model": "model"}
     serves_with: ClassVar[tuple[str, ...] | None] = ("model",)
     masks: ClassVar[Mapping[str, str]] = {"model": "mask"}
-    series: ClassVar[tuple[str, ...]] = ("pruned", "gate")
+    series: ClassVar[tuple[str, ...]] = ("pruned", "gate_kept")
     records: ClassVar[tuple[str, ...]] = ("mask",)
     never: ClassVar[Mapping[str, str]] = {"threshold": "no client prunes", "distance": "no client prunes"}
     off: ClassVar[str] = "method.target: 0"
@@ -89,7 +89,7 @@ class Pruned(Method):
         return "method.gate to train or test" if self.gates() and self.gate == "selection" else ""
 
     def selects_on_test(self) -> bool:
-        return self.gate == "test"
+        return bool(self.gates()) and self.gate == "test"
 
     def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
         return Passes(epochs, losses=self.gates() if self.gate == "train" else 0)
@@ -116,15 +116,16 @@ class Pruned(Method):
 
         ``loss`` is the objective of `Trainer.gradient`.
         """
-        epoch = client.training.epoch_steps(client.samples)
+        epoch, pruned = client.training.epoch_steps(client.samples), ~mask
 
         def step(at: Epochs, batch: Batch) -> tuple[Epochs, Tensor]:
             found = client.gradient(at.now.w, batch, loss)
-            masked = found._replace(gradient=found.gradient.where(mask, 0))
+            masked = found._replace(gradient=found.gradient.masked_fill(pruned, 0))
             now, steps = client.descend(at.now, masked), at.steps + 1
             return Epochs(now, now.w.where(steps <= epoch, at.first), steps), found.loss
 
-        start = start.where(mask, 0)
+        # Not `where` with a number, which a captured graph would have to copy to the GPU.
+        start = start.masked_fill(pruned, 0)
         now, first, _ = client.run_steps(step, Epochs(client.initial_state(start), start))
         return Trained(first, now.w)
 
@@ -135,7 +136,7 @@ class Pruned(Method):
         first, last = (without_smallest(model, each, mask, self.rate, names) for each in trained)
         moved = mask_distance(model, first, last, names)
         fewer = without_smallest(model, w, mask, self.next_rate(pruned), names)
-        accuracy = self.accuracy(client, w.where(fewer, 0))
+        accuracy = self.accuracy(client, w.masked_fill(~fewer, 0))
         due = (accuracy >= self.threshold) & (pruned < self.target) & (moved >= self.distance)
         return fewer.where(due, mask), {"distance": moved, "gate": accuracy}
 
@@ -148,9 +149,14 @@ class Pruned(Method):
         return client.full_accuracy(w) if self.gate == "train" else client.selection_accuracy(w)
 
     def send(self, client: Client, w: Tensor, mask: Tensor, diagnostics: Mapping[str, Tensor]) -> Update:
-        """The update with ``w`` [D] under ``mask`` [D]; the client keeps both."""
-        client.trained = w = w.where(mask, 0)
+        """The update with ``w`` [D] under ``mask`` [D]; the client keeps both.
+
+        ``gate_kept`` is the accuracy of what it keeps, whatever the gate decided about the smaller network.
+        """
+        client.trained = w = w.masked_fill(~mask, 0)
         diagnostics = {"pruned": pruned_share(client.model, mask), **diagnostics}
+        if self.gates():
+            diagnostics["gate_kept"] = self.accuracy(client, w)
         own = {"model": w, "mask": mask}
         return client.update(model=w, mask=mask, weight=1.0, keep=own, diagnostics=diagnostics)
 

@@ -40,7 +40,7 @@ class HeteroFL(Levels):
 
     def networks(self) -> Mapping[str, Mapping[str, Any]]:
         by_rate = zip(ascii_lowercase, sorted(self.rates, reverse=True))
-        return {level: {"width": rate} for level, rate in reversed([*by_rate])}
+        return {level: {"width": rate, "exits": "none"} for level, rate in reversed([*by_rate])}
 
     def ends(self) -> Mapping[str, float]:
         levels = [*self.networks()]

@@ -45,7 +45,10 @@ from fedflow.models.channels import expand, kept_channels
 from fedflow.models.flat import FlatModel
 from fedflow.settings import Words, option
 
-NETWORKS = "lenet5_bn, cnn_mnist_bn, m5, or cnn with batch_norm: true; or method.channel_rate: 0"
+NETWORKS = (
+    "lenet5_bn, cnn_mnist_bn, m5, cnn with batch_norm: true, or with GroupNorm of one group per channel; "
+    "or method.channel_rate: 0"
+)
 NEAR, LESS = 0.16, 0.05  # rates of the last step above NEAR are lowered by LESS
 
 
@@ -98,7 +101,15 @@ class SubFedAvgHy(Pruned):
             if len(shapes[name]) == 2 and name.removesuffix(".weight") not in convolutions
         ]  # fmt: skip
 
+    def validate(self) -> None:
+        super().validate()
+        if self.floors is not None and not self.channel_rate:
+            raise BadInput("method.floors", self.floors, "null with channel_rate: 0")
+
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> GlobalModel:
+        if self.l1 and not model.channels:
+            accepted = f"0, as {Words(model.title)} has no channels that {self.name} can remove"
+            raise BadInput("method.l1", self.l1, accepted)
         if self.channel_rate:
             self._floors(model)
         return super().setup(model, initial)
@@ -124,17 +135,15 @@ class SubFedAvgHy(Pruned):
         left = self.target - pruned
         last = left / (1 - pruned)
         last = torch.where(last > NEAR, last - LESS, last).clamp(min=0)
-        return torch.where(left < self.rate, last, self.rate)
+        return torch.where(left < self.rate, last, torch.full_like(last, self.rate))
 
     def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float:
         """The natural formula: convolutions at their floors, and p_us of the dense parameters pruned.
 
         Within 0.5 % of the published MB (MNIST, EMNIST) and 3 % of the GB (CIFAR), whose own is not known.
         """
-        q, left = (
-            self.target if self.rate else 0.0,
-            kept_channels(model, torch.ones_like(model.outside_norms)),
-        )
+        q = self.target if self.rate else 0.0
+        left = kept_channels(model, torch.ones_like(model.outside_norms))
         for own, floor in zip(left.values(), self._floors(model) if self.channel_rate else ()):
             own[floor:] = False
         filters = model.part(*(f"{conv}.*" for conv in left)).mask
@@ -151,7 +160,7 @@ class SubFedAvgHy(Pruned):
         differ = torch.cat([first[conv] != last[conv] for conv in before])
         moved = differ.sum().double() / torch.cat([*before.values()]).sum()
         fewer = mask & expand(model, last)
-        accuracy = self.accuracy(client, trained.last.where(fewer, 0))
+        accuracy = self.accuracy(client, trained.last.masked_fill(~fewer, 0))
         due = (accuracy >= self.threshold) & (moved >= self.channel_distance)
         found = {"distance_channels": moved, "gate_channels": accuracy, "gate": accuracy}
         return fewer.where(due, mask), found
@@ -162,10 +171,9 @@ class SubFedAvgHy(Pruned):
         for layer, floor in zip(model.channels, self._floors(model), strict=True):
             own = before[layer.conv]
             gamma, count = w[model.slices[f"{layer.norm}.weight"]].abs(), own.sum()
-            place = (
-                count.double() * self.channel_rate + 1e-9
-            ).long()  # 9, not 8, if the product is 9 - 1e-16
-            limit = gamma.where(own, torch.inf).sort().values.gather(0, place[None])
+            # 9, not 8, if the product is 9 - 1e-16.
+            place = (count.double() * self.channel_rate + 1e-9).long()
+            limit = gamma.masked_fill(~own, torch.inf).sort().values.gather(0, place[None])
             above = own & (gamma > limit)
             chosen[layer.conv] = above.where((above.sum() >= floor) & (count > floor), own)
         return chosen

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedflow.data import Dataset, Examples
 from fedflow.methods import build_method
+from fedflow.methods.subnetworks.fedhen import FedHeN
 from fedflow.models.exits import TwoExits
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.gathered import Gathered
@@ -127,6 +128,14 @@ def test_decouple_is_two_runs_of_fedavg(digits: Dataset, cohort: str) -> None:
         assert all(
             torch.equal(a[level], b["model"]) for a, b in zip(both.servers, alone.servers, strict=True)
         )
+
+
+def test_fedhen_without_the_side_objective_is_noside(digits: Dataset, cohort: str) -> None:
+    """In every bit; without weight decay, the first exit of complex clients does not move."""
+    last = type("Last", (FedHeN,), {"complex_exits": "last"})
+    settings: dict[str, Any] = {"training": SGD, "cohort": cohort}
+    ours = run(with_cohorts(last(), COHORTS), exits(digits), **settings)
+    assert same(ours.servers[-1], run_levels("noside", exits(digits), {}, **settings).servers[-1])
 
 
 def test_the_head_that_noside_does_not_train_keeps_its_values(digits: Dataset, cohort: str) -> None:
@@ -246,10 +255,10 @@ def test_bad_hyper_parameters_are_refused(hyper: dict[str, Any], message: str) -
 
 @pytest.mark.parametrize("name", [*NAMES, "heterofl"])
 def test_networks_that_do_not_fit_are_refused(digits: Dataset, name: str) -> None:
-    option = "width" if name == "heterofl" else "exits"
-    with refused(f"model.name: MLP .* a network with the option {option}, which {name} changes"):
+    option = "width and the option exits" if name == "heterofl" else "exits"
+    with refused(f"model.name: mlp .* a network with the option {option}, which {name} changes"):
         run(name, images(digits))
     if name != "heterofl":
         for which in ("first", "none"):
-            with refused("model.name: CNNExit .*networks that nest"):
+            with refused("model.name: cnn_exit .*networks that nest"):
                 run(name, exits(digits, which))

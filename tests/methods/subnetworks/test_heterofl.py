@@ -44,6 +44,18 @@ def test_every_entry_is_the_mean_over_the_clients_that_hold_it(digits: Dataset) 
     assert torch.equal(part["fc.weight"], whole["fc.weight"][:, :4])
 
 
+def test_levels_have_no_exit_that_nothing_trains(digits: Dataset) -> None:
+    """The first exit of the whole network stays at its start, in spite of weight decay."""
+    both, alone = (images(digits, network="cnn_exit", filters=(8, 8, 8), exits=e) for e in ("last", "none"))
+    training = SGD | {"weight_decay": 0.1}
+    one, other = (run("heterofl", found, training=training) for found in (both, alone))
+    assert one.values("bytes_up") == other.values("bytes_up")
+    head, inside = both.model.part("exit.*"), alone.model.within(both.model)
+    start = prepare_run("heterofl", both).state.server.model
+    assert torch.equal(head.of(one.servers[-1]["model"]), head.of(start))
+    assert not torch.equal(one.servers[-1]["model"][inside], start[inside])
+
+
 def test_clients_are_dealt_equally_from_the_narrowest() -> None:
     method = build_method("heterofl")
     assert [*method.networks()] == ["c", "b", "a"]
@@ -59,7 +71,7 @@ def test_bad_rates_are_refused(rates: list[float]) -> None:
 
 
 def test_a_network_of_fewer_channels_cannot_hold_the_others(digits: Dataset) -> None:
-    with refused("model.name: CNNExit .*networks that nest"):
+    with refused("model.name: cnn_exit .*networks that nest"):
         run("heterofl", wide(digits, width=0.5))
     with refused("model.name: 'cnn_exit' .*divisible"):
         run("heterofl", wide(digits), {"rates": [1, 0.1]})

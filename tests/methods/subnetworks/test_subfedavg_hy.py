@@ -197,15 +197,15 @@ def test_the_gates_decide_by_themselves_the_second_on_the_result_of_the_first(no
     client._schedules = prepare_schedules(normed, 3)
     update = Scripted(gate="train", distance=0, channel_distance=0).local(client)
     mask, dense_weights = update.vectors["mask"], model.slices["classifier.weight"]
-    assert len(seen) == 2
+    assert len(seen) == 3 and torch.equal(seen[2], update.vectors["model"])
     assert bool((mask[dense_weights]).all()) != dense
     assert channels_of(model, mask) == ([3, 5] if channels else [6, 10])
-    first, second = (int((w[dense_weights] == 0).sum()) for w in seen)
+    first, second = (int((w[dense_weights] == 0).sum()) for w in seen[:2])
     assert first == 16 and second == (16 if dense else 0)
     assert channels_of(model, seen[1] != 0) == [3, 5]
     share = {name: float(value) for name, value in update.diagnostics.items()}
     assert share["pruned_channels"] == (0.5 if channels else 0)
-    assert (share["gate"], share["gate_channels"]) == (dense, channels)
+    assert (share["gate"], share["gate_channels"], share["gate_kept"]) == (dense, channels, channels)
     assert (share["pruned"] > 0) == (dense or channels)
     assert share["pruned"] == pytest.approx(float(pruned_share(model, mask)))
     assert (update.vectors["model"][~mask] == 0).all() and torch.equal(
@@ -356,6 +356,7 @@ def test_a_run_killed_between_the_two_gates_of_a_client_resumes_to_the_same_end(
             r"method\.floors: \[7, 10\] .* null, or numbers from 1 to \[6, 10\], one per layer",
         ),
         ({"floors": [3]}, r"method\.floors: \[3\] "),
+        ({"floors": [3, 5], "channel_rate": 0}, r"method\.floors: \[3, 5\] .* null with channel_rate: 0"),
         ({"channel_rate": 1}, r"method\.channel_rate: 1\.0 .* a number >= 0 and < 1"),
         ({"target": 1.5}, r"method\.target: 1\.5 "),
     ],
@@ -369,9 +370,11 @@ def test_floors_and_shares_that_cannot_be_are_refused(normed, hyper, error):
 def test_a_network_without_channels_is_refused_with_the_names_of_those_that_have_them(digits):
     dense = images(digits)
     with refused(
-        rf"^model\.name: MLP .* a network whose channels {NAME} can remove: lenet5_bn, cnn_mnist_bn, m5, "
+        rf"^model\.name: mlp .* a network whose channels {NAME} can remove: lenet5_bn, cnn_mnist_bn, m5, "
     ):
         build_method(NAME, ALWAYS).setup(dense.model, dense.model.init)
+    with refused(rf"^method\.l1: 0\.01 .* 0, as mlp has no channels that {NAME} can remove"):
+        build_method(NAME, OFF | {"l1": 0.01}).setup(dense.model, dense.model.init)
     names = [word for word in ACCEPTED.replace(",", "").split() if word in ARCHITECTURES and word != "cnn"]
     declared = [build(n, ARCHITECTURES[n].shape, ARCHITECTURES[n].classes).channels for n in names]
     assert len(names) == 3 and all(declared)

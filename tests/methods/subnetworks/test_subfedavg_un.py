@@ -200,6 +200,7 @@ def test_a_client_prunes_if_the_smaller_network_is_accurate_enough(
         assert pruned == (float(update.diagnostics["gate"]) >= 0.85)
         if pruned:
             assert float(update.diagnostics["gate"]) == pytest.approx(accuracy)
+        assert float(update.diagnostics["gate_kept"]) == pytest.approx(accuracy)
     vmapped = run(NAME, federation, hyper, cohort="vmap", **settings)
     assert torch.equal(every_mask(vmapped), every_mask(ran))
     assert due == {False, True}
@@ -295,3 +296,5 @@ def test_networks_and_partitions_that_do_not_fit_are_refused(federation: Federat
         PREPARE(without)
     for hyper in ({"gate": "test"}, {"gate": "train"}, {"target": 0}):
         PREPARE(without, hyper)
+    assert build_method(NAME, {"gate": "test"}).selects_on_test()
+    assert not build_method(NAME, {"gate": "test", "target": 0}).selects_on_test()
