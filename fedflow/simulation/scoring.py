@@ -87,10 +87,10 @@ class Scoring:
     def by_level(self, scores: Scores) -> dict[str, float | None]:
         """Means over the clients of each level, if there are levels."""
         found: dict[str, float | None] = {}
-        levels = np.array([self.run.level(k) for k in scores.clients])
-        for level in self.run.levels if self.run.levelled else ():
+        for level, clients in self.run.levels.items() if self.run.levelled else ():
+            own = np.isin(scores.clients, clients)
             for name in ("local_accuracy", "global_accuracy", "global_loss"):
-                values = getattr(scores, name)[levels == level]
+                values = getattr(scores, name)[own]
                 found[level_metric(level, name)] = mean_or_none(values) if len(values) else None
         return found
 
