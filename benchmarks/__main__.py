@@ -12,7 +12,7 @@ from benchmarks.machine import keep
 
 PARTS = (
     "engine", "workers", "flow", "peers", "headline", "memory", "partition", "proximity", "curriculum",
-    "scale",
+    "levels", "scale",
 )  # fmt: skip
 OTHERS = ("gpu", "table")
 
