@@ -92,7 +92,8 @@ class Pruned(Method):
         return bool(self.gates()) and self.gate == "test"
 
     def work(self, now: Round, server: GlobalModel, epochs: float, steps: int) -> Passes:
-        return Passes(epochs, losses=self.gates() if self.gate == "train" else 0)
+        measured = self.gates() + 1 if self.gates() else 0  # and the network that the client keeps
+        return Passes(epochs, losses=measured if self.gate == "train" else 0)
 
     def gates(self) -> int:
         """The number of networks whose accuracy a client measures in a round."""
