@@ -99,8 +99,8 @@ def test_prefect_shows_what_the_table_marks(measured):
 
 def test_final_metrics_take_what_they_lack_from_the_last_round():
     last = {"idle": 1.0, "clock": 8.0, "local_accuracy": 0.5, "method/b": float("inf"), "client/a/min": 0.1}
-    last |= {"level/small/train_loss": 2.0, "level/small/global_accuracy": 0.5}
-    taken = {"client/a/min": 0.1, "clock": 8.0, "level/small/global_accuracy": 0.5, "method/b": None}
+    last |= {"level/train_loss/small": 2.0, "level/global_accuracy/small": 0.5}
+    taken = {"client/a/min": 0.1, "clock": 8.0, "level/global_accuracy/small": 0.5, "method/b": None}
     assert completed({"local_accuracy": None}, last) == {"local_accuracy": None} | taken
 
 

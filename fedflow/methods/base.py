@@ -372,7 +372,7 @@ class Clustered:
 class Levelled:
     """For methods whose clients hold networks of different sizes, parts of the network of the run.
 
-    Vectors to and from a client, and those that it keeps, are of its own network; a `Method` of this kind
+    Vectors to and from a client, and those that it keeps, have the size of its network; such a `Method`
     ``serves`` one model per "level". Uploads of clients whose networks differ need different groups.
     """
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 DIAGNOSTICS = ("method/", "client/")  # prefixes of numbers that only one method reports
-LEVEL = "level/"  # starts the name of a metric of the clients of one level: level/<level>/<metric>
+LEVEL = "level/"  # starts the name of a metric of the clients of one level: level/<metric>/<level>
 
 
 @dataclass(frozen=True)
@@ -274,20 +274,18 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
 
 def level_metric(level: str, name: str) -> str:
     """The name of a metric of the clients of one level; ``name`` itself where there are no levels."""
-    return f"{LEVEL}{level}/{name}" if level else name
+    return f"{LEVEL}{name}/{level}" if level else name
 
 
 def levels_of(names: Iterable[object]) -> list[str]:
     """The levels that some of ``names`` are metrics of, sorted."""
-    found = (
-        str(name).removeprefix(LEVEL).rpartition("/")[0] for name in names if str(name).startswith(LEVEL)
-    )
+    found = (str(name).rpartition("/")[2] for name in names if str(name).startswith(LEVEL))
     return sorted(set(found))
 
 
 def metric_of(name: str) -> Metric | None:
     """The entry of the table for a metric, also for that of one level; None for diagnostics."""
-    return METRICS.get(name.rpartition("/")[2] if name.startswith(LEVEL) else name)
+    return METRICS.get(name.removeprefix(LEVEL).rpartition("/")[0] if name.startswith(LEVEL) else name)
 
 
 def unit_of(name: str) -> Unit:
@@ -298,7 +296,7 @@ def unit_of(name: str) -> Unit:
 
 def heading(name: str) -> str:
     """What a column of this number is called."""
-    metric, level = metric_of(name), name.removeprefix(LEVEL).rpartition("/")[0]
+    metric, level = metric_of(name), name.rpartition("/")[2]
     if metric is None:
         return name
     return f"{metric.label} ({level})" if name.startswith(LEVEL) else metric.label

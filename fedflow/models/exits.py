@@ -1,4 +1,4 @@
-"""Networks with two exits: the first layers with a small head of their own are a network themselves.
+"""Networks with two exits: the first layers and a small head form a smaller network.
 
 A trunk leads to the first exit, and through the other layers to the last one. The option ``exits`` chooses:
 

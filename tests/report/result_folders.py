@@ -108,8 +108,8 @@ def write_run(
     if reports:
         table["participants"] = int(clients * 0.3)
     for place, level in enumerate(levels):
-        table[f"level/{level}/local_accuracy"] = table["local_accuracy"] - 0.1 * (len(levels) - 1 - place)
-        diagnostics = [*diagnostics, f"level/{level}/local_accuracy"]
+        table[f"level/local_accuracy/{level}"] = table["local_accuracy"] - 0.1 * (len(levels) - 1 - place)
+        diagnostics = [*diagnostics, f"level/local_accuracy/{level}"]
     for name in diagnostics:
         if name not in table:
             table[name] = rng.random() * rise

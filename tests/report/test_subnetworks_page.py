@@ -169,8 +169,8 @@ def test_levels_have_accuracies_and_rounds_to_the_target(tmp_path: Path) -> None
         f"Local accuracy by round, {level}" for level in ("complex", "simple")
     ]
     (run,) = (run for run in collect_runs(tmp_path / "results") if run.label == "FedHeN")
-    with refused("no column level/simpel/all_accuracy: the levels are complex, simple", NotMeasured):
-        measure(run, "rounds_to(level/simpel/all_accuracy, 0.8)")
+    with refused("no column level/all_accuracy/simpel: the levels are complex, simple", NotMeasured):
+        measure(run, "rounds_to(level/all_accuracy/simpel, 0.8)")
 
 
 def test_levels_reach_the_target_by_the_mean_of_their_models_if_it_is_recorded(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_levels_reach_the_target_by_the_mean_of_their_models_if_it_is_recorded(t
     rounds = pd.read_csv(folder / "rounds.csv")
     scores = rounds["local_accuracy"]
     change(folder / "metrics.json", target_accuracy=float(scores.max()))
-    rounds.assign(**{"level/simple/all_accuracy": scores}).to_csv(folder / "rounds.csv", index=False)
+    rounds.assign(**{"level/all_accuracy/simple": scores}).to_csv(folder / "rounds.csv", index=False)
     (run,) = collect_runs(tmp_path / "results")
-    reached = _with_targets(run, ["simple"]).metrics["level/simple/rounds_to_target"]
+    reached = _with_targets(run, ["simple"]).metrics["level/rounds_to_target/simple"]
     assert reached == scores.idxmax() + 1  # by local accuracy, never

@@ -116,18 +116,18 @@ def test_clients_train_keep_and_are_scored_with_networks_of_their_level(digits, 
             hits = net.hits(
                 net.outputs(w, test.inputs(torch.arange(len(test)))), test.targets(torch.arange(len(test)))
             )
-            assert last[f"level/{level}/{kind}_accuracy"] == pytest.approx(
+            assert last[f"level/{kind}_accuracy/{level}"] == pytest.approx(
                 hits.float().mean().item(), abs=1e-6
             )
-        assert last[f"level/{level}/local_accuracy"] == pytest.approx(
+        assert last[f"level/local_accuracy/{level}"] == pytest.approx(
             outcome.scores.local_accuracy[clients].mean()
         )
         assert (
-            last[f"level/{level}/bytes_up"]
-            == last[f"level/{level}/bytes_down"]
+            last[f"level/bytes_up/{level}"]
+            == last[f"level/bytes_down/{level}"]
             == 3 * 4 * sizes[level] * len(clients)
         )
-    assert last["bytes_up"] == sum(last[f"level/{level}/bytes_up"] for level in sizes)
+    assert last["bytes_up"] == sum(last[f"level/bytes_up/{level}"] for level in sizes)
 
 
 def test_workers_cohorts_and_a_resume_change_nothing(digits, tmp_path):
@@ -161,5 +161,5 @@ def test_polls_count_in_the_traffic_of_every_level(digits):
     ran = run("fedhen", federation, sampling="easy_first", participation=0.5, rounds=2)
     for name in ("bytes_down", "bytes_up"):
         for report in ran.rounds:
-            parts = [report.values[f"level/{level}/{name}"] for level in ("simple", "complex")]
+            parts = [report.values[f"level/{name}/{level}"] for level in ("simple", "complex")]
             assert report.values["polls"] and all(parts) and sum(parts) == report.values[name]

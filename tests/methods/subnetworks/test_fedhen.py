@@ -166,12 +166,12 @@ def test_bytes_are_those_of_the_networks(digits: Dataset, name: str) -> None:
     counts = {"simple": (2, 3, 5), "complex": (2, 4, 6)}
     for level, sums in counts.items():
         for way in ("down", "up"):
-            assert ran.values(f"level/{level}/bytes_{way}") == [4 * n * sizes[level] for n in sums]
+            assert ran.values(f"level/bytes_{way}/{level}") == [4 * n * sizes[level] for n in sums]
     total = [4 * (s * sizes["simple"] + c * sizes["complex"]) for s, c in zip(*counts.values())]
     assert ran.values("bytes_down") == ran.values("bytes_up") == total
     for level in counts:
         for kind in ("active", "all"):
-            assert all(0 <= value <= 1 for value in ran.values(f"level/{level}/{kind}_accuracy"))
+            assert all(0 <= value <= 1 for value in ran.values(f"level/{kind}_accuracy/{level}"))
     assert [len(w) for w in ran.clients[-1]["trained"]] == [sizes["simple"]] * 4 + [sizes["complex"]] * 4
 
 
