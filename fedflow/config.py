@@ -23,6 +23,8 @@ from fedflow.models import ARCHITECTURES, known_options
 from fedflow.models.flat import CONVOLUTIONS
 from fedflow.naming import flat, say
 from fedflow.partition import PartitionParams
+from fedflow.procedures import PROCEDURES, Procedure
+from fedflow.procedures.base import procedure_class
 from fedflow.settings import Settings, option
 from fedflow.simulation.federation import EXPERTS, TEACHER, need_labels
 from fedflow.simulation.run import RunSettings
@@ -31,6 +33,7 @@ from fedflow.tuning import Tuning
 T = TypeVar("T")
 
 PARAMS = Path("params.yaml")
+MAY_BE_EMPTY = ("central", "procedures")  # lists of the grid
 CLUSTERS = ("dask", "ray")
 EXECUTORS = ("inline", "threads", "processes", *CLUSTERS)
 
@@ -162,8 +165,31 @@ class MethodParams(Settings):
         return self.parse(values, section)
 
 
+class ProcedureParams(Settings):
+    """An entry of ``procedures``: parameters of the procedure of its name, or of the one that it names."""
+
+    section = "procedures"
+    plural = "procedures"
+    procedure: str | None = option(
+        default=None, doc="the registered procedure; null = the one that the entry is called"
+    )
+    label: str | None = option(
+        default=None, doc="name in the report; null = the procedure's, and what differs"
+    )
+    parameters: dict = option(factory=dict, doc="its parameters, beside `procedure` and `label`")
+
+    @classmethod
+    def parse(cls, values: Any, section: str | None = None) -> Self:
+        """Build from the flat mapping of ``params.yaml``; `Params.procedure` checks names and values."""
+        if values is not None and not isinstance(values, Mapping):
+            raise BadInput(section or cls.section, values, "a mapping of parameters")
+        given = dict(values or {})
+        own = {name: given.pop(name) for name in ("procedure", "label") if name in given}
+        return super().parse({**own, "parameters": given}, section)
+
+
 class Grid(Settings):
-    """What `dvc repro` and the sweep flow run: every partition x method x seed."""
+    """What `dvc repro` runs: every partition x method x seed, and every procedure x seed."""
 
     section = "grid"
     datasets: list[str] = option(doc="names under data")
@@ -171,10 +197,13 @@ class Grid(Settings):
     methods: list[str] = option(doc="names under methods, or registered methods")
     seeds: list[int] = option(doc="experiment seeds", ge=0)
     central: list[str] = option(factory=list, doc="names under central: those that `dvc repro` trains")
+    procedures: list[str] = option(
+        factory=list, doc="names under procedures, or registered procedures, each with every seed"
+    )
 
     def validate(self) -> None:
         for name, values in self.as_dict().items():
-            if not values and name != "central":
+            if not values and name not in MAY_BE_EMPTY:
                 raise BadInput(f"grid.{name}", values, "a list with at least one item")
 
 
@@ -194,6 +223,9 @@ class Params(Settings):
     methods: dict[str, MethodParams] = option(
         factory=dict,
         doc="method, or another name with `method:` -> hyper-parameters, `training` and `run` that differ",
+    )
+    procedures: dict[str, ProcedureParams] = option(
+        factory=dict, doc="procedure, or another name with `procedure:` -> parameters that differ"
     )
     tuning: Tuning = option(factory=Tuning, doc="what `fedflow tune` tries, on held-out training data")
     tuned: dict[str, dict[str, MethodParams] | None] = option(
@@ -311,6 +343,31 @@ class Params(Settings):
             raise BadInput(f"methods.{name}.method", method, f"{name}, which is registered under this name")
         return method
 
+    def procedure(self, name: str) -> Procedure:
+        """The named procedure, with its parameters and names of inputs that exist."""
+        entry = self.procedures.get(name, ProcedureParams())
+        field = f"procedures.{name}"
+        registered = entry.procedure or name
+        if name in PROCEDURES and registered != name:
+            raise BadInput(f"{field}.procedure", registered, f"{name}, which is registered under this name")
+        cls = procedure_class(registered, f"{field}.procedure" if entry.procedure else "procedure")
+        procedure = cls.parse(entry.parameters, section=field)
+        inputs = procedure.inputs()
+        for dataset in inputs.datasets:
+            self.dataset(dataset)
+        for partition in inputs.partitions:
+            self.partition(partition)
+        for network in inputs.networks:
+            self.network(network)
+        return procedure
+
+    def procedure_label(self, name: str) -> str:
+        """The name that the report prints: by default the procedure's, and what the entry changes."""
+        entry, procedure = self.procedures.get(name, ProcedureParams()), self.procedure(name)
+        words = [say(key, value) for key, value in flat(entry.parameters, empty=True).items()]
+        own = "" if name == procedure.name else f" · {', '.join(words) or name}"
+        return entry.label or procedure.label + own
+
     def label(self, name: str) -> str:
         """The name that the report prints: by default the method's, and what the entry changes."""
         method, entry = self.registered(name), self.methods.get(name, MethodParams())
@@ -372,6 +429,8 @@ class Params(Settings):
             if self.registered(name) != name and ("." in check_name("methods", name)):
                 raise BadInput("methods", name, "a name of letters, digits and - _")
             self.method(name)
+        for name in (*self.procedures, *self.grid.procedures):
+            self.procedure(check_name("procedures", name))
         for name in self.tuning.methods:
             if name not in METHODS and name not in self.methods:
                 raise unknown_name(f"tuning.methods.{name}", name, {*METHODS, *self.methods})
@@ -394,10 +453,23 @@ class Params(Settings):
                 if dataset is not None and dataset not in self.grid.datasets:
                     accepted = f"a list with {dataset!r}, which {use}"
                     raise BadInput("grid.datasets", self.grid.datasets, accepted)
+        for name in self.grid.procedures:
+            self._check_procedure(name)
         for name in self.grid.central:
             if (dataset := self.network(name, "grid.central").dataset) not in self.grid.datasets:
                 accepted = f"a list with {dataset!r}, which {name} is trained on"
                 raise BadInput("grid.datasets", self.grid.datasets, accepted)
+
+    def _check_procedure(self, name: str) -> None:
+        """Raise `BadInput` unless the grid has all that this procedure of the grid reads."""
+        inputs = self.procedure(name).inputs()
+        datasets = [*inputs.datasets, *(self.partition(each).dataset for each in inputs.partitions)]
+        uses = {"datasets": datasets, "partitions": inputs.partitions, "central": inputs.networks}
+        for field, names in uses.items():
+            for used in names:
+                if used not in getattr(self.grid, field):
+                    accepted = f"a list with {used!r}, which the procedure {name} reads"
+                    raise BadInput(f"grid.{field}", getattr(self.grid, field), accepted)
 
     def _check_central(self, name: str, entry: CentralParams) -> None:
         if entry.dataset not in self.data:
@@ -426,11 +498,12 @@ class Params(Settings):
 
 
 def check_dvc(root: Path) -> None:
-    """Raise `FedflowError` if ``params.yaml`` lacks ``grid.central``, which ``dvc.yaml`` needs."""
+    """Raise `FedflowError` if ``params.yaml`` lacks a list of ``grid`` that ``dvc.yaml`` needs."""
     file = root / PARAMS
     grid = read_yaml(file).get("grid") if (root / "dvc.yaml").exists() else None
-    if isinstance(grid, Mapping) and "central" not in grid:
-        raise FedflowError(f"{file}: dvc.yaml needs the list grid.central; add `central: []` under grid")
+    for name in MAY_BE_EMPTY:
+        if isinstance(grid, Mapping) and name not in grid:
+            raise FedflowError(f"{file}: dvc.yaml needs the list grid.{name}; add `{name}: []` under grid")
 
 
 class Changes(list[str]):

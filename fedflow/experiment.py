@@ -136,13 +136,13 @@ class Experiment:
         model, engine = self.params.model(self.dataset), self.params.engine
         public = [prepared_folder(self.root, name) for name in self.datasets[1:]]
         files = FederationFiles(
-            prepared=_stored(self.prepared_folder, "meta.json"),
-            partition=_stored(self.partition_folder, "summary.json"),
+            prepared=stored(self.prepared_folder, "meta.json"),
+            partition=stored(self.partition_folder, "summary.json"),
             model=model.name,
             model_options=json.dumps(model.options, sort_keys=True),
             device=pick_device(engine.device),
             convolution=engine.convolution,
-            public=_stored(public[0], "meta.json") if public else None,
+            public=stored(public[0], "meta.json") if public else None,
             noise=self._server_data.noise,
             teacher=self._network(TEACHER),
             expert=self._network(*EXPERTS),
@@ -155,7 +155,7 @@ class Experiment:
     def _network(self, *fields: str) -> Stored | None:
         """The central network that one of these fields names, if any."""
         names = [name for field, name in self.read_networks.items() if field in fields]
-        return _stored(central_folder(self.root, names[0]), MARKER) if names else None
+        return stored(central_folder(self.root, names[0]), MARKER) if names else None
 
 
 def experiments(
@@ -182,6 +182,6 @@ def pick_device(wanted: str) -> str:
     return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
 
 
-def _stored(folder: Path, facts: str) -> Stored:
+def stored(folder: Path, facts: str) -> Stored:
     """The folder, and the hash that its file ``facts`` records; no hash if it is not made yet."""
     return Stored(str(folder.resolve()), read_fact(folder / facts, "hash") or "")

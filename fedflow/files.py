@@ -34,6 +34,11 @@ def central_folder(root: Path, name: str) -> Path:
     return root / "data" / "central" / name
 
 
+def outcome_folder(root: Path, procedure: str, seed: str) -> Path:
+    """The folder of the result of a procedure; ``seed`` may have a suffix."""
+    return root / "outcomes" / procedure / seed
+
+
 def make_writable(folder: Path) -> None:
     """Make the folder unless it exists; raises `FedflowError` if it is not writable."""
     try:
@@ -78,6 +83,7 @@ def replace_files(folder: Path, files: Mapping[str, Write | None], marker: str) 
         made.mkdir(parents=True)
         written = {name: write for name, write in files.items() if write is not None}
         for name, write in written.items():
+            (made / name).parent.mkdir(parents=True, exist_ok=True)
             write(made / name)
             _sync(made / name)
         (folder / marker).unlink(missing_ok=True)
@@ -86,6 +92,7 @@ def replace_files(folder: Path, files: Mapping[str, Write | None], marker: str) 
             if name not in written:
                 (folder / name).unlink(missing_ok=True)
             elif name != marker:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (made / name).replace(folder / name)
         _sync(folder)
         (made / marker).replace(folder / marker)

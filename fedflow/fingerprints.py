@@ -11,6 +11,8 @@ partition or a run uses. ``fedflow fingerprint`` writes these files below ``data
   claims and labels;
 * ``inputs/partitions/<partition>.json``: the partition's parameters, files and code, and the content of its
   data set and of its expert;
+* ``inputs/procedures/<procedure>.json``: the settings of a procedure with any seed, the content of the data,
+  files and central networks that it reads, and its code;
 * ``inputs/runs/<partition>/<method>.json``: the settings of the runs with any seed, the content of their
   data and of the central networks that they read, and the code of the engine, the method and the network.
 
@@ -33,6 +35,7 @@ from fedflow.report.page import build_report, templates
 from fedflow.stages.central import network_code
 from fedflow.stages.federate import perform
 from fedflow.stages.partition import partition_code
+from fedflow.stages.procedure import ProcedureRun, procedure_code
 from fedflow.stages.report import CLAIMS
 
 FOLDER = Path("data") / "fingerprints"
@@ -64,8 +67,15 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
             "settings": {each: params.network(each).as_dict() for each in chain},
             "code": {each: network_code(params, each) for each in chain},
         }
-    # Later stages depend on this folder, even if it is empty.
-    (root / "data" / "central").mkdir(parents=True, exist_ok=True)
+    for name in params.grid.procedures:
+        wanted = list(params.procedure(name).inputs().files)
+        file = folder / "procedures" / f"{name}.json"
+        known = {key: value for key, value in _sums(file).items() if key in wanted}
+        found = {key: file_sum(root / key) for key in wanted if (root / key).is_file()}
+        files[file] = {"files": known | found}
+    # Later stages depend on these folders, even if they are empty.
+    for each in (root / "data" / "central", root / "outcomes"):
+        each.mkdir(parents=True, exist_ok=True)
     claims = [root / CLAIMS] if (root / CLAIMS).is_file() else []
     files[folder / "stages" / "report.json"] = {
         "code": code_digest(build_report.__module__, aside=()),
@@ -76,6 +86,7 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
         "code": code_digest(__name__, aside=()),
         "partitions": {name: partition_code(params.partition(name)) for name in params.grid.partitions},
         "runs": {name: _run_code(params, *name.split("/")) for name in _cells(params)},
+        "procedures": {name: procedure_code(params, name) for name in params.grid.procedures},
     }
     _write(folder, files)
 
@@ -106,6 +117,15 @@ def fingerprint_inputs(params: Params, root: Path = Path()) -> None:
             "content": {dataset: hashes[dataset] for dataset in experiment.datasets},
             "networks": {field: networks[name] for field, name in experiment.read_networks.items()},
             "code": _run_code(params, partition, method),
+        }
+    for name in params.grid.procedures:
+        run = ProcedureRun(params, name, seed=0, root=root)
+        files[folder / "procedures" / f"{name}.json"] = {
+            "settings": run.effective,
+            "content": {dataset: hashes[dataset] for dataset in run.effective["data"]},
+            "networks": {each: networks[each] for each in run.procedure.inputs().networks},
+            "files": _sums(root / FOLDER / "files" / "procedures" / f"{name}.json"),
+            "code": procedure_code(params, name),
         }
     _write(folder, files)
 

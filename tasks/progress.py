@@ -18,6 +18,7 @@ from fedflow.experiment import Experiment
 from fedflow.metrics.table import heading, headlines, printed
 from fedflow.simulation.outcome import RoundReport
 from fedflow.stages.central import TABLE
+from fedflow.stages.procedure import SUMMARY
 
 
 def artifact_key(*parts: object) -> str:
@@ -103,6 +104,15 @@ def network_table(name: str, folder: Path) -> None:
     table = [dict(zip(map(str, epochs), row)) for row in epochs.to_numpy().tolist()]
     create_table_artifact(
         table=table, key=artifact_key("central", name, "epochs"), description="Loss and accuracy by epoch"
+    )
+
+
+def outcome_table(folder: Path, name: str, seed: int) -> None:
+    """The summary of a procedure as a table."""
+    summary = pd.read_csv(folder / SUMMARY)
+    table = [dict(zip(map(str, summary), row)) for row in summary.astype(object).to_numpy().tolist()]
+    create_table_artifact(
+        table=table, key=artifact_key("procedure", name, seed, "summary"), description="Summary"
     )
 
 

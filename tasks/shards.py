@@ -1,4 +1,4 @@
-"""One Prefect task trains, or evaluates, one worker's shard of the clients in one round."""
+"""One Prefect task is one worker's shard: of the clients in one round, or of the parts of a procedure."""
 
 import os
 import socket
@@ -22,8 +22,7 @@ from prefect.states import State
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
 from fedflow.errors import BadInput, FedflowError, reason
-from fedflow.simulation.executors import Executor, Inline
-from fedflow.simulation.job import Job
+from fedflow.simulation.executors import Executor, Inline, Share, Work
 
 if TYPE_CHECKING:  # worker processes import this file and need no params.yaml
     from fedflow.config import EngineSettings
@@ -41,7 +40,7 @@ def _may_pass(task: Any, run: Any, state: State) -> bool:
 
 @task(
     name="shard",
-    task_run_name="{title} · worker {worker} · {clients} clients",
+    task_run_name="{title} · worker {worker} · {content}",
     retries=2,
     retry_condition_fn=_may_pass,
     cache_policy=NO_CACHE,
@@ -49,7 +48,7 @@ def _may_pass(task: Any, run: Any, state: State) -> bool:
     log_prints=False,
 )
 def run_shard(
-    work: Callable, job: Job, shard: Any, title: str, worker: int, clients: int, in_turn: bool = False
+    work: Callable, job: Work, shard: Share, title: str, worker: int, content: str, in_turn: bool = False
 ) -> Any:
     """``work(job, shard)``: safe to retry, because it has no side effects.
 
@@ -76,9 +75,9 @@ def end_with_parent() -> None:
     Thread(target=wait, daemon=True).start()
 
 
-def on_gpu(job: Job) -> bool:
-    """Whether the shards of this job train on a GPU, and are tagged so."""
-    return str(getattr(job.federation, "device", "cpu")).startswith("cuda")
+def on_gpu(job: Work) -> bool:
+    """Whether the shards of this job compute on a GPU, and are tagged so."""
+    return job.device.startswith("cuda")
 
 
 def ensure_gpu_limit() -> None:
@@ -129,7 +128,9 @@ class PrefectExecutor:
         if self._runner is not None:
             self._runner.__exit__(*error)
 
-    def map(self, work: Callable[[Job, Any], Any], job: Job, shards: Sequence[Any], title: str) -> list[Any]:
+    def map(
+        self, work: Callable[[Any, Any], Any], job: Work, shards: Sequence[Share], title: str
+    ) -> list[Any]:
         results: dict[int, Any] = {}
         for _ in range(1 + LOST_WORKERS):
             missing = [i for i in range(len(shards)) if i not in results]
@@ -155,12 +156,12 @@ class PrefectExecutor:
             self.__enter__()
         raise FedflowError(f"{title}: workers died {1 + LOST_WORKERS} times in a row; is memory short?")
 
-    def _submit(self, work: Callable, job: Job, shard: Any, title: str, worker: int) -> Any:
+    def _submit(self, work: Callable, job: Work, shard: Share, title: str, worker: int) -> Any:
         assert self._runner is not None
         gpu = on_gpu(job)
         parameters = {
             "work": work, "job": job, "shard": shard,
-            "title": title, "worker": worker, "clients": len(shard.clients),
+            "title": title, "worker": worker, "content": shard.content,
             "in_turn": gpu and self.address is None,
         }  # fmt: skip
         with self._reaching(OSError), self._on_gpu() if gpu else nullcontext():

@@ -13,8 +13,9 @@ FLOORS = (  # from bottom to top; a module imports from its own floor and from t
     {"local"},
     {"methods"},
     {"simulation"},
-    {"config", "tuning", "results"},
     {"pictures"},
+    {"procedures"},
+    {"config", "tuning", "results"},
     {"stages", "tracking", "report", "experiment", "schema", "fingerprints", "terminal"},
     {"flows", "tasks", "cli", "doctor"},
 )

@@ -25,8 +25,8 @@ app.add_typer(partitions, name="partitions")
 app.add_typer(store, name="store", help="Maintain the record: `fedflow store move`.")
 for command in (
     run.run, run.sweep, run.tune,
-    stages.prepare, stages.central, stages.partition, stages.fingerprint, stages.report, targets.targets,
-    landscape.landscape,
+    stages.prepare, stages.central, stages.partition, stages.procedure, stages.fingerprint, stages.report,
+    targets.targets, landscape.landscape,
     catalogue.methods, catalogue.schemes, catalogue.datasets, catalogue.models, catalogue.published,
     catalogue.schema,
     upkeep.ui, upkeep.doctor,

@@ -1,4 +1,4 @@
-"""Commands of one stage: ``prepare``, ``central``, ``partition``, ``fingerprint`` and ``report``."""
+"""Commands of one stage, from ``prepare`` to ``report``."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -44,6 +44,32 @@ def central(
         name=name, settings=Changes(params), root=str(root),
     )  # fmt: skip
     print_numbers(results(root, name), central_folder(root, name))
+
+
+def procedure(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A name under `procedures` in params.yaml, or a registered procedure (`fedflow procedures`)."
+        ),
+    ],
+    seed: Annotated[int, typer.Option(help="Experiment seed.", min=0)] = 0,
+    settings: Set = None,
+    root: Root = Path(),
+) -> None:
+    """Run one procedure, an experiment that is not federated rounds: outcomes/NAME/SEED.
+
+    Example: `fedflow procedure coreset --set procedures.coreset.kappa=0.2`. The same command resumes an
+    interrupted one.
+    """
+    from fedflow.cli.run import start
+    from fedflow.stages.procedure import ProcedureRun, run_procedure
+
+    params = load(root, settings)
+    run = ProcedureRun(params, name, seed, root)
+    params.procedure(name)
+    metrics = start(params, "procedure", lambda: run_procedure(run), **run.parameters)
+    print_numbers(metrics, run.folder)
 
 
 def partition(

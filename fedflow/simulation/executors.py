@@ -5,7 +5,19 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedflow.simulation.job import Job
+
+class Work(Protocol):
+    """What all shards share: a `Job`, or the job of a procedure."""
+
+    @property
+    def device(self) -> str: ...
+
+
+class Share(Protocol):
+    """What one worker does: a `Shard` of clients, or a block of steps."""
+
+    @property
+    def content(self) -> str: ...
 
 
 class Executor(Protocol):
@@ -14,7 +26,7 @@ class Executor(Protocol):
     workers: int
 
     def map(
-        self, work: Callable[[Job, Any], Any], job: Job, shards: Sequence[Any], title: str
+        self, work: Callable[[Any, Any], Any], job: Work, shards: Sequence[Share], title: str
     ) -> list[Any]: ...
 
 
@@ -23,7 +35,9 @@ class Inline:
 
     workers = 1
 
-    def map(self, work: Callable[[Job, Any], Any], job: Job, shards: Sequence[Any], title: str) -> list[Any]:
+    def map(
+        self, work: Callable[[Any, Any], Any], job: Work, shards: Sequence[Share], title: str
+    ) -> list[Any]:
         return [work(job, shard) for shard in shards]
 
 

@@ -34,6 +34,12 @@ class Job:
     timing: Timing = field(default_factory=lambda: Timing.parse({}))
     compiled: str = ""  # folder of compiled gradients; empty: none are compiled
 
+    @property
+    def device(self) -> str:
+        """Where shards train."""
+        here = self.federation
+        return here.device if isinstance(here, FederationFiles) else str(here.model.device)
+
     def selection(self, federation: Federation, clients: Sequence[int]) -> tuple[Examples, list[np.ndarray]]:
         """The examples on which clients select models, and the rows of each client; none if none do."""
         partition = federation.partition
@@ -74,6 +80,11 @@ class Shard:
     phase: str = ""  # of the method
     epochs: list[int | None] | None = None  # per client, if the method sets them
     most: list[int | None] | None = None  # per client, upper limits of stragglers
+
+    @property
+    def content(self) -> str:
+        """What the name of its Prefect task says."""
+        return f"{len(self.clients)} clients"
 
     def epochs_of(self, i: int, usual: int) -> int:
         """Local epochs of the i-th client: the method's, else ``usual``; fewer for a straggler."""

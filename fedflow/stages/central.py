@@ -2,9 +2,8 @@
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -14,25 +13,28 @@ import pandas as pd
 import torch
 
 from fedflow.config import CentralParams, ModelParams, Params
-from fedflow.data import Dataset, load_prepared
+from fedflow.data import Dataset, Examples, load_prepared
 from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import pick_device
 from fedflow.files import central_folder, intact, locked, prepared_folder
 from fedflow.identity import code_digest, modules_of, versions
-from fedflow.local.central import Central, Epoch, SmoothedModel, epochs, evaluate
+from fedflow.local.central import Central, SmoothedModel, epochs, evaluate
+from fedflow.local.teacher import Teacher
 from fedflow.local.trained import TrainedNetwork, load_network, save_network
 from fedflow.models import ARCHITECTURES, build
 from fedflow.models.flat import FlatModel
-from fedflow.simulation.checkpoint import FILE, drop_checkpoint, load_checkpoint, save_checkpoint
+from fedflow.procedures.base import Row, State
+from fedflow.procedures.steps import Here
+from fedflow.simulation.checkpoint import FILE, drop_checkpoint
+from fedflow.simulation.executors import Inline
 from fedflow.simulation.federation import need_fit
 from fedflow.stages.prepare import prepare_dataset
+from fedflow.stages.steps import Listener, load_progress, run_steps
 from fedflow.terminal import RoundBar, say
 from fedflow.tracking import ModelCard, Record, open_record
 
 TABLE = "epochs.csv"
 FINAL = ("parameters", "train_loss", "test_loss", "test_accuracy")  # metrics of the end
-
-Listener = Callable[[int, int], None]  # called with every epoch and the number of epochs
 
 
 def prepare_network(
@@ -137,8 +139,8 @@ class CentralRun:
             field = f"central.{self.name}.{error.field.removeprefix('central.')}"
             raise BadInput(field, error.value, error.accepted) from error
         settings.training.set_precision(device)
-        saved = load_checkpoint(self.checkpoint)
-        state, rows = (saved[0], saved[1]["epochs"]) if saved else (None, [])
+        progress = load_progress(self.checkpoint)
+        steps = CentralSteps(model, train, test, settings, teacher)
         record = open_record(
             Record,
             self.root,
@@ -149,22 +151,15 @@ class CentralRun:
             tags={"central": self.name, "dataset": settings.dataset, "seed": settings.seed},
             datasets=[self._input()],
             params_file=self.root / "params.yaml",
-            resumes=saved is not None,  # also if it was killed after its end was recorded
+            resumes=progress is not None,  # also if it was killed after its end was recorded
         )
         with record, RoundBar(self.title) as bar:
-            for row in rows:
-                record.row(row["epoch"], {name: value for name, value in row.items() if name != "epoch"})
-            began = time.monotonic()
             try:
-                for epoch in epochs(model, train, test, settings, teacher, len(rows), state):
-                    rows.append({"epoch": epoch.number, **epoch.values})
-                    state = epoch.state
-                    save_checkpoint(self.checkpoint, state, {"epochs": rows})
-                    record.row(epoch.number, epoch.values | {"seconds": time.monotonic() - began})
-                    began = time.monotonic()
-                    bar.step("epoch", epoch.number, settings.training.epochs, _note(epoch))
-                    for listener in listeners:
-                        listener(epoch.number, settings.training.epochs)
+                progress = run_steps(
+                    Here(steps, str(device)), Inline(), self.checkpoint, record, bar, "epoch",
+                    progress, _note, tuple(listeners),
+                )  # fmt: skip
+                ((part, state),) = progress.states.items()
                 assert state is not None
                 w = state["w"].to(device)
                 losses, _ = evaluate(model, w, train)
@@ -175,6 +170,7 @@ class CentralRun:
                     )
             except FedflowError as error:
                 raise FedflowError(f"central.{self.name}: {error}") from error
+            rows = [{"epoch": number} | row for number, row in enumerate(progress.rows[part], 1)]
             facts = self._facts(model, rows[-1])
             made = save_network(
                 self.folder, w, losses, facts,
@@ -228,10 +224,35 @@ def network_code(params: Params, name: str) -> dict[str, Any]:
     return {"digest": code, "network": network.options}
 
 
-def _note(epoch: Epoch) -> str:
+@dataclass(frozen=True)
+class CentralSteps:
+    """The epochs of a central training, one part of steps."""
+
+    model: FlatModel
+    train: Examples
+    test: Examples
+    settings: Central
+    teacher: Teacher | None
+
+    def names(self) -> list[str]:
+        return [""]
+
+    def steps(self, part: str) -> int:
+        return self.settings.training.epochs
+
+    def start(self, part: str) -> State:
+        return {}
+
+    def step(self, part: str, state: State, number: int) -> tuple[State, Row]:
+        model, train, test, settings, teacher = (getattr(self, field.name) for field in fields(self))
+        epoch = next(epochs(model, train, test, settings, teacher, number - 1, state))
+        return epoch.state, epoch.values
+
+
+def _note(values: Row) -> str:
     """What the terminal shows of an epoch."""
-    name = "test_accuracy" if "test_accuracy" in epoch.values else "test_loss"
-    return f"{name.replace('_', ' ')} {epoch.values[name]:.3f}"
+    name = "test_accuracy" if "test_accuracy" in values else "test_loss"
+    return f"{name.replace('_', ' ')} {values[name]:.3f}"
 
 
 def _wait(title: str) -> None:

@@ -43,7 +43,7 @@ R = TypeVar("R", bound="Record")
 
 FLUSH_STEPS, FLUSH_SECONDS = 10, 5.0  # metrics are sent after this many steps or seconds
 SYSTEM_INTERVAL = 10.0  # seconds between system metrics
-BATCH = 100  # parameters or tags in one request
+BATCH, METRICS_BATCH = 100, 1000  # parameters or tags, and metrics, in one request
 PARAM_LENGTH, TAG_LENGTH, DIGEST_LENGTH = 6000, 5000, 36  # MLflow's limits
 
 
@@ -108,7 +108,7 @@ class Record:
     steps (rounds, epochs) that MLflow already has; they are not logged again.
     """
 
-    ALWAYS: ClassVar[str] = "train_loss"  # a metric of every step, which shows the steps that MLflow has
+    ALWAYS: ClassVar[str] = "seconds"  # a metric of every step, which shows the steps that MLflow has
 
     def __init__(
         self, store: Store, api: "MlflowClient", run: "Run", writer: FileLock, parent: str | None
@@ -156,8 +156,8 @@ class Record:
             for name, value in values.items()
         ]
         with reporting(self.store.uri):
-            if metrics:
-                self.api.log_batch(self.run_id, metrics=metrics)
+            for start in range(0, len(metrics), METRICS_BATCH):
+                self.api.log_batch(self.run_id, metrics=metrics[start : start + METRICS_BATCH])
         self.recorded.update(self._waiting)
         self._waiting.clear()
         self._flushed = time.monotonic()

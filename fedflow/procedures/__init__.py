@@ -1,0 +1,27 @@
+"""Procedures by name, each in a file or folder. Importing this package registers them all."""
+
+from fedflow.procedures.base import (
+    PROCEDURES,
+    Column,
+    End,
+    Findings,
+    Inputs,
+    Procedure,
+    Row,
+    State,
+    World,
+    register,
+)
+
+__all__ = [
+    "PROCEDURES",
+    "Column",
+    "End",
+    "Findings",
+    "Inputs",
+    "Procedure",
+    "Row",
+    "State",
+    "World",
+    "register",
+]

@@ -1,0 +1,296 @@
+"""From inputs to the outcome of a procedure with one seed: run, recorded, written."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from safetensors.torch import save_file
+
+from fedflow.arguments import argument
+from fedflow.config import Changes, Params, digest
+from fedflow.data.prepared import file_sum
+from fedflow.errors import BadInput, FedflowError
+from fedflow.experiment import SHORT, pick_device, stored
+from fedflow.files import (
+    Write,
+    central_folder,
+    locked,
+    make_writable,
+    outcome_folder,
+    partition_folder,
+    prepared_folder,
+    replace_files,
+    write_json,
+)
+from fedflow.identity import code_digest, modules_of, versions
+from fedflow.local.trained import MARKER as NETWORK
+from fedflow.procedures import End, Findings, Procedure
+from fedflow.procedures.job import ProcedureJob
+from fedflow.simulation.checkpoint import drop_checkpoint
+from fedflow.simulation.executors import Executor, Inline
+from fedflow.simulation.federation import FederationFiles
+from fedflow.stages.central import prepare_network
+from fedflow.stages.partition import prepare_partition
+from fedflow.stages.prepare import prepare_dataset
+from fedflow.stages.steps import Listener, Progress, load_progress, run_steps
+from fedflow.terminal import RoundBar
+from fedflow.tracking import Record, open_record
+
+MARKER, STEPS, SUMMARY, VECTORS, PARAMS = (
+    "metrics.json", "steps.csv", "summary.csv", "vectors.safetensors", "params.json"
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ProcedureRun:
+    """A procedure of ``params.yaml`` with one seed, and where its files are below ``root``."""
+
+    params: Params
+    name: str
+    seed: int
+    root: Path = Path()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", argument("seed", self.seed))
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} · seed {self.seed}"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of the flow `procedure` that runs it, in this process."""
+        return {
+            "name": self.name, "seed": self.seed, "settings": Changes(self.params), "root": str(self.root)
+        }  # fmt: skip
+
+    @cached_property
+    def procedure(self) -> Procedure:
+        return self.params.procedure(self.name)
+
+    @cached_property
+    def effective(self) -> dict[str, Any]:
+        """All settings that can change the outcome, except the seed, defaults included."""
+        params, inputs = self.params, self.procedure.inputs()
+        partitions = {name: params.partition(name) for name in inputs.partitions}
+        datasets = {*inputs.datasets, *(entry.dataset for entry in partitions.values())}
+        return {
+            "procedure": {"name": self.procedure.name, **self.procedure.as_dict()},
+            "data": {name: params.dataset(name).as_dict() for name in sorted(datasets)},
+            "partitions": {name: entry.as_dict() for name, entry in partitions.items()},
+            "models": {e.dataset: params.model(e.dataset).as_dict() for e in partitions.values()},
+            "central": {n: params.network(n).as_dict() for n in params.networks(*self.networks)},
+        }
+
+    @property
+    def networks(self) -> list[str]:
+        """The central networks that it reads, and those that its partitions need."""
+        inputs = self.procedure.inputs()
+        experts = [self.params.expert(name) for name in inputs.partitions]
+        return [*inputs.networks, *(name for name in experts if name)]
+
+    @cached_property
+    def settings(self) -> str:
+        """A digest of `effective`: outcomes with different settings are never averaged."""
+        return digest(self.effective)
+
+    @cached_property
+    def folder(self) -> Path:
+        """``outcomes/<name>/<seed>``; a digest of the settings follows if params.yaml has others."""
+        plain = self.params.plain
+        try:
+            same = plain is not None and replace(self, params=plain).settings == self.settings
+        except FedflowError:  # the file has no such procedure
+            same = False
+        seed = str(self.seed) if same else f"{self.seed}-{self.settings[:SHORT]}"
+        return outcome_folder(self.root, self.name, seed)
+
+    @cached_property
+    def job(self) -> ProcedureJob:
+        """The procedure with its inputs, which exist, by content."""
+        params, inputs, device = self.params, self.procedure.inputs(), pick_device(self.params.engine.device)
+        files = {name: (self.root / name).resolve() for name in inputs.files}
+        datasets = {name: stored(prepared_folder(self.root, name), "meta.json") for name in inputs.datasets}
+        networks = {name: stored(central_folder(self.root, name), NETWORK) for name in inputs.networks}
+        federations = {}
+        for name in inputs.partitions:
+            dataset = params.partition(name).dataset
+            model = params.model(dataset)
+            federations[name] = FederationFiles(
+                prepared=stored(prepared_folder(self.root, dataset), "meta.json"),
+                partition=stored(partition_folder(self.root, name), "summary.json"),
+                model=model.name,
+                model_options=json.dumps(model.options, sort_keys=True),
+                device=device,
+            )
+        about = {
+            "settings": self.settings,
+            "seed": self.seed,
+            "data": {name: at.hash for name, at in datasets.items()},
+            "partitions": {name: [at.prepared.hash, at.partition.hash] for name, at in federations.items()},
+            "networks": {name: at.hash for name, at in networks.items()},
+            "files": {name: file_sum(path) if path.is_file() else "" for name, path in files.items()},
+            "code": procedure_code(params, self.name),
+            "libraries": versions(),
+        }
+        return ProcedureJob(
+            digest(about), self.procedure, self.seed, device, datasets, federations, networks, files
+        )
+
+
+def procedure_code(params: Params, name: str) -> str:
+    """The digest of the code that a procedure runs."""
+    procedure = params.procedure(name)
+    return code_digest("fedflow.stages.steps", "fedflow.procedures.job", *modules_of(procedure))
+
+
+def run_procedure(
+    run: ProcedureRun,
+    executor: Executor | None = None,
+    listeners: Sequence[Listener] = (),
+    prepare: Callable[..., Any] = prepare_dataset,
+    train: Callable[..., Any] = prepare_network,
+    divide: Callable[..., Any] = prepare_partition,
+) -> dict[str, Any]:
+    """Prepare its inputs, run it to its end, from its last checkpoint if it was interrupted; its metrics.
+
+    Writes the files of the outcome (`write_outcome`) and one MLflow run. ``executor`` computes the parts
+    (default: this process). Raises `FedflowError`, also if the same procedure is already running.
+    """
+    torch.set_num_threads(1)
+    params, root, inputs = run.params, run.root, run.procedure.inputs()
+    for name in run.effective["data"]:
+        prepare(params, name, root)
+    for name in params.networks(*run.networks):
+        train(params, name, root)
+    for name in inputs.partitions:
+        divide(params, name, root)
+    make_writable(run.folder)
+    with locked(root / ".fedflow" / "locks" / run.job.key, partial(_refuse, run.title)):
+        return _perform(run, executor or Inline(), tuple(listeners))
+
+
+def _perform(run: ProcedureRun, executor: Executor, listeners: tuple[Listener, ...]) -> dict[str, Any]:
+    job, procedure, root = run.job, run.procedure, run.root
+    try:
+        opened = job.open()
+    except BadInput as error:
+        raise _renamed(error, run.name) from error
+    checkpoint = root / ".fedflow" / "checkpoints" / job.key
+    progress = load_progress(checkpoint)
+    record = open_record(
+        Record,
+        root,
+        experiment=f"procedures/{run.name}",
+        name=f"{run.name} seed {run.seed}",
+        key=job.key,
+        params=run.effective | {"engine": run.params.engine.as_dict(), "seed": run.seed},
+        tags={"procedure": run.name, "seed": run.seed, "settings": run.settings},
+        datasets=_inputs(run),
+        params_file=root / "params.yaml",
+        resumes=progress is not None,
+    )
+    with record, RoundBar(run.title) as bar:
+        try:
+            progress = run_steps(
+                job, executor, checkpoint, record, bar, procedure.step_name, progress, listeners=listeners
+            )
+            findings = procedure.finish(opened.shared, _ends(progress))
+        except BadInput as error:
+            raise _renamed(error, run.name) from error
+        metrics = write_outcome(run, progress, findings)
+        with TemporaryDirectory() as name:
+            for drawn in findings.drawings:
+                drawn.png(Path(name) / f"{drawn.name}.png")
+            record.attach(Path(name).iterdir(), "pictures")
+        record.end(metrics, max(map(len, progress.rows.values())), run.folder, None, {})
+    drop_checkpoint(checkpoint)
+    return metrics
+
+
+def write_outcome(run: ProcedureRun, progress: Progress, findings: Findings) -> dict[str, Any]:
+    """Write the files of an outcome in place of those of an earlier one; returns its metrics.
+
+    ``metrics.json`` has what identifies the outcome and its final numbers, as ``<metric>/<row>``,
+    ``summary.csv`` the same as a table, ``steps.csv`` the numbers by part and step, ``tables/`` and
+    ``pictures/`` those of the procedure, ``vectors.safetensors`` its vectors, ``params.json`` its settings.
+    """
+    inputs = run.job
+    numbers = {f"{m}/{row}" if row else m: v for row, own in findings.summary.items() for m, v in own.items()}
+    if bad := [name for name, value in numbers.items() if value is not None and not np.isfinite(value)]:
+        raise FedflowError(f"{run.title}: {bad[0]} is {numbers[bad[0]]}, not a finite number")
+    facts = {
+        "procedure": run.name,
+        "registered": run.procedure.name,
+        "label": run.params.procedure_label(run.name),
+        "seed": run.seed,
+        "settings": run.settings,
+        "steps": max(map(len, progress.rows.values())),
+        "inputs": {name: at.hash for name, at in inputs.datasets.items()}
+        | {name: at.partition.hash for name, at in inputs.federations.items()}
+        | {name: at.hash for name, at in inputs.networks.items()},
+    }
+    steps = [
+        {"part": part, "step": i} | row
+        for part, rows in progress.rows.items()
+        for i, row in enumerate(rows, 1)
+    ]
+    summary = pd.DataFrame.from_dict(findings.summary, orient="index").rename_axis("row")
+    older = [path for path in run.folder.rglob("*") if path.is_file()]
+    files: dict[str, Write | None] = {str(path.relative_to(run.folder)): None for path in older}
+    files |= {
+        PARAMS: partial(write_json, value={"seed": run.seed, **run.effective}),
+        STEPS: _csv(pd.DataFrame(steps), index=False),
+        SUMMARY: _csv(summary),
+        **{f"tables/{name}.csv": _csv(table, index=False) for name, table in findings.tables.items()},
+        **{f"pictures/{d.name}.svg": partial(_svg, text=d.svg) for d in findings.drawings},
+        VECTORS: partial(save_file, {n: t.contiguous() for n, t in findings.vectors.items()}),
+        MARKER: partial(write_json, value=facts | {"metrics": numbers}),
+    }
+    replace_files(run.folder, files, MARKER)
+    return numbers
+
+
+def _ends(progress: Progress) -> dict[str, End]:
+    ends = {}
+    for part, state in progress.states.items():
+        assert state is not None
+        rows = pd.DataFrame(progress.rows[part])
+        ends[part] = End(state, rows.set_axis(pd.RangeIndex(1, len(rows) + 1, name="step")))
+    return ends
+
+
+def _csv(table: pd.DataFrame, index: bool = True) -> Write:
+    return partial(table.to_csv, index=index, float_format="%.9g")
+
+
+def _svg(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def _inputs(run: ProcedureRun) -> list[dict[str, Any]]:
+    """Its data sets and partitions, as inputs of the recorded run."""
+    job, found = run.job, []
+    for name, at in job.datasets.items():
+        found.append({"name": name, "digest": at.hash, "source": at.path, "context": "data"})
+    for name, files in job.federations.items():
+        at = files.partition
+        found.append({"name": name, "digest": at.hash, "source": at.path, "context": "partition"})
+    return found
+
+
+def _renamed(error: BadInput, name: str) -> BadInput:
+    """The error with the full name of the field."""
+    field = error.field.removeprefix("procedures.").removeprefix(f"{name}.")
+    return BadInput(f"procedures.{name}.{field}", error.value, error.accepted)
+
+
+def _refuse(title: str) -> None:
+    raise FedflowError(f"{title} is already running in another process")

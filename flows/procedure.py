@@ -1,0 +1,36 @@
+"""One procedure with one seed: an experiment that is not federated rounds, such as a coreset."""
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from fedflow.arguments import check_arguments
+from fedflow.config import load_params
+from fedflow.stages.procedure import ProcedureRun, run_procedure
+from tasks.inputs import make_partition, prepare_data, train_network
+from tasks.progress import ProgressBar, outcome_table
+from tasks.shards import executor_for
+
+
+@flow(name="procedure", flow_run_name="{name} · seed {seed}", log_prints=True, validate_parameters=False)
+def procedure(name: str, seed: int = 0, settings: list[str] | None = None, root: str = ".") -> dict[str, Any]:
+    """Run a procedure with one seed, and make what it reads; returns its metrics.
+
+    Args:
+        name: a name under ``procedures`` in params.yaml, or a registered procedure
+        seed: experiment seed
+        settings: changes to params.yaml, such as ``procedures.coreset.kappa=0.2``
+        root: the project's folder
+    """
+    check_arguments(name=name, seed=seed, settings=settings, root=root)
+    params = load_params(Path(root) / "params.yaml", settings or [])
+    run = ProcedureRun(params, name, seed, Path(root))
+    params.procedure(name)
+    bar = ProgressBar(f"procedure · {run.title}", "procedure", name, seed, "progress")
+    with executor_for(params.engine) as executor:
+        metrics = run_procedure(
+            run, executor, [bar.step], prepare=prepare_data, train=train_network, divide=make_partition
+        )
+    outcome_table(run.folder, name, seed)
+    return metrics
