@@ -5,15 +5,17 @@ Indices are distinct, weights are >= 0 and belong to them; both [k], or fewer wh
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 from scipy.optimize import nnls
 from scipy.sparse import csgraph
+from scipy.sparse.linalg import eigsh
 
 from fedflow.errors import BadInput
-from fedflow.procedures.coresets.graph import Operator
+from fedflow.procedures.coresets.graph import BLOCK, Operator
 from fedflow.procedures.coresets.select import TOLERANCE, select
 
 Chosen = tuple[np.ndarray, np.ndarray]
@@ -75,10 +77,7 @@ def random(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
 
 def betweenness(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
     """The nodes on most shortest paths (of unweighted edges), weighted 1/k; ties: the lowest index."""
-    import networkx as nx
-
-    score = nx.betweenness_centrality(nx.from_scipy_sparse_array(problem.adjacency))
-    ranked = sorted(score, key=lambda v: (-round(score[v], 12), v))
+    ranked = np.argsort(-centrality(problem.operator).round(9), kind="stable")
     return np.sort(ranked[:k]), np.full(k, 1 / k)
 
 
@@ -93,7 +92,7 @@ def importance(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
 
 
 def pursuit(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
-    """Non-negative orthogonal matching pursuit: the best aligned column, then all weights fitted anew."""
+    """Non-negative orthogonal matching pursuit: the best aligned column, then all weights fitted again."""
     operator = problem.operator
     n = operator.n
     nodes: list[int] = []
@@ -103,7 +102,7 @@ def pursuit(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
         gains[nodes] = -np.inf
         if gains.max() <= TOLERANCE:
             break
-        nodes.append(int(gains.argmax()))
+        nodes.append(_largest(gains))
         columns = operator.columns(nodes)
         weights = nnls(columns, np.full(n, 1 / n))[0]
         residual = 1 / n - columns @ weights
@@ -118,3 +117,93 @@ BASELINES: dict[str, Callable[[Problem, int, np.random.Generator], Chosen]] = {
         giga, scgiga, frank_wolfe, frank_wolfe_shares, kmeans, spectral, random, betweenness, importance, pursuit,
     )
 }  # fmt: skip
+
+
+def _selected(weights: np.ndarray) -> Chosen:
+    nodes = np.flatnonzero(weights > 0)
+    return nodes, weights[nodes]
+
+
+def _largest(gains: np.ndarray) -> int:
+    """The lowest index among the largest, up to rounding."""
+    return int(np.flatnonzero(gains >= gains.max() - TOLERANCE * abs(gains.max()))[0])
+
+
+def _frank_wolfe(operator: Operator, k: int) -> np.ndarray:
+    """Weights [n] after ``k`` steps, the first of which goes to a vertex."""
+    n, norms = operator.n, operator.norms
+    sigma = norms.sum() / n
+    weights, at = np.zeros(n), np.zeros(n)  # at = P^l w
+    for step in range(k):
+        residual = 1 / n - at
+        f = _largest(operator.apply(residual) / norms)
+        towards = sigma / norms[f] * operator.columns([f])[:, 0] - at
+        squared = (towards**2).sum()
+        length = 1.0 if step == 0 else np.clip((towards * residual).sum() / max(squared, 1e-300), 0, 1)
+        weights *= 1 - length
+        weights[f] += length * sigma / norms[f]
+        at = at + length * towards
+    return weights
+
+
+def _graph_shares(adjacency: sparse.csr_array, nodes: np.ndarray) -> np.ndarray:
+    """Share of all nodes that are nearest to each of ``nodes`` in unweighted edges; ties are split evenly."""
+    distances = csgraph.dijkstra(adjacency, directed=False, indices=nodes, unweighted=True)
+    if np.isinf(distances.min(0)).any():
+        raise BadInput("adjacency", "a disconnected graph", "a connected one, as distances give the weights")
+    near = distances == distances.min(0)
+    return (near / near.sum(0)).mean(1)
+
+
+def _clustered(points: np.ndarray, k: int, rng: np.random.Generator) -> Chosen:
+    """The point nearest to each centre of k-means (k-means++, 5 restarts), and the share of its cluster."""
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):  # threads add up in any order, and the last bits differ
+        solved = KMeans(k, n_init=5, random_state=int(rng.integers(2**31))).fit(points)
+    distances = solved.transform(points)
+    nearest, shares = distances.argmin(0), np.bincount(solved.labels_, minlength=k) / len(points)
+    nodes, place = np.unique(nearest, return_inverse=True)
+    return nodes, np.bincount(place, shares)
+
+
+def _embedding(adjacency: sparse.csr_array, k: int) -> np.ndarray:
+    """The top ``k`` eigenvectors of D^{-1/2} A D^{-1/2}, [n, k]."""
+    degrees = adjacency.sum(1)
+    scale = sparse.diags_array(np.where(degrees > 0, degrees, np.inf) ** -0.5)
+    matrix = scale @ adjacency @ scale
+    if k >= len(degrees) - 1:
+        return np.linalg.eigh(matrix.toarray())[1][:, -k:]
+    return eigsh(matrix, k, which="LA", v0=np.random.default_rng(0).random(len(degrees)))[1]
+
+
+@lru_cache(maxsize=1)
+def centrality(operator: Operator) -> np.ndarray:
+    """Betweenness of all nodes [n] by number of unweighted edges, as networkx normalises it (Brandes).
+
+    From a block of sources at a time: their shortest paths are counted outwards, by level, then inwards.
+    """
+    n = operator.n
+    edges = operator.adjacency.astype(bool).astype(float)
+    edges.setdiag(0)
+    between = np.zeros(n)
+    for first in range(0, n, BLOCK):
+        sources = np.arange(first, min(first + BLOCK, n))
+        place = (sources, np.arange(len(sources)))
+        paths, level = np.zeros((n, len(sources))), np.zeros((n, len(sources)))
+        paths[place], level[place] = 1, 1
+        level[level == 0] = np.inf
+        depth, front = 1, paths
+        while front.any():
+            front = np.where(np.isinf(level), edges @ front, 0)
+            depth += 1
+            level[front > 0] = depth
+            paths = paths + front
+        share = np.zeros_like(paths)
+        for at in range(depth - 1, 1, -1):
+            passed = np.where(level == at, (1 + share) / np.maximum(paths, 1), 0)
+            share += np.where(level == at - 1, paths * (edges @ passed), 0)
+        share[place] = 0
+        between += share.sum(1)
+    return between / max(1, (n - 1) * (n - 2))

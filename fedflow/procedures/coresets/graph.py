@@ -118,7 +118,9 @@ def checked(adjacency: Any) -> sparse.csr_array:
         raise BadInput("adjacency", float(graph.data.min()), "weights >= 0")
     graph.eliminate_zeros()
     if not graph.nnz:
-        raise BadInput("adjacency", "no edge", "a graph with edges, as the walk divides by the largest degree")
+        raise BadInput(
+            "adjacency", "no edge", "a graph with edges, as the walk divides by the largest degree"
+        )
     skew = abs(graph - graph.T).max()
     if skew > 1e-12 * graph.data.max():
         raise BadInput("adjacency", f"a difference of {skew:g}", "a symmetric matrix")
@@ -136,7 +138,9 @@ def knn_graph(points: Any, neighbours: int = 10, weights: str = "binary") -> spa
     if points.ndim != 2 or not np.isfinite(points).all():
         raise BadInput("points", points.shape if points.ndim != 2 else float("nan"), "finite numbers, [n, d]")
     if not 1 <= neighbours < len(points):
-        raise BadInput("neighbours", neighbours, f"a whole number >= 1 and < {len(points)}, the number of points")
+        raise BadInput(
+            "neighbours", neighbours, f"a whole number >= 1 and < {len(points)}, the number of points"
+        )
     if weights not in ("binary", "gaussian"):
         raise BadInput("weights", weights, "binary or gaussian")
     distances, near = NearestNeighbors(n_neighbors=neighbours).fit(points).kneighbors()
@@ -268,7 +272,9 @@ def _lines(file: Path) -> list[str]:
     return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
 
 
-def _graph(heads: np.ndarray, tails: np.ndarray, n: int, weights: np.ndarray | None = None) -> sparse.csr_array:
+def _graph(
+    heads: np.ndarray, tails: np.ndarray, n: int, weights: np.ndarray | None = None
+) -> sparse.csr_array:
     """The symmetric adjacency: both directions of all edges, once each (the larger weight), without loops."""
     apart = heads != tails
     weights = np.ones(len(heads)) if weights is None else weights
