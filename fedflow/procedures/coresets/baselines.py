@@ -114,7 +114,8 @@ def pursuit(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
 BASELINES: dict[str, Callable[[Problem, int, np.random.Generator], Chosen]] = {
     f.__name__: f
     for f in (
-        giga, scgiga, frank_wolfe, frank_wolfe_shares, kmeans, spectral, random, betweenness, importance, pursuit,
+        giga, scgiga, frank_wolfe, frank_wolfe_shares, kmeans, spectral, random, betweenness, importance,
+        pursuit,
     )
 }  # fmt: skip
 

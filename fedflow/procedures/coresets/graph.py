@@ -118,9 +118,7 @@ def checked(adjacency: Any) -> sparse.csr_array:
         raise BadInput("adjacency", float(graph.data.min()), "weights >= 0")
     graph.eliminate_zeros()
     if not graph.nnz:
-        raise BadInput(
-            "adjacency", "no edge", "a graph with edges, as the walk divides by the largest degree"
-        )
+        raise BadInput("adjacency", "no edge", "a graph with edges")
     skew = abs(graph - graph.T).max()
     if skew > 1e-12 * graph.data.max():
         raise BadInput("adjacency", f"a difference of {skew:g}", "a symmetric matrix")

@@ -39,7 +39,7 @@ def penalised(operator: Operator, weights: np.ndarray, costs: np.ndarray, trade:
 
 
 def objective_error(operator: Operator, weights: np.ndarray) -> float:
-    """||P^l w - 1/n|| (6.3). Scaled by ``beta``, its square is (1 - max(0, alignment)^2) / n (corrected 6.7)."""
+    """||P^l w - 1/n|| (6.3). With weights times ``beta``, sqrt((1 - alignment^2) / n) (corrected 6.7)."""
     return float(np.sqrt(((operator.apply(weights) - 1 / operator.n) ** 2).sum()))
 
 
@@ -79,7 +79,7 @@ def error_bound(operator: Operator, weights: np.ndarray, values: np.ndarray, thr
 def tightest_bound(
     operators: Iterable[Operator], weights: np.ndarray, values: np.ndarray, threshold: float
 ) -> float:
-    """(6.2): the smallest of the bounds over walks of several lengths on a graph, for weights that sum to 1."""
+    """(6.2): the smallest bound over walks of several lengths on a graph, for weights that sum to 1."""
     if abs(weights.sum() - 1) > 1e-9:
         raise BadInput("weights", float(weights.sum()), "weights that sum to 1")
     return min(error_bound(operator, weights, values, threshold) for operator in operators)

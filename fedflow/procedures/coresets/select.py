@@ -48,13 +48,13 @@ class Selection:
         """
         if mode not in ("beta", "sum1"):
             raise BadInput("weights", mode, "beta or sum1")
-        weights = self.zeta1 * self.w_bar / (np.sqrt(len(self.w_bar)) * self.norms)
+        weights = float(self.zeta1) * self.w_bar / (np.sqrt(len(self.w_bar)) * self.norms)
         return weights if mode == "beta" or not weights.any() else weights / weights.sum()
 
     @property
     def error(self) -> float:
         """The objective ||P^l w - 1/n|| with weights ``beta``: sqrt(J / n)."""
-        return float(np.sqrt(max(0.0, 1 - self.zeta1**2) / len(self.w_bar)))
+        return float(np.sqrt(max(0.0, 1 - float(self.zeta1) ** 2) / len(self.w_bar)))
 
     def estimate(self, values: Any, mode: str = "beta") -> Any:
         """The mean over all nodes of ``values`` [n] or [n, q], from those of the chosen nodes."""
