@@ -2,13 +2,15 @@
 
 ``synthetic_convex``: FedDyn's logistic regression problem (Acar et al., "Federated Learning Based on Dynamic
 Regularization", ICLR 2021, arXiv 2111.04263, appendix A.1.1). ``mixed_regression``: IFCA's mixture of linear
-regressions (Ghosh et al., NeurIPS 2020, arXiv 2006.04088, section 6). Every client draws from its own
-generator, so a larger number of clients only adds clients.
+regressions (Ghosh et al., NeurIPS 2020, arXiv 2006.04088, section 6). ``prototypes``: a stream of tasks for
+online meta-learning. Every client or task draws from its own generator, so a larger number of them only adds
+some.
 """
 
 import numpy as np
 
-from fedflow.data.files import Column, RawData
+from fedflow.data.files import SPLITS, Column, RawData
+from fedflow.data.smnist import FLIPS, TURNS, turned
 from fedflow.errors import BadInput
 from fedflow.seeding import generator
 from fedflow.settings import Settings, option
@@ -54,6 +56,20 @@ class RegressionOptions(Settings):
     def validate(self) -> None:
         if self.groups > self.clients:
             raise BadInput("data.groups", self.groups, f"at most {self.clients}, the number of clients")
+
+
+class PrototypesOptions(Settings):
+    """The stream of ``prototypes``."""
+
+    section = "data"
+    tasks: int = option(300, "tasks", symbol="T", ge=1)
+    classes: int = option(10, "classes, one prototype each", symbol="K", ge=2)
+    side: int = option(12, "height and width of the images", ge=1)
+    train: int = option(60, "training images of a task, classes in turn", ge=1)
+    test: int = option(60, "test images of a task, classes in turn", ge=1)
+    scale: float = option(1.0, "standard deviation of a prototype's pixels", gt=0)
+    noise: float = option(2.5, "standard deviation of the noise of an image's pixels", ge=0)
+    seed: int = option(0, "seed of all draws", ge=0)
 
 
 def synthetic_convex(options: ConvexOptions) -> RawData:
@@ -121,3 +137,22 @@ def true_models(options: RegressionOptions) -> np.ndarray:
     """The true models theta [k, d] of ``mixed_regression``: every entry is 0 or r with probability 1/2."""
     rng = generator(options.seed, "data.mixed_regression.models")
     return options.scale * rng.integers(0, 2, (options.groups, options.dimension))
+
+
+def prototypes(options: PrototypesOptions) -> RawData:
+    """Features [n, 1, side, side] float32 by task: the turned prototype of the class, and noise."""
+    shape = options.side, options.side
+    drawn = generator(options.seed, "data.prototypes").normal(0, options.scale, (options.classes, *shape))
+    made: dict[str, list[np.ndarray]] = {f"{what}_{split}": [] for split in SPLITS for what in "xy"}
+    for task in range(options.tasks):
+        rng = generator(options.seed, "data.prototypes", task)
+        own = turned(drawn, *rng.integers((TURNS, FLIPS), size=(options.classes, 2)).T)
+        for split in SPLITS:
+            y = np.arange(getattr(options, split)) % options.classes
+            x = own[y] + rng.normal(0, options.noise, (len(y), *shape))
+            made[f"x_{split}"].append(x[:, None].astype(np.float32))
+            made[f"y_{split}"].append(y)
+    tasks = {split: np.arange(options.tasks).repeat(getattr(options, split)) for split in SPLITS}
+    names = tuple(map(str, range(options.classes)))
+    arrays = {name: np.concatenate(parts) for name, parts in made.items()}
+    return RawData(**arrays, classes=names, columns={"task": Column(**tasks)})
