@@ -46,15 +46,17 @@ def smnist(raw: RawData, options: SMNISTOptions) -> RawData:
         generator(options.seed, "data.smnist", task).integers(choices, size=(len(raw.classes), len(choices)))
         for task in range(options.tasks)
     ])  # fmt: skip
-    made: dict[str, np.ndarray] = {}
-    tasks = {split: np.arange(options.tasks).repeat(getattr(options, split)) for split in SPLITS}
-    for split, task in tasks.items():
+
+    def drawn(split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Images, labels and tasks."""
         x, y = (getattr(raw, f"{what}_{split}") for what in "xy")
+        task = np.arange(options.tasks).repeat(getattr(options, split))
         rows = generator(options.seed, f"data.smnist.{split}").permutation(len(y))[: len(task)]
         turn, flip, size, shift = how[task, y[rows]].T
-        made[f"y_{split}"] = y[rows]
-        made[f"x_{split}"] = shifted(scaled(turned(x[rows], turn, flip), size == 1), shift)
-    return RawData(**made, classes=raw.classes, columns={"task": Column(**tasks)})
+        return shifted(scaled(turned(x[rows], turn, flip), size == 1), shift), y[rows], task
+
+    (x_train, y_train, train), (x_test, y_test, test) = map(drawn, SPLITS)
+    return RawData(x_train, y_train, x_test, y_test, raw.classes, {"task": Column(train, test)})
 
 
 def turned(x: np.ndarray, turn: np.ndarray, flip: np.ndarray) -> np.ndarray:

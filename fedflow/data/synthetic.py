@@ -143,16 +143,21 @@ def prototypes(options: PrototypesOptions) -> RawData:
     """Features [n, 1, side, side] float32 by task: the turned prototype of the class, and noise."""
     shape = options.side, options.side
     drawn = generator(options.seed, "data.prototypes").normal(0, options.scale, (options.classes, *shape))
-    made: dict[str, list[np.ndarray]] = {f"{what}_{split}": [] for split in SPLITS for what in "xy"}
-    for task in range(options.tasks):
-        rng = generator(options.seed, "data.prototypes", task)
-        own = turned(drawn, *rng.integers((TURNS, FLIPS), size=(options.classes, 2)).T)
-        for split in SPLITS:
-            y = np.arange(getattr(options, split)) % options.classes
-            x = own[y] + rng.normal(0, options.noise, (len(y), *shape))
-            made[f"x_{split}"].append(x[:, None].astype(np.float32))
-            made[f"y_{split}"].append(y)
-    tasks = {split: np.arange(options.tasks).repeat(getattr(options, split)) for split in SPLITS}
+    choices = [
+        generator(options.seed, "data.prototypes", task).integers((TURNS, FLIPS), size=(options.classes, 2))
+        for task in range(options.tasks)
+    ]
+
+    def noisy(split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Images, labels and tasks."""
+        y = np.arange(getattr(options, split)) % options.classes
+        x = np.empty((options.tasks, len(y), *shape), np.float32)
+        for task, how in enumerate(choices):
+            rng = generator(options.seed, f"data.prototypes.{split}", task)
+            x[task] = turned(drawn, *how.T)[y] + rng.normal(0, options.noise, x.shape[1:])
+        tasks = np.arange(options.tasks)
+        return x.reshape(-1, 1, *shape), np.tile(y, options.tasks), tasks.repeat(len(y))
+
+    (x_train, y_train, train), (x_test, y_test, test) = map(noisy, SPLITS)
     names = tuple(map(str, range(options.classes)))
-    arrays = {name: np.concatenate(parts) for name, parts in made.items()}
-    return RawData(**arrays, classes=names, columns={"task": Column(**tasks)})
+    return RawData(x_train, y_train, x_test, y_test, names, {"task": Column(train, test)})
