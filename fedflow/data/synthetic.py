@@ -68,8 +68,8 @@ class PrototypesOptions(Settings):
     train: int = option(60, "training images of a task, classes in turn", ge=1)
     test: int = option(60, "test images of a task, classes in turn", ge=1)
     scale: float = option(
-        0.6, "standard deviation of a prototype's pixels; at 0.6 a network of 100 hidden units that five steps "
-        "of 0.1 adapt from its start classifies 21 % right", gt=0,
+        0.6, "standard deviation of a prototype's pixels; at 0.6 five steps of 0.1 from the start of an MLP "
+        "with 100 hidden units give 21 % right", gt=0,
     )  # fmt: skip
     noise: float = option(2.5, "standard deviation of the noise of an image's pixels", ge=0)
     seed: int = option(0, "seed of all draws", ge=0)
