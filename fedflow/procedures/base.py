@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fedflow.pictures.drawing import Drawing
     from fedflow.simulation.federation import Federation
 
-State = dict[str, Tensor]  # of a part, all that its next step needs; it is the checkpoint
+State = dict[str, Tensor]  # all that the next step of a part needs; it is the checkpoint
 Row = dict[str, float]  # numbers of a step by name
 
 
@@ -125,11 +125,15 @@ class Procedure(Settings):
         return {}
 
     def step(self, shared: Any, part: str, state: State, number: int) -> tuple[State, Row]:
-        """The state after step ``number``, from 1, and its numbers. ``state`` must not be changed."""
+        """The state after step ``number``, from 1, and its numbers. ``state`` must not be changed.
+
+        In the first step of a block its tensors are on the CPU, even if those that the last step returned
+        were not.
+        """
         raise NotImplementedError
 
     def finish(self, shared: Any, ends: Mapping[str, End]) -> Findings:
-        """The result of all parts, after their last steps."""
+        """The result of all parts, after their last steps. Their states are on the CPU."""
         raise NotImplementedError
 
 

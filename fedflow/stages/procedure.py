@@ -86,15 +86,8 @@ class ProcedureRun:
             "data": {name: params.dataset(name).as_dict() for name in sorted(datasets)},
             "partitions": {name: entry.as_dict() for name, entry in partitions.items()},
             "models": {e.dataset: params.model(e.dataset).as_dict() for e in partitions.values()},
-            "central": {n: params.network(n).as_dict() for n in params.networks(*self.networks)},
+            "central": {n: params.network(n).as_dict() for n in params.procedure_networks(self.name)},
         }
-
-    @property
-    def networks(self) -> list[str]:
-        """The central networks that it reads, and those that its partitions need."""
-        inputs = self.procedure.inputs()
-        experts = [self.params.expert(name) for name in inputs.partitions]
-        return [*inputs.networks, *(name for name in experts if name)]
 
     @cached_property
     def settings(self) -> str:
@@ -168,7 +161,7 @@ def run_procedure(
     params, root, inputs = run.params, run.root, run.procedure.inputs()
     for name in run.effective["data"]:
         prepare(params, name, root)
-    for name in params.networks(*run.networks):
+    for name in params.procedure_networks(run.name):
         train(params, name, root)
     for name in inputs.partitions:
         divide(params, name, root)
@@ -200,7 +193,7 @@ def _perform(run: ProcedureRun, executor: Executor, listeners: tuple[Listener, .
     with record, RoundBar(run.title) as bar:
         try:
             progress = run_steps(
-                job, executor, checkpoint, record, bar, procedure.step_name, progress, listeners=listeners
+                job, executor, checkpoint, record, bar, procedure.step_name, progress, listeners
             )
             findings = procedure.finish(opened.shared, _ends(progress))
         except BadInput as error:
