@@ -291,7 +291,9 @@ def _side_of(
     for one in (arm, arm.minus):
         if one:
             place = one.partition or arm.partition or partition
-            label, found = _select(one, place, [run for run in runs if run.partition == place], where, known)
+            # Of an entry of procedures, not of a partition with the same name.
+            here = [r for r in runs if r.partition == place and bool(r.procedure) is (place in known.procedures)]
+            label, found = _select(one, place, here, where, known)
             measure = _measured(replace(one, measure=one.measure or arm.measure), check, place, known)
             label += f" [{measure.label}]" if measure.text != first.text else ""
             terms.append(Term(label, found, measure))
