@@ -301,7 +301,9 @@ def test_one_node_against_all_of_them(steps):
         singles = [np.eye(30)[v] * beta(operator, np.eye(30)[v]) for v in range(30)]
         errors = [objective_error(operator, single) for single in singles]
         found = select(operator, 1)
-        assert found.picks[0] == np.argmin(errors) and np.allclose(found.weights(), singles[np.argmin(errors)])
+        assert found.picks[0] == np.argmin(errors) and np.allclose(
+            found.weights(), singles[np.argmin(errors)]
+        )
         assert found.picks[0] == np.argmin(operator.norms)
         for kappa in (0.1, 0.5, 0.9):
             trade = (1 - kappa) / (costs.max() * operator.norms.min() * np.sqrt(30))

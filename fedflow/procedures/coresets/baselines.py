@@ -15,7 +15,7 @@ from scipy.sparse import csgraph
 from scipy.sparse.linalg import eigsh
 
 from fedflow.errors import BadInput
-from fedflow.procedures.coresets.graph import BLOCK, Operator
+from fedflow.procedures.coresets.graph import BLOCK, Operator, checked
 from fedflow.procedures.coresets.select import TOLERANCE, check_picks, select
 
 Chosen = tuple[np.ndarray, np.ndarray]
@@ -161,7 +161,7 @@ def _frank_wolfe(operator: Operator, k: int) -> np.ndarray:
 
 def _graph_shares(adjacency: sparse.csr_array, nodes: np.ndarray) -> np.ndarray:
     """Share of all nodes that are nearest to each of ``nodes`` in unweighted edges; ties are split evenly."""
-    distances = csgraph.dijkstra(adjacency, directed=False, indices=nodes, unweighted=True)
+    distances = csgraph.dijkstra(checked(adjacency), directed=False, indices=nodes, unweighted=True)
     if np.isinf(distances.min(0)).any():
         raise BadInput("adjacency", "a disconnected graph", "a connected one, as distances give the weights")
     near = distances == distances.min(0)
