@@ -50,7 +50,7 @@ def play(
 ) -> dict[str, list[float]]:  # fmt: skip
     """By round: the loss ``suffered`` at w^t, and the learner's vectors after the round.
 
-    ``curvatures`` are 1 by default; ``steps`` gradient steps of ``lr`` in a round, or the exact minimum (None).
+    ``curvatures`` are 1 by default; a round takes ``steps`` gradient steps of ``lr``, or solves exactly (None).
     """
     c, h, w = (
         torch.tensor(numbers, dtype=torch.float64)
@@ -70,7 +70,7 @@ def play(
 
 
 def follow_the_leader(minima: Sequence[float], mu: float = 0.0) -> np.ndarray:
-    """(5.2) with h = 1: w^{t+1} [T], the minimum of mu / 2 w^2 plus all losses so far (FTRL; FTL if mu = 0)."""
+    """(5.2) with h = 1: w^{t+1} [T], the minimum of mu / 2 w^2 and all losses so far (FTRL; mu = 0: FTL)."""
     return np.cumsum(minima) / (mu + np.arange(1, len(minima) + 1))
 
 
