@@ -146,8 +146,7 @@ def select(
 
     ``start``: a selection to extend, whose picks count; they stay.
     """
-    if not 1 <= k <= operator.n:
-        raise BadInput("k", k, f"a whole number >= 1 and <= {operator.n}, the number of nodes")
+    check_picks(k, operator.n)
     if budget is not None and (costs is None or not budget >= 0):
         raise BadInput("budget", budget, "a number >= 0, with costs")
     selection = begin(operator) if start is None else start
@@ -159,12 +158,19 @@ def select(
     return selection
 
 
+def check_picks(k: int, n: int) -> None:
+    """`BadInput` unless ``k`` of ``n`` nodes can be picked."""
+    if not 1 <= k <= n:
+        raise BadInput("k", k, f"a whole number >= 1 and <= {n}, the number of nodes")
+
+
 def _costs(costs: Any, n: int) -> np.ndarray:
     if costs is None:
         return np.zeros(n)
     prices = np.asarray(costs, dtype=float)
     if prices.shape != (n,):
         raise BadInput("costs", prices.shape, f"a cost per node, [{n}]")
-    if not np.isfinite(prices).all() or prices.min() < 0:
-        raise BadInput("costs", float(prices.min()), "finite numbers >= 0")
+    wrong = prices[~(np.isfinite(prices) & (prices >= 0))]
+    if wrong.size:
+        raise BadInput("costs", float(wrong[0]), "finite numbers >= 0")
     return prices
