@@ -27,8 +27,8 @@ for command in (
     run.run, run.sweep, run.tune,
     stages.prepare, stages.central, stages.partition, stages.procedure, stages.fingerprint, stages.report,
     targets.targets, landscape.landscape, coreset.coreset,
-    catalogue.methods, catalogue.schemes, catalogue.datasets, catalogue.models, catalogue.published,
-    catalogue.schema,
+    catalogue.methods, catalogue.procedures, catalogue.schemes, catalogue.datasets, catalogue.models,
+    catalogue.published, catalogue.schema,
     upkeep.ui, upkeep.doctor,
 ):  # fmt: skip
     app.command()(command)

@@ -38,6 +38,7 @@ class Coreset(Choosing):
         "objective": Column("Objective error", better="lower"),
         "objective_mean": Column("Objective error, mean over K", better="lower"),
         "cost": Column("Total cost", better="lower"),
+        "relative_cost": Column("Cost, relative to K average nodes", better="lower"),
         "weight": Column("Sum of the weights"),
         "nodes": Column("Nodes"),
         **{f"group{i}": Column(f"Picks in group {i}", "%") for i in range(1, GROUPS + 1)},
@@ -74,6 +75,7 @@ class Coreset(Choosing):
         summary: dict[str, dict[str, float | None]] = {}
         for part, end in ends.items():
             last = end.rows.iloc[-1].drop("alignment").to_dict()
+            last["relative_cost"] = last["cost"] / (self.picks * shared.costs.mean())
             last |= {f"{name}_mean": end.rows[name].mean() for name in ("error", "objective")}
             summary[part] = {name: last[name] for name in self.metrics if name in last}
         return Findings(summary, self.tables(shared, ends), self._drawings(shared, ends))
