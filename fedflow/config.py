@@ -382,6 +382,11 @@ class Params(Settings):
         return entry.label or METHODS[method].label + own
 
     @property
+    def procedure_entries(self) -> dict[str, tuple[str, str]]:
+        """The registered procedure and the label of every entry of ``procedures``, for reports."""
+        return {name: (self.procedure(name).name, self.procedure_label(name)) for name in self.procedures}
+
+    @property
     def labels(self) -> dict[str, str]:
         """The label of every entry of ``methods``: reports take it from here."""
         return {name: self.label(name) for name in self.methods}
@@ -429,6 +434,8 @@ class Params(Settings):
             self.model(partition.dataset)
         for name, network in self.central.items():
             self._check_central(name, network)
+        for name in self.procedures.keys() & self.partitions.keys():
+            raise BadInput("procedures", name, "a name that no partition has, as claims name either")
         for name, partition in self.partitions.items():
             if (expert := self.expert(name)) is not None:
                 self._check_network(f"partitions.{name}.difficulty.expert", expert, partition.dataset)

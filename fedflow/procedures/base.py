@@ -7,7 +7,7 @@ parts (learners, baselines, restarts), each a sequence of steps; parts run on di
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import pandas as pd
 import torch
@@ -57,10 +57,11 @@ class Inputs:
 class Column:
     """A number of the steps or of the summary: what it is called, its unit, and which values are better."""
 
-    title: str
+    title: str  # without the unit
     unit: str = ""  # "%" for shares, which are stored in [0, 1]
-    better: str = ""  # "higher", "lower" or neither
+    better: Literal["higher", "lower", ""] = ""  # "": neither
     log: bool = False  # a logarithmic axis
+    digits: int | None = None  # decimals; None: 1 of shares, else 4
 
 
 @dataclass

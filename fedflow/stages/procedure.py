@@ -195,7 +195,7 @@ def _perform(run: ProcedureRun, executor: Executor, listeners: tuple[Listener, .
             progress = run_steps(
                 job, executor, checkpoint, record, bar, procedure.step_name, progress, listeners
             )
-            findings = procedure.finish(opened.shared, _ends(progress))
+            findings = procedure.finish(opened.shared, ends_of(progress))
         except BadInput as error:
             raise _renamed(error, run.name) from error
         metrics = write_outcome(run, progress, findings)
@@ -243,7 +243,7 @@ def write_outcome(run: ProcedureRun, progress: Progress, findings: Findings) -> 
         STEPS: _csv(pd.DataFrame(steps), index=False),
         SUMMARY: _csv(summary),
         **{f"tables/{name}.csv": _csv(table, index=False) for name, table in findings.tables.items()},
-        **{f"pictures/{d.name}.svg": partial(_svg, text=d.svg) for d in findings.drawings},
+        **{f"pictures/{d.name}.svg": partial(_text, text=d.file) for d in findings.drawings},
         VECTORS: partial(save_file, {n: t.contiguous() for n, t in findings.vectors.items()}),
         MARKER: partial(write_json, value=facts | {"metrics": numbers}),
     }
@@ -251,7 +251,8 @@ def write_outcome(run: ProcedureRun, progress: Progress, findings: Findings) -> 
     return numbers
 
 
-def _ends(progress: Progress) -> dict[str, End]:
+def ends_of(progress: Progress) -> dict[str, End]:
+    """The parts after their last steps, for `Procedure.finish`."""
     ends = {}
     for part, state in progress.states.items():
         assert state is not None
@@ -264,8 +265,8 @@ def _csv(table: pd.DataFrame, index: bool = True) -> Write:
     return partial(table.to_csv, index=index, float_format="%.9g")
 
 
-def _svg(path: Path, text: str) -> None:
-    path.write_text(text)
+def _text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 def _inputs(run: ProcedureRun) -> list[dict[str, Any]]:

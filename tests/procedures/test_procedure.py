@@ -156,7 +156,10 @@ def test_a_failure_in_a_step_is_recorded_and_the_next_command_resumes(root, whol
             raise BadInput("length", 5, "less")
         return step(self, shared, part, state, number)
 
-    with monkeypatch.context() as patch, one_line_error("^procedures.walk.length: 5 .*expected less", BadInput):
+    with (
+        monkeypatch.context() as patch,
+        one_line_error("^procedures.walk.length: 5 .*expected less", BadInput),
+    ):
         patch.setattr(walk.Walk, "step", failing)
         run_procedure(load(root))
     (run,) = runs(root)
@@ -220,7 +223,11 @@ def test_any_number_of_shares_gives_the_same_bytes(root: Path, whole: Path, work
         ([], "wolk", "^procedure: 'wolk' .*did you mean 'walk'"),
         (["procedures.walk.length=0"], "walk", "^procedures.walk.length: 0 .*>= 1"),
         (["procedures.walk.lenght=3"], "walk", r"procedures.walk.* 'lenght' .*length"),
-        (["procedures.walk.procedure=far"], "walk", "procedures.walk.procedure: 'far' .*walk, which is regis"),
+        (
+            ["procedures.walk.procedure=far"],
+            "walk",
+            "procedures.walk.procedure: 'far' .*walk, which is reg",
+        ),
         (["procedures.near.procedure=wolk"], "near", "procedures.near.procedure: 'wolk' .*'walk'"),
         (["grid.procedures=[wolk]"], "walk", "'wolk' .*'walk'"),
         (["grid.procedures=[]"], "walk", r"^grid.datasets: \[\] .*at least one item"),

@@ -47,4 +47,6 @@ class Walk(Procedure):
         with drawing("places", "Place by step", 2.0, (0.4, 0.4, 0.1, 0.1)) as work:
             for end in ends.values():
                 work.axes.plot(end.rows.index, end.rows["place"])
-        return Findings(summary, {"ends": table}, [work], {part: end.state["x"] for part, end in ends.items()})
+        return Findings(
+            summary, {"ends": table}, [work], {part: end.state["x"] for part, end in ends.items()}
+        )
