@@ -1,0 +1,301 @@
+"""Graphs of n nodes, and the matrix of l steps of a random walk on them (Definition 1).
+
+A graph is its adjacency matrix, sparse [n, n], symmetric with entries >= 0.
+"""
+
+import gzip
+import warnings
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse import csgraph
+
+from fedflow.errors import BadInput
+
+MEANS = np.array([(1.0, -3.0), (-3.0, 2.0), (3.0, 0.0)])  # of the Gaussian mixture of Section 6.6.2
+SHARES_TEXT = (0.2, 0.3, 0.5)  # of its components, in the text
+SHARES_FIGURE = (0.3, 0.5, 0.2)  # in the caption of Figure 6.3
+BLOCK = 512  # rows or columns of P^l at a time
+DENSE = 0.1  # share of entries above which rows of P^l are no longer stored as sparse
+
+
+class Operator:
+    """P^l: l ``steps`` of a walk, by products with the sparse matrix P of one step.
+
+    ``lazy``: P = (A - D) / d_max + I, symmetric, its columns sum to 1 (Definition 1; P_ii may be below 1/2).
+    ``sym_norm``: (D + I)^{-1/2} (A + I) (D + I)^{-1/2}, as a graph convolutional network has it; its columns
+    do not sum to 1. ``adjacency`` is [n, n], sparse or dense.
+
+    Norms of all columns of P^l cost l products with an n x n matrix, in blocks. With ``probes`` R they are
+    estimated from products with R random vectors of signs, with a relative standard error of at most
+    1 / sqrt(2 R). Only the order in which nodes are picked depends on the estimate: a node that is picked
+    gets its exact norm, so that weights and errors are exact.
+
+    Raises `BadInput` for an adjacency that is not square, finite, symmetric and >= 0, or has no edge.
+    Warns if the graph is disconnected: no walk leaves a component.
+    """
+
+    def __init__(self, adjacency: Any, steps: int = 1, kind: str = "lazy", probes: int | None = None) -> None:
+        if steps < 1:
+            raise BadInput("steps", steps, "a whole number >= 1")
+        if kind not in ("lazy", "sym_norm"):
+            raise BadInput("kind", kind, "lazy or sym_norm")
+        if probes is not None and probes < 1:
+            raise BadInput("probes", probes, "a whole number >= 1, or None for exact norms")
+        self.adjacency = checked(adjacency)
+        self.steps, self.kind, self.probes = steps, kind, probes
+        self.n: int = self.adjacency.shape[0]
+        parts = csgraph.connected_components(self.adjacency, directed=False, return_labels=False)
+        if parts > 1:
+            warnings.warn(f"the graph has {parts} components: no walk leaves its own", stacklevel=2)
+        degrees = self.adjacency.sum(1)
+        if kind == "lazy":
+            self.matrix = self.adjacency / degrees.max() + sparse.diags_array(1 - degrees / degrees.max())
+        else:
+            scale = sparse.diags_array((degrees + 1) ** -0.5)
+            self.matrix = scale @ (self.adjacency + sparse.eye_array(self.n)) @ scale
+        self.matrix = sparse.csr_array(self.matrix)
+        self.matrix.eliminate_zeros()
+        self.matrix.sort_indices()
+
+    def apply(self, x: np.ndarray) -> np.ndarray:
+        """P^l ``x`` for [n] or [n, q]."""
+        for _ in range(self.steps):
+            x = self.matrix @ x
+        return x
+
+    def columns(self, indices: Any) -> np.ndarray:
+        """Columns of P^l, dense [n, len(indices)]."""
+        return _dense(self._walk(self._units(indices))).T
+
+    def products(self, v: int) -> tuple[np.ndarray, np.ndarray]:
+        """Column ``v`` of P^l, and its products with all columns: that of P^2l. Both [n]."""
+        column = self._walk(self._units([v]))
+        return _dense(column)[0], _dense(self._walk(column))[0]
+
+    def _units(self, indices: Any) -> sparse.csr_array:
+        rows = np.arange(len(indices))
+        return sparse.csr_array((np.ones(len(indices)), (rows, indices)), shape=(len(indices), self.n))
+
+    def _walk(self, rows: Any) -> Any:
+        """``rows`` [k, n] times P^l, sparse as long as few nodes are within reach."""
+        for _ in range(self.steps):
+            if sparse.issparse(rows) and rows.nnz > DENSE * rows.shape[0] * self.n:
+                rows = rows.toarray()
+            rows = rows @ self.matrix if sparse.issparse(rows) else (self.matrix @ rows.T).T
+        return rows
+
+    @cached_property
+    def sums(self) -> np.ndarray:
+        """Sums of the columns of P^l, [n]."""
+        return np.ones(self.n) if self.kind == "lazy" else self.apply(np.ones(self.n))
+
+    @cached_property
+    def norms(self) -> np.ndarray:
+        """Euclidean norms of the columns of P^l, [n]; estimated if there are ``probes``."""
+        squares = np.zeros(self.n)
+        if self.probes is not None:
+            rng = np.random.default_rng(0)
+            for first in range(0, self.probes, BLOCK):
+                size = (self.n, min(BLOCK, self.probes - first))
+                signs = rng.integers(0, 2, size, dtype=np.int8) * 2.0 - 1
+                squares += (self.apply(signs) ** 2).sum(1)
+            return np.sqrt(squares / self.probes)
+        for first in range(0, self.n, BLOCK):
+            block = np.arange(first, min(first + BLOCK, self.n))
+            squares[block] = (self._walk(self._units(block)) ** 2).sum(1)
+        return np.sqrt(squares)
+
+    @cached_property
+    def zeta0(self) -> np.ndarray:
+        """<P_bar_v, P*> by node [n]: cosines between the columns and the constant vector."""
+        return self.sums / (np.sqrt(self.n) * self.norms)
+
+
+def _dense(rows: Any) -> np.ndarray:
+    return rows.toarray() if sparse.issparse(rows) else rows
+
+
+def checked(adjacency: Any) -> sparse.csr_array:
+    """The adjacency as a sparse matrix of floats without stored zeros, which SciPy would take for edges.
+
+    `BadInput` if it is no graph that can be walked on.
+    """
+    shape = np.shape(adjacency)
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise BadInput("adjacency", shape, "a square matrix")
+    graph = sparse.csr_array(adjacency, dtype=float)
+    if not np.isfinite(graph.data).all():
+        raise BadInput("adjacency", float("nan"), "finite weights")
+    if graph.nnz and graph.data.min() < 0:
+        raise BadInput("adjacency", float(graph.data.min()), "weights >= 0")
+    graph.eliminate_zeros()
+    if not graph.nnz:
+        raise BadInput("adjacency", "no edge", "a graph with edges")
+    skew = abs(graph - graph.T).max()
+    if skew > 1e-12 * graph.data.max():
+        raise BadInput("adjacency", f"a difference of {skew:g}", "a symmetric matrix")
+    return graph
+
+
+def knn_graph(points: Any, neighbours: int = 10, weights: str = "binary") -> sparse.csr_array:
+    """The graph of nearest neighbours of ``points`` [n, d]: an edge if either is among the other's.
+
+    ``weights``: ``binary``, or ``gaussian``, exp(-(d / s)^2 / 2) with s the mean distance d over all edges.
+    """
+    from sklearn.neighbors import NearestNeighbors
+
+    points = np.asarray(points, dtype=float)
+    if points.ndim != 2 or not np.isfinite(points).all():
+        raise BadInput("points", points.shape if points.ndim != 2 else float("nan"), "finite numbers, [n, d]")
+    if not 1 <= neighbours < len(points):
+        raise BadInput(
+            "neighbours", neighbours, f"a whole number >= 1 and < {len(points)}, the number of points"
+        )
+    if weights not in ("binary", "gaussian"):
+        raise BadInput("weights", weights, "binary or gaussian")
+    distances, near = NearestNeighbors(n_neighbors=neighbours).fit(points).kneighbors()
+    scale = distances.mean() or 1.0
+    values = np.ones(near.shape) if weights == "binary" else np.exp(-0.5 * (distances / scale) ** 2)
+    return _graph(np.repeat(np.arange(len(points)), neighbours), near.ravel(), len(points), values.ravel())
+
+
+def block_model(
+    sizes: Sequence[int], p_in: float, p_out: float, rng: np.random.Generator
+) -> tuple[sparse.csr_array, np.ndarray]:
+    """A stochastic block model, and the block of every node [n]; nodes come by block."""
+    if not len(sizes) or min(sizes) < 1:
+        raise BadInput("sizes", list(sizes), "at least one block, of at least one node each")
+    for field, chance in (("p_in", p_in), ("p_out", p_out)):
+        if not 0 <= chance <= 1:
+            raise BadInput(field, chance, "a probability, in [0, 1]")
+    block = np.repeat(np.arange(len(sizes)), sizes)
+    n = len(block)
+    later = [i + 1 + _hits(np.where(block[i + 1 :] == block[i], p_in, p_out), rng) for i in range(n)]
+    heads = np.repeat(np.arange(n), [len(found) for found in later])
+    return _graph(heads, np.concatenate(later), n), block
+
+
+def _hits(chances: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return np.flatnonzero(rng.random(len(chances)) < chances)
+
+
+def gaussian_mixture(
+    n: int, shares: Sequence[float], rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """``n`` points [n, 2] around `MEANS` with unit covariance, and the component of each [n], in this order.
+
+    ``shares`` of the points by component, which are rounded to whole numbers that sum to ``n``.
+    """
+    if len(shares) != len(MEANS) or min(shares) < 0 or abs(sum(shares) - 1) > 1e-9:
+        raise BadInput("shares", list(shares), f"{len(MEANS)} numbers >= 0 that sum to 1")
+    sizes = np.diff(np.rint(np.cumsum(shares) * n).astype(int), prepend=0)
+    component = np.repeat(np.arange(len(MEANS)), sizes)
+    return MEANS[component] + rng.standard_normal((n, 2)), component
+
+
+def power_law_tree(n: int, seed: int) -> sparse.csr_array:
+    """A tree with degrees of a power law with exponent 3 (``networkx.random_powerlaw_tree``)."""
+    import networkx as nx
+
+    if n < 2:
+        raise BadInput("n", n, "a whole number >= 2")
+    try:
+        tree = nx.random_powerlaw_tree(n, seed=seed, tries=100_000)
+    except nx.NetworkXError:
+        raise BadInput("n", n, "a size for which 100,000 draws contain the degrees of a tree") from None
+    return sparse.csr_array(nx.to_scipy_sparse_array(tree, dtype=float))
+
+
+def random_graph(n: int, p: float, seed: int) -> sparse.csr_array:
+    """The largest component of a random graph with edge probability ``p`` (Erdős and Rényi).
+
+    Warns if that is not all of it.
+    """
+    import networkx as nx
+
+    if n < 2:
+        raise BadInput("n", n, "a whole number >= 2")
+    if not 0 < p <= 1:
+        raise BadInput("p", p, "a probability, in (0, 1]")
+    graph = sparse.csr_array(nx.to_scipy_sparse_array(nx.gnp_random_graph(n, p, seed=seed), dtype=float))
+    parts, part = csgraph.connected_components(graph, directed=False)
+    if parts == 1:
+        return graph
+    kept = np.flatnonzero(part == np.bincount(part).argmax())
+    if len(kept) < 2:
+        raise BadInput("p", p, f"a probability at which {n} nodes have an edge")
+    warnings.warn(f"the random graph of {n} nodes is its largest component, of {len(kept)}", stacklevel=2)
+    return graph[kept][:, kept]
+
+
+def read_cora(folder: Path | str) -> tuple[sparse.csr_array, sparse.csr_array, np.ndarray]:
+    """``cora.content`` and ``cora.cites``: citations as a graph, words [n, d] and classes [n].
+
+    Classes are numbered in the order of their names.
+    """
+    content, cites = Path(folder) / "cora.content", Path(folder) / "cora.cites"
+    rows = [line.split() for line in _lines(content)]
+    if not rows or {len(row) for row in rows} != {len(rows[0])} or len(rows[0]) < 3:
+        raise BadInput("cora.content", content.name, "lines of a paper, as many 0/1 words each, and a class")
+    place = {row[0]: i for i, row in enumerate(rows)}
+    try:
+        words = sparse.csr_array(np.array([row[1:-1] for row in rows]).astype(float))
+    except ValueError:
+        raise BadInput("cora.content", content.name, "words as numbers") from None
+    labels = np.unique([row[-1] for row in rows], return_inverse=True)[1]
+    pairs = [line.split() for line in _lines(cites)]
+    lost = next((pair for pair in pairs if len(pair) != 2 or not set(pair) <= set(place)), None)
+    if lost is not None:
+        raise BadInput("cora.cites", " ".join(lost), f"two papers of {content.name} per line")
+    ends = np.array([[place[a], place[b]] for a, b in pairs]).reshape(-1, 2)
+    return _graph(ends[:, 0], ends[:, 1], len(rows)), words, labels
+
+
+def read_edges(file: Path | str) -> sparse.csr_array:
+    """A graph from a text file, which may be compressed (.gz): two node numbers a line, and maybe a weight.
+
+    Separated by blanks or commas; lines with ``#`` are comments, a first line of names is skipped. Nodes
+    are renumbered from 0 in the order of their numbers; an edge counts once, whichever way it is listed.
+    The combined ego networks of Facebook (SNAP) have this form.
+    """
+    file = Path(file)
+    lines = [line.replace(",", " ") for line in _lines(file)]
+    if lines and not lines[0].strip()[:1].isdigit():
+        lines = lines[1:]
+    try:
+        table = np.loadtxt(lines or ["x"], ndmin=2)
+    except ValueError:
+        table = np.empty((0, 0))
+    if not table.size or table.shape[1] not in (2, 3):
+        raise BadInput("edges", file.name, "a file with two node numbers per line, and maybe a weight")
+    nodes, ends = np.unique(table[:, :2], return_inverse=True)
+    ends = ends.reshape(-1, 2)
+    return _graph(ends[:, 0], ends[:, 1], len(nodes), table[:, 2] if table.shape[1] == 3 else None)
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        data = file.read_bytes()
+        text = (gzip.decompress(data) if file.suffix == ".gz" else data).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput("file", file.name, f"a text file that can be read ({error})") from None
+    return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+
+
+def _graph(
+    heads: np.ndarray, tails: np.ndarray, n: int, weights: np.ndarray | None = None
+) -> sparse.csr_array:
+    """The symmetric adjacency: both directions of all edges, once each (the larger weight), without loops."""
+    apart = heads != tails
+    weights = np.ones(len(heads)) if weights is None else weights
+    ends = heads[apart] * n + tails[apart]
+    order = np.lexsort((-weights[apart], ends))
+    ends, first = np.unique(ends[order], return_index=True)
+    values = weights[apart][order][first]
+    graph = sparse.csr_array((values, (ends // n, ends % n)), shape=(n, n))
+    return sparse.csr_array(graph.maximum(graph.T))
