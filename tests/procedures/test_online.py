@@ -30,7 +30,8 @@ from fedflow.stages import steps
 from fedflow.stages.procedure import ProcedureRun, run_procedure
 
 SMALL: dict[str, Any] = {
-    "partition": "tasks", "gradient_steps": [3], "adaptation_steps": [1], "alpha": [1.0], "evaluate_every": None
+    "partition": "tasks", "gradient_steps": [3], "adaptation_steps": [1], "alpha": [1.0],
+    "evaluate_every": None,
 }  # fmt: skip
 BUFFERS = {
     "last": {"learner": "bmoml", "buffer": 2},

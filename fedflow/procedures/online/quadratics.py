@@ -50,7 +50,7 @@ def play(
 ) -> dict[str, list[float]]:  # fmt: skip
     """By round: the loss ``suffered`` at w^t, and the learner's vectors after the round.
 
-    ``curvatures`` are 1 by default; a round takes ``steps`` gradient steps of ``lr``, or solves exactly (None).
+    ``curvatures`` are 1 by default; a round takes ``steps`` steps of ``lr``, or is solved exactly (None).
     """
     c, h, w = (
         torch.tensor(numbers, dtype=torch.float64)
