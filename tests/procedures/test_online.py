@@ -220,6 +220,19 @@ def test_efficiency_is_the_smallest_subset_that_reaches_the_threshold() -> None:
     assert summary["ltm"] is None
 
 
+def test_a_step_cuts_the_sum_of_gradients() -> None:
+    # F = 1 / 2 (w - 5)^2 from w = 0.5, without adaptation: gradients -4.5 and alpha (w - 0.5).
+    federation = by_hand(partial(Quadratic, 0.5), ((1, 5),), [4])
+    walk = Walk(
+        federation, {"moml": {}}, gradient_steps=[2], adaptation_steps=[0], lr=0.2, weight_decay=0.1,
+        alpha=[6.0],
+    ).all()  # fmt: skip
+    first = 0.5 - 0.2 * (-3 + 0.1 * 0.5)  # -4.5 is cut to -3
+    second = first - 0.2 * ((first - 5) + 6 * (first - 0.5) + 0.1 * first)
+    assert walk.of("moml")[-1]["w"].item() == pytest.approx(second)
+    assert walk.of("moml")[-1]["linear"].item() == pytest.approx(-6 * (second - 0.5))
+
+
 def test_findings_combine_experts_of_a_learner(tasks: Federation) -> None:
     grid = {"adaptation_steps": [0, 2], "adaptation_lr": [0.1, 0.3], "evaluate_every": 2}
     walk = Walk(tasks, {"fs": {}, "moml": {"alpha": [0.5, 1.0, 2.0], "adaptation_steps": [1]}}, **grid).all()

@@ -75,7 +75,7 @@ def test_identities_hold_for_any_inner_solver(alpha: float) -> None:
     none, zero = torch.zeros(0), torch.zeros(5, dtype=torch.float64)
     states = [MOML().begin(zero)]
     for t in range(1, 7):
-        states.append(MOML().learn(states[-1], AnySolver(none, none, t, [t], alpha, zero)))
+        states.append(MOML().learn(states[-1], AnySolver(none, none, t, [t], alpha)))
     for before, now in pairwise(states):
         w, centre, linear = now["w"], now["centre"], now["linear"]
         torch.testing.assert_close(centre, w - before["linear"] / (2 * alpha))  # 1

@@ -23,7 +23,6 @@ class ByHand:
     number: int
     readable: Sequence[int]
     alpha: float
-    first: Tensor
     steps: int | None = None
     lr: float = 0.1
 
@@ -63,7 +62,7 @@ def play(
         kept = memory.tolist()
         found["suffered"].append((h[t - 1] / 2 * (now["w"] - c[t - 1]) ** 2).item())
         readable = kept if t in kept else [*kept, t]
-        now = learner.learn(now, ByHand(h, c, t, readable, alpha, w, steps, lr))
+        now = learner.learn(now, ByHand(h, c, t, readable, alpha, steps, lr))
         for name, vector in now.items():
             found[name].append(vector.squeeze().tolist())
     return found
