@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 PARAMS = Path("params.yaml")
 MAY_BE_EMPTY = ("central", "procedures")  # lists of the grid
+OF_RUNS = ("datasets", "partitions", "methods")  # others, which a grid of procedures may leave empty
 CLUSTERS = ("dask", "ray")
 EXECUTORS = ("inline", "threads", "processes", *CLUSTERS)
 
@@ -202,8 +203,9 @@ class Grid(Settings):
     )
 
     def validate(self) -> None:
+        may_be_empty = (*MAY_BE_EMPTY, *(OF_RUNS if self.procedures else ()))
         for name, values in self.as_dict().items():
-            if not values and name not in MAY_BE_EMPTY:
+            if not values and name not in may_be_empty:
                 raise BadInput(f"grid.{name}", values, "a list with at least one item")
 
 
@@ -361,6 +363,11 @@ class Params(Settings):
             self.network(network)
         return procedure
 
+    def procedure_networks(self, name: str) -> list[str]:
+        """The central networks that the named procedure and its partitions need, and their teachers."""
+        inputs = self.procedure(name).inputs()
+        return self.networks(*inputs.networks, *map(self.expert, inputs.partitions))
+
     def procedure_label(self, name: str) -> str:
         """The name that the report prints: by default the procedure's, and what the entry changes."""
         entry, procedure = self.procedures.get(name, ProcedureParams()), self.procedure(name)
@@ -373,6 +380,11 @@ class Params(Settings):
         method, entry = self.registered(name), self.methods.get(name, MethodParams())
         own = "" if name == method else f" · {', '.join(entry.words) or name}"
         return entry.label or METHODS[method].label + own
+
+    @property
+    def procedure_entries(self) -> dict[str, tuple[str, str]]:
+        """The registered procedure and the label of every entry of ``procedures``, for reports."""
+        return {name: (self.procedure(name).name, self.procedure_label(name)) for name in self.procedures}
 
     @property
     def labels(self) -> dict[str, str]:
@@ -464,7 +476,8 @@ class Params(Settings):
         """Raise `BadInput` unless the grid has all that this procedure of the grid reads."""
         inputs = self.procedure(name).inputs()
         datasets = [*inputs.datasets, *(self.partition(each).dataset for each in inputs.partitions)]
-        uses = {"datasets": datasets, "partitions": inputs.partitions, "central": inputs.networks}
+        networks = self.procedure_networks(name)
+        uses = {"datasets": datasets, "partitions": inputs.partitions, "central": networks}
         for field, names in uses.items():
             for used in names:
                 if used not in getattr(self.grid, field):

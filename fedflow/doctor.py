@@ -93,6 +93,7 @@ def _params(root: Path) -> list[Finding]:
     grid = params.grid
     counts = f"{len(grid.partitions)} partitions x {len(grid.methods)} methods x {len(grid.seeds)} seeds"
     counts += f", {len(grid.central)} central networks" if grid.central else ""
+    counts += f", {len(grid.procedures)} procedures x {len(grid.seeds)} seeds" if grid.procedures else ""
     same: dict[str, dict[str, None]] = {}
     for cell in cells:
         same.setdefault(cell.settings, {})[cell.method] = None
@@ -105,10 +106,13 @@ def _claims(root: Path) -> list[Finding]:
     if not (path := root / "claims.yaml").exists():
         return []
     labels: dict[str, str] = {}
+    procedures: dict[str, str] = {}
     with contextlib.suppress(FedflowError):  # that finding is about params.yaml
-        labels = load_params(root / "params.yaml").labels
+        params = load_params(root / "params.yaml")
+        labels, entries = params.labels, params.procedure_entries
+        procedures = {name: registered for name, (registered, _) in entries.items()}
     try:
-        judge(claims := load_claims(path), [], labels)
+        judge(claims := load_claims(path), [], labels, procedures)
     except FedflowError as error:
         return [Finding("bad", path.name, str(error))]
     return [Finding("ok", path.name, f"{len(claims)} claims")]

@@ -74,13 +74,14 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
         found = {key: file_sum(root / key) for key in wanted if (root / key).is_file()}
         files[file] = {"files": known | found}
     # Later stages depend on these folders, even if they are empty.
-    for each in (root / "data" / "central", root / "outcomes"):
-        each.mkdir(parents=True, exist_ok=True)
+    for name in ("data/prepared", "data/central", "data/partitions", "results", "outcomes"):
+        (root / name).mkdir(parents=True, exist_ok=True)
     claims = [root / CLAIMS] if (root / CLAIMS).is_file() else []
     files[folder / "stages" / "report.json"] = {
         "code": code_digest(build_report.__module__, aside=()),
         "files": {file.name: file_sum(file) for file in (*templates(), *claims)},
         "labels": params.labels,
+        "procedures": params.procedure_entries,
     }
     files[folder / "stages" / "inputs.json"] = {
         "code": code_digest(__name__, aside=()),
@@ -123,6 +124,10 @@ def fingerprint_inputs(params: Params, root: Path = Path()) -> None:
         files[folder / "procedures" / f"{name}.json"] = {
             "settings": run.effective,
             "content": {dataset: hashes[dataset] for dataset in run.effective["data"]},
+            "partitions": {
+                each: files[folder / "partitions" / f"{each}.json"]
+                for each in run.procedure.inputs().partitions
+            },
             "networks": {each: networks[each] for each in run.procedure.inputs().networks},
             "files": _sums(root / FOLDER / "files" / "procedures" / f"{name}.json"),
             "code": procedure_code(params, name),

@@ -142,6 +142,8 @@ def _files(entry: Mapping[str, Any], root: Path | str | None) -> dict[str, Path 
         files[f"data root: {origin.name}"] = origin.file(root)
     for part in entry.get("parts", ()):
         files |= _files(part, root)
+    if entry.get("of"):  # the source whose images are transformed
+        files |= _files({"source": entry["of"]}, root)
     return files
 
 

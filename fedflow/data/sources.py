@@ -21,6 +21,7 @@ from fedflow.data.files import FolderOptions, RawData, read_images, read_npz, re
 from fedflow.data.mini_imagenet import MiniImageNetOptions, mini_imagenet
 from fedflow.data.mix import MixOptions, mixed
 from fedflow.data.shakespeare import ShakespeareOptions, tinyshakespeare
+from fedflow.data.smnist import SMNISTOptions, smnist
 from fedflow.data.table import TableOptions, read_table
 from fedflow.errors import FedflowError, reason, unknown_name
 from fedflow.settings import Settings
@@ -272,6 +273,12 @@ SOURCES: dict[str, Source] = {
             origin="data.parts", options=MixOptions, join=mixed,
         ),
         Source(
+            name="smnist", title="S-MNIST", about="1,000 tasks, whose digits are transformed by class",
+            kind="made", origin="Acar et al., MOML, from the images of data.of", options=SMNISTOptions,
+            fetch=lambda root, options: smnist(SOURCES[options.of].load(root), options),
+            shape=(1, 28, 28), constants=MNIST_CONSTANTS,
+        ),
+        Source(
             name="table", title="Table", about="a CSV or Parquet file; classes or real targets", kind="path",
             origin="data.path", options=TableOptions, read=read_table,
         ),
@@ -307,6 +314,11 @@ SOURCES: dict[str, Source] = {
             name="mixed_regression", title="Mixed linear regression", about="groups with a model each",
             kind="made", origin="Ghosh et al. 2020, section 6", options=synthetic.RegressionOptions,
             fetch=lambda root, options: synthetic.mixed_regression(options),
+        ),
+        Source(
+            name="prototypes", title="Random prototypes", about="tasks with noisy images, turned by class",
+            kind="made", origin="data.seed", options=synthetic.PrototypesOptions,
+            fetch=lambda root, options: synthetic.prototypes(options),
         ),
     )
 }  # fmt: skip

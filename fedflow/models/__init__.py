@@ -54,6 +54,10 @@ ARCHITECTURES |= {
     "cnn_feddyn": Architecture(
         CNN, "conv 64, 64, dense 384, 192; FedDyn on CIFAR", {"filters": (64, 64), "hidden": (384, 192)}
     ),
+    "cnn_5conv": Architecture(
+        CNN, "five conv 64 of 3x3, dense 384, 192; stands for MOML's 5 CNN, whose details are not given",
+        {"filters": (64,) * 5, "hidden": (384, 192), "kernel": 3, "padding": 1}, classes=5,
+    ),
     "cnn_miniimagenet": Architecture(
         CNN, "conv 64, 64, 64, dense 400, 100; PFLDyn on miniImageNet",
         {"filters": (64, 64, 64), "hidden": (400, 100)}, (3, 84, 84), 5,

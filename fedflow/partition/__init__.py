@@ -9,6 +9,7 @@ from fedflow.partition import (  # noqa: F401
     dirichlet_exact,
     domains,
     iid,
+    kway,
     label_groups,
     label_shares,
     label_skew,

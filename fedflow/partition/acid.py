@@ -25,7 +25,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedflow.errors import BadInput
-from fedflow.partition.base import Indices, Samples, Scheme, Split, by_counts, num_classes, register
+from fedflow.partition.base import Samples, Scheme, Split, by_counts, num_classes, register, renamed
 from fedflow.settings import option
 
 
@@ -51,11 +51,13 @@ class Acid(Scheme):
         split = Split(train, pools=test, own=list(np.arange(clients)[:, None]))
         if not self.renames:
             return split
-        names = rng.permuted(np.tile(np.arange(held), (clients, 1)), axis=1)
+        names = np.full((clients, classes), -1)
+        own_names = rng.permuted(np.tile(np.arange(held), (clients, 1)), axis=1)
+        np.put_along_axis(names, own, own_names, axis=1)
         return replace(
             split,
-            train_labels=_renamed(samples.labels, train, names, classes),
-            test_labels=_renamed(samples.test_labels, test, names, classes),
+            train_labels=renamed(samples.labels, train, names),
+            test_labels=renamed(samples.test_labels, test, names),
         )
 
 
@@ -93,11 +95,3 @@ def _serve(k: int, counts: np.ndarray, own: np.ndarray, left: np.ndarray, rng: n
             counts[giver, c] -= 1
             k = giver
     return False
-
-
-def _renamed(labels: np.ndarray, parts: Indices, names: np.ndarray, classes: int) -> np.ndarray:
-    """``labels`` [n] as their clients name them; 0 for unused samples."""
-    renamed = np.zeros_like(labels)
-    for k, rows in enumerate(parts):
-        renamed[rows] = names[k][(labels[rows] - k) % classes]
-    return renamed

@@ -138,6 +138,14 @@ def by_counts(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) 
     return gather(owner, clients)
 
 
+def renamed(labels: np.ndarray, parts: Indices, names: np.ndarray) -> np.ndarray:
+    """``labels`` [n] as their clients name them (``names`` [N, K]); 0 for unused samples."""
+    changed = np.zeros_like(labels)
+    for k, rows in enumerate(parts):
+        changed[rows] = names[k, labels[rows]]
+    return changed
+
+
 def numbered(column: Column) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The v training values of a column, and those of all samples as 0..v-1 (-1: not in training)."""
     values, train = np.unique(column.train, return_inverse=True)

@@ -24,6 +24,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "dirichlet_exact": {"alpha": 0.3},
     "domains": {},
     "iid": {},
+    "kway": {},
     "label_groups": {"groups": 4},
     "label_shares": {
         "clients": 4,
@@ -118,6 +119,18 @@ RECIPES: tuple[tuple[str, str, str, str], ...] = (
     ("ALID, miniImageNet", "PFLDyn (Table A.7)",
      "{source: mini_imagenet, path: data/raw/mini_imagenet, normalise: train}",
      "{scheme: acid, classes_per_client: 5, anonymous: true, clients: 100}"),
+    ("S-MNIST", "MOML (Table 5.1)", "{source: smnist, normalise: source}",
+     "{scheme: natural, column: task, min_test: 1}"),
+    *(
+        (f"{ways}-way CIFAR-100", f"MOML (Table {table})",
+         f"{{source: cifar100, normalise: {FEDDYN_100}}}", f"{{scheme: kway, ways: {ways}, clients: 200}}")
+        for ways, table in ((5, "5.1"), (4, "5.2"), (3, "5.2"))
+    ),
+    ("20 disjoint tasks", "MOML (Table A.9)", f"{{source: cifar100, normalise: {FEDDYN_100}}}",
+     "{scheme: kway, ways: 5}"),
+    ("5-way miniImageNet", "MOML (Table 5.1)",
+     "{source: mini_imagenet, path: data/raw/mini_imagenet, normalise: train}",
+     "{scheme: kway, ways: 5, clients: 100}"),
     ("pathological", "SuPerFed (Table 2.3)", "{source: mnist, normalise: none}",
      "{scheme: shards, shards_per_client: 2, clients: 50, holdout: 0.2}"),
     ("label noise", "SuPerFed (Table 2.6)", "{source: mnist, normalise: none}",

@@ -1,6 +1,6 @@
 """Pictures of accuracy: an overview, curves by round, traffic or time, and the spread over clients."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -143,13 +143,16 @@ def name_ends(axes: Axes, ends: list[tuple[float, float, str, str]]) -> None:
     if not ends:
         return
     ends = sorted(ends, key=lambda end: end[1])
-    bottom, top = axes.get_ylim()
+    scale = axes.yaxis.get_transform()  # of a logarithmic axis, the logarithm
+    low, high = axes.get_ylim()
+    bottom, top = scale.transform([low, high])
     right = axes.get_xlim()[1]
     height = axes.get_position().height * axes.figure.get_figheight() * 72  # type: ignore[union-attr]
     gap = min(11.5 / height, 1 / max(1, len(ends) - 1)) * (top - bottom)
     steps = gap * np.arange(len(ends))
-    wanted = np.array([end[1] for end in ends]) - steps
+    wanted = scale.transform(np.array([end[1] for end in ends])) - steps
     at = np.clip(isotonic_regression(wanted).x, bottom, max(bottom, top - steps[-1])) + steps
+    at = scale.inverted().transform(at)
     for (x, y, label, colour), place in zip(ends, at, strict=True):
         start = right if np.isnan(x) else x
         axes.annotate(
@@ -161,7 +164,7 @@ def name_ends(axes: Axes, ends: list[tuple[float, float, str, str]]) -> None:
         axes.text(
             1.065, place, _fitting(label), transform=axes.get_yaxis_transform(), va="center", fontsize=8.5
         )
-    axes.set_ylim(bottom, top)
+    axes.set_ylim(low, high)
     axes.set_xlim(right=right)
 
 
@@ -208,7 +211,12 @@ def _mean(values: Sequence[float]) -> float:
 
 def room(methods: Mapping[str, Sequence[Labelled]]) -> float:
     """Inches for the longest name of a variant, with a margin."""
-    return 0.16 + 0.066 * min(LONGEST, max(len(runs[0].label) for runs in methods.values()))
+    return margin(runs[0].label for runs in methods.values())
+
+
+def margin(labels: Iterable[str]) -> float:
+    """Inches for the longest of these names."""
+    return 0.16 + 0.066 * min(LONGEST, max(map(len, labels), default=0))
 
 
 def _fitting(label: str) -> str:

@@ -30,6 +30,9 @@ VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line", CARD: "card"} | {
 }
 WIDTH = 4.1  # inches, of one panel: wide enough to be read on a phone
 PNG_DPI = 200
+COLOURS = "colours"  # id of the style of an SVG file
+NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+ACTIVE = re.compile(r"<\s*(script|foreignObject|iframe|image)|\son\w+\s*=|javascript:", re.IGNORECASE)
 STYLE: Any = {
     "svg.fonttype": "none", "text.parse_math": False, "axes.facecolor": "none",
     "font.family": "sans-serif", "font.size": 9,
@@ -74,10 +77,29 @@ class Drawing:
             FigureCanvasSVG(self.figure).print_svg(buffer, metadata=no_metadata)
         return _inline(buffer.getvalue(), self.name, self.described)
 
+    @cached_property
+    def file(self) -> str:
+        """The SVG with its colours, as a file; `inlined` takes them from it again."""
+        colours = ";".join(f"--{name}:{colour}" for colour, name in VARIABLES.items())
+        style = f'<style id="{COLOURS}">:root{{{colours};background:#fff;font-family:sans-serif}}</style>'
+        opening, rest = self.svg.split(">", 1)
+        return f"{opening} {NAMESPACES}>{style}{rest}\n"
+
     def png(self, path: Path) -> None:
         """Write a PNG; deterministic bytes."""
         with mpl.rc_context(rc=STYLE):
             save_png(self.figure, path, PNG_DPI)
+
+
+def inlined(text: str, prefix: str) -> Markup:
+    """The text of `Drawing.file` for a page: in its colours, and with ``prefix`` before all ids.
+
+    Raises `FedflowError` for other SVG, which could run scripts in the page.
+    """
+    plain = re.sub(rf'<style id="{COLOURS}">.*?</style>', "", text.replace(f" {NAMESPACES}", ""))
+    if plain == text or not plain.startswith("<svg") or ACTIVE.search(plain):
+        raise FedflowError("not a picture that fedflow has drawn")
+    return Markup(re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", plain))
 
 
 @contextmanager

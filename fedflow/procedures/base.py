@@ -7,7 +7,7 @@ parts (learners, baselines, restarts), each a sequence of steps; parts run on di
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import pandas as pd
 import torch
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fedflow.pictures.drawing import Drawing
     from fedflow.simulation.federation import Federation
 
-State = dict[str, Tensor]  # of a part, all that its next step needs; it is the checkpoint
+State = dict[str, Tensor]  # all that the next step of a part needs; it is the checkpoint
 Row = dict[str, float]  # numbers of a step by name
 
 
@@ -57,10 +57,21 @@ class Inputs:
 class Column:
     """A number of the steps or of the summary: what it is called, its unit, and which values are better."""
 
-    title: str
+    title: str  # without the unit
     unit: str = ""  # "%" for shares, which are stored in [0, 1]
-    better: str = ""  # "higher", "lower" or neither
+    better: Literal["higher", "lower", ""] = ""  # "": neither
     log: bool = False  # a logarithmic axis
+    digits: int | None = None  # decimals; None: 1 of shares, else 4
+
+    @property
+    def heading(self) -> str:
+        """The title with the unit."""
+        return f"{self.title}, {self.unit}" if self.unit else self.title
+
+    @property
+    def factor(self) -> int:
+        """By what stored values are multiplied."""
+        return 100 if self.unit == "%" else 1
 
 
 @dataclass
@@ -125,11 +136,15 @@ class Procedure(Settings):
         return {}
 
     def step(self, shared: Any, part: str, state: State, number: int) -> tuple[State, Row]:
-        """The state after step ``number``, from 1, and its numbers. ``state`` must not be changed."""
+        """The state after step ``number``, from 1, and its numbers. ``state`` must not be changed.
+
+        In the first step of a block its tensors are on the CPU, even if those that the last step returned
+        were not.
+        """
         raise NotImplementedError
 
     def finish(self, shared: Any, ends: Mapping[str, End]) -> Findings:
-        """The result of all parts, after their last steps."""
+        """The result of all parts, after their last steps. Their states are on the CPU."""
         raise NotImplementedError
 
 

@@ -16,12 +16,12 @@ from fedflow.simulation.federation import FederationFiles, Stored, found
 
 @dataclass(frozen=True)
 class ProcedureJob:
-    """``key`` identifies all that the results depend on: jobs with the same key are the same."""
+    """``key`` identifies all that the results depend on: jobs with the same key and device are the same."""
 
     key: str
     procedure: Procedure = field(compare=False)
     seed: int = field(compare=False)
-    device: str = field(default="cpu", compare=False)
+    device: str = "cpu"
     datasets: dict[str, Stored] = field(default_factory=dict, compare=False)
     federations: dict[str, FederationFiles] = field(default_factory=dict, compare=False)
     networks: dict[str, Stored] = field(default_factory=dict, compare=False)

@@ -1,7 +1,7 @@
 """Parts and their steps: what travels to workers, and how they advance.
 
-A block is some steps of some parts. Workers have no state of their own: a block brings the states of its
-parts, and their states and rows come back. So any worker can compute any block, once or again.
+A block is some steps of some parts. Workers keep no state: a block brings the states of its parts, and their
+states and rows come back. So any worker can compute any block, and compute it again.
 """
 
 import time
@@ -45,7 +45,7 @@ class Here:
 
 @dataclass(frozen=True)
 class Block:
-    """One worker's share: parts with the steps that they have done and their states; None: not started.
+    """One worker's share: parts, the number of steps that each has done, and their states; None: not started.
 
     It ends after ``seconds``, divided among the parts, but not before one step of each.
     """
@@ -63,7 +63,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Advanced:
-    """A part after a block: its state, and the rows of the steps of the block."""
+    """A part after a block: its state, on the CPU, and the rows of the steps of the block."""
 
     state: State
     rows: list[Row]
@@ -83,7 +83,7 @@ def _advance(parts: Parts, part: str, done: int, state: State | None, seconds: f
     deadline = time.monotonic() + seconds
     while done + len(rows) < last:
         now, row = parts.step(part, now, done + len(rows) + 1)
-        rows.append(row)
+        rows.append({name: float(value) for name, value in row.items()})
         if time.monotonic() >= deadline:
             break
-    return Advanced(now, rows)
+    return Advanced({name: tensor.cpu() for name, tensor in now.items()}, rows)

@@ -17,7 +17,7 @@ from fedflow.settings import Settings, option
 FOLDER = Path(__file__).parent / "published"
 UNITS = {  # by what a measure is multiplied
     "%": 100, "points": 100, "×100": 100, "points²": 1e4, "Mb per client": 8e-6, "MB": 1e-6, "GB": 1e-9,
-    "transmissions": 1, "rounds": 1, "×": 1, "": 1,
+    "transmissions": 1, "rounds": 1, "s": 1, "×": 1, "": 1,
 }  # fmt: skip
 NUMERAL = r"\d*\.?\d+"
 CELL = re.compile(rf"(?P<over>>?)(?P<mean>{NUMERAL})(?P<plus>\+?)(?: ± (?P<std>{NUMERAL}))?")
@@ -39,17 +39,23 @@ class Setup(Settings):
 class Where(Setup):
     """What a run must agree with; null and absent names accept any value."""
 
+    procedure: str | None = option(
+        None, "a registered procedure: then a method is a row of the summary of its outcomes"
+    )
+    method: str | None = option(None, "the method of all cells, where columns are measures")
     dataset: str | None = option(None, "a source of data, or else a name under `data` in params.yaml")
     data: dict = option(factory=dict, doc="fields of the data set, parameters of its source included")
     scheme: str | None = option(None, "a partition scheme")
-    params: dict = option(factory=dict, doc="its parameters; of a list, any value, unless ours is a list")
+    params: dict = option(
+        factory=dict, doc="parameters of either; of a list, any value, unless ours is a list"
+    )
     settings: dict = option(factory=dict, doc="other settings, by section of params.json, as in a column")
 
 
 class Column(Settings):
-    """A method of a table, or one of its settings. Without ``method`` the column is only printed."""
+    """A method of a table, or one of its settings, or a measure. Without a method it is only printed."""
 
-    method: str | None = option(None, "our name of the method")
+    method: str | None = option(None, "our name of the method; null: that of the row's `where`")
     params: dict = option(factory=dict, doc="its hyper-parameters, if they distinguish columns")
     settings: dict = option(
         factory=dict, doc="other settings that distinguish columns, such as {training: {curriculum: ...}}"
@@ -111,7 +117,7 @@ class Table(Settings):
 
     def _line(self, row: Row) -> "Line":
         caveats = {"": row.caveat} if isinstance(row.caveat, str) else row.caveat
-        cells = []
+        where, cells = Where.parse(self.where | row.where, "where"), []
         for (name, column), text in zip(self.columns.items(), row.values, strict=True):
             measure = column.measure or row.measure or self.measure
             if measure and row.target is not None:
@@ -119,11 +125,19 @@ class Table(Settings):
             if measure and column.adapted is not None:
                 measure = measure.replace("{adapted}", column.adapted)
             cells.append(
-                Cell(name, column, parse_value(text), measure, name in row.bold, caveats.get(name, ""))
+                Cell(
+                    name,
+                    column,
+                    column.method or where.method,
+                    parse_value(text),
+                    measure,
+                    name in row.bold,
+                    caveats.get(name, ""),
+                )
             )
         return Line(
             row.label,
-            Where.parse(self.where | row.where, "where"),
+            where,
             Setup.parse(self.setup | row.setup, "setup"),
             self.unit if row.unit is None else row.unit,
             self.better if row.better is None else row.better,
@@ -160,6 +174,7 @@ class Cell:
 
     name: str
     column: Column
+    method: str | None
     value: Value
     measure: str | None
     bold: bool
@@ -168,7 +183,7 @@ class Cell:
     @property
     def comparable(self) -> bool:
         """Whether a run of ours can stand beside it."""
-        return bool(self.column.method and self.measure)
+        return bool(self.method and self.measure)
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def _cell(runs: Sequence[Run], metric: Metric, is_best: bool) -> Cell:
 def _winners(methods: Methods, metric: Metric) -> set[str]:
     """The methods with the best printed mean; for a target, among those whose every seed reached it."""
     shown: Callable[[float], str] = lambda mean: f"{mean * metric.unit.factor:.{metric.unit.digits}f}"  # noqa: E731
-    ranked = best(methods, metric.name)
+    ranked = best(methods, metric.name, metric.better)
     if metric.missing != UNMEASURED:
         ranked = [(name, value) for name, value in ranked if len(value.values) == len(methods[name])]
     if not metric.better or len(ranked) < 2:

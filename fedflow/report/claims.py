@@ -32,6 +32,17 @@ A method may replace the measure, where each has its own column::
       of: pfldyn_proto
       above: [{method: pfldyn_maml, measure: maml_accuracy}]
 
+Outcomes of procedures are compared in the same form: the partition is the entry under ``procedures``, a
+method is a row of its summary, and the measure a metric of its summary::
+
+    - id: coreset
+      source: Vahidian et al. 2020, Figure 1
+      claim: The coreset has a smaller error than random samples.
+      partition: blocks
+      measure: error
+      of: scgiga
+      below: [random]
+
 `fedflow.report.verdicts` decides them.
 """
 

@@ -71,15 +71,15 @@ class PartitionFacts:
         return self.summary.get("difficulty")
 
 
-def collect_runs(results_dir: Path, labels: Labels | None = None) -> list[Run]:
+def collect_runs(results_dir: Path, labels: Labels | None = None, needed: bool = True) -> list[Run]:
     """Every run under ``results_dir/<partition>/<method>/<seed>``, ordered by partition, method and seed.
 
     ``labels`` replace those in the results, by method: a new label needs no new run. The digest of the
-    settings follows the seed if they are not those of params.yaml. Raises `FedflowError` if there are no
-    runs, or if a file is missing, truncated or invalid.
+    settings follows the seed if they are not those of params.yaml. Raises `FedflowError` if a file is
+    missing, truncated or invalid, and if there are no runs, unless none is ``needed``.
     """
     folders = [f for f in Path(results_dir).glob("*/*/*") if f.is_dir() and any(f.iterdir())]
-    if not folders:
+    if not folders and needed:
         raise FedflowError(f"no results found in {results_dir}; run `make repro` first")
     runs = [_read_run(folder) for folder in sorted(folders)]
     for run in runs:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fedflow.data import SOURCES
-from fedflow.report.books import UNITS, Book, Cell, Column, Line, Setup, Table, Where, books, footnotes
+from fedflow.report.books import UNITS, Book, Cell, Line, Setup, Table, Where, books, footnotes
 from fedflow.report.measures import parse
 from fedflow.report.run import Run
 from fedflow.report.tables import Stat, by_method, by_partition, columns
@@ -97,7 +97,7 @@ def matches(runs: Sequence[Run]) -> Iterator[Match]:
                 found = [own for own in groups if fits(line.where, own)]
                 for cell in (cell for cell in line.cells if cell.comparable):
                     for own in found:
-                        if _is_of(cell.column, line.where, own[0].params):
+                        if _is_of(cell, line.where, own[0]):
                             yield Match(book, table, place, line, cell, own)
 
 
@@ -149,8 +149,14 @@ def agrees(wanted: Any, found: Any) -> bool:
 
 
 def fits(where: Where, runs: Sequence[Run]) -> bool:
-    """Whether the runs of one variant are on this data set, scheme and the other settings of ``where``."""
+    """Whether the runs of one variant are on this data set and scheme, or of this procedure, with the other
+    settings of ``where``."""
     run = runs[0]
+    if run.procedure or where.procedure:
+        same = run.procedure == where.procedure and agrees(where.params, run.params["procedure"])
+        sources = (entry["source"] for entry in run.params["data"].values()) if same else ()
+        on = where.dataset is None or where.dataset in sources
+        return same and on and agrees(where.settings, run.params) and not _differ(where, runs)
     partition = run.params["partition"]
     data = _data(run)
     # A name in params.yaml counts only for data without a source of ours: `mnist` may name anything.
@@ -165,15 +171,19 @@ def fits(where: Where, runs: Sequence[Run]) -> bool:
     )
 
 
-def _is_of(column: Column, where: Where, params: Mapping[str, Any]) -> bool:
-    """Whether a run with these settings is of the method and the settings of a column.
+def _is_of(cell: Cell, where: Where, run: Run) -> bool:
+    """Whether a run is of the method and the settings of a cell.
 
     A curriculum, a side loss or an adaptation is a setting of any method, and difficulty one of any scheme:
     what names none has none.
     """
+    column, params = cell.column, run.params
+    if run.procedure:
+        same = cell.method == run.method and agrees(column.params, params["procedure"])
+        return same and agrees(column.settings, params)
     named = (column.settings, where.settings)
     return (
-        column.method == params["method"]["name"]
+        cell.method == params["method"]["name"]
         and agrees(column.params, params["method"])
         and agrees(column.settings, params)
         and all(
@@ -209,7 +219,8 @@ def _label(run: Run, partitions: bool) -> str:
 def _ours(match: Match, label: str) -> Ours:
     """Mean ± sample std over seeds, with the decimals of the published row; "+": a seed did not arrive."""
     assert match.cell.measure is not None
-    measure, factor = parse(match.cell.measure), UNITS[match.line.unit]
+    measure = parse(match.cell.measure, procedure=match.runs[0].procedure)
+    factor = UNITS[match.line.unit]
     if match.line.unit == "Mb per client":
         factor /= match.runs[0].metrics["clients"]
     try:
@@ -244,6 +255,8 @@ def _notes(table: Table, found: list[Match]) -> Iterator[str]:
         for name, (here, there) in _differ(match.line.setup, match.runs).items():
             both = differ.setdefault(name, ({}, {}))
             both[0][_text(here)] = both[1][_text(there)] = None
+        if match.runs[0].procedure:
+            continue
         for name in DATA:
             if (here := _data(match.runs[0]).get(name)) and name not in match.line.where.data:
                 differ.setdefault(name, ({}, {"none": None}))[0][_text(here)] = None
@@ -253,15 +266,17 @@ def _notes(table: Table, found: list[Match]) -> Iterator[str]:
                 differ.setdefault(name, ({}, {_text(usual or "none"): None}))[0][_text(here)] = None
     words = [f"{_word(n)} {' or '.join(a)} here, {' or '.join(b)} there" for n, (a, b) in differ.items()]
     yield f"Differences: {'; '.join(words)}." if words else "No differences in the settings that are known."
-    rates = sorted({run.params["training"]["lr"] for match in found for run in match.runs})
+    runs = [run for match in found for run in match.runs if not run.procedure]
+    rates = sorted({run.params["training"]["lr"] for run in runs})
     named = "rate" if len(rates) == 1 else "rates"
-    yield f"Our learning {named}: {' or '.join(f'{rate:g}' for rate in rates)}."
+    if rates:
+        yield f"Our learning {named}: {' or '.join(f'{rate:g}' for rate in rates)}."
 
 
 def _differ(wanted: Setup, runs: Sequence[Run]) -> dict[str, tuple[Any, Any]]:
     """By name, ours and theirs of the settings that are known and differ."""
     run = runs[0]
-    here = {
+    here = {"seeds": len(runs)} if run.procedure else {
         "clients": run.metrics["clients"], "participation": run.params["run"]["participation"],
         "rounds": run.metrics["rounds"], "model": run.metrics["model"],
         "epochs": run.params["training"]["epochs"], "batch_size": run.params["training"]["batch_size"],

@@ -3,6 +3,7 @@
 Published tables and claims name what they compare in this language:
 
 * a metric of ``metrics.json`` or a diagnostic (its last value): ``local_gini``, ``method/regret``
+* of the outcome of a procedure, a metric of its summary (`fedflow.procedures.Procedure.metrics`)
 * ``rounds_to``, ``transmissions``, ``bytes_to`` and ``gradients_to``, each with ``(column, target)`` or
   ``(column, target, smooth)``: what it took to reach a target (`fedflow.report.targets`)
 * ``best(column)``, ``worst(column)``, ``cumulative(column)`` (the sum), ``at(column, round)`` and
@@ -31,6 +32,7 @@ from typing import Literal
 from fedflow.errors import BadInput, unknown_name
 from fedflow.metrics import predictions
 from fedflow.metrics.table import DIAGNOSTICS, METRICS, NUMBER, SHARE, Metric, Unit, metric_of
+from fedflow.procedures import PROCEDURES, Column
 from fedflow.report.run import Run
 from fedflow.report.targets import NotMeasured, check_target, column_of, reach
 from fedflow.simulation.recorded import FILE as VECTORS
@@ -79,8 +81,15 @@ def measure(run: Run, text: str) -> float | None:
     return parse(text).of(run)
 
 
-def parse(text: str, field: str = "measure") -> Measure:
-    """The measure called ``text``; ``field`` names it in the `BadInput` for an unknown one."""
+def parse(text: str, field: str = "measure", procedure: str = "") -> Measure:
+    """The measure called ``text``; ``field`` names it in the `BadInput` for an unknown one.
+
+    With ``procedure``, a metric of this registered procedure; without, measures of runs come first.
+    """
+    if procedure:
+        if (own := of_summary(procedure, text)) is None:
+            raise unknown_name(field, text, PROCEDURES[procedure].metrics)
+        return _measure(text, own, partial(_final, text))
     matched = EXPRESSION.fullmatch(text.strip())
     name, arguments = (matched[1], matched[2]) if matched else (text, None)
     given = [argument.strip() for argument in arguments.split(",")] if arguments else []
@@ -102,6 +111,8 @@ def parse(text: str, field: str = "measure") -> Measure:
         return _of_masks(text, name, field, *given)
     if name in OF_ROUNDS and len(given) == OF_ROUNDS[name]:
         return _of_rounds(text, name, field, *given)
+    if found := next(filter(None, (of_summary(each, text) for each in PROCEDURES)), None):
+        return _measure(text, found, partial(_final, text))
     shapes = [
         *(f"{n}(column, target)" for n in COSTS),
         *(f"{n}(column)" for n, many in OF_ROUNDS.items() if many == 1),
@@ -119,6 +130,19 @@ def parse(text: str, field: str = "measure") -> Measure:
     ]
     shapes += ["sweep(share)", "sweep_best", "sweep_plateau(width)", "mask_iou(number)", "mask_overlap"]
     raise unknown_name(field, text, [*METRICS, *shapes])
+
+
+def of_summary(procedure: str, name: str) -> Metric | None:
+    """A metric of the summary of a registered procedure; None if it has no such metric."""
+    column = PROCEDURES[procedure].metrics.get(name) if procedure in PROCEDURES else None
+    return column and as_metric(name, column)
+
+
+def as_metric(name: str, column: Column) -> Metric:
+    """A number of a procedure as a metric: with the unit in the label."""
+    usual = SHARE.digits if column.unit == SHARE.sign else NUMBER.digits
+    unit = Unit(column.unit, column.factor, usual if column.digits is None else column.digits)
+    return Metric(name, column.heading, unit=unit, better=column.better)
 
 
 def _measure(text: str, metric: Metric, of: Callable[[Run], float | None]) -> Measure:

@@ -27,6 +27,7 @@ from fedflow.report.collect import Labels, PartitionFacts, collect_partitions, c
 from fedflow.report.curricula import curricula
 from fedflow.report.findings import findings, summary
 from fedflow.report.matching import accuracies, compare, known_data
+from fedflow.report.procedures import Entries, collect_outcomes, sections, write_outcomes
 from fedflow.report.run import Run
 from fedflow.report.subnetworks import levels, pruning
 from fedflow.report.tables import best, by_method, by_partition, columns, stat, write_tables, yardstick
@@ -52,6 +53,8 @@ def build_report(
     claims: Path | None = None,
     central: Path | None = None,
     labels: Labels | None = None,
+    outcomes: Path | None = None,
+    procedures: Entries | None = None,
 ) -> Path:
     """Write ``index.html`` and the CSV tables on all runs below ``results_dir``; returns the page's path.
 
@@ -59,11 +62,16 @@ def build_report(
     tables are ``accuracy``, ``fairness``, ``traffic`` and ``clusters`` (mean and sample std over seeds),
     ``runs`` (a row per run) and ``accuracy_curves`` (for ``dvc plots``). Verdicts on the claims in the file
     ``claims``, if it exists, are a section of the page, ``claims.csv`` and ``claims.md``; the networks in the
-    folder ``central`` are another. Equal inputs give equal bytes. Raises `FedflowError` when there are no
-    results, a file cannot be read, or ``out_dir`` cannot be written.
+    folder ``central`` are another, and so are the outcomes of procedures below ``outcomes``, with
+    ``outcomes.csv``. ``labels`` are those of methods in params.yaml, ``procedures`` its entries of this name.
+    Equal inputs give equal bytes. Raises `FedflowError` when there are neither results nor outcomes, a file
+    cannot be read, or ``out_dir`` cannot be written.
     """
-    runs = collect_runs(results_dir, labels)
-    judged = judge(load_claims(claims), runs, labels) if claims else []
+    done = collect_outcomes(outcomes, procedures) if outcomes else []
+    runs = collect_runs(results_dir, labels, needed=not done)
+    compared = [*runs, *(row for one in done for row in one.rows)]
+    registered = {name: entry for name, (entry, _) in (procedures or {}).items()}
+    judged = judge(load_claims(claims), compared, labels, registered) if claims else []
     groups = by_partition(runs)
     facts = collect_partitions(partitions_dir, list(groups))
     networks = collect_networks(central) if central else []
@@ -80,7 +88,9 @@ def build_report(
         "partitions": [_partition(name, group, facts.get(name), places) for name, group in groups.items()],
         "references": {name: references(networks, group[0]) for name, group in groups.items()},
         "central": curves(networks),
-        "published": compare(runs),
+        "procedures": sections(done),
+        "outcomes": len(done),
+        "published": compare(compared),
         "known_data": ", ".join(known_data()),
         "claims": judged,
         "verdicts": {verdict: sum(one.verdict == verdict for one in judged) for verdict in (*VERDICTS, HELD)},
@@ -91,6 +101,7 @@ def build_report(
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         write_tables(runs, page.parent)
+        write_outcomes(done, page.parent)
         write_claims(judged, page.parent)
         page.write_text(_environment().get_template("page.html.j2").render(context), encoding="utf-8")
     except OSError as error:

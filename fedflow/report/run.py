@@ -79,6 +79,11 @@ class Run:
         return diagnostics(self.rounds.columns)
 
     @property
+    def procedure(self) -> str:
+        """The registered procedure, if this is a row of an outcome (`fedflow.report.procedures`)."""
+        return self.params["procedure"]["name"] if "procedure" in self.params else ""
+
+    @property
     def partition(self) -> str:
         return self.metrics["partition"]
 

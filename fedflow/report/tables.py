@@ -62,10 +62,11 @@ def by_partition(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return groups
 
 
-def best(methods: dict[str, list[Run]], metric: str) -> list[tuple[str, Stat]]:
-    """Methods that have the metric, best mean first; equal means by name."""
+def best(methods: dict[str, list[Run]], metric: str, better: str | None = None) -> list[tuple[str, Stat]]:
+    """Methods that have the metric, best mean first; equal means by name. ``better``: by default its own."""
     about = metric_of(metric)
-    sign = 1 if about is not None and about.better == "lower" else -1
+    usual = about.better if about is not None else ""
+    sign = 1 if (usual if better is None else better) == "lower" else -1
     found = [(name, value) for name, runs in methods.items() if (value := stat(runs, metric)) is not None]
     return sorted(found, key=lambda item: (sign * item[1].mean, item[0]))
 
@@ -121,7 +122,8 @@ def run_table(runs: Sequence[Run]) -> pd.DataFrame:
     present = {name for run in runs for name in run.metrics}
     listed = [name for name in METRICS if name in present and name not in ENTRIES]
     names = [*ENTRIES, *listed, *diagnostics(present)]
-    return pd.DataFrame([{name: run.metrics.get(name) for name in names} for run in runs], dtype=object)
+    rows = [{name: run.metrics.get(name) for name in names} for run in runs]
+    return pd.DataFrame(rows, columns=names, dtype=object)
 
 
 def curve_table(runs: Sequence[Run]) -> pd.DataFrame:
@@ -139,7 +141,8 @@ def curve_table(runs: Sequence[Run]) -> pd.DataFrame:
         for place, (name, value) in enumerate(names.items()):
             rows.insert(place, name, value)
         parts.append(rows)
-    return pd.concat(parts, ignore_index=True)
+    named = ["partition", "method", "seed", "round", *drawn]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=named)
 
 
 def headline(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, float]]]:

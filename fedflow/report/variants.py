@@ -149,30 +149,30 @@ def defaults(params: Mapping[str, Any]) -> dict[str, Any]:
     """The default of every setting in ``params`` that has one, in the same sections."""
     partition, method = params["partition"], params["method"]
     sections = {
-        "method": {"name": method["name"]} | _defaults(METHODS.get(method["name"])),
-        "training": _defaults(LocalTraining, params["training"]),
-        "run": _defaults(RunSettings, params["run"]),
-        "partition": _defaults(PartitionParams, partition) | _defaults(SCHEMES.get(partition["scheme"])),
+        "method": {"name": method["name"]} | defaults_of(METHODS.get(method["name"])),
+        "training": defaults_of(LocalTraining, params["training"]),
+        "run": defaults_of(RunSettings, params["run"]),
+        "partition": defaults_of(PartitionParams, partition) | defaults_of(SCHEMES.get(partition["scheme"])),
         "data": {name: _source(entry["source"]) for name, entry in params["data"].items()},
         "central": {name: _central(entry) for name, entry in params.get("central", {}).items()},
     }
     if "host" in method:
-        wrapped = {"parameters": _defaults(METHODS.get(method["host"]["name"]))}
+        wrapped = {"parameters": defaults_of(METHODS.get(method["host"]["name"]))}
         sections["method"]["host"] = sections["method"].get("host", {}) | wrapped
     return json.loads(json.dumps(sections))  # lists, as in the files
 
 
 def _central(entry: Mapping[str, Any]) -> dict[str, Any]:
-    training = _defaults(CentralTraining, entry["training"])
-    return _defaults(CentralParams, entry) | {"training": training}
+    training = defaults_of(CentralTraining, entry["training"])
+    return defaults_of(CentralParams, entry) | {"training": training}
 
 
 def _source(name: str) -> dict[str, Any]:
     source = SOURCES.get(name)
-    return _defaults(source.options if source else None) | _defaults(DatasetParams)
+    return defaults_of(source.options if source else None) | defaults_of(DatasetParams)
 
 
-def _defaults(cls: type[Settings] | None, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def defaults_of(cls: type[Settings] | None, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The defaults of ``cls``; where the default is null and ``given`` has a mapping, the mapping's."""
     if cls is None:
         return {}
@@ -180,5 +180,5 @@ def _defaults(cls: type[Settings] | None, given: Mapping[str, Any] | None = None
     for name, value in (given or {}).items():
         if isinstance(value, Mapping) and values.get(name, value) is None:
             kinds = (arm for arm in get_args(hints(cls)[name]) if isinstance(arm, type))
-            values[name] = _defaults(next((arm for arm in kinds if issubclass(arm, Settings)), None), value)
+            values[name] = defaults_of(next((arm for arm in kinds if issubclass(arm, Settings)), None), value)
     return {name: v.as_dict() if isinstance(v, Settings) else v for name, v in values.items()}

@@ -21,6 +21,7 @@ from scipy.stats import t as student
 from fedflow.errors import BadInput, unknown_name
 from fedflow.methods import METHODS
 from fedflow.naming import flat, say
+from fedflow.procedures import PROCEDURES
 from fedflow.report.claims import Arm, Check, Claim
 from fedflow.report.collect import Labels
 from fedflow.report.measures import Measure, parse
@@ -135,13 +136,30 @@ class Judged:
         return f"{len(self.comparisons)} comparisons: {words}"
 
 
-def judge(claims: Iterable[Claim], runs: Sequence[Run], labels: Labels | None = None) -> list[Judged]:
+class Known(NamedTuple):
+    """``labels`` of methods by name, and the registered ``procedures`` by the name of their entry."""
+
+    labels: dict[str, str]
+    procedures: dict[str, str]
+
+
+def judge(
+    claims: Iterable[Claim],
+    runs: Sequence[Run],
+    labels: Labels | None = None,
+    procedures: Mapping[str, str] | None = None,
+) -> list[Judged]:
     """The verdicts of ``claims`` on ``runs``. Raises `BadInput` for ``where`` that selects no one setting.
 
-    ``labels``: the names under ``methods`` in params.yaml, and their labels.
+    ``runs`` may have rows of outcomes among them. ``labels``: the names under ``methods`` in params.yaml, and
+    their labels. ``procedures``: the names under ``procedures``, and the registered procedures.
     """
-    known = {name: method.label for name, method in METHODS.items()} | dict(labels or {})
-    known |= {run.method: run.metrics["method_label"] for run in runs}
+    known = Known(
+        {name: method.label for name, method in METHODS.items()} | dict(labels or {}),
+        {name: name for name in PROCEDURES} | dict(procedures or {}),
+    )
+    known.labels.update({run.method: run.metrics["method_label"] for run in runs if not run.procedure})
+    known.procedures.update({run.partition: run.procedure for run in runs if run.procedure})
     judged = []
     for claim in claims:
         try:
@@ -157,7 +175,7 @@ def _judge(
     partitions: list[str],
     where: Mapping[str, Any],
     runs: Sequence[Run],
-    known: Mapping[str, str],
+    known: Known,
 ) -> tuple[str, list[Comparison]]:
     """The verdict on a check and its comparisons; partitions, measure and settings are inherited."""
     partitions, where = check.partitions or partitions, {**where, **check.where}
@@ -184,10 +202,10 @@ def _compare(
     runs: Sequence[Run],
     partition: str,
     where: Mapping[str, Any],
-    known: Mapping[str, str],
+    known: Known,
 ) -> Comparison:
     """One comparison, on one partition unless the methods name theirs."""
-    measure = parse(arms[0].measure or check.measure or "")
+    measure = _measured(arms[0], check, arms[0].partition or partition, known)
     sides = [_side_of(arm, check, runs, partition, where, known, measure) for arm in arms]
     labels = [side.label for side in sides]
     places = dict.fromkeys(arm.partition or partition for arm in arms)
@@ -265,7 +283,7 @@ def _side_of(
     runs: Sequence[Run],
     partition: str,
     where: Mapping[str, Any],
-    known: Mapping[str, str],
+    known: Known,
     first: Measure,
 ) -> Side:
     """What ``arm`` names: one or two methods on its partition; ``first``: the measure of the first arm."""
@@ -273,26 +291,37 @@ def _side_of(
     for one in (arm, arm.minus):
         if one:
             place = one.partition or arm.partition or partition
-            label, found = _select(one, [run for run in runs if run.partition == place], where, known)
-            measure = parse(one.measure or arm.measure or check.measure or "")
+            there = [run for run in runs if run.partition == place]
+            if place in known.procedures:  # a partition may have the same name
+                there = [run for run in there if run.procedure]
+            label, found = _select(one, place, there, where, known)
+            measure = _measured(replace(one, measure=one.measure or arm.measure), check, place, known)
             label += f" [{measure.label}]" if measure.text != first.text else ""
             terms.append(Term(label, found, measure))
     on = f" on {arm.partition}" if arm.partition else ""
     return Side(" − ".join(term.label for term in terms) + on, terms)
 
 
+def _measured(arm: Arm, check: Check, place: str, known: Known) -> Measure:
+    """What is compared of a method on this partition, or of a row of this procedure."""
+    return parse(arm.measure or check.measure or "", procedure=known.procedures.get(place, ""))
+
+
 def _select(
-    arm: Arm, runs: Sequence[Run], where: Mapping[str, Any], known: Mapping[str, str]
+    arm: Arm, place: str, runs: Sequence[Run], where: Mapping[str, Any], known: Known
 ) -> tuple[str, list[Run]]:
-    """The runs of a method that have these settings, and their label.
+    """The runs of a method on ``place`` that have these settings, and their label.
 
     If several settings do, those of params.yaml count; it is an error if they are not among them.
     """
     where = {**where, **arm.where}
+    # Which rows the summary of a procedure has is known from its outcomes only.
+    rows = {run.method: run.method for run in runs} or {arm.method: arm.method}
+    labels = rows if place in known.procedures else known.labels
     runs = [run for run in runs if run.method == arm.method]
-    if not runs and arm.method not in known:
-        raise unknown_name("of", arm.method, known)
-    label = runs[0].metrics["method_label"] if runs else known[arm.method]
+    if not runs and arm.method not in labels:
+        raise unknown_name("of", arm.method, labels)
+    label = runs[0].metrics["method_label"] if runs else labels[arm.method]
     for name in where:
         if runs and not any(name in flat(run.params) for run in runs):
             raise BadInput("where", name, f"a setting of {arm.method}, such as training.lr")

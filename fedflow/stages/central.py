@@ -157,7 +157,7 @@ class CentralRun:
             try:
                 progress = run_steps(
                     Here(steps, str(device)), Inline(), self.checkpoint, record, bar, "epoch",
-                    progress, _note, tuple(listeners),
+                    progress, listeners, note=_note, seconds=0,  # an epoch is a block
                 )  # fmt: skip
                 ((part, state),) = progress.states.items()
                 assert state is not None

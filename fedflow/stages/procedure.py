@@ -31,7 +31,7 @@ from fedflow.files import (
 )
 from fedflow.identity import code_digest, modules_of, versions
 from fedflow.local.trained import MARKER as NETWORK
-from fedflow.procedures import End, Findings, Procedure
+from fedflow.procedures import Column, End, Findings, Procedure
 from fedflow.procedures.job import ProcedureJob
 from fedflow.simulation.checkpoint import drop_checkpoint
 from fedflow.simulation.executors import Executor, Inline
@@ -56,6 +56,7 @@ class ProcedureRun:
     name: str
     seed: int
     root: Path = Path()
+    sweep: str | None = None  # MLflow parent run
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", argument("seed", self.seed))
@@ -68,7 +69,8 @@ class ProcedureRun:
     def parameters(self) -> dict[str, Any]:
         """The parameters of the flow `procedure` that runs it, in this process."""
         return {
-            "name": self.name, "seed": self.seed, "settings": Changes(self.params), "root": str(self.root)
+            "name": self.name, "seed": self.seed, "settings": Changes(self.params), "root": str(self.root),
+            "sweep": self.sweep,
         }  # fmt: skip
 
     @cached_property
@@ -86,15 +88,8 @@ class ProcedureRun:
             "data": {name: params.dataset(name).as_dict() for name in sorted(datasets)},
             "partitions": {name: entry.as_dict() for name, entry in partitions.items()},
             "models": {e.dataset: params.model(e.dataset).as_dict() for e in partitions.values()},
-            "central": {n: params.network(n).as_dict() for n in params.networks(*self.networks)},
+            "central": {n: params.network(n).as_dict() for n in params.procedure_networks(self.name)},
         }
-
-    @property
-    def networks(self) -> list[str]:
-        """The central networks that it reads, and those that its partitions need."""
-        inputs = self.procedure.inputs()
-        experts = [self.params.expert(name) for name in inputs.partitions]
-        return [*inputs.networks, *(name for name in experts if name)]
 
     @cached_property
     def settings(self) -> str:
@@ -145,6 +140,15 @@ class ProcedureRun:
         )
 
 
+def procedure_runs(params: Params, root: Path, sweep: str) -> list[ProcedureRun]:
+    """The procedures of the grid with every seed, each checked before the first one runs."""
+    grid = params.grid
+    made = [ProcedureRun(params, name, seed, root, sweep) for name in grid.procedures for seed in grid.seeds]
+    for run in made:
+        params.procedure(run.name)
+    return made
+
+
 def procedure_code(params: Params, name: str) -> str:
     """The digest of the code that a procedure runs."""
     procedure = params.procedure(name)
@@ -168,7 +172,7 @@ def run_procedure(
     params, root, inputs = run.params, run.root, run.procedure.inputs()
     for name in run.effective["data"]:
         prepare(params, name, root)
-    for name in params.networks(*run.networks):
+    for name in params.procedure_networks(run.name):
         train(params, name, root)
     for name in inputs.partitions:
         divide(params, name, root)
@@ -194,15 +198,16 @@ def _perform(run: ProcedureRun, executor: Executor, listeners: tuple[Listener, .
         params=run.effective | {"engine": run.params.engine.as_dict(), "seed": run.seed},
         tags={"procedure": run.name, "seed": run.seed, "settings": run.settings},
         datasets=_inputs(run),
+        sweep=run.sweep,
         params_file=root / "params.yaml",
         resumes=progress is not None,
     )
     with record, RoundBar(run.title) as bar:
         try:
             progress = run_steps(
-                job, executor, checkpoint, record, bar, procedure.step_name, progress, listeners=listeners
+                job, executor, checkpoint, record, bar, procedure.step_name, progress, listeners
             )
-            findings = procedure.finish(opened.shared, _ends(progress))
+            findings = procedure.finish(opened.shared, ends_of(progress))
         except BadInput as error:
             raise _renamed(error, run.name) from error
         metrics = write_outcome(run, progress, findings)
@@ -250,7 +255,7 @@ def write_outcome(run: ProcedureRun, progress: Progress, findings: Findings) -> 
         STEPS: _csv(pd.DataFrame(steps), index=False),
         SUMMARY: _csv(summary),
         **{f"tables/{name}.csv": _csv(table, index=False) for name, table in findings.tables.items()},
-        **{f"pictures/{d.name}.svg": partial(_svg, text=d.svg) for d in findings.drawings},
+        **{f"pictures/{d.name}.svg": partial(_text, text=d.file) for d in findings.drawings},
         VECTORS: partial(save_file, {n: t.contiguous() for n, t in findings.vectors.items()}),
         MARKER: partial(write_json, value=facts | {"metrics": numbers}),
     }
@@ -258,7 +263,24 @@ def write_outcome(run: ProcedureRun, progress: Progress, findings: Findings) -> 
     return numbers
 
 
-def _ends(progress: Progress) -> dict[str, End]:
+def read_summary(run: ProcedureRun) -> tuple[list[str], list[tuple[str, ...]]]:
+    """The summary of a finished procedure as text: headings with units, and a tuple per row."""
+    table, known = pd.read_csv(run.folder / SUMMARY, index_col="row"), run.procedure.metrics
+    about = [(known.get(str(name)) or Column(str(name))) for name in table]
+    rows = [
+        (str(row) if isinstance(row, str) else run.name, *map(_number, values, about))
+        for row, values in zip(table.index, table.to_numpy(float).tolist(), strict=True)
+    ]
+    return [one.heading for one in about], rows
+
+
+def _number(value: float, about: Column) -> str:
+    """A number of the summary in its unit; empty if it was not measured."""
+    return "" if np.isnan(value) else f"{value * about.factor:.4g}"
+
+
+def ends_of(progress: Progress) -> dict[str, End]:
+    """The parts after their last steps, for `Procedure.finish`."""
     ends = {}
     for part, state in progress.states.items():
         assert state is not None
@@ -271,8 +293,8 @@ def _csv(table: pd.DataFrame, index: bool = True) -> Write:
     return partial(table.to_csv, index=index, float_format="%.9g")
 
 
-def _svg(path: Path, text: str) -> None:
-    path.write_text(text)
+def _text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 def _inputs(run: ProcedureRun) -> list[dict[str, Any]]:

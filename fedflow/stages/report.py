@@ -10,8 +10,9 @@ CLAIMS = "claims.yaml"
 
 def write_report(root: Path = Path()) -> Path:
     """Write ``report/`` on all results, networks and claims of a project; returns the path of its page."""
-    data, labels = root / "data", load_params(root / PARAMS).labels if (root / PARAMS).exists() else None
+    data, params = root / "data", load_params(root / PARAMS) if (root / PARAMS).exists() else None
     return build_report(
         root / "results", data / "partitions", root / "report",
-        claims=root / CLAIMS, central=data / "central", labels=labels,
+        claims=root / CLAIMS, central=data / "central", labels=params and params.labels,
+        outcomes=root / "outcomes", procedures=params and params.procedure_entries,
     )  # fmt: skip

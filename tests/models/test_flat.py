@@ -22,7 +22,7 @@ PUBLISHED = {  # parameters, on the inputs that the papers counted them on
     "mlp_feddyn": 199_210, "twonn": 238_800, "cnn": 582_026, "cnn_mcmahan": 1_663_370, "cnn_leaf": 6_603_710,
     "cnn_feddyn": 797_962, "cnn_mnist": 21_840, "cnn_mnist_bn": 21_900, "simple_cnn": 1_626_442,
     "cnn_pfl": 1_626_442, "twocnn": 722_800, "vgg9": 1_718_416, "mobilenet": 364_480,
-    "cnn_miniimagenet": 1_505_197,
+    "cnn_miniimagenet": 1_505_197, "cnn_5conv": 249_349,
     "resnet18_gn": 11_181_642, "preact_resnet18_gn": 11_218_340, "preact_resnet34_gn": 21_326_500,
     "preact_resnet18_exit": 11_172_437, "cnn_exit": 114_613,
     "cnn_gn": 159_140, "logistic_one_logit": 16, "celeba_cnn": 29_569, "m5": 150_819,
@@ -47,6 +47,11 @@ def normed(padded: Dataset) -> Federation:
 def test_networks_have_the_published_number_of_parameters(network):
     entry = ARCHITECTURES[network]
     assert flat(network, entry.shape, entry.classes).parameters == PUBLISHED[network]
+
+
+@pytest.mark.parametrize(("ways", "parameters"), [(5, 796_997), (4, 796_804), (3, 796_611)])
+def test_the_cnn_of_moml_has_the_published_number_of_parameters_for_each_number_of_ways(ways, parameters):
+    assert flat("cnn_feddyn", (3, 32, 32), ways).parameters == parameters
 
 
 def test_the_vector_holds_parameters_then_buffers():

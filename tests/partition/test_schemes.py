@@ -46,6 +46,8 @@ EVERY_SAMPLE = {"dirichlet", "dirichlet_clients", "dirichlet_exact", "domains", 
 def permissive(name: str, labels: np.ndarray, clients: int) -> dict:
     if name == "label_shares":
         return {"shares": (1.0 + np.add.outer(np.arange(clients), np.arange(labels.max() + 1)) % 3).tolist()}
+    if name == "kway":
+        return {"ways": int(labels.max()) + 1}
     return PERMISSIVE.get(name, {})
 
 

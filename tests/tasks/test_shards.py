@@ -13,13 +13,14 @@ from command import make_project, one_cell, one_line_error, prepared_project
 
 from fedflow.errors import BadInput
 from fedflow.experiment import Experiment
+from fedflow.simulation.job import Shard
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.run import RunSettings
 from tasks import shards
 
 NETWORK = "{name: mlp, options: {hidden: [4]}}"
-JOB = SimpleNamespace(federation=SimpleNamespace(device="cpu"))
-SHARDS = [SimpleNamespace(clients=[0, 1]), SimpleNamespace(clients=[2])]
+JOB = SimpleNamespace(device="cpu")
+SHARDS = [Shard(1, [0, 1], [], [], []), Shard(1, [2], [], [], [])]
 
 
 def sizes(job, shard) -> int:
@@ -109,7 +110,7 @@ def test_a_task_carries_no_data_however_much_there_is(runner, tmp_path):
 def test_a_gpu_is_waited_for_on_this_machine_and_left_to_a_cluster(runner, monkeypatch):
     in_turn = []
     monkeypatch.setattr(runner, "submit", lambda self, task, given: in_turn.append(given["in_turn"]))
-    job = SimpleNamespace(federation=SimpleNamespace(device="cuda"))
+    job = SimpleNamespace(device="cuda")
     for kind, address in (("processes", None), ("dask", None), ("dask", "scheduler-without-port")):
         with shards.PrefectExecutor(kind, address=address) as executor:
             executor._submit(sizes, job, SHARDS[0], "round 1 · train", 1)
@@ -123,7 +124,7 @@ def test_ray_gives_every_shard_a_gpu_and_keeps_its_process(runner, monkeypatch):
     monkeypatch.setattr(runner, "submit", lambda *_: asked.append(options().current_remote_options))
     for device in ("cuda", "cpu"):
         with shards.PrefectExecutor("ray", address="auto") as executor:
-            job = SimpleNamespace(federation=SimpleNamespace(device=device))
+            job = SimpleNamespace(device=device)
             executor._submit(sizes, job, SHARDS[0], "round 1 · train", 1)
     assert asked == [{"num_gpus": 1, "max_calls": 0}, {}]
 
