@@ -434,8 +434,6 @@ class Params(Settings):
             self.model(partition.dataset)
         for name, network in self.central.items():
             self._check_central(name, network)
-        for name in self.procedures.keys() & self.partitions.keys():
-            raise BadInput("procedures", name, "a name that no partition has, as claims name either")
         for name, partition in self.partitions.items():
             if (expert := self.expert(name)) is not None:
                 self._check_network(f"partitions.{name}.difficulty.expert", expert, partition.dataset)

@@ -13,6 +13,7 @@ from fedflow.methods import METHODS
 from fedflow.methods.fairness._weighing import HOSTS, Host
 from fedflow.models import ARCHITECTURES, known_options
 from fedflow.partition import SCHEMES, PartitionParams
+from fedflow.procedures import PROCEDURES
 from fedflow.settings import Settings, hints
 from fedflow.simulation.run import RunSettings
 
@@ -122,28 +123,35 @@ def _model() -> Schema:
 
 
 def _params() -> Schema:
-    """The whole file. Entries of methods under other names have fields of the method that they name."""
+    """The whole file."""
     schema = _object(Params)
     sections = {"training": _object(LocalTraining, merged=True), "run": _object(RunSettings, merged=True)}
     methods, tuned = schema["properties"]["methods"], schema["properties"]["tuned"]
     own = {name: _object(cls, partial=True) | {"type": ["object", "null"]} for name, cls in METHODS.items()}
     for entry in own.values():
         entry["properties"] |= sections
-    shared = {"method": {"type": "string", "enum": sorted(METHODS)}, "label": {"type": ["string", "null"]}}
+    methods |= _entries("method", own)
+    tuned["additionalProperties"] = {"type": ["object", "null"], "properties": own}
+    procedures = {name: _object(cls) | {"type": ["object", "null"]} for name, cls in PROCEDURES.items()}
+    schema["properties"]["procedures"] |= _entries("procedure", procedures)
+    return schema
+
+
+def _entries(kind: str, own: Mapping[str, Schema]) -> Schema:
+    """A mapping whose entries have the fields of what they are called, or of what ``kind`` names."""
+    shared = {kind: {"type": "string", "enum": sorted(own)}, "label": {"type": ["string", "null"]}}
     named = {
         "type": "object",
-        "required": ["method"],
+        "required": [kind],
         "properties": shared,
         "allOf": [
-            {"if": {"properties": {"method": {"const": name}}}, "then": {"properties": entry["properties"]}}
+            {"if": {"properties": {kind: {"const": name}}}, "then": {"properties": entry["properties"]}}
             for name, entry in own.items()
         ],
         "unevaluatedProperties": False,
     }
-    methods["properties"] = {
-        name: entry | {"properties": entry["properties"] | shared | {"method": {"enum": [name, None]}}}
+    plain = {
+        name: entry | {"properties": entry["properties"] | shared | {kind: {"enum": [name, None]}}}
         for name, entry in own.items()
     }
-    methods["additionalProperties"] = named
-    tuned["additionalProperties"] = {"type": ["object", "null"], "properties": own}
-    return schema
+    return {"properties": plain, "additionalProperties": named}

@@ -7,7 +7,6 @@ from prefect import flow
 from fedflow.arguments import check_arguments
 from fedflow.config import Changes, load_params
 from flows.central import central
-from flows.procedure import procedure
 from flows.sweep import sweep
 from tasks.inputs import make_partition, prepare_data
 from tasks.report import make_report
@@ -15,8 +14,7 @@ from tasks.report import make_report
 
 @flow(name="pipeline", log_prints=True, validate_parameters=False)
 def pipeline(settings: list[str] | None = None, root: str = ".") -> str:
-    """Prepare the data, central networks and partitions of the grid, run it and its procedures, write the
-    report; its path."""
+    """Prepare the data, central networks and partitions of the grid, run it, write the report; its path."""
     check_arguments(settings=settings, root=root)
     params = load_params(Path(root) / "params.yaml", settings or [])
     for dataset in sorted({params.partition(name).dataset for name in params.grid.partitions}):
@@ -27,7 +25,4 @@ def pipeline(settings: list[str] | None = None, root: str = ".") -> str:
     for name in params.grid.partitions:
         make_partition(params, name, Path(root))
     sweep(settings=Changes(params), root=root, name="pipeline")
-    for name in params.grid.procedures:
-        for seed in params.grid.seeds:
-            procedure(name, seed, Changes(params), root)
     return str(make_report(Path(root)))

@@ -14,7 +14,13 @@ from tasks.shards import executor_for
 
 
 @flow(name="procedure", flow_run_name="{name} · seed {seed}", log_prints=True, validate_parameters=False)
-def procedure(name: str, seed: int = 0, settings: list[str] | None = None, root: str = ".") -> dict[str, Any]:
+def procedure(
+    name: str,
+    seed: int = 0,
+    settings: list[str] | None = None,
+    root: str = ".",
+    sweep: str | None = None,
+) -> dict[str, Any]:
     """Run a procedure with one seed, and make what it reads; returns its metrics.
 
     Args:
@@ -22,15 +28,16 @@ def procedure(name: str, seed: int = 0, settings: list[str] | None = None, root:
         seed: experiment seed
         settings: changes to params.yaml, such as ``procedures.coreset.kappa=0.2``
         root: the project's folder
+        sweep: name of the MLflow parent run
     """
-    check_arguments(name=name, seed=seed, settings=settings, root=root)
+    check_arguments(settings=settings, root=root, sweep=sweep)
     params = load_params(Path(root) / "params.yaml", settings or [])
-    run = ProcedureRun(params, name, seed, Path(root))
+    run = ProcedureRun(params, name, seed, Path(root), sweep)
     params.procedure(name)
     bar = ProgressBar(f"procedure · {run.title}", "procedure", name, seed, "progress")
     with executor_for(params.engine) as executor:
         metrics = run_procedure(
             run, executor, [bar.step], prepare=prepare_data, train=train_network, divide=make_partition
         )
-    outcome_table(run.folder, name, seed)
+    outcome_table(run)
     return metrics

@@ -1,4 +1,4 @@
-"""Many federated runs: every partition x method x seed, one after another, each on all workers."""
+"""A whole grid: every partition x method x seed, then every procedure x seed, each on all workers."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,9 @@ from prefect import flow
 from fedflow.arguments import check_arguments
 from fedflow.config import load_params
 from fedflow.experiment import experiments
+from fedflow.stages.procedure import procedure_runs
 from flows.federate import federate
+from flows.procedure import procedure
 from tasks.progress import comparison
 
 
@@ -21,12 +23,17 @@ def sweep(
     root: str = ".",
     name: str = "sweep",
 ) -> list[dict[str, Any]]:
-    """Run a grid (default: params.yaml's), each partition under one MLflow parent; returns all metrics."""
+    """Run a grid (default: params.yaml's) and the procedures of params.yaml; returns all metrics.
+
+    Each partition, and each procedure, is under one MLflow parent.
+    """
     check_arguments(
         partitions=partitions, methods=methods, seeds=seeds, settings=settings, root=root, name=name
     )
     params = load_params(Path(root) / "params.yaml", settings or [])
     cells = experiments(params, Path(root), name, partitions, methods, seeds)
+    procedures = procedure_runs(params, Path(root), name)
     results = [federate(**cell.parameters) for cell in cells]
-    comparison(name, results)
-    return results
+    if results:
+        comparison(name, results)
+    return [*results, *(procedure(**run.parameters) for run in procedures)]

@@ -18,7 +18,7 @@ from fedflow.experiment import Experiment
 from fedflow.metrics.table import heading, headlines, printed
 from fedflow.simulation.outcome import RoundReport
 from fedflow.stages.central import TABLE
-from fedflow.stages.procedure import SUMMARY
+from fedflow.stages.procedure import ProcedureRun, read_summary
 
 
 def artifact_key(*parts: object) -> str:
@@ -107,13 +107,12 @@ def network_table(name: str, folder: Path) -> None:
     )
 
 
-def outcome_table(folder: Path, name: str, seed: int) -> None:
+def outcome_table(run: ProcedureRun) -> None:
     """The summary of a procedure as a table."""
-    summary = pd.read_csv(folder / SUMMARY)
-    table = [dict(zip(map(str, summary), row)) for row in summary.astype(object).to_numpy().tolist()]
-    create_table_artifact(
-        table=table, key=artifact_key("procedure", name, seed, "summary"), description="Summary"
-    )
+    columns, rows = read_summary(run)
+    table = [dict(zip(("row", *columns), row, strict=True)) for row in rows]
+    key = artifact_key("procedure", run.name, run.seed, "summary")
+    create_table_artifact(table=table, key=key, description=f"Summary of {run.title}")
 
 
 def comparison(name: str, results: Sequence[dict[str, Any]]) -> None:

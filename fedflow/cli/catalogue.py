@@ -49,6 +49,40 @@ def methods(
         console.print(f"Published results: {'; '.join(page.published)}", highlight=False)
 
 
+def procedures(
+    name: Annotated[str | None, typer.Argument(help="Explain this procedure.")] = None,
+    markdown: Annotated[
+        bool, typer.Option(help="Print the whole catalogue in Markdown (docs/procedures.md).")
+    ] = False,
+    root: Root = Path(),
+) -> None:
+    """List the procedures, experiments that are not federated rounds, or explain one.
+
+    Example: `fedflow procedures coreset`. Entries are the names under `procedures` in params.yaml.
+    """
+    from fedflow.config import PARAMS
+    from fedflow.procedures import PROCEDURES
+    from fedflow.procedures.base import procedure_class
+    from fedflow.procedures.catalogue import catalogue, describe, measured, pages
+
+    if markdown:
+        print(catalogue(), end="")
+        return
+    if name is None:
+        entries: dict[str, list[str]] = {each: [] for each in PROCEDURES}
+        if (root / PARAMS).exists():
+            for entry, (registered, _) in load(root).procedure_entries.items():
+                entries[registered].append(entry)
+        rows = [(page.name, page.label, ", ".join(entries[page.name]), page.idea) for page in pages()]
+        print_table("procedures", ("name", "procedure", "entries", "idea"), rows)
+        return
+    page = describe(procedure_class(name, "procedure"))
+    console.print(Text.assemble((page.label, "bold"), f"  ({name})\n"))
+    print_text(page.text)
+    print_options(page.options)
+    print_table("numbers", ("name", "of", "meaning", "unit", "better"), [*measured(page)])
+
+
 def schemes(
     name: Annotated[str | None, typer.Argument(help="Explain this scheme.")] = None,
     markdown: Annotated[

@@ -18,6 +18,19 @@ Set = Annotated[
 ]  # fmt: skip
 
 
+Executor = Annotated[
+    str | None,
+    typer.Option(help="inline (no server), threads, processes, dask or ray; default from params.yaml."),
+]
+Workers = Annotated[int | None, typer.Option(help="Shards per round; default from params.yaml.")]
+
+
+def engine(executor: str | None, workers: int | None) -> list[str]:
+    """These two options as changes to params.yaml."""
+    given = {"executor": executor, "workers": workers}
+    return [f"engine.{name}={value}" for name, value in given.items() if value is not None]
+
+
 def load(root: Path, changes: list[str] | None = None) -> "Params":
     """The parameters of a project."""
     from fedflow.config import load_params

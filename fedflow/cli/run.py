@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from fedflow.cli.options import Root, Set, load
+from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
 from fedflow.cli.printing import console, print_metrics, print_table
 from fedflow.errors import BadInput
 
@@ -27,11 +27,8 @@ def run(
     ],
     seed: Annotated[int, typer.Option(help="Experiment seed.", min=0)] = 0,
     settings: Set = None,
-    executor: Annotated[
-        str | None,
-        typer.Option(help="inline (no server), threads, processes, dask or ray; default from params.yaml."),
-    ] = None,
-    workers: Annotated[int | None, typer.Option(help="Shards per round; default from params.yaml.")] = None,
+    executor: Executor = None,
+    workers: Workers = None,
     out: Annotated[str | None, typer.Option(help="Folder of the result files.")] = None,
     sweep: Annotated[str | None, typer.Option(help="MLflow parent run to list this run under.")] = None,
     root: Root = Path(),
@@ -45,9 +42,7 @@ def run(
     from fedflow.experiment import Experiment
     from fedflow.stages.run import run_experiment
 
-    changes = [_full_name(change, method) for change in settings or []]
-    changes += [f"engine.executor={executor}"] if executor is not None else []
-    changes += [f"engine.workers={workers}"] if workers is not None else []
+    changes = [_full_name(change, method) for change in settings or []] + engine(executor, workers)
     check_arguments(out=out, sweep=sweep)
     params = load(root, changes)
     experiment = Experiment(params, partition, method, seed, root, sweep)
@@ -71,16 +66,22 @@ def sweep(
     from fedflow.arguments import check_arguments
     from fedflow.config import Changes
     from fedflow.experiment import experiments
+    from fedflow.stages.procedure import procedure_runs, run_procedure
     from fedflow.stages.run import run_experiment
 
     check_arguments(name=name)
     params = load(root, settings)
-    cells = experiments(params, root, name)
-    start(
-        params, "sweep", lambda: [run_experiment(cell) for cell in cells],
-        settings=Changes(params), root=str(root), name=name,
-    )  # fmt: skip
-    console.print(f"{len(cells)} runs; `fedflow report` compares them")
+    cells, procedures = experiments(params, root, name), procedure_runs(params, root, name)
+
+    def inline() -> None:
+        for cell in cells:
+            run_experiment(cell)
+        for run in procedures:
+            run_procedure(run)
+
+    start(params, "sweep", inline, settings=Changes(params), root=str(root), name=name)
+    counts = f"{len(cells)} runs" + (f" and {len(procedures)} outcomes" if procedures else "")
+    console.print(f"{counts}; `fedflow report` compares them")
 
 
 def tune(

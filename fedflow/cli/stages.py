@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from fedflow.cli.options import Root, Set, load
-from fedflow.cli.printing import print_line, print_numbers
+from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
+from fedflow.cli.printing import print_line, print_numbers, print_table
 
 
 def prepare(
@@ -55,6 +55,9 @@ def procedure(
     ],
     seed: Annotated[int, typer.Option(help="Experiment seed.", min=0)] = 0,
     settings: Set = None,
+    executor: Executor = None,
+    workers: Workers = None,
+    sweep: Annotated[str | None, typer.Option(help="MLflow parent run to list this run under.")] = None,
     root: Root = Path(),
 ) -> None:
     """Run one procedure, an experiment that is not federated rounds: outcomes/NAME/SEED.
@@ -62,14 +65,18 @@ def procedure(
     Example: `fedflow procedure coreset --set procedures.coreset.kappa=0.2`. The same command resumes an
     interrupted one.
     """
+    from fedflow.arguments import check_arguments
     from fedflow.cli.run import start
-    from fedflow.stages.procedure import ProcedureRun, run_procedure
+    from fedflow.stages.procedure import ProcedureRun, read_summary, run_procedure
 
-    params = load(root, settings)
-    run = ProcedureRun(params, name, seed, root)
+    check_arguments(sweep=sweep)
+    params = load(root, [*(settings or []), *engine(executor, workers)])
+    run = ProcedureRun(params, name, seed, root, sweep)
     params.procedure(name)
-    metrics = start(params, "procedure", lambda: run_procedure(run), **run.parameters)
-    print_numbers(metrics, run.folder)
+    start(params, "procedure", lambda: run_procedure(run), **run.parameters)
+    columns, rows = read_summary(run)
+    print_table("", ("", *columns), rows)
+    print_line(f"results: {run.folder}")
 
 
 def partition(

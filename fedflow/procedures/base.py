@@ -63,6 +63,16 @@ class Column:
     log: bool = False  # a logarithmic axis
     digits: int | None = None  # decimals; None: 1 of shares, else 4
 
+    @property
+    def heading(self) -> str:
+        """The title with the unit."""
+        return f"{self.title}, {self.unit}" if self.unit else self.title
+
+    @property
+    def factor(self) -> int:
+        """By what stored values are multiplied."""
+        return 100 if self.unit == "%" else 1
+
 
 @dataclass
 class End:

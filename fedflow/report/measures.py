@@ -140,12 +140,9 @@ def of_summary(procedure: str, name: str) -> Metric | None:
 
 def as_metric(name: str, column: Column) -> Metric:
     """A number of a procedure as a metric: with the unit in the label."""
-    share = column.unit == "%"
-    digits = column.digits if column.digits is not None else 1 if share else NUMBER.digits
-    label = f"{column.title}, {column.unit}" if column.unit else column.title
-    return Metric(
-        name, label, unit=Unit(column.unit, 100 if share else 1, digits), better=column.better, final=True
-    )
+    usual = SHARE.digits if column.unit == SHARE.sign else NUMBER.digits
+    unit = Unit(column.unit, column.factor, usual if column.digits is None else column.digits)
+    return Metric(name, column.heading, unit=unit, better=column.better)
 
 
 def _measure(text: str, metric: Metric, of: Callable[[Run], float | None]) -> Measure:

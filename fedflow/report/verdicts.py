@@ -291,7 +291,10 @@ def _side_of(
     for one in (arm, arm.minus):
         if one:
             place = one.partition or arm.partition or partition
-            label, found = _select(one, place, [run for run in runs if run.partition == place], where, known)
+            there = [run for run in runs if run.partition == place]
+            if place in known.procedures:  # a partition may have the same name
+                there = [run for run in there if run.procedure]
+            label, found = _select(one, place, there, where, known)
             measure = _measured(replace(one, measure=one.measure or arm.measure), check, place, known)
             label += f" [{measure.label}]" if measure.text != first.text else ""
             terms.append(Term(label, found, measure))

@@ -31,7 +31,7 @@ from fedflow.files import (
 )
 from fedflow.identity import code_digest, modules_of, versions
 from fedflow.local.trained import MARKER as NETWORK
-from fedflow.procedures import End, Findings, Procedure
+from fedflow.procedures import Column, End, Findings, Procedure
 from fedflow.procedures.job import ProcedureJob
 from fedflow.simulation.checkpoint import drop_checkpoint
 from fedflow.simulation.executors import Executor, Inline
@@ -56,6 +56,7 @@ class ProcedureRun:
     name: str
     seed: int
     root: Path = Path()
+    sweep: str | None = None  # MLflow parent run
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", argument("seed", self.seed))
@@ -68,7 +69,8 @@ class ProcedureRun:
     def parameters(self) -> dict[str, Any]:
         """The parameters of the flow `procedure` that runs it, in this process."""
         return {
-            "name": self.name, "seed": self.seed, "settings": Changes(self.params), "root": str(self.root)
+            "name": self.name, "seed": self.seed, "settings": Changes(self.params), "root": str(self.root),
+            "sweep": self.sweep,
         }  # fmt: skip
 
     @cached_property
@@ -138,6 +140,15 @@ class ProcedureRun:
         )
 
 
+def procedure_runs(params: Params, root: Path, sweep: str) -> list[ProcedureRun]:
+    """The procedures of the grid with every seed, each checked before the first one runs."""
+    grid = params.grid
+    made = [ProcedureRun(params, name, seed, root, sweep) for name in grid.procedures for seed in grid.seeds]
+    for run in made:
+        params.procedure(run.name)
+    return made
+
+
 def procedure_code(params: Params, name: str) -> str:
     """The digest of the code that a procedure runs."""
     procedure = params.procedure(name)
@@ -187,6 +198,7 @@ def _perform(run: ProcedureRun, executor: Executor, listeners: tuple[Listener, .
         params=run.effective | {"engine": run.params.engine.as_dict(), "seed": run.seed},
         tags={"procedure": run.name, "seed": run.seed, "settings": run.settings},
         datasets=_inputs(run),
+        sweep=run.sweep,
         params_file=root / "params.yaml",
         resumes=progress is not None,
     )
@@ -249,6 +261,22 @@ def write_outcome(run: ProcedureRun, progress: Progress, findings: Findings) -> 
     }
     replace_files(run.folder, files, MARKER)
     return numbers
+
+
+def read_summary(run: ProcedureRun) -> tuple[list[str], list[tuple[str, ...]]]:
+    """The summary of a finished procedure as text: headings with units, and a tuple per row."""
+    table, known = pd.read_csv(run.folder / SUMMARY, index_col="row"), run.procedure.metrics
+    about = [(known.get(str(name)) or Column(str(name))) for name in table]
+    rows = [
+        (str(row) if isinstance(row, str) else run.name, *map(_number, values, about))
+        for row, values in zip(table.index, table.to_numpy(float).tolist(), strict=True)
+    ]
+    return [one.heading for one in about], rows
+
+
+def _number(value: float, about: Column) -> str:
+    """A number of the summary in its unit; empty if it was not measured."""
+    return "" if np.isnan(value) else f"{value * about.factor:.4g}"
 
 
 def ends_of(progress: Progress) -> dict[str, End]:

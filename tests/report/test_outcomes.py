@@ -153,8 +153,8 @@ def test_published_tables_stand_beside_outcomes(root: Path, monkeypatch: pytest.
     write(root, "far", range(2))
     write_run(root / "results", "p", "fedavg", 0)
     across = {"label": "T", "measure": "mean", "where": {"procedure": "walk"}, "setup": {"seeds": 5},
-              "columns": {"One": {"method": "w0"}, "Two": {"method": "w1"}},
-              "rows": [{"label": "r", "where": {"params": {"length": 5}}, "values": ["1.50", "-"]}]}  # fmt: skip
+              "columns": {"One": {"method": "w0"}, "Two": {"method": "w1"}}, "rows": [
+              {"label": "r", "where": {"params": {"length": 5}}, "values": ["1.50", "-"]}]}  # fmt: skip
     down = {"label": "U", "where": {"procedure": "walk", "params": {"length": 9}},
             "columns": {"Place": {"measure": "place"}, "Mean": {"measure": "mean"}},
             "rows": [{"label": "w2", "where": {"method": "w2"}, "values": ["1.5", "2.5"]}]}  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse import csgraph
 
 from fedflow.errors import BadInput
-from fedflow.procedures.coresets.graph import Operator
+from fedflow.procedures.coresets.graph import Operator, checked
 
 
 def squared_error(weights: np.ndarray, values: Any) -> Any:
@@ -45,7 +45,7 @@ def objective_error(operator: Operator, weights: np.ndarray) -> float:
 
 def distances(adjacency: Any) -> np.ndarray:
     """Edges on the shortest paths between all nodes, [n, n]; `BadInput` for a disconnected graph."""
-    found = csgraph.shortest_path(adjacency, method="D", directed=False, unweighted=True)
+    found = csgraph.shortest_path(checked(adjacency), method="D", directed=False, unweighted=True)
     if np.isinf(found).any():
         raise BadInput("adjacency", "a disconnected graph", "a connected one, as some distances are infinite")
     return found

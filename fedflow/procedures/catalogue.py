@@ -1,0 +1,76 @@
+"""Descriptions of procedures, read from their code: ``fedflow procedures NAME``, ``docs/procedures.md``."""
+
+import inspect
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from fedflow.procedures.base import PROCEDURES, Column, Procedure
+from fedflow.settings import explain, markdown
+
+
+@dataclass(frozen=True)
+class Page:
+    """One procedure: its text and idea, its parameters, and the columns of its steps and of its summary."""
+
+    name: str
+    label: str
+    idea: str
+    text: str
+    options: list[dict[str, Any]]
+    step: str
+    curves: dict[str, Column]
+    metrics: dict[str, Column]
+
+
+def describe(procedure: type[Procedure]) -> Page:
+    """The page of one procedure: the text is that of its class, or else of its module."""
+    own = procedure.__doc__ or ""
+    if own.startswith(f"{procedure.__name__}("):  # what dataclasses write where there is none
+        own = sys.modules[procedure.__module__].__doc__ or ""
+    text = inspect.cleandoc(own)
+    first = text.split("\n\n")[0].replace("\n", " ")
+    return Page(
+        procedure.name, procedure.label, first.partition(": ")[2] or first, text, explain(procedure),
+        procedure.step_name, procedure.curves, procedure.metrics,
+    )  # fmt: skip
+
+
+def pages() -> list[Page]:
+    """All registered procedures, by name."""
+    return [describe(procedure) for _, procedure in sorted(PROCEDURES.items())]
+
+
+def measured(page: Page) -> list[tuple[str, str, str, str, str]]:
+    """A row per number of its summary, and of its steps: name, where, meaning, unit, what is better."""
+    columns = (("summary", page.metrics), (f"every {page.step}", page.curves))
+    return [
+        (name, where, column.title, column.unit, column.better)
+        for where, found in columns
+        for name, column in found.items()
+    ]
+
+
+def catalogue() -> str:
+    """The catalogue in Markdown: a table, then a section per procedure."""
+    lines = [
+        "# Procedures",
+        "",
+        "Written by `fedflow procedures --markdown > docs/procedures.md` from the code; do not edit by hand.",
+        "How to run them: [Procedures](running.md#procedures); how to write one: "
+        "[A procedure](adding.md#a-procedure).",
+        "",
+        "| name | procedure | idea |",
+        "|---|---|---|",
+        *(f"| [`{page.name}`](#{page.name}) | {page.label} | {page.idea} |" for page in pages()),
+    ]
+    return "\n".join([*lines, *(line for page in pages() for line in _section(page))]) + "\n"
+
+
+def _section(page: Page) -> list[str]:
+    rows = [f"| `{name}` | {' | '.join(cells)} |" for name, *cells in measured(page)]
+    return [
+        "", f'<a id="{page.name}"></a>', "", f"## {page.label} (`{page.name}`)", "", page.text, "",
+        *markdown(page.options), *([""] if page.options else []),
+        "| number | of | meaning | unit | better |", "|---|---|---|---|---|", *rows,
+    ]  # fmt: skip
