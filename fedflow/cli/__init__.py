@@ -8,7 +8,7 @@ from typing import NoReturn
 import typer
 from rich.console import Console
 
-from fedflow.cli import catalogue, landscape, run, stages, targets, upkeep
+from fedflow.cli import catalogue, coreset, landscape, run, stages, targets, upkeep
 from fedflow.errors import FedflowError
 
 app = typer.Typer(
@@ -26,7 +26,7 @@ app.add_typer(store, name="store", help="Maintain the record: `fedflow store mov
 for command in (
     run.run, run.sweep, run.tune,
     stages.prepare, stages.central, stages.partition, stages.procedure, stages.fingerprint, stages.report,
-    targets.targets, landscape.landscape,
+    targets.targets, landscape.landscape, coreset.coreset,
     catalogue.methods, catalogue.procedures, catalogue.schemes, catalogue.datasets, catalogue.models,
     catalogue.published, catalogue.schema,
     upkeep.ui, upkeep.doctor,

@@ -19,8 +19,8 @@ from fedflow.errors import BadInput
 MEANS = np.array([(1.0, -3.0), (-3.0, 2.0), (3.0, 0.0)])  # of the Gaussian mixture of Section 6.6.2
 SHARES_TEXT = (0.2, 0.3, 0.5)  # of its components, in the text
 SHARES_FIGURE = (0.3, 0.5, 0.2)  # in the caption of Figure 6.3
-BLOCK = 512  # columns of P^l at a time
-DENSE = 0.1  # share of entries above which a block of P^l is no longer sparse
+BLOCK = 512  # rows or columns of P^l at a time
+DENSE = 0.1  # share of entries above which rows of P^l are no longer stored as sparse
 
 
 class Operator:
@@ -70,10 +70,24 @@ class Operator:
 
     def columns(self, indices: Any) -> np.ndarray:
         """Columns of P^l, dense [n, len(indices)]."""
-        indices = np.asarray(indices)
-        start = np.zeros((self.n, len(indices)))
-        start[indices, np.arange(len(indices))] = 1
-        return self.apply(start)
+        return _dense(self._walk(self._units(indices))).T
+
+    def products(self, v: int) -> tuple[np.ndarray, np.ndarray]:
+        """Column ``v`` of P^l, and its products with all columns: that of P^2l. Both [n]."""
+        column = self._walk(self._units([v]))
+        return _dense(column)[0], _dense(self._walk(column))[0]
+
+    def _units(self, indices: Any) -> sparse.csr_array:
+        rows = np.arange(len(indices))
+        return sparse.csr_array((np.ones(len(indices)), (rows, indices)), shape=(len(indices), self.n))
+
+    def _walk(self, rows: Any) -> Any:
+        """``rows`` [k, n] times P^l, sparse as long as few nodes are within reach."""
+        for _ in range(self.steps):
+            if sparse.issparse(rows) and rows.nnz > DENSE * rows.shape[0] * self.n:
+                rows = rows.toarray()
+            rows = rows @ self.matrix if sparse.issparse(rows) else (self.matrix @ rows.T).T
+        return rows
 
     @cached_property
     def sums(self) -> np.ndarray:
@@ -91,19 +105,19 @@ class Operator:
                 signs = rng.integers(0, 2, size, dtype=np.int8) * 2.0 - 1
                 squares += (self.apply(signs) ** 2).sum(1)
             return np.sqrt(squares / self.probes)
-        for first in range(0, self.n, BLOCK):  # P is symmetric: rows are columns
-            rows = self.matrix[first : first + BLOCK]
-            for _ in range(self.steps - 1):
-                if sparse.issparse(rows) and rows.nnz > DENSE * rows.shape[0] * self.n:
-                    rows = rows.toarray()
-                rows = rows @ self.matrix if sparse.issparse(rows) else (self.matrix @ rows.T).T
-            squares[first : first + BLOCK] = (rows**2).sum(1)
+        for first in range(0, self.n, BLOCK):
+            block = np.arange(first, min(first + BLOCK, self.n))
+            squares[block] = (self._walk(self._units(block)) ** 2).sum(1)
         return np.sqrt(squares)
 
     @cached_property
     def zeta0(self) -> np.ndarray:
         """<P_bar_v, P*> by node [n]: cosines between the columns and the constant vector."""
         return self.sums / (np.sqrt(self.n) * self.norms)
+
+
+def _dense(rows: Any) -> np.ndarray:
+    return rows.toarray() if sparse.issparse(rows) else rows
 
 
 def checked(adjacency: Any) -> sparse.csr_array:

@@ -89,7 +89,8 @@ def pick(operator: Operator, selection: Selection, costs: Any = None, kappa: flo
     """The selection after one more pick: a new node, or more weight for one that it has.
 
     Among nodes aligned at least ``kappa`` times as well as the best, the one with the smallest of ``costs``
-    [n]. Takes 2 l products with the sparse matrix of one step. ``stopped`` is set if the target is reached.
+    [n]. Takes at most 2 l products of the sparse matrix of one step with a vector.
+    ``stopped`` is set if the target is reached.
     """
     n = operator.n
     prices = _costs(costs, n)
@@ -100,9 +101,8 @@ def pick(operator: Operator, selection: Selection, costs: Any = None, kappa: flo
     left, room = 1 - zeta1**2, 1 - zeta2**2
     if selection.stopped or left < TOLERANCE:
         return replace(selection, stopped=np.array(True))
-    alignments = np.full(n, -np.inf)
-    free = room >= TOLERANCE  # columns that x does not already equal
-    alignments[free] = ((zeta0 - zeta1 * zeta2) / np.sqrt(left * np.where(free, room, 1)))[free]
+    alignments = (zeta0 - zeta1 * zeta2) / np.sqrt(left * np.maximum(room, TOLERANCE))
+    alignments[room < TOLERANCE] = -np.inf  # columns that x already equals
     best = alignments.max()
     if best <= TOLERANCE:
         return replace(selection, stopped=np.array(True))
@@ -110,7 +110,7 @@ def pick(operator: Operator, selection: Selection, costs: Any = None, kappa: flo
     cheapest = window[prices[window] == prices[window].min()]
     v = cheapest[alignments[cheapest] >= alignments[cheapest].max() - TOLERANCE][0]
 
-    column = operator.columns([v])[:, 0]
+    column, products = operator.products(v)
     norms = selection.norms.copy()
     norms[v] = np.sqrt((column**2).sum())  # exact, also where the operator estimates norms
     zeta0_v, zeta2_v = operator.sums[v] / (np.sqrt(n) * norms[v]), selection.product[v] / norms[v]
@@ -120,7 +120,7 @@ def pick(operator: Operator, selection: Selection, costs: Any = None, kappa: flo
     w_bar = (1 - delta) * selection.w_bar
     w_bar[v] += delta
     zeta1 = np.asarray(((1 - delta) * zeta1 + delta * zeta0_v) / length)
-    product = ((1 - delta) * selection.product + delta * operator.apply(column / norms[v])) / length
+    product = ((1 - delta) * selection.product + delta * products / norms[v]) / length
     return Selection(
         w_bar / length,
         product,

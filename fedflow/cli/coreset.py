@@ -1,0 +1,83 @@
+"""``coreset``: which rows of a table to acquire."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedflow.cli.printing import print_line, print_table
+
+PRINTED = 20  # rows; the file has all
+
+
+def coreset(
+    table: Annotated[
+        Path | None,
+        typer.Argument(help="Points, a row each: csv, tsv, parquet or npy. Not needed with --adjacency."),
+    ] = None,
+    k: Annotated[int, typer.Option(help="Rows to choose at most.")] = 20,
+    cost: Annotated[str | None, typer.Option(help="Column with costs >= 0; default: all cost 1.")] = None,
+    kappa: Annotated[
+        float,
+        typer.Option(help="Take the cheapest row whose alignment is at least this share of the best one's."),
+    ] = 1.0,
+    budget: Annotated[float | None, typer.Option(help="Largest total cost.")] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option(help="A column that counts. Repeatable; default: all others.")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="A column that does not count, such as a name. Repeatable.")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Do not standardise the columns.")] = False,
+    neighbours: Annotated[int, typer.Option(help="Nearest neighbours that a row is connected with.")] = 10,
+    adjacency: Annotated[
+        Path | None, typer.Option(help="Edges between rows instead: a row `from,to[,weight]` each, from 0.")
+    ] = None,
+    walk: Annotated[int, typer.Option(help="Steps of the random walk: more see further.")] = 16,
+    weights: Annotated[
+        str, typer.Option(help="sum1: they sum to 1; beta: their scale gives the smallest objective error.")
+    ] = "sum1",
+    out: Annotated[
+        Path | None, typer.Option(help="CSV file; default: TABLE.coreset.csv here. A picture is beside it.")
+    ] = None,
+) -> None:
+    """Choose few rows of a table that represent all of them, and weights for means over them.
+
+    Example: `fedflow coreset houses.csv --cost price --k 20 --kappa 0.2`. A larger k keeps the rows of a
+    smaller one. Columns are standardised; rows are connected with their nearest neighbours.
+    """
+    from fedflow.errors import BadInput
+    from fedflow.pictures.coresets import placed
+    from fedflow.procedures.coresets.graph import read_edges
+    from fedflow.procedures.coresets.table import choose, read_table
+
+    source = table or adjacency
+    if source is None:
+        raise BadInput("table", None, "a table of points, or --adjacency with the edges of a graph")
+    found = choose(
+        None if table is None else read_table(table), k, cost, kappa, columns or None, ignore or (), not raw,
+        neighbours, walk, budget, weights, None if adjacency is None else read_edges(adjacency),
+    )  # fmt: skip
+    rows, n = found.rows, found.adjacency.shape[0]
+    file = out or Path(f"{source.stem}.coreset.csv")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    rows.to_csv(file, index=False)
+    title = f"k {len(rows)}" + ("" if cost is None else f", kappa {kappa:g}")
+    chosen = {title: (rows["row"].to_numpy(), rows["weight"].to_numpy())}
+    drawn = placed(found.points, found.adjacency, None, chosen)
+    drawn.png(file.with_suffix(".png"))
+    cells = [
+        (str(r.order), str(r.row), f"{r.weight:.4g}", f"{r.cost:.4g}", f"{r.alignment:.3g}")
+        for r in rows.head(PRINTED).itertuples()
+    ]
+    print_table("", tuple(rows.columns), cells)
+    if len(rows) > PRINTED:
+        print_line(f"and {len(rows) - PRINTED} more")
+    if found.points is not None and not raw:
+        print_line("columns were standardised (--raw: not)")
+    print_line(
+        f"{len(rows)} of {n} rows, total cost {rows['cost'].sum():.4g}, weights sum to "
+        f"{rows['weight'].sum():.4g}, objective error {found.selection.error:.3g}"
+    )
+    for path in (file, file.with_suffix(".png")):
+        print_line(path)

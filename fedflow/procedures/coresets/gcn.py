@@ -1,0 +1,102 @@
+"""Which nodes to label for a graph convolutional network (Figure 6.1)."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from fedflow.errors import BadInput
+from fedflow.procedures.base import Column, End, Findings, Row, State, World, register
+from fedflow.procedures.coresets.base import Choosing, Chosen, Task
+from fedflow.procedures.coresets.network import GCN
+from fedflow.procedures.coresets.scene import Graph
+from fedflow.seeding import generator, torch_seed
+from fedflow.settings import option
+
+
+@register("coreset_gcn", "Coreset, labels of a GCN")
+class CoresetGCN(Choosing):
+    """Test accuracy of a GCN whose training labels are those of the nodes that each method chooses."""
+
+    graph: Graph = option(
+        factory=lambda: Graph.parse({"nodes": 200, "shares": [0.1] * 10, "p_in": 0.4, "p_out": 0.02}),
+        doc="a graph whose nodes have labels: sbm, mixture or cora",
+    )
+    picks: int = option(20, "nodes to label", symbol="K", ge=1)
+    methods: list[str] = option(
+        factory=lambda: ["giga", "scgiga", "frank_wolfe", "spectral", "betweenness", "random"],
+        doc="who chooses, as in `coreset`",
+    )
+    walk: int = option(1, "steps of the random walk", symbol="l", ge=1)
+    every: int = option(5, "picks between trainings", ge=1)
+    validation: int = option(30, "unlabelled nodes for early stopping; Cora: 500", ge=1)
+    test: int | None = option(None, "unlabelled nodes for the test; null = all others; Cora: 1000", ge=1)
+    weighted: bool = option(False, "weigh the losses of the labelled nodes by the coreset's weights")
+    epochs: int = option(100, "epochs at most", ge=1, source="Section 6.6.1")
+    patience: int | None = option(
+        10,
+        "stop when the validation loss has not fallen for so long; null = never",
+        ge=1,
+        source="Section 6.6.1",
+    )
+    curves: ClassVar = {
+        "accuracy": Column("Test accuracy", "%", "higher"),
+        "groups": Column("Classes with a label"),
+    }
+    metrics: ClassVar = {
+        "accuracy": Column("Test accuracy", "%", "higher"),
+        "accuracy_mean": Column("Test accuracy, mean over trainings", "%", "higher"),
+        "groups": Column("Classes with a label", better="higher"),
+        "nodes": Column("Labels"),
+        "cost": Column("Total cost", better="lower"),
+        "epochs": Column("Epochs"),
+    }
+
+    def open(self, world: World) -> Task:
+        task = super().open(world)
+        if task.scene.groups is None:
+            raise BadInput("graph.kind", self.graph.kind, "sbm, mixture or cora, whose nodes have labels")
+        left = len(task.costs) - self.picks - self.validation
+        if left < (self.test or 1):
+            raise BadInput("validation", self.validation, "fewer nodes, so that enough are left for the test")
+        return task
+
+    def step(self, shared: Task, part: str, state: State, number: int) -> tuple[State, Row]:
+        chosen = self.choose(shared, part, state, number)
+        groups = shared.scene.groups
+        assert groups is not None
+        row = {
+            "groups": len(np.unique(groups[chosen.nodes])),
+            "nodes": len(chosen.nodes),
+            "cost": shared.costs[chosen.nodes].sum(),
+            "accuracy": float("nan"),
+            "epochs": float("nan"),
+        }
+        if number % self.every == 0 or number == self.picks:
+            row |= self._train(shared, groups, chosen, number)
+        return chosen.state, {name: float(value) for name, value in row.items()}
+
+    def _train(self, task: Task, groups: np.ndarray, chosen: Chosen, number: int) -> Row:
+        """Accuracy and epochs of a new network; validation and test nodes are among the others."""
+        order = generator(task.seed, "coreset.split", number).permutation(len(groups))
+        others = order[~np.isin(order, chosen.nodes)]
+        validation, test = np.split(others, [self.validation])
+        network = GCN(
+            task.scene.adjacency, task.scene.features, int(groups.max()) + 1,
+            torch_seed(task.seed, "coreset.gcn", number),
+        )  # fmt: skip
+        labels = torch.from_numpy(groups.astype(np.int64))
+        epochs = network.fit(
+            labels, torch.from_numpy(chosen.nodes), torch.from_numpy(validation),
+            torch.from_numpy(chosen.weights).float() if self.weighted else None,
+            epochs=self.epochs, patience=self.patience,
+        )  # fmt: skip
+        return {"accuracy": network.accuracy(labels, torch.from_numpy(test[: self.test])), "epochs": epochs}
+
+    def finish(self, shared: Task, ends: Mapping[str, End]) -> Findings:
+        summary: dict[str, dict[str, float | None]] = {}
+        for part, end in ends.items():
+            last = end.rows.iloc[-1].to_dict() | {"accuracy_mean": end.rows["accuracy"].mean()}
+            summary[part] = {name: last[name] for name in self.metrics}
+        return Findings(summary, self.tables(shared, ends))

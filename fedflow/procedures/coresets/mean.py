@@ -1,0 +1,90 @@
+"""Means of node functions from few nodes (Figures 6.2 to 6.4): error, cost and where the nodes are."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from fedflow.procedures.base import Column, End, Findings, Row, State, register
+from fedflow.procedures.coresets.base import Choosing, Chosen, Task
+from fedflow.procedures.coresets.measures import objective_error
+from fedflow.settings import option
+
+if TYPE_CHECKING:
+    from fedflow.pictures.drawing import Drawing
+
+DRAWN = ("random", "importance")  # independent draws: errors are means over many
+GROUPS = 10  # groups whose share of the picks is in the summary
+PICTURES = 6  # methods whose nodes are drawn
+
+
+@register("coreset", "Coreset")
+class Coreset(Choosing):
+    """Estimates of the mean of node functions, by the nodes that each method chooses."""
+
+    draws: int = option(100, "draws, over which the numbers of random and importance are means", ge=1)
+    curves: ClassVar = {
+        "error": Column("Squared error of the mean", better="lower", log=True),
+        "objective": Column("Objective error", better="lower", log=True),
+        "alignment": Column("Alignment of the pick", better="higher"),
+        "cost": Column("Total cost", better="lower"),
+        "weight": Column("Sum of the weights"),
+    }
+    metrics: ClassVar = {
+        "error": Column("Squared error", better="lower"),
+        "absolute": Column("Absolute error", better="lower"),
+        "error_mean": Column("Squared error, mean over K", better="lower"),
+        "objective": Column("Objective error", better="lower"),
+        "objective_mean": Column("Objective error, mean over K", better="lower"),
+        "cost": Column("Total cost", better="lower"),
+        "weight": Column("Sum of the weights"),
+        "nodes": Column("Nodes"),
+        **{f"group{i}": Column(f"Picks in group {i}", "%") for i in range(1, GROUPS + 1)},
+    }
+
+    def step(self, shared: Task, part: str, state: State, number: int) -> tuple[State, Row]:
+        draws = self.draws if self.arms[part][0] in DRAWN else 1
+        chosen = [self.choose(shared, part, state, number, draw) for draw in range(draws)]
+        rows = pd.DataFrame([self.measure(shared, part, one) for one in chosen])
+        return chosen[0].state, {str(name): value for name, value in rows.mean().items()}
+
+    def measure(self, task: Task, part: str, chosen: Chosen) -> Row:
+        """The numbers of one set of nodes."""
+        nodes, weights, scene = chosen.nodes, chosen.weights, task.scene
+        errors = weights @ scene.functions[nodes] - scene.functions.mean(0)
+        operator = task.operators[self.arms[part][1].walk]
+        full = np.zeros(len(task.costs))
+        full[nodes] = weights
+        row = {
+            "error": np.square(errors).mean(),
+            "absolute": np.abs(errors).mean(),
+            "objective": objective_error(operator, full),
+            "alignment": chosen.alignment,
+            "cost": task.costs[nodes].sum(),
+            "weight": weights.sum(),
+            "nodes": len(nodes),
+        }
+        if scene.groups is not None:
+            counts = np.bincount(scene.groups[nodes], minlength=scene.groups.max() + 1)[:GROUPS]
+            row |= {f"group{i}": share for i, share in enumerate(counts / len(nodes), 1)}
+        return row
+
+    def finish(self, shared: Task, ends: Mapping[str, End]) -> Findings:
+        summary: dict[str, dict[str, float | None]] = {}
+        for part, end in ends.items():
+            last = end.rows.iloc[-1].drop("alignment").to_dict()
+            last |= {f"{name}_mean": end.rows[name].mean() for name in ("error", "objective")}
+            summary[part] = {name: last[name] for name in self.metrics if name in last}
+        return Findings(summary, self.tables(shared, ends), self._drawings(shared, ends))
+
+    def _drawings(self, task: Task, ends: Mapping[str, End]) -> "list[Drawing]":
+        """Where the methods place their points."""
+        from fedflow.pictures.coresets import placed
+
+        scene = task.scene
+        if scene.groups is None and scene.points is None:
+            return []
+        shown = [part for part in ends if self.arms[part][0] not in DRAWN][:PICTURES]
+        chosen = {part: self.chosen(task, part, ends[part].state) for part in shown}
+        return [placed(scene.points, scene.adjacency, scene.groups, chosen)] if shown else []

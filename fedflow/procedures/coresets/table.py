@@ -1,0 +1,142 @@
+"""Which rows of a table to acquire: a coreset of a user's own points, graph and costs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+from scipy.sparse import csgraph
+
+from fedflow.errors import BadInput, FedflowError, reason
+from fedflow.procedures.coresets.graph import Operator, knn_graph
+from fedflow.procedures.coresets.select import Selection, select
+
+READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
+    ".csv": pd.read_csv,
+    ".tsv": pd.read_table,
+    ".parquet": pd.read_parquet,
+}
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """The rows of a csv, tsv, parquet or npy file. Raises `FedflowError`."""
+    try:
+        if path.suffix == ".npy":
+            values = np.load(path, allow_pickle=False)
+            return pd.DataFrame(values.reshape(len(values), -1)).add_prefix("x")
+        if path.suffix not in READERS:
+            raise BadInput("table", str(path), f"a file that ends in {', '.join([*READERS, '.npy'])}")
+        return READERS[path.suffix](path)
+    except FedflowError:
+        raise
+    except FileNotFoundError:
+        raise FedflowError(f"there is no table {path}") from None
+    except Exception as error:  # whatever a parser raises on a damaged file
+        raise FedflowError(f"cannot read {path}: {reason(error)}") from error
+
+
+def numbers(table: pd.DataFrame, column: str, field: str) -> np.ndarray:
+    """A column as numbers [n]; `BadInput` of ``field`` if it is missing, has text or has gaps."""
+    if column not in table:
+        raise BadInput(field, column, f"a column of the table: {', '.join(map(str, table.columns))}")
+    values = table[column]
+    if not pd.api.types.is_numeric_dtype(values):
+        raise BadInput(field, column, "a column of numbers; this one has text")
+    found = values.to_numpy(float)
+    if not np.isfinite(found).all():
+        row = int(np.flatnonzero(~np.isfinite(found))[0])
+        raise BadInput(field, column, f"a number in every row; row {row} has none")
+    return found
+
+
+def costs_of(table: pd.DataFrame, column: str | None, field: str = "cost") -> np.ndarray:
+    """The costs of the rows, [n]; 1 for all without a column. `BadInput` if one is negative."""
+    if column is None:
+        return np.ones(len(table))
+    costs = numbers(table, column, field)
+    if (costs < 0).any():
+        row = int(np.argmin(costs))
+        raise BadInput(field, column, f"costs >= 0; row {row} has {costs[row]:g}")
+    return costs
+
+
+def points_of(
+    table: pd.DataFrame, columns: Sequence[str] | None = None, aside: Sequence[str] = (), scaled: bool = True
+) -> np.ndarray:
+    """The rows as points [n, d]: ``columns``, or all except those ``aside``.
+
+    ``scaled``: every column has mean 0 and standard deviation 1, so that units do not matter; a constant
+    column is 0.
+    """
+    names = [name for name in table.columns if name not in aside] if columns is None else list(columns)
+    if not names:
+        raise BadInput("columns", names, "at least one column of numbers")
+    points = np.stack([numbers(table, name, "columns") for name in names], axis=1)
+    if scaled:
+        spread = points.std(0)
+        points = (points - points.mean(0)) / np.where(spread == 0, 1, spread)
+    return points
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What `choose` found: ``rows`` has the columns order, row, weight, cost and alignment."""
+
+    rows: pd.DataFrame
+    points: np.ndarray | None  # [n, d], as they were compared
+    adjacency: sparse.csr_array  # [n, n]
+    selection: Selection
+
+
+def choose(
+    table: pd.DataFrame | None = None,
+    k: int = 20,
+    cost: str | None = None,
+    kappa: float = 1.0,
+    columns: Sequence[str] | None = None,
+    aside: Sequence[str] = (),
+    scaled: bool = True,
+    neighbours: int = 10,
+    walk: int = 16,
+    budget: float | None = None,
+    weights: str = "sum1",
+    adjacency: sparse.csr_array | None = None,
+) -> Choice:
+    """Choose at most ``k`` rows of ``table`` that represent all of them, cheap ones first if ``kappa`` < 1.
+
+    Nodes are the rows. Edges are those of ``adjacency`` [n, n], or connect every row with its nearest
+    ``neighbours``. ``budget`` is the largest total cost. Raises `BadInput`.
+    """
+    if table is None and adjacency is None:
+        raise BadInput("table", None, "a table of points, or the edges of a graph")
+    if table is None:
+        assert adjacency is not None
+        table = pd.DataFrame(index=range(adjacency.shape[0]))
+    costs = costs_of(table, cost)
+    points = None
+    if adjacency is None:
+        points = points_of(table, columns, [*aside, *([cost] if cost is not None else [])], scaled)
+        adjacency = knn_graph(points, neighbours)
+    elif adjacency.shape[0] != len(table):
+        accepted = f"the edges of a graph with {len(table)} nodes, one per row"
+        raise BadInput("adjacency", f"{adjacency.shape[0]} nodes", accepted)
+    parts = csgraph.connected_components(adjacency, directed=False, return_labels=False)
+    if parts > 1:
+        if points is None:
+            raise BadInput("adjacency", f"{parts} components", "a connected graph")
+        raise BadInput("neighbours", neighbours, f"more, as the graph has {parts} components")
+    if not 1 <= k <= len(costs):
+        raise BadInput("k", k, f"a whole number from 1 to {len(costs)}, the number of rows")
+    found = select(Operator(adjacency, walk), k, costs, kappa, budget)
+    nodes, order = np.unique(found.picks, return_index=True)  # a row may be picked again for more weight
+    own = {
+        "order": order,
+        "row": nodes,
+        "weight": found.weights(weights)[nodes],
+        "cost": costs[nodes],
+        "alignment": found.alignments[order],
+    }
+    rows = pd.DataFrame(own).query("weight > 0").sort_values("order", ignore_index=True)
+    return Choice(rows.assign(order=rows.index + 1), points, adjacency, found)

@@ -1,0 +1,24 @@
+"""Online meta-learning: a stream of tasks, learners that meet them one by one, Hedge over their settings.
+
+Source: Acar, thesis, Chapter 5 and Appendix A.1.4 (MOML, ICML 2021).
+"""
+
+from fedflow.procedures.online.hedge import hedge
+from fedflow.procedures.online.learners import LEARNERS, Learner
+from fedflow.procedures.online.procedure import Online
+from fedflow.procedures.online.stream import Stream, Task
+from fedflow.procedures.online.training import Expert, Lesson, accuracy, adapted, meta_gradient
+
+__all__ = [
+    "LEARNERS",
+    "Expert",
+    "Learner",
+    "Lesson",
+    "Online",
+    "Stream",
+    "Task",
+    "accuracy",
+    "adapted",
+    "hedge",
+    "meta_gradient",
+]

@@ -1,0 +1,244 @@
+"""Online meta-learners: what they keep of tasks, and how a round changes the meta-model w.
+
+Notation of the thesis, whose text lost its bars: ``w`` is w^t, ``centre`` is w-bar^t, ``linear`` is
+lambda^{t-1}, the estimate of the gradient of the last meta-loss at w^t. ``descend`` takes K stochastic steps
+from w on the meta-loss of the readable tasks plus the regulariser, whose gradient is `pull`.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar, Protocol, Self, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflow.errors import BadInput, unknown_name
+from fedflow.procedures.base import State
+from fedflow.settings import Settings, option
+
+
+class Round(Protocol):
+    """What a learner computes with: `Lesson`, or an exact solver on losses known in closed form."""
+
+    @property
+    def alpha(self) -> float: ...
+
+    @property
+    def first(self) -> Tensor: ...
+
+    def descend(self, w: Tensor, pull: Callable[[Tensor], Tensor | float]) -> Tensor: ...
+
+    def fit(self, w: Tensor) -> Tensor: ...
+
+    def gradient(self, w: Tensor, current: bool = False) -> Tensor: ...
+
+
+class Learner(Settings):
+    """Base of all learners. The grids are those of the procedure unless they are given."""
+
+    section: ClassVar[str] = "procedures.learners"
+    plural: ClassVar[str] = "learners"
+    name: ClassVar[str] = ""
+    label: ClassVar[str] = ""
+    has_alpha: ClassVar[bool] = False
+    trains: ClassVar[bool] = True
+    trains_before: ClassVar[bool] = False  # the current task is evaluated after training on it
+
+    learner: str = option("", "the registered learner; by default the one that the entry is called")
+    gradient_steps: list[int] | None = option(
+        None, "grid of gradient steps in a round; null = the procedure's", symbol="K", ge=1
+    )
+    adaptation_steps: list[int] | None = option(None, "grid of gradient steps of adaptation", ge=0)
+    adaptation_lr: list[float] | None = option(None, "grid of step sizes of adaptation", gt=0)
+    alpha: list[float] | None = option(None, "grid of the weight of the regulariser", gt=0)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], section: str | None = None) -> Self:
+        """The registered learner that ``learner`` names, or else the last part of ``section``."""
+        if cls.name or not isinstance(values, Mapping):
+            return super().parse(values, section)
+        name = values.get("learner") or (section or "").rpartition(".")[2]
+        if name not in LEARNERS:
+            raise unknown_name(f"{section}.learner" if "learner" in values else f"{section}", name, LEARNERS)
+        return LEARNERS[name].parse({**values, "learner": name}, section)  # type: ignore[return-value]
+
+    def validate(self) -> None:
+        object.__setattr__(self, "learner", self.name)
+        if self.alpha is not None and not self.has_alpha:
+            raise BadInput(f"{self.section}.alpha", self.alpha, f"null: {self.name} has no regulariser")
+
+    def begin(self, first: Tensor) -> State:
+        """Vectors before the first round, from w^1 [D]. All are counted as memory."""
+        return {"w": first.clone()}
+
+    def keep(self, memory: Tensor, t: int, rng: np.random.Generator) -> Tensor:
+        """The tasks in memory in round t, int64 [m], from those before: they can be read until round t + 1.
+
+        The current task ``t`` can be read in any case. By default it replaces all others.
+        """
+        return memory.new_tensor([t])
+
+    def learn(self, now: State, lesson: Round) -> State:
+        """The vectors after a round."""
+        raise NotImplementedError
+
+
+LEARNERS: dict[str, type[Learner]] = {}
+
+L = TypeVar("L", bound=type[Learner])
+
+
+def register(name: str, label: str) -> Callable[[L], L]:
+    """Class decorator: register a learner under ``name``."""
+
+    def add(cls: L) -> L:
+        cls.name, cls.label = name, label
+        LEARNERS[name] = cls
+        return cls
+
+    return add
+
+
+@register("fs", "From scratch")
+class FromScratch(Learner):
+    """Every task from the first model, which is never trained."""
+
+    trains = False
+
+    def keep(self, memory: Tensor, t: int, rng: np.random.Generator) -> Tensor:
+        return memory
+
+    def learn(self, now: State, lesson: Round) -> State:
+        return now
+
+
+@register("toe", "Train on everything")
+class TrainOnEverything(Learner):
+    """Every round, from the first model again: plain steps on the union of all tasks.
+
+    As in the authors' code, the current task is evaluated after training on it.
+    """
+
+    trains_before = True
+
+    def begin(self, first: Tensor) -> State:
+        return {"w": first.clone(), "first": first.clone()}
+
+    def keep(self, memory: Tensor, t: int, rng: np.random.Generator) -> Tensor:
+        return torch.cat([memory, memory.new_tensor([t])])
+
+    def learn(self, now: State, lesson: Round) -> State:
+        return {**now, "w": lesson.fit(now["first"])}
+
+
+@register("mogd", "MOGD")
+class MOGD(Learner):
+    """Online gradient descent on meta-losses: no regulariser, the current task only."""
+
+    def pull(self, now: State, alpha: float, w: Tensor) -> Tensor | float:
+        """The gradient at ``w`` of the regulariser."""
+        return 0.0
+
+    def learn(self, now: State, lesson: Round) -> State:
+        return {"w": lesson.descend(now["w"], partial(self.pull, now, lesson.alpha))}
+
+
+@register("ftml", "FTML")
+class FTML(MOGD):
+    """Follow the meta-leader: all tasks (Finn et al., ICML 2019)."""
+
+    def keep(self, memory: Tensor, t: int, rng: np.random.Generator) -> Tensor:
+        return torch.cat([memory, memory.new_tensor([t])])
+
+
+@register("moml_proximal", "MOML without the linear term")
+class Proximal(MOGD):
+    """Algorithm 11: MOML with lambda frozen at 0."""
+
+    has_alpha = True
+
+    def begin(self, first: Tensor) -> State:
+        return {"w": first.clone(), "centre": first.clone()}
+
+    def pull(self, now: State, alpha: float, w: Tensor) -> Tensor | float:
+        return alpha * (w - now["centre"])
+
+    def learn(self, now: State, lesson: Round) -> State:
+        w = lesson.descend(now["w"], partial(self.pull, now, lesson.alpha))
+        return {"w": w, "centre": (now["centre"] + w) / 2}
+
+
+@register("moml", "MOML")
+class MOML(Proximal):
+    """Algorithm 6: a linear term against the bias of the current task, and a proximal term."""
+
+    rule: str = option(
+        "linear",
+        "lambda from the optimality condition, or the gradient of the meta-loss on all samples in memory",
+        choices=("linear", "gradient"), source="Appendix A.1.4 (linear), Algorithm 6 (gradient)",
+    )  # fmt: skip
+
+    def begin(self, first: Tensor) -> State:
+        return {**super().begin(first), "linear": torch.zeros_like(first)}
+
+    def pull(self, now: State, alpha: float, w: Tensor) -> Tensor | float:
+        return alpha * (w - now["centre"]) - now["linear"]  # (5.6)
+
+    def learn(self, now: State, lesson: Round) -> State:
+        alpha, centre = lesson.alpha, now["centre"]
+        w = lesson.descend(now["w"], partial(self.pull, now, alpha))  # (5.7)
+        linear = (
+            lesson.gradient(w) if self.rule == "gradient" else now["linear"] - alpha * (w - centre)  # (5.10)
+        )
+        return {"w": w, "centre": (centre + w - linear / alpha) / 2, "linear": linear}  # (5.8)
+
+
+@register("bmoml", "B-MOML")
+class BMOML(MOML):
+    """MOML on the mean meta-loss of a buffer of at most B tasks, sampled as the authors' code does.
+
+    ``averaged_states`` reads the printed formula literally: the linear term is the mean of the last B
+    gradients of single tasks, each at the model after its round.
+    """
+
+    buffer: int = option(5, "tasks in memory, with the current one", symbol="B", ge=1, grid=(5, 10))
+    policy: str = option(
+        "last", "the last B tasks; the current one in a random place; or, with probability accept, in "
+        "that of the oldest", choices=("last", "random_replace", "fifo_coin"),
+    )  # fmt: skip
+    accept: float | None = option(None, "fifo_coin: probability of keeping a task", symbol="p", gt=0, le=1)
+    states: str = option(
+        "single_state", "one lambda, or the mean of B gradients", choices=("single_state", "averaged_states")
+    )
+
+    def validate(self) -> None:
+        super().validate()
+        if (self.accept is None) == (self.policy == "fifo_coin"):
+            accepted = "null without fifo_coin" if self.accept else "a number > 0 and <= 1 with fifo_coin"
+            raise BadInput(f"{self.section}.accept", self.accept, accepted)
+        if self.states == "averaged_states" and self.rule != "linear":
+            accepted = "linear, the default: averaged_states are gradients in any case"
+            raise BadInput(f"{self.section}.rule", self.rule, accepted)
+
+    def begin(self, first: Tensor) -> State:
+        more = {"states": first.new_zeros(0, len(first))} if self.states == "averaged_states" else {}
+        return {**super().begin(first), **more}
+
+    def keep(self, memory: Tensor, t: int, rng: np.random.Generator) -> Tensor:
+        current = memory.new_tensor([t])
+        if len(memory) < self.buffer or self.policy == "last":
+            return torch.cat([memory, current])[-self.buffer :]
+        if self.policy == "random_replace":
+            place = torch.arange(self.buffer, device=memory.device) == int(rng.integers(self.buffer))
+            return torch.where(place, current, memory)
+        return torch.cat([memory[1:], current]) if rng.random() < self.accept else memory  # type: ignore[operator]
+
+    def learn(self, now: State, lesson: Round) -> State:
+        if self.states == "single_state":
+            return super().learn(now, lesson)
+        w = lesson.descend(now["w"], partial(self.pull, now, lesson.alpha))
+        states = torch.cat([now["states"], lesson.gradient(w, current=True)[None]])[-self.buffer :]
+        linear = states.mean(0)
+        centre = (now["centre"] + w - linear / lesson.alpha) / 2
+        return {"w": w, "centre": centre, "linear": linear, "states": states}

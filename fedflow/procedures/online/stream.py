@@ -1,0 +1,80 @@
+"""A stream of tasks: the clients of a partition, one after the other."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflow.data import Examples
+from fedflow.errors import BadInput
+from fedflow.models.flat import FlatModel
+from fedflow.simulation.federation import Federation
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows ``index`` [n] of examples, read when they are needed."""
+
+    examples: Examples
+    index: Tensor
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def batch(self, rows: np.ndarray | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Inputs [m, ...] and targets [m] at ``rows`` [m]; None: all."""
+        index = self.index if rows is None else self.index[torch.from_numpy(rows).to(self.index.device)]
+        return self.examples.inputs(index, dtype), self.examples.targets(index)
+
+    @property
+    def floats(self) -> int:
+        """Numbers in the inputs."""
+        return len(self) * self.examples.x[0].numel()
+
+
+@dataclass(frozen=True)
+class Task:
+    """D_t, to which models adapt, and the samples on which they are tested."""
+
+    train: Rows
+    test: Rows
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The tasks, the network, and the first model w^1 [D], common to all learners."""
+
+    tasks: list[Task]
+    model: FlatModel
+    first: Tensor
+    seed: int
+
+    def train(self, t: int) -> Rows:
+        """The training samples of task ``t``, from 1."""
+        return self.tasks[t - 1].train
+
+
+def stream_of(federation: Federation, name: str, tasks: int | None, first: int, seed: int) -> Stream:
+    """The first ``tasks`` clients of the partition ``name`` as tasks (None: all); ``first`` seeds w^1.
+
+    Raises `BadInput` if a task cannot be learnt or tested, or if models depend on more than parameters.
+    """
+    model, partition = federation.model, federation.partition
+    if model.why_alone:
+        accepted = "a partition of data whose network has neither BatchNorm nor dropout"
+        raise BadInput("partition", name, accepted)
+    if tasks is not None and tasks > partition.training_clients:
+        raise BadInput("tasks", tasks, f"at most {partition.training_clients}, the clients of {name}")
+    made = []
+    for k in range(tasks or partition.training_clients):
+        own = partition.train(k), partition.test(k)
+        train, test = (torch.from_numpy(rows).to(model.device) for rows in own)
+        if len(train) < 2 or not len(test):
+            accepted = (
+                "a partition that gives every client two training samples, one to adapt to and one as query, "
+                f"and a test sample; client {k} has {len(train)} and {len(test)}"
+            )
+            raise BadInput("partition", name, accepted)
+        made.append(Task(Rows(federation.train, train), Rows(federation.own_test, test)))
+    return Stream(made, model, model.init(first), seed)
