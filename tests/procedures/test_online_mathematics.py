@@ -1,5 +1,6 @@
 """Learners on quadratics, adaptation and Hedge against worked numbers and identities of the source."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -74,8 +75,8 @@ def test_identities_hold_for_any_inner_solver(alpha: float) -> None:
     none, zero = torch.zeros(0), torch.zeros(5, dtype=torch.float64)
     states = [MOML().begin(zero)]
     for t in range(1, 7):
-        states.append(MOML().learn(states[-1], AnySolver(none, none, t, [t], alpha, zero)))
-    for before, now in zip(states, states[1:]):
+        states.append(MOML().learn(states[-1], AnySolver(none, none, t, [t], alpha)))
+    for before, now in pairwise(states):
         w, centre, linear = now["w"], now["centre"], now["linear"]
         torch.testing.assert_close(centre, w - before["linear"] / (2 * alpha))  # 1
         z, earlier = (s["centre"] + s["linear"] / (2 * alpha) for s in (now, before))
@@ -101,7 +102,9 @@ def test_centres_follow_gradient_descent_if_alpha_is_the_curvature() -> None:
     minima = rng.normal(size=30).tolist()
     for h in (0.5, 2.0):
         found = play(MOML(), minima, [h] * 30, alpha=h)
-        assert found["centre"] == pytest.approx(gradient_descent(minima, 0.5).tolist())  # identity 6: h / (2 h)
+        assert found["centre"] == pytest.approx(
+            gradient_descent(minima, 0.5).tolist()
+        )  # identity 6: h / (2 h)
 
 
 def test_averaged_states_by_hand() -> None:

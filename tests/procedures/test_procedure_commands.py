@@ -50,7 +50,7 @@ def test_procedures_are_listed_and_explained(root: Path, capsys) -> None:
     listed = fedflow(capsys, "procedures", "--root", root)
     assert listed.code == 0
     (row,) = (line for line in listed.out.splitlines() if line.startswith("walk "))
-    assert "Random walk" in row and "far" in row and "every step adds" in row
+    assert "Random walk" in row and "far" in row and "Every step" in row
     told = fedflow(capsys, "procedures", "walk").out
     assert "Pearson 1905" in told and "steps of the first walk" in told and "Mean place" in told
     done = fedflow(capsys, "procedures", "wolk")

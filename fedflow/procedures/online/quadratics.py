@@ -23,7 +23,6 @@ class ByHand:
     number: int
     readable: Sequence[int]
     alpha: float
-    first: Tensor
     steps: int | None = None
     lr: float = 0.1
 
@@ -50,7 +49,7 @@ def play(
 ) -> dict[str, list[float]]:  # fmt: skip
     """By round: the loss ``suffered`` at w^t, and the learner's vectors after the round.
 
-    ``curvatures`` are 1 by default; ``steps`` gradient steps of ``lr`` in a round, or the exact minimum (None).
+    ``curvatures`` are 1 by default; a round takes ``steps`` steps of ``lr``, or is solved exactly (None).
     """
     c, h, w = (
         torch.tensor(numbers, dtype=torch.float64)
@@ -63,14 +62,14 @@ def play(
         kept = memory.tolist()
         found["suffered"].append((h[t - 1] / 2 * (now["w"] - c[t - 1]) ** 2).item())
         readable = kept if t in kept else [*kept, t]
-        now = learner.learn(now, ByHand(h, c, t, readable, alpha, w, steps, lr))
+        now = learner.learn(now, ByHand(h, c, t, readable, alpha, steps, lr))
         for name, vector in now.items():
             found[name].append(vector.squeeze().tolist())
     return found
 
 
 def follow_the_leader(minima: Sequence[float], mu: float = 0.0) -> np.ndarray:
-    """(5.2) with h = 1: w^{t+1} [T], the minimum of mu / 2 w^2 plus all losses so far (FTRL; FTL if mu = 0)."""
+    """(5.2) with h = 1: w^{t+1} [T], the minimum of mu / 2 w^2 and all losses so far (FTRL; mu = 0: FTL)."""
     return np.cumsum(minima) / (mu + np.arange(1, len(minima) + 1))
 
 
