@@ -16,6 +16,7 @@ from fedflow.naming import flat, say, text
 from fedflow.pictures.drawing import inlined
 from fedflow.pictures.steps import FEW, by_step
 from fedflow.procedures import PROCEDURES, Column, Procedure
+from fedflow.procedures.catalogue import describe
 from fedflow.report.cells import Table, metric_table
 from fedflow.report.measures import as_metric
 from fedflow.report.reading import read_json, read_table, reject
@@ -195,7 +196,7 @@ def _section(outcomes: list[Outcome], key: str) -> Section:
         label=first.label,
         registered=first.facts["registered"],
         variant=first.variant,
-        idea=(cls.__doc__ or "").partition("\n")[0] if cls is not Procedure else "",
+        idea=describe(cls).idea if cls is not Procedure else "",
         seeds=[one.seed for one in outcomes],
         steps=f"{first.facts['steps']:,} {cls.step_name}{'s' * (first.facts['steps'] > 1)}",
         own=", ".join(f"{n} {text(value)}" for n, value in own.items()),
