@@ -12,7 +12,7 @@ from benchmarks.machine import keep
 
 PARTS = (
     "engine", "workers", "flow", "peers", "headline", "memory", "partition", "proximity", "curriculum",
-    "levels", "scale",
+    "levels", "scale", "coresets",
 )  # fmt: skip
 OTHERS = ("gpu", "table")
 

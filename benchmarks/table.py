@@ -39,7 +39,7 @@ def _tables(rows: dict[str, Any]) -> list[str]:
     known: dict[str, Callable[[Any], str]] = {
         "engine": _engine, "peers": _peers, "workers": _workers, "flow": _flow, "memory": _memory,
         "scale": _scale, "partition": _partition, "proximity": _proximity,
-        "curriculum": _curriculum,
+        "curriculum": _curriculum, "coresets": _coresets,
     }  # fmt: skip
     tables = [table(rows[name]) for name, table in known.items() if name in rows]
     headlines = {name: measured for name, measured in rows.items() if name.startswith("headline")}
@@ -133,6 +133,22 @@ def _proximity(row: dict[str, Any]) -> str:
     ]
     head = "batched, s | loop over pairs (scaled), s | times as fast"
     return _table(f"{row['clients']:,} clients", head, lines)
+
+
+def _coresets(row: dict[str, Any]) -> str:
+    lines = [
+        (
+            f"l = {steps.removeprefix('steps_')}, {form}",
+            found["setup_seconds"],
+            found["seconds"],
+            f"{found['peak_mib'] - found['before_mib']:,.0f}",
+            found["ratio"],
+        )
+        for steps, forms in row["forms"].items()
+        for form, found in forms.items()
+    ]
+    head = "set up, s | all picks, s | memory above the graph, MiB | times as long as incremental"
+    return _table(f"{row['picks']} picks of {row['nodes']:,} nodes", head, lines)
 
 
 def _curriculum(rows: dict[str, Any]) -> str:

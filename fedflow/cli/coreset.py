@@ -62,7 +62,7 @@ def coreset(
     file = out or Path(f"{source.stem}.coreset.csv")
     file.parent.mkdir(parents=True, exist_ok=True)
     rows.to_csv(file, index=False)
-    title = f"k {len(rows)}" + ("" if cost is None else f", kappa {kappa:g}")
+    title = "rows" if cost is None else f"kappa {kappa:g}"
     chosen = {title: (rows["row"].to_numpy(), rows["weight"].to_numpy())}
     drawn = placed(found.points, found.adjacency, None, chosen)
     drawn.png(file.with_suffix(".png"))
@@ -73,6 +73,13 @@ def coreset(
     print_table("", tuple(rows.columns), cells)
     if len(rows) > PRINTED:
         print_line(f"and {len(rows) - PRINTED} more")
+    picks = len(found.selection.picks)
+    if picks < k:
+        print_line(
+            f"stopped after {picks} picks: {'nothing to improve' if budget is None else 'budget spent'}"
+        )
+    if len(rows) < picks:
+        print_line(f"{picks} picks: some gave more weight to a row chosen before, or replaced rows")
     if found.points is not None and not raw:
         print_line("columns were standardised (--raw: not)")
     print_line(

@@ -48,7 +48,6 @@ def placed(
     points, axes = plane(points, adjacency)
     kinds = np.zeros(len(points), int) if groups is None else groups
     behind = np.linspace(0, len(points) - 1, min(len(points), SHOWN * 2 // (1 + len(chosen)))).astype(int)
-    colours = np.array(SERIES if groups is not None else [MUTED])
     columns = min(ROW, len(chosen))
     rows = -(-len(chosen) // columns)
     with mpl.rc_context(rc=STYLE):
@@ -59,11 +58,14 @@ def placed(
         for panel, (title, (nodes, weights)) in zip(panels.flat, chosen.items()):
             panel.set_title(f"{title}: {len(nodes)} of {len(points):,}", loc="left", fontsize=9)
             panel.grid(False)
+            panel.spines["bottom"].set_visible(False)
             panel.set(xticks=[], yticks=[], xlabel=axes[0])
             for kind in np.unique(kinds):
-                colour = colours[kind % len(colours)]
+                colour = SERIES[kind % len(SERIES)]
                 some, own = behind[kinds[behind] == kind], kinds[nodes] == kind
-                panel.plot(*points[some].T, ".", ms=2, alpha=0.35, color=colour, mew=0)
+                panel.plot(
+                    *points[some].T, ".", ms=3, alpha=0.35, mew=0, color=MUTED if groups is None else colour
+                )
                 area = AREA * weights[own] / weights.max()
                 panel.scatter(*points[nodes[own]].T, 8 + area, color=colour, edgecolors=INK, linewidths=0.9)
         for row in panels:

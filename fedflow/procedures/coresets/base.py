@@ -1,5 +1,6 @@
 """What procedures on coresets share: graph, costs, and the methods that choose nodes, pick by pick."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -19,7 +20,7 @@ from fedflow.seeding import generator
 from fedflow.settings import option
 
 GREEDY = ("giga", "scgiga")  # one more pick keeps the earlier ones
-OWN = {"walk": int, "kappa": float, "weights": str}  # settings that a method may have of its own
+OWN = re.compile(r"walk(?P<walk>\d+)|kappa(?P<kappa>[\d.]+)|(?P<weights>beta|sum1)")  # after a method's name
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Choosing(Procedure):
     picks: int = option(28, "nodes to choose", symbol="K", ge=1)
     methods: list[str] = option(
         factory=lambda: ["giga", "scgiga", "frank_wolfe", "kmeans", "spectral", "random"],
-        doc="who chooses; settings of one method follow its name: `scgiga-kappa=0.5-walk=4`",
+        doc="who chooses; settings of one method follow its name: `scgiga-kappa0.5-walk4`",
     )
     kappa: float = option(
         0.2, "alignment that scgiga accepts of a cheaper node, relative to the best one", gt=0, le=1,
@@ -81,12 +82,11 @@ class Choosing(Procedure):
             raise unknown_name(field, method, BASELINES)
         own: dict[str, Any] = {}
         for change in changes:
-            name, _, value = change.partition("=")
-            try:
-                own[name] = OWN[name](value)
-            except (KeyError, ValueError):
-                accepted = f"{method}, or {method} with {', '.join(f'-{name}=' for name in OWN)}"
-                raise BadInput(field, spec, accepted) from None
+            found = OWN.fullmatch(change)
+            if found is None:
+                raise BadInput(field, spec, f"{method}, or {method} with -walk4, -kappa0.5, -beta, -sum1")
+            given = {name: value for name, value in found.groupdict().items() if value is not None}
+            own |= {name: int(value) if name == "walk" else value for name, value in given.items()}
         return method, replace(self, methods=[method], **own) if own else self
 
     def validate(self) -> None:

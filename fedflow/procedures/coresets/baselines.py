@@ -5,7 +5,7 @@ Indices are distinct, weights are >= 0 and belong to them; both [k], or fewer wh
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,11 @@ from scipy import sparse
 from scipy.optimize import nnls
 from scipy.sparse import csgraph
 from scipy.sparse.linalg import eigsh
+from threadpoolctl import threadpool_limits
 
 from fedflow.errors import BadInput
-from fedflow.procedures.coresets.graph import BLOCK, Operator
-from fedflow.procedures.coresets.select import TOLERANCE, select
+from fedflow.procedures.coresets.graph import BLOCK, Operator, checked
+from fedflow.procedures.coresets.select import TOLERANCE, check_picks, select
 
 Chosen = tuple[np.ndarray, np.ndarray]
 
@@ -30,6 +31,9 @@ class Problem:
     points: np.ndarray | None = None
     costs: Any = None
     kappa: float = 1.0
+
+
+Choose = Callable[[Problem, int, np.random.Generator], Chosen]
 
 
 def giga(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
@@ -111,8 +115,18 @@ def pursuit(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
     return np.array(nodes)[kept], weights[kept]
 
 
-BASELINES: dict[str, Callable[[Problem, int, np.random.Generator], Chosen]] = {
-    f.__name__: f
+def _bounded(choose: Choose) -> Choose:
+    @wraps(choose)
+    def bounded(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
+        check_picks(k, problem.operator.n)
+        with threadpool_limits(1):  # threads add up in any order, and the last bits differ
+            return choose(problem, k, rng)
+
+    return bounded
+
+
+BASELINES: dict[str, Choose] = {
+    f.__name__: _bounded(f)
     for f in (
         giga, scgiga, frank_wolfe, frank_wolfe_shares, kmeans, spectral, random, betweenness, importance,
         pursuit,
@@ -149,7 +163,7 @@ def _frank_wolfe(operator: Operator, k: int) -> np.ndarray:
 
 def _graph_shares(adjacency: sparse.csr_array, nodes: np.ndarray) -> np.ndarray:
     """Share of all nodes that are nearest to each of ``nodes`` in unweighted edges; ties are split evenly."""
-    distances = csgraph.dijkstra(adjacency, directed=False, indices=nodes, unweighted=True)
+    distances = csgraph.dijkstra(checked(adjacency), directed=False, indices=nodes, unweighted=True)
     if np.isinf(distances.min(0)).any():
         raise BadInput("adjacency", "a disconnected graph", "a connected one, as distances give the weights")
     near = distances == distances.min(0)
@@ -159,10 +173,8 @@ def _graph_shares(adjacency: sparse.csr_array, nodes: np.ndarray) -> np.ndarray:
 def _clustered(points: np.ndarray, k: int, rng: np.random.Generator) -> Chosen:
     """The point nearest to each centre of k-means (k-means++, 5 restarts), and the share of its cluster."""
     from sklearn.cluster import KMeans
-    from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1):  # threads add up in any order, and the last bits differ
-        solved = KMeans(k, n_init=5, random_state=int(rng.integers(2**31))).fit(points)
+    solved = KMeans(k, n_init=5, random_state=int(rng.integers(2**31))).fit(points)
     distances = solved.transform(points)
     nearest, shares = distances.argmin(0), np.bincount(solved.labels_, minlength=k) / len(points)
     nodes, place = np.unique(nearest, return_inverse=True)

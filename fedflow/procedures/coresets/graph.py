@@ -121,15 +121,19 @@ def _dense(rows: Any) -> np.ndarray:
 
 
 def checked(adjacency: Any) -> sparse.csr_array:
-    """The adjacency as a sparse matrix of floats; `BadInput` if it is no graph that can be walked on."""
+    """The adjacency as a sparse matrix of floats without stored zeros, which SciPy would take for edges.
+
+    `BadInput` if it is no graph that can be walked on.
+    """
     shape = np.shape(adjacency)
     if len(shape) != 2 or shape[0] != shape[1]:
         raise BadInput("adjacency", shape, "a square matrix")
-    graph = sparse.csr_array(adjacency, dtype=float)
+    graph = sparse.csr_array(adjacency, dtype=float, copy=True)
     if not np.isfinite(graph.data).all():
         raise BadInput("adjacency", float("nan"), "finite weights")
     if graph.nnz and graph.data.min() < 0:
         raise BadInput("adjacency", float(graph.data.min()), "weights >= 0")
+    graph.sum_duplicates()
     graph.eliminate_zeros()
     if not graph.nnz:
         raise BadInput("adjacency", "no edge", "a graph with edges")
@@ -265,7 +269,7 @@ def read_edges(file: Path | str) -> sparse.csr_array:
     if lines and not lines[0].strip()[:1].isdigit():
         lines = lines[1:]
     try:
-        table = np.loadtxt(lines, ndmin=2)
+        table = np.loadtxt(lines or ["x"], ndmin=2)
     except ValueError:
         table = np.empty((0, 0))
     if not table.size or table.shape[1] not in (2, 3):

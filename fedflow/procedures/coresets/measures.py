@@ -10,13 +10,14 @@ import numpy as np
 from scipy.sparse import csgraph
 
 from fedflow.errors import BadInput
-from fedflow.procedures.coresets.graph import Operator
+from fedflow.procedures.coresets.graph import Operator, checked
+from fedflow.procedures.coresets.select import estimate
 
 
 def squared_error(weights: np.ndarray, values: Any) -> Any:
     """Err = |sum_s w_s f(s) - mean f|^2, of each function."""
     values = np.asarray(values, dtype=float)
-    return (weights @ values - values.mean(0)) ** 2
+    return (estimate(weights, values) - values.mean(0)) ** 2
 
 
 def beta(operator: Operator, weights: np.ndarray) -> float:
@@ -45,7 +46,7 @@ def objective_error(operator: Operator, weights: np.ndarray) -> float:
 
 def distances(adjacency: Any) -> np.ndarray:
     """Edges on the shortest paths between all nodes, [n, n]; `BadInput` for a disconnected graph."""
-    found = csgraph.shortest_path(adjacency, method="D", directed=False, unweighted=True)
+    found = csgraph.shortest_path(checked(adjacency), method="D", directed=False, unweighted=True)
     if np.isinf(found).any():
         raise BadInput("adjacency", "a disconnected graph", "a connected one, as some distances are infinite")
     return found
@@ -53,7 +54,7 @@ def distances(adjacency: Any) -> np.ndarray:
 
 def path_errors(weights: np.ndarray, distances: np.ndarray) -> tuple[float, float]:
     """Errors of the mean distance from a node, averaged over nodes: absolute and squared."""
-    errors = np.abs(weights @ distances - distances.mean(0))
+    errors = np.abs(estimate(weights, distances) - distances.mean(0))
     return float(errors.mean()), float((errors**2).mean())
 
 

@@ -114,7 +114,7 @@ def make_scene(graph: Graph, world: World) -> Scene:
         adjacency, features, groups = read_cora(path.parent)
         return Scene(adjacency, _indicator(groups), groups, features=features)
     table, columns = read_table(path), [c for c in (graph.value, graph.cost) if c is not None]
-    points = points_of(table, aside=columns)
+    points = points_of(table, ignore=columns)
     values = numbers(table, columns[0], "graph.value")[:, None]
     costs = costs_of(table, graph.cost, "graph.cost") if graph.cost is not None else None
     return Scene(knn_graph(points, graph.neighbours), values, points=points, costs=costs)

@@ -58,7 +58,7 @@ class Selection:
 
     def estimate(self, values: Any, mode: str = "beta") -> Any:
         """The mean over all nodes of ``values`` [n] or [n, q], from those of the chosen nodes."""
-        return self.weights(mode)[self.chosen] @ np.asarray(values)[self.chosen]
+        return estimate(self.weights(mode), values)
 
     def bound(self, norm: float, threshold: float, steps: int) -> float:
         """(D.1): the largest error of ``estimate`` for functions of P_threshold with Euclidean ``norm``.
@@ -146,8 +146,7 @@ def select(
 
     ``start``: a selection to extend, whose picks count; they stay.
     """
-    if not 1 <= k <= operator.n:
-        raise BadInput("k", k, f"a whole number >= 1 and <= {operator.n}, the number of nodes")
+    check_picks(k, operator.n)
     if budget is not None and (costs is None or not budget >= 0):
         raise BadInput("budget", budget, "a number >= 0, with costs")
     selection = begin(operator) if start is None else start
@@ -159,12 +158,25 @@ def select(
     return selection
 
 
+def estimate(weights: np.ndarray, values: Any) -> Any:
+    """sum_s w_s f(s) for ``weights`` [n] and ``values`` [n] or [n, q], of nodes with weight only."""
+    nodes = np.flatnonzero(weights)
+    return (weights[nodes] * np.asarray(values, dtype=float)[nodes].T).sum(-1)
+
+
+def check_picks(k: int, n: int) -> None:
+    """`BadInput` unless ``k`` of ``n`` nodes can be picked."""
+    if not 1 <= k <= n:
+        raise BadInput("k", k, f"a whole number >= 1 and <= {n}, the number of nodes")
+
+
 def _costs(costs: Any, n: int) -> np.ndarray:
     if costs is None:
         return np.zeros(n)
     prices = np.asarray(costs, dtype=float)
     if prices.shape != (n,):
         raise BadInput("costs", prices.shape, f"a cost per node, [{n}]")
-    if not np.isfinite(prices).all() or prices.min() < 0:
-        raise BadInput("costs", float(prices.min()), "finite numbers >= 0")
+    wrong = prices[~(np.isfinite(prices) & (prices >= 0))]
+    if wrong.size:
+        raise BadInput("costs", float(wrong[0]), "finite numbers >= 0")
     return prices

@@ -43,7 +43,7 @@ def numbers(table: pd.DataFrame, column: str, field: str) -> np.ndarray:
         raise BadInput(field, column, f"a column of the table: {', '.join(map(str, table.columns))}")
     values = table[column]
     if not pd.api.types.is_numeric_dtype(values):
-        raise BadInput(field, column, "a column of numbers; this one has text")
+        raise BadInput(field, column, "a column of numbers; this one has text, leave it out with `ignore`")
     found = values.to_numpy(float)
     if not np.isfinite(found).all():
         row = int(np.flatnonzero(~np.isfinite(found))[0])
@@ -63,16 +63,19 @@ def costs_of(table: pd.DataFrame, column: str | None, field: str = "cost") -> np
 
 
 def points_of(
-    table: pd.DataFrame, columns: Sequence[str] | None = None, aside: Sequence[str] = (), scaled: bool = True
+    table: pd.DataFrame, columns: Sequence[str] | None = None, ignore: Sequence[str] = (), scaled: bool = True
 ) -> np.ndarray:
-    """The rows as points [n, d]: ``columns``, or all except those ``aside``.
+    """The rows as points [n, d]: ``columns``, or all except those ``ignore``.
 
     ``scaled``: every column has mean 0 and standard deviation 1, so that units do not matter; a constant
     column is 0.
     """
-    names = [name for name in table.columns if name not in aside] if columns is None else list(columns)
+    for name in ignore:
+        if name not in table:
+            raise BadInput("ignore", name, f"a column of the table: {', '.join(map(str, table.columns))}")
+    names = [name for name in table.columns if name not in ignore] if columns is None else list(columns)
     if not names:
-        raise BadInput("columns", names, "at least one column of numbers")
+        raise BadInput("columns", names, "at least one column of numbers, beside the costs")
     points = np.stack([numbers(table, name, "columns") for name in names], axis=1)
     if scaled:
         spread = points.std(0)
@@ -96,7 +99,7 @@ def choose(
     cost: str | None = None,
     kappa: float = 1.0,
     columns: Sequence[str] | None = None,
-    aside: Sequence[str] = (),
+    ignore: Sequence[str] = (),
     scaled: bool = True,
     neighbours: int = 10,
     walk: int = 16,
@@ -117,7 +120,7 @@ def choose(
     costs = costs_of(table, cost)
     points = None
     if adjacency is None:
-        points = points_of(table, columns, [*aside, *([cost] if cost is not None else [])], scaled)
+        points = points_of(table, columns, [*ignore, *([cost] if cost is not None else [])], scaled)
         adjacency = knn_graph(points, neighbours)
     elif adjacency.shape[0] != len(table):
         accepted = f"the edges of a graph with {len(table)} nodes, one per row"
