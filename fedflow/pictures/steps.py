@@ -45,6 +45,7 @@ def by_step(
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axes.yaxis.set_minor_formatter(NullFormatter())
+            axes.tick_params(axis="y", which="minor", length=0)
         axes.set_xlabel(step_name)
         axes.margins(x=0.01)
         axes.locator_params(axis="x", integer=True, nbins=6)

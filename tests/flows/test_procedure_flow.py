@@ -1,4 +1,4 @@
-"""Procedures as Prefect flows: the same bytes on threads, processes and Dask, also after a worker died."""
+"""Procedures as Prefect flows: the same bytes on threads, processes and Dask."""
 
 import os
 import sys
@@ -64,14 +64,6 @@ def test_workers_give_the_bytes_of_the_plain_loop(api, root, seen, plain, execut
 def shares(workers: int) -> list[str]:
     """How three parts are divided."""
     return {1: ["3 parts"], 2: ["2 parts", "1 part"]}.get(workers, ["1 part"] * 3)
-
-
-def test_a_worker_that_dies_changes_nothing(api, root, plain, tmp_path, monkeypatch) -> None:
-    from flows.procedure import procedure
-
-    monkeypatch.setenv("WALK_DIES", str(tmp_path / "died"))
-    procedure("walk", 2, [LENGTH, "engine.executor=processes"], str(root))
-    assert (tmp_path / "died").exists() and contents(root) == plain
 
 
 def test_a_failing_step_is_one_line(api, root, monkeypatch) -> None:

@@ -1,9 +1,6 @@
-"""A procedure for tests: random walks, one per part. ``WALK_DIES`` names a file: a worker dies once."""
+"""A procedure for tests: random walks, one per part."""
 
-import os
-import signal
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -36,10 +33,6 @@ class Walk(Procedure):
         return {"x": torch.zeros(1, dtype=torch.float64)}
 
     def step(self, shared: World, part: str, state: State, number: int) -> tuple[State, Row]:
-        marker = Path(os.environ.get("WALK_DIES", os.devnull))
-        if (part, number) == ("w1", 2) and not marker.exists():
-            marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
         x = state["x"] + generator(shared.seed, "walk", int(part[1:]), number).normal()
         return {"x": x}, {"place": x.item()}
 

@@ -17,7 +17,13 @@ from fedflow.settings import option
 
 @register("coreset_gcn", "Coreset, labels of a GCN")
 class CoresetGCN(Choosing):
-    """Test accuracy of a GCN whose training labels are those of the nodes that each method chooses."""
+    """Coreset, labels of a GCN: which nodes to label, so that a network classifies the others (Figure 6.1).
+
+    After every few picks, a new graph convolutional network of two layers (Kipf and Welling 2017) is trained
+    on the nodes chosen so far; all nodes and edges are its input.
+
+    Source: the chapter on SCGIGA, Section 6.6.1
+    """
 
     graph: Graph = option(
         factory=lambda: Graph.parse({"nodes": 200, "shares": [0.1] * 10, "p_in": 0.4, "p_out": 0.02}),

@@ -5,6 +5,7 @@ Adaptation is the identity. `play` runs any learner; the others are what MOML is
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,7 +47,7 @@ class ByHand:
 def play(
     learner: Learner, minima: Sequence[float], curvatures: Sequence[float] | None = None, alpha: float = 1.0,
     steps: int | None = None, lr: float = 0.1, first: float = 0.0, seed: int = 0,
-) -> dict[str, list[float]]:  # fmt: skip
+) -> dict[str, list[Any]]:  # fmt: skip
     """By round: the loss ``suffered`` at w^t, and the learner's vectors after the round.
 
     ``curvatures`` are 1 by default; a round takes ``steps`` steps of ``lr``, or is solved exactly (None).
@@ -56,7 +57,7 @@ def play(
         for numbers in (minima, curvatures or [1.0] * len(minima), [first])
     )
     now, memory = learner.begin(w), torch.empty(0, dtype=torch.int64)
-    found: dict[str, list[float]] = {name: [] for name in ("suffered", *now)}
+    found: dict[str, list[Any]] = {name: [] for name in ("suffered", *now)}
     for t in range(1, len(c) + 1):
         memory = learner.keep(memory, t, generator(seed, "online memory", t))
         kept = memory.tolist()
