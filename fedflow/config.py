@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 PARAMS = Path("params.yaml")
 MAY_BE_EMPTY = ("central", "procedures")  # lists of the grid
+LONGEST = 40  # letters of the settings that the label of a procedure lists, instead of its name
 OF_RUNS = ("datasets", "partitions", "methods")  # others, which a grid of procedures may leave empty
 CLUSTERS = ("dask", "ray")
 EXECUTORS = ("inline", "threads", "processes", *CLUSTERS)
@@ -372,7 +373,8 @@ class Params(Settings):
         """The name that the report prints: by default the procedure's, and what the entry changes."""
         entry, procedure = self.procedures.get(name, ProcedureParams()), self.procedure(name)
         words = [say(key, value) for key, value in flat(entry.parameters, empty=True).items()]
-        own = "" if name == procedure.name else f" · {', '.join(words) or name}"
+        said = ", ".join(words)
+        own = "" if name == procedure.name else f" · {said if 0 < len(said) <= LONGEST else name}"
         return entry.label or procedure.label + own
 
     def label(self, name: str) -> str:

@@ -33,17 +33,18 @@ def test_reproductions_name_existing_tests() -> None:
 def test_claims_name_what_exists(file: Path) -> None:
     params = load_params(file.with_name("params.yaml"))
 
-    def names(check: Check) -> None:
+    def names(check: Check, inherited: list[str]) -> None:
+        inherited = check.partitions or inherited
         arms = [one for arm in check.arms for one in (arm, arm.minus) if one]
-        places = {*check.partitions, *(arm.partition for arm in arms if arm.partition)}
+        places = {*inherited, *(arm.partition for arm in arms if arm.partition)}
         assert places <= params.partitions.keys() | params.procedures.keys()
         if places <= params.partitions.keys():  # of a procedure, methods are rows of its summary
             assert {arm.method for arm in arms} <= METHODS.keys() | params.methods.keys()
         for inner in (*check.all, *check.any):
-            names(inner)
+            names(inner, inherited)
 
     for claim in load_claims(file):
-        names(claim)
+        names(claim, [])
         if claim.test is not None:
             path, _, function = claim.test.partition("::")
             assert f"def {function.partition('[')[0]}(" in (HOME / path).read_text()

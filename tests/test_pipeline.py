@@ -32,10 +32,11 @@ partitions:
 training: {epochs: 1, batch_size: 64, lr: 0.1}
 run: {rounds: 1, participation: 1.0, evaluate_every: 1, fine_tune: false}
 methods: {fedavg: {}, ditto: {lam: 1.0}}
+procedures: {ring: {procedure: coreset, graph: {kind: edges, file: edges.txt}, picks: 2, methods: [scgiga]}}
 tuned: {}
 grid:
   {datasets: [digits, mnist], partitions: [skewed, even], methods: [fedavg, ditto], seeds: [0],
-   central: [expert]}
+   central: [expert], procedures: [ring]}
 engine: {executor: inline, device: cpu}
 """
 # What DVC calls: it hands its arguments to a process that has imported all libraries already, and forks.
@@ -66,6 +67,7 @@ with Listener({address!r}) as listener:
 """
 SKEWED = ["federate@skewed-ditto-0", "federate@skewed-fedavg-0"]
 EVEN = ["federate@even-ditto-0", "federate@even-fedavg-0"]
+RING = ["procedure@ring-0", "report"]
 DITTO = ["federate@even-ditto-0", "federate@skewed-ditto-0"]
 
 
@@ -79,6 +81,12 @@ def write_images(seed: int) -> None:
 
 def write_losses(seed: int) -> None:
     np.save("losses.npy", np.random.default_rng(seed).random(60))
+
+
+def write_edges(chord: int) -> None:
+    """The file that the procedure reads: a ring of 12 nodes, and a chord."""
+    edges = [(node, (node + 1) % 12) for node in range(12)] + [(0, chord)]
+    Path("edges.txt").write_text("".join(f"{a} {b}\n" for a, b in edges))
 
 
 def change(section: str, value: object) -> None:
@@ -121,8 +129,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         assert server.stdout is not None and server.stdout.readline() == b"ready\n"
         write_images(0)
         write_losses(0)
+        write_edges(5)
         dvc("init", "--no-scm", "--quiet")
-        assert {*SKEWED, *EVEN, "report"} <= set(dvc_repro())
+        assert {*SKEWED, *EVEN, *RING} <= set(dvc_repro())
         yield root
         server.kill()
         server.wait()
@@ -161,6 +170,7 @@ def test_nothing_runs_twice_but_the_look_at_the_files(project):
         pytest.param("training.lr", 0.05, [*SKEWED, *EVEN, "report"], marks=pytest.mark.slow),
         pytest.param("models.mnist.options.hidden", [9], [*EVEN, "report"], marks=pytest.mark.slow),
         pytest.param("methods.ditto.lam", 0.5, [*DITTO, "report"], marks=pytest.mark.slow),
+        pytest.param("procedures.ring.picks", 3, RING, marks=pytest.mark.slow),
         ("tuned.skewed.ditto.lam", 2.0, ["federate@skewed-ditto-0", "report"]),
         ("central.expert.training.lr", 0.05, ["central@expert", "partition@skewed", *SKEWED, "report"]),
     ],
@@ -184,6 +194,12 @@ def test_a_replaced_file_of_the_data_root_is_read_again(project):
     write_images(1)
     assert repro() == sorted(["central@expert", "prepare@mnist", "partition@even", *EVEN, "report"])
     assert prepared("mnist") != before and dvc_repro() == ["fingerprint"]
+
+
+def test_a_replaced_file_of_a_procedure_is_read_again(project):
+    before = Path("outcomes/ring/0/steps.csv").read_bytes()
+    write_edges(3)
+    assert repro() == RING and Path("outcomes/ring/0/steps.csv").read_bytes() != before
 
 
 def test_old_data_never_come_back_from_the_cache(project):
@@ -233,12 +249,13 @@ EDITS = {
         [("partition/iid.py", "rng.permutation(len(labels))", "rng.permutation(len(labels))[::-1]")],
         ["partition@even", *EVEN, "report"],
     ),
+    "a procedure": ([("procedures/coresets/select.py", "import numpy", "import math, numpy")], RING),
     "the engine": ([("simulation/worker.py", "RETRIES = 1 ", "RETRIES = 2 ")], [*SKEWED, *EVEN, "report"]),
     "the report": ([("report/page.css", "{", " {")], ["report"]),
 }  # fmt: skip
 
 
-SLOW = dict.fromkeys(("the engine", "a scheme, and no client's data"), pytest.mark.slow)
+SLOW = dict.fromkeys(("a procedure", "the engine", "a scheme, and no client's data"), pytest.mark.slow)
 CASES = [pytest.param(*case, id=name, marks=SLOW.get(name, ())) for name, case in EDITS.items()]
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,23 @@ WIDTH = 4.1  # inches, of one panel: wide enough to be read on a phone
 PNG_DPI = 200
 COLOURS = "colours"  # id of the style of an SVG file
 NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-ACTIVE = re.compile(r"<\s*(script|foreignObject|iframe|image)|\son\w+\s*=|javascript:", re.IGNORECASE)
+TAGS = frozenset(
+    [
+        "svg",
+        "g",
+        "defs",
+        "style",
+        "clippath",
+        "path",
+        "use",
+        "rect",
+        "text",
+        "tspan",
+        "image",
+        "lineargradient",
+        "stop",
+    ]
+)
 STYLE: Any = {
     "svg.fonttype": "none", "text.parse_math": False, "axes.facecolor": "none",
     "font.family": "sans-serif", "font.size": 9,
@@ -94,12 +111,27 @@ class Drawing:
 def inlined(text: str, prefix: str) -> Markup:
     """The text of `Drawing.file` for a page: in its colours, and with ``prefix`` before all ids.
 
-    Raises `FedflowError` for other SVG, which could run scripts in the page.
+    Raises `FedflowError` for other SVG, which could run scripts in the page or load what is elsewhere.
     """
     plain = re.sub(rf'<style id="{COLOURS}">.*?</style>', "", text.replace(f" {NAMESPACES}", ""))
-    if plain == text or not plain.startswith("<svg") or ACTIVE.search(plain):
+    parser = _Checked()
+    parser.feed(plain)
+    elsewhere = re.search(r"url\((?!#)|@import", plain)
+    if plain == text or not plain.startswith("<svg") or not parser.harmless or elsewhere:
         raise FedflowError("not a picture that fedflow has drawn")
     return Markup(re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", plain))
+
+
+class _Checked(HTMLParser):
+    """Whether SVG has only elements and links that matplotlib draws with."""
+
+    harmless = True
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        links = (value or "" for name, value in attributes if name.endswith("href"))
+        self.harmless &= tag in TAGS
+        self.harmless &= all(link.startswith(("#", "data:image/png;base64,")) for link in links)
+        self.harmless &= not any(name.startswith("on") for name, _ in attributes)
 
 
 @contextmanager

@@ -30,8 +30,9 @@ def describe(procedure: type[Procedure]) -> Page:
         own = sys.modules[procedure.__module__].__doc__ or ""
     text = inspect.cleandoc(own)
     first = text.split("\n\n")[0].replace("\n", " ")
+    idea = first.partition(": ")[2] or first
     return Page(
-        procedure.name, procedure.label, first.partition(": ")[2] or first, text, explain(procedure),
+        procedure.name, procedure.label, idea[:1].upper() + idea[1:], text, explain(procedure),
         procedure.step_name, procedure.curves, procedure.metrics,
     )  # fmt: skip
 

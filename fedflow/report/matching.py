@@ -150,13 +150,21 @@ def agrees(wanted: Any, found: Any) -> bool:
 
 def fits(where: Where, runs: Sequence[Run]) -> bool:
     """Whether the runs of one variant are on this data set and scheme, or of this procedure, with the other
-    settings of ``where``."""
+    settings of ``where``. Of the partitions that a procedure reads, one must agree."""
     run = runs[0]
-    if run.procedure or where.procedure:
-        same = run.procedure == where.procedure and agrees(where.params, run.params["procedure"])
-        sources = (entry["source"] for entry in run.params["data"].values()) if same else ()
-        on = where.dataset is None or where.dataset in sources
-        return same and on and agrees(where.settings, run.params) and not _differ(where, runs)
+    if run.procedure != (where.procedure or ""):
+        return False
+    if run.procedure:
+        return (
+            agrees(where.params, run.params["procedure"])
+            and where.dataset in (None, *(entry["source"] for entry in run.params["data"].values()))
+            and any(
+                where.scheme in (None, entry.get("scheme"))
+                and agrees(where.settings, {**run.params, "partition": entry})
+                for entry in run.params.get("partitions", {}).values() or [{}]
+            )
+            and not _differ(where, runs)
+        )
     partition = run.params["partition"]
     data = _data(run)
     # A name in params.yaml counts only for data without a source of ours: `mnist` may name anything.
@@ -276,12 +284,15 @@ def _notes(table: Table, found: list[Match]) -> Iterator[str]:
 def _differ(wanted: Setup, runs: Sequence[Run]) -> dict[str, tuple[Any, Any]]:
     """By name, ours and theirs of the settings that are known and differ."""
     run = runs[0]
-    here = {"seeds": len(runs)} if run.procedure else {
-        "clients": run.metrics["clients"], "participation": run.params["run"]["participation"],
-        "rounds": run.metrics["rounds"], "model": run.metrics["model"],
-        "epochs": run.params["training"]["epochs"], "batch_size": run.params["training"]["batch_size"],
-        "seeds": len(runs),
-    }  # fmt: skip
+    if run.procedure:
+        here = {"model": next((each["name"] for each in run.params.get("models", {}).values()), None)}
+    else:
+        here = {
+            "clients": run.metrics["clients"], "participation": run.params["run"]["participation"],
+            "rounds": run.metrics["rounds"], "model": run.metrics["model"],
+            "epochs": run.params["training"]["epochs"], "batch_size": run.params["training"]["batch_size"],
+        }  # fmt: skip
+    here["seeds"] = len(runs)
     there = {name: getattr(wanted, name) for name in here}
     return {n: (here[n], there[n]) for n in here if there[n] is not None and not agrees(there[n], here[n])}
 

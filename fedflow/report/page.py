@@ -49,7 +49,7 @@ def build_report(
     results_dir: Path,
     partitions_dir: Path,
     out_dir: Path,
-    title: str = TITLE,
+    title: str = "",
     claims: Path | None = None,
     central: Path | None = None,
     labels: Labels | None = None,
@@ -78,7 +78,7 @@ def build_report(
     places = {variant: place for place, variant in enumerate(_most_used(groups))}
     methods = {run.method: run.metrics["method_label"] for run in runs}
     context = {
-        "title": title,
+        "title": title or (TITLE if runs else "Procedures"),
         "summary": summary(groups),
         "runs": len(runs),
         "methods": methods,

@@ -1,6 +1,7 @@
 """Outcomes of procedures: read, checked, as rows that are compared like runs, and on the page."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -16,6 +17,7 @@ from fedflow.naming import flat, say, text
 from fedflow.pictures.drawing import inlined
 from fedflow.pictures.steps import FEW, by_step
 from fedflow.procedures import PROCEDURES, Column, Procedure
+from fedflow.procedures.catalogue import describe
 from fedflow.report.cells import Table, metric_table
 from fedflow.report.measures import as_metric
 from fedflow.report.reading import read_json, read_table, reject
@@ -30,6 +32,7 @@ ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
     **dict.fromkeys(("inputs", "metrics"), (dict,)),
 }
 Entries = Mapping[str, tuple[str, str]]  # under `procedures`: the registered procedure, and the label
+WIDE = 400  # points, from which on a picture has a row of the page
 SHORT = 20  # rows of the longest table that the page shows
 
 
@@ -169,7 +172,7 @@ class Section:
     table: Table
     places: dict[str, int]  # of the parts, which have the colours of their lines, by row
     curves: list[tuple[str, Markup, str]]  # heading, picture, note
-    pictures: list[tuple[str, Markup]]  # of the first seed: name, picture
+    pictures: list[tuple[str, Markup, bool]]  # of the first seed: name, picture, whether it is wide
     tables: list[Kept]  # of the first seed
 
 
@@ -195,7 +198,7 @@ def _section(outcomes: list[Outcome], key: str) -> Section:
         label=first.label,
         registered=first.facts["registered"],
         variant=first.variant,
-        idea=(cls.__doc__ or "").partition("\n")[0] if cls is not Procedure else "",
+        idea=describe(cls).idea if cls is not Procedure else "",
         seeds=[one.seed for one in outcomes],
         steps=f"{first.facts['steps']:,} {cls.step_name}{'s' * (first.facts['steps'] > 1)}",
         own=", ".join(f"{n} {text(value)}" for n, value in own.items()),
@@ -216,7 +219,7 @@ def _section(outcomes: list[Outcome], key: str) -> Section:
             for place, (column, about) in enumerate(cls.curves.items())
             if all(column in one.steps and one.steps[column].notna().any() for one in outcomes)
         ],
-        pictures=[(_words(f.stem), _picture(f, key)) for f in sorted(first.folder.glob("pictures/*.svg"))],
+        pictures=[_picture(file, key) for file in sorted(first.folder.glob("pictures/*.svg"))],
         tables=[_table(file) for file in sorted(first.folder.glob("tables/*.csv"))],
     )
 
@@ -236,11 +239,13 @@ def _curve(outcomes: Sequence[Outcome], column: str, about: Column, step_name: s
     return by_step(parts, name, f"{metric.label} by {step_name}", step_name, about.log).svg
 
 
-def _picture(file: Path, key: str) -> Markup:
+def _picture(file: Path, key: str) -> tuple[str, Markup, bool]:
     try:
-        return inlined(file.read_text(encoding="utf-8"), key)
+        drawn = inlined(file.read_text(encoding="utf-8"), key)
     except (OSError, ValueError, FedflowError) as error:
         reject(file, str(error))
+    box = re.search(r'viewBox="\S+ \S+ ([\d.]+)', drawn)
+    return _words(file.stem), drawn, box is not None and float(box[1]) > WIDE
 
 
 def _table(file: Path) -> Kept:

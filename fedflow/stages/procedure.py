@@ -31,6 +31,7 @@ from fedflow.files import (
 )
 from fedflow.identity import code_digest, modules_of, versions
 from fedflow.local.trained import MARKER as NETWORK
+from fedflow.models import ARCHITECTURES
 from fedflow.procedures import Column, End, Findings, Procedure
 from fedflow.procedures.job import ProcedureJob
 from fedflow.simulation.checkpoint import drop_checkpoint
@@ -149,10 +150,14 @@ def procedure_runs(params: Params, root: Path, sweep: str) -> list[ProcedureRun]
     return made
 
 
-def procedure_code(params: Params, name: str) -> str:
-    """The digest of the code that a procedure runs."""
+def procedure_code(params: Params, name: str) -> dict[str, Any]:
+    """The code that a procedure runs, and the options that are part of the architectures of its networks."""
     procedure = params.procedure(name)
-    return code_digest("fedflow.stages.steps", "fedflow.procedures.job", *modules_of(procedure))
+    datasets = {params.partition(each).dataset for each in procedure.inputs().partitions}
+    networks = {each: ARCHITECTURES[params.model(each).name] for each in sorted(datasets)}
+    modules = (*modules_of(procedure), *(network.build.__module__ for network in networks.values()))
+    code = code_digest(run_steps.__module__, ProcedureJob.__module__, *modules)
+    return {"digest": code, "networks": {each: network.options for each, network in networks.items()}}
 
 
 def run_procedure(

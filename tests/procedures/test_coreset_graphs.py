@@ -43,6 +43,13 @@ def test_the_lazy_walk_is_that_of_definition_1():
     assert matrix[3, 3] == pytest.approx(1 - degrees[3] / degrees.max() + 0.5 / degrees.max())
 
 
+def test_stored_zeros_are_no_edges_and_the_given_matrix_stays_as_it_is():
+    given = sparse.csr_array((np.array([1.0, 0, 1, 0]), np.array([1, 2, 0, 0]), np.array([0, 2, 3, 4])))
+    with pytest.warns(UserWarning, match="2 components"):
+        assert Operator(given).adjacency.nnz == 2
+    assert given.nnz == 4 and given.data.tolist() == [1, 0, 1, 0]
+
+
 def test_a_walk_need_not_be_lazy():
     square = Operator(np.roll(np.eye(4), 1, 0) + np.roll(np.eye(4), -1, 0))
     assert np.linalg.eigvalsh(square.matrix.toarray())[0] == pytest.approx(-1)

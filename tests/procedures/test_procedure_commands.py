@@ -1,16 +1,20 @@
 """Commands on procedures, their catalogue and their JSON schema."""
 
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import walk  # noqa: F401  registers the example
 import yaml
-from command import fedflow, make_project
+from command import fedflow, make_project, one_line_error
 
-from fedflow.config import check_dvc
-from fedflow.procedures import PROCEDURES
+from fedflow.config import check_dvc, load_params
+from fedflow.procedures import PROCEDURES, base
 from fedflow.procedures.catalogue import catalogue
 from fedflow.schema import params_schema
+from fedflow.seeding import generator
+from fedflow.stages.procedure import ProcedureRun, run_procedure
 from fedflow.stages.steps import BLOCK
 from fedflow.tracking.store import open_store
 
@@ -50,7 +54,7 @@ def test_procedures_are_listed_and_explained(root: Path, capsys) -> None:
     listed = fedflow(capsys, "procedures", "--root", root)
     assert listed.code == 0
     (row,) = (line for line in listed.out.splitlines() if line.startswith("walk "))
-    assert "Random walk" in row and "far" in row and "every step adds" in row
+    assert "Random walk" in row and "far" in row and "Every step" in row
     told = fedflow(capsys, "procedures", "walk").out
     assert "Pearson 1905" in told and "steps of the first walk" in told and "Mean place" in told
     done = fedflow(capsys, "procedures", "wolk")
@@ -76,6 +80,19 @@ def test_the_page_in_docs_is_that_of_the_code(monkeypatch: pytest.MonkeyPatch) -
     assert (Path(__file__).parents[2] / "docs" / "procedures.md").read_text() == catalogue()
 
 
+def test_the_example_of_the_documentation_estimates_pi(root: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "adding.md").read_text().split("## A procedure\n")[1]
+    names: dict = {"math": math, "np": np, "generator": generator} | vars(base)
+    try:
+        exec(page.split("```python\n")[1].split("```")[0], names)
+        (root / "params.yaml").write_text(PARAMS.replace("[walk, far]", "[pi]"))
+        metrics = run_procedure(ProcedureRun(load_params(root / "params.yaml"), "pi", 0, root))
+    finally:
+        PROCEDURES.pop("pi", None)
+    assert all(abs(value) < 0.05 for name, value in metrics.items() if name.startswith("error"))
+    assert metrics["inside/chain0"] == pytest.approx(math.pi / 4, abs=0.02)
+
+
 @pytest.mark.parametrize(
     ("entries", "accepted"),
     [
@@ -93,9 +110,9 @@ def test_the_schema_knows_their_parameters(entries: dict, accepted: bool) -> Non
     assert jsonschema.Draft202012Validator(params_schema()).is_valid(values) is accepted
 
 
-def test_older_parameters_get_one_line_from_dvc(root: Path, capsys) -> None:
+def test_older_parameters_get_one_line_from_dvc(root: Path) -> None:
     (root / "dvc.yaml").write_text("")
     check_dvc(root)
-    (root / "params.yaml").write_text(PARAMS.replace(", procedures: [walk, far]", "").replace("[]", "[a]"))
-    done = fedflow(capsys, "fingerprint", "files", "--root", root)
-    assert done.code == 2 and done.err.count("\n") == 1
+    (root / "params.yaml").write_text(PARAMS.replace(", procedures: [walk, far]", ""))
+    with one_line_error(r"dvc.yaml needs the list grid.procedures; add `procedures: \[\]` under grid$"):
+        check_dvc(root)

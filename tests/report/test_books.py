@@ -5,6 +5,7 @@ import re
 from fractions import Fraction
 from typing import Any, get_args
 
+import pandas as pd
 import pytest
 from result_folders import change, write_run
 from support import refused
@@ -20,6 +21,7 @@ from fedflow.report.books import FOLDER, Line, Value, books, markdown, parse_val
 from fedflow.report.collect import collect_runs
 from fedflow.report.matching import Ours, accuracies, agrees, compare, matches
 from fedflow.report.measures import parse
+from fedflow.report.run import Run
 from fedflow.settings import Settings, hints
 from fedflow.simulation.run import RunSettings
 
@@ -341,6 +343,40 @@ def test_a_run_stands_in_the_tables_of_its_participation(tmp_path):
     assert fedavg == fedprox == []
     expected = "Differences: clients 20 here, 100 there; rounds 20 here, 1,000 there; network lenet5 here"
     assert any(note.startswith(expected) for note in shown.notes)
+
+
+def test_outcomes_stand_beside_cells_of_their_tasks_network_and_buffer(tmp_path):
+    """5-way tasks of CIFAR-100: 200 with the CNN of two or five convolutions, or 20 disjoint ones."""
+    rows = {"moml": {"learner": "moml"}, "bmoml_last5": {"learner": "bmoml", "buffer": 5, "policy": "last"}}
+
+    def found(ways: int, clients: int | None, network: str, **changes: Any) -> set[tuple[str, str]]:
+        entry = {"scheme": "kway", "clients": clients, "parameters": {"ways": ways}}
+        learners = {name: own | changes.get(name, {}) for name, own in rows.items()}
+        params = {
+            "procedure": {"name": "online", "learners": learners}, "data": {"d": {"source": "cifar100"}},
+            "partitions": {"p": entry}, "models": {"d": {"name": network}},
+        }  # fmt: skip
+        facts, empty = {"partition": "o", "seed": 0}, pd.DataFrame()
+        runs = [
+            Run(tmp_path, {**facts, "method": name}, params, empty, empty, None, [], variant=name)
+            for name in rows
+        ]
+        return {(m.table.label.split(":")[0], m.line.label, m.cell.name) for m in matches(runs)}
+
+    tables = {"Table 5.1", "Table 5.2", "Tables 5.3 and 5.4", "Table A.8", "Table A.10"}
+    full = found(5, 200, "cnn_feddyn")
+    assert {label for label, *_ in full} == tables and len(full) == 12
+    assert ("Tables 5.3 and 5.4", "5-way CIFAR-100, LTM", "B = 5, last") in full
+    assert full - found(5, 200, "cnn_feddyn", bmoml_last5={"buffer": 6}) == {
+        ("Tables 5.3 and 5.4", f"5-way CIFAR-100, {metric}", "B = 5, last") for metric in ("CTM", "LTM")
+    }
+    assert found(3, 200, "cnn_feddyn") == {("Table 5.2", f"3-way, {m}", "MOML") for m in ("CTM", "LTM")}
+    deep = found(5, 200, "cnn_5conv")
+    assert deep == {("Table A.8", f"5 CNN, {metric}", "MOML") for metric in ("CTM", "LTM")}
+    disjoint = {("Table A.9", metric, "MOML") for metric in ("CTM", "LTM")}
+    for clients in (None, 20):
+        assert {one for one in found(5, clients, "cnn_feddyn") if "A.9" not in one[0]} == set()
+        assert {(label[:9], *rest) for label, *rest in found(5, clients, "cnn_feddyn")} == disjoint
 
 
 def test_a_method_stands_beside_cells_of_its_own_adaptation(tmp_path):

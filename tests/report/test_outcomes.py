@@ -17,6 +17,7 @@ import walk
 
 from fedflow.config import load_params
 from fedflow.fingerprints import fingerprint_files
+from fedflow.pictures.drawing import NAMESPACES
 from fedflow.procedures.steps import Block, advance
 from fedflow.report.books import Book
 from fedflow.report.claims import load_claims
@@ -74,7 +75,7 @@ def test_a_project_of_procedures_has_a_page_and_a_table(root: Path) -> None:
         ("Random walk", "walk", "5 steps, seeds 0, 1, 2"),
         ("Random walk · walks 2", "walk", "5 steps, seed 0"),
     ]
-    assert shown.count("Random walk: every step adds a normal number") == 3
+    assert shown.count("Every step adds a normal number to the place of each walk.") == 3
     assert shown.count(">Place by step by step<") == shown.count(">Places<") == 3
     assert "outcomes/far/0/tables/ends.csv</code>, 3 rows" in shown
     ids = re.findall(r'\bid="([^"]+)"', text)
@@ -183,7 +184,20 @@ def test_published_tables_stand_beside_outcomes(root: Path, monkeypatch: pytest.
         ("steps.csv", "part,step\nw0,1\n", "steps.csv: no parts, or not of 5 steps"),
         ("steps.csv", None, "steps.csv: No such file"),
         ("params.json", "{}", "params.json: no procedure, or no data"),
-        ("pictures/places.svg", "<svg><script>1</script></svg>", "places.svg: not a picture that fedflow"),
+        *(
+            (
+                "pictures/places.svg",
+                f"<svg {NAMESPACES}>{inside}</svg>",
+                "places.svg: not a picture that fedfl",
+            )
+            for inside in (
+                "<script>1</script>",
+                '<g onload="1"/>',
+                '<use href="java&#115;cript:1"/>',
+                '<style>@import "a"</style>',
+                '<path fill="url(http://a/b)"/>',
+            )
+        ),
         ("tables/ends.csv", "", "ends.csv: truncated or damaged"),
     ],
 )

@@ -81,6 +81,26 @@ def test_only_the_lost_shards_of_a_broken_pool_run_again(runner):
     assert (runner.started, len(runner.titles)) == (2, 3)
 
 
+def test_the_lost_block_of_a_procedure_is_computed_again(runner, tmp_path):
+    from fedflow.config import load_params
+    from fedflow.procedures.steps import Block, advance
+    from fedflow.stages.procedure import ProcedureRun
+
+    (tmp_path / "params.yaml").write_text("""
+data: {}
+models: {}
+partitions: {}
+procedures: {coreset: {graph: {nodes: 30}, picks: 2, methods: [giga, random], draws: 2}}
+grid: {datasets: [], partitions: [], methods: [], seeds: [0], procedures: [coreset]}
+""")
+    job = ProcedureRun(load_params(tmp_path / "params.yaml"), "coreset", 0, tmp_path).job
+    blocks, runner.losses = [Block([part], [0], [None], 60) for part in ("giga", "random")], 1
+    with shards.PrefectExecutor() as executor:
+        found = executor.map(advance, job, blocks, "pick 1")
+    assert str([one.rows for (one,) in found]) == str([advance(job, block)[0].rows for block in blocks])
+    assert runner.started == 2 and runner.titles[0] == "pick 1 · worker 1 · 1 part"
+
+
 def test_workers_that_always_die_end_the_run_with_one_line(runner):
     runner.losses = 100
     with one_line_error("workers died 4 times"):

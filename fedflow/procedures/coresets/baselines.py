@@ -13,6 +13,7 @@ from scipy import sparse
 from scipy.optimize import nnls
 from scipy.sparse import csgraph
 from scipy.sparse.linalg import eigsh
+from threadpoolctl import threadpool_limits
 
 from fedflow.errors import BadInput
 from fedflow.procedures.coresets.graph import BLOCK, Operator, checked
@@ -118,7 +119,8 @@ def _bounded(choose: Choose) -> Choose:
     @wraps(choose)
     def bounded(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
         check_picks(k, problem.operator.n)
-        return choose(problem, k, rng)
+        with threadpool_limits(1):  # threads add up in any order, and the last bits differ
+            return choose(problem, k, rng)
 
     return bounded
 
@@ -171,10 +173,8 @@ def _graph_shares(adjacency: sparse.csr_array, nodes: np.ndarray) -> np.ndarray:
 def _clustered(points: np.ndarray, k: int, rng: np.random.Generator) -> Chosen:
     """The point nearest to each centre of k-means (k-means++, 5 restarts), and the share of its cluster."""
     from sklearn.cluster import KMeans
-    from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1):  # threads add up in any order, and the last bits differ
-        solved = KMeans(k, n_init=5, random_state=int(rng.integers(2**31))).fit(points)
+    solved = KMeans(k, n_init=5, random_state=int(rng.integers(2**31))).fit(points)
     distances = solved.transform(points)
     nearest, shares = distances.argmin(0), np.bincount(solved.labels_, minlength=k) / len(points)
     nodes, place = np.unique(nearest, return_inverse=True)

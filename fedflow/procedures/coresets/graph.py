@@ -128,11 +128,12 @@ def checked(adjacency: Any) -> sparse.csr_array:
     shape = np.shape(adjacency)
     if len(shape) != 2 or shape[0] != shape[1]:
         raise BadInput("adjacency", shape, "a square matrix")
-    graph = sparse.csr_array(adjacency, dtype=float)
+    graph = sparse.csr_array(adjacency, dtype=float, copy=True)
     if not np.isfinite(graph.data).all():
         raise BadInput("adjacency", float("nan"), "finite weights")
     if graph.nnz and graph.data.min() < 0:
         raise BadInput("adjacency", float(graph.data.min()), "weights >= 0")
+    graph.sum_duplicates()
     graph.eliminate_zeros()
     if not graph.nnz:
         raise BadInput("adjacency", "no edge", "a graph with edges")

@@ -11,12 +11,13 @@ from scipy.sparse import csgraph
 
 from fedflow.errors import BadInput
 from fedflow.procedures.coresets.graph import Operator, checked
+from fedflow.procedures.coresets.select import estimate
 
 
 def squared_error(weights: np.ndarray, values: Any) -> Any:
     """Err = |sum_s w_s f(s) - mean f|^2, of each function."""
     values = np.asarray(values, dtype=float)
-    return (weights @ values - values.mean(0)) ** 2
+    return (estimate(weights, values) - values.mean(0)) ** 2
 
 
 def beta(operator: Operator, weights: np.ndarray) -> float:
@@ -53,7 +54,7 @@ def distances(adjacency: Any) -> np.ndarray:
 
 def path_errors(weights: np.ndarray, distances: np.ndarray) -> tuple[float, float]:
     """Errors of the mean distance from a node, averaged over nodes: absolute and squared."""
-    errors = np.abs(weights @ distances - distances.mean(0))
+    errors = np.abs(estimate(weights, distances) - distances.mean(0))
     return float(errors.mean()), float((errors**2).mean())
 
 

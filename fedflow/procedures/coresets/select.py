@@ -58,7 +58,7 @@ class Selection:
 
     def estimate(self, values: Any, mode: str = "beta") -> Any:
         """The mean over all nodes of ``values`` [n] or [n, q], from those of the chosen nodes."""
-        return self.weights(mode)[self.chosen] @ np.asarray(values)[self.chosen]
+        return estimate(self.weights(mode), values)
 
     def bound(self, norm: float, threshold: float, steps: int) -> float:
         """(D.1): the largest error of ``estimate`` for functions of P_threshold with Euclidean ``norm``.
@@ -156,6 +156,12 @@ def select(
             break
         selection = following
     return selection
+
+
+def estimate(weights: np.ndarray, values: Any) -> Any:
+    """sum_s w_s f(s) for ``weights`` [n] and ``values`` [n] or [n, q], of nodes with weight only."""
+    nodes = np.flatnonzero(weights)
+    return (weights[nodes] * np.asarray(values, dtype=float)[nodes].T).sum(-1)
 
 
 def check_picks(k: int, n: int) -> None:

@@ -105,10 +105,6 @@ class Lesson:
     def alpha(self) -> float:
         return self.expert.alpha
 
-    @property
-    def first(self) -> Tensor:
-        return self.stream.first
-
     def descend(self, w: Tensor, pull: Callable[[Tensor], Tensor | float]) -> Tensor:
         """``gradient_steps`` steps on the meta-loss of the readable tasks plus a term with gradient ``pull``.
 
