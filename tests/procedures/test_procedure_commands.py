@@ -14,6 +14,7 @@ from fedflow.procedures import PROCEDURES, base
 from fedflow.procedures.catalogue import catalogue
 from fedflow.schema import params_schema
 from fedflow.seeding import generator
+from fedflow.settings import option
 from fedflow.stages.procedure import ProcedureRun, run_procedure
 from fedflow.stages.steps import BLOCK
 from fedflow.tracking.store import open_store
@@ -82,7 +83,7 @@ def test_the_page_in_docs_is_that_of_the_code(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_example_of_the_documentation_estimates_pi(root: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "adding.md").read_text().split("## A procedure\n")[1]
-    names: dict = {"math": math, "np": np, "generator": generator} | vars(base)
+    names: dict = {"math": math, "np": np, "generator": generator, "option": option} | vars(base)
     try:
         exec(page.split("```python\n")[1].split("```")[0], names)
         (root / "params.yaml").write_text(PARAMS.replace("[walk, far]", "[pi]"))
