@@ -1,6 +1,7 @@
 """Curves of a procedure by step: a line per part, mean and band over seeds."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib.ticker import NullFormatter
@@ -31,9 +32,9 @@ def by_step(
     with drawing(name, described, height, box, width=max(3.8, 2.3 + right)) as work:
         axes, ends = work.axes, []
         for part, table in tables.items():
-            style = {"color": MUTED, "alpha": 0.5} if many else look(list(parts).index(part))
+            style: dict[str, Any] = {"color": MUTED, "alpha": 0.5} if many else look(list(parts).index(part))
             if not many:
-                band = {"color": style["color"], "alpha": 0.17, "lw": 0}
+                band: dict[str, Any] = {"color": style["color"], "alpha": 0.17, "lw": 0}
                 axes.fill_between(table.index, table["low"], table["high"], **band)
             dot = "." if len(table) == 1 else ""
             axes.plot(table.index, table["mean"], lw=0.7 if many else 1.6, marker=dot, **style)

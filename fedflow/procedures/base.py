@@ -124,7 +124,7 @@ class Procedure(Settings):
         return world
 
     def parts(self, shared: Any) -> list[str]:
-        """Names of the independent parts, of letters, digits, `-`, `_`, `.` and `=`; "" if there is one."""
+        """Names of the independent parts, of letters, digits, `-`, `_` and `.`; "" if there is one."""
         return [""]
 
     def steps(self, shared: Any, part: str) -> int:

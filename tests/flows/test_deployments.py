@@ -20,7 +20,7 @@ def test_a_deployment_starts_from_the_work_pool(api, root, expected, results, mo
     deploy()  # a second start of `make serve` finds all there
     with get_client(sync_client=True) as client:
         deployments = {d.name: d for d in client.read_deployments()}
-        assert set(deployments) == {"pipeline-nightly", "sweep", "central", "federate"}
+        assert set(deployments) == {"pipeline-nightly", "sweep", "central", "procedure", "federate"}
         assert all(d.work_pool_name == POOL and d.description and d.tags for d in deployments.values())
         assert [s.active for s in deployments["pipeline-nightly"].schedules] == [False]
         tiny = {"partition": "digits-6", "method": "fedavg", "root": str(root)}
