@@ -135,7 +135,7 @@ def parse(text: str, field: str = "measure", procedure: str = "") -> Measure:
 def of_summary(procedure: str, name: str) -> Metric | None:
     """A metric of the summary of a registered procedure; None if it has no such metric."""
     column = PROCEDURES[procedure].metrics.get(name) if procedure in PROCEDURES else None
-    return column and as_metric(name, column)
+    return None if column is None else as_metric(name, column)
 
 
 def as_metric(name: str, column: Column) -> Metric:

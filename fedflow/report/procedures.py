@@ -65,16 +65,17 @@ class Outcome:
     def rows(self) -> list[Run]:
         """The rows of the summary as runs: on the partition ``entry``, each is a method."""
         facts = {name: self.facts[name] for name in ("seed", "settings")} | {"partition": self.entry}
+        names = [str(row) or self.entry for row in self.summary.index]
         return [
             Run(
                 self.folder,
-                {name: None if pd.isna(value) else value for name, value in own.items()}
+                {str(name): None if pd.isna(value) else value for name, value in own.items()}
                 | facts | {"method": row, "method_label": row},
                 self.params, pd.DataFrame({"round": []}), pd.DataFrame(), None, [],
                 variant=f"{row} · {self.variant}" if self.variant else row,
                 label=f"{row} · {self.variant}" if self.variant else row,
             )
-            for row, own in self.summary.rename({"": self.entry}).to_dict("index").items()
+            for row, (_, own) in zip(names, self.summary.iterrows(), strict=True)
         ]  # fmt: skip
 
 

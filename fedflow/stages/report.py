@@ -13,6 +13,6 @@ def write_report(root: Path = Path()) -> Path:
     data, params = root / "data", load_params(root / PARAMS) if (root / PARAMS).exists() else None
     return build_report(
         root / "results", data / "partitions", root / "report",
-        claims=root / CLAIMS, central=data / "central", labels=params and params.labels,
-        outcomes=root / "outcomes", procedures=params and params.procedure_entries,
+        claims=root / CLAIMS, central=data / "central", labels=params.labels if params else None,
+        outcomes=root / "outcomes", procedures=params.procedure_entries if params else None,
     )  # fmt: skip
