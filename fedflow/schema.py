@@ -144,7 +144,7 @@ def _params() -> Schema:
 
 
 def _entries(kind: str, own: Mapping[str, Schema], more: Mapping[str, Schema]) -> Schema:
-    """A mapping of entries with ``more`` and the fields of what they are called, or of what ``kind`` names."""
+    """Entries with ``more`` and the fields of what they are called, or of what ``kind`` names."""
     shared = {kind: {"type": "string", "enum": sorted(own)}, **more}
     named = {
         "type": "object",
