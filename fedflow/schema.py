@@ -14,12 +14,14 @@ from fedflow.methods.fairness._weighing import HOSTS, Host
 from fedflow.models import ARCHITECTURES, known_options
 from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.procedures import PROCEDURES
+from fedflow.procedures.online import LEARNERS, Learner
 from fedflow.settings import Settings, hints
 from fedflow.simulation.run import RunSettings
 
 Schema = dict[str, Any]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+LABEL: dict[str, Schema] = {"label": {"type": ["string", "null"]}}
 BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 TYPES: dict[Any, Schema] = {
     int: {"type": "integer"},
@@ -82,6 +84,10 @@ def _value(hint: Any, metadata: Mapping[str, Any], merged: bool = False) -> Sche
         return {"anyOf": [_value(arm, {} if arm is type(None) else metadata, merged) for arm in args]}
     if origin in (list, tuple):
         return {"type": "array", "items": _value(args[0], metadata) if args else {}}
+    if dict in (hint, origin) and Learner in args:
+        return {"type": "object"} | _entries(
+            "learner", {name: _object(own) for name, own in LEARNERS.items()}, {}
+        )
     if dict in (hint, origin):
         return {"type": "object"} | ({"additionalProperties": _value(args[1], {})} if args else {})
     if isinstance(hint, type) and issubclass(hint, Settings):
@@ -130,16 +136,16 @@ def _params() -> Schema:
     own = {name: _object(cls, partial=True) | {"type": ["object", "null"]} for name, cls in METHODS.items()}
     for entry in own.values():
         entry["properties"] |= sections
-    methods |= _entries("method", own)
+    methods |= _entries("method", own, LABEL)
     tuned["additionalProperties"] = {"type": ["object", "null"], "properties": own}
     procedures = {name: _object(cls) | {"type": ["object", "null"]} for name, cls in PROCEDURES.items()}
-    schema["properties"]["procedures"] |= _entries("procedure", procedures)
+    schema["properties"]["procedures"] |= _entries("procedure", procedures, LABEL)
     return schema
 
 
-def _entries(kind: str, own: Mapping[str, Schema]) -> Schema:
-    """A mapping whose entries have the fields of what they are called, or of what ``kind`` names."""
-    shared = {kind: {"type": "string", "enum": sorted(own)}, "label": {"type": ["string", "null"]}}
+def _entries(kind: str, own: Mapping[str, Schema], more: Mapping[str, Schema]) -> Schema:
+    """Entries with ``more`` and the fields of what they are called, or of what ``kind`` names."""
+    shared = {kind: {"type": "string", "enum": sorted(own)}, **more}
     named = {
         "type": "object",
         "required": [kind],
