@@ -15,7 +15,7 @@ FLOORS = (  # from bottom to top; a module imports from its own floor and from t
     {"simulation"},
     {"pictures"},
     {"procedures"},
-    {"config", "tuning", "results"},
+    {"config", "tuning", "results", "outcomes"},
     {"stages", "tracking", "report", "experiment", "schema", "fingerprints", "terminal"},
     {"flows", "tasks", "cli", "doctor"},
 )

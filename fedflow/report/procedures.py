@@ -14,6 +14,7 @@ from markupsafe import Markup
 from fedflow.errors import FedflowError
 from fedflow.metrics.table import UNMEASURED
 from fedflow.naming import flat, say, text
+from fedflow.outcomes import MARKER, PARAMS, STEPS, SUMMARY
 from fedflow.pictures.drawing import inlined
 from fedflow.pictures.steps import FEW, by_step
 from fedflow.procedures import PROCEDURES, Column, Procedure
@@ -24,7 +25,6 @@ from fedflow.report.reading import read_json, read_table, reject
 from fedflow.report.run import Run
 from fedflow.report.tables import by_method, stat, write_csv
 from fedflow.report.variants import defaults_of, differences
-from fedflow.stages.procedure import MARKER, PARAMS, STEPS, SUMMARY
 
 ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
     **dict.fromkeys(("procedure", "registered", "label", "settings"), (str,)),

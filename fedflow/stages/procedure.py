@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from safetensors.torch import save_file
 
 from fedflow.arguments import argument
 from fedflow.config import Changes, Params, digest
@@ -19,20 +18,18 @@ from fedflow.data.prepared import file_sum
 from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import SHORT, pick_device, stored
 from fedflow.files import (
-    Write,
     central_folder,
     locked,
     make_writable,
     outcome_folder,
     partition_folder,
     prepared_folder,
-    replace_files,
-    write_json,
 )
 from fedflow.identity import code_digest, modules_of, versions
 from fedflow.local.trained import MARKER as NETWORK
 from fedflow.models import ARCHITECTURES
-from fedflow.procedures import Column, End, Findings, Procedure
+from fedflow.outcomes import SUMMARY, write_outcome
+from fedflow.procedures import Column, End, Procedure
 from fedflow.procedures.job import ProcedureJob
 from fedflow.simulation.checkpoint import drop_checkpoint
 from fedflow.simulation.executors import Executor, Inline
@@ -43,10 +40,6 @@ from fedflow.stages.prepare import prepare_dataset
 from fedflow.stages.steps import Listener, Progress, load_progress, run_steps
 from fedflow.terminal import RoundBar
 from fedflow.tracking import Record, open_record
-
-MARKER, STEPS, SUMMARY, VECTORS, PARAMS = (
-    "metrics.json", "steps.csv", "summary.csv", "vectors.safetensors", "params.json"
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -215,7 +208,8 @@ def _perform(run: ProcedureRun, executor: Executor, listeners: tuple[Listener, .
             findings = procedure.finish(opened.shared, ends_of(progress))
         except BadInput as error:
             raise _renamed(error, run.name) from error
-        metrics = write_outcome(run, progress, findings)
+        params = {"seed": run.seed, **run.effective}
+        metrics = write_outcome(run.folder, facts_of(run), params, progress.rows, findings)
         with TemporaryDirectory() as name:
             for drawn in findings.drawings:
                 drawn.png(Path(name) / f"{drawn.name}.png")
@@ -225,47 +219,19 @@ def _perform(run: ProcedureRun, executor: Executor, listeners: tuple[Listener, .
     return metrics
 
 
-def write_outcome(run: ProcedureRun, progress: Progress, findings: Findings) -> dict[str, Any]:
-    """Write the files of an outcome in place of those of an earlier one; returns its metrics.
-
-    ``metrics.json`` has what identifies the outcome and its final numbers, as ``<metric>/<row>``,
-    ``summary.csv`` the same as a table, ``steps.csv`` the numbers by part and step, ``tables/`` and
-    ``pictures/`` those of the procedure, ``vectors.safetensors`` its vectors, ``params.json`` its settings.
-    """
+def facts_of(run: ProcedureRun) -> dict[str, Any]:
+    """What identifies an outcome, in its ``metrics.json``."""
     inputs = run.job
-    numbers = {f"{m}/{row}" if row else m: v for row, own in findings.summary.items() for m, v in own.items()}
-    if bad := [name for name, value in numbers.items() if value is not None and not np.isfinite(value)]:
-        raise FedflowError(f"{run.title}: {bad[0]} is {numbers[bad[0]]}, not a finite number")
-    facts = {
+    return {
         "procedure": run.name,
         "registered": run.procedure.name,
         "label": run.params.procedure_label(run.name),
         "seed": run.seed,
         "settings": run.settings,
-        "steps": max(map(len, progress.rows.values())),
         "inputs": {name: at.hash for name, at in inputs.datasets.items()}
         | {name: at.partition.hash for name, at in inputs.federations.items()}
         | {name: at.hash for name, at in inputs.networks.items()},
     }
-    steps = [
-        {"part": part, "step": i} | row
-        for part, rows in progress.rows.items()
-        for i, row in enumerate(rows, 1)
-    ]
-    summary = pd.DataFrame.from_dict(findings.summary, orient="index").rename_axis("row")
-    older = [path for path in run.folder.rglob("*") if path.is_file()]
-    files: dict[str, Write | None] = {str(path.relative_to(run.folder)): None for path in older}
-    files |= {
-        PARAMS: partial(write_json, value={"seed": run.seed, **run.effective}),
-        STEPS: _csv(pd.DataFrame(steps), index=False),
-        SUMMARY: _csv(summary),
-        **{f"tables/{name}.csv": _csv(table, index=False) for name, table in findings.tables.items()},
-        **{f"pictures/{d.name}.svg": partial(_text, text=d.file) for d in findings.drawings},
-        VECTORS: partial(save_file, {n: t.contiguous() for n, t in findings.vectors.items()}),
-        MARKER: partial(write_json, value=facts | {"metrics": numbers}),
-    }
-    replace_files(run.folder, files, MARKER)
-    return numbers
 
 
 def read_summary(run: ProcedureRun) -> tuple[list[str], list[tuple[str, ...]]]:
@@ -292,14 +258,6 @@ def ends_of(progress: Progress) -> dict[str, End]:
         rows = pd.DataFrame(progress.rows[part])
         ends[part] = End(state, rows.set_axis(pd.RangeIndex(1, len(rows) + 1, name="step")))
     return ends
-
-
-def _csv(table: pd.DataFrame, index: bool = True) -> Write:
-    return partial(table.to_csv, index=index, float_format="%.9g")
-
-
-def _text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def _inputs(run: ProcedureRun) -> list[dict[str, Any]]:

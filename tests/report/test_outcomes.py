@@ -17,6 +17,7 @@ import walk
 
 from fedflow.config import load_params
 from fedflow.fingerprints import fingerprint_files
+from fedflow.outcomes import write_outcome
 from fedflow.pictures.drawing import NAMESPACES
 from fedflow.procedures.steps import Block, advance
 from fedflow.report.books import Book
@@ -26,7 +27,7 @@ from fedflow.report.matching import compare
 from fedflow.report.measures import parse
 from fedflow.report.procedures import collect_outcomes
 from fedflow.report.verdicts import judge
-from fedflow.stages.procedure import ProcedureRun, ends_of, write_outcome
+from fedflow.stages.procedure import ProcedureRun, ends_of, facts_of
 from fedflow.stages.report import write_report
 from fedflow.stages.steps import Progress
 
@@ -52,7 +53,7 @@ def write(root: Path, entry: str = "walk", seeds: Iterable[int] = (0,), *changes
             {name: one.rows for name, one in zip(names, found, strict=True)},
         )
         findings = run.procedure.finish(opened.shared, ends_of(progress))
-        write_outcome(run, progress, findings)
+        write_outcome(run.folder, facts_of(run), run.effective, progress.rows, findings)
 
 
 @pytest.fixture
