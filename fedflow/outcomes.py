@@ -10,7 +10,7 @@ import pandas as pd
 from safetensors.torch import save_file
 
 from fedflow.errors import FedflowError
-from fedflow.files import Write, replace_files, write_json
+from fedflow.files import PARTIAL, Write, replace_files, write_json
 from fedflow.procedures.base import Findings, Row
 
 MARKER, STEPS, SUMMARY, VECTORS, PARAMS = (
@@ -33,13 +33,17 @@ def write_outcome(
     ``params.json`` its settings ``params``. Raises `FedflowError` for a number that is not finite, and if the
     folder cannot be written.
     """
-    numbers = {f"{m}/{row}" if row else m: v for row, own in findings.summary.items() for m, v in own.items()}
+    numbers = {
+        f"{metric}/{row}" if row else metric: None if value is None else float(value)
+        for row, own in findings.summary.items()
+        for metric, value in own.items()
+    }
     if bad := [name for name, value in numbers.items() if value is not None and not np.isfinite(value)]:
         raise FedflowError(f"{folder}: {bad[0]} is {numbers[bad[0]]}, not a finite number")
     steps = [{"part": part, "step": i} | row for part, own in rows.items() for i, row in enumerate(own, 1)]
     summary = pd.DataFrame.from_dict(findings.summary, orient="index").rename_axis("row")
-    older = [path for path in folder.rglob("*") if path.is_file()]
-    files: dict[str, Write | None] = {str(path.relative_to(folder)): None for path in older}
+    older = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+    files: dict[str, Write | None] = {str(path): None for path in older if PARTIAL not in path.parts}
     files |= {
         PARAMS: partial(write_json, value=params),
         STEPS: _csv(pd.DataFrame(steps), index=False),
@@ -53,6 +57,13 @@ def write_outcome(
     }
     replace_files(folder, files, MARKER)
     return numbers
+
+
+def read_parts(path: Path) -> pd.DataFrame:
+    """``summary.csv`` or ``steps.csv``: names of rows and parts are text as it is, such as "01" or "NA"."""
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    numbers = [name for name in table if name not in ("row", "part")]
+    return table.assign(**{name: pd.to_numeric(table[name].replace("", "nan")) for name in numbers})
 
 
 def _csv(table: pd.DataFrame, index: bool = True) -> Write:

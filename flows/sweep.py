@@ -25,14 +25,15 @@ def sweep(
 ) -> list[dict[str, Any]]:
     """Run a grid (default: params.yaml's) and the procedures of params.yaml; returns all metrics.
 
-    Each partition, and each procedure, is under one MLflow parent.
+    Each partition, and each procedure, is under one MLflow parent. With partitions or methods, no procedures.
     """
     check_arguments(
         partitions=partitions, methods=methods, seeds=seeds, settings=settings, root=root, name=name
     )
     params = load_params(Path(root) / "params.yaml", settings or [])
     cells = experiments(params, Path(root), name, partitions, methods, seeds)
-    procedures = procedure_runs(params, Path(root), name)
+    only = partitions is not None or methods is not None  # a part of the grid of runs
+    procedures = [] if only else procedure_runs(params, Path(root), name, seeds)
     results = [federate(**cell.parameters) for cell in cells]
     if results:
         comparison(name, results)

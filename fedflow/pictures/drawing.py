@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import matplotlib as mpl
 from markupsafe import Markup, escape
@@ -114,24 +114,26 @@ def inlined(text: str, prefix: str) -> Markup:
     Raises `FedflowError` for other SVG, which could run scripts in the page or load what is elsewhere.
     """
     plain = re.sub(rf'<style id="{COLOURS}">.*?</style>', "", text.replace(f" {NAMESPACES}", ""))
-    parser = _Checked()
-    parser.feed(plain)
-    elsewhere = re.search(r"url\((?!#)|@import", plain)
-    if plain == text or not plain.startswith("<svg") or not parser.harmless or elsewhere:
+    # Declarations and escapes could hide what is looked for.
+    elsewhere = re.search(r"<!|\\|url\((?!#)|@import", plain, re.IGNORECASE)
+    if plain == text or not plain.startswith("<svg") or elsewhere or not _harmless(text):
         raise FedflowError("not a picture that fedflow has drawn")
     return Markup(re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", plain))
 
 
-class _Checked(HTMLParser):
+def _harmless(text: str) -> bool:
     """Whether SVG has only elements and links that matplotlib draws with."""
-
-    harmless = True
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        links = (value or "" for name, value in attributes if name.endswith("href"))
-        self.harmless &= tag in TAGS
-        self.harmless &= all(link.startswith(("#", "data:image/png;base64,")) for link in links)
-        self.harmless &= not any(name.startswith("on") for name, _ in attributes)
+    try:
+        elements = list(ElementTree.fromstring(text).iter())
+    except ElementTree.ParseError:
+        return False
+    attributes = [(name.lower(), value) for element in elements for name, value in element.attrib.items()]
+    links = [value for name, value in attributes if name.endswith("href")]
+    return (
+        all(str(element.tag).rpartition("}")[2].lower() in TAGS for element in elements)
+        and all(link.startswith(("#", "data:image/png;base64,")) for link in links)
+        and not any(name.startswith("on") for name, _ in attributes)
+    )
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from fedflow.errors import FedflowError
 from fedflow.metrics.table import UNMEASURED
 from fedflow.naming import flat, say, text
-from fedflow.outcomes import MARKER, PARAMS, STEPS, SUMMARY
+from fedflow.outcomes import MARKER, PARAMS, STEPS, SUMMARY, read_parts
 from fedflow.pictures.drawing import inlined
 from fedflow.pictures.steps import FEW, by_step
 from fedflow.procedures import PROCEDURES, Column, Procedure
@@ -108,15 +108,22 @@ def _read(folder: Path) -> Outcome:
         reject(folder / PARAMS, "no procedure, or no data")
     if params["procedure"].get("name") != facts["registered"]:
         reject(folder / PARAMS, f"its procedure is not {facts['registered']}")
-    summary = read_table(folder / SUMMARY, pd.read_csv, ())
-    if "row" not in summary or summary["row"].duplicated().any():
-        reject(folder / SUMMARY, "no column row, or a row twice")
-    summary = summary.assign(row=summary["row"].fillna("").astype(str)).set_index("row")
-    steps = read_table(folder / STEPS, pd.read_csv, ("step",))
-    if "part" not in steps or int(steps["step"].max() if len(steps) else 0) != facts["steps"]:
-        reject(folder / STEPS, f"no parts, or not of {facts['steps']} steps")
-    steps = steps.assign(part=steps["part"].fillna("").astype(str))
+    summary = _numbers(folder / SUMMARY, "row")
+    if summary["row"].duplicated().any():
+        reject(folder / SUMMARY, "a row twice")
+    summary = summary.set_index("row")
+    steps = _numbers(folder / STEPS, "part")
+    if "step" not in steps or int(steps["step"].max() if len(steps) else 0) != facts["steps"]:
+        reject(folder / STEPS, f"not of {facts['steps']} steps")
     return Outcome(folder, facts, params, summary, steps, facts["label"])
+
+
+def _numbers(path: Path, names: str) -> pd.DataFrame:
+    """A table of numbers with a column of ``names``."""
+    table = read_table(path, read_parts, ())
+    if names not in table:
+        reject(path, f"no column {names}")
+    return read_table(path, read_parts, [str(column) for column in table if column != names])
 
 
 def _varied(outcomes: list[Outcome]) -> Iterator[Outcome]:

@@ -1,9 +1,11 @@
 """From inputs to the outcome of a procedure with one seed: run, recorded, written."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,7 +30,7 @@ from fedflow.files import (
 from fedflow.identity import code_digest, modules_of, versions
 from fedflow.local.trained import MARKER as NETWORK
 from fedflow.models import ARCHITECTURES
-from fedflow.outcomes import SUMMARY, write_outcome
+from fedflow.outcomes import SUMMARY, read_parts, write_outcome
 from fedflow.procedures import Column, End, Procedure
 from fedflow.procedures.job import ProcedureJob
 from fedflow.simulation.checkpoint import drop_checkpoint
@@ -127,17 +129,19 @@ class ProcedureRun:
             "networks": {name: at.hash for name, at in networks.items()},
             "files": {name: file_sum(path) if path.is_file() else "" for name, path in files.items()},
             "code": procedure_code(params, self.name),
-            "libraries": versions(),
+            "libraries": versions() | {"networkx": version("networkx")},
         }
         return ProcedureJob(
             digest(about), self.procedure, self.seed, device, datasets, federations, networks, files
         )
 
 
-def procedure_runs(params: Params, root: Path, sweep: str) -> list[ProcedureRun]:
-    """The procedures of the grid with every seed, each checked before the first one runs."""
-    grid = params.grid
-    made = [ProcedureRun(params, name, seed, root, sweep) for name in grid.procedures for seed in grid.seeds]
+def procedure_runs(
+    params: Params, root: Path, sweep: str, seeds: Sequence[int] | None = None
+) -> list[ProcedureRun]:
+    """The procedures of the grid with these seeds, by default the grid's; all checked before the first runs."""
+    names, seeds = params.grid.procedures, seeds or params.grid.seeds
+    made = [ProcedureRun(params, name, seed, root, sweep) for name in names for seed in seeds]
     for run in made:
         params.procedure(run.name)
     return made
@@ -184,7 +188,7 @@ def _perform(run: ProcedureRun, executor: Executor, listeners: tuple[Listener, .
     try:
         opened = job.open()
     except BadInput as error:
-        raise _renamed(error, run.name) from error
+        raise _renamed(error, run.name, procedure) from error
     checkpoint = root / ".fedflow" / "checkpoints" / job.key
     progress = load_progress(checkpoint)
     record = open_record(
@@ -207,7 +211,7 @@ def _perform(run: ProcedureRun, executor: Executor, listeners: tuple[Listener, .
             )
             findings = procedure.finish(opened.shared, ends_of(progress))
         except BadInput as error:
-            raise _renamed(error, run.name) from error
+            raise _renamed(error, run.name, procedure) from error
         params = {"seed": run.seed, **run.effective}
         metrics = write_outcome(run.folder, facts_of(run), params, progress.rows, findings)
         with TemporaryDirectory() as name:
@@ -228,18 +232,19 @@ def facts_of(run: ProcedureRun) -> dict[str, Any]:
         "label": run.params.procedure_label(run.name),
         "seed": run.seed,
         "settings": run.settings,
-        "inputs": {name: at.hash for name, at in inputs.datasets.items()}
-        | {name: at.partition.hash for name, at in inputs.federations.items()}
-        | {name: at.hash for name, at in inputs.networks.items()},
+        "inputs": {f"data.{name}": at.hash for name, at in inputs.datasets.items()}
+        | {f"partitions.{name}": at.partition.hash for name, at in inputs.federations.items()}
+        | {f"central.{name}": at.hash for name, at in inputs.networks.items()}
+        | {f"files.{name}": file_sum(path)[:16] for name, path in inputs.files.items()},
     }
 
 
 def read_summary(run: ProcedureRun) -> tuple[list[str], list[tuple[str, ...]]]:
     """The summary of a finished procedure as text: headings with units, and a tuple per row."""
-    table, known = pd.read_csv(run.folder / SUMMARY, index_col="row"), run.procedure.metrics
+    table, known = read_parts(run.folder / SUMMARY).set_index("row"), run.procedure.metrics
     about = [(known.get(str(name)) or Column(str(name))) for name in table]
     rows = [
-        (str(row) if isinstance(row, str) else run.name, *map(_number, values, about))
+        (str(row) or run.name, *map(_number, values, about))
         for row, values in zip(table.index, table.to_numpy(float).tolist(), strict=True)
     ]
     return [one.heading for one in about], rows
@@ -271,10 +276,11 @@ def _inputs(run: ProcedureRun) -> list[dict[str, Any]]:
     return found
 
 
-def _renamed(error: BadInput, name: str) -> BadInput:
-    """The error with the full name of the field."""
+def _renamed(error: BadInput, name: str, procedure: Procedure) -> BadInput:
+    """The error with the full name of the field, if it is one of the procedure."""
     field = error.field.removeprefix("procedures.").removeprefix(f"{name}.")
-    return BadInput(f"procedures.{name}.{field}", error.value, error.accepted)
+    known = re.split(r"[.\[]", field)[0] in {each.name for each in fields(procedure)}
+    return BadInput(f"procedures.{name}.{field}", error.value, error.accepted) if known else error
 
 
 def _refuse(title: str) -> None:

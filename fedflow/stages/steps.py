@@ -1,5 +1,7 @@
 """Runs parts to their last steps: workers, checkpoints and record of central networks and procedures."""
 
+import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -35,12 +37,13 @@ class Progress:
         return sum(map(len, self.rows.values()))
 
     def row(self, number: int) -> Row:
-        """The numbers of one step of all parts that have it, as ``<name>/<part>``."""
+        """The numbers of one step of all parts that have it, as ``<name>/<part>``, if they were measured."""
         return {
             f"{name}/{part}" if part else name: value
             for part, rows in self.rows.items()
             if number <= len(rows)
             for name, value in rows[number - 1].items()
+            if not math.isnan(value)
         }
 
 
@@ -90,7 +93,13 @@ def run_steps(
     """
     parts = job.open()
     names = parts.names()
+    for part in names:
+        if names.count(part) > 1 or re.search(r"[^\w.-]", part, re.ASCII):
+            raise FedflowError(
+                f"part {part!r}: not a name of letters, digits and - _ . that no other part has"
+            )
     steps = {part: parts.steps(part) for part in names}
+    total = sum(steps.values())
     now = progress or Progress(dict.fromkeys(names), {part: [] for part in names})
     for number, took in enumerate(now.seconds, 1):  # a killed process may not have sent them
         record.row(number, now.row(number) | {Record.ALWAYS: took})
@@ -120,7 +129,7 @@ def run_steps(
             record.row(number, now.row(number) | {Record.ALWAYS: took})
         complete = f"{len(names) - len(behind)} of {len(names)} parts" if len(behind) < len(left) else ""
         text = note(now.rows[left[0]][-1]) if note else complete
-        bar.step(step_name, now.done, sum(steps.values()), text)
+        bar.step(step_name, now.done, total, text)
         for listener in listeners:
-            listener(now.done, sum(steps.values()))
+            listener(now.done, total)
     return now

@@ -279,8 +279,8 @@ class Record:
         now = int(time.time() * 1000)
         numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, Real) and not isinstance(v, bool)}
         new = [Metric(k, v, now, rounds) for k, v in numbers.items() if not math.isnan(v) and had.get(k) != v]
-        if new:
-            self.api.log_batch(self.run_id, metrics=new)
+        for start in range(0, len(new), METRICS_BATCH):
+            self.api.log_batch(self.run_id, metrics=new[start : start + METRICS_BATCH])
 
     def _log_json(self, path: str, value: Any) -> None:
         self.api.log_text(self.run_id, json.dumps(value), path)

@@ -120,8 +120,10 @@ class Online(Procedure):
             needed = {"gradient_steps": own.trains, "alpha": own.has_alpha}
             used = {g: getattr(own, g) or getattr(self, g) for g in GRIDS if needed.get(g, True)}
             for values in product(*used.values()):
-                words = [f"{GRIDS[grid]}{value:g}" for grid, value in zip(used, values, strict=True)]
-                found["-".join([name, *words])] = Expert(name, own, **dict(zip(used, values, strict=True)))
+                words = [f"{GRIDS[grid]}{value:.12g}" for grid, value in zip(used, values, strict=True)]
+                found["-".join([name, *words]).replace("+", "")] = Expert(
+                    name, own, **dict(zip(used, values, strict=True))
+                )
         return found
 
     def parts(self, shared: Stream) -> list[str]:
