@@ -28,9 +28,10 @@ from fedflow.data import load_prepared, origin_sums, prepare
 from fedflow.data.prepared import file_sum
 from fedflow.experiment import Experiment
 from fedflow.files import central_folder
-from fedflow.identity import code_digest, modules_of
+from fedflow.identity import ASIDE, code_digest, modules_of
 from fedflow.local.trained import load_network
 from fedflow.models import ARCHITECTURES
+from fedflow.outcomes import write_outcome
 from fedflow.report.page import build_report, templates
 from fedflow.stages.central import network_code
 from fedflow.stages.federate import perform
@@ -87,7 +88,10 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
         "code": code_digest(__name__, aside=()),
         "partitions": {name: partition_code(params.partition(name)) for name in params.grid.partitions},
         "runs": {name: _run_code(params, *name.split("/")) for name in _cells(params)},
-        "procedures": {name: procedure_code(params, name) for name in params.grid.procedures},
+        "procedures": {
+            name: [procedure_code(params, name), _outcome_code(params, name)]
+            for name in params.grid.procedures
+        },
     }
     _write(folder, files)
 
@@ -131,6 +135,7 @@ def fingerprint_inputs(params: Params, root: Path = Path()) -> None:
             "networks": {each: networks[each] for each in run.procedure.inputs().networks},
             "files": _sums(root / FOLDER / "files" / "procedures" / f"{name}.json"),
             "code": procedure_code(params, name),
+            "outcome": _outcome_code(params, name),
         }
     _write(folder, files)
 
@@ -146,6 +151,12 @@ def _run_code(params: Params, partition: str, method: str) -> dict[str, Any]:
     settings = params.method(method, partition)
     code = code_digest(perform.__module__, *modules_of(*settings), network.build.__module__)
     return {"digest": code, "network": network.options}
+
+
+def _outcome_code(params: Params, name: str) -> str:
+    """The code of the files of an outcome, pictures included, which no number depends on."""
+    aside = tuple(part for part in ASIDE if part != "pictures")
+    return code_digest(write_outcome.__module__, *modules_of(params.procedure(name)), aside=aside)
 
 
 def _sums(file: Path) -> dict[str, str]:

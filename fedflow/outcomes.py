@@ -62,8 +62,9 @@ def write_outcome(
 def read_parts(path: Path) -> pd.DataFrame:
     """``summary.csv`` or ``steps.csv``: names of rows and parts are text as it is, such as "01" or "NA"."""
     table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    numbers = [name for name in table if name not in ("row", "part")]
-    return table.assign(**{name: pd.to_numeric(table[name].replace("", "nan")) for name in numbers})
+    for name in table.columns.difference(["row", "part"]):
+        table[name] = pd.to_numeric(table[name].where(table[name] != ""))
+    return table
 
 
 def _csv(table: pd.DataFrame, index: bool = True) -> Write:

@@ -139,7 +139,7 @@ class ProcedureRun:
 def procedure_runs(
     params: Params, root: Path, sweep: str, seeds: Sequence[int] | None = None
 ) -> list[ProcedureRun]:
-    """The procedures of the grid with these seeds, by default the grid's; all checked before the first runs."""
+    """The procedures of the grid with these seeds (default: the grid's), checked before the first runs."""
     names, seeds = params.grid.procedures, seeds or params.grid.seeds
     made = [ProcedureRun(params, name, seed, root, sweep) for name in names for seed in seeds]
     for run in made:

@@ -182,7 +182,7 @@ def test_published_tables_stand_beside_outcomes(root: Path, monkeypatch: pytest.
         ("metrics.json", None, "metrics.json: No such file: the outcome is incomplete"),
         ("metrics.json", "{", "metrics.json: truncated or not JSON"),
         ("summary.csv", "x\n1\n", "summary.csv: no column row"),
-        ("steps.csv", "part,step\nw0,1\n", "steps.csv: no parts, or not of 5 steps"),
+        ("steps.csv", "part,step\nw0,1\n", "steps.csv: not of 5 steps"),
         ("steps.csv", None, "steps.csv: No such file"),
         ("params.json", "{}", "params.json: no procedure, or no data"),
         *(
