@@ -16,7 +16,7 @@ from tasks.shards import executor_for
 
 
 def main(root: str, marker: str, *settings: str) -> None:
-    stored = experiment._stored
+    stored = experiment.stored
 
     def gone(folder: Path, facts: str) -> Stored:
         return Stored(f"/gone/{folder.parent.name}/{folder.name}", stored(folder, facts).hash)
@@ -26,7 +26,7 @@ def main(root: str, marker: str, *settings: str) -> None:
         made.marker = Path(marker)
         return made
 
-    experiment._stored = gone
+    experiment.stored = gone
     federate.executor_for = lossy if marker else executor_for
     federate.federate("digits-6", "fedavg", settings=list(settings), root=root)
 
