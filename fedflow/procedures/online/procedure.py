@@ -1,6 +1,6 @@
 """Online meta-learning: tasks arrive one by one, and a model that adapts to each is learned on the way.
 
-Source: a thesis, chapter 5 and appendix A.1.4. A task arrives; the meta-model w^t, adapted to it, is tested on it (CTM), before any training on the task;
+A task arrives; the meta-model w^t, adapted to it, is tested on it (CTM), before any training on the task;
 the learner updates w^t; now and then, w^{t+1} is adapted to every task so far and tested on each (LTM). The
 evaluation may read all tasks, a learner only those in its memory and the current one.
 
