@@ -75,7 +75,9 @@ def procedure(
     params.procedure(name)
     start(params, "procedure", lambda: run_procedure(run), **run.parameters)
     columns, rows = read_summary(run)
-    print_table("", ("", *columns), rows)
+    table = [("", *columns), *rows]
+    head, *lines = zip(*table, strict=True) if len(columns) > len(rows) else table  # the longer side down
+    print_table("", head, lines)
     print_line(f"results: {run.folder}")
 
 

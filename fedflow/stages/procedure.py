@@ -252,7 +252,7 @@ def read_summary(run: ProcedureRun) -> tuple[list[str], list[tuple[str, ...]]]:
 
 def _number(value: float, about: Column) -> str:
     """A number of the summary in its unit; empty if it was not measured."""
-    return "" if np.isnan(value) else f"{value * about.factor:.4g}"
+    return "" if np.isnan(value) else f"{value * about.factor:.3g}"
 
 
 def ends_of(progress: Progress) -> dict[str, End]:
