@@ -53,10 +53,10 @@ class CoresetGCN(Choosing):
     metrics: ClassVar = {
         "accuracy": Column("Test accuracy", "%", "higher"),
         "accuracy_mean": Column("Test accuracy, mean over trainings", "%", "higher"),
-        "groups": Column("Classes with a label", better="higher"),
-        "nodes": Column("Labels"),
-        "cost": Column("Total cost", better="lower"),
-        "epochs": Column("Epochs"),
+        "groups": Column("Classes with a label", better="higher", digits=1),
+        "nodes": Column("Labels", digits=1),
+        "cost": Column("Total cost", better="lower", digits=2),
+        "epochs": Column("Epochs", digits=0),
     }
 
     def open(self, world: World) -> Task:

@@ -41,15 +41,15 @@ class Coreset(Choosing):
         "weight": Column("Sum of the weights"),
     }
     metrics: ClassVar = {
-        "error": Column("Squared error", better="lower"),
+        "error": Column("Squared error", better="lower", digits=5),
         "absolute": Column("Absolute error", better="lower"),
         "error_mean": Column("Squared error, mean over K", better="lower"),
         "objective": Column("Objective error", better="lower"),
         "objective_mean": Column("Objective error, mean over K", better="lower"),
-        "cost": Column("Total cost", better="lower"),
-        "relative_cost": Column("Cost, relative to K average nodes", better="lower"),
-        "weight": Column("Sum of the weights"),
-        "nodes": Column("Nodes"),
+        "cost": Column("Total cost", better="lower", digits=2),
+        "relative_cost": Column("Cost, relative to K average nodes", better="lower", digits=3),
+        "weight": Column("Sum of the weights", digits=3),
+        "nodes": Column("Nodes", digits=1),
         **{f"group{i}": Column(f"Picks in group {i}", "%") for i in range(1, GROUPS + 1)},
     }
 

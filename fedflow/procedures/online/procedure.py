@@ -49,9 +49,9 @@ class Online(Procedure):
     metrics: ClassVar = {
         "ctm": Column("CTM: current task, before training", "%", "higher"),
         "ltm": Column("LTM: all tasks, at the end", "%", "higher"),
-        "efficiency": Column("Samples to reach the threshold", "", "lower"),
-        "failures": Column("Tasks that do not reach it", "", "lower"),
-        "floats": Column("Floats kept in the last round", "", "lower", log=True),
+        "efficiency": Column("Samples to reach the threshold", "", "lower", digits=1),
+        "failures": Column("Tasks that do not reach it", "", "lower", digits=1),
+        "floats": Column("Floats kept in the last round", "", "lower", log=True, digits=0),
     }
 
     partition: str = option(doc="the tasks: client k of this partition is task k + 1")
