@@ -226,7 +226,7 @@ def test_no_method_has_a_hyper_parameter_that_means_something_else_in_an_entry()
         ("methods.a/b={method: fedavg}", r"^methods: 'a/b' .*a name of letters"),
         ("tuned.mnist5k-dir.ifca.label=IFCA", r"^tuned.mnist5k-dir.ifca.label: 'IFCA' .*under methods.ifca"),
         ("tuning.methods.mine={mu: [1]}", r"^tuning.methods.mine: "),
-        ("grid.methods=[]", r"^grid.methods: \[\] .*at least one item"),
+        ("grid.seeds=[]", r"^grid.seeds: \[\] .*at least one item"),
         ("grid.seeds=[0, -1]", r"^grid.seeds\[1\]: -1 .* >= 0"),
         ("grid.seeds=3", r"^grid.seeds: 3 .*a list"),
         ("grid.methods=[ifac]", r"^method.name: 'ifac' .*did you mean 'ifca'"),

@@ -50,7 +50,7 @@ def test_a_gcn_learns_more_from_chosen_labels_than_from_random_ones() -> None:
         findings("coreset_gcn", seed, picks=10, every=10, methods=["giga", "random"], patience=None).summary
         for seed in range(3)
     ]
-    giga, random = (np.mean([one[name]["accuracy"] for one in found]) for name in ("giga", "random"))
+    giga, random = (np.mean([one[name]["test_accuracy"] for one in found]) for name in ("giga", "random"))
     assert giga > 0.8 and giga > random + 0.1
     giga, random = (np.mean([one[name]["groups"] for one in found]) for name in ("giga", "random"))
     assert giga > 8.5 > random + 1
@@ -107,7 +107,7 @@ def write_graphs(folder: Path) -> dict[str, Path]:
 @pytest.mark.parametrize(
     ("name", "settings", "expected"),
     [
-        ("coreset_gcn", {"graph": {"kind": "cora", "file": "."}, "every": 9}, {"accuracy", "groups"}),
+        ("coreset_gcn", {"graph": {"kind": "cora", "file": "."}, "every": 9}, {"test_accuracy", "groups"}),
         ("coreset", {"graph": {"kind": "edges", "file": "facebook.txt"}}, {"absolute"}),
         (
             "coreset",

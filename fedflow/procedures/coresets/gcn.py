@@ -47,12 +47,12 @@ class CoresetGCN(Choosing):
         source="Section 6.6.1",
     )
     curves: ClassVar = {
-        "accuracy": Column("Test accuracy", "%", "higher"),
+        "test_accuracy": Column("Test accuracy", "%", "higher"),
         "groups": Column("Classes with a label"),
     }
     metrics: ClassVar = {
-        "accuracy": Column("Test accuracy", "%", "higher"),
-        "accuracy_mean": Column("Test accuracy, mean over trainings", "%", "higher"),
+        "test_accuracy": Column("Test accuracy", "%", "higher"),
+        "test_accuracy_mean": Column("Test accuracy, mean over trainings", "%", "higher"),
         "groups": Column("Classes with a label", better="higher", digits=1),
         "nodes": Column("Labels", digits=1),
         "cost": Column("Total cost", better="lower", digits=2),
@@ -76,7 +76,7 @@ class CoresetGCN(Choosing):
             "groups": len(np.unique(groups[chosen.nodes])),
             "nodes": len(chosen.nodes),
             "cost": shared.costs[chosen.nodes].sum(),
-            "accuracy": float("nan"),
+            "test_accuracy": float("nan"),
             "epochs": float("nan"),
         }
         if number % self.every == 0 or number == self.picks:
@@ -98,11 +98,14 @@ class CoresetGCN(Choosing):
             torch.from_numpy(chosen.weights).float() if self.weighted else None,
             epochs=self.epochs, patience=self.patience,
         )  # fmt: skip
-        return {"accuracy": network.accuracy(labels, torch.from_numpy(test[: self.test])), "epochs": epochs}
+        return {
+            "test_accuracy": network.accuracy(labels, torch.from_numpy(test[: self.test])),
+            "epochs": epochs,
+        }
 
     def finish(self, shared: Task, ends: Mapping[str, End]) -> Findings:
         summary: dict[str, dict[str, float | None]] = {}
         for part, end in ends.items():
-            last = end.rows.iloc[-1].to_dict() | {"accuracy_mean": end.rows["accuracy"].mean()}
+            last = end.rows.iloc[-1].to_dict() | {"test_accuracy_mean": end.rows["test_accuracy"].mean()}
             summary[part] = {name: last[name] for name in self.metrics}
         return Findings(summary, self.tables(shared, ends))
