@@ -93,7 +93,7 @@ def _params(root: Path) -> list[Finding]:
     grid = params.grid
     counts = f"{len(grid.partitions)} partitions x {len(grid.methods)} methods x {len(grid.seeds)} seeds"
     counts += f", {len(grid.central)} central networks" if grid.central else ""
-    counts += f", {len(grid.procedures)} procedures x {len(grid.seeds)} seeds" if grid.procedures else ""
+    counts += f", procedures: {len(grid.procedures)} x {len(grid.seeds)} seeds" if grid.procedures else ""
     same: dict[str, dict[str, None]] = {}
     for cell in cells:
         same.setdefault(cell.settings, {})[cell.method] = None

@@ -37,7 +37,7 @@ FILES = (
     "predictions.parquet",
     "client-vectors.safetensors",
 )
-STAGES = {"fingerprint", "prepare", "inputs", "partition", "federate", "report"}
+STAGES = {"fingerprint", "prepare", "inputs", "partition", "federate", "procedure", "report"}
 PARAMS = {
     "data": {"digits": {"source": "digits"}},
     "models": {"digits": {"name": "mlp", "options": {"hidden": [16]}}},
