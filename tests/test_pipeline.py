@@ -249,7 +249,9 @@ EDITS = {
         [("partition/iid.py", "rng.permutation(len(labels))", "rng.permutation(len(labels))[::-1]")],
         ["partition@even", *EVEN, "report"],
     ),
-    "a procedure": ([("procedures/coresets/select.py", "import numpy", "import math, numpy")], ["procedure@ring-0"]),
+    "a procedure": (
+        [("procedures/coresets/select.py", "import numpy", "import math, numpy")], ["procedure@ring-0"],
+    ),
     "the engine": ([("simulation/worker.py", "RETRIES = 1 ", "RETRIES = 2 ")], [*SKEWED, *EVEN, "report"]),
     "the report": ([("report/page.css", "{", " {")], ["report"]),
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """S-MNIST: a stream of small tasks for online meta-learning (Acar et al.'s MOML), by the column ``task``.
 
-In every task each class has transformations of its own, the same for training and test images, in this
+In every task each class has its own transformations, the same for training and test images, in this
 order: a rotation by 0, 90, 180 or 270 degrees, a flip (none, horizontal, vertical), half the size or not, a
 shift (none, or 4 pixels in one of four directions). Rainbow-MNIST transforms all classes of a task alike.
 """

@@ -98,7 +98,7 @@ class Walk:
 
 @pytest.fixture
 def tasks(digits: Dataset) -> Federation:
-    """Five tasks of unequal size; some have a single batch. Each has samples of its own."""
+    """Five tasks of unequal size; some have a single batch. Each has its own samples."""
     return images(digits, sizes=(30, 12, 25, 40, 8))
 
 
