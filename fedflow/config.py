@@ -26,7 +26,7 @@ from fedflow.partition import PartitionParams
 from fedflow.procedures import PROCEDURES, Procedure
 from fedflow.procedures.base import procedure_class
 from fedflow.settings import Settings, option
-from fedflow.simulation.federation import EXPERTS, TEACHER, need_labels
+from fedflow.simulation.federation import EXPERTS, FEATURES, TEACHER, need_labels
 from fedflow.simulation.run import RunSettings
 from fedflow.tuning import Tuning
 
@@ -293,6 +293,7 @@ class Params(Settings):
             TEACHER: teacher_of(training),
             **{field: each and each.expert for field, each in zip(EXPERTS, curricula)},
             f"partitions.{partition}.difficulty.expert": self.expert(partition),
+            FEATURES: self.run_of(method, partition).features,
         }
         used = {field: name for field, name in fields.items() if name}
         for field, name in used.items():

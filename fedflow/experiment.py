@@ -16,7 +16,7 @@ from fedflow.errors import FedflowError
 from fedflow.files import central_folder, partition_folder, prepared_folder, read_fact
 from fedflow.local.trained import MARKER
 from fedflow.methods.base import ServerData, server_data
-from fedflow.simulation.federation import EXPERTS, TEACHER, FederationFiles, Stored
+from fedflow.simulation.federation import EXPERTS, FEATURES, TEACHER, FederationFiles, Stored
 from fedflow.simulation.job import Job
 from fedflow.simulation.run import RunSettings, check_settings
 
@@ -61,7 +61,7 @@ class Experiment:
     def read_networks(self) -> dict[str, str]:
         """The central networks that the run itself reads, by the field that names them."""
         used = self.params.used_networks(self.method, self.partition)
-        return {field: name for field, name in used.items() if field in (TEACHER, *EXPERTS)}
+        return {field: name for field, name in used.items() if field in (TEACHER, *EXPERTS, FEATURES)}
 
     @property
     def _server_data(self) -> ServerData:
@@ -146,6 +146,7 @@ class Experiment:
             noise=self._server_data.noise,
             teacher=self._network(TEACHER),
             expert=self._network(*EXPERTS),
+            features=self._network(FEATURES),
             expert_field=next((field for field in EXPERTS if field in self.read_networks), EXPERTS[0]),
         )
         return Job(

@@ -82,6 +82,7 @@ class LocalTraining(Settings):
     lr_decay: float = option(
         1.0, "factor on lr after every round; other learning rates of a method do not decay", gt=0, le=1
     )
+    lr_decay_every: int = option(1, "rounds between these factors", ge=1, source="FedEvg: 50")
     lr_within: list[float] | None = option(
         None, "[a, b]: local step i, from 0 in every training, has the rate lr (1 + a i)^-b; other "
         "learning rates of a method do not change",
@@ -107,6 +108,8 @@ class LocalTraining(Settings):
             raise BadInput("training.betas", self.betas, "two numbers, for both moments")
         if self.optimiser != "adam" and self.betas != BETAS:
             raise BadInput("training.betas", self.betas, f"{BETAS}, its default, without optimiser: adam")
+        if self.lr_decay_every > 1 and self.lr_decay == 1:
+            raise BadInput("training.lr_decay_every", self.lr_decay_every, "1, its default, with lr_decay: 1")
         if self.lr_within is not None and len(self.lr_within) != 2:
             raise BadInput("training.lr_within", self.lr_within, "null or two numbers, [a, b]")
         if self.stragglers == 1 and self.drop_stragglers:
@@ -177,7 +180,7 @@ class LocalTraining(Settings):
 
     def lr_in(self, round: int) -> float:
         """The learning rate of a round; rounds count from 1; the onboarding has that of the first."""
-        return self.lr * self.lr_decay ** max(0, round - 1)
+        return self.lr * self.lr_decay ** (max(0, round - 1) // self.lr_decay_every)
 
     def lr_factor(self, step: Any) -> Any:
         """eta_i / eta of local step i = ``step``, a number or a tensor [.]."""

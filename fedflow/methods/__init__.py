@@ -1,9 +1,9 @@
 """Federated methods by family, one file each. Importing this package registers them all."""
 
-from fedflow.methods import asynchronous, averaging, clustered, fairness, personal, subnetworks
+from fedflow.methods import asynchronous, averaging, clustered, fairness, generative, personal, subnetworks
 from fedflow.methods.base import Method
 from fedflow.methods.registry import METHODS, build_method
 
-FAMILIES = (averaging, fairness, asynchronous, personal, clustered, subnetworks)
+FAMILIES = (averaging, fairness, asynchronous, personal, clustered, subnetworks, generative)
 
 __all__ = ["FAMILIES", "METHODS", "Method", "build_method"]

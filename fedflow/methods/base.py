@@ -4,7 +4,7 @@ A method is a `Settings` class (its hyper-parameters) and up to six core hooks, 
 once; in every round `plan`, `broadcast`, `local`, `aggregate`; and `model_for` to serve and score clients.
 The other hooks of `Method` have defaults that most methods keep. Optional abilities are further base classes,
 which the engine checks with `isinstance`: `Onboarding`, `Asynchronous`, `Clustered`, `Cyclic`, `Pretrained`,
-`Levelled`.
+`Levelled`, `Generative`.
 
 Hooks are pure functions: they do not modify the server's state or other arguments, but return new values.
 A method never loops over batches, chooses a device or writes a file; the engine does.
@@ -139,7 +139,8 @@ class Method(Settings):
     received ones, which replace them for a client that never took part. ``serves_with`` names the kept
     vectors that `model_for` reads (default: all where models are "personal", else none). ``masks`` maps
     vectors of a message to masks or positions in it: only these entries are sent. ``example`` is a network
-    that it can train, for which its page counts the traffic. ``series`` names diagnostics of clients that
+    that it can train, for which its page counts the traffic. ``alone``: `local` draws from `Client.noise`, so
+    that clients train one by one. ``series`` names diagnostics of clients that
     are recorded by client and round, ``records`` kept vectors that are recorded of every client at the end of
     a run.
     """
@@ -153,6 +154,7 @@ class Method(Settings):
     serves_with: ClassVar[tuple[str, ...] | None] = None
     masks: ClassVar[Mapping[str, str]] = {}
     example: ClassVar[str] = "lenet5"
+    alone: ClassVar[bool] = False
     series: ClassVar[tuple[str, ...]] = ()
     records: ClassVar[tuple[str, ...]] = ()
 
@@ -390,6 +392,33 @@ class Cyclic:
 
     def cycles(self) -> int:
         """Server steps in one round."""
+        raise NotImplementedError
+
+
+class Images(NamedTuple):
+    """Labelled images: ``x`` [N, C, H, W] with pixels in [0, 1], and labels ``y`` [N], int64."""
+
+    x: Tensor
+    y: Tensor
+
+
+class Generative:
+    """For methods whose server makes labelled images instead of a model.
+
+    The model that clients are served is trained on these images, once per evaluation. Images of clients are
+    those of a data set with ``normalise: none``, pixels in [0, 1].
+    """
+
+    def begin(self, now: Round, server: Any) -> Any:
+        """The server's state before the first round, from that of `setup`; ``now.rng`` draws it."""
+        return server
+
+    def images(self, now: Round, server: Any) -> Images:
+        """The images that the server has before round ``now.t``; every class has some."""
+        raise NotImplementedError
+
+    def classify(self, now: Round, images: Images) -> Tensor:
+        """The model [D] that clients are served: a fresh one, trained on ``images``."""
         raise NotImplementedError
 
 

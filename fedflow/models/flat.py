@@ -241,6 +241,18 @@ class FlatModel:
         """The name of its architecture; of its class, if `fedflow.models.build` did not make it."""
         return str(getattr(self._template, "architecture", type(self._template).__name__))
 
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input; only of networks that `fedflow.models.build` made."""
+        shape: tuple[int, ...] = getattr(self._template, "fits")[0]  # noqa: B009
+        return shape
+
+    @property
+    def classes(self) -> int:
+        """The number of classes K; only of networks that `fedflow.models.build` made."""
+        classes: int = getattr(self._template, "fits")[1]  # noqa: B009
+        return classes
+
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Loss of each sample [B]."""
         if hasattr(self._template, "losses"):

@@ -47,6 +47,7 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: 
         raise BadInput("model.name", name, f"a network and options that fit {inputs} ({error})") from error
     module.architecture = name  # type: ignore[assignment] # what errors call it
     module.options = given  # type: ignore[assignment] # how it starts, say, is not in its layers
+    module.fits = input_shape, num_classes  # type: ignore[assignment]
     return module.train()
 
 

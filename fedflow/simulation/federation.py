@@ -24,6 +24,7 @@ from fedflow.seeding import generator
 from fedflow.simulation.graphs import Cohorts
 
 TEACHER = "training.objective.teacher"
+FEATURES = "run.features"
 EXPERTS = ("training.curriculum.expert", "run.client_curriculum.expert")  # they share `Federation.difficulty`
 
 
@@ -38,6 +39,7 @@ class Federation:
     public: Examples | None = None  # the server's own data
     teacher: Teacher | None = None  # of `training.objective`
     difficulty: Tensor | None = None  # an expert's loss on every training sample [n]
+    features: Teacher | None = None  # whose features measure generated images
     shipped: int = 0  # bytes of teacher and expert, which every client receives once
     cohorts: Cohorts = field(default_factory=Cohorts, init=False, repr=False)  # captured CUDA graphs
 
@@ -100,6 +102,7 @@ class FederationFiles:
     noise: int = 0  # number of random inputs that are the server's data instead
     teacher: Stored | None = None  # a central network that clients learn from
     expert: Stored | None = None  # a central network whose losses say how difficult samples are
+    features: Stored | None = None  # a central network whose features measure generated images
     expert_field: str = field(default=EXPERTS[0], compare=False)  # the setting that names it
 
     def open(self) -> Federation:
@@ -155,8 +158,9 @@ def _open(files: FederationFiles) -> Federation:
         public = train.only(torch.as_tensor(partition.public, device=device))
     model = FlatModel(factory, device=device, convolution=files.convolution)
     need_fit(model, train, files.model)
-    teacher, expert = (
-        found(stored, load_network) if stored else None for stored in (files.teacher, files.expert)
+    teacher, expert, features = (
+        found(stored, load_network) if stored else None
+        for stored in (files.teacher, files.expert, files.features)
     )
     if teacher:
         teacher.need_data(dataset.hash, TEACHER)
@@ -165,6 +169,8 @@ def _open(files: FederationFiles) -> Federation:
     if expert:
         expert.need_data(dataset.hash, files.expert_field)
         need_labels(files.expert_field, expert.facts["name"], changed=partition.train_labels is not None)
+    if features:
+        features.need_data(dataset.hash, FEATURES)
     return Federation(
         model=model,
         train=train,
@@ -173,6 +179,7 @@ def _open(files: FederationFiles) -> Federation:
         public=public,
         teacher=teacher.teacher(device) if teacher else None,
         difficulty=None if expert is None else torch.from_numpy(expert.losses).to(device, model.dtype),
+        features=features.teacher(device) if features else None,
         shipped=sum({network.hash: network.size for network in (teacher, expert) if network}.values()),
     )
 

@@ -80,6 +80,7 @@ class Simulation(Run):
             self.scoring.stable_cluster_ids,
             self.scoring.sweep(),
             self.scoring.recorded(),
+            self.state.generated,
         )
 
     def forget(self) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from fedflow.methods.base import Dissimilarity
+from fedflow.methods.base import Dissimilarity, Images
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.recorded import ClientVectors
 
@@ -59,3 +59,4 @@ class Outcome:
     stable_cluster_ids: bool = True
     sweep: pd.DataFrame | None = None  # `SWEEP`, of methods with mixtures
     recorded: ClientVectors = field(default_factory=ClientVectors)  # `Method.records`
+    generated: dict[int, Images] = field(default_factory=dict)  # `State.generated`

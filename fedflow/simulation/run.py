@@ -21,6 +21,7 @@ from fedflow.methods.base import (
     SAMPLERS,
     Asynchronous,
     Cyclic,
+    Generative,
     Levelled,
     Message,
     Method,
@@ -34,6 +35,7 @@ from fedflow.simulation.checkpoint import load_checkpoint
 from fedflow.simulation.client_curriculum import ClientCurriculum, Turn
 from fedflow.simulation.clients import ClientStore, FirstOf
 from fedflow.simulation.executors import Executor, Inline
+from fedflow.simulation.generation import check_generative
 from fedflow.simulation.history import History
 from fedflow.simulation.job import Job
 from fedflow.simulation.levels import check_levels, clients_by_level, first_trained, level
@@ -92,6 +94,9 @@ class RunSettings(Settings):
         True, "at the end, also score every client with all mixtures of its global and its personal model, "
         "where the method has them",
     )  # fmt: skip
+    features: str | None = option(
+        None, "network of `central` whose inputs of the last layer measure generated images; null = pixels"
+    )
     target_accuracy: float | None = option(
         None, "also report the rounds and bytes until this local accuracy", gt=0, le=1
     )
@@ -150,6 +155,9 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
     if settings.sampling not in (obeyed := method.samplers()):
         reason = f"with {method.name}, which chooses its cohorts itself"
         raise BadInput("run.sampling", settings.sampling, f"{' or '.join(obeyed)} {reason}")
+    if settings.features is not None and not isinstance(method, Generative):
+        accepted = f"null with {method.name}, which generates no images"
+        raise BadInput("run.features", settings.features, accepted)
     if settings.client_curriculum and isinstance(method, Cyclic):
         accepted = f"{' or '.join(SAMPLERS[:-1])} with {method.name}, whose rounds have several cohorts"
         raise BadInput("run.sampling", settings.sampling, accepted)
@@ -210,6 +218,7 @@ class Run:
     def fingerprint(self) -> str:
         """Identifies the run: only its own checkpoint is resumed."""
         teacher, difficulty = self.federation.teacher, self.federation.difficulty
+        features = self.federation.features
         about = {
             "method": [self.job.method.name, self.job.method.as_dict()],
             "training": self.job.training.as_dict(),
@@ -219,6 +228,7 @@ class Run:
             "public": None if self.federation.public is None else self.federation.public.digest,
             "teacher": None if teacher is None else [teacher.model.architecture, content(teacher.w)],
             "difficulty": None if difficulty is None else content(difficulty),
+            "features": None if features is None else [features.model.architecture, content(features.w)],
             "model": self.federation.model.architecture,
             "code": code_digest(
                 type(self).__module__,
@@ -273,6 +283,8 @@ class Run:
             accepted = f"a share > 0, as {method.name} needs held-out samples; or set {instead}"
             raise BadInput("partition.selection", 0, accepted)
         self._check_curriculum()
+        if isinstance(method, Generative):
+            check_generative(method.name, self.federation)
         central = {"teacher": self.federation.teacher, "expert": self.federation.difficulty}
         if partition.held_out and (seen := [name for name, used in central.items() if used is not None]):
             tests = "validation" if partition.params.get("validation") else "test"
@@ -376,6 +388,8 @@ class Run:
             raise FedflowError(
                 f"{method.name}.setup must return a ServerState, not {type(state.server).__name__}"
             )
+        if isinstance(method, Generative):
+            state.server = method.begin(self.round(0, "first images"), state.server)
         saved = load_checkpoint(self.folder) if self.folder else None
         if saved is None or saved[1]["fingerprint"] != self.fingerprint:
             if isinstance(method, Pretrained) and self.federation.public is not None:

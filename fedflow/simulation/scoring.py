@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedflow.errors import BadInput
 from fedflow.local.wire import message_bytes
-from fedflow.methods.base import Clustered, Dissimilarity, Message, Method
+from fedflow.methods.base import Clustered, Dissimilarity, Generative, Message, Method
 from fedflow.metrics.clustering import agreement
 from fedflow.metrics.distribution import summarise
 from fedflow.metrics.table import METRICS, level_metric
@@ -25,6 +25,7 @@ from fedflow.simulation.evaluation import (
     score_reports,
     sweep_shard,
 )
+from fedflow.simulation.generation import Generation
 from fedflow.simulation.job import Shard
 from fedflow.simulation.messages import Messages, received_bytes
 from fedflow.simulation.outcome import PERSONAL_BYTES, PERSONAL_CLIENTS, RoundReport
@@ -40,6 +41,7 @@ class Scoring:
 
     def __init__(self, run: Run) -> None:
         self.run, self.method = run, run.job.method
+        self.generation = Generation(run, self.method) if isinstance(self.method, Generative) else None
 
     @cached_property
     def scored(self) -> Sequence[int]:
@@ -65,6 +67,7 @@ class Scoring:
             **self.adapted(scores),
             **self.by_level(scores),
             **self.reports(report.round),
+            **(self.generation.evaluate(report.round) if self.generation else {}),
         }
         changed = not np.array_equal(scores.cluster, known[scores.clients])
         known[scores.clients] = scores.cluster
@@ -193,6 +196,8 @@ class Scoring:
         run, method, workers = self.run, self.method, self.run.executor.workers
 
         def send(k: int) -> Message:
+            if self.generation:
+                return {"model": self.generation.before(t).model}
             return method.broadcast_for_evaluation(run.round(t, "served", t, k), run.state.server, k)
 
         own = bool(names) or method.serves == "personal"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import TRAINED
-from fedflow.methods.base import ServerState
+from fedflow.methods.base import Images, ServerState
 from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.events import Work
 from fedflow.simulation.history import History
@@ -28,6 +28,7 @@ class State:
     pool: np.ndarray  # sorted clients of the present pool of the client curriculum; none without
     onboarded: dict[str, int] | None = None  # bytes of the onboarding, down and up; None before it
     busy: list[Work] = field(default_factory=list)  # clients that train while the server takes its steps
+    generated: dict[int, Images] = field(default_factory=dict)  # by round: pixels 0..255, of evaluations
     history: History = field(default_factory=History)
 
     @property
@@ -44,6 +45,8 @@ class State:
         tensors = {f"server/{name}": t.clone() for name, t in self.server.tensors().items()}
         tensors |= {f"busy/{w.client}/{n}": t.clone() for w in self.busy for n, t in w.received.items()}
         tensors |= {f"means/{name}": t for name, t in self.means.packed().items()}
+        tensors |= {f"images/{t}": images.x for t, images in self.generated.items()}
+        tensors |= {f"labels/{t}": images.y.clone() for t, images in self.generated.items()}
         tensors |= self.store.changes()
         tensors["participations"] = torch.from_numpy(self.participations)
         tensors["assignment"] = torch.from_numpy(self.assignment)
@@ -67,6 +70,8 @@ class State:
         self.participations = tensors["participations"].numpy()
         self.assignment = tensors["assignment"].numpy()
         self.pool = tensors["pool"].numpy()
+        labels = under("labels/")
+        self.generated = {int(t): Images(x, labels[t]) for t, x in under("images/").items()}
         self.history.restore(facts["history"])
         self.onboarded = facts["onboarded"]
         for work in facts["busy"]:

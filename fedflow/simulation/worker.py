@@ -131,7 +131,8 @@ def train_clients(
     federation.model.prepare()
     job.training.set_precision(federation.model.device)
     vmapped = job.cohort == "vmap" or (job.cohort == "auto" and federation.model.device.type == "cuda")
-    if vmapped and (why := federation.model.why_alone):
+    why = "their noise is keyed by client" if job.method.alone else federation.model.why_alone
+    if vmapped and why:
         vmapped = False
         _warn_of_fallback(job.method.name, why)
     if vmapped:
@@ -226,6 +227,9 @@ def _train_one(
         try:
             client = client_of(job, federation, shard, i, streams, compiled)
             client.model.seed_noise(torch_seed(job.seed, "noise", shard.round, k))
+            if job.method.alone:
+                seed = torch_seed(job.seed, "method noise", shard.round, k)
+                client.noise = torch.Generator(client.model.device).manual_seed(seed)
             update = step(client)
             finite = bool(update.finite())
         except Exception as error:  # any failure of one client must not end the round

@@ -1,0 +1,46 @@
+"""Base of methods whose server makes labelled images, and how a classifier is trained on them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedflow.data.examples import Examples
+from fedflow.local.sgd import Trainer
+from fedflow.local.training import LocalTraining
+from fedflow.methods.base import Generative, Images, Message, Method, Round
+from fedflow.models.flat import FlatModel
+from fedflow.settings import Settings, option
+
+
+class Classifier(Settings):
+    """How the network of the run is trained on the server's images, by Adam: the same for all methods."""
+
+    section = "method.classifier"
+    epochs: int = option(200, "epochs", ge=1, source="FedEvg's code: 1")
+    batch_size: int = option(64, "images per batch", ge=1)
+    lr: float = option(1e-3, "learning rate", gt=0)
+    weight_decay: float = option(1e-4, "L2 penalty in the gradient", ge=0, source="FedEvg's code: 0")
+
+
+class ImageMethod(Method, Generative):
+    """A server with ``spc`` images per class, in the order of the classes."""
+
+    spc: int = option(10, "images per class", ge=1, grid=(10, 50), source="FedEvg's scripts")
+    classifier: Classifier = option(factory=Classifier, doc="training on the images, before an evaluation")
+
+    def labels(self, model: FlatModel) -> Tensor:
+        """The labels [N] of the images, int64: ``spc`` of every class, in order."""
+        return torch.arange(model.classes, device=model.device).repeat_interleave(self.spc)
+
+    def classify(self, now: Round, images: Images) -> Tensor:
+        model, chosen = now.model, self.classifier
+        training = LocalTraining.parse({"optimiser": "adam", **chosen.as_dict()})
+        start = model.init(int(now.rng.integers(1 << 62)))
+        return Trainer.central(model, Examples(*images), training, now.rng).fit(start=start)
+
+    def broadcast_for_evaluation(self, now: Round, server: Any, client: int) -> Message:
+        raise NotImplementedError("the engine serves the model of `classify`")
+
+    def trains_one_model(self) -> bool:
+        return False
