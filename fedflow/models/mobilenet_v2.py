@@ -39,7 +39,7 @@ class Inverted(nn.Module):
 
 
 class MobileNetV2(MapNetwork):
-    """Stem 32 (3x3, stride 2) - 17 inverted residuals in stages of 24, 32, 96, 320 - 1x1 1280 - mean - dense K.
+    """Stem 32 (3x3, stride 2) - inverted residuals in stages of 24, 32, 96, 320 - 1x1 1280 - mean - dense K.
 
     For 3 channels and 100 classes, 2,353,060 parameters. Source: Sandler et al., CVPR 2018, with ReLU, the
     strides and the 1x1 convolution of the first block as in the code of SimKD for CIFAR.

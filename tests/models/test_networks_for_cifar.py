@@ -8,8 +8,8 @@ from fedflow.metrics.cost import macs
 from fedflow.models import build
 from fedflow.models.maps import MapNetwork
 
-# Tables 6.2, A.11 and A.12 of DiSK, recomputed: millions of multiplications on CIFAR-100 (test_flat.py has its
-# parameters), then parameters and millions of multiplications on TinyImageNet.
+# Tables 6.2, A.11 and A.12 of DiSK, recomputed: millions of multiplications on CIFAR-100 (parameters:
+# test_flat.py), then parameters and millions of multiplications on TinyImageNet.
 PRINTED = {
     "resnet34_bn": ("1159.4", 21_379_592, "4637.7"), "resnet18_bn": ("555.5", 11_271_432, "2221.8"),
     "resnet10_bn": ("253.5", 5_000_712, "1013.8"), "resnet10_l": ("63.8", 1_277_800, "255.2"),
