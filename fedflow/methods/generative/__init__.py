@@ -1,1 +1,5 @@
 """The server makes labelled images; the model that clients are served is trained on them."""
+
+from fedflow.methods.generative import fedevg
+
+__all__ = ["fedevg"]
