@@ -261,7 +261,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     Metric(
         "fid", "FID", "Fréchet distance between the features of generated images and of the complete test set; "
         "only values of equal features and equal numbers of images compare", Unit(digits=2), "lower",
-        rounds=True, sparse=True, table="generation", curves=("round",), headline=True,
+        rounds=True, sparse=True, table="generation", headline=True,
     ),
     Metric(
         "fid_floor", "FID of real images", "the same of random training images, as many of every class",
