@@ -17,7 +17,7 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 
 from fedflow.local.objective import divergence
 
@@ -71,13 +71,26 @@ def guided_cost(
     return (g * losses).sum() / (wrong.sum().clamp(min=1) if over == "wrong" else len(g))
 
 
+def map_errors(student: Tensor, teacher: Tensor) -> Tensor:
+    """Mean squared error [B] of the student's maps [B, C, h, w]; the teacher's are averaged to that size."""
+    return (
+        (student - adaptive_avg_pool2d(teacher, (student.shape[-2], student.shape[-1])))
+        .square()
+        .flatten(1)
+        .mean(1)
+    )
+
+
 def multiplier(r: int, smallest: float, largest: float, period: int) -> float:
     """lambda after r rounds: it rises by half a cosine in every period, and drops back."""
     return smallest + (largest - smallest) * (1 - math.cos(math.pi * (r % period) / period)) / 2
 
 
 def allowance(r: int, largest: float, smallest: float, period: int, decay: float) -> float:
-    """delta after r rounds: it falls by half a cosine in every period, from ``decay`` times the last start."""
+    """delta after r rounds: it falls by half a cosine in every period.
+
+    A period starts at ``decay`` times the start of the last one, and not below ``smallest``.
+    """
     start = max(largest * decay ** (r // period), smallest)
     return smallest + (start - smallest) * (1 + math.cos(math.pi * (r % period) / period)) / 2
 

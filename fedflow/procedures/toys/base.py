@@ -46,8 +46,8 @@ class Toy(Procedure):
     """Students of a few parameters, and the minima in which they end.
 
     All students of a part see the same batches; a step is an epoch of `ce` and `kd`. One of `disk` is a round
-    of Algorithm 7: ``inner`` epochs of the guides with the students fixed, then of the students with the
-    guides fixed; what is fixed is in evaluation mode. `ce_matched` and `kd_matched` have as many epochs.
+    of Algorithm 7: ``inner_epochs`` of the guides, then of the students, with the others fixed and in
+    evaluation mode. `ce_matched` and `kd_matched` have as many epochs.
     """
 
     step_name = "round"
@@ -59,7 +59,9 @@ class Toy(Procedure):
 
     restarts: int = option(100, "students of a part, each with its own start", ge=1)
     epochs: int = option(200, "epochs of ce and kd, rounds of disk", symbol="R", ge=1)
-    inner: int = option(3, "epochs of an update in disk, and of a step of ce_matched and kd_matched", ge=1)
+    inner_epochs: int = option(
+        3, "epochs of an update in disk, and of a step of ce_matched and kd_matched", ge=1
+    )
     samples: int = option(1000, "training samples", ge=2)
     batch_size: int = option(200, "samples of a batch; not in the source", symbol="B", ge=1)
     lr: float = option(0.1, "learning rate of students and guides", symbol="eta", gt=0)
@@ -71,7 +73,7 @@ class Toy(Procedure):
     lambda_max: float = option(50.0, "weight at its end", ge=0, grid=(1, 5, 10, 20, 50, 100, 1000))
     lambda_period: int = option(50, "rounds of a period", symbol="lambda_T", ge=1, grid=(20, 50))
     delta: float = option(0.0, "budget", ge=0, grid=(0, 0.05, 0.1))
-    k: int = option(doc="classes of the teacher that the guide helps", symbol="K", ge=1)
+    top_k: int = option(doc="classes of the teacher that the guide helps", symbol="K", ge=1)
     weight_decay: float = option(doc="L2 penalty of students and guides", ge=0)
 
     @abstractmethod
@@ -145,13 +147,15 @@ class Toy(Procedure):
             outputs, buffers = in_training(task.student, w, x)
             return distillation(outputs, teacher, y, alpha, self.tau), buffers
 
-        for x, y, teacher, _ in self._batches(task, "toy students", number, self.inner if matched else 1):
+        for x, y, teacher, _ in self._batches(
+            task, "toy students", number, self.inner_epochs if matched else 1
+        ):
             students = self.sgd.step(task.student, students, loss, (), x, y, teacher)
         return students
 
     def _guided(self, outputs: Tensor, y: Tensor, teacher: Tensor, g: Tensor) -> Tensor:
         """alpha CE + (1 - alpha) L_dist (6.4)."""
-        target, mask = (teacher / self.tau).softmax(-1), top_classes(teacher, self.k)
+        target, mask = (teacher / self.tau).softmax(-1), top_classes(teacher, self.top_k)
         distance = guided(outputs, target, mask, g, self.tau, self.tau_s or self.tau)
         return self.alpha * cross_entropy(outputs, y) + (1 - self.alpha) * distance
 
@@ -167,7 +171,7 @@ class Toy(Procedure):
             over = (guided_cost(g[:, 0], costs, wrong) - self.delta).relu()
             return self._guided(outputs, y, teacher, g[:, 0]) + weight * over, buffers
 
-        for batch in self._batches(task, "toy guides", number, self.inner):
+        for batch in self._batches(task, "toy guides", number, self.inner_epochs):
             guides = self.sgd.step(task.guide, guides, loss, (students,), *batch)
         return guides
 
@@ -180,7 +184,7 @@ class Toy(Procedure):
             outputs, buffers = in_training(task.student, w, x)
             return self._guided(outputs, y, teacher, task.guide.outputs(guide, known)[:, 0]), buffers
 
-        for batch in self._batches(task, "toy students", number, self.inner):
+        for batch in self._batches(task, "toy students", number, self.inner_epochs):
             students = self.sgd.step(task.student, students, loss, (guides,), *batch)
         return students
 

@@ -69,7 +69,7 @@ class Gaussians(Toy):
     spread: float = option(0.05, "standard deviation of a cluster", symbol="r", gt=0)
     tests: int = option(1000, "test points", ge=1)
     teacher_epochs: int = option(200, "epochs of the teacher", ge=1)
-    k: int = option(
+    top_k: int = option(
         2, "classes of the teacher that the guide helps", symbol="K", ge=1, le=CLASSES, grid=(1, 2, 3)
     )
     weight_decay: float = option(5e-4, "L2 penalty of all networks", ge=0, source="0.01 in the source")

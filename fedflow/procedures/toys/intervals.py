@@ -80,9 +80,9 @@ class Intervals(Toy):
     Source: Acar, thesis, Chapter 6 (DiSK), Table 6.1
 
     *Differs from the source in*: logits differ by ``scale`` (2 h - 1), as with log h and log (1 - h) all
-    students end near [3, 7]; no weight decay, which pulls ends to 0 (source: 0.01); K = 1, as K = 2 helps both
-    classes equally (source: 2); no validation points, as nothing is selected; students of KD and DiSK start
-    at random, not from those of CE.
+    students end near [3, 7]; no weight decay, which pulls ends to 0 (source: 0.01); K = 1, as K = 2 helps
+    both classes equally (source: 2); no validation points, as nothing is selected; students of KD and DiSK
+    start at random, not from those of CE.
     *Ambiguous*: ``kappa`` and the batch size are not given. The teacher is the sum of h on both blue
     intervals, not trained; the guide is a logistic function of the two. Expected accuracies are 66.7 % of A
     and 83.3 % of both B and C, so that the printed 67, 83 and 87 %, of 100 points, do not tell B from C.
@@ -92,7 +92,7 @@ class Intervals(Toy):
     scale: float = option(4.0, "scale of the logits", gt=0, grid=(1, 4))
     tests: int = option(100, "test points", ge=1)
     tolerance: float = option(0.5, "how far the ends of a minimum may be from those of its name", gt=0, le=1)
-    k: int = option(1, "classes of the teacher that the guide helps", symbol="K", ge=1, le=2, grid=(1, 2))
+    top_k: int = option(1, "classes of the teacher that the guide helps", symbol="K", ge=1, le=2, grid=(1, 2))
     weight_decay: float = option(0.0, "L2 penalty of students and guides", ge=0, source="0.01 in the source")
 
     minima: ClassVar = (*MINIMA, "other")
