@@ -10,15 +10,16 @@ from matplotlib.figure import Figure
 
 from fedflow.pictures.drawing import INK, MUTED, SERIES, STYLE, Drawing
 
-SIDE = 2.0  # inches, of one panel
+WIDTH = 2.0  # inches, of one panel
+TITLE = 0.3  # inches
 ROW = 3  # panels side by side
 
 
-def _panels(count: int, labels: tuple[str, str]) -> tuple[Figure, np.ndarray]:
-    """A grid of square panels with common axes."""
+def _panels(count: int, shape: float, labels: tuple[str, str]) -> tuple[Figure, np.ndarray]:
+    """A grid of panels with common axes; ``shape`` is their height over their width."""
     columns = min(ROW, count)
     rows = -(-count // columns)
-    figure = Figure(figsize=(columns * SIDE, rows * (SIDE + 0.2)), layout="constrained")
+    figure = Figure(figsize=(columns * WIDTH, rows * (shape * WIDTH + TITLE)), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat
     for panel in panels[count:]:
         panel.set_visible(False)
@@ -31,7 +32,7 @@ def ends(students: pd.DataFrame, minima: Mapping[str, tuple[float, float]]) -> D
     """A panel per part: the lower and upper end of every student, and how many are in each minimum."""
     parts = students.groupby("part", sort=False)
     with mpl.rc_context(rc=STYLE):
-        figure, panels = _panels(len(parts), ("lower end", "upper end"))
+        figure, panels = _panels(len(parts), 1, ("lower end", "upper end"))
         for panel, (part, own) in zip(panels, parts, strict=True):
             panel.set_title(str(part), loc="left", fontsize=9)
             panel.plot(own["low"], own["high"], "o", ms=4, alpha=0.35, mew=0, color=SERIES[0])
@@ -56,7 +57,7 @@ def regions(
     count = labels.max() + 1
     colours = ListedColormap(SERIES[:count])
     with mpl.rc_context(rc=STYLE):
-        figure, panels = _panels(len(classes), ("", ""))
+        figure, panels = _panels(len(classes), np.ptp(y) / np.ptp(x), ("", ""))
         for panel, (title, predicted) in zip(panels, classes.items(), strict=True):
             panel.set_title(title, loc="left", fontsize=9)
             panel.grid(False)

@@ -19,7 +19,16 @@ from fedflow.procedures.distillation.losses import (
     multiplier,
     top_classes,
 )
-from fedflow.procedures.toys.training import SGD, Samples, Stack, accuracies, batches, in_training, start
+from fedflow.procedures.toys.training import (
+    SGD,
+    Samples,
+    Stack,
+    accuracies,
+    batches,
+    evaluated,
+    in_training,
+    start,
+)
 from fedflow.settings import option
 
 if TYPE_CHECKING:
@@ -132,11 +141,9 @@ class Toy(Procedure):
     def _minima(self, task: Task, w: Tensor, accuracy: Tensor) -> list[str]:
         return [self.minimum(task, *one) for one in zip(w.cpu(), accuracy.tolist(), strict=True)]
 
-    def _batches(self, task: Task, who: str, number: int, epochs: int) -> Iterator[tuple[Tensor, ...]]:
-        """Inputs, labels, the teacher's logits, and what guides read, of the batches of a step."""
-        x, y = task.train
-        for rows in batches(len(y), self.batch_size, epochs, task.seed, who, number):
-            yield x[rows], y[rows], task.logits[rows], task.known[rows]
+    def _batches(self, task: Task, purpose: str, number: int, epochs: int) -> Iterator[Tensor]:
+        """Positions of the samples of every batch of a step."""
+        return batches(len(task.known), self.batch_size, epochs, task.seed, purpose, number)
 
     def _teach_students(self, task: Task, part: str, students: Stack, number: int) -> Stack:
         """CE, or KD (6.1)."""
@@ -147,45 +154,58 @@ class Toy(Procedure):
             outputs, buffers = in_training(task.student, w, x)
             return distillation(outputs, teacher, y, alpha, self.tau), buffers
 
-        for x, y, teacher, _ in self._batches(
-            task, "toy students", number, self.inner_epochs if matched else 1
-        ):
-            students = self.sgd.step(task.student, students, loss, (), x, y, teacher)
+        epochs, known = self.inner_epochs if matched else 1, (*task.train, task.logits)
+        for rows in self._batches(task, "toy students", number, epochs):
+            students = self.sgd.step(task.student, students, loss, (), *(part[rows] for part in known))
         return students
 
-    def _guided(self, outputs: Tensor, y: Tensor, teacher: Tensor, g: Tensor) -> Tensor:
-        """alpha CE + (1 - alpha) L_dist (6.4)."""
-        target, mask = (teacher / self.tau).softmax(-1), top_classes(teacher, self.top_k)
-        distance = guided(outputs, target, mask, g, self.tau, self.tau_s or self.tau)
-        return self.alpha * cross_entropy(outputs, y) + (1 - self.alpha) * distance
+    def _guided(self, outputs: Tensor, teacher: Tensor, mask: Tensor, g: Tensor) -> Tensor:
+        """(1 - alpha) L_dist (6.4)."""
+        target = (teacher / self.tau).softmax(-1)
+        return (1 - self.alpha) * guided(outputs, target, mask, g, self.tau, self.tau_s or self.tau)
 
     def _teach_guides(self, task: Task, guides: Stack, students: Tensor, number: int) -> Stack:
-        """The Lagrangian (6.5) as a function of g."""
+        """The Lagrangian (6.5) as a function of g, to which CE only adds a constant."""
+        (x, y), mask = task.train, top_classes(task.logits, self.top_k)
         weight = multiplier(number - 1, self.lambda_min, self.lambda_max, self.lambda_period)
+        outputs = evaluated(task.student, students, x)  # [R, n, C]
+        costs = cross_entropy(outputs.transpose(1, 2), y.expand(len(students), -1), reduction="none")
+        wrong = outputs.argmax(-1) != y
 
         def loss(
-            w: Tensor, student: Tensor, x: Tensor, y: Tensor, teacher: Tensor, known: Tensor
+            w: Tensor,
+            outputs: Tensor,
+            costs: Tensor,
+            wrong: Tensor,
+            known: Tensor,
+            teacher: Tensor,
+            mask: Tensor,
         ) -> tuple[Tensor, Tensor]:
-            outputs, (g, buffers) = task.student.outputs(student, x), in_training(task.guide, w, known)
-            wrong, costs = outputs.argmax(-1) != y, cross_entropy(outputs, y, reduction="none")
+            g, buffers = in_training(task.guide, w, known)
             over = (guided_cost(g[:, 0], costs, wrong) - self.delta).relu()
-            return self._guided(outputs, y, teacher, g[:, 0]) + weight * over, buffers
+            return self._guided(outputs, teacher, mask, g[:, 0]) + weight * over, buffers
 
-        for batch in self._batches(task, "toy guides", number, self.inner_epochs):
-            guides = self.sgd.step(task.guide, guides, loss, (students,), *batch)
+        for rows in self._batches(task, "toy guides", number, self.inner_epochs):
+            own = tuple(each[:, rows] for each in (outputs, costs, wrong))
+            batch = (each[rows] for each in (task.known, task.logits, mask))
+            guides = self.sgd.step(task.guide, guides, loss, own, *batch)
         return guides
 
     def _guide_students(self, task: Task, students: Stack, guides: Tensor, number: int) -> Stack:
-        """The distillation loss with guides, without the budget."""
+        """alpha CE + (1 - alpha) L_dist."""
+        mask = top_classes(task.logits, self.top_k)
+        g = evaluated(task.guide, guides, task.known)[..., 0]  # [R, n]
 
         def loss(
-            w: Tensor, guide: Tensor, x: Tensor, y: Tensor, teacher: Tensor, known: Tensor
+            w: Tensor, g: Tensor, x: Tensor, y: Tensor, teacher: Tensor, mask: Tensor
         ) -> tuple[Tensor, Tensor]:
             outputs, buffers = in_training(task.student, w, x)
-            return self._guided(outputs, y, teacher, task.guide.outputs(guide, known)[:, 0]), buffers
+            distance = self._guided(outputs, teacher, mask, g)
+            return self.alpha * cross_entropy(outputs, y) + distance, buffers
 
-        for batch in self._batches(task, "toy students", number, self.inner_epochs):
-            students = self.sgd.step(task.student, students, loss, (guides,), *batch)
+        for rows in self._batches(task, "toy students", number, self.inner_epochs):
+            batch = (each[rows] for each in (*task.train, task.logits, mask))
+            students = self.sgd.step(task.student, students, loss, (g[:, rows],), *batch)
         return students
 
     def finish(self, shared: Task, ends: Mapping[str, End]) -> Findings:
@@ -196,7 +216,7 @@ class Toy(Procedure):
             minima = self._minima(shared, last, accuracy)
             described = pd.DataFrame([self.described(shared, one) for one in last])
             own = pd.DataFrame({"part": part, "student": range(len(last)), "minimum": minima})
-            tables.append(own.assign(accuracy=accuracy).join(described))
+            tables.append(own.assign(accuracy=accuracy.numpy()).join(described))
             summary[part] = {name: float(minima.count(name)) for name in self.minima}
             summary[part]["accuracy"] = accuracy.mean().item()
             summary[part] |= {str(name): float(value) for name, value in described.median().items()}

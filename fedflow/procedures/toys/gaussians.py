@@ -134,7 +134,7 @@ class Gaussians(Toy):
         for name in (name for name in self.minima if (students["minimum"] == name).any()):
             own = students[students["minimum"] == name].iloc[0]
             outputs = task.student.outputs(w[own["part"]][own["student"]].to(grid.device), grid)
-            title = f"{own['accuracy']:.0%}: {own['part']}, student {own['student']}"
+            title = f"{100 * own['accuracy']:.0f} %: {own['part']}, student {own['student']}"
             shown[title] = outputs.argmax(-1).reshape(len(y), len(x)).cpu().numpy()
         points, labels = (part[:300].cpu().numpy() for part in task.test)
         return [regions(points, labels, (x, y), shown)]

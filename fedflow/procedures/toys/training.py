@@ -59,9 +59,13 @@ def batches(count: int, size: int, epochs: int, seed: int, purpose: str, number:
         yield from torch.from_numpy(order).split(size)
 
 
+@torch.no_grad()
+def evaluated(model: FlatModel, w: Tensor, x: Tensor) -> Tensor:
+    """Outputs [R, n, K] of networks ``w`` [R, D] in evaluation mode."""
+    return vmap(model.outputs, (0, None))(w, x)
+
+
 def accuracies(model: FlatModel, w: Tensor, samples: Samples) -> Tensor:
     """The share of ``samples`` that each network ``w`` [R, D] classifies correctly, float64 [R]."""
     x, y = samples
-    with torch.no_grad():
-        outputs = vmap(model.outputs, (0, None))(w, x)
-    return (outputs.argmax(-1) == y).double().mean(1)
+    return (evaluated(model, w, x).argmax(-1) == y).double().mean(1)
