@@ -130,13 +130,17 @@ class Method(Settings):
 
     def train(
         self, course: Course, name: str, model: FlatModel, state: State, number: int, epochs: int,
-        objective: Objective,
+        objective: Objective, lr: float | None = None,
     ) -> tuple[State, float]:  # fmt: skip
-        """The state after the ``epochs`` of a round of the network ``name``, and the loss of the last."""
-        now, value, period = course.restored(state, name), math.nan, self.restart or course.rounds
+        """The state after the ``epochs`` of a round of the network ``name``, and the loss of the last.
+
+        The first learning rate is ``lr``, by default that of the procedure.
+        """
+        now, value, first = course.restored(state, name), math.nan, lr or course.training.lr
+        period = (self.restart or course.rounds) * epochs
         for epoch in range((number - 1) * epochs, number * epochs):
-            share = epoch % (period * epochs) / (period * epochs)
-            now, value = course.epoch((name, epoch + 1), share, model, now, objective, self.weight_decay)
+            rate = first * (1 + math.cos(math.pi * (epoch % period) / period)) / 2
+            now, value = course.epoch((name, epoch + 1), model, now, objective, rate, self.weight_decay)
         return state | packed(now, name), value
 
     def product(self, course: Course, networks: Networks, state: State) -> Product:
@@ -273,6 +277,7 @@ class Guided(Method):
         "mlp", "mlp on the teacher's features and logits, or conv on its last map", choices=tuple(GUIDES),
         source="code: conv",
     )  # fmt: skip
+    guide_lr: float | None = option(None, "first learning rate of the guide; null = the student's", gt=0)
     guide_epochs: int = option(3, "epochs of the guide in a round", ge=1)
     warm_up: int = option(0, "epochs of the guide before the first round", ge=0, source="code: 5")
     order: str = option(
@@ -361,7 +366,7 @@ class Guided(Method):
             left = self.remaining(state, taught, outputs, batch.y, g) + self.for_guide(taught, g)
             return left + weight * (cost - delta).relu(), buffers
 
-        state, _ = self.train(course, "guide", guide, state, number, epochs, objective)
+        state, _ = self.train(course, "guide", guide, state, number, epochs, objective, self.guide_lr)
         mean, share, cost = torch.stack(found).mean(0).tolist()
         return state, {"lambda": weight, "delta": delta, "guide": mean, "guided": share, "budget": cost}
 

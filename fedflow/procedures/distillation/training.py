@@ -1,6 +1,5 @@
 """What all students of a procedure share: networks, samples, rounds, and one epoch of SGD."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -51,16 +50,14 @@ class Course:
         return 1 - float(evaluate(*self.student, self.train)[1].mean())
 
     def epoch(
-        self, key: tuple[str, int], share: float, model: FlatModel, now: SGDState, objective: Objective,
+        self, key: tuple[str, int], model: FlatModel, now: SGDState, objective: Objective, lr: float,
         weight_decay: float | None,
     ) -> tuple[SGDState, float]:  # fmt: skip
         """The state after one epoch on ``objective``, and the mean loss of its steps.
 
-        ``key`` is that of its order and views, ``share`` the share of the training that is done: the learning
-        rate has the factor (1 + cos(pi share)) / 2.
+        ``key`` is that of its order and views: of whom, and the number of the epoch.
         """
         purpose, number = key
-        lr = self.training.lr * (1 + math.cos(math.pi * share)) / 2
         rng = generator(self.seed, f"distillation/{purpose}", number)
         decay = self.training.weight_decay if weight_decay is None else weight_decay
         training = replace(self.training, weight_decay=decay)
