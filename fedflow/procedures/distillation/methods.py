@@ -182,8 +182,7 @@ class KD(Method):
     tau: float = option(4.0, "temperature", gt=0)
 
     def loss(self, course: Course, outputs: Any, batch: Batch) -> Tensor:
-        taught = course.teacher.outputs(batch.x)
-        return losses.distillation(outputs, taught, batch.y, self.alpha, self.tau)
+        return losses.distillation(outputs, course.logits(batch), batch.y, self.alpha, self.tau)
 
 
 @register("kd_matched", "Knowledge distillation with the epochs of DiSK")
@@ -208,7 +207,7 @@ class FitNet(Method):
         return Networks(hinted(course.student, course.teacher, course.some))
 
     def loss(self, course: Course, outputs: Any, batch: Batch) -> Tensor:
-        (logits, hint), taught = outputs, known(course.teacher, batch.x, maps=True)
+        (logits, hint), taught = outputs, course.known(batch, maps=True)
         both = 2 * losses.distillation(logits, taught.logits, batch.y, 0.5, self.tau)
         return both + self.beta * losses.map_errors(hint, taught.maps[0]).mean()
 
@@ -231,7 +230,7 @@ class SimKD(Method):
         return Networks(projected(course.student, course.teacher, course.some, self.factor))
 
     def loss(self, course: Course, outputs: Any, batch: Batch) -> Tensor:
-        return losses.map_errors(outputs[1], known(course.teacher, batch.x, maps=True).maps[-1]).mean()
+        return losses.map_errors(outputs[1], course.known(batch, maps=True).maps[-1]).mean()
 
     def product(self, course: Course, networks: Networks, state: State) -> Product:
         own, w, trained = super().product(course, networks, state)
@@ -357,7 +356,7 @@ class Guided(Method):
         found = list[Tensor]()
 
         def objective(w: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
-            taught = known(course.teacher, batch.x, self.reads_maps)
+            taught = course.known(batch, self.reads_maps)
             with torch.no_grad():
                 outputs = model.call(self.call, w_student, batch.x)
             g, buffers = guide.train_outputs(w, self.seen(taught))
@@ -377,7 +376,7 @@ class Guided(Method):
         w_guide = course.restored(state, "guide").w
 
         def loss(outputs: Any, batch: Batch) -> Tensor:
-            taught = known(course.teacher, batch.x, self.reads_maps)
+            taught = course.known(batch, self.reads_maps)
             with torch.no_grad():
                 g = guide.outputs(w_guide, self.seen(taught))
             return self.remaining(state, taught, outputs, batch.y, g)
