@@ -96,7 +96,7 @@ class FedCGAN(NetworkMethod):
         return client.update(discriminator=judge.w, generator=maker.w, diagnostics=means(found))
 
     def work(self, now: Round, server: Networks, epochs: float, steps: int) -> Passes:
-        return Passes(3 * epochs)  # D on x and x', G
+        return Passes(4 * epochs)  # G on z, D on x, and on x' twice
 
 
 def judged(outputs: Tensor, real: int, y: Tensor) -> Tensor:
