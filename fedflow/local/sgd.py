@@ -153,9 +153,7 @@ class Trainer:
         """Mean data loss (cross-entropy) of ``w`` [D] on one batch, scalar, in training mode."""
         return self._data_loss(w, batch)[0]
 
-    def data_loss_beside(
-        self, w: Tensor, batch: Batch, *inputs: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def data_loss_beside(self, w: Tensor, batch: Batch, *inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """`data_loss` on an unmasked batch, scalar, and the outputs for it and for other ``inputs``.
 
         The network is called once, on all of them together.
