@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.numpy import save
+from safetensors.torch import load
 from torch import Tensor
 
 from fedflow.data.files import RawData
@@ -44,14 +45,17 @@ def save_generated(path: Path, rounds: Mapping[int, Pair], last: LastImages | No
     """Write the file: tensors ``<round>/x``, ``<round>/y`` and ``last/<field>``. Raises `OSError`."""
     tensors = {f"{t}/{name}": values for t, pair in rounds.items() for name, values in zip("xy", pair)}
     tensors |= {f"last/{name}": values for name, values in (last._asdict() if last else {}).items()}
-    path.write_bytes(save({name: values.contiguous() for name, values in tensors.items()}))
+    # As arrays: of tensors, several rounds could not share the memory of their labels.
+    path.write_bytes(save({name: np.ascontiguousarray(values.numpy()) for name, values in tensors.items()}))
 
 
 def load_generated(path: Path) -> GeneratedImages:
     """Read the file. Raises `FedflowError` if it is missing, damaged or invalid."""
     try:
         tensors = load(path.read_bytes())
-        found = {int(name[:-2]): tensors.pop(name) for name in sorted(tensors) if re.fullmatch(r"\d+/x", name)}
+        found = {
+            int(name[:-2]): tensors.pop(name) for name in sorted(tensors) if re.fullmatch(r"\d+/x", name)
+        }
         rounds = {t: (found[t], tensors.pop(f"{t}/y")) for t in sorted(found)}
         own = {name: tensors.pop(f"last/{name}") for name in LastImages._fields if f"last/{name}" in tensors}
         last = LastImages(**own) if own else None
@@ -94,7 +98,9 @@ def generated(path: Path, options: GeneratedOptions, real: RawData) -> RawData:
     made = np.ascontiguousarray(x[:, 0] if x.shape[1] == 1 else x.transpose(0, 2, 3, 1))
     wanted = real.x_test.shape[1:]
     if real.kind != "images" or made.shape[1:] != wanted:
-        shape = f"images of shape {list(made.shape[1:])}, as the generated ones, not {real.kind} {list(wanted)}"
+        shape = (
+            f"images of shape {list(made.shape[1:])}, as the generated ones, not {real.kind} {list(wanted)}"
+        )
         raise BadInput("data.test_of", options.test_of.get("source", ""), f"an entry with {shape}")
     if missing := sorted({*y.tolist()} ^ {*range(len(real.classes))}):
         counts = f"the labels of the generated images; they differ in {missing[0]}"
