@@ -81,8 +81,8 @@ def _of_run(run: Run, key: str) -> list[tuple[str, Markup, str]]:
     assert last is not None, "of every run with images"
     features, classifier = run.params["run"].get("features"), run.params["method"].get("classifier") or {}
     note = (
-        f"Seed {run.seed}, after round {max(rounds)}: {_count(run):,} images. The percentage is the accuracy of the "
-        f"classifier on the complete test set by class ({text(classifier.get('epochs'))} epochs). "
+        f"Seed {run.seed}, after round {max(rounds)}: {_count(run):,} images. In %: the accuracy of the "
+        f"classifier on the complete test set, by class ({text(classifier.get('epochs'))} epochs). "
         f"The features are {f'those of {features}' if features else 'the pixels'}."
     )
     found = [("generated images", grid(rounds[max(rounds)], last.accuracy, f"{key}-grid"), note)]

@@ -19,10 +19,8 @@ def made(path: Path, channels: int = 1, classes: int = 10) -> dict[str, Any]:
     """An entry of data of two rounds of images, two per class."""
     source = torch.Generator().manual_seed(0)
     y = torch.arange(classes).repeat_interleave(2)
-    rounds = {
-        t: (torch.randint(256, (len(y), channels, 8, 8), generator=source, dtype=torch.uint8), y)
-        for t in (5, 10)
-    }
+    shape = len(y), channels, 8, 8
+    rounds = {t: (torch.randint(256, shape, generator=source, dtype=torch.uint8), y) for t in (5, 10)}
     ones = torch.ones(3, dtype=torch.float64)
     last = LastImages(torch.tensor([2, 0, 3]), rounds[5][0][:3], ones, torch.ones(classes))
     save_generated(path, rounds, last)
@@ -62,17 +60,11 @@ def test_a_new_file_makes_new_data_and_the_record_is_complete(tmp_path: Path) ->
     ("given", "message"),
     [
         ({"round": 7}, "data.round: 7 is not accepted; expected one of the evaluated rounds 5, 10"),
-        (
-            {"test_of": {"source": "digits", "pad": 1}},
-            r"data.test_of: 'digits' .* shape \[8, 8\], as .* \[10, 10\]",
-        ),
+        ({"test_of": REAL | {"pad": 1}}, r"data.test_of: 'digits' .* \[8, 8\], as .* \[10, 10\]"),
         ({"test_of": {"source": "prototypes"}}, "data.test_of: 'prototypes' .* not features"),
-        (
-            {"test_of": {"source": "digits", "keep_labels": [1, 2]}},
-            "data.test_of: 'digits' .* they differ in 2",
-        ),
+        ({"test_of": REAL | {"keep_labels": [1, 2]}}, "data.test_of: 'digits' .* they differ in 2"),
         ({"test_of": {"source": "none"}}, "data.test_of.source: 'none' is not accepted"),
-        ({"test_of": {"source": "digits", "pad": -1}}, "data.test_of.pad: -1"),
+        ({"test_of": REAL | {"pad": -1}}, "data.test_of.pad: -1"),
         ({"test_of": {}}, "data.test_of.source: None"),
         ({"path": "nowhere"}, "there is no file 'nowhere'"),
     ],
@@ -95,12 +87,8 @@ def test_a_damaged_file_is_one_line(tmp_path: Path, damage: str) -> None:
         path.unlink()
         path.mkdir()
     else:
-        spoilt = {
-            "other": {"w": x},
-            "labels": {"5/x": x, "5/y": y.float()},
-            "pixels": {"5/x": x / 2, "5/y": y},
-        }
-        save_file(spoilt[damage], path)
+        spoilt = {"labels": {"5/x": x, "5/y": y.float()}, "pixels": {"5/x": x / 2, "5/y": y}}
+        save_file(spoilt.get(damage, {"w": x}), path)
     with refused(f"cannot read {path}: .*; run this experiment again", FedflowError):
         prepare(DatasetParams.parse(entry), tmp_path / "data")
 

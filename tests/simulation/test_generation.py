@@ -18,21 +18,13 @@ from fedflow.errors import FedflowError
 from fedflow.local.teacher import Teacher
 from fedflow.methods.base import Images, Round
 from fedflow.metrics.generation import frechet, nearest, neighbours
+from fedflow.metrics.table import METRICS
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.outcome import Outcome
 
-BY_ROUND = {
-    "fid",
-    "precision",
-    "recall",
-    "density",
-    "coverage",
-    "nearest_train",
-    "nearest_test",
-    "near_copies",
-}
+BY_ROUND = {name for name, metric in METRICS.items() if metric.sparse}
 ONCE = {"fid_floor", "real_accuracy", "nearest_real", "lowest_class"}
 
 
@@ -47,14 +39,9 @@ def pixels(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 def clients(pixels: Dataset) -> Federation:
     """Four clients with 300 training images each; 238 images belong to none."""
     network = FlatModel(partial(build, "mlp", pixels.input_shape, 10, hidden=(16,)))
-    return Federation(
-        network, pixels.train, pixels.test, replace_tests(consecutive([300] * 4), len(pixels.y_test))
-    )
-
-
-def replace_tests(partition, count: int):
-    """The partition, whose clients are tested on the first images of the test split."""
-    return replace(partition, pool_indices=partition.pool_indices % count)
+    dealt = consecutive([300] * 4)
+    dealt = replace(dealt, pool_indices=dealt.pool_indices % len(pixels.y_test))
+    return Federation(network, pixels.train, pixels.test, dealt)
 
 
 def written(outcome: Outcome, path: Path) -> bytes:
@@ -109,9 +96,8 @@ def test_copies_of_training_images_are_found_out(clients: Federation) -> None:
 def test_real_images_are_drawn_once_with_the_same_number_per_class(clients: Federation) -> None:
     found = []
     for seed in (0, 0, 1):
-        simulation = follow(
-            prepare_run(blend(spc=3), clients, rounds=2, seed=seed, evaluate_every=1)
-        ).simulation
+        simulation = prepare_run(blend(spc=3), clients, rounds=2, seed=seed, evaluate_every=1)
+        follow(simulation)
         real = simulation.scoring.generation.real
         assert real.drawn.y.tolist() == torch.arange(10).repeat_interleave(3).tolist()
         assert nearest(real.drawn.x.flatten(1), real.train)[1].max() < 1e-6  # of images that clients hold
