@@ -153,15 +153,13 @@ class Trainer:
         """Mean data loss (cross-entropy) of ``w`` [D] on one batch, scalar, in training mode."""
         return self._data_loss(w, batch)[0]
 
-    def data_loss_beside(
-        self, w: Tensor, batch: Batch, *inputs: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def data_loss_beside(self, w: Tensor, batch: Batch, *inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """`data_loss` on an unmasked batch, scalar, and the outputs for it and for other ``inputs``.
 
         The network is called once, on all of them together.
         """
         assert batch.mask is None, "of methods whose clients train alone"
-        outputs, buffers = self._train_outputs(w, torch.cat([batch.x, *inputs]))
+        outputs, buffers = self.train_outputs(w, torch.cat([batch.x, *inputs]))
         parts = outputs.split([len(batch.x), *map(len, inputs)])
         value = self.model.loss(parts[0], batch.y)
         if batch.seen is not None:

@@ -5,8 +5,9 @@ IV, and the authors' code (vaseline555/FedEvg, 24251ca).
 
 Client: receives a generator G and a discriminator D with two kinds of outputs, d for real or fake and c for
 the class. For every batch (x, y): noise z ~ U(-1, 1)^128 and x' = G(z, y); a step of D on BCE(d(x), 1) +
-BCE(d(x'), 0) + CE(c(x), y) + CE(c(x'), y), with x and x' in one call; then a step of G on BCE(d(x'), 1) +
-CE(c(x'), y) with the new D and the same x'. Each has its own optimiser. Pixels are in [-1, 1] inside.
+BCE(d(x'), 0) + CE(c(x), y) + CE(c(x'), y); then a step of G on BCE(d(x'), 1) + CE(c(x'), y) with the new D
+and the same x'. Each has its own optimiser. Pixels are in [-1, 1] inside. Running statistics of D are those
+of real images.
 Server: averages both networks, with their buffers, with weights n_k. Makes spc images per class from new
 noise, with the running statistics of G, and serves a classifier that is trained on them.
 *Reduces to* a central AC-GAN with a single client.
@@ -17,9 +18,9 @@ and the shares of real and fake images that D recognises. Weight decay and clip_
 The authors train with training: {optimiser: adam, betas: [0.5, 0.999], lr: 1.0e-3, weight_decay: 1.0e-4,
 batch_size: 64, lr_decay: 0.9, lr_decay_every: 5}.
 *Differs from the authors' code in*: the labels of fake images in the step of D, which are random there
-(fake_labels: random), not those that G was given; statistics of BatchNorm, which there count x' a second
-time in G and D; their counters of batches, which do not travel; and the classifier, trained there for one
-epoch.
+(fake_labels: random), not those that G was given; x and x', which are one batch of D there, so that BatchNorm
+separates them where it never does in the step of G, which then does not learn; running statistics, which also
+count x' there; counters of batches, which do not travel; and the classifier, trained there for one epoch.
 *Ambiguous*: the thesis gives no equations; losses and networks are those of the code.
 """
 
@@ -75,8 +76,8 @@ class FedCGAN(NetworkMethod):
                 )
             v, w = leaf(judge.w), leaf(maker.w)
             fake, statistics = g.train_outputs(w, inputs)
-            outputs, buffers = d.train_outputs(v, torch.cat([x, fake.detach()]))
-            on_real, on_fake = outputs.split(len(x))
+            on_real, buffers = d.train_outputs(v, x)
+            on_fake, _ = d.train_outputs(v, fake.detach())
             loss_d = judged(on_real, 1, y) + judged(on_fake, 0, claimed)
             judge = stepped(d, judge, *torch.autograd.grad(loss_d, v), buffers, client.lr)
             loss_g = judged(d.train_outputs(judge.w, fake)[0], 1, y)
@@ -96,7 +97,7 @@ class FedCGAN(NetworkMethod):
         return client.update(discriminator=judge.w, generator=maker.w, diagnostics=means(found))
 
     def work(self, now: Round, server: Networks, epochs: float, steps: int) -> Passes:
-        return Passes(3 * epochs)  # D on x and x', G
+        return Passes(4 * epochs)  # G on z, D on x, and on x' twice
 
 
 def judged(outputs: Tensor, real: int, y: Tensor) -> Tensor:

@@ -29,7 +29,8 @@ from torch import Tensor
 from fedflow.local.client import Client, Update
 from fedflow.local.optimiser import Moving
 from fedflow.local.samples import Batch
-from fedflow.methods.generative._networks import NetworkMethod, conditioned, leaf, means, stepped
+from fedflow.methods.base import Passes, Round
+from fedflow.methods.generative._networks import NetworkMethod, Networks, conditioned, leaf, means, stepped
 from fedflow.methods.registry import register
 from fedflow.models.vae import LATENT, Decoder, Encoder
 from fedflow.settings import option
@@ -74,6 +75,9 @@ class FedCVAE(NetworkMethod):
         start = encode.initial_state(received["encoder"]), decode.initial_state(received["decoder"])
         encoder, decoder = client.run_steps(step, start)
         return client.update(encoder=encoder.w, decoder=decoder.w, diagnostics=means(found))
+
+    def work(self, now: Round, server: Networks, epochs: float, steps: int) -> Passes:
+        return Passes(2 * epochs)  # one of each network
 
 
 def kl(mean: Tensor, spread: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ exp(-sign E_k) (weights: signed), n_k exp(-E_k) (raw; clients send E_k) or n_k (
 X <- clip(X - beta_t G + sigma_s eps, 0, 1). Serves a classifier, trained on X.
 *Reduces to* class-conditional SGLD on the energy of a single client; locally to the training of FedAvg from a
 fresh network when lambda = 0 and generative: false.
-*State*: server X; clients none, or their network if reinit is not 1. *Traffic*: 1 X down, 1 X and the signs up.
-*Newcomer*: needs nothing.
+*State*: server X; clients none, or their network if reinit is not 1. *Newcomer*: needs nothing.
+*Traffic*: 1 X down, 1 X and the signs up.
 Labels are known from spc, so they do not travel. The trained model (`run.keep_trained`) is the client's own
 network. Recorded: energies of batches and negatives, their gap, the norms of G and of all g_k, the share of
 clipped entries in g_k, the share of images whose label has a positive logit, and beta_t. The authors train
@@ -72,7 +72,9 @@ class FedEvg(ImageMethod):
         "signed", "weights of clients by image: n_k exp(-sign E), n_k exp(-E), or n_k",
         choices=("signed", "raw", "mean"),
     )  # fmt: skip
-    beta_first: float = option(10.0, "first step size of the server", symbol="beta_1", ge=0, grid=(1, 10, 100))
+    beta_first: float = option(
+        10.0, "first step size of the server", symbol="beta_1", ge=0, grid=(1, 10, 100)
+    )
     beta_last: float = option(1.0, "last step size of the server", symbol="beta_T", ge=0)
     schedule: str = option(
         "ddpm_cosine", "of beta_t from the first to the last round",
@@ -94,7 +96,9 @@ class FedEvg(ImageMethod):
         3.0, "largest entry of a gradient of the energy; null = no limit", symbol="c", gt=0
     )
     limits: bool = option(True, "clip images and negatives to [0, 1] after their steps")
-    lam: float = option(0.1, "weight of the cross-entropy on the images", symbol="lambda", ge=0, grid=(0, 0.1))
+    lam: float = option(
+        0.1, "weight of the cross-entropy on the images", symbol="lambda", ge=0, grid=(0, 0.1)
+    )
     generative: bool = option(True, "train the energy too, not only the classifier")
     reinit: int | None = option(
         1, "rounds after which clients start from fresh networks; null = never", ge=1, grid=(1, 5, None),
@@ -116,7 +120,9 @@ class FedEvg(ImageMethod):
             raise BadInput("training.objective", training.objective.name, f"null with {self.name}")
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
-        blank = torch.zeros(self.spc * model.classes, *model.input_shape, dtype=model.dtype, device=model.device)
+        blank = torch.zeros(
+            self.spc * model.classes, *model.input_shape, dtype=model.dtype, device=model.device
+        )
         if model.outputs(initial(0), blank[:1]).shape != (1, model.classes):
             accepted = f"a network with one logit per class, {self.name}'s energies"
             raise BadInput("model.name", Words(model.title), accepted)
@@ -168,7 +174,9 @@ class FedEvg(ImageMethod):
         energy, g = self.field(model, network.w, images, labels)
         found = {
             "norm_g": g.norm(),
-            "clipped": torch.zeros_like(g).mean() if self.clip is None else (g.abs() >= self.clip).to(g).mean(),
+            "clipped": torch.zeros_like(g).mean()
+            if self.clip is None
+            else (g.abs() >= self.clip).to(g).mean(),
             "positive": (energy < 0).to(g).mean(),
         }
         if self.generative:
@@ -185,7 +193,9 @@ class FedEvg(ImageMethod):
         if self.proposal == "cd":
             return batch.x, batch.y
         labels = integers(client, client.model.classes, len(x))
-        return torch.randn(x.shape, generator=client.noise, dtype=x.dtype, device=x.device).clamp(0, 1), labels
+        return torch.randn(x.shape, generator=client.noise, dtype=x.dtype, device=x.device).clamp(
+            0, 1
+        ), labels
 
     def sample(self, client: Client, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Negatives after L steps of SGLD from ``x``, clipped once."""
@@ -252,9 +262,9 @@ class FedEvg(ImageMethod):
 
 
 def mixed(g: Tensor, energies: Tensor | None, sizes: np.ndarray) -> Tensor:
-    """G [N, ...]: the mean of ``g`` [m, N, ...] by image, with weights ``sizes`` [m] exp(-``energies`` [m, N]).
+    """G [N, ...]: the mean of ``g`` [m, N, ...] by image, weights ``sizes`` [m] exp(-``energies`` [m, N]).
 
-    In logarithms, so that no energy is too large.
+    In logarithms, so that no energy is too large; ``energies`` None are all equal.
     """
     log_a = torch.from_numpy(np.log(sizes))[:, None].to(g.device)
     if energies is not None:
