@@ -90,8 +90,8 @@ def test_images_become_digits(digits: Dataset) -> None:
     """A classifier that was trained on the images recognises real digits."""
     federation = with_pixels(images(digits, sizes=(200, 200)))
     ran = run(
-        "fedcvae", federation, {"classifier": {"epochs": 30}}, rounds=4, evaluate_every=4,
-        training={"optimiser": "adam", "lr": 1e-3, "epochs": 4, "batch_size": 20},
+        "fedcvae", federation, {"classifier": {"epochs": 200}}, rounds=3, evaluate_every=3,
+        training={"optimiser": "adam", "betas": [0.5, 0.999], "lr": 1e-3, "epochs": 4, "batch_size": 40},
     )  # fmt: skip
     errors = ran.values("client/squared_error/mean")
     assert errors[-1] < 0.8 * errors[0]
