@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.numpy import save
+from safetensors.torch import load
 from torch import Tensor
 
 from fedflow.data.files import RawData
@@ -44,14 +45,16 @@ def save_generated(path: Path, rounds: Mapping[int, Pair], last: LastImages | No
     """Write the file: tensors ``<round>/x``, ``<round>/y`` and ``last/<field>``. Raises `OSError`."""
     tensors = {f"{t}/{name}": values for t, pair in rounds.items() for name, values in zip("xy", pair)}
     tensors |= {f"last/{name}": values for name, values in (last._asdict() if last else {}).items()}
-    path.write_bytes(save({name: values.contiguous() for name, values in tensors.items()}))
+    # As arrays: of tensors, several rounds could not share the memory of their labels.
+    path.write_bytes(save({name: np.ascontiguousarray(values.numpy()) for name, values in tensors.items()}))
 
 
 def load_generated(path: Path) -> GeneratedImages:
     """Read the file. Raises `FedflowError` if it is missing, damaged or invalid."""
     try:
         tensors = load(path.read_bytes())
-        found = {int(name[:-2]): tensors.pop(name) for name in sorted(tensors) if re.fullmatch(r"\d+/x", name)}
+        names = [name for name in tensors if re.fullmatch(r"\d+/x", name)]
+        found = {int(name[:-2]): tensors.pop(name) for name in names}
         rounds = {t: (found[t], tensors.pop(f"{t}/y")) for t in sorted(found)}
         own = {name: tensors.pop(f"last/{name}") for name in LastImages._fields if f"last/{name}" in tensors}
         last = LastImages(**own) if own else None
@@ -62,11 +65,18 @@ def load_generated(path: Path) -> GeneratedImages:
                 raise ValueError(f"the images of round {t} are not uint8 [N, 1 or 3, H, W]")
             if y.dtype != torch.int64 or y.shape != x.shape[:1] or y.min() < 0:
                 raise ValueError(f"the labels of round {t} are not int64 [N], from 0")
-        if last and (len(last.image) != len(last.x) or last.image.max() >= len(rounds[max(rounds)][0])):
-            raise ValueError("its nearest images are not those of the last round")
+        if last and not _fits(last, *rounds[max(rounds)]):
+            raise ValueError("what it holds of the last images is not about these")
         return GeneratedImages(rounds, last)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, IndexError, RuntimeError) as error:
         raise FedflowError(f"cannot read {path}: {reason(error)}; run this experiment again") from error
+
+
+def _fits(last: LastImages, x: Tensor, y: Tensor) -> bool:
+    """Whether ``last`` can be about the images ``x`` with labels ``y``."""
+    count = len(last.image)
+    known = bool(((last.image >= 0) & (last.image < len(x))).all()) and len(last.accuracy) > y.max()
+    return known and last.x.shape == (count, *x.shape[1:]) and last.distance.shape == (count,)
 
 
 class GeneratedOptions(Settings):
@@ -92,11 +102,11 @@ def generated(path: Path, options: GeneratedOptions, real: RawData) -> RawData:
         raise BadInput("data.round", t, f"one of the evaluated rounds {', '.join(map(str, rounds))}")
     x, y = (tensor.numpy() for tensor in rounds[t])
     made = np.ascontiguousarray(x[:, 0] if x.shape[1] == 1 else x.transpose(0, 2, 3, 1))
-    wanted = real.x_test.shape[1:]
-    if real.kind != "images" or made.shape[1:] != wanted:
-        shape = f"images of shape {list(made.shape[1:])}, as the generated ones, not {real.kind} {list(wanted)}"
-        raise BadInput("data.test_of", options.test_of.get("source", ""), f"an entry with {shape}")
-    if missing := sorted({*y.tolist()} ^ {*range(len(real.classes))}):
-        counts = f"the labels of the generated images; they differ in {missing[0]}"
-        raise BadInput("data.test_of", options.test_of.get("source", ""), f"an entry with {counts}")
+    source, wanted = options.test_of.get("source", ""), list(real.x_test.shape[1:])
+    if real.kind != "images" or list(made.shape[1:]) != wanted:
+        found = f"images {list(made.shape[1:])}, as the generated ones, not {real.kind} {wanted}"
+        raise BadInput("data.test_of", source, f"an entry with {found}")
+    if differ := sorted({*y.tolist()} ^ {*range(len(real.classes))}):
+        found = f"the labels of the generated images; they differ in {differ[0]}"
+        raise BadInput("data.test_of", source, f"an entry with {found}")
     return RawData(made, y, real.x_test, real.y_test, real.classes, mean=real.mean, std=real.std)

@@ -112,9 +112,9 @@ class Source:
     ) -> RawData:
         """Both splits, checked: inputs of a known kind, int64 labels 0..K-1, named classes.
 
-        ``path`` is for sources of kind ``path``, ``parts`` (title and samples) for those that name other entries,
-        ``root`` (see `data_root`) for the others; ``options`` default to those of the source. Raises `FedflowError` if no
-        samples are found, or if they are damaged.
+        ``path`` is for sources of kind ``path``, ``parts`` (title and samples) for those that name other
+        entries, ``root`` (see `data_root`) for the others; ``options`` default to those of the source. Raises
+        `FedflowError` if no samples are found, or if they are damaged.
         """
         given: tuple = ()
         if self.options is not None:

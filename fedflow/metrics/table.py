@@ -40,8 +40,9 @@ UNMEASURED = "–"
 class Metric:
     """One metric.
 
-    ``rounds``: a column of ``rounds.csv``; a ``sparse`` one only where a round has a value. ``final``: in ``metrics.json``; if the engine computes no value at
-    the end, that of the last round. ``required``: every ``metrics.json`` has it, as a whole number.
+    ``rounds``: a column of ``rounds.csv``; a ``sparse`` one only where a round has a value. ``final``: in
+    ``metrics.json``; if the engine computes no value at the end, that of the last round. ``required``: every
+    ``metrics.json`` has it, as a whole number.
     ``client``: the field of `Scores` that has it by client, a column of ``clients.parquet``. ``table``: the
     table of the report that has it as a column, sorted by ``rank``. ``missing`` is printed where a run has no
     value. ``question``: what the report's findings call its best method. ``curves``: over what the report
@@ -259,8 +260,8 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         Unit(digits=2), "lower", rounds=True, table="clusters",
     ),
     Metric(
-        "fid", "FID", "Fréchet distance between the features of generated images and of the complete test set; "
-        "only values of equal features and equal numbers of images compare", Unit(digits=2), "lower",
+        "fid", "FID", "Fréchet distance between the features of generated images and of the complete test "
+        "set; only values of equal features and equal numbers of images compare", Unit(digits=2), "lower",
         rounds=True, sparse=True, table="generation", headline=True,
     ),
     Metric(
@@ -272,12 +273,12 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         "in the same way on these training images", better="", table="generation", headline=True,
     ),
     Metric(
-        "lowest_class", "Lowest class, %", "accuracy of the classifier on the complete test set, of the class "
-        "with the lowest", table="generation",
+        "lowest_class", "Lowest class, %", "accuracy of the classifier on the complete test set, of the "
+        "class with the lowest", table="generation",
     ),
     Metric(
-        "precision", "Precision, %", "share of generated images within the ball of some test image, up to its "
-        "5th neighbour", rounds=True, sparse=True, table="generation",
+        "precision", "Precision, %", "share of generated images within the ball of some test image, up to "
+        "its 5th neighbour", rounds=True, sparse=True, table="generation",
     ),
     Metric(
         "recall", "Recall, %", "share of test images within the ball of some generated image", rounds=True,

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from markupsafe import Markup
 
+from fedflow.metrics.generation import Neighbours
 from fedflow.metrics.table import METRICS
 from fedflow.naming import text
 from fedflow.pictures.accuracy import curve, heading, measured
@@ -15,6 +16,7 @@ from fedflow.report.subnetworks import Section
 from fedflow.report.tables import columns
 
 BESIDE = ("local_weighted", "global_accuracy")  # of the classifier that is trained on the images
+BY_FEATURES = ("fid", *Neighbours._fields)
 CURVES = ("fid", "global_accuracy")
 
 
@@ -23,10 +25,16 @@ def generation(methods: Methods, places: Mapping[str, int], key: str) -> Section
     found = _generating(methods)
     if not found:
         return None
-    of = {run.params["run"].get("features") for runs in found.values() for run in runs}
-    title = "FID" if len(of) > 1 else "FID-c" if of != {None} else "FID, pixels"
-    shown = [METRICS[name] for name in BESIDE] + columns("generation")
-    table = metric_table(found, [replace(m, label=title) if m.name == "fid" else m for m in shown])
+    of = {(run.params["run"].get("features"), _count(run)) for runs in found.values() for run in runs}
+    names = {features for features, _ in of}
+    title = "FID" if len(names) > 1 else "FID, pixels" if names == {None} else "FID-c"
+    shown = [METRICS[name] for name in BESIDE]
+    for metric in columns("generation"):
+        label = title if metric.name == "fid" else metric.label
+        # Values of other features, or of another number of images, do not compare.
+        better = "" if metric.name in BY_FEATURES and len(of) > 1 else metric.better
+        shown.append(replace(metric, label=label, better=better))
+    table = metric_table(found, shown)
     figures = [
         (
             heading(METRICS[name], "round").replace("FID", title),
@@ -62,16 +70,20 @@ def _generating(methods: Methods) -> Methods:
     return {variant: runs for variant, runs in found.items() if runs}
 
 
+def _count(run: Run) -> int:
+    """The number of images after the last round."""
+    return len(run.images.rounds[max(run.images.rounds)][1])
+
+
 def _of_run(run: Run, key: str) -> list[tuple[str, Markup, str]]:
     """The pictures of one run: its last images, and images by round."""
     rounds, last = run.images.rounds, run.images.last
     assert last is not None, "of every run with images"
-    count, classifier = len(rounds[max(rounds)][1]), run.params["method"].get("classifier") or {}
-    features = run.params["run"].get("features")
+    features, classifier = run.params["run"].get("features"), run.params["method"].get("classifier") or {}
     note = (
-        f"Seed {run.seed}, after round {max(rounds)}: {count:,} images. The percentage is the accuracy of the "
-        f"classifier on the complete test set by class ({text(classifier.get('epochs'))} epochs). "
-        f"The features of the FID are {f'those of {features}' if features else 'the pixels'}."
+        f"Seed {run.seed}, after round {max(rounds)}: {_count(run):,} images. In %: the accuracy of the "
+        f"classifier on the complete test set, by class ({text(classifier.get('epochs'))} epochs). "
+        f"The features are {f'those of {features}' if features else 'the pixels'}."
     )
     found = [("generated images", grid(rounds[max(rounds)], last.accuracy, f"{key}-grid"), note)]
     if len(rounds) > 1:

@@ -150,17 +150,23 @@ def agrees(wanted: Any, found: Any) -> bool:
 
 def fits(where: Where, runs: Sequence[Run]) -> bool:
     """Whether the runs of one variant are on this data set and scheme, or of this procedure, with the other
-    settings of ``where``. Of the partitions that a procedure reads, one must agree."""
+    settings of ``where``. Of the partitions that a procedure reads, one must agree; the central networks that
+    it reads are `networks` in its settings, by the field that names them."""
     run = runs[0]
     if run.procedure != (where.procedure or ""):
         return False
     if run.procedure:
+        own, networks = run.params["procedure"], run.params.get("central", {})
+        used = {
+            "networks": {field: networks.get(name) for field, name in own.items() if isinstance(name, str)}
+        }
+        named = run.params["data"] if where.dataset not in SOURCES else {}
         return (
-            agrees(where.params, run.params["procedure"])
-            and where.dataset in (None, *(entry["source"] for entry in run.params["data"].values()))
+            agrees(where.params, own)
+            and where.dataset in (None, *named, *(entry["source"] for entry in run.params["data"].values()))
             and any(
                 where.scheme in (None, entry.get("scheme"))
-                and agrees(where.settings, {**run.params, "partition": entry})
+                and agrees(where.settings, {**run.params, **used, "partition": entry})
                 for entry in run.params.get("partitions", {}).values() or [{}]
             )
             and not _differ(where, runs)

@@ -14,6 +14,7 @@ from fedflow.errors import FedflowError
 from fedflow.fingerprints import templates
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS
+from fedflow.models import ARCHITECTURES
 from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.partition.after.label_noise import KINDS, transition
 from fedflow.procedures import PROCEDURES
@@ -28,7 +29,7 @@ from fedflow.simulation.run import RunSettings
 ROWS = {  # rows of each table, in the order of the book
     "aaggff": [3, 12, 12, 3, 3, 2, 2],
     "curricula": [3, 3, 3, 3, 12, 2, 15, 10, 2, 6, 2, 3, 1, 3, 3, 3],
-    "feddyn": [16, 28, 20, 8, 28, 4], "fedhen": [8, 8],
+    "disk": [24, 8, 2, 2], "feddyn": [16, 28, 20, 8, 28, 4], "fedhen": [8, 8],
     "flt": [8, 8, 8, 8, 16, 4], "ifca": [4], "moml": [6, 6, 4, 4, 2, 4],
     "pacfl-flis": [4, 4, 3, 4, 4, 4, 3, 1, 3, 12, 8],
     "pfl": [12, 12, 24, 24, 6, 1], "scgiga": [2], "side-losses": [4, 1, 1], "subfedavg": [8, 8, 2],
@@ -125,7 +126,7 @@ def test_printed_gains_are_ratios_rounded_halves_to_even():
     checked = 0
     for name, _, line in LINES:
         found, reasons = values(line), {cell.name: cell.caveat for cell in line.cells}
-        if "gain" not in found:
+        if "gain" not in found or name == "disk":  # differences, below
             continue
         gain = found.pop("gain")
         if None in {value.mean for value in found.values()} or "Printed so" in reasons["gain"]:
@@ -272,6 +273,22 @@ def test_numbers_that_tables_of_moml_repeat_are_equal():
     assert checked == 4 + 4 + 4 + 4
 
 
+def test_gains_of_disk_are_differences_and_its_networks_exist():
+    checked = 0
+    for name, _, line in LINES:
+        if name != "disk":
+            continue
+        for network in line.where.settings.get("networks", {}).values():
+            assert network["model"]["name"] in ARCHITECTURES
+        if "gain" in (found := values(line)):
+            with_disk = found.get("SimKD + DiSK") or found["DiSK"]
+            without = found["SimKD"] if "SimKD + DiSK" in found else found["KD"]
+            gain = Fraction(with_disk.text) - Fraction(without.text)
+            assert Fraction(found["gain"].text) == gain, line.label
+            checked += 1
+    assert checked == 24 + 8 + 2
+
+
 def test_markdown_has_every_cell_and_caveat():
     text = markdown(books()["pfl"]).split("## Table A.5")[1].split("## ")[0]
     assert "| 82 or 83 [1] |" in text and "[1] Lost in the source" in text
@@ -377,6 +394,32 @@ def test_outcomes_stand_beside_cells_of_their_tasks_network_and_buffer(tmp_path)
     for clients in (None, 20):
         assert {one for one in found(5, clients, "cnn_feddyn") if "A.9" not in one[0]} == set()
         assert {(label[:9], *rest) for label, *rest in found(5, clients, "cnn_feddyn")} == disjoint
+
+
+def test_students_stand_beside_cells_of_their_teacher_and_network(tmp_path):
+    def found(teacher: str, student: str, source: str = "cifar100") -> set[tuple[str, str, str]]:
+        networks = {"big": {"model": {"name": teacher}}, "small": {"model": {"name": student}}}
+        params = {
+            "procedure": {"name": "distillation", "teacher": "big", "student": "small"},
+            "data": {"tinyimagenet": {"source": source}}, "central": networks,
+        }  # fmt: skip
+        facts, empty = {"partition": "o", "seed": 0}, pd.DataFrame()
+        runs = [
+            Run(tmp_path, {**facts, "method": name}, params, empty, empty, None, [], variant=name)
+            for name in ("student", "kd", "disk", "simkd", "simkd_disk")
+        ]
+        return {(m.table.label.split(":")[0], m.line.label, m.cell.name) for m in matches(runs)}
+
+    both = {("Table 6.3", f"{data}, ResNet34 to ResNet10-s", name) for data in ("CIFAR-100", "Tiny-ImageNet")
+            for name in ("KD", "DiSK")}  # fmt: skip
+    assert found("resnet34_bn", "resnet10_s") == both
+    assert found("resnet34_bn", "resnet10_s", "cifar10") == {one for one in both if "Tiny" in one[1]}
+    assert found("resnet10_s", "resnet34_bn") == set()
+    small = found("wrn40_2", "wrn40_1")
+    assert {(table, name) for table, _, name in small} == {
+        *(("Table 6.4", name) for name in ("CE", "KD", "DiSK", "SimKD")),
+        ("Table A.14", "SimKD"), ("Table A.14", "SimKD + DiSK"),
+    }  # fmt: skip
 
 
 def test_a_method_stands_beside_cells_of_its_own_adaptation(tmp_path):

@@ -73,12 +73,8 @@ def guided_cost(
 
 def map_errors(student: Tensor, teacher: Tensor) -> Tensor:
     """Mean squared error [B] of the student's maps [B, C, h, w]; the teacher's are averaged to that size."""
-    return (
-        (student - adaptive_avg_pool2d(teacher, (student.shape[-2], student.shape[-1])))
-        .square()
-        .flatten(1)
-        .mean(1)
-    )
+    teacher = adaptive_avg_pool2d(teacher, (student.shape[-2], student.shape[-1]))
+    return (student - teacher).square().flatten(1).mean(1)
 
 
 def multiplier(r: int, smallest: float, largest: float, period: int) -> float:

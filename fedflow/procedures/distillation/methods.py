@@ -130,13 +130,17 @@ class Method(Settings):
 
     def train(
         self, course: Course, name: str, model: FlatModel, state: State, number: int, epochs: int,
-        objective: Objective,
+        objective: Objective, lr: float | None = None,
     ) -> tuple[State, float]:  # fmt: skip
-        """The state after the ``epochs`` of a round of the network ``name``, and the loss of the last."""
-        now, value, period = course.restored(state, name), math.nan, self.restart or course.rounds
+        """The state after the ``epochs`` of a round of the network ``name``, and the loss of the last.
+
+        The first learning rate is ``lr``, by default that of the procedure.
+        """
+        now, value, first = course.restored(state, name), math.nan, lr or course.training.lr
+        period = (self.restart or course.rounds) * epochs
         for epoch in range((number - 1) * epochs, number * epochs):
-            share = epoch % (period * epochs) / (period * epochs)
-            now, value = course.epoch((name, epoch + 1), share, model, now, objective, self.weight_decay)
+            rate = first * (1 + math.cos(math.pi * (epoch % period) / period)) / 2
+            now, value = course.epoch((name, epoch + 1), model, now, objective, rate, self.weight_decay)
         return state | packed(now, name), value
 
     def product(self, course: Course, networks: Networks, state: State) -> Product:
@@ -178,8 +182,7 @@ class KD(Method):
     tau: float = option(4.0, "temperature", gt=0)
 
     def loss(self, course: Course, outputs: Any, batch: Batch) -> Tensor:
-        taught = course.teacher.outputs(batch.x)
-        return losses.distillation(outputs, taught, batch.y, self.alpha, self.tau)
+        return losses.distillation(outputs, course.logits(batch), batch.y, self.alpha, self.tau)
 
 
 @register("kd_matched", "Knowledge distillation with the epochs of DiSK")
@@ -204,7 +207,7 @@ class FitNet(Method):
         return Networks(hinted(course.student, course.teacher, course.some))
 
     def loss(self, course: Course, outputs: Any, batch: Batch) -> Tensor:
-        (logits, hint), taught = outputs, known(course.teacher, batch.x, maps=True)
+        (logits, hint), taught = outputs, course.known(batch, maps=True)
         both = 2 * losses.distillation(logits, taught.logits, batch.y, 0.5, self.tau)
         return both + self.beta * losses.map_errors(hint, taught.maps[0]).mean()
 
@@ -227,7 +230,7 @@ class SimKD(Method):
         return Networks(projected(course.student, course.teacher, course.some, self.factor))
 
     def loss(self, course: Course, outputs: Any, batch: Batch) -> Tensor:
-        return losses.map_errors(outputs[1], known(course.teacher, batch.x, maps=True).maps[-1]).mean()
+        return losses.map_errors(outputs[1], course.known(batch, maps=True).maps[-1]).mean()
 
     def product(self, course: Course, networks: Networks, state: State) -> Product:
         own, w, trained = super().product(course, networks, state)
@@ -273,6 +276,7 @@ class Guided(Method):
         "mlp", "mlp on the teacher's features and logits, or conv on its last map", choices=tuple(GUIDES),
         source="code: conv",
     )  # fmt: skip
+    guide_lr: float | None = option(None, "first learning rate of the guide; null = the student's", gt=0)
     guide_epochs: int = option(3, "epochs of the guide in a round", ge=1)
     warm_up: int = option(0, "epochs of the guide before the first round", ge=0, source="code: 5")
     order: str = option(
@@ -352,7 +356,7 @@ class Guided(Method):
         found = list[Tensor]()
 
         def objective(w: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
-            taught = known(course.teacher, batch.x, self.reads_maps)
+            taught = course.known(batch, self.reads_maps)
             with torch.no_grad():
                 outputs = model.call(self.call, w_student, batch.x)
             g, buffers = guide.train_outputs(w, self.seen(taught))
@@ -361,7 +365,7 @@ class Guided(Method):
             left = self.remaining(state, taught, outputs, batch.y, g) + self.for_guide(taught, g)
             return left + weight * (cost - delta).relu(), buffers
 
-        state, _ = self.train(course, "guide", guide, state, number, epochs, objective)
+        state, _ = self.train(course, "guide", guide, state, number, epochs, objective, self.guide_lr)
         mean, share, cost = torch.stack(found).mean(0).tolist()
         return state, {"lambda": weight, "delta": delta, "guide": mean, "guided": share, "budget": cost}
 
@@ -372,7 +376,7 @@ class Guided(Method):
         w_guide = course.restored(state, "guide").w
 
         def loss(outputs: Any, batch: Batch) -> Tensor:
-            taught = known(course.teacher, batch.x, self.reads_maps)
+            taught = course.known(batch, self.reads_maps)
             with torch.no_grad():
                 g = guide.outputs(w_guide, self.seen(taught))
             return self.remaining(state, taught, outputs, batch.y, g)

@@ -62,9 +62,9 @@ class Distillation(Procedure):
     metrics: ClassVar = {
         "test_accuracy": Column("Test accuracy, last round", "%", "higher"),
         "best_accuracy": Column("(best round)", "%", "higher"),
-        "epochs": Column("Epochs of the student, its first training included", "", "", digits=0),
+        "epochs": Column("Epochs, first training included", digits=0),
         "parameters": Column("Parameters", "", "lower", log=True, digits=0),
-        "macs": Column("Multiplications of a prediction", "", "lower", log=True, digits=0),
+        "macs": Column("MACs", "", "lower", log=True, digits=0),
     }
 
     dataset: str = option(doc="the data set, whose training samples all networks see")

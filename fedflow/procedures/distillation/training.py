@@ -1,8 +1,7 @@
 """What all students of a procedure share: networks, samples, rounds, and one epoch of SGD."""
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -11,14 +10,16 @@ from torch import Tensor
 from fedflow.data.examples import Examples
 from fedflow.local.central import evaluate
 from fedflow.local.optimiser import SGDState
-from fedflow.local.samples import Batch
+from fedflow.local.samples import Batch, Samples
 from fedflow.local.sgd import Step, Trainer
 from fedflow.local.teacher import Teacher
 from fedflow.local.training import LocalTraining
 from fedflow.models.flat import FlatModel
 from fedflow.procedures.base import State
+from fedflow.procedures.distillation.networks import Known, known
 from fedflow.seeding import generator
 
+KEPT = 1 << 26  # numbers that are kept of the teacher
 Objective = Callable[
     [Tensor, Batch], tuple[Tensor, Tensor | None]
 ]  # of w [D]: its value, and the buffers [Q]
@@ -39,11 +40,36 @@ class Course:
     student: Teacher
     teacher: Teacher
     training: LocalTraining
+    _kept: dict[str, list[Tensor]] = field(default_factory=dict)  # what the teacher knows of all samples
 
     @cached_property
     def some(self) -> Tensor:
         """Two inputs, for shapes."""
         return self.train.inputs(torch.arange(2, device=self.train.device), self.student.model.dtype)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """The teacher's outputs [B, C] for a batch of training samples."""
+        return self._looked_up(batch, "logits", lambda x: [self.teacher.outputs(x)])[0]
+
+    def known(self, batch: Batch, maps: bool) -> Known:
+        """What the teacher knows of a batch of training samples; see `known`."""
+
+        def read(x: Tensor) -> list[Tensor]:
+            logits, features, found = known(self.teacher, x, maps)
+            return [logits, features, *found]
+
+        logits, features, *found = self._looked_up(batch, f"known {maps}", read)
+        return Known(logits, features, found)
+
+    def _looked_up(self, batch: Batch, name: str, read: Callable[[Tensor], list[Tensor]]) -> Sequence[Tensor]:
+        """``read`` of the inputs of a batch; of all samples, once, if they are not augmented and it fits."""
+        if name not in self._kept:
+            numbers = len(self.train) * sum(part[0].numel() for part in read(self.some))
+            alike = self.training.augment == "none" and numbers <= KEPT
+            chunks = Samples.all_of(self.train).chunks(self.student.model.dtype) if alike else ()
+            self._kept[name] = [torch.cat(parts) for parts in zip(*(read(each.x) for each in chunks))]
+        whole = self._kept[name]
+        return [part[batch.positions] for part in whole] if whole else read(batch.x)
 
     @cached_property
     def error(self) -> float:
@@ -51,16 +77,14 @@ class Course:
         return 1 - float(evaluate(*self.student, self.train)[1].mean())
 
     def epoch(
-        self, key: tuple[str, int], share: float, model: FlatModel, now: SGDState, objective: Objective,
+        self, key: tuple[str, int], model: FlatModel, now: SGDState, objective: Objective, lr: float,
         weight_decay: float | None,
     ) -> tuple[SGDState, float]:  # fmt: skip
         """The state after one epoch on ``objective``, and the mean loss of its steps.
 
-        ``key`` is that of its order and views, ``share`` the share of the training that is done: the learning
-        rate has the factor (1 + cos(pi share)) / 2.
+        ``key`` is that of its order and views: of whom, and the number of the epoch.
         """
         purpose, number = key
-        lr = self.training.lr * (1 + math.cos(math.pi * share)) / 2
         rng = generator(self.seed, f"distillation/{purpose}", number)
         decay = self.training.weight_decay if weight_decay is None else weight_decay
         training = replace(self.training, weight_decay=decay)

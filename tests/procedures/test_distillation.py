@@ -1,0 +1,338 @@
+"""Students that are taught: reductions, who changes whom, products, resuming, networks that do not fit."""
+
+import math
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from command import make_project
+from safetensors.torch import load_file
+from support import refused, same
+from torch import Tensor, nn
+
+from fedflow.config import load_params
+from fedflow.data import Dataset
+from fedflow.local.central import evaluate
+from fedflow.local.trained import TrainedNetwork
+from fedflow.models import build
+from fedflow.models.flat import FlatModel
+from fedflow.procedures import End, Findings, World
+from fedflow.procedures.distillation import Distillation, guide
+from fedflow.procedures.distillation.guide import ConvGuide, MLPGuide
+from fedflow.procedures.distillation.methods import DiSK, Guided
+from fedflow.procedures.distillation.procedure import Opened
+from fedflow.stages import steps
+from fedflow.stages.procedure import ProcedureRun, run_procedure
+
+SMALL: dict[str, Any] = {
+    "dataset": "digits", "teacher": "teacher", "student": "student", "rounds": 2, "student_epochs": 2,
+    "batch_size": 64, "lr": 0.05, "augment": "none",
+}  # fmt: skip
+NETWORKS = {
+    "student": ("resnet10_xxs", {"widths": [4, 4, 8, 8]}),
+    "teacher": ("resnet10_xxs", {"widths": [4, 8, 8, 16]}),
+    "flat": ("mlp", {"hidden": [8]}),
+}
+
+
+class NoGuide(nn.Module):
+    """g = 0 for all samples."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0 * self.w * x.flatten(1).sum(1)
+
+
+def trained(dataset: Dataset, name: str, /, seed: int = 0, **facts: Any) -> TrainedNetwork:
+    """A network of `NETWORKS` that has seen nothing yet."""
+    kind, options = NETWORKS[name]
+    about = {
+        "name": name, "model": kind, "options": options, "input_shape": list(dataset.input_shape),
+        "outputs": dataset.num_classes, "data_hash": dataset.hash, "epochs": 5, **facts,
+    }  # fmt: skip
+    model = FlatModel(partial(build, kind, tuple(about["input_shape"]), about["outputs"], **options))
+    return TrainedNetwork(model.init(seed), np.zeros(1), about)
+
+
+@pytest.fixture(scope="module")
+def few(digits: Dataset) -> Dataset:
+    """193 training samples: the last batch has a single one."""
+    return replace(
+        digits, x_train=digits.x_train[:193], y_train=digits.y_train[:193], x_test=digits.x_test[:100],
+        y_test=digits.y_test[:100],
+    )  # fmt: skip
+
+
+class Walk:
+    """All parts, round by round."""
+
+    def __init__(self, dataset: Dataset, taught: dict[str, Any], seed: int = 0, **more: Any) -> None:
+        networks = {name: trained(dataset, name, seed) for seed, name in enumerate(NETWORKS)}
+        networks |= more.pop("networks", {})
+        self.procedure = Distillation(**{**SMALL, "methods": taught, **more})
+        self.opened: Opened = self.procedure.open(
+            World(seed, torch.device("cpu"), {"digits": dataset}, {}, networks, {})
+        )
+        self.states = {name: [self.procedure.start(self.opened, name)] for name in taught}
+        self.rows: dict[str, list[dict[str, float]]] = {name: [] for name in taught}
+
+    def step(self, number: int) -> None:
+        for name, states in self.states.items():
+            before = {key: value.clone() for key, value in states[-1].items()}
+            state, row = self.procedure.step(self.opened, name, states[-1], number)
+            assert same(before, states[-1])  # a step changes nothing
+            states.append(state)
+            self.rows[name].append(row)
+
+    def all(self) -> "Walk":
+        for number in range(1, self.procedure.rounds + 1):
+            self.step(number)
+        return self
+
+    def student(self, name: str) -> Tensor:
+        return self.states[name][-1]["student.w"]
+
+    def findings(self) -> Findings:
+        return self.procedure.finish(self.opened, {
+            name: End(states[-1], pd.DataFrame(self.rows[name], index=range(1, len(states))))
+            for name, states in self.states.items()
+        })  # fmt: skip
+
+
+def test_guides() -> None:
+    assert sum(p.numel() for p in MLPGuide(256 + 100).parameters()) == 31_681
+    for network, x in ((MLPGuide(6), torch.randn(9, 6)), (ConvGuide(6, 3), torch.randn(9, 6, 4, 4))):
+        g = network(100 * x)
+        assert g.shape == (9,) and (g >= 0).all() and (g <= 1).all() and g.std() > 0
+
+
+def test_without_guidance_disk_is_kd(few: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To rounding, with BatchNorm and all of the two rounds; SimKD to the bit."""
+    monkeypatch.setitem(guide.GUIDES, "mlp", NoGuide)
+    walk = Walk(few, {"kd_matched": {}, "disk": {}, "simkd": {}, "simkd_disk": {}, "ce": {}}).all()
+    start = walk.states["disk"][0]["student.w"]
+    assert walk.student("disk") == pytest.approx(walk.student("kd_matched"), abs=1e-4)
+    assert (walk.student("disk") - start).abs().max() > 0.01
+    assert torch.equal(walk.student("simkd_disk"), walk.student("simkd"))
+
+
+def test_alpha_of_one_is_cross_entropy(few: Dataset) -> None:
+    walk = Walk(few, {"ce": {}, "kd_matched": {"alpha": 1}, "kd": {"alpha": 0.1}}).all()
+    assert torch.equal(walk.student("ce"), walk.student("kd_matched"))
+    assert not torch.equal(walk.student("ce"), walk.student("kd"))
+
+
+def test_first_round_of_ce_is_sgd(few: Dataset) -> None:
+    """Full batches, so that the order does not matter; PyTorch's own optimiser and BatchNorm."""
+    walk = Walk(few, {"ce": {}}, batch_size=1000).all()
+    module = walk.opened.course.student.model.to_module(walk.states["ce"][0]["student.w"]).train()
+    optimiser = torch.optim.SGD(module.parameters(), momentum=0.9, weight_decay=5e-4)
+    x, y = few.train.inputs(torch.arange(193)), few.y_train
+    for epoch in range(4):
+        optimiser.param_groups[0]["lr"] = 0.05 * (1 + math.cos(math.pi * epoch / 4)) / 2
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(module(x), y).backward()
+        optimiser.step()
+    assert walk.student("ce") == pytest.approx(walk.opened.course.student.model.from_module(module), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "method", [{"method": "disk"}, {"method": "disk", "preset": "release"}, {"method": "simkd_disk"}]
+)
+def test_who_is_trained_changes_alone(few: Dataset, method: dict[str, Any]) -> None:
+    """The guide's epochs leave the student's weights and running statistics, and the reverse."""
+    walk = Walk(few, {"own": {**method, "warm_up": 0}})
+    own, networks, course = walk.procedure.methods["own"], walk.opened.networks["own"], walk.opened.course
+    assert isinstance(own, Guided)
+    state = walk.states["own"][0]
+    for phase, who in ((own.follow, "student"), (partial(own.instruct, epochs=1), "guide")):
+        after, _ = phase(course, networks, state, number=1)  # type: ignore[operator]
+        changed = {name for name in state if not torch.equal(state[name], after[name])}
+        assert changed == {f"{who}.w", f"{who}.velocity"}
+        model = networks.student if who == "student" else networks.guide
+        assert model is not None and model.buffers
+        statistics = slice(model.parameters, None)
+        assert not torch.equal(state[f"{who}.w"][statistics], after[f"{who}.w"][statistics])
+
+
+def test_the_student_does_not_see_the_budget(few: Dataset) -> None:
+    same_first = {"method": "disk", "order": "student", "delta": 0.0}
+    walk = Walk(few, {"low": {**same_first, "lambda_max": 0.1}, "high": {**same_first, "lambda_min": 50.0}})
+    walk.step(1)
+    assert torch.equal(walk.student("low"), walk.student("high"))
+    guides = [walk.states[name][-1]["guide.w"] for name in ("low", "high")]
+    assert not torch.equal(*guides)
+    assert walk.rows["high"][0]["guide"] < walk.rows["low"][0]["guide"]  # a budget costs guidance
+
+
+def test_all_classes_helped_add_g_to_each(few: Dataset) -> None:
+    """K = C: the mask, and so the label in it, makes no difference; all variants of the target run."""
+    every = {"method": "disk", "top_k": 10, "lambda_min": 5.0}
+    walk = Walk(few, {
+        "all": every, "label": {**every, "label_in_mask": True}, "masked": {**every, "target": "masked_zero"},
+        "fewer": {**every, "top_k": 3}, "fifth": {**every, "top_k": None}, "two": {**every, "top_k": 2},
+    })  # fmt: skip
+    walk.step(1)
+    assert torch.equal(walk.student("all"), walk.student("label"))
+    assert torch.equal(walk.student("all"), walk.student("masked"))
+    assert torch.equal(walk.student("fifth"), walk.student("two"))
+    assert len({tuple(walk.student(name)[:5].tolist()) for name in ("all", "fewer", "two")}) == 3
+
+
+def test_rows_and_schedules(few: Dataset) -> None:
+    walk = Walk(
+        few, {"kd": {}, "disk": {"lambda_period": 2, "delta": 1.0, "delta_end": 0.5, "delta_period": 2}}
+    ).all()
+    table = pd.DataFrame(walk.rows["disk"])
+    assert table["lambda"].tolist() == pytest.approx([0.1, (0.1 + 50) / 2])
+    assert table["delta"].tolist() == pytest.approx([1.0, 0.75])
+    assert table["epochs"].tolist() == [2, 4] and [row["epochs"] for row in walk.rows["kd"]] == [1, 2]
+    assert table[["guide", "guided"]].stack().between(0, 1).all() and (table["budget"] > 0).all()
+    plain = Walk(few, {"disk": {}})
+    plain.step(1)
+    model, w = plain.opened.course.student
+    assert plain.rows["disk"][0]["delta"] == pytest.approx(1 - evaluate(model, w, few.train)[1].mean())
+
+
+def test_fitted_temperature_of_a_student_that_is_the_teacher(few: Dataset) -> None:
+    walk = Walk(few, {"disk": {"fit_tau_s": True, "tau": 3}}, teacher="student")
+    assert walk.states["disk"][0]["tau_s"].item() == pytest.approx(3, rel=1e-4)
+    walk.step(1)
+    assert walk.states["disk"][1]["tau_s"] == walk.states["disk"][0]["tau_s"]
+
+
+def test_preset_of_the_code() -> None:
+    release = DiSK.parse({"preset": "release", "top_k": 3})
+    assert release.top_k == 3 and release.label_in_mask and release.log_normaliser
+    assert (release.order, release.against, release.guide) == ("student", "teacher", "conv")
+    assert (release.lambda_min, release.lambda_max, release.tau_s, release.restart) == (1, 5, 3.5, 50)
+    paper = DiSK.parse({})
+    assert (paper.order, paper.against, paper.target, paper.max_ce) == ("guide", "label", "teacher", 5)
+
+
+def test_products(few: Dataset) -> None:
+    """What is kept of every method predicts as it was scored, and is no larger than the student."""
+    taught = {"kd": {}, "disk": {}, "fitnet": {}, "simkd": {}, "simkd_disk": {}}
+    walk = Walk(few, taught, lr=0.01).all()
+    found, course = walk.findings(), walk.opened.course
+    assert found.summary["student"]["parameters"] == course.student.model.parameters
+    assert [found.summary[name]["epochs"] for name in ("teacher", "student", "kd", "disk")] == [5, 5, 7, 9]
+    for name in taught:
+        projected = name.startswith("simkd")
+        model = walk.opened.networks[name].student if projected else course.student.model
+        row, rows = found.summary[name], pd.DataFrame(walk.rows[name])
+        accuracy = evaluate(model, found.vectors[name], few.test)[1].mean()
+        assert row["test_accuracy"] == pytest.approx(accuracy) == rows["test_accuracy"].iloc[-1]
+        assert row["best_accuracy"] == rows["test_accuracy"].max()
+        more = row["parameters"] - course.student.model.parameters
+        head, projection = 10 * (16 + 1) - 10 * (8 + 1), 8 * 8 + 8 * 8 * 9 + 8 * 16 + 2 * (8 + 8 + 16)
+        assert more == (head + projection if projected else 0)
+        assert (row["macs"] > found.summary["student"]["macs"]) == projected
+    table = found.tables["guidance"]
+    assert (table.groupby("method")[["right", "wrong"]].sum().sum(axis=1) == 193).all()
+    assert [d.name for d in found.drawings] == ["distillation-epochs", "distillation-guide"]
+    with torch.no_grad():  # the classifier of SimKD is the teacher's, and stays it
+        views = walk.opened.networks["simkd"].student.views(found.vectors["simkd"])
+        assert torch.equal(views["weight"], course.teacher.model.views(course.teacher.w)["fc.weight"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods": {}}, "methods: .* at least one method"),
+        ({"methods": {"dsik": {}}}, "procedures.methods.dsik: .*did you mean 'disk'"),
+        ({"methods": {"a": {"method": "b"}}}, "methods.a.method: 'b'"),
+        ({"methods": {"teacher": {"method": "kd"}}}, "methods: 'teacher' .* other names"),
+        ({"methods": {"kd": {"alpha": 1.5}}}, "methods.kd.alpha: 1.5 .* <= 1"),
+        ({"methods": {"kd": {"guide": "mlp"}}}, "methods.kd.guide"),
+        ({"methods": {"simkd": {"top_k": 2}}}, "methods.simkd.top_k"),
+        ({"methods": {"disk": {"top_k": 0}}}, "methods.disk.top_k: 0 .* >= 1"),
+        ({"methods": {"disk": {"top_k": 11}}}, "methods.disk.top_k: 11 .* at most 10, the number of classes"),
+        ({"methods": {"disk": {"lambda_max": 0.01}}}, "methods.disk.lambda_max: 0.01 .* lambda_min, 0.1"),
+        ({"methods": {"disk": {"delta_decay": 0.9}}}, "methods.disk.delta_decay: 0.9 .* without delta_end"),
+        ({"methods": {"disk": {"delta_end": 0.1}}}, "methods.disk.delta_end: 0.1 .* with a delta_period"),
+        ({"methods": {"disk": {"fit_tau_s": True, "tau_s": 2}}}, "methods.disk.tau_s: 2.0 .* fit_tau_s"),
+        ({"teacher": "flat", "methods": {"simkd": {}}}, "teacher: 'flat' .* a method maps, .*, for simkd"),
+        ({"student": "flat", "methods": {"fitnet": {}}}, "student: 'flat' .* a method maps, .*, for fitnet"),
+        ({"teacher": "flat", "methods": {"disk": {"guide": "conv"}}}, "teacher: 'flat' .* maps"),
+        ({"networks": {"outputs": 7}}, "teacher: 'teacher' .* 10 outputs as the data set, not 7"),
+        ({"networks": {"input_shape": [3, 8, 8]}}, r"teacher: 'teacher' .* \(1, 8, 8\), not \(3, 8, 8\)"),
+        ({"student": "old"}, "student: 'old' .* trained on the data set as it is now"),
+        ({"augment": "flip_crop_cutout"}, "augment: 'flip_crop_cutout' .* Cutout can hide"),
+    ],
+)
+def test_what_does_not_fit_is_refused(few: Dataset, changes: dict[str, Any], message: str) -> None:
+    networks = {"old": trained(few, "student", name="old", data_hash="0")}
+    if facts := changes.pop("networks", {}):
+        networks["teacher"] = trained(few, "teacher", **facts)
+    with refused(message):
+        Walk(few, **{"taught": changes.pop("methods", {"kd": {}}), **changes, "networks": networks})
+
+
+def test_a_teacher_without_maps_teaches_kd_and_disk(few: Dataset) -> None:
+    walk = Walk(few, {"kd": {}, "disk": {}}, teacher="flat")
+    walk.step(1)
+    assert set(walk.findings().vectors) == {"kd", "disk"}
+
+
+PARAMS = """
+data: {digits: {source: digits, train_limit: 200, test_limit: 50}}
+models: {digits: {name: resnet10_xxs, options: {widths: [4, 4, 8, 8]}}}
+central:
+  teacher:
+    {dataset: digits, model: {name: resnet10_xxs, options: {widths: [4, 8, 8, 16]}}, training: {epochs: 1}}
+  student: {dataset: digits, training: {epochs: 1}}
+partitions: {}
+procedures:
+  distillation:
+    dataset: digits
+    teacher: teacher
+    student: student
+    rounds: 3
+    batch_size: 50
+    student_epochs: 1
+    methods: {kd: {}, disk: {preset: release, top_k: 3, guide_epochs: 1}, simkd: {}}
+grid:
+  {datasets: [digits], central: [teacher, student], partitions: [], methods: [], seeds: [0],
+   procedures: [distillation]}
+engine: {executor: inline, device: cpu}
+"""
+
+
+def test_a_killed_run_resumes_between_two_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    root = make_project(tmp_path, PARAMS)
+    run = ProcedureRun(load_params(root / "params.yaml"), "distillation", 0, root)
+
+    def stop(done: int, total: int) -> None:
+        assert total == 9
+        if done == 6:  # two of three rounds of three parts
+            raise KeyboardInterrupt
+
+    def files() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "BLOCK", 0)
+        with pytest.raises(KeyboardInterrupt):
+            run_procedure(run, listeners=[stop])
+        run_procedure(run)
+    resumed = files()
+    shutil.rmtree(run.folder)
+    run_procedure(run)
+    assert files() == resumed
+    assert {"distillation-epochs.svg", "distillation-guide.svg", "guidance.csv"} < resumed.keys()
+    vectors = load_file(run.folder / "vectors.safetensors")
+    model = FlatModel(partial(build, "resnet10_xxs", (1, 8, 8), 10, widths=(4, 4, 8, 8)))
+    assert {name: len(w) for name, w in vectors.items() if name != "simkd"} == dict.fromkeys(
+        ("kd", "disk"), model.size
+    )
