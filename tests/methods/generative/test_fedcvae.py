@@ -72,7 +72,7 @@ def test_a_client_trains_a_plain_auto_encoder(scale: str, beta: float, digits: D
         made = decoder(torch.cat([z, nn.functional.one_hot(y, 10)], 1))
         error = nn.functional.mse_loss(made, x)
         divergence = -0.5 * (1 + spread.pow(2).log() - mean.pow(2) - spread.pow(2)).sum(1).mean()
-        loss = (64 * error if scale == "sums" else error) + beta * divergence
+        loss = error + (beta / 64 if scale == "sums" else beta) * divergence
         adam.zero_grad()
         loss.backward()
         adam.step()
