@@ -5,8 +5,8 @@ the model is that of Sohn, Lee, Yan, NeurIPS 2015.
 
 Client: receives an encoder and a decoder. For every batch (x, y): (mu, sigma) = encoder(x), without y;
 x' = decoder(mu + sigma eps, y) with eps ~ N(0, I); a step of both on the mean over the batch of
-(|x' - x|^2 + beta KL(N(mu, sigma^2) || N(0, I))) / d, KL = sum_j (mu_j^2 + sigma_j^2 - 1 - log sigma_j^2) / 2,
-d = pixels.
+(|x' - x|^2 + beta KL(N(mu, sigma^2) || N(0, I))) / d for d pixels, where KL is the sum over j of
+(mu_j^2 + sigma_j^2 - 1 - log sigma_j^2) / 2.
 Server: averages both networks, with their buffers, with weights n_k. Makes spc images per class from
 z ~ N(0, I), with the running statistics of the decoder, and serves a classifier that is trained on them.
 *Reduces to* a central auto-encoder with a single client.
@@ -46,7 +46,7 @@ class FedCVAE(NetworkMethod):
     maker: ClassVar[str] = "decoder"
 
     kl: str = option(
-        "sums", "KL beside the squared error: sums of a sample, both divided by its d pixels, or only the error",
+        "sums", "what is divided by the number d of pixels: KL and the squared error, or only the error",
         choices=("sums", "code"), source="authors' code: code",
     )  # fmt: skip
     beta: float = option(1.0, "weight of KL", symbol="beta", ge=0, grid=(0.1, 1.0))
