@@ -14,6 +14,8 @@ from fedflow.methods.fairness._weighing import HOSTS, Host
 from fedflow.models import ARCHITECTURES, known_options
 from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.procedures import PROCEDURES
+from fedflow.procedures.distillation import METHODS as TEACHING
+from fedflow.procedures.distillation import Method as Teaching
 from fedflow.procedures.online import LEARNERS, Learner
 from fedflow.settings import Settings, hints
 from fedflow.simulation.run import RunSettings
@@ -31,6 +33,10 @@ TYPES: dict[Any, Schema] = {
     bool: {"type": "boolean"},
     type(None): {"type": "null"},
     Any: {},
+}
+NAMED: dict[Any, tuple[str, Mapping[str, type[Settings]]]] = {  # the field that names one of them
+    Learner: ("learner", LEARNERS),
+    Teaching: ("method", TEACHING),
 }
 
 
@@ -84,10 +90,9 @@ def _value(hint: Any, metadata: Mapping[str, Any], merged: bool = False) -> Sche
         return {"anyOf": [_value(arm, {} if arm is type(None) else metadata, merged) for arm in args]}
     if origin in (list, tuple):
         return {"type": "array", "items": _value(args[0], metadata) if args else {}}
-    if dict in (hint, origin) and Learner in args:
-        return {"type": "object"} | _entries(
-            "learner", {name: _object(own) for name, own in LEARNERS.items()}, {}
-        )
+    if chosen := [NAMED[arg] for arg in args if dict in (hint, origin) and arg in NAMED]:
+        ((choice, known),) = chosen
+        return {"type": "object"} | _entries(choice, {name: _object(own) for name, own in known.items()}, {})
     if dict in (hint, origin):
         return {"type": "object"} | ({"additionalProperties": _value(args[1], {})} if args else {})
     if isinstance(hint, type) and issubclass(hint, Settings):

@@ -9,11 +9,13 @@ from fedflow.models.linear import Linear
 from fedflow.models.lstm import CharLSTM, StackedLSTM
 from fedflow.models.m5 import M5
 from fedflow.models.mlp import MLP
+from fedflow.models.mobilenet_v2 import MobileNetV2
 from fedflow.models.mobilevit import MobileViT
 from fedflow.models.preact_resnet import PreActResNet
 from fedflow.models.registry import ARCHITECTURES, Architecture, build, describe, known_options
+from fedflow.models.resnet import ResNet
 from fedflow.models.resnet9 import ResNet9
-from fedflow.models.resnet18 import ResNet18
+from fedflow.models.shufflenet import ShuffleNetV2
 from fedflow.models.superfed import VGG9, MobileNet, ResNet9BN
 
 __all__ = ["ARCHITECTURES", "Architecture", "build", "describe", "known_options"]
@@ -28,7 +30,40 @@ ARCHITECTURES |= {
         ResNet9BN, "BatchNorm without running statistics; SuPerFed's ResNet-9 on CIFAR-100 made 28x28", {},
         (3, 28, 28), 100,
     ),
-    "resnet18_gn": Architecture(ResNet18, "ResNet-18 with GroupNorm (2 groups); FedDyn on CIFAR-10"),
+    "resnet18_gn": Architecture(
+        ResNet, "ResNet-18 with GroupNorm (2 groups); FedDyn on CIFAR-10", {"groups": 2, "imagenet": True}
+    ),
+    "resnet34_bn": Architecture(
+        ResNet, "ResNet-34 for CIFAR, with BatchNorm; DiSK", {"depths": (3, 4, 6, 3)}, classes=100
+    ),
+    "resnet18_bn": Architecture(ResNet, "ResNet-18 for CIFAR, with BatchNorm; DiSK", classes=100),
+    **{
+        f"resnet10_{size}": Architecture(
+            ResNet, f"ResNet-10 for CIFAR, {', '.join(map(str, widths))}; DiSK",
+            {"widths": widths, "depths": (1, 1, 1, 1)}, classes=100,
+        )
+        for size, widths in {
+            "bn": (64, 128, 256, 512), "l": (32, 64, 128, 256), "m": (16, 32, 64, 128),
+            "s": (8, 16, 32, 64), "xs": (8, 16, 16, 32), "xxs": (8, 8, 16, 16),
+        }.items()
+    },
+    **{
+        name: Architecture(
+            ResNet, f"{title}, for CIFAR; SimKD, DiSK",
+            {"stem": stem, "widths": widths, "depths": (depth,) * 3}, classes=100,
+        )
+        for name, title, stem, widths, depth in (
+            ("resnet32x4", "ResNet-32x4", 32, (64, 128, 256), 5),
+            ("resnet8x4", "ResNet-8x4", 32, (64, 128, 256), 1),
+            ("wrn40_2", "WRN-40-2", 16, (32, 64, 128), 6),
+            ("wrn40_1", "WRN-40-1", 16, (16, 32, 64), 6),
+            ("wrn16_2", "WRN-16-2", 16, (32, 64, 128), 2),
+        )
+    },
+    "shufflenet_v2": Architecture(ShuffleNetV2, "ShuffleNetV2 (1x) for CIFAR; SimKD, DiSK", classes=100),
+    "mobilenet_v2": Architecture(
+        MobileNetV2, "MobileNetV2 for CIFAR, MobileNetV2x2 of SimKD and DiSK", classes=100
+    ),
     "preact_resnet18_gn": Architecture(
         PreActResNet, "pre-activation ResNet-18 with GroupNorm (2 groups); side losses", classes=100
     ),

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedflow.models.maps import start_kaiming
 from fedflow.models.preact_resnet import _Block
 
 EXITS = ("last", "both", "first", "none")
@@ -99,9 +100,9 @@ class PreActResNetExit(TwoExits):
 
         stem = nn.Conv2d(input_shape[0], 64, 3, 1, 1, bias=False)
         # Parts start one after the other, so that the first ones do not depend on whether others exist.
-        trunk = nn.Sequential(stem, stage(64, 64), stage(64, 128)).apply(_start)
+        trunk = start_kaiming(nn.Sequential(stem, stage(64, 64), stage(64, 128)))
         exit = Exit(128, [ceil(side / 2) for side in input_shape[1:]], num_classes, pool)
-        rest = nn.Sequential(stage(128, 256), stage(256, 512)).apply(_start)
+        rest = start_kaiming(nn.Sequential(stage(128, 256), stage(256, 512)))
         if norm:
             trunk.append(nn.ReLU())
             rest += nn.Sequential(nn.GroupNorm(groups, 512), nn.ReLU())
@@ -156,9 +157,3 @@ class _Stage(nn.Module):
         if self.training and self.width < 1:
             x = x / self.width
         return F.max_pool2d(F.relu(self.norm(x)), 2)
-
-
-def _start(layer: nn.Module) -> None:
-    """Initial weights of a convolution, as in `PreActResNet`."""
-    if isinstance(layer, nn.Conv2d):
-        nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")

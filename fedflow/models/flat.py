@@ -134,21 +134,24 @@ class FlatModel:
         """The result of the method ``part`` of the network, in evaluation mode."""
         return self._call(False, self._cut(w)[0], *inputs, part=part)
 
-    def train_outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    def train_outputs(self, w: Tensor, x: Tensor, part: str = "forward") -> tuple[Any, Tensor | None]:
         """Outputs [B, K] in training mode, and the buffers [Q] after this batch (None if unchanged).
+
+        Or else the result of the method ``part`` of the network.
 
         A single sample that BatchNorm cannot normalise runs in evaluation mode, with the buffers.
         """
         pieces, trained = self._cut(w)
         if not self.buffers:
-            return self._call(True, pieces, x), None
+            return self._call(True, pieces, x, part=part), None
         stats = [buffer.clone() for buffer in pieces[trained:]]
         try:
-            outputs = self._call(True, pieces[:trained] + stats, x)  # BatchNorm updates stats in place
+            # BatchNorm updates stats in place
+            outputs = self._call(True, pieces[:trained] + stats, x, part=part)
         except ValueError:  # one value per channel has no variance
             if len(x) > 1:
                 raise
-            return self._call(False, pieces, x), None
+            return self._call(False, pieces, x, part=part), None
         return outputs, torch.cat([s.reshape(-1) for s in stats])
 
     @cached_property

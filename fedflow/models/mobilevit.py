@@ -1,36 +1,19 @@
 """MobileViT: convolutions for neighbouring pixels, attention between patches of them."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedflow.models.binary import start_xavier
+from fedflow.models.mobilenet_v2 import Inverted, convolution
 
-EXPANSION, HEADS, WIDTH, PATCH = 4, 4, 8, 2
-
-
-def _convolution(inside: int, outside: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    """A convolution without biases, BatchNorm, SiLU."""
-    return nn.Sequential(
-        nn.Conv2d(inside, outside, kernel, stride, kernel // 2, groups=groups, bias=False),
-        nn.BatchNorm2d(outside), nn.SiLU(),
-    )  # fmt: skip
+HEADS, WIDTH, PATCH = 4, 8, 2
 
 
-class _Inverted(nn.Module):
-    """An inverted residual of MobileNetV2: four times as wide inside."""
-
-    def __init__(self, inside: int, outside: int, stride: int = 1) -> None:
-        super().__init__()
-        hidden = EXPANSION * inside
-        self.layers = nn.Sequential(
-            _convolution(inside, hidden, 1), _convolution(hidden, hidden, 3, stride, groups=hidden),
-            nn.Conv2d(hidden, outside, 1, bias=False), nn.BatchNorm2d(outside),
-        )  # fmt: skip
-        self.residual = stride == 1 and inside == outside
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.layers(x) if self.residual else self.layers(x)
+_convolution = partial(convolution, activation=nn.SiLU)
+_Inverted = partial(Inverted, expansion=4, activation=nn.SiLU)
 
 
 class _Attention(nn.Module):

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedflow.models.maps import MapNetwork, start_kaiming, through
+
 
 class _Block(nn.Module):
     """Twice norm, ReLU, 3x3 convolution. If the shape changes, the shortcut is 1x1 after the first ReLU."""
@@ -24,15 +26,13 @@ class _Block(nn.Module):
         return x + self.conv2(F.relu(self.norm2(self.conv1(out))))
 
 
-class PreActResNet(nn.Module):
+class PreActResNet(MapNetwork):
     """Stem 64 (3x3) - four stages of ``depths`` blocks, 64, 128, 256, 512 - norm, ReLU - mean - dense K.
 
     With GroupNorm of ``groups`` in place of BatchNorm; for images of any size. For 3 channels and 100
     classes, 2, 2, 2, 2 (ResNet-18) has 11,218,340 parameters and 3, 4, 6, 3 (ResNet-34) 21,326,500.
     Source: He et al., "Identity Mappings in Deep Residual Networks", ECCV 2016; FedDyn's code for GroupNorm.
     """
-
-    head_patterns = ("fc.*",)
 
     def __init__(
         self,
@@ -52,9 +52,8 @@ class PreActResNet(nn.Module):
         self.norm = nn.GroupNorm(groups, inside)
         self.fc = nn.Linear(inside, num_classes)
         self.shared_patterns = (f"stages.3.{depths[-1] - 1}.*", "norm.*", "fc.*")
-        for layer in self.modules():
-            if isinstance(layer, nn.Conv2d):
-                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+        start_kaiming(self)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(F.relu(self.norm(self.stages(self.stem(x)))).mean((-2, -1)))
+    def maps(self, x: Tensor) -> list[Tensor]:
+        *others, last = through(self.stages, self.stem(x))
+        return [*others, F.relu(self.norm(last))]

@@ -81,6 +81,7 @@ class Simulation(Run):
             self.scoring.sweep(),
             self.scoring.recorded(),
             self.state.generated,
+            self.scoring.generation.last() if self.scoring.generation else None,
         )
 
     def forget(self) -> None:

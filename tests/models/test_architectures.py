@@ -1,5 +1,6 @@
 """Every named network: it is described, learns from one step, and refuses what it cannot be."""
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -11,22 +12,29 @@ from torch import nn
 from fedflow.models import ARCHITECTURES, build, describe, known_options
 from fedflow.models.flat import CONVOLUTIONS, FlatModel
 from fedflow.models.matmul import MatmulConv2d, use_matmul
+from fedflow.models.resnet import ResNet
 
 NOISY = [name for name, entry in ARCHITECTURES.items() if entry.options.get("dropout")]
 NORMED = [
-    "m5",
-    "mobilevit",
-    "resnet10",
-    "cnn_energy",
-    *(name for name, entry in ARCHITECTURES.items() if entry.options.get("batch_norm")),
+    *("m5", "mobilevit", "shufflenet_v2", "mobilenet_v2", "resnet10", "cnn_energy"),
+    *(
+        name
+        for name, entry in ARCHITECTURES.items()
+        if entry.options.get("batch_norm") or (entry.build is ResNet and not entry.options.get("groups"))
+    ),
 ]
 # LSTMs are run one by one in a cohort; the warning for any other network is an error.
 ONE_BY_ONE = pytest.mark.filterwarnings("ignore:There is a performance drop")
 MARKS = {"char_lstm": ONE_BY_ONE, "char_lstm_feddyn": ONE_BY_ONE, "stacked_lstm": ONE_BY_ONE,
          "preact_resnet34_gn": pytest.mark.slow}  # fmt: skip
-VMAPPED = [
-    pytest.param(name, marks=MARKS.get(name, ())) for name in ARCHITECTURES if name not in NORMED + NOISY
-]
+MARKS |= dict.fromkeys(("resnet34_bn", "resnet18_bn", "resnet32x4", "wrn40_2"), pytest.mark.slow)
+
+
+def marked(names: Iterable[str]) -> list:
+    return [pytest.param(name, marks=MARKS.get(name, ())) for name in names]
+
+
+VMAPPED = [name for name in ARCHITECTURES if name not in NORMED + NOISY]
 CLIENTS, BATCH = 2, 3
 
 
@@ -51,7 +59,7 @@ def samples(network: str, *sizes: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.filterwarnings("error:There is a performance drop")
-@pytest.mark.parametrize("network", VMAPPED)
+@pytest.mark.parametrize("network", marked(VMAPPED))
 @pytest.mark.parametrize("convolution", CONVOLUTIONS)
 def test_one_step_of_a_cohort_under_vmap_is_the_step_of_each_client(network, convolution):
     model = flat(network, dtype=torch.float64, convolution=convolution)
@@ -87,7 +95,7 @@ def test_other_convolutions_stay_what_they_are(options):
     assert type(network[0]) is nn.Conv2d
 
 
-@pytest.mark.parametrize("network", NORMED)
+@pytest.mark.parametrize("network", marked(NORMED))
 def test_a_step_with_norms_moves_weights_and_statistics(network):
     entry, model = ARCHITECTURES[network], flat(network)
     w = model.init(0).requires_grad_()
@@ -97,7 +105,7 @@ def test_a_step_with_norms_moves_weights_and_statistics(network):
     assert not torch.equal(buffers, w[model.parameters :])
 
 
-@pytest.mark.parametrize("network", ARCHITECTURES)
+@pytest.mark.parametrize("network", marked(ARCHITECTURES))
 def test_a_network_has_its_outputs_and_names_its_head(network):
     entry, model = ARCHITECTURES[network], flat(network)
     outputs = model.outputs(model.init(0), samples(network, BATCH)[0])

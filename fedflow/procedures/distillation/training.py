@@ -1,0 +1,92 @@
+"""What all students of a procedure share: networks, samples, rounds, and one epoch of SGD."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from fedflow.data.examples import Examples
+from fedflow.local.central import evaluate
+from fedflow.local.optimiser import SGDState
+from fedflow.local.samples import Batch
+from fedflow.local.sgd import Step, Trainer
+from fedflow.local.teacher import Teacher
+from fedflow.local.training import LocalTraining
+from fedflow.models.flat import FlatModel
+from fedflow.procedures.base import State
+from fedflow.seeding import generator
+
+Objective = Callable[
+    [Tensor, Batch], tuple[Tensor, Tensor | None]
+]  # of w [D]: its value, and the buffers [Q]
+
+
+@dataclass(frozen=True)
+class Course:
+    """What all parts share. ``student`` was trained without the teacher; all students start from it.
+
+    A round of DiSK has ``student_epochs``; ``training`` is one epoch of SGD, at the first learning rate.
+    """
+
+    seed: int
+    rounds: int
+    student_epochs: int
+    train: Examples
+    test: Examples
+    student: Teacher
+    teacher: Teacher
+    training: LocalTraining
+
+    @cached_property
+    def some(self) -> Tensor:
+        """Two inputs, for shapes."""
+        return self.train.inputs(torch.arange(2, device=self.train.device), self.student.model.dtype)
+
+    @cached_property
+    def error(self) -> float:
+        """The share of the training samples that the student gets wrong before it is taught."""
+        return 1 - float(evaluate(*self.student, self.train)[1].mean())
+
+    def epoch(
+        self, key: tuple[str, int], share: float, model: FlatModel, now: SGDState, objective: Objective,
+        weight_decay: float | None,
+    ) -> tuple[SGDState, float]:  # fmt: skip
+        """The state after one epoch on ``objective``, and the mean loss of its steps.
+
+        ``key`` is that of its order and views, ``share`` the share of the training that is done: the learning
+        rate has the factor (1 + cos(pi share)) / 2.
+        """
+        purpose, number = key
+        lr = self.training.lr * (1 + math.cos(math.pi * share)) / 2
+        rng = generator(self.seed, f"distillation/{purpose}", number)
+        decay = self.training.weight_decay if weight_decay is None else weight_decay
+        training = replace(self.training, weight_decay=decay)
+        trainer = Trainer.central(model, self.train, training, rng, lr=lr)
+
+        def step(now: SGDState, batch: Batch) -> tuple[SGDState, Tensor]:
+            w = now.w.detach().requires_grad_()
+            value, buffers = objective(w, batch)
+            (g,) = torch.autograd.grad(value, w)
+            value = value.detach()
+            return trainer.descend(now, Step(model.trainable(g), value, buffers)), value  # type: ignore[return-value]
+
+        return trainer.run_steps(step, now), trainer.train_loss.item()
+
+    def started(self, w: Tensor, name: str) -> State:
+        """``w`` [D] before its first step, as part of a state."""
+        return packed(SGDState(w, torch.zeros_like(w) if self.training.momentum else None), name)
+
+    def restored(self, state: State, name: str) -> SGDState:
+        """What was `packed`."""
+        w, velocity = (state.get(f"{name}.{part}") for part in SGDState._fields)
+        assert w is not None
+        device = self.train.device
+        return SGDState(w.to(device), None if velocity is None else velocity.to(device))
+
+
+def packed(now: SGDState, name: str) -> State:
+    """A network in training as part of a state."""
+    return {f"{name}.{part}": value for part, value in now._asdict().items() if value is not None}
