@@ -159,7 +159,7 @@ class Trainer:
         The network is called once, on all of them together.
         """
         assert batch.mask is None, "of methods whose clients train alone"
-        outputs, buffers = self._train_outputs(w, torch.cat([batch.x, *inputs]))
+        outputs, buffers = self.train_outputs(w, torch.cat([batch.x, *inputs]))
         parts = outputs.split([len(batch.x), *map(len, inputs)])
         value = self.model.loss(parts[0], batch.y)
         if batch.seen is not None:
