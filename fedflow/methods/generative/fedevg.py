@@ -123,7 +123,7 @@ class FedEvg(ImageMethod):
         blank = torch.zeros(
             self.spc * model.classes, *model.input_shape, dtype=model.dtype, device=model.device
         )
-        if model.outputs(initial(0), blank[:1]).shape != (1, model.classes):
+        if model.train_outputs(initial(0), blank[:1])[0].shape != (1, model.classes):
             accepted = f"a network with one logit per class, {self.name}'s energies"
             raise BadInput("model.name", Words(model.title), accepted)
         return State(blank)
