@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedflow.data.generated import FILE as IMAGES
+from fedflow.data.generated import save_generated
 from fedflow.files import Write, replace_files, write_json
 from fedflow.methods.base import Dissimilarity
 from fedflow.metrics.table import METRICS, diagnostics, yardstick_first
@@ -38,7 +40,8 @@ def write_results(
     ``series.parquet`` has the method's diagnostics by client and round, a row per number;
     ``predictions.parquet`` a row per client and sample of its test set, if they were kept;
     ``sweep.parquet`` a row per client and mixture of its models, of methods that have mixtures;
-    ``client-vectors.safetensors`` the vectors that `Method.records` names, such as masks (`load_vectors`).
+    ``client-vectors.safetensors`` the vectors that `Method.records` names, such as masks (`load_vectors`);
+    ``images.safetensors`` the images that the server generated, by evaluated round (`load_generated`).
 
     ``facts`` identifies the run (partition, method, seed, hashes); ``params``, its settings, become
     ``params.json``. ``samples`` [N] are training sizes, ``groups`` [N] planted groups, both with newcomers
@@ -69,6 +72,7 @@ def write_results(
         "predictions.parquet": partial(_predictions(outcome.scores).to_parquet, index=False),
         "sweep.parquet": partial(_sweep(outcome).to_parquet, index=False),
         VECTORS: outcome.recorded.save,
+        IMAGES: partial(save_generated, rounds=outcome.generated, last=outcome.last_images),
         "failures.json": partial(write_json, value=failures) if failures else None,
         MARKER: partial(write_json, value=facts | outcome.metrics),
     }
@@ -77,8 +81,9 @@ def write_results(
 
 def _rounds(rounds: list[RoundReport]) -> pd.DataFrame:
     """One row per round: the metrics of `METRICS`, failed clients, then the diagnostics of the method."""
-    metrics = [metric.name for metric in METRICS.values() if metric.rounds]
-    more = diagnostics({name for report in rounds for name in report.values})
+    known = {name for report in rounds for name in report.values}
+    metrics = [m.name for m in METRICS.values() if m.rounds and (m.name in known or not m.sparse)]
+    more = diagnostics(known)
     return pd.DataFrame([
         {"round": r.round} | {name: r.values.get(name) for name in metrics} | {"failed": len(r.failed)}
         | {name: r.values.get(name) for name in more}

@@ -20,7 +20,8 @@ from fedflow.local.client import Client
 from fedflow.local.compiled import Gradient
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method, build_method
-from fedflow.methods.base import Levelled, Round
+from fedflow.methods.base import Generative, Levelled, Round
+from fedflow.methods.generative._generative import Classifier, ImageMethod
 from fedflow.models import build
 from fedflow.models.flat import FlatModel, Part
 from fedflow.partition import Partition
@@ -47,6 +48,7 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
         for name, method in METHODS.items()
         if issubclass(method, Levelled)
     },
+    **{name: ("cnn_energy", {}) for name, method in METHODS.items() if issubclass(method, Generative)},
     "subfedavg_hy": ("cnn", {"filters": [4, 4], "groups": 4, "kernel": 3, "padding": 1, "hidden": [16]}),
 }
 DENSE: dict[str, dict[str, Any]] = {  # settings in which methods that prune do not: all entries travel
@@ -147,12 +149,27 @@ def images(
 
 
 def suited(method: str, federation: Federation) -> Federation:
-    """The same images with a network that the method can train."""
+    """The same images with a network that the method can train; with pixels in [0, 1], if it makes images."""
     if method not in NETWORKS:
         return federation
+    if issubclass(METHODS[method], Generative):
+        federation = with_pixels(federation)
     network, options = NETWORKS[method]
     factory = partial(build, network, federation.train.x.shape[1:], 10, **options)
     return replace(federation, model=FlatModel(factory, dtype=federation.model.dtype))
+
+
+def with_pixels(federation: Federation) -> Federation:
+    """The same with inputs in [0, 1], and shuffled, so that any clients together hold all labels."""
+    low, high = federation.train.x.min(), federation.train.x.max()
+    order = torch.randperm(len(federation.train), generator=torch.Generator().manual_seed(0))
+    federation = replace(federation, train=Examples(federation.train.x[order], federation.train.y[order]))
+    named = {
+        name: Examples(((own.x - low) / (high - low)).clamp(0, 1), own.y)
+        for name in ("train", "test", "public")
+        if (own := getattr(federation, name)) is not None
+    }
+    return replace(federation, **named)
 
 
 def with_newcomers(federation: Federation, newcomers: int) -> Federation:
@@ -237,9 +254,11 @@ def prepare_run(
 ) -> Simulation:
     """A simulation that has not started: full participation, two full-gradient steps of 0.1 a round.
 
-    Methods that refuse a single epoch (`TWO_EPOCHS`) get two.
+    Methods that refuse a single epoch (`TWO_EPOCHS`) get two. Classifiers of generated images train briefly.
     """
     built = build_method(method, hyper) if isinstance(method, str) else method
+    if isinstance(built, ImageMethod) and built.classifier == Classifier():
+        built = replace(built, classifier=Classifier(epochs=2))
     given = {"epochs": 2, "batch_size": 0, "lr": 0.1, **(training or {})}
     if built.name in TWO_EPOCHS and given["epochs"] == 1 and "steps" not in given:
         given["epochs"] = 2
@@ -300,11 +319,15 @@ def refused(message: str, error: type[FedflowError] = BadInput) -> Iterator[None
 
 
 def forbid_fallback(patch: pytest.MonkeyPatch) -> None:
-    """From here on, a vmapped cohort that falls back to the loop is an error."""
+    """From here on, a vmapped cohort that falls back to the loop is an error.
+
+    Except with methods that train clients ``alone``, as their noise is keyed by client: for these, loop and
+    vmap are the same by design.
+    """
     solve_one = worker._train_one
 
     def fell_back(job: Job, *rest: Any) -> Any:
-        if job.cohort == "loop":  # as all introductions are
+        if job.cohort == "loop" or job.method.alone:  # as all introductions are
             return solve_one(job, *rest)
         raise AssertionError("the vmapped cohort fell back to the loop")
 

@@ -91,11 +91,13 @@ class DatasetParams(Settings):
             common = {name: getattr(self, name) for name in shared & set(accepts)}  # one seed for all
             complete = origin.options.parse(self.parameters | common, section="data").as_dict()
             object.__setattr__(self, "parameters", complete)  # with defaults, so that the record is complete
-        if self.entries:
+        if "parts" in self.parameters:
             self.parameters["parts"] = [
                 {k: v for k, v in entry.flat().items() if k not in LEFT_TO_MIX} | part
-                for entry, part in zip(self.entries, self.parameters["parts"])
+                for entry, part in zip(self.entries.values(), self.parameters["parts"])
             ]
+        if "test_of" in self.parameters:
+            self.parameters["test_of"] = self.entries["test_of"].flat()
 
     @property
     def options(self) -> Settings | None:
@@ -104,10 +106,13 @@ class DatasetParams(Settings):
         return None if options is None else options.parse(self.parameters, section="data")
 
     @property
-    def entries(self) -> list[Self]:
-        """The parts of a mix, parsed; empty for other sources."""
+    def entries(self) -> dict[str, Self]:
+        """The entries within this one, parsed, by field: the parts of a mix, or whose test samples it has."""
         parts = [{k: v for k, v in p.items() if k != "offset"} for p in self.parameters.get("parts", ())]
-        return [type(self).parse(part, section=f"data.parts[{i}]") for i, part in enumerate(parts)]
+        named = {f"parts[{i}]": part for i, part in enumerate(parts)}
+        if "test_of" in self.parameters:
+            named["test_of"] = self.parameters["test_of"]
+        return {name: type(self).parse(entry, section=f"data.{name}") for name, entry in named.items()}
 
     @property
     def title(self) -> str:
@@ -140,7 +145,7 @@ def _files(entry: Mapping[str, Any], root: Path | str | None) -> dict[str, Path 
         files[entry["images"]] = Path(entry["images"])
     if origin.kind in ("download", "root"):
         files[f"data root: {origin.name}"] = origin.file(root)
-    for part in entry.get("parts", ()):
+    for part in (*entry.get("parts", ()), *([entry["test_of"]] if "test_of" in entry else ())):
         files |= _files(part, root)
     if entry.get("of"):  # the source whose images are transformed
         files |= _files({"source": entry["of"]}, root)

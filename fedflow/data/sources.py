@@ -18,6 +18,7 @@ from fedflow.data import leaf, packaged, synthetic
 from fedflow.data import torchvision_sources as tv
 from fedflow.data.checks import checked
 from fedflow.data.files import FolderOptions, RawData, read_images, read_npz, read_tar
+from fedflow.data.generated import GeneratedOptions, generated
 from fedflow.data.mini_imagenet import MiniImageNetOptions, mini_imagenet
 from fedflow.data.mix import MixOptions, mixed
 from fedflow.data.shakespeare import ShakespeareOptions, tinyshakespeare
@@ -65,7 +66,8 @@ class Source:
     ``kind`` says where they come from: a Python ``package``, torchvision's files or a ``download``, the data
     ``root`` only, the user's ``path``, or a computation (``made``). ``options`` declares the parameters of
     the source, which are given beside those of `DatasetParams`. ``fetch`` takes the data root, ``read`` (kind
-    ``path``) the user's path, ``join`` the parts of a mix; the options follow, if the source has any.
+    ``path``) the user's path, ``join`` the parts of a mix; the options follow, if the source has any, and
+    for ``read`` the samples of the entry ``test_of``, if it has one.
 
     ``classes`` and ``shape`` (channels, height, width) are empty and None if the files define them; ``mean``
     and ``std`` (of pixels scaled to [0, 1], one per channel) are empty if they are computed;
@@ -110,9 +112,9 @@ class Source:
     ) -> RawData:
         """Both splits, checked: inputs of a known kind, int64 labels 0..K-1, named classes.
 
-        ``path`` is for sources of kind ``path``, ``parts`` (title and samples) for the mix, ``root`` (see
-        `data_root`) for the others; ``options`` default to those of the source. Raises `FedflowError` if no
-        samples are found, or if they are damaged.
+        ``path`` is for sources of kind ``path``, ``parts`` (title and samples) for those that name other
+        entries, ``root`` (see `data_root`) for the others; ``options`` default to those of the source. Raises
+        `FedflowError` if no samples are found, or if they are damaged.
         """
         given: tuple = ()
         if self.options is not None:
@@ -151,7 +153,7 @@ class Source:
             file = Path(path or "")
             if not path or not file.exists():
                 raise FedflowError(f"source {self.name!r}: there is no file {str(path)!r} (data.path)")
-            return self.read(file, *given), str(file)
+            return self.read(file, *given, *(samples for _, samples in parts)), str(file)
         if self.kind in ("package", "made") and self.fetch:
             return self.fetch(root, *given), f"source {self.name!r}"
         for file, reader in ((root / f"{self.name}.npz", read_npz), (root / f"{self.name}.tar", read_tar)):
@@ -262,6 +264,10 @@ SOURCES: dict[str, Source] = {
         Source(
             name="folder", title="Image folder", about="train/<class>/*, test/<class>/*, or a tar of them",
             kind="path", origin="data.path", options=FolderOptions, read=read_images,
+        ),
+        Source(
+            name="generated", title="Generated images", about="images.safetensors of a run that has them",
+            kind="path", origin="data.path", options=GeneratedOptions, read=generated,
         ),
         Source(
             name="mini_imagenet", title="miniImageNet", about="photographs of 100 classes, 50,000 / 10,000",

@@ -37,10 +37,10 @@ def transformed(params: DatasetParams, root: Path | str | None = None) -> RawDat
 
 
 def _parts(params: DatasetParams, root: Path | str | None) -> list[tuple[str, RawData]]:
-    """Title and samples of every part of a mix; empty for other sources."""
+    """Title and samples of the entries within this one, such as the parts of a mix."""
     parts = []
-    for i, entry in enumerate(params.entries):
-        with within(f"data.parts[{i}]"):
+    for name, entry in params.entries.items():
+        with within(f"data.{name}"):
             parts.append((entry.title, transformed(entry, root)))
     return parts
 

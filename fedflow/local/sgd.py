@@ -121,6 +121,10 @@ class Trainer:
         task = Task(model, training, training.lr if lr is None else lr, teacher=teacher)
         return cls(task, Samples.all_of(examples), {"batches": schedule.to(examples.device)})
 
+    def on(self, model: FlatModel) -> "Trainer":
+        """A trainer of another network ``model`` on the same samples, with the same settings."""
+        return Trainer(replace(self._task, model=model, compiled=None), self._data, self._schedules)
+
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
         """What the client minimises, F_k of ``w`` [D] on one batch, scalar, in training mode.
 
@@ -137,7 +141,7 @@ class Trainer:
         assert outputs is not None, "an objective is not compiled"
         second = target = None
         if objective.two_views and batch.other is not None:
-            second = self._train_outputs(w, batch.other)[0]
+            second = self.train_outputs(w, batch.other)[0]
         if objective.taught:
             assert self._task.teacher is not None, "checked by `LocalTraining.check`"
             target = self._task.teacher.outputs(batch.x)
@@ -148,6 +152,19 @@ class Trainer:
     def data_loss(self, w: Tensor, batch: Batch) -> Tensor:
         """Mean data loss (cross-entropy) of ``w`` [D] on one batch, scalar, in training mode."""
         return self._data_loss(w, batch)[0]
+
+    def data_loss_beside(self, w: Tensor, batch: Batch, *inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """`data_loss` on an unmasked batch, scalar, and the outputs for it and for other ``inputs``.
+
+        The network is called once, on all of them together.
+        """
+        assert batch.mask is None, "of methods whose clients train alone"
+        outputs, buffers = self.train_outputs(w, torch.cat([batch.x, *inputs]))
+        parts = outputs.split([len(batch.x), *map(len, inputs)])
+        value = self.model.loss(parts[0], batch.y)
+        if batch.seen is not None:
+            batch.seen.append((value.detach(), buffers))
+        return value, parts
 
     def data_gradient(self, w: Tensor, batch: Batch) -> Tensor:
         """Gradient [D] of `data_loss` on one batch, zero on buffers, to be differentiated again by ``w``."""
@@ -326,7 +343,7 @@ class Trainer:
         now: Moving,
         step: Step,
         *,
-        lr: float | None = None,
+        lr: float | Tensor | None = None,
         correction: Tensor | None = None,
         decay: Tensor | float | None = None,
     ) -> Moving:
@@ -353,7 +370,7 @@ class Trainer:
         if w.requires_grad and (compiled := self._compiled_for(batch)):
             value = compiled.loss(w, batch.x, batch.y)
         else:
-            outputs, buffers = self._train_outputs(w, batch.x)
+            outputs, buffers = self.train_outputs(w, batch.x)
             if batch.mask is None:
                 value = self.model.loss(outputs, batch.y)
             else:
@@ -362,7 +379,8 @@ class Trainer:
             batch.seen.append((value.detach(), buffers))
         return value, outputs
 
-    def _train_outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    def train_outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Outputs [B, .] in training mode, and the buffers [Q] after this batch (None if unchanged)."""
         with self._autocast(x):
             outputs, buffers = self.model.train_outputs(w, x)
         return outputs.to(self.model.dtype), buffers

@@ -128,6 +128,7 @@ class Passes(NamedTuple):
 
     gradients: float
     losses: float = 0.0  # without gradients
+    inputs: float = 0.0  # other inputs whose gradients are computed, not in passes but their number
 
 
 class Method(Settings):

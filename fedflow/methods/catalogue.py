@@ -73,7 +73,9 @@ def traffic(method: type[Method]) -> tuple[int, int]:
     }
     first = instance.client_state(model, model.init(0))
     kept = {name: value if isinstance(value, torch.Tensor) else value(0) for name, value in first.items()}
-    update = instance.local(Client(task, data, schedules, received, kept, selection=data))
+    client = Client(task, data, schedules, received, kept, selection=data)
+    client.noise = torch.Generator().manual_seed(0)
+    update = instance.local(client)
     up = message_bytes(update.vectors, len(update.scalars), instance.masks)
     return message_bytes(received, masks=instance.masks), up
 

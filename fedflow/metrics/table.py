@@ -40,8 +40,9 @@ UNMEASURED = "–"
 class Metric:
     """One metric.
 
-    ``rounds``: a column of ``rounds.csv``. ``final``: in ``metrics.json``; if the engine computes no value at
-    the end, that of the last round. ``required``: every ``metrics.json`` has it, as a whole number.
+    ``rounds``: a column of ``rounds.csv``; a ``sparse`` one only where a round has a value. ``final``: in
+    ``metrics.json``; if the engine computes no value at the end, that of the last round. ``required``: every
+    ``metrics.json`` has it, as a whole number.
     ``client``: the field of `Scores` that has it by client, a column of ``clients.parquet``. ``table``: the
     table of the report that has it as a column, sorted by ``rank``. ``missing`` is printed where a run has no
     value. ``question``: what the report's findings call its best method. ``curves``: over what the report
@@ -55,6 +56,7 @@ class Metric:
     unit: Unit = SHARE
     better: Literal["higher", "lower", ""] = "higher"  # "": neither, so that no value is best
     rounds: bool = False
+    sparse: bool = False
     final: bool = True
     required: bool = False
     client: str = ""
@@ -256,6 +258,56 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         "clustering_error", "Clustering error",
         "misplaced clients per client: of other groups in its cluster, and of its group in other clusters",
         Unit(digits=2), "lower", rounds=True, table="clusters",
+    ),
+    Metric(
+        "fid", "FID", "Fréchet distance between the features of generated images and of the complete test "
+        "set; only values of equal features and equal numbers of images compare", Unit(digits=2), "lower",
+        rounds=True, sparse=True, table="generation", headline=True,
+    ),
+    Metric(
+        "fid_floor", "FID of real images", "the same of random training images, as many of every class",
+        Unit(digits=2), "", table="generation", headline=True,
+    ),
+    Metric(
+        "real_accuracy", "Global with real images, %", "on the complete test set, of the classifier trained "
+        "in the same way on these training images", better="", table="generation", headline=True,
+    ),
+    Metric(
+        "lowest_class", "Lowest class, %", "accuracy of the classifier on the complete test set, of the "
+        "class with the lowest", table="generation",
+    ),
+    Metric(
+        "precision", "Precision, %", "share of generated images within the ball of some test image, up to "
+        "its 5th neighbour", rounds=True, sparse=True, table="generation",
+    ),
+    Metric(
+        "recall", "Recall, %", "share of test images within the ball of some generated image", rounds=True,
+        sparse=True, table="generation",
+    ),
+    Metric(
+        "density", "Density", "balls of test images that a generated image is within, over 5",
+        Unit(digits=2), rounds=True, sparse=True, table="generation",
+    ),
+    Metric(
+        "coverage", "Coverage, %", "share of test images with a generated image within their ball",
+        rounds=True, sparse=True, table="generation",
+    ),
+    Metric(
+        "nearest_train", "Nearest training image", "mean distance of generated images, in pixels of [0, 1]",
+        Unit(digits=3), "", rounds=True, sparse=True, table="privacy", headline=True,
+    ),
+    Metric(
+        "nearest_real", "The same of test images", "mean distance of real test images to the nearest "
+        "training image", Unit(digits=3), "", table="privacy", headline=True,
+    ),
+    Metric(
+        "nearest_test", "Nearest test image", "mean distance of generated images", Unit(digits=3), "",
+        rounds=True, sparse=True, table="privacy",
+    ),
+    Metric(
+        "near_copies", "Near copies, %", "share of generated images that are closer to a training image than "
+        "95 % of test images are: 5 % are expected of images that are as new as those", SHARE, "lower",
+        rounds=True, sparse=True, table="privacy", headline=True,
     ),
     Metric(
         "newcomer_accuracy", "Newcomers, %", "local, of clients that joined after the last round",

@@ -2,6 +2,7 @@
 
 from fedflow.models.celeba import CelebaCNN
 from fedflow.models.cnn import CNN
+from fedflow.models.energy import EnergyCNN, ResNet10
 from fedflow.models.exits import CNNExit, PreActResNetExit
 from fedflow.models.lenet import LeNet5
 from fedflow.models.linear import Linear
@@ -152,6 +153,14 @@ ARCHITECTURES |= {
     ),
     "stacked_lstm": Architecture(
         StackedLSTM, "next word at every position, 2-layer LSTM 256; AAggFF on Reddit", {}, (10,), 10_000
+    ),
+    "resnet10": Architecture(
+        ResNet10, "ResNet-10 with GroupNorm and SiLU, last layer of spectral norm 1; FedEvg (options "
+        "activation: relu, spectral: false for its rivals)", {}, (1, 32, 32),
+    ),
+    "cnn_energy": Architecture(
+        EnergyCNN, "conv 16, 32 of 3x3 with SiLU, last layer of spectral norm 1; FedEvg on two cores", {},
+        (1, 8, 8),
     ),
     "linear": Architecture(Linear, "linear regression; IFCA on mixed regression", {}, (1000,), 1),
 }  # fmt: skip

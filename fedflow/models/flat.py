@@ -23,6 +23,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from fedflow.errors import BadInput
 from fedflow.models.matmul import use_matmul
+from fedflow.models.spectral import SpectralLinear
 from fedflow.settings import Words
 
 CONVOLUTIONS = ("matmul", "grouped")
@@ -344,6 +345,8 @@ class FlatModel:
         """Why clients cannot share a vmapped call; None where they can."""
         if self.draws_noise:
             return "the noise of dropout is keyed by client"
+        if any(isinstance(layer, SpectralLinear) for layer in self._template.modules()):
+            return "spectral norms would take a step in padded batches too"
         if self.buffers or self.batch_statistics:
             return "BatchNorm would count the padding of batches"
         return None

@@ -1,6 +1,6 @@
 """Procedures by name, each in a file or folder. Importing this package registers them all."""
 
-from fedflow.procedures import coresets, distillation, online  # noqa: F401
+from fedflow.procedures import coresets, distillation, online, toys  # noqa: F401
 from fedflow.procedures.base import (
     PROCEDURES,
     Column,

@@ -26,6 +26,7 @@ from fedflow.report.claims import load_claims
 from fedflow.report.collect import Labels, PartitionFacts, collect_partitions, collect_runs
 from fedflow.report.curricula import curricula
 from fedflow.report.findings import findings, summary
+from fedflow.report.images import generation, privacy
 from fedflow.report.matching import accuracies, compare, known_data
 from fedflow.report.procedures import Entries, collect_outcomes, sections, write_outcomes
 from fedflow.report.run import Run
@@ -135,6 +136,8 @@ def _partition(
         "calibration": calibration(methods, places, key),
         "pruning": pruning(methods, places, key),
         "levels": levels(methods, places, key),
+        "generation": generation(methods, places, key),
+        "privacy": privacy(methods, key),
         "fairness": cells.metric_table(methods, columns("fairness")),
         "spread": accuracy.spread(rated, places, f"{key}-spread") if rated else None,
         "traffic": cells.metric_table(methods, columns("traffic")),

@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from fedflow.data.generated import FILE as IMAGES
+from fedflow.data.generated import GeneratedImages, load_generated
 from fedflow.methods.base import Dissimilarity
 from fedflow.metrics.masks import Masks
 from fedflow.metrics.table import diagnostics
@@ -67,6 +69,12 @@ class Run:
         if len(found.vectors) > clients:
             reject(path, f"not of {clients} clients")
         return found.masks(self.clients["participations"].to_numpy()) if found.vectors else None
+
+    @cached_property
+    def images(self) -> GeneratedImages:
+        """The images that the server generated; none in results of other methods and of earlier versions."""
+        path = self.folder / IMAGES
+        return load_generated(path) if path.exists() else GeneratedImages({}, None)
 
     @cached_property
     def predicted(self) -> dict[tuple[str, int | None], dict[str, float]]:

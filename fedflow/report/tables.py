@@ -12,6 +12,7 @@ from fedflow.report.collect import ENTRIES
 from fedflow.report.run import Run
 
 TABLES = ("accuracy", "fairness", "traffic", "clusters")
+SOME = ("generation", "privacy")  # tables of runs with images
 PLOTTED = ("local_accuracy", "global_accuracy")  # by DVC
 
 
@@ -95,7 +96,7 @@ def verdict(first: Stat, second: Stat, name: str, metric: str = "local_accuracy"
 
 
 def columns(table: str) -> list[Metric]:
-    """The metrics of one of `TABLES`, in their order."""
+    """The metrics of one of `TABLES` or `SOME`, in their order."""
     return sorted((m for m in METRICS.values() if m.table == table), key=lambda metric: metric.rank)
 
 
@@ -157,9 +158,17 @@ def headline(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def write_tables(runs: Sequence[Run], out_dir: Path) -> None:
-    """Write a table for each of `TABLES`, ``runs.csv``, ``accuracy_curves.csv`` and ``metrics.json``."""
-    for table in TABLES:
-        write_csv(long_table(runs, [metric.name for metric in columns(table)]), out_dir / f"{table}.csv")
+    """Write a table for each of `TABLES`, ``runs.csv``, ``accuracy_curves.csv`` and ``metrics.json``.
+
+    A table of `SOME` is written if a run has one of its metrics, or else removed.
+    """
+    for table in (*TABLES, *SOME):
+        names, path = [metric.name for metric in columns(table)], out_dir / f"{table}.csv"
+        having = [run for run in runs if table in TABLES or any(name in run.metrics for name in names)]
+        if having or table in TABLES:
+            write_csv(long_table(having, names), path)
+        else:
+            path.unlink(missing_ok=True)
     write_csv(run_table(runs), out_dir / "runs.csv")
     write_csv(curve_table(runs), out_dir / "accuracy_curves.csv")
     (out_dir / "metrics.json").write_text(json.dumps(headline(runs), indent=1) + "\n")

@@ -182,7 +182,7 @@ def score_reports(job: Job, shard: Shard) -> list[tuple[float, float]]:
     models = [network(job.method, federation, level(job.method, federation, k)) for k in shard.clients] or [
         federation.model
     ] * len(shard.vectors)
-    scores = [_predict(model, w, test, rows) for model, w in zip(models, shard.vectors, strict=True)]
+    scores = [predict(model, w, test, rows) for model, w in zip(models, shard.vectors, strict=True)]
     return [(float(hits[rows].mean()), float(losses[rows].mean())) for hits, losses, _ in scores]
 
 
@@ -310,7 +310,7 @@ def _score(
         needed[samples] = True
         if full and shared:
             needed[rows] = True
-        hits, loss, answers = _predict(net, w, federation.own_test, np.flatnonzero(needed), kept is not None)
+        hits, loss, answers = predict(net, w, federation.own_test, np.flatnonzero(needed), kept is not None)
         counts = (np.bincount(pool, each[samples], len(pools)) for each in (hits, loss, np.ones_like(hits)))
         right, lost, size = (np.bincount(owner, count[own], len(members)) for count in counts)
         if kept is not None:
@@ -323,7 +323,7 @@ def _score(
         if full and shared:
             everywhere[members], full_losses[members] = hits[rows].mean(), loss[rows].mean()
     for net, w, members in groups if full and not shared else ():
-        hits, loss, _ = _predict(net, w, complete, rows)
+        hits, loss, _ = predict(net, w, complete, rows)
         everywhere[members], full_losses[members] = hits[rows].mean(), loss[rows].mean()
     return local, losses, everywhere, full_losses
 
@@ -343,7 +343,7 @@ def _test_sizes(partition: Partition, clients: Sequence[int]) -> np.ndarray:
 
 
 @torch.no_grad()
-def _predict(
+def predict(
     model: FlatModel, w: Tensor, test: Examples, rows: np.ndarray, keep: bool = False
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Hits and losses of one model, arrays over the examples ``test`` (0 where not evaluated).

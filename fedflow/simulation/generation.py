@@ -1,19 +1,25 @@
 """Images that a server generates: checked, kept at every evaluation, measured, and classified."""
 
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedflow.data.examples import Examples
-from fedflow.errors import BadInput
+from fedflow.data.generated import LastImages
+from fedflow.errors import BadInput, FedflowError
 from fedflow.methods.base import Generative, Images
-from fedflow.simulation.federation import Federation
+from fedflow.metrics.generation import Gaussian, nearest, neighbours
+from fedflow.simulation.evaluation import predict
+from fedflow.simulation.federation import FEATURES, Federation
+from fedflow.simulation.real_images import NEIGHBOURS, RealImages
 
 if TYPE_CHECKING:
     from fedflow.simulation.run import Run
 
 MOST_BYTES = 64 << 20  # of the images that a run keeps: later ones replace those of the earliest rounds
+CLOSEST = 10  # images of the last round that are kept with the training image nearest to them
 
 
 class Generated(NamedTuple):
@@ -38,13 +44,71 @@ class Generation:
             self._made = t, Generated(images, model)
         return self._made[1]
 
+    @cached_property
+    def real(self) -> RealImages:
+        """What the images are compared with."""
+        labels = next(iter(self.run.state.generated.values())).y
+        return RealImages(self.run.federation, self.run.job.seed, labels)
+
     def evaluate(self, after: int) -> dict[str, float]:
-        """Keep the images after round ``after``; returns what measures them."""
-        kept, found = self.run.state.generated, self.before(after + 1)
-        kept[after] = Images((found.images.x * 255).round().byte().cpu(), found.images.y.cpu())
+        """Keep the images after round ``after``, as 256 levels; returns what measures them."""
+        kept, x = self.run.state.generated, self.before(after + 1).images.x
+        if not (x.min() >= 0 and x.max() <= 1):  # also not if some are NaN
+            lowest, highest = float(x.min()), float(x.max())
+            found = f"pixels from {lowest:.3g} to {highest:.3g}, not in [0, 1]"
+            raise FedflowError(f"{self.run.job.method.name}: after round {after}, its images have {found}")
+        kept[after] = Images((x * 255).round().byte().cpu(), self.before(after + 1).images.y.cpu())
         while len(kept) > 1 and sum(each.x.nbytes for each in kept.values()) > MOST_BYTES:
             del kept[min(kept)]
-        return {}
+        ended = after == self.run.settings.rounds
+        return self._measured(after) | (self._measured_once() if ended else {})
+
+    def _measured(self, after: int) -> dict[str, float]:
+        """The measures of the images after a round, as they are kept."""
+        real, x = self.real, self._kept(after)
+        features = real.features(x)
+        k = min(NEIGHBOURS, len(x) - 1, len(real.test_features) - 1)
+        distance = nearest(x.flatten(1), real.train)[1]
+        return {
+            "fid": Gaussian.of(features).distance(real.gaussian),
+            **neighbours(real.test_features, features, k, real.radii(k))._asdict(),
+            "nearest_train": float(distance.mean()),
+            "nearest_test": float(nearest(x.flatten(1), real.test)[1].mean()),
+            "near_copies": float((distance < real.close).double().mean()),
+        }
+
+    def _measured_once(self) -> dict[str, float]:
+        """What the measures of the last round are compared with; the classifier of real images is trained."""
+        run, (test, rows) = self.run, self.run.federation.complete
+        w = self.method.classify(run.round(run.settings.rounds + 1, "real classifier"), self.real.drawn)
+        hits = predict(run.federation.model, w, test, rows)[0][rows]
+        return {
+            "fid_floor": self.real.floor,
+            "real_accuracy": float(hits.mean()),
+            "nearest_real": float(self.real.reference.mean()),
+            "lowest_class": float(self._by_class().nan_to_num(torch.inf).min()),
+        }
+
+    def last(self) -> LastImages:
+        """What is kept of the comparison with real images after the last round."""
+        x, real, federation = self._kept(self.run.settings.rounds), self.real, self.run.federation
+        row, distance = nearest(x.flatten(1), real.train)
+        order = distance.argsort(stable=True)[:CLOSEST]
+        pixels = federation.train.inputs(real.train_rows[row[order]]) * 255
+        closest = order.cpu(), pixels.round().byte().cpu(), distance[order].cpu()
+        return LastImages(*closest, self._by_class())
+
+    def _by_class(self) -> Tensor:
+        """The accuracy [K] of the served model on the complete test set, by class; NaN without samples."""
+        federation, (test, rows) = self.run.federation, self.run.federation.complete
+        model = self.before(self.run.settings.rounds + 1).model
+        hits = torch.from_numpy(predict(federation.model, model, test, rows)[0][rows])
+        labels, classes = test.y.cpu()[torch.from_numpy(rows)], federation.model.classes
+        return torch.bincount(labels, hits, classes) / torch.bincount(labels, minlength=classes)
+
+    def _kept(self, after: int) -> Tensor:
+        """The pixels [N, C, H, W] of the images after a round, in [0, 1], on the device of the data."""
+        return self.run.state.generated[after].x.to(self.run.federation.train.device) / 255
 
 
 def check_generative(name: str, federation: Federation) -> None:
@@ -56,6 +120,9 @@ def check_generative(name: str, federation: Federation) -> None:
         raise BadInput("data.source", partition.params.get("dataset", ""), accepted)
     if not _unit(train):
         raise BadInput("data.normalise", "source", f"none with {name}, whose images have pixels in [0, 1]")
+    if federation.features and federation.features.model.last_linear is None:
+        network = federation.features.model.title
+        raise BadInput(FEATURES, network, "a network that ends in a linear layer with biases")
     indices = partition.indices[: int(partition.sizes[: partition.training_clients].sum())]
     held = set(train.y.cpu().numpy()[indices].tolist())
     if missing := sorted(set(range(federation.model.classes)) - held):

@@ -81,6 +81,7 @@ class Simulation(Run):
             self.scoring.sweep(),
             self.scoring.recorded(),
             self.state.generated,
+            self.scoring.generation.last() if self.scoring.generation else None,
         )
 
     def forget(self) -> None:
@@ -323,11 +324,12 @@ class Simulation(Run):
         factor = 1 if adaptation is None else adaptation.gradients
         scoring = curriculum.evaluations * method.fits(now, job.training) if curriculum else 0
         losses = passes.losses + scoring
-        ends = clock + float(down + (factor * passes.gradients + LOSS * losses) * epoch + up)
+        gradients = factor * passes.gradients + passes.inputs / samples
+        ends = clock + float(down + (gradients + LOSS * losses) * epoch + up)
         by_sample = method.work(now, server, sum(load.samples for load in loads) / samples, batches)
-        gradients = round(by_sample.gradients * factor * samples)
+        count = round(by_sample.gradients * factor * samples + by_sample.inputs)
         now = self.round(t, "broadcast", t, cycle, k, cycle=cycle)
-        return Work(k, t, ends, epochs, method.broadcast(now, server, k), most, gradients)
+        return Work(k, t, ends, epochs, method.broadcast(now, server, k), most, count)
 
     def _times_of(self, t: int, k: int, steps: int) -> np.ndarray:
         """Times [3] of client ``k``: a download, an epoch of ``steps`` local steps, and an upload."""

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from fedflow.data.generated import LastImages
 from fedflow.methods.base import Dissimilarity, Images
 from fedflow.simulation.evaluation import Scores
 from fedflow.simulation.recorded import ClientVectors
@@ -60,3 +61,4 @@ class Outcome:
     sweep: pd.DataFrame | None = None  # `SWEEP`, of methods with mixtures
     recorded: ClientVectors = field(default_factory=ClientVectors)  # `Method.records`
     generated: dict[int, Images] = field(default_factory=dict)  # `State.generated`
+    last_images: LastImages | None = None  # of methods that generate images

@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 
 from fedflow.data import load_prepared
+from fedflow.data.generated import GeneratedImages
 from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import Experiment
 from fedflow.files import locked, make_writable, read_fact
@@ -92,6 +93,7 @@ def perform(
             _attach_pictures(record, experiment, job.training, partition.sizes, folder)
             _attach_mixtures(record, facts["method_label"], outcome.sweep)
             _attach_masks(record, facts["method_label"], outcome, folder)
+            _attach_images(record, outcome)
             groups = None if simulation.groups is None else simulation.groups.tolist()
             record.finish(outcome, folder, _card(experiment), groups)
         simulation.forget()
@@ -146,6 +148,17 @@ def _attach_masks(record: RunRecord, label: str, outcome: Outcome, results: Path
     with TemporaryDirectory() as name:
         draw_masks(Path(name), label, masks, series, shown, int(outcome.metrics["rounds"]))
         record.attach(Path(name).iterdir(), "masks")
+
+
+def _attach_images(record: RunRecord, outcome: Outcome) -> None:
+    """Log the pictures of generated images, of methods that have them."""
+    if not outcome.generated:
+        return
+    from fedflow.pictures.images import draw_images  # imports matplotlib, which is slow
+
+    with TemporaryDirectory() as name:
+        draw_images(Path(name), GeneratedImages({**outcome.generated}, outcome.last_images))
+        record.attach(Path(name).iterdir(), "generated")
 
 
 def _respect(folder: Path, facts: dict[str, Any], given: bool) -> None:

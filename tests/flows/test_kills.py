@@ -36,6 +36,7 @@ FILES = (
     "sweep.parquet",
     "predictions.parquet",
     "client-vectors.safetensors",
+    "images.safetensors",
 )
 STAGES = {"fingerprint", "prepare", "inputs", "partition", "federate", "procedure", "report"}
 PARAMS = {

@@ -8,6 +8,7 @@ import torch
 from support import DENSE, forbid_fallback, prepare_run, refused, run, same, suited
 
 from fedflow.methods import METHODS
+from fedflow.methods.base import Generative
 from fedflow.simulation.federation import Federation
 
 SGD: dict[str, Any] = {"epochs": 1, "batch_size": 8, "lr": 0.1, "momentum": 0.5}
@@ -17,6 +18,7 @@ QUICK: dict[str, dict[str, Any]] = {
 }
 FULL = ("cfl", "fedac", "fesem", "fedsgd", "qfedsgd")  # take gradients over all samples
 OWN = ("pavg", "perfedavg", "pfldyn", "pflscaf")  # have an adaptation
+IMAGES = tuple(name for name, method in METHODS.items() if issubclass(method, Generative))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -27,7 +29,7 @@ def test_adaptation_of_every_method(
     federation = suited(name, federation)
     about = [SGD | {"adaptation": {"name": each}} for each in ("maml", "proto")]
     settings: dict[str, Any] = {"participation": 0.5, "rounds": 2}
-    if name in FULL + OWN:
+    if name in FULL + OWN + IMAGES:
         with refused(f"training.adaptation: .* null with {name}"):
             prepare_run(name, federation, training=about[0])
         return

@@ -44,7 +44,16 @@ from fedflow.local.client import Client, Update
 from fedflow.local.samples import Samples
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method, build_method
-from fedflow.methods.base import SAMPLERS, Asynchronous, Cyclic, Levelled, Onboarding, ServerState
+from fedflow.methods.base import (
+    SAMPLERS,
+    Asynchronous,
+    Cyclic,
+    Generative,
+    Levelled,
+    Onboarding,
+    ServerState,
+)
+from fedflow.methods.generative._generative import ImageMethod
 from fedflow.models.channels import Channels
 from fedflow.models.flat import FlatModel
 from fedflow.simulation import worker
@@ -107,6 +116,8 @@ def test_local_steps_never_look_at_values(
     name: str, federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second round, whose rate is a tensor; with a curriculum, if accepted."""
+    if METHODS[name].alone:
+        return  # they are never vmapped
     training: dict[str, Any] = SGD | {"lr_decay": 0.5}
     method = METHODS[name]()
     if method.streams(LocalTraining()) and method.trains(LocalTraining()).adaptation is None:
@@ -391,8 +402,8 @@ def averaged(
 
 def test_running_statistics_are_averages_of_those_sent(name: str, normed: Federation) -> None:
     """The weighted mean, by cluster, of what clients sent; served models are within the range of these."""
-    if issubclass(METHODS[name], Levelled):
-        return  # their networks have no running statistics
+    if issubclass(METHODS[name], Levelled | Generative):
+        return  # their networks have no running statistics, or are not averaged
     model = normed.model
     first = model.init(0)[model.parameters :]
     training = {
@@ -425,7 +436,7 @@ def test_running_statistics_are_averages_of_those_sent(name: str, normed: Federa
 
 
 HOOKS = ("plan", "epochs", "work", "broadcast", "broadcast_for_evaluation", "aggregate", "dissimilarity")
-HOOKS += ("onboarding_turns", "onboarding_broadcast", "onboarding_aggregate")
+HOOKS += ("onboarding_turns", "onboarding_broadcast", "onboarding_aggregate", "begin", "images", "classify")
 
 
 def test_hooks_change_nothing_in_place(name: str, federation: Federation) -> None:
@@ -449,7 +460,8 @@ def test_hooks_change_nothing_in_place(name: str, federation: Federation) -> Non
     overridden = {hook: watched(hook) for hook in HOOKS if hasattr(method, hook)}
     Watched = type("Watched", (type(method),), overridden)
     run(Watched(**method.as_dict()), with_newcomers(federation, 1), evaluate_every=1, **HALF).outcome()
-    assert {"broadcast_for_evaluation", "aggregate"} <= frozen.keys()
+    served = "images" if issubclass(METHODS[name], Generative) else "broadcast_for_evaluation"
+    assert {served, "aggregate"} <= frozen.keys()
 
 
 # Clients that fail
@@ -488,7 +500,7 @@ def test_a_vmapped_client_that_returns_nan_does_not_spoil_the_others(
         )
         for cohort in ("loop", "vmap")
     )  # fmt: skip
-    assert retried == [0, 2, 3, 5, 3]
+    assert retried == [0, 2, 3, 5, *([0, 2, 3, 5] if METHODS[name].alone else [3])]
     assert vmapped.rounds[0].failed.keys() == {3}
     close(vmapped.state(), loop.state(), 1e-5)
 
@@ -558,7 +570,7 @@ KEYED = {"superfed"}  # first models and draws depend on client numbers
 
 def test_renumbering_clients_changes_nothing(name: str, digits: Dataset) -> None:
     """With full batches, which are not shuffled, and equal speeds; in float64, where order hardly matters."""
-    if name in KEYED or issubclass(METHODS[name], Levelled):
+    if name in KEYED or METHODS[name].alone or issubclass(METHODS[name], Levelled):
         return
     order = [5, 2, 7, 0, 3, 6, 1, 4]
     whole = {"training": {"batch_size": 0, "epochs": 2}, "timing": {"speeds": [[1, 1]]}}
@@ -595,6 +607,13 @@ def renumbered(state: dict[str, Tensor], order: list[int]) -> dict[str, Tensor]:
 # What clients compute
 
 WORK: dict[str, list[dict[str, Any]]] = {  # other settings in which a method computes something else
+    "fedevg": [
+        {},
+        {"sgld_steps": 2, "lam": 0},
+        {"generative": False},
+        {"proposal": "cd"},
+        {"proposal": "noise", "weights": "mean", "reinit": None},
+    ],
     "ifca": [
         {},
         {"averaging": "gradient"},
@@ -619,7 +638,7 @@ def test_simulated_time_counts_the_work_that_is_done(
         expected: dict[int, list[float]] = {k: [] for k in range(len(SIZES))}
         done: dict[int, list[float]] = {k: [] for k in range(len(SIZES))}
         with monkeypatch.context() as patch:
-            count_work(patch, expected, done)
+            count_work(patch, expected, done, issubclass(METHODS[name], ImageMethod))
             given = [[0, 1, 0]] * len(SIZES)
             run(name, federation, hyper, timing={"given": given}, **HALF | {"training": SGD | {"epochs": 2}})
         assert sum(map(len, done.values())) >= 4
@@ -628,13 +647,18 @@ def test_simulated_time_counts_the_work_that_is_done(
 
 
 def count_work(
-    patch: pytest.MonkeyPatch, expected: dict[int, list[float]], done: dict[int, list[float]]
+    patch: pytest.MonkeyPatch,
+    expected: dict[int, list[float]],
+    done: dict[int, list[float]],
+    generative: bool,
 ) -> None:
     """Record the ``expected`` work of every client by simulated time, and the work ``done``, in order."""
     begin, client_of = Simulation._begin, worker.client_of
     gradient, evaluate = Client.gradient, Client._evaluate
-    at_work: list[float] = []
+    at_work = [0.0]
     share = 0.0  # of the samples of the client at work, in its current batch
+    size = 1  # its number of samples
+    call, classify = FlatModel._call, ImageMethod.classify
 
     def begun(self: Simulation, t: int, cycle: int, k: int, now: float, *most: int | None) -> Work:
         work = begin(self, t, cycle, k, now, *most)
@@ -642,10 +666,12 @@ def count_work(
         return work
 
     def started(job: Any, federation: Any, shard: Any, i: int, *rest: Any) -> Client:
-        nonlocal at_work
+        nonlocal at_work, size
         at_work = [] if isinstance(shard, OnboardingShard) else done[shard.clients[i]]
         at_work.append(0)
-        return client_of(job, federation, shard, i, *rest)
+        client = client_of(job, federation, shard, i, *rest)
+        size = int(client.samples)
+        return client
 
     def served(*about: Any) -> Client:
         nonlocal at_work
@@ -657,6 +683,15 @@ def count_work(
         share = len(batch.y) / int(self.samples)
         at_work[-1] += share
         return gradient(self, w, batch, *rest)
+
+    def called(self: FlatModel, train: bool, pieces: Any, *inputs: Tensor, **part: Any) -> Any:
+        at_work[-1] += len(inputs[0]) / size
+        return call(self, train, pieces, *inputs, **part)
+
+    def classified(*about: Any) -> Tensor:
+        nonlocal at_work
+        at_work = [0]
+        return classify(*about)
 
     def counted_support(of: Callable[..., Any]) -> Callable[..., Any]:
         def one_more(*about: Any) -> Any:  # as much as the query, by step
@@ -672,6 +707,10 @@ def count_work(
     patch.setattr(Simulation, "_begin", begun)
     patch.setattr(worker, "client_of", started)
     patch.setattr("fedflow.simulation.evaluation.client_of", served)
+    if generative:  # all their calls of a network have gradients
+        patch.setattr(FlatModel, "_call", called)
+        patch.setattr(ImageMethod, "classify", classified)
+        return
     patch.setattr(Client, "gradient", counted)
     for name in ("data_gradient", "features"):
         patch.setattr(Client, name, counted_support(getattr(Client, name)))
@@ -706,6 +745,9 @@ def test_traffic_is_what_the_page_says(name: str, federation: Federation) -> Non
     sizes = {"P": model.size, "P_body": model.size - len(model.head().index)}
     sizes["P_head"] = len(model.part(*model.shared_patterns).index)
     sizes["the mask"] = -(-model.size // 8) / 4  # a bit per entry, in whole bytes
+    if isinstance(method, ImageMethod):
+        sizes["the signs"] = count_of_images = method.spc * model.classes
+        sizes["X"] = count_of_images * math.prod(model.input_shape)
 
     def count(words: str, m: int, k: int) -> int:
         """Bytes of messages such as "k P and one scalar"; KeyError for a word that is not known."""

@@ -16,7 +16,7 @@ from fedflow.models.resnet import ResNet
 
 NOISY = [name for name, entry in ARCHITECTURES.items() if entry.options.get("dropout")]
 NORMED = [
-    *("m5", "mobilevit", "shufflenet_v2", "mobilenet_v2"),
+    *("m5", "mobilevit", "shufflenet_v2", "mobilenet_v2", "resnet10", "cnn_energy"),
     *(
         name
         for name, entry in ARCHITECTURES.items()
@@ -96,7 +96,7 @@ def test_other_convolutions_stay_what_they_are(options):
 
 
 @pytest.mark.parametrize("network", marked(NORMED))
-def test_a_step_with_batch_norm_moves_weights_and_statistics(network):
+def test_a_step_with_norms_moves_weights_and_statistics(network):
     entry, model = ARCHITECTURES[network], flat(network)
     w = model.init(0).requires_grad_()
     outputs, buffers = model.train_outputs(w, torch.randn(BATCH, *entry.shape))
@@ -134,6 +134,8 @@ def test_building_a_network_leaves_it_in_training_mode():
         ("mlp", (1, 28, 28), 47, 166_447), ("mlp", (1, 28, 28), 62, 169_462),
         ("cnn_feddyn", (3, 32, 32), 100, 815_332), ("cnn_feddyn", (3, 32, 32), 5, 796_997),
         ("cnn_leaf", (1, 28, 28), 47, 6_572_975), ("logistic", (30,), 5, 155), ("logistic", (15,), 2, 32),
+        ("resnet10", (3, 32, 32), 10, 4_981_066), ("resnet10", (1, 64, 64), 11, 5_258_443),
+        ("resnet10", (3, 64, 64), 7, 5_128_519),
         ("resnet18_gn", (3, 64, 64), 200, 11_279_112), ("celeba_cnn", (3, 218, 178), 2, 29_569),
     ],
 )  # fmt: skip

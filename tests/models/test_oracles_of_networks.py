@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm
 from torchvision.models import resnet18
 
 from fedflow.models import build
@@ -29,8 +30,11 @@ def test_one_logit_is_a_sigmoid_with_binary_cross_entropy(network: str, shape: t
 
 @pytest.mark.parametrize(
     ("network", "shape"),
-    [("celeba_cnn", (3, 84, 84)), ("m5", (1, 16_000)), ("twonn", (1, 28, 28)), ("twocnn", (3, 28, 28))],
-)
+    [
+        ("celeba_cnn", (3, 84, 84)), ("m5", (1, 16_000)), ("twonn", (1, 28, 28)), ("twocnn", (3, 28, 28)),
+        ("resnet10", (1, 32, 32)), ("cnn_energy", (3, 8, 8)),
+    ],
+)  # fmt: skip
 def test_weights_start_by_xavier_and_biases_at_zero(network: str, shape: tuple[int, ...]) -> None:
     for name, values in build(network, shape, 35).named_parameters():
         if name.endswith("bias"):
@@ -38,6 +42,39 @@ def test_weights_start_by_xavier_and_biases_at_zero(network: str, shape: tuple[i
         elif values.ndim > 1:
             fans = (values[0].numel() + values[:, 0].numel()) / 2
             assert float(values.detach().std()) == pytest.approx(fans**-0.5, rel=0.1)
+
+
+def test_a_spectral_norm_is_that_of_torch() -> None:
+    """One power iteration per call in training mode, none in evaluation mode; the buffers travel with w."""
+    model = FlatModel(partial(build, "cnn_energy", (1, 8, 8), 4), dtype=torch.float64)
+    theirs = spectral_norm(nn.Linear(512, 4).double())
+    weight, w = theirs.parametrizations.weight[0], model.init(0)
+    own = model.views(w)
+    with torch.no_grad():
+        theirs.parametrizations.weight.original.copy_(own["fc.weight"])
+        theirs.bias.copy_(own["fc.bias"])
+        weight._u.copy_(own["fc.u"])
+        weight._v.copy_(own["fc.v"])
+    body = nn.Sequential(nn.Conv2d(1, 16, 3, 1, 1), nn.SiLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.SiLU()).double()
+    body.load_state_dict({name: own[key] for name, key in zip(body.state_dict(), list(own)[:4])})
+    whole, x = nn.Sequential(body, nn.Flatten(), theirs), torch.randn(5, 1, 8, 8, dtype=torch.float64)
+    for _ in range(3):
+        whole.train()
+        at = w.clone().requires_grad_()
+        outputs, buffers = model.train_outputs(at, x)
+        torch.testing.assert_close(outputs, expected := whole(x))
+        (g,) = torch.autograd.grad(outputs.square().sum(), at)
+        (slope,) = torch.autograd.grad(expected.square().sum(), theirs.parametrizations.weight.original)
+        torch.testing.assert_close(model.views(g)["fc.weight"], slope)
+        torch.testing.assert_close(buffers, torch.cat([weight._u, weight._v]))
+        w = torch.cat([w[: model.parameters], buffers])
+        torch.testing.assert_close(model.outputs(w, x), whole.eval()(x))
+    kept = w.clone()
+    model.outputs(w, x), model.train_outputs(w, x)
+    assert torch.equal(w, kept)
+    assert model.why_alone and model.why_alone.startswith("spectral norms")
+    fresh = FlatModel(partial(build, "cnn_energy", (1, 8, 8), 4, spectral=False, activation="relu"))
+    assert not fresh.buffers and fresh.why_alone is None
 
 
 def test_resnet_18_is_that_of_torchvision_with_group_norm() -> None:

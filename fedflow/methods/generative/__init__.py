@@ -1,1 +1,7 @@
 """The server makes labelled images; the model that clients are served is trained on them."""
+
+from fedflow.methods.generative import (  # noqa: F401
+    fedcgan,
+    fedcvae,
+    fedevg,
+)

@@ -1,0 +1,134 @@
+"""Base of methods whose server averages networks that make images, as FedAvg averages models."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from fedflow.errors import BadInput
+from fedflow.local.optimiser import Moving
+from fedflow.local.sgd import Step, Trainer
+from fedflow.local.training import LocalTraining
+from fedflow.methods.base import Cohort, Diagnostics, Images, Message, Round, ServerState
+from fedflow.methods.generative._generative import ImageMethod
+from fedflow.models.flat import FlatModel
+from fedflow.models.gan import SIDES
+from fedflow.settings import shown
+
+CHUNK = 512  # images that are made at a time
+
+
+@dataclass(frozen=True)
+class Networks(ServerState):
+    """Networks by name, each a vector [D]."""
+
+    vectors: Mapping[str, Tensor]
+
+    def tensors(self) -> dict[str, Tensor]:
+        return dict(self.vectors)
+
+    def restored(self, tensors: Mapping[str, Tensor]) -> "Networks":
+        return Networks(dict(tensors))
+
+
+class NetworkMethod(ImageMethod):
+    """Clients train two networks beside that of the run, and the server averages them with weights n_k.
+
+    ``parts`` are their modules by name; the ``maker`` among them turns noise and one-hot labels [B, 128 + C]
+    into images, in evaluation mode.
+    """
+
+    alone: ClassVar[bool] = True
+    parts: ClassVar[Mapping[str, Callable[[tuple[int, ...], int], nn.Module]]] = {}
+    maker: ClassVar[str] = ""
+
+    def noise(self, count: int, generator: torch.Generator) -> Tensor:
+        """Noise [count, 128] for as many images, on the device of the generator."""
+        raise NotImplementedError
+
+    def pixels(self, outputs: Tensor) -> Tensor:
+        """The images of these outputs of the maker, in [0, 1]."""
+        return outputs
+
+    def networks(self, model: FlatModel) -> dict[str, FlatModel]:
+        """The networks for the images and classes of ``model``; `BadInput` if there are none for them."""
+        shape = tuple(model.input_shape)
+        if len(shape) != 3 or shape[1] != shape[2] or shape[1] not in SIDES:
+            sides = ", ".join(map(str, SIDES))
+            accepted = f"one of {sides} with {self.name}, or data.pad, as inputs have shape {list(shape)}"
+            raise BadInput("data.resize", None, accepted)
+        return {
+            name: _network(part, shape, model.classes, model.device, model.dtype)
+            for name, part in self.parts.items()
+        }
+
+    def check_training(self, training: LocalTraining) -> None:
+        training.need_no_adaptation(self.name, "which trains no classifier on clients")
+        for setting in ("objective", "curriculum"):
+            if (value := getattr(training, setting)) is not None:
+                accepted = f"null with {self.name}, which trains no classifier on clients"
+                raise BadInput(f"training.{setting}", shown(value), accepted)
+
+    def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Networks:
+        networks = self.networks(model)
+        return Networks({name: initial(0).new_zeros(net.size) for name, net in networks.items()})
+
+    def begin(self, now: Round, server: Networks) -> Networks:
+        networks = self.networks(now.model)
+        return Networks({name: net.init(int(now.rng.integers(1 << 62))) for name, net in networks.items()})
+
+    def broadcast(self, now: Round, server: Networks, client: int) -> Message:
+        return server.tensors()
+
+    def aggregate(self, now: Round, server: Networks, cohort: Cohort) -> tuple[Networks, Diagnostics]:
+        return Networks({name: cohort.mean(name) for name in server.vectors}), {}
+
+    def images(self, now: Round, server: Networks) -> Images:
+        network, w = self.networks(now.model)[self.maker], server.vectors[self.maker]
+        labels = self.labels(now.model)
+        generator = torch.Generator(labels.device).manual_seed(int(now.rng.integers(1 << 62)))
+        inputs = conditioned(self.noise(len(labels), generator), labels, now.model)
+        made = [self.pixels(network.outputs(w, some)) for some in inputs.split(CHUNK)]
+        return Images(torch.cat(made), labels)
+
+    def published_bytes(self, model: FlatModel, rounds: int, cohort: int) -> float:
+        """All parameters and buffers, down and up."""
+        return 8.0 * rounds * cohort * sum(network.size for network in self.networks(model).values())
+
+
+@lru_cache(maxsize=16)
+def _network(
+    part: Callable[[tuple[int, ...], int], nn.Module],
+    shape: tuple[int, ...],
+    classes: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> FlatModel:
+    return FlatModel(partial(part, shape, classes), device=device, dtype=dtype)
+
+
+def conditioned(noise: Tensor, y: Tensor, model: FlatModel) -> Tensor:
+    """``noise`` [B, .] beside the one-hot labels ``y`` [B]."""
+    return torch.cat([noise, one_hot(y, model.classes)], 1).to(model.dtype)
+
+
+def leaf(w: Tensor) -> Tensor:
+    """``w`` [D], to be differentiated by."""
+    return w.detach().requires_grad_()
+
+
+def stepped(
+    trainer: Trainer, now: Moving, gradient: Tensor, buffers: Tensor | None, lr: float | Tensor
+) -> Moving:
+    """One step of the optimiser along ``gradient`` [D], with the ``buffers`` [Q] after it."""
+    step = Step(trainer.model.trainable(gradient), torch.zeros(()), buffers)
+    return trainer.descend(now, step, lr=lr)
+
+
+def means(found: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean over the steps of what each of them found, by name."""
+    return {name: torch.stack([each[name] for each in found]).mean().detach() for name in found[0]}

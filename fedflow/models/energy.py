@@ -1,0 +1,104 @@
+"""Networks whose logits are energies: smooth activations, and a last layer of spectral norm 1."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedflow.models.spectral import SpectralLinear
+
+ACTIVATIONS = {"relu": F.relu, "silu": F.silu}
+
+
+def _xavier(network: nn.Module) -> None:
+    """Normal weights of convolutional and linear layers (Glorot), gain 1, and biases 0."""
+    for layer in network.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.xavier_normal_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+        if isinstance(layer, SpectralLinear):
+            layer.iterate(15)
+
+
+class _Block(nn.Module):
+    """Two 3x3 convolutions beside a shortcut, without an activation after their sum."""
+
+    def __init__(self, inside: int, outside: int, stride: int, activation: str) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
+        self.norm1 = nn.GroupNorm(outside // 2, outside)
+        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
+        self.norm2 = nn.GroupNorm(outside // 2, outside)
+        self.shortcut = nn.Sequential()
+        if stride > 1 or inside != outside:
+            conv = nn.Conv2d(inside, outside, 1, stride, bias=False)
+            self.shortcut += nn.Sequential(conv, nn.GroupNorm(outside // 2, outside))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.norm2(self.conv2(self.activation(self.norm1(self.conv1(x)))))
+        return out + self.shortcut(x)
+
+
+class ResNet10(nn.Module):
+    """Conv 64 - four blocks, 64, 128, 256, 512, each but the first of stride 2 - dense K, without pooling.
+
+    GroupNorm (2 channels per group in blocks). 4,979,914 parameters for 1x32x32 and 10 classes, 4,981,066 for
+    3x32x32. ``activation`` is relu or silu; with ``spectral``, the last layer has spectral norm 1.
+    Source: FedEvg's code.
+    """
+
+    head_patterns = ("fc.*",)
+
+    def __init__(
+        self,
+        input_shape: tuple[int, int, int],
+        num_classes: int,
+        activation: str = "silu",
+        spectral: bool = True,
+    ) -> None:
+        super().__init__()
+        channels, height, width = input_shape
+        self.activation = ACTIVATIONS[activation]
+        self.stem, self.norm1 = nn.Conv2d(channels, 64, 3, 1, 1, bias=False), nn.GroupNorm(16, 64)
+        blocks = ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))
+        self.blocks = nn.Sequential(*(_Block(*each, activation) for each in blocks))
+        self.norm2 = nn.GroupNorm(64, 512)
+        features = 512 * -(-height // 8) * -(-width // 8)
+        self.fc = (SpectralLinear if spectral else nn.Linear)(features, num_classes)
+        _xavier(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(self.activation(self.norm1(self.stem(x))))
+        return self.fc(self.activation(self.norm2(x)).flatten(1))
+
+
+class EnergyCNN(nn.Module):
+    """Conv 16 of 3x3 - conv 32 of 3x3, stride 2 - dense K; padded. For images of any size.
+
+    ``activation`` is relu or silu; with ``spectral``, the last layer has spectral norm 1.
+    """
+
+    head_patterns = ("fc.*",)
+
+    def __init__(
+        self,
+        input_shape: tuple[int, int, int],
+        num_classes: int,
+        filters: Sequence[int] = (16, 32),
+        activation: str = "silu",
+        spectral: bool = True,
+    ) -> None:
+        super().__init__()
+        channels, height, width = input_shape
+        self.activation = ACTIVATIONS[activation]
+        self.conv1 = nn.Conv2d(channels, filters[0], 3, 1, 1)
+        self.conv2 = nn.Conv2d(filters[0], filters[1], 3, 2, 1)
+        features = filters[1] * -(-height // 2) * -(-width // 2)
+        self.fc = (SpectralLinear if spectral else nn.Linear)(features, num_classes)
+        _xavier(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.activation(self.conv2(self.activation(self.conv1(x))))
+        return self.fc(x.flatten(1))

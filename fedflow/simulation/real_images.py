@@ -1,0 +1,103 @@
+"""The real images that generated ones are compared with; everything is computed once per run."""
+
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflow.methods.base import Images
+from fedflow.metrics import generation
+from fedflow.metrics.generation import Gaussian, nearest
+from fedflow.seeding import generator
+from fedflow.simulation.evaluation import AT_ONCE
+from fedflow.simulation.federation import Federation
+
+NEIGHBOURS = 5  # k of precision, recall, density and coverage; smaller where there are fewer images
+REFERENCE = 1000  # test images, at most, whose nearest training images are sought
+RARE = 0.05  # share of test images that are closer to a training image than `RealImages.close`
+
+
+class RealImages:
+    """Training and test images of a federation, their features, and how far apart they are.
+
+    ``labels`` [N] are those of the generated images: real ones are drawn in the same numbers per class.
+    Pixels are in [0, 1].
+    """
+
+    def __init__(self, federation: Federation, seed: int, labels: Tensor) -> None:
+        self.federation, self.seed, self.labels = federation, seed, labels
+        partition = federation.partition
+        held = partition.indices[: int(partition.sizes[: partition.training_clients].sum())]
+        self.train_rows = torch.as_tensor(np.unique(held), device=federation.train.device)
+
+    @torch.no_grad()
+    def features(self, x: Tensor) -> Tensor:
+        """The features [n, d] of images [n, C, H, W]: those of `Federation.features`, or else the pixels."""
+        network = self.federation.features
+        if network is None:
+            return x.flatten(1)
+        parts = x.split(AT_ONCE[x.device.type])
+        return torch.cat([network.model.features(network.w, part).flatten(1) for part in parts])
+
+    @cached_property
+    def train(self) -> Tensor:
+        """The pixels [n, d] of all images that clients train on."""
+        return self.federation.train.inputs(self.train_rows).flatten(1)
+
+    @cached_property
+    def test(self) -> Tensor:
+        """The pixels [m, d] of the complete test set."""
+        return self._tested().flatten(1)
+
+    @cached_property
+    def test_features(self) -> Tensor:
+        """The features of the complete test set [m, d]."""
+        return self.features(self._tested())
+
+    @cached_property
+    def gaussian(self) -> Gaussian:
+        """The moments of the features of the complete test set."""
+        return Gaussian.of(self.test_features)
+
+    def radii(self, k: int) -> Tensor:
+        """The distances [m] of the features of the complete test set to their k-th neighbours."""
+        if k not in self._radii:
+            self._radii[k] = generation.radii(self.test_features, k)
+        return self._radii[k]
+
+    @cached_property
+    def _radii(self) -> dict[int, Tensor]:
+        return {}
+
+    @cached_property
+    def drawn(self) -> Images:
+        """Random training images, as many of every class as are generated; fewer if clients have fewer."""
+        train, rows = self.federation.train, list[Tensor]()
+        known = train.y[self.train_rows]
+        for label, count in enumerate(self.labels.bincount().tolist()):
+            own = self.train_rows[known == label]
+            order = generator(self.seed, "real images", label).permutation(len(own))[:count]
+            rows.append(own[torch.as_tensor(order, device=own.device)])
+        index = torch.cat(rows)
+        return Images(train.inputs(index), train.y[index])
+
+    @cached_property
+    def floor(self) -> float:
+        """The Fréchet distance of `drawn` to the complete test set."""
+        return Gaussian.of(self.features(self.drawn.x)).distance(self.gaussian)
+
+    @cached_property
+    def reference(self) -> Tensor:
+        """The distances of random test images, `REFERENCE` at most, to their nearest training images."""
+        chosen = generator(self.seed, "reference images").permutation(len(self.test))[:REFERENCE]
+        return nearest(self.test[torch.as_tensor(chosen, device=self.test.device)], self.train)[1]
+
+    @cached_property
+    def close(self) -> float:
+        """The distance below which only `RARE` of the test images have a training image."""
+        return float(self.reference.quantile(RARE))
+
+    def _tested(self) -> Tensor:
+        test, rows = self.federation.complete
+        return test.inputs(torch.as_tensor(rows, device=test.device))

@@ -1,0 +1,106 @@
+"""Generated images from the command to the page: numbers, files, pictures, artifacts."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from command import fedflow, make_project
+from generating import blending
+from PIL import Image
+
+from fedflow.data.generated import FILE, load_generated
+from fedflow.metrics.table import METRICS
+from fedflow.report.collect import collect_runs
+from fedflow.report.images import generation
+from fedflow.report.run import Run
+from fedflow.report.tables import write_tables
+
+PARAMS = """
+data:
+  digits: {source: digits, normalise: none}
+  made:
+    source: generated
+    path: results/skewed/blend/0/images.safetensors
+    test_of: {source: digits, normalise: none}
+models: {digits: {name: mlp, options: {hidden: [16]}}, made: {name: mlp, options: {hidden: [16]}}}
+partitions:
+  skewed: {dataset: digits, scheme: dirichlet, alpha: 0.5, clients: 4}
+  dealt: {dataset: made, scheme: iid, clients: 2}
+training: {epochs: 1, batch_size: 64, lr: 0.1}
+run: {rounds: 2, participation: 1.0, evaluate_every: 1}
+methods:
+  fedavg: {}
+  blend: {spc: 3, classifier: {epochs: 5}}
+grid: {datasets: [digits], partitions: [skewed], methods: [fedavg], seeds: [0]}
+engine: {executor: inline, device: cpu}
+"""
+
+# Method: partition and method. The second trains on the images of the first.
+RUNS = {"blend": ("skewed", "blend"), "fedavg": ("dealt", "fedavg")}
+
+
+def test_images_reach_files_artifacts_and_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(make_project(tmp_path, PARAMS))
+    folders = {method: Path("results", *place, "0") for method, place in RUNS.items()}
+    with blending():
+        for method, (partition, _) in RUNS.items():
+            done = fedflow(capsys, "run", "--partition", partition, "--method", method)
+            assert (done.code, done.err) == (0, "")
+            assert ("fid_floor 1." in done.out) == ("near_copies" in done.out) == (method == "blend")
+        assert fedflow(capsys, "report").code == 0
+        images, privacy = _sections()
+        plain, run = sorted(collect_runs(Path("results")), key=lambda run: len(run.images.rounds))
+
+    rounds = {method: pd.read_csv(folder / "rounds.csv") for method, folder in folders.items()}
+    final = {method: json.loads((folder / "metrics.json").read_text()) for method, folder in folders.items()}
+    sparse = {metric.name for metric in METRICS.values() if metric.sparse}
+    once = {"fid_floor", "real_accuracy", "nearest_real", "lowest_class"}
+    assert not sparse & {*rounds["fedavg"]} and rounds["blend"][[*sparse]].notna().all(axis=None)
+    assert not (sparse | once) & final["fedavg"].keys() and sparse | once <= final["blend"].keys()
+    assert not once & {*rounds["blend"]}
+    assert load_generated(folders["fedavg"] / FILE) == ({}, None)  # and it was trained on
+    assert pd.read_parquet(folders["fedavg"] / "clients.parquet")["samples"].tolist() == [15, 15]
+    assert [*load_generated(folders["blend"] / FILE).rounds] == [1, 2]
+    pictures = sorted(Path("mlruns").glob("artifacts/*/*/artifacts/generated/*.png"))
+    names = ["closest.png", "round-0001.png", "round-0002.png", "rounds.png"]
+    assert [picture.name for picture in pictures] == names
+    assert all(min(Image.open(picture).size) > 100 for picture in pictures)
+    assert ">FID, pixels<" in images and "30 images." in images and "(5 epochs)" in images
+    assert images.count("data:image/png;base64") == 2 and privacy.count("data:image/png;base64") == 1
+    assert ">FedAvg<" not in images + privacy and ">Near copies, %<" in privacy
+    table = pd.read_csv("report/generation.csv").set_index("metric")
+    assert table.loc["fid", "mean"] == pytest.approx(final["blend"]["fid"])
+    assert set(table["method"]) == {"blend"}
+    _other_features_do_not_compare(run)
+
+    assert generation({"fedavg": [plain]}, {"fedavg": 0}, "key") is None
+    write_tables([plain], Path("report"))
+    assert not Path("report/generation.csv").exists()
+
+
+def _sections() -> list[str]:
+    """The sections of the page that only runs with images have."""
+    page = Path("report/index.html").read_text()
+    return re.findall(r'<section id="(?:images|privacy)">.*?</section>', page, re.DOTALL)
+
+
+def _other_features_do_not_compare(run: Run) -> None:
+    """No value is best of runs with different features."""
+    other = replace(
+        run,
+        metrics=run.metrics | {"fid": run.metrics["fid"] + 1},
+        params=run.params | {"run": run.params["run"] | {"features": "judge"}},
+    )
+    for runs, title, best in ({"a": [run]}, "FID, pixels", 0), ({"a": [run], "b": [other]}, "FID", 0), (
+        {"a": [run], "b": [replace(other, params=run.params)]}, "FID, pixels", 1,
+    ):  # fmt: skip
+        section = generation(runs, {"a": 0, "b": 1}, "key")
+        assert section is not None
+        place = [heading for heading, _, _ in section.table.columns].index(title)
+        assert sum(row.cells[place].best for row in section.table.rows) == best
