@@ -7,22 +7,22 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedflow.pictures.accuracy import margin, name_ends
-from fedflow.pictures.drawing import INK, MUTED, SERIES, STYLE, Drawing, drawing, look
+from fedflow.pictures.drawing import INK, MUTED, SERIES, STYLE, WIDTH, Drawing, drawing, look
 
-PANEL = 3.1, 2.3  # inches
-COLUMNS = 2
+HEIGHT = 2.2  # inches, of a panel of guidance
+FEW = 2  # panels one below the other; more are side by side in a wider picture
 
 
 def by_epoch(parts: Mapping[str, pd.DataFrame], summary: Mapping[str, Mapping[str, float | None]]) -> Drawing:
     """Test accuracy of every method by epochs of its student; teacher and first student are levels."""
-    right = margin([*parts, "teacher", "student"])
+    right = margin([*parts, "teacher", "student"]) + 0.1
     described = "Test accuracy by epochs of the student"
     with drawing("distillation-epochs", described, 2.9, (0.52, 0.42, right, 0.1), 3 + right) as work:
         axes, ends, last = work.axes, [], max(rows["epochs"].max() for rows in parts.values())
         for place, (part, rows) in enumerate(parts.items()):
             style, values = look(place), 100 * rows["test_accuracy"]
             axes.plot(rows["epochs"], values, lw=1.6, marker="." if len(rows) == 1 else "", **style)
-            ends.append((last, values.iloc[-1], part, style["color"]))
+            ends.append((rows["epochs"].iloc[-1], values.iloc[-1], part, style["color"]))
         for name, colour in (("teacher", INK), ("student", MUTED)):
             level = 100 * (summary[name]["test_accuracy"] or 0)
             axes.axhline(level, color=colour, lw=1, linestyle=(0, (1, 1.2)))
@@ -40,10 +40,10 @@ def guidance(table: pd.DataFrame) -> Drawing:
     ``table`` has a row per method and bin: method, from, to, right, wrong.
     """
     methods = list(table["method"].unique())
-    columns = min(COLUMNS, len(methods))
+    columns, width = (1, WIDTH) if len(methods) <= FEW else (3, 7.2)
     rows = -(-len(methods) // columns)
     with mpl.rc_context(rc=STYLE):
-        figure = Figure(figsize=(columns * PANEL[0], rows * PANEL[1]), layout="constrained")
+        figure = Figure(figsize=(width, rows * HEIGHT), layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False)
         for panel in panels.flat[len(methods) :]:
             panel.set_visible(False)
@@ -55,7 +55,7 @@ def guidance(table: pd.DataFrame) -> Drawing:
                 panel.stairs(shares, edges, color=colour, lw=1.6, label=f"{name}, {own[name].sum():,}")
                 panel.stairs(shares, edges, color=colour, fill=True, alpha=0.15)
             panel.set_title(method, loc="left", fontsize=9)
-            panel.legend(frameon=False, fontsize=8, handlelength=1.2)
+            panel.legend(frameon=False, fontsize=8, handlelength=1.2, loc="upper center")
             panel.set_xlabel("guidance g")
             if place % columns == 0:
                 panel.set_ylabel("samples, %")
