@@ -75,7 +75,8 @@ def load_generated(path: Path) -> GeneratedImages:
 def _fits(last: LastImages, x: Tensor, y: Tensor) -> bool:
     """Whether ``last`` can be about the images ``x`` with labels ``y``."""
     count = len(last.image)
-    known = bool(((last.image >= 0) & (last.image < len(x))).all()) and len(last.accuracy) > y.max()
+    known = bool(((last.image >= 0) & (last.image < len(x))).all())
+    known = known and len(last.accuracy) > int(y.max())
     return known and last.x.shape == (count, *x.shape[1:]) and last.distance.shape == (count,)
 
 
