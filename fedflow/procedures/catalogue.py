@@ -11,7 +11,7 @@ from fedflow.settings import explain, markdown
 
 @dataclass(frozen=True)
 class Page:
-    """One procedure: text, idea, parameters, page in docs, and the columns of its steps and its summary."""
+    """One procedure: text, idea, parameters, page in docs, and columns of its steps and its summary."""
 
     name: str
     label: str

@@ -54,6 +54,7 @@ from fedflow.methods.base import (
     ServerState,
 )
 from fedflow.methods.generative._generative import ImageMethod
+from fedflow.methods.generative._networks import NetworkMethod
 from fedflow.models.channels import Channels
 from fedflow.models.flat import FlatModel
 from fedflow.simulation import worker
@@ -61,6 +62,7 @@ from fedflow.simulation.clients import ClientStore
 from fedflow.simulation.evaluation import Scores, evaluate_shard
 from fedflow.simulation.events import Work
 from fedflow.simulation.federation import Federation
+from fedflow.simulation.generation import Generation
 from fedflow.simulation.job import OnboardingShard
 from fedflow.simulation.levels import level, network
 from fedflow.simulation.loop import Simulation
@@ -658,7 +660,7 @@ def count_work(
     at_work = [0.0]
     share = 0.0  # of the samples of the client at work, in its current batch
     size = 1  # its number of samples
-    call, classify = FlatModel._call, ImageMethod.classify
+    call, before = FlatModel._call, Generation.before
 
     def begun(self: Simulation, t: int, cycle: int, k: int, now: float, *most: int | None) -> Work:
         work = begin(self, t, cycle, k, now, *most)
@@ -688,10 +690,10 @@ def count_work(
         at_work[-1] += len(inputs[0]) / size
         return call(self, train, pieces, *inputs, **part)
 
-    def classified(*about: Any) -> Tensor:
+    def generated(*about: Any) -> Any:
         nonlocal at_work
         at_work = [0]
-        return classify(*about)
+        return before(*about)
 
     def counted_support(of: Callable[..., Any]) -> Callable[..., Any]:
         def one_more(*about: Any) -> Any:  # as much as the query, by step
@@ -709,7 +711,7 @@ def count_work(
     patch.setattr("fedflow.simulation.evaluation.client_of", served)
     if generative:  # all their calls of a network have gradients
         patch.setattr(FlatModel, "_call", called)
-        patch.setattr(ImageMethod, "classify", classified)
+        patch.setattr(Generation, "before", generated)
         return
     patch.setattr(Client, "gradient", counted)
     for name in ("data_gradient", "features"):
@@ -748,6 +750,8 @@ def test_traffic_is_what_the_page_says(name: str, federation: Federation) -> Non
     if isinstance(method, ImageMethod):
         sizes["the signs"] = count_of_images = method.spc * model.classes
         sizes["X"] = count_of_images * math.prod(model.input_shape)
+    if isinstance(method, NetworkMethod):
+        sizes["P_networks"] = sum(each.size for each in method.networks(model).values())
 
     def count(words: str, m: int, k: int) -> int:
         """Bytes of messages such as "k P and one scalar"; KeyError for a word that is not known."""

@@ -29,7 +29,7 @@ from fedflow.simulation.run import RunSettings
 ROWS = {  # rows of each table, in the order of the book
     "aaggff": [3, 12, 12, 3, 3, 2, 2],
     "curricula": [3, 3, 3, 3, 12, 2, 15, 10, 2, 6, 2, 3, 1, 3, 3, 3],
-    "disk": [24, 8, 2, 2], "feddyn": [16, 28, 20, 8, 28, 4], "fedhen": [8, 8],
+    "disk": [7, 24, 8, 2, 2], "feddyn": [16, 28, 20, 8, 28, 4], "fedhen": [8, 8],
     "flt": [8, 8, 8, 8, 16, 4], "ifca": [4], "moml": [6, 6, 4, 4, 2, 4],
     "pacfl-flis": [4, 4, 3, 4, 4, 4, 3, 1, 3, 12, 8],
     "pfl": [12, 12, 24, 24, 6, 1], "scgiga": [2], "side-losses": [4, 1, 1], "subfedavg": [8, 8, 2],

@@ -68,10 +68,11 @@ class NetworkMethod(ImageMethod):
 
     def check_training(self, training: LocalTraining) -> None:
         training.need_no_adaptation(self.name, "which trains no classifier on clients")
-        for setting in ("objective", "curriculum"):
-            if (value := getattr(training, setting)) is not None:
-                accepted = f"null with {self.name}, which trains no classifier on clients"
-                raise BadInput(f"training.{setting}", shown(value), accepted)
+        accepted = f"null with {self.name}, which trains no classifier on clients"
+        if training.objective is not None:
+            raise BadInput("training.objective", training.objective.name, accepted)
+        if training.curriculum is not None:
+            raise BadInput("training.curriculum", shown(training.curriculum), accepted)
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> Networks:
         networks = self.networks(model)

@@ -11,7 +11,7 @@ of real images.
 Server: averages both networks, with their buffers, with weights n_k. Makes spc images per class from new
 noise, with the running statistics of G, and serves a classifier that is trained on them.
 *Reduces to* a central AC-GAN with a single client.
-*State*: server G and D; clients none. *Traffic*: G and D down and up. *Newcomer*: needs nothing.
+*State*: server G and D; clients none. *Traffic*: P_networks down, P_networks up. *Newcomer*: needs nothing.
 Images have side 8, 16, 32 or 64; those of the source 32 or 64. Clients train no classifier, so
 `run.keep_trained` keeps and scores the initial one. Recorded are the losses of D (also train_loss) and of G,
 and the shares of real and fake images that D recognises. Weight decay and clip_norm apply to each network.

@@ -5,19 +5,21 @@ the model is that of Sohn, Lee, Yan, NeurIPS 2015.
 
 Client: receives an encoder and a decoder. For every batch (x, y): (mu, sigma) = encoder(x), without y;
 x' = decoder(mu + sigma eps, y) with eps ~ N(0, I); a step of both on the mean over the batch of
-|x' - x|^2 + beta KL(N(mu, sigma^2) || N(0, I)), KL = sum_j (mu_j^2 + sigma_j^2 - 1 - log sigma_j^2) / 2.
+(|x' - x|^2 + beta KL(N(mu, sigma^2) || N(0, I))) / d for d pixels, where KL is the sum over j of
+(mu_j^2 + sigma_j^2 - 1 - log sigma_j^2) / 2.
 Server: averages both networks, with their buffers, with weights n_k. Makes spc images per class from
 z ~ N(0, I), with the running statistics of the decoder, and serves a classifier that is trained on them.
 *Reduces to* a central auto-encoder with a single client.
-*State*: server encoder and decoder; clients none. *Traffic*: both down and up. *Newcomer*: needs nothing.
+*State*: server encoder and decoder; clients none. *Traffic*: P_networks down, P_networks up.
+*Newcomer*: needs nothing.
 Images have side 8, 16, 32 or 64; those of the source 32 or 64. Clients train no classifier, so
 `run.keep_trained` keeps and scores the initial one. Recorded are KL and the squared error, per sample. Weight
 decay and clip_norm apply to each network. The authors train with training: {optimiser: adam,
 betas: [0.5, 0.999], lr: 1.0e-3, weight_decay: 1.0e-4, batch_size: 64, lr_decay: 0.9, lr_decay_every: 5}.
-*Differs from the authors' code in*: the squared error, which is a mean over pixels there (kl: code), so that
-KL dominates and images of a class are alike; scales of BatchNorm, which start from N(1, 1) there; their
-counters of batches, which do not travel; and the classifier, trained there for one epoch and tested on
-images in [-1, 1] that it was not trained for.
+*Differs from the authors' code in*: KL, which is not divided by d there (kl: code), so that it dominates and
+images of a class are alike; scales of BatchNorm, which start from N(1, 1) there; counters of batches, which
+do not travel; and the classifier, trained there for one epoch and tested on images in [-1, 1], which it was
+not trained on.
 *Ambiguous*: the thesis gives no equations; losses and networks are those of the code.
 """
 
@@ -44,7 +46,7 @@ class FedCVAE(NetworkMethod):
     maker: ClassVar[str] = "decoder"
 
     kl: str = option(
-        "sums", "KL beside the squared error: both sums of a sample, or the error a mean over its pixels",
+        "sums", "what is divided by the number d of pixels: KL and the squared error, or only the error",
         choices=("sums", "code"), source="authors' code: code",
     )  # fmt: skip
     beta: float = option(1.0, "weight of KL", symbol="beta", ge=0, grid=(0.1, 1.0))
@@ -64,7 +66,8 @@ class FedCVAE(NetworkMethod):
             z = mean + spread * self.noise(len(y), client.noise).to(spread)
             made, buffers = decode.train_outputs(w, conditioned(z, y, client.model))
             error, divergence = (made - x).square().flatten(1).sum(1).mean(), kl(mean, spread).mean()
-            loss = (error if self.kl == "sums" else error / x[0].numel()) + self.beta * divergence
+            weight = self.beta / x[0].numel() if self.kl == "sums" else self.beta
+            loss = error / x[0].numel() + weight * divergence
             of_encoder, of_decoder = torch.autograd.grad(loss, (v, w))
             encoder = stepped(encode, encoder, of_encoder, statistics, client.lr)
             decoder = stepped(decode, decoder, of_decoder, buffers, client.lr)

@@ -123,7 +123,7 @@ class FedEvg(ImageMethod):
         blank = torch.zeros(
             self.spc * model.classes, *model.input_shape, dtype=model.dtype, device=model.device
         )
-        if model.outputs(initial(0), blank[:1]).shape != (1, model.classes):
+        if model.train_outputs(initial(0), blank[:1])[0].shape != (1, model.classes):
             accepted = f"a network with one logit per class, {self.name}'s energies"
             raise BadInput("model.name", Words(model.title), accepted)
         return State(blank)
@@ -182,9 +182,12 @@ class FedEvg(ImageMethod):
         if self.generative:
             real, negative = torch.stack(energies).mean(0)
             found |= {"energy_real": real, "energy_negative": negative, "energy_gap": real - negative}
-        signs = {"signed": {"energies": energy.sign()}, "raw": {"energies": energy}, "mean": {}}[self.weights]
-        kept = {} if self.reinit == 1 else {"network": network.w}
-        return client.update(gradients=g, **signs, keep=kept, diagnostics=found)
+        update = client.update(gradients=g, diagnostics=found)
+        if self.weights != "mean":
+            update.vectors["energies"] = energy.sign() if self.weights == "signed" else energy
+        if self.reinit != 1:
+            update.keep["network"] = network.w
+        return update
 
     def start(self, client: Client, batch: Batch, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Where the chains of negatives start, and their labels: by default at ``x``, ``y`` of X'."""

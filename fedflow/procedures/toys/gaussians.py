@@ -59,9 +59,9 @@ class Gaussians(Toy):
 
     Source: Acar, thesis, Chapter 6 (DiSK), Table 6.1
 
-    *Differs from the source in*: weight decay 5e-4, as with 0.01 the teacher 2-8-16-3 itself stays at about
-    79 %; the last layer has biases, as without them no student is above 66 %; students of KD and DiSK start
-    at random, not from those of CE.
+    *Differs from the source in*: weight decay 5e-4, as with 0.01 the teacher 2-8-16-3 itself misses points
+    with some seeds; the last layer has biases, as without them no student is above 66 %; students of KD and
+    DiSK start at random, not from those of CE.
     *Ambiguous*: the batch size is not given. ``spread`` is a standard deviation; N(c, r I) could be read as a
     variance. The guide is an MLP 19-8-1 on features and probabilities of the teacher, which is trained by CE.
     """

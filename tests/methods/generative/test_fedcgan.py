@@ -112,4 +112,4 @@ def test_the_discriminator_learns(digits: Dataset) -> None:
         shares = ran.values(f"client/{name}_recognised/mean")
         assert all(0 <= share <= 1 for share in shares)
     losses = ran.values("client/loss_d/mean")
-    assert losses[0] > 5 > losses[-1]  # 2 ln 2 + 2 ln 10 = 5.99 without knowledge
+    assert 6 > losses[0] > losses[-1] + 0.2  # 2 ln 2 + 2 ln 10 = 5.99 without knowledge

@@ -1,21 +1,21 @@
 """FedEvg: the worked numbers and invariants of its energies, mixture, client loss, schedule and traffic."""
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import (
-    a_round,
-    one_client,
-)
+from support import a_round, follow, images, one_client, prepare_run, refused, run, same, suited
 from torch import Tensor
 
-from fedflow.data import Examples
+from fedflow.data import Dataset, Examples
 from fedflow.local.training import LocalTraining
+from fedflow.methods import build_method
 from fedflow.methods.generative.fedevg import FedEvg, State, mixed
+from fedflow.metrics.generation import Gaussian
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
@@ -244,3 +244,226 @@ def test_langevin_has_its_stationary_variance(alpha: float, sigma: float, varian
     x = torch.randn(count, 1, 1, 1, generator=client.noise, dtype=F64)
     found = method.sample(client, client.model.init(0), x, torch.zeros(count, dtype=torch.int64)).var().item()
     assert found == pytest.approx(variance, rel=4 * (2 / count) ** 0.5)
+
+
+def test_chains_stay_and_are_clipped_once() -> None:
+    """alpha = sigma = 0 leaves the copy of the images, apart from the clip, which comes after all steps."""
+    client = client_of_6_3()
+    w, x = client.kept["network"], torch.cat([X - 0.5, X])
+    y = torch.cat([Y, Y])
+    assert torch.equal(FedEvg(alpha=0, sigma=0, sgld_steps=3).sample(client, w, x, y), x.clamp(0, 1))
+    assert torch.equal(FedEvg(alpha=0, sigma=0, limits=False).sample(client, w, x, y), x)
+    moved = FedEvg(alpha=0.9, sigma=0, sgld_steps=2).sample(client, w, x, y)[:, 0, 0]
+    slope = torch.eye(2, dtype=F64)[y]  # of a linear network: constant
+    torch.testing.assert_close(moved, (x[:, 0, 0] + 2 * 0.9 * slope).clamp(0, 1))
+    clipped = FedEvg(clip=0.5, alpha=1, sigma=0, limits=False).sample(client, w, x, y)[:, 0, 0]
+    torch.testing.assert_close(clipped, x[:, 0, 0] + 0.5 * slope)
+
+
+# Clients
+
+
+@pytest.fixture(scope="module")
+def small(digits: Dataset) -> Federation:
+    return suited("fedevg", images(digits, (20, 13, 31)))
+
+
+def client(
+    federation: Federation, method: FedEvg, training: dict[str, Any] = ADAM, **received: Tensor
+) -> Any:
+    """Client 2, which starts from the first network and has received these vectors."""
+    found = one_client(federation, 2, LocalTraining.parse(training), **received)
+    found.noise, found.phase = torch.Generator().manual_seed(3), "kept"
+    found.kept = {"network": federation.model.init(0)}
+    return found
+
+
+def test_without_images_and_energies_clients_train_as_fedavg(small: Federation) -> None:
+    """Bit for bit, with the buffers of the spectral norm."""
+    training = ADAM | {"batch_size": 8, "epochs": 2}
+    ours = FedEvg(lam=0, generative=False, reinit=None)
+    one = client(small, ours, training, images=torch.rand(100, 1, 8, 8))
+    other = client(small, ours, training, model=small.model.init(0))
+    update = build_method("fedavg").local(other)
+    assert torch.equal(ours.local(one).keep["network"], update.vectors["model"])
+    assert not torch.equal(update.vectors["model"], small.model.init(0))
+
+
+@pytest.mark.parametrize("proposal", ["pcd", "cd", "noise"])
+@pytest.mark.parametrize("batch_size", [8, 0])
+def test_negatives_are_distinct_images_at_most_all(small: Federation, proposal: str, batch_size: int) -> None:
+    """A batch of 31 samples meets 20 images; negatives of cd are as many as the batch has."""
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    class Watched(FedEvg):
+        def sample(self, client: Any, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            seen.append((x, y))
+            return super().sample(client, w, x, y)
+
+    received = torch.rand(20, 1, 8, 8)
+    method = Watched(spc=2, proposal=proposal, alpha=0, sigma=0, reinit=None)
+    one = client(small, method, ADAM | {"batch_size": batch_size}, images=received)
+    update = method.local(one)
+    sizes = [31] if batch_size == 0 else [8, 8, 8, 7]
+    assert [len(x) for x, _ in seen] == (sizes if proposal == "cd" else [min(n, 20) for n in sizes])
+    for x, y in seen:
+        assert len(x.unique(dim=0)) == len(x) and 0 <= x.min() <= x.max() <= 1
+        if proposal == "pcd":
+            rows = (x[:, None] == received[None]).all((2, 3, 4)).int().argmax(1)
+            assert torch.equal(y, rows // 2)  # their labels
+    assert update.vectors["gradients"].shape == received.shape
+    energy, g = method.field(small.model, update.keep["network"], received, method.labels(small.model))
+    assert torch.equal(update.vectors["gradients"], g)  # at the images that were received
+    assert torch.equal(update.vectors["energies"], energy.sign())
+
+
+def test_one_client_makes_plain_steps_of_langevin(digits: Dataset) -> None:
+    """K = 1: X <- clip(X - beta_t dE/dX), whatever its size; its network is kept without reinit."""
+    alone = suited("fedevg", images(digits, (40,)))
+    hyper = {"spc": 2, "server_sigma": 0, "reinit": None}
+    ran = run("fedevg", alone, hyper, training=ADAM, rounds=2)
+    method = FedEvg(**hyper)
+    images_, y = [each["images"] for each in ran.servers], method.labels(alone.model)
+    w = ran.clients[1]["network"][0]
+    expected = images_[0] - method.betas(2)[1] * method.field(alone.model, w, images_[0], y)[1]
+    torch.testing.assert_close(images_[1], expected.clamp(0, 1))
+    assert torch.bincount(y).tolist() == [2] * 10
+
+
+def test_networks_are_fresh_or_kept(small: Federation) -> None:
+    """By default clients keep nothing; every second round with reinit: 2; half of them take part."""
+    default, second, never = (
+        run("fedevg", small, {"spc": 1, "reinit": reinit}, training=ADAM, rounds=4) for reinit in (1, 2, None)
+    )
+    assert not default.clients[-1] and default.rounds[-1].values["updates"] == 12
+    now = [FedEvg(reinit=2).phase(a_round(small, t)) for t in (1, 2, 3, 4)]
+    assert now == ["fresh", "kept", "fresh", "kept"]
+    assert [FedEvg(reinit=None).phase(a_round(small, t)) for t in (1, 2)] == ["kept", "kept"]
+    assert not same(second.state(), never.state())
+    assert torch.equal(default.servers[0]["images"], second.servers[0]["images"])
+    for name in ("energy_real", "energy_negative", "energy_gap", "norm_g", "clipped", "positive"):
+        assert math.isfinite(default.values(f"client/{name}/mean")[-1])
+    assert default.values("method/beta") == pytest.approx(FedEvg().betas(4).tolist())
+
+
+# 3.2: traffic
+
+
+@pytest.mark.parametrize(
+    ("shape", "classes", "down", "up", "parameters"),
+    [
+        ((1, 32, 32), 10, 102_400, 102_500, 4_979_914), ((3, 32, 32), 10, 307_200, 307_300, 4_981_066),
+        ((1, 64, 64), 11, 450_560, 450_670, 5_258_443), ((3, 64, 64), 7, 860_160, 860_230, 5_128_519),
+    ],
+)  # fmt: skip
+def test_published_traffic(shape: tuple[int, ...], classes: int, down: int, up: int, parameters: int) -> None:
+    model = FlatModel(partial(build, "resnet10", shape, classes))
+    assert model.parameters == parameters
+    assert FedEvg().published_bytes(model, 500, 10) == 500 * 10 * 4 * (down + up)
+
+
+def test_counters_are_the_formulas(small: Federation) -> None:
+    """4 N d down, 4 N (d + 1) up by client; without energies for weights: mean; half of the clients."""
+    for weights, signs in (("signed", 1), ("raw", 1), ("mean", 0)):
+        ran = run("fedevg", small, {"spc": 3, "weights": weights}, training=ADAM, rounds=2, participation=0.7)
+        assert ran.values("bytes_down") == [4 * 2 * 30 * 64, 2 * 4 * 2 * 30 * 64]
+        assert ran.values("bytes_up")[-1] == 2 * 4 * 2 * 30 * (64 + signs)
+
+
+# Refusals
+
+
+def test_bad_input_is_one_line(small: Federation, digits: Dataset) -> None:
+    for name, value in (("spc", 0), ("proposal", "mala"), ("weights", "squared"), ("schedule", "cosine")):
+        with refused(f"^method.{name}: {value!r} "):
+            build_method("fedevg", {name: value})
+    with refused("^method.beta_last: 20.* at most method.beta_first = 10"):
+        build_method("fedevg", {"beta_last": 20})
+    with refused("^method.reinit: 3 .* less than the 3 rounds of the run, or null"):
+        run("fedevg", small, {"reinit": 3})
+    with refused("^data.normalise: 'source' .* none with fedevg, whose images have pixels in"):
+        run("fedevg", images(digits))
+    partition = Partition.from_lists([small.partition.train(0)[:1]], [np.arange(9)], [np.arange(10)])
+    with refused("^data.keep_labels: .* only labels that clients hold, with fedevg; none trains on label"):
+        run("fedevg", replace(small, partition=partition))
+    with refused("^training.objective: 'robust' .* null with fedevg"):
+        run("fedevg", small, training=ADAM | {"objective": {"name": "robust"}, "augment": "flip_crop"})
+    exits = FlatModel(partial(build, "cnn_exit", (1, 8, 8), 10, filters=[8, 8, 8], exits="both"))
+    with refused("^model.name: cnn_exit .* a network with one logit per class, fedevg's energies"):
+        run("fedevg", replace(small, model=exits))
+
+
+# 6.6: the toy
+
+
+def toy(seed: int, iid: bool = False) -> tuple[Federation, Tensor]:
+    """Four classes, each a smooth prototype with noise; client k has 97 % of class k. The prototypes too."""
+    rng = torch.Generator().manual_seed(seed)
+    smooth = torch.nn.functional.interpolate(torch.randn(4, 1, 4, 4, generator=rng), size=8, mode="bilinear")
+    low, high = smooth.amin((1, 2, 3), keepdim=True), smooth.amax((1, 2, 3), keepdim=True)
+    prototypes = (smooth - low) / (high - low)
+
+    def draw(y: Tensor) -> Examples:
+        x = prototypes[y] + 0.1 * torch.randn(len(y), 1, 8, 8, generator=rng)
+        return Examples(x.clamp(0, 1), y)
+
+    others = torch.rand(512, generator=rng) < (1 if iid else 0.03 * 4 / 3)
+    own = torch.arange(4).repeat_interleave(128)
+    train = draw(torch.where(others, torch.randint(4, (512,), generator=rng), own))
+    rows = np.split(np.arange(512), 4)
+    partition = Partition.from_lists(rows, [np.arange(400)] * 4, [np.arange(4)] * 4)
+    model = FlatModel(partial(build, "cnn_energy", (1, 8, 8), 4))
+    return Federation(model, train, draw(torch.arange(4).repeat(100)), partition), prototypes
+
+
+class Toy:
+    """Measures of the images of a run, before the first round and after each."""
+
+    def __init__(self, seed: int, rounds: int, iid: bool = False, **hyper: Any) -> None:
+        self.federation, self.prototypes = toy(seed, iid)
+        settings = {"evaluate_every": rounds, "seed": seed, "training": ADAM, "rounds": rounds}
+        simulation = prepare_run("fedevg", self.federation, hyper, **settings)
+        first = simulation.state.server.images
+        ran = follow(simulation)
+        self.images = [x.clamp(0, 1) for x in (first, *(server["images"] for server in ran.servers))]
+        self.accuracy = ran.values("global_accuracy")[-1]
+
+    def distance(self, t: int) -> float:
+        """Mean squared distance of the images after round t to the prototype of their class."""
+        own = self.prototypes.repeat_interleave(10, 0)
+        return float((self.images[t] - own).square().mean())
+
+    def share(self, t: int) -> float:
+        """Share of the images after round t that are nearest to the prototype of their class."""
+        each = (self.images[t][:, None] - self.prototypes).square().mean((2, 3, 4)).argmin(1)
+        return float((each == torch.arange(4).repeat_interleave(10)).double().mean())
+
+    def frechet(self, t: int) -> float:
+        real, made = (Gaussian.of(x.flatten(1)) for x in (self.federation.test.x, self.images[t]))
+        return real.distance(made)
+
+
+def test_toy_in_a_few_rounds() -> None:
+    """Images approach the prototypes of their classes; signed weights lead under strong skew."""
+    signed, raw = (Toy(0, 8, weights=weights) for weights in ("signed", "raw"))
+    assert signed.distance(8) < 0.8 * signed.distance(0)
+    assert signed.share(8) > raw.share(8) + 0.1
+    assert signed.frechet(8) < raw.frechet(8) - 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_toy_in_full(seed: int) -> None:
+    """Section 6.6; the specification's own figures are in docs/reproductions.md."""
+    classifier = {"classifier": {"epochs": 200}}
+    signed, raw, mean, iid, kept = (
+        Toy(seed, 40, **classifier, **about)
+        for about in ({}, {"weights": "raw"}, {"weights": "mean"}, {"iid": True}, {"reinit": None})
+    )
+    for other in (raw, mean):
+        assert signed.share(10) > other.share(10) + 0.1 and signed.frechet(10) < other.frechet(10) - 1
+    assert signed.distance(40) < 0.55 * signed.distance(0)
+    assert signed.accuracy > 0.9
+    assert kept.frechet(40) > kept.frechet(0)
+    assert iid.distance(40) < signed.distance(40) and iid.frechet(40) < signed.frechet(40)
+    assert iid.share(40) >= signed.share(40)
