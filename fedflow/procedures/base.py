@@ -108,6 +108,7 @@ class Procedure(Settings):
     plural: ClassVar[str] = "procedures"
     name: ClassVar[str] = ""
     label: ClassVar[str] = ""
+    page: ClassVar[str] = ""  # its page in docs, if it has one
     step_name: ClassVar[str] = "step"  # what a step is called, such as "task"
     curves: ClassVar[dict[str, Column]] = {}  # columns of the rows that the report draws by step
     metrics: ClassVar[dict[str, Column]] = {}  # of the summary, in the order of the report

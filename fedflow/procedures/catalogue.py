@@ -11,13 +11,14 @@ from fedflow.settings import explain, markdown
 
 @dataclass(frozen=True)
 class Page:
-    """One procedure: its text and idea, its parameters, and the columns of its steps and of its summary."""
+    """One procedure: text, idea, parameters, page in docs, and columns of its steps and its summary."""
 
     name: str
     label: str
     idea: str
     text: str
     options: list[dict[str, Any]]
+    page: str
     step: str
     curves: dict[str, Column]
     metrics: dict[str, Column]
@@ -33,7 +34,7 @@ def describe(procedure: type[Procedure]) -> Page:
     idea = first.partition(": ")[2] or first
     return Page(
         procedure.name, procedure.label, idea[:1].upper() + idea[1:], text, explain(procedure),
-        procedure.step_name, procedure.curves, procedure.metrics,
+        procedure.page, procedure.step_name, procedure.curves, procedure.metrics,
     )  # fmt: skip
 
 
@@ -70,8 +71,9 @@ def catalogue() -> str:
 
 def _section(page: Page) -> list[str]:
     rows = [f"| `{name}` | {' | '.join(cells)} |" for name, *cells in measured(page)]
+    more = [f"How to use it: [{page.page}]({page.page}).", ""] if page.page else []
     return [
-        "", f'<a id="{page.name}"></a>', "", f"## {page.label} (`{page.name}`)", "", page.text, "",
+        "", f'<a id="{page.name}"></a>', "", f"## {page.label} (`{page.name}`)", "", page.text, "", *more,
         *markdown(page.options), *([""] if page.options else []),
         "| number | of | meaning | unit | better |", "|---|---|---|---|---|", *rows,
     ]  # fmt: skip

@@ -182,9 +182,12 @@ class FedEvg(ImageMethod):
         if self.generative:
             real, negative = torch.stack(energies).mean(0)
             found |= {"energy_real": real, "energy_negative": negative, "energy_gap": real - negative}
-        signs = {"signed": {"energies": energy.sign()}, "raw": {"energies": energy}, "mean": {}}[self.weights]
-        kept = {} if self.reinit == 1 else {"network": network.w}
-        return client.update(gradients=g, **signs, keep=kept, diagnostics=found)
+        update = client.update(gradients=g, diagnostics=found)
+        if self.weights != "mean":
+            update.vectors["energies"] = energy.sign() if self.weights == "signed" else energy
+        if self.reinit != 1:
+            update.keep["network"] = network.w
+        return update
 
     def start(self, client: Client, batch: Batch, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Where the chains of negatives start, and their labels: by default at ``x``, ``y`` of X'."""

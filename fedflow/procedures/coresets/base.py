@@ -46,6 +46,7 @@ class Chosen:
 class Choosing(Procedure):
     """Nodes of a graph, chosen one by one by several methods: the base of the procedures on coresets."""
 
+    page: ClassVar[str] = "coresets.md"
     step_name: ClassVar[str] = "pick"
     graph: Graph = option(factory=Graph, doc="the graph")
     picks: int = option(28, "nodes to choose", symbol="K", ge=1)

@@ -49,7 +49,7 @@ class Opened:
 
 @register("distillation", "Distillation")
 class Distillation(Procedure):
-    step_name = "round"
+    page, step_name = "distillation.md", "round"
     curves: ClassVar = {
         "test_accuracy": Column("Test accuracy", "%", "higher"),
         "train_loss": Column("Loss of the student in training"),

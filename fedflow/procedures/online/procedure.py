@@ -42,7 +42,7 @@ def _learners() -> Any:
 
 @register("online", "Online meta-learning")
 class Online(Procedure):
-    step_name = "task"
+    page, step_name = "online.md", "task"
     curves: ClassVar = {
         "ctm": Column("Current task", "%", "higher"), "ltm": Column("All tasks so far", "%", "higher")
     }  # fmt: skip

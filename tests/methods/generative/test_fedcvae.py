@@ -86,13 +86,10 @@ def test_a_client_trains_a_plain_auto_encoder(scale: str, beta: float, digits: D
     assert client.train_loss.item() == pytest.approx(sum(losses) / 3, rel=1e-9)
 
 
-def test_images_become_digits(digits: Dataset) -> None:
-    """A classifier that was trained on the images recognises real digits."""
-    federation = with_pixels(images(digits, sizes=(200, 200)))
+def test_the_error_falls(digits: Dataset) -> None:
     ran = run(
-        "fedcvae", federation, {"classifier": {"epochs": 200}}, rounds=3, evaluate_every=3,
+        "fedcvae", with_pixels(images(digits, sizes=(200, 200))), {"spc": 1}, rounds=3,
         training={"optimiser": "adam", "betas": [0.5, 0.999], "lr": 1e-3, "epochs": 4, "batch_size": 40},
     )  # fmt: skip
     errors = ran.values("client/squared_error/mean")
     assert errors[-1] < 0.8 * errors[0]
-    assert ran.values("global_accuracy")[-1] > 0.5
