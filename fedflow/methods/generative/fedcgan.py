@@ -79,9 +79,11 @@ class FedCGAN(NetworkMethod):
             on_real, buffers = d.train_outputs(v, x)
             on_fake, _ = d.train_outputs(v, fake.detach())
             loss_d = judged(on_real, 1, y) + judged(on_fake, 0, claimed)
-            judge = stepped(d, judge, *torch.autograd.grad(loss_d, v), buffers, client.lr)
+            (of_judge,) = torch.autograd.grad(loss_d, v)
+            judge = stepped(d, judge, of_judge, buffers, client.lr)
             loss_g = judged(d.train_outputs(judge.w, fake)[0], 1, y)
-            maker = stepped(g, maker, *torch.autograd.grad(loss_g, w), statistics, client.lr)
+            (of_maker,) = torch.autograd.grad(loss_g, w)
+            maker = stepped(g, maker, of_maker, statistics, client.lr)
             found.append({
                 "loss_d": loss_d, "loss_g": loss_g,
                 "real_recognised": (on_real[:, 0] > 0).to(x).mean(),
