@@ -36,3 +36,8 @@ def cohort(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     if request.param == "vmap":
         forbid_fallback(monkeypatch)
     return request.param
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Functions by name: an address in memory would differ between the processes that run the tests."""
+    return getattr(val, "__name__", None) if callable(val) else None

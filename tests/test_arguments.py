@@ -39,7 +39,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"sweep": "a/b"}, "sweep: 'a/b' .*a name of letters"),
         ({"sweep": ".a"}, "sweep: '.a' .*does not start with a dot"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_a_run_with_a_bad_parameter_is_refused(given, says):
     with one_line_error(f"^{says}", BadInput):
@@ -62,7 +62,7 @@ def test_a_run_with_a_bad_parameter_is_refused(given, says):
         (tune.fn, {"partition": "skewed", "methods": "fedavg"}, "methods: 'fedavg' .*a list"),
         (tune.fn, {"partition": "skewed", "write": "no"}, "write: 'no' .*true or false"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_other_flows_check_their_parameters_too(flow, given, says):
     with pytest.raises(BadInput, match=f"^{says}"):
