@@ -65,7 +65,10 @@ def traffic(method: type[Method]) -> tuple[int, int]:
     round = Round(1, 1, training.lr, sizes, whole, None, np.random.default_rng)
     received = instance.broadcast(round, server, len(sizes) - 1)
     examples = Examples(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64))
-    task, data = Task(model, training, training.lr, level=level), Samples.all_of(examples)
+    task, data = (
+        Task(model, training, training.lr, phase=instance.phase(round), level=level),
+        Samples.all_of(examples),
+    )
     draws = instance.draws(model, training)
     schedules = {
         stream: Schedule(torch.arange(2)[None], draws=torch.zeros(1, draws.get(stream, 0)))

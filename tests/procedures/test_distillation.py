@@ -25,7 +25,7 @@ from fedflow.models.flat import FlatModel
 from fedflow.procedures import End, Findings, World
 from fedflow.procedures.distillation import Distillation, guide
 from fedflow.procedures.distillation.guide import ConvGuide, MLPGuide
-from fedflow.procedures.distillation.methods import DiSK, Guided
+from fedflow.procedures.distillation.guided import DiSK, Guided
 from fedflow.procedures.distillation.procedure import Opened
 from fedflow.stages import steps
 from fedflow.stages.procedure import ProcedureRun, run_procedure

@@ -101,8 +101,8 @@ class FedEvg(ImageMethod):
     )
     generative: bool = option(True, "train the energy too, not only the classifier")
     reinit: int | None = option(
-        1, "rounds after which clients start from fresh networks; null = never", ge=1, grid=(1, 5, None),
-        source="authors' code; its earlier revisions: null",
+        1, "rounds after which the clients of a cohort start from fresh networks; null = never", ge=1,
+        grid=(1, 5, None), source="authors' code; its earlier revisions: null",
     )  # fmt: skip
 
     def validate(self) -> None:

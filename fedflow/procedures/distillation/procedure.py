@@ -27,7 +27,8 @@ from fedflow.local.central import evaluate
 from fedflow.local.training import LocalTraining
 from fedflow.metrics.cost import macs
 from fedflow.procedures.base import Column, End, Findings, Inputs, Procedure, Row, State, World, register
-from fedflow.procedures.distillation.methods import Guided, Method, Networks, Product
+from fedflow.procedures.distillation.guided import Guided
+from fedflow.procedures.distillation.methods import Method, Networks, Product
 from fedflow.procedures.distillation.training import Course
 from fedflow.settings import option
 
