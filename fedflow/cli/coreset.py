@@ -48,15 +48,19 @@ def coreset(
     """
     from fedflow.errors import BadInput
     from fedflow.pictures.coresets import placed
-    from fedflow.procedures.coresets.graph import read_edges
+    from fedflow.procedures.coresets.graph import read_adjacency
     from fedflow.procedures.coresets.table import choose, read_table
 
     source = table or adjacency
     if source is None:
         raise BadInput("table", None, "a table of points, or --adjacency with the edges of a graph")
+    points = None if table is None else read_table(table)
+    edges = None
+    if adjacency is not None:
+        edges = read_adjacency(adjacency, None if points is None else len(points))
     found = choose(
-        None if table is None else read_table(table), k, cost, kappa, columns or None, ignore or (), not raw,
-        neighbours, walk, budget, weights, None if adjacency is None else read_edges(adjacency),
+        points, k, cost, kappa, columns or None, ignore or (), not raw,
+        neighbours, walk, budget, weights, edges,
     )  # fmt: skip
     rows, n = found.rows, found.adjacency.shape[0]
     file = out or Path(f"{source.stem}.coreset.csv")

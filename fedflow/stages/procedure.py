@@ -178,7 +178,6 @@ def run_procedure(
         train(params, name, root)
     for name in inputs.partitions:
         divide(params, name, root)
-    make_writable(run.folder)
     with locked(root / ".fedflow" / "locks" / run.job.key, partial(_refuse, run.title)):
         return _perform(run, executor or Inline(), tuple(listeners))
 
@@ -189,6 +188,7 @@ def _perform(run: ProcedureRun, executor: Executor, listeners: tuple[Listener, .
         opened = job.open()
     except BadInput as error:
         raise _renamed(error, run.name, procedure) from error
+    make_writable(run.folder)
     checkpoint = root / ".fedflow" / "checkpoints" / job.key
     progress = load_progress(checkpoint)
     record = open_record(

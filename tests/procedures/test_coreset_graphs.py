@@ -18,6 +18,7 @@ from fedflow.procedures.coresets.graph import (
     knn_graph,
     power_law_tree,
     random_graph,
+    read_adjacency,
     read_cora,
     read_edges,
 )
@@ -213,3 +214,17 @@ def test_edges_may_have_weights_but_nothing_else(tmp_path):
         file.write_text(text)
         with refused("edges: 'edges.txt' .* two node numbers per line"):
             read_edges(file)
+    file.write_text("0 1 2.5\n1 2 -3\n")
+    with refused("edges: -3.0 .*weights >= 0"):
+        read_edges(file)
+
+
+def test_rows_of_an_adjacency_keep_their_numbers(tmp_path):
+    file = tmp_path / "edges.csv"
+    file.write_text("from,to\n1,3\n")
+    assert read_adjacency(file).nonzero()[0].tolist() == [1, 3]
+    assert read_adjacency(file, 5).shape == (5, 5)
+    for text, wrong in (("1,2\n2,5\n", "5"), ("0,1\n-1,0\n", "-1"), ("0,1.5\n", "1.5")):
+        file.write_text(text)
+        with refused(f"adjacency: '{wrong}' .*rows from 0 to 4"):
+            read_adjacency(file, 5)

@@ -9,6 +9,7 @@ from fedflow.procedures.coresets.graph import (
     knn_graph,
     power_law_tree,
     random_graph,
+    read_adjacency,
     read_cora,
     read_edges,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "pick",
     "power_law_tree",
     "random_graph",
+    "read_adjacency",
     "read_cora",
     "read_edges",
     "read_table",

@@ -261,22 +261,46 @@ def read_edges(file: Path | str) -> sparse.csr_array:
     """A graph from a text file, which may be compressed (.gz): two node numbers a line, and maybe a weight.
 
     Separated by blanks or commas; lines with ``#`` are comments, a first line of names is skipped. Nodes
-    are renumbered from 0 in the order of their numbers; an edge counts once, whichever way it is listed.
-    The combined ego networks of Facebook (SNAP) have this form.
+    are numbered from 0 in the order of their numbers in the file; an edge counts once, whichever way it is
+    listed. The combined ego networks of Facebook (SNAP) have this form.
     """
-    file = Path(file)
+    ends, weights = _edges(Path(file), "edges")
+    nodes, ends = np.unique(ends, return_inverse=True)
+    ends = ends.reshape(-1, 2)
+    return _graph(ends[:, 0], ends[:, 1], len(nodes), weights)
+
+
+def read_adjacency(file: Path | str, n: int | None = None) -> sparse.csr_array:
+    """Edges between the rows of a table with ``n`` rows, in a file as of `read_edges`; rows count from 0.
+
+    Rows keep their numbers, also those without edges. Default of ``n``: up to the largest number in the file.
+    """
+    ends, weights = _edges(Path(file), "adjacency")
+    last = np.inf if n is None else n - 1
+    wrong = ends[~((ends >= 0) & (ends <= last) & (ends == np.floor(ends)))]
+    if wrong.size:
+        accepted = "rows from 0" if n is None else f"rows from 0 to {n - 1}, as the table has {n}"
+        raise BadInput("adjacency", f"{wrong[0]:g}", accepted)
+    ends = ends.astype(int)
+    return _graph(ends[:, 0], ends[:, 1], int(ends.max()) + 1 if n is None else n, weights)
+
+
+def _edges(file: Path, field: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """The ends [m, 2] of the edges in a file, and their weights [m] if it has any."""
     lines = [line.replace(",", " ") for line in _lines(file)]
-    if lines and not lines[0].strip()[:1].isdigit():
+    if lines and not lines[0].strip().lstrip("-")[:1].isdigit():
         lines = lines[1:]
     try:
         table = np.loadtxt(lines or ["x"], ndmin=2)
     except ValueError:
         table = np.empty((0, 0))
     if not table.size or table.shape[1] not in (2, 3):
-        raise BadInput("edges", file.name, "a file with two node numbers per line, and maybe a weight")
-    nodes, ends = np.unique(table[:, :2], return_inverse=True)
-    ends = ends.reshape(-1, 2)
-    return _graph(ends[:, 0], ends[:, 1], len(nodes), table[:, 2] if table.shape[1] == 3 else None)
+        raise BadInput(field, file.name, "a file with two node numbers per line, and maybe a weight")
+    if table.shape[1] == 2:
+        return table, None
+    if table[:, 2].min() < 0:  # before both directions of an edge are merged
+        raise BadInput(field, float(table[:, 2].min()), "weights >= 0")
+    return table[:, :2], table[:, 2]
 
 
 def _lines(file: Path) -> list[str]:

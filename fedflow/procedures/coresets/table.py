@@ -133,6 +133,8 @@ def choose(
     if not 1 <= k <= len(costs):
         raise BadInput("k", k, f"a whole number from 1 to {len(costs)}, the number of rows")
     found = select(Operator(adjacency, walk), k, costs, kappa, budget)
+    if not found.picks.size:
+        raise BadInput("budget", budget, "at least the cost of the first row that would be chosen")
     nodes, order = np.unique(found.picks, return_index=True)  # a row may be picked again for more weight
     own = {
         "order": order,
