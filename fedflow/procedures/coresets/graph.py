@@ -277,7 +277,7 @@ def read_adjacency(file: Path | str, n: int | None = None) -> sparse.csr_array:
     """
     ends, weights = _edges(Path(file), "adjacency")
     last = np.inf if n is None else n - 1
-    wrong = ends[~((ends >= 0) & (ends <= last) & (ends == np.floor(ends)))]
+    wrong = ends[~((ends >= 0) & (ends <= last) & np.isfinite(ends) & (ends == np.floor(ends)))]
     if wrong.size:
         accepted = "rows from 0" if n is None else f"rows from 0 to {n - 1}, as the table has {n}"
         raise BadInput("adjacency", f"{wrong[0]:g}", accepted)

@@ -130,6 +130,8 @@ def choose(
         if points is None:
             raise BadInput("adjacency", f"{parts} components", "a connected graph")
         raise BadInput("neighbours", neighbours, f"more, as the graph has {parts} components")
+    if walk < 1:
+        raise BadInput("walk", walk, "a whole number of steps >= 1")
     if not 1 <= k <= len(costs):
         raise BadInput("k", k, f"a whole number from 1 to {len(costs)}, the number of rows")
     found = select(Operator(adjacency, walk), k, costs, kappa, budget)
