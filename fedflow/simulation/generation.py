@@ -1,22 +1,18 @@
-"""Images that a server generates: checked, kept at every evaluation, measured, and classified."""
+"""Images that a server generates: kept at every evaluation, measured, and classified."""
 
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedflow.data.examples import Examples
 from fedflow.data.generated import LastImages
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import FedflowError
 from fedflow.methods.base import Generative, Images
 from fedflow.metrics.generation import Gaussian, nearest, neighbours
 from fedflow.simulation.evaluation import predict
-from fedflow.simulation.federation import FEATURES, Federation
 from fedflow.simulation.real_images import NEIGHBOURS, RealImages
-
-if TYPE_CHECKING:
-    from fedflow.simulation.run import Run
+from fedflow.simulation.run import Run
 
 MOST_BYTES = 64 << 20  # of the images that a run keeps: later ones replace those of the earliest rounds
 CLOSEST = 10  # images of the last round that are kept with the training image nearest to them
@@ -32,7 +28,7 @@ class Generated(NamedTuple):
 class Generation:
     """The images of one run, made once per evaluation."""
 
-    def __init__(self, run: "Run", method: Generative) -> None:
+    def __init__(self, run: Run, method: Generative) -> None:
         self.run, self.method = run, method
         self._made: tuple[int, Generated] | None = None
 
@@ -109,31 +105,3 @@ class Generation:
     def _kept(self, after: int) -> Tensor:
         """The pixels [N, C, H, W] of the images after a round, in [0, 1], on the device of the data."""
         return self.run.state.generated[after].x.to(self.run.federation.train.device) / 255
-
-
-def check_generative(name: str, federation: Federation) -> None:
-    """Raise `BadInput` unless clients hold images in [0, 1], of every class."""
-    train, partition = federation.train, federation.partition
-    if train.x.ndim != 4 or not federation.labelled:
-        shape = list(train.x.shape[1:])
-        accepted = f"labelled images with {name}, which generates them, not inputs of shape {shape}"
-        raise BadInput("data.source", partition.params.get("dataset", ""), accepted)
-    if not _unit(train):
-        raise BadInput("data.normalise", "source", f"none with {name}, whose images have pixels in [0, 1]")
-    if federation.features and federation.features.model.last_linear is None:
-        network = federation.features.model.title
-        raise BadInput(FEATURES, network, "a network that ends in a linear layer with biases")
-    indices = partition.indices[: int(partition.sizes[: partition.training_clients].sum())]
-    held = set(train.y.cpu().numpy()[indices].tolist())
-    if missing := sorted(set(range(federation.model.classes)) - held):
-        labels = ", ".join(map(str, missing))
-        accepted = f"only labels that clients hold, with {name}; none trains on label {labels}"
-        raise BadInput("data.keep_labels", [], accepted)
-
-
-def _unit(examples: Examples) -> bool:
-    """Whether inputs are pixels in [0, 1]."""
-    if not examples.images:
-        return bool(examples.x.min() >= 0 and examples.x.max() <= 1)
-    given = ((examples.mean, 0), (examples.std, 1))
-    return all(value is None or bool((torch.as_tensor(value) == plain).all()) for value, plain in given)

@@ -1,4 +1,4 @@
-"""The real images that generated ones are compared with; everything is computed once per run."""
+"""The real images of a federation: checked, and compared with generated ones; computed once per run."""
 
 from functools import cached_property
 
@@ -6,12 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedflow.data.examples import Examples
+from fedflow.errors import BadInput
 from fedflow.methods.base import Images
 from fedflow.metrics import generation
 from fedflow.metrics.generation import Gaussian, nearest
 from fedflow.seeding import generator
 from fedflow.simulation.evaluation import AT_ONCE
-from fedflow.simulation.federation import Federation
+from fedflow.simulation.federation import FEATURES, Federation
 
 NEIGHBOURS = 5  # k of precision, recall, density and coverage; smaller where there are fewer images
 REFERENCE = 1000  # test images, at most, whose nearest training images are sought
@@ -101,3 +103,31 @@ class RealImages:
     def _tested(self) -> Tensor:
         test, rows = self.federation.complete
         return test.inputs(torch.as_tensor(rows, device=test.device))
+
+
+def check_generative(name: str, federation: Federation) -> None:
+    """Raise `BadInput` unless clients hold images in [0, 1], of every class."""
+    train, partition = federation.train, federation.partition
+    if train.x.ndim != 4 or not federation.labelled:
+        shape = list(train.x.shape[1:])
+        accepted = f"labelled images with {name}, which generates them, not inputs of shape {shape}"
+        raise BadInput("data.source", partition.params.get("dataset", ""), accepted)
+    if not _unit(train):
+        raise BadInput("data.normalise", "source", f"none with {name}, whose images have pixels in [0, 1]")
+    if federation.features and federation.features.model.last_linear is None:
+        network = federation.features.model.title
+        raise BadInput(FEATURES, network, "a network that ends in a linear layer with biases")
+    indices = partition.indices[: int(partition.sizes[: partition.training_clients].sum())]
+    held = set(train.y.cpu().numpy()[indices].tolist())
+    if missing := sorted(set(range(federation.model.classes)) - held):
+        labels = ", ".join(map(str, missing))
+        accepted = f"only labels that clients hold, with {name}; none trains on label {labels}"
+        raise BadInput("data.keep_labels", [], accepted)
+
+
+def _unit(examples: Examples) -> bool:
+    """Whether inputs are pixels in [0, 1]."""
+    if not examples.images:
+        return bool(examples.x.min() >= 0 and examples.x.max() <= 1)
+    given = ((examples.mean, 0), (examples.std, 1))
+    return all(value is None or bool((torch.as_tensor(value) == plain).all()) for value, plain in given)

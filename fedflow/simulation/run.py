@@ -35,11 +35,11 @@ from fedflow.simulation.checkpoint import load_checkpoint
 from fedflow.simulation.client_curriculum import ClientCurriculum, Turn
 from fedflow.simulation.clients import ClientStore, FirstOf
 from fedflow.simulation.executors import Executor, Inline
-from fedflow.simulation.generation import check_generative
 from fedflow.simulation.history import History
 from fedflow.simulation.job import Job
 from fedflow.simulation.levels import check_levels, clients_by_level, first_trained, level
 from fedflow.simulation.messages import Messages, pack
+from fedflow.simulation.real_images import check_generative
 from fedflow.simulation.reporting import MEANS, REPORTS, TrainedMeans
 from fedflow.simulation.sampling import cohort_size
 from fedflow.simulation.state import State

@@ -23,6 +23,7 @@ PUBLISHED = {  # parameters, on the inputs that the papers counted them on
     "cnn_feddyn": 797_962, "cnn_mnist": 21_840, "cnn_mnist_bn": 21_900, "simple_cnn": 1_626_442,
     "cnn_pfl": 1_626_442, "twocnn": 722_800, "vgg9": 1_718_416, "mobilenet": 364_480,
     "cnn_miniimagenet": 1_505_197, "cnn_5conv": 249_349,
+    "resnet10": 4_979_914, "cnn_energy": 9_930,
     "resnet34_bn": 21_328_292, "resnet18_bn": 11_220_132, "resnet10_bn": 4_949_412, "resnet10_l": 1_252_100,
     "resnet10_m": 320_436, "resnet10_s": 83_852, "resnet10_xs": 27_884, "resnet10_xxs": 13_020,
     "resnet32x4": 7_433_860, "wrn40_2": 2_255_604, "resnet8x4": 1_233_540, "shufflenet_v2": 1_355_528,

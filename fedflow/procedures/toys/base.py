@@ -61,7 +61,7 @@ class Toy(Procedure):
 
     step_name = "round"
     curves: ClassVar = {
-        "accuracy": Column("Mean accuracy of the students", "%", "higher"),
+        "mean_accuracy": Column("Mean accuracy of the students", "%", "higher"),
         "best": Column("Students in the best minimum", "%", "higher"),
     }
     minima: ClassVar[tuple[str, ...]]  # metrics that count students, the best minimum first
@@ -136,7 +136,10 @@ class Toy(Procedure):
         if not students.w.isfinite().all():
             raise FedflowError(f"{part}: after round {number}, a student is not finite: lr is too large")
         found = self._minima(shared, students.w, accuracy)
-        return then, {"accuracy": accuracy.mean().item(), "best": found.count(self.minima[0]) / len(found)}
+        return then, {
+            "mean_accuracy": accuracy.mean().item(),
+            "best": found.count(self.minima[0]) / len(found),
+        }
 
     def _minima(self, task: Task, w: Tensor, accuracy: Tensor) -> list[str]:
         return [self.minimum(task, *one) for one in zip(w.cpu(), accuracy.tolist(), strict=True)]
@@ -218,9 +221,9 @@ class Toy(Procedure):
             own = pd.DataFrame({"part": part, "student": range(len(last)), "minimum": minima})
             tables.append(own.assign(accuracy=accuracy.numpy()).join(described))
             summary[part] = {name: float(minima.count(name)) for name in self.minima}
-            summary[part]["accuracy"] = accuracy.mean().item()
+            summary[part]["mean_accuracy"] = accuracy.mean().item()
             summary[part] |= {str(name): float(value) for name, value in described.median().items()}
-        summary["teacher"] = {"accuracy": shared.accuracy}
+        summary["teacher"] = {"mean_accuracy": shared.accuracy}
         students = pd.concat(tables, ignore_index=True)
         groups = students.drop(columns="student").groupby(["part", "minimum"], sort=False)
         found = {"students": students, "minima": groups.mean().assign(students=groups.size()).reset_index()}

@@ -80,7 +80,7 @@ class Gaussians(Toy):
         "at80": Column("Accuracy 80 to 85 %", "students", digits=1),
         "at65": Column("Accuracy 65 to 70 %", "students", digits=1),
         "other": Column("Other accuracy", "students", digits=1),
-        "accuracy": Column("Mean accuracy", "%", "higher"),
+        "mean_accuracy": Column("Mean accuracy", "%", "higher"),
     }
 
     def open(self, world: World) -> Task:

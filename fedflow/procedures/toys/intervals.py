@@ -100,7 +100,7 @@ class Intervals(Toy):
         **{name: Column(f"{name.upper()}: [{low:g}, {high:g}]", "students", digits=1)
            for name, (low, high) in sorted(MINIMA.items())},
         "other": Column("Other", "students", "lower", digits=1),
-        "accuracy": Column("Mean accuracy", "%", "higher"),
+        "mean_accuracy": Column("Mean accuracy", "%", "higher"),
         "expected": Column("Median expected accuracy", "%", "higher"),
         "low": Column("Median lower end", digits=2),
         "high": Column("Median upper end", digits=2),
