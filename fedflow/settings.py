@@ -11,12 +11,28 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self, dataclass_transform
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import numpy as np
 
 from fedflow.errors import BadInput, unknown_name
+
+C = TypeVar("C", bound=type[Any])
+
+
+def registering(table: dict[str, Any]) -> Callable[[str, str], Callable[[C], C]]:
+    """The class decorator ``register(name, label)``: it names a class, and adds it to ``table``."""
+
+    def register(name: str, label: str) -> Callable[[C], C]:
+        def add(cls: C) -> C:
+            cls.name, cls.label = name, label
+            table[name] = cls
+            return cls
+
+        return add
+
+    return register
 
 
 def option(

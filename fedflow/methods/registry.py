@@ -1,25 +1,13 @@
 """The methods by name."""
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
 from fedflow.errors import unknown_name
 from fedflow.methods.base import Method
+from fedflow.settings import registering
 
 METHODS: dict[str, type[Method]] = {}
-
-M = TypeVar("M", bound=type[Method])
-
-
-def register(name: str, label: str) -> Callable[[M], M]:
-    """Class decorator: register a method under ``name``, shown as ``label``."""
-
-    def add(cls: M) -> M:
-        cls.name, cls.label = name, label
-        METHODS[name] = cls
-        return cls
-
-    return add
+register = registering(METHODS)
 
 
 def build_method(name: str, hyper_parameters: Mapping[str, object] | None = None) -> Method:

@@ -45,7 +45,7 @@ def frechet(x: Tensor, y: Tensor) -> float:
 
 
 class Neighbours(NamedTuple):
-    """What balls around images say: their radius is the distance to the k-th neighbour of their own kind.
+    """Measures by balls around images; the radius is the distance to the k-th nearest image of the same set.
 
     ``precision``: the share of fake images within the ball of some real image. ``recall``: the share of real
     images within the ball of some fake one. ``density``: the number of balls of real images that a fake image

@@ -5,16 +5,16 @@ record and the files are those of the pipeline, the same for all. A procedure ha
 parts (learners, baselines, restarts), each a sequence of steps; parts run on different workers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pandas as pd
 import torch
 from torch import Tensor
 
 from fedflow.errors import unknown_name
-from fedflow.settings import Settings
+from fedflow.settings import Settings, registering
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,19 +150,7 @@ class Procedure(Settings):
 
 
 PROCEDURES: dict[str, type[Procedure]] = {}
-
-P = TypeVar("P", bound=type[Procedure])
-
-
-def register(name: str, label: str) -> Callable[[P], P]:
-    """Class decorator: register a procedure under ``name``, shown as ``label``."""
-
-    def add(cls: P) -> P:
-        cls.name, cls.label = name, label
-        PROCEDURES[name] = cls
-        return cls
-
-    return add
+register = registering(PROCEDURES)
 
 
 def procedure_class(name: str, field: str) -> type[Procedure]:

@@ -1,14 +1,12 @@
 """Base of methods whose server makes labelled images, and how a classifier is trained on them."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from fedflow.data.examples import Examples
 from fedflow.local.sgd import Trainer
 from fedflow.local.training import LocalTraining
-from fedflow.methods.base import Generative, Images, Message, Method, Round
+from fedflow.methods.base import Generative, Images, Method, Round
 from fedflow.models.flat import FlatModel
 from fedflow.settings import Settings, option
 
@@ -38,9 +36,6 @@ class ImageMethod(Method, Generative):
         training = LocalTraining.parse({"optimiser": "adam", **chosen.as_dict()})
         start = model.init(int(now.rng.integers(1 << 62)))
         return Trainer.central(model, Examples(*images), training, now.rng).fit(start=start)
-
-    def broadcast_for_evaluation(self, now: Round, server: Any, client: int) -> Message:
-        raise NotImplementedError("the engine serves the model of `classify`")
 
     def trains_one_model(self) -> bool:
         return False

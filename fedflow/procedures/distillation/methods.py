@@ -6,7 +6,7 @@ All start from the same student, and see the same batches and views in the same 
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -25,7 +25,7 @@ from fedflow.procedures.distillation.networks import (
 )
 from fedflow.procedures.distillation.training import Course, Objective, packed
 from fedflow.seeding import torch_seed
-from fedflow.settings import Settings, option
+from fedflow.settings import Settings, option, registering
 
 
 class Networks(NamedTuple):
@@ -138,19 +138,7 @@ class Method(Settings):
 
 
 METHODS: dict[str, type[Method]] = {}
-
-M = TypeVar("M", bound=type[Method])
-
-
-def register(name: str, label: str) -> Callable[[M], M]:
-    """Class decorator: register a method under ``name``."""
-
-    def add(cls: M) -> M:
-        cls.name, cls.label = name, label
-        METHODS[name] = cls
-        return cls
-
-    return add
+register = registering(METHODS)
 
 
 @register("ce", "More epochs of cross-entropy")

@@ -7,7 +7,7 @@ from w on the meta-loss of the readable tasks plus the regulariser, whose gradie
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedflow.errors import BadInput, unknown_name
 from fedflow.procedures.base import State
-from fedflow.settings import Settings, option
+from fedflow.settings import Settings, option, registering
 
 
 class Round(Protocol):
@@ -82,19 +82,7 @@ class Learner(Settings):
 
 
 LEARNERS: dict[str, type[Learner]] = {}
-
-L = TypeVar("L", bound=type[Learner])
-
-
-def register(name: str, label: str) -> Callable[[L], L]:
-    """Class decorator: register a learner under ``name``."""
-
-    def add(cls: L) -> L:
-        cls.name, cls.label = name, label
-        LEARNERS[name] = cls
-        return cls
-
-    return add
+register = registering(LEARNERS)
 
 
 @register("fs", "From scratch")

@@ -53,7 +53,7 @@ def in_training(model: FlatModel, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]
 
 
 def batches(count: int, size: int, epochs: int, seed: int, purpose: str, number: int) -> Iterator[Tensor]:
-    """Positions of the batches of ``epochs`` over ``count`` samples, each in an order of its own."""
+    """Positions of the batches of ``epochs`` over ``count`` samples, each in another order."""
     for epoch in range(epochs):
         order = generator(seed, purpose, number, epoch).permutation(count)
         yield from torch.from_numpy(order).split(size)
