@@ -590,12 +590,18 @@ def _parsed(values: Mapping[str, Any], known: Mapping[str, Any], params: Any) ->
 
 
 class UniqueKeys(yaml.SafeLoader):
-    """YAML in which a repeated key of a mapping is an error, because its first value would be lost."""
+    """YAML in which a key that is repeated, or is no name (``on`` is true), is an error.
+
+    The first value of a repeated key would be lost.
+    """
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         seen = set()
         for key, _ in node.value:
+            if key.tag.endswith((":bool", ":null")):
+                problem = f"the key {key.value} means a truth value or nothing in YAML: put it in quotes"
+                raise yaml.composer.ComposerError(problem=problem, problem_mark=key.start_mark)
             name = key.tag, str(key.value)
             if name in seen:
                 raise yaml.composer.ComposerError(

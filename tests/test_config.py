@@ -328,6 +328,12 @@ def test_values_that_used_to_crash_or_pass_are_refused(changes, message):
         load(*changes)
 
 
+def test_a_name_that_is_no_text_in_yaml_is_refused(file):
+    file.write_text("methods:\n  on: {method: fedavg}\n")
+    with one_line_error(r"the key on means a truth value .*in quotes .*line 2"):
+        load_params(file)
+
+
 def test_a_key_that_comes_twice_is_refused(file):
     """The first one would be lost without a word."""
     file.write_text(SHIPPED.read_text().replace("  ditto: {lam: 1.0}\n", "  ditto: {lam: 1.0}\n" * 2))

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from command import PARAMS, fedflow, make_project, one_line_error
+from resuming import ends_alike
 from scipy import sparse
 
 from fedflow.config import load_params
@@ -158,29 +159,44 @@ def test_labels_need_classes_and_nodes_for_the_test() -> None:
             PROCEDURES["coreset_gcn"].parse(settings).open(world())
 
 
-def test_a_run_resumes_between_two_picks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr("fedflow.stages.steps.BLOCK", 0)
+def of_coreset(settings: str) -> str:
+    return PARAMS.replace("grid:", f"procedures: {{coreset: {{{settings}}}}}\ngrid:")
+
+
+def test_runs_that_resume_between_two_picks_and_any_number_of_workers_end_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = "graph: {nodes: 60}, picks: 4, draws: 3, methods: [scgiga, frank_wolfe, random]"
-    found = {}
-    for name in ("whole", "interrupted"):
-        text = PARAMS.replace("grid:", f"procedures: {{coreset: {{{settings}}}}}\ngrid:")
-        root = make_project(tmp_path / name, text)
-        run = ProcedureRun(load_params(root / "params.yaml"), "coreset", 0, root)
-        if name == "interrupted":
-            with pytest.raises(KeyboardInterrupt):
-                run_procedure(run, listeners=[stop_at(6)])
+    ends_alike(tmp_path, of_coreset(settings), "coreset", monkeypatch, interrupt=6, total=12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("graph: {kind: table, file: apart.csv, value: y, neighbours: 1}, picks: 2",
+         "graph.neighbours: 1 .*more, as the graph has 2 components"),
+        ("graph: {kind: table, file: apart.csv, value: y, neighbours: 4}, picks: 2",
+         "graph.neighbours: 4 .*< 4"),
+        ("graph: {kind: edges, file: apart.txt}, picks: 2", "graph.file: 'a disconnected graph' .*connected"),
+        ("graph: {kind: edges, file: empty.txt}, picks: 2", "graph.file: 'empty.txt' .*two node numbers"),
+        ("graph: {p_in: 0, p_out: 0}, picks: 2", "graph.kind: 'no edge' .*with edges"),
+        ("graph: {nodes: 60, p_in: 1, p_out: 0}, picks: 2, methods: [frank_wolfe_shares]",
+         "graph: 'several components' .*frank_wolfe_shares"),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:the graph has")
+def test_a_graph_that_cannot_be_walked_on_is_one_line_of_its_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, message: str
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    root = make_project(tmp_path, of_coreset(settings))
+    (root / "apart.csv").write_text("x,y\n0,1\n1,2\n50,3\n51,4\n")
+    (root / "apart.txt").write_text("0 1\n2 3\n")
+    (root / "empty.txt").write_text("\n")
+    run = ProcedureRun(load_params(root / "params.yaml"), "coreset", 0, root)
+    with one_line_error(f"^procedures.coreset.{message}"):
         run_procedure(run)
-        found[name] = {path.name: path.read_bytes() for path in run.folder.rglob("*.*")}
-    assert found["whole"] == found["interrupted"]
-
-
-def stop_at(number: int) -> Any:
-    def listen(done: int, total: int) -> None:
-        if done == number:
-            raise KeyboardInterrupt
-
-    return listen
+    assert not list(run.folder.rglob("*"))
 
 
 @pytest.fixture
@@ -241,6 +257,7 @@ def test_tables_of_other_kinds_and_graphs(houses: Path, capsys: pytest.CaptureFi
         (("houses.csv", *IGNORED, "--kappa", "2", "--cost", "price"), "kappa: 2"),
         (("houses.csv", *IGNORED, "--weights", "x"), "weights: 'x'"),
         (("houses.csv", *IGNORED, "--neighbours", "1"), "neighbours: 1 .*components"),
+        (("houses.csv", *IGNORED, "--cost", "price", "--budget", "0"), "budget: 0.0 .*at least the cost"),
         (("none.csv",), "there is no table .*none.csv"),
         (("houses.txt",), "table: .*ends in .csv"),
         ((), "table: None .*--adjacency"),

@@ -1,7 +1,6 @@
 """Students that are taught: reductions, who changes whom, products, resuming, networks that do not fit."""
 
 import math
-import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,12 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from command import make_project
+from resuming import ends_alike
 from safetensors.torch import load_file
 from support import refused, same
 from torch import Tensor, nn
 
-from fedflow.config import load_params
 from fedflow.data import Dataset
 from fedflow.local.central import evaluate
 from fedflow.local.trained import TrainedNetwork
@@ -27,8 +25,6 @@ from fedflow.procedures.distillation import Distillation, guide
 from fedflow.procedures.distillation.guide import ConvGuide, MLPGuide
 from fedflow.procedures.distillation.guided import DiSK, Guided
 from fedflow.procedures.distillation.procedure import Opened
-from fedflow.stages import steps
-from fedflow.stages.procedure import ProcedureRun, run_procedure
 
 SMALL: dict[str, Any] = {
     "dataset": "digits", "teacher": "teacher", "student": "student", "rounds": 2, "student_epochs": 2,
@@ -310,29 +306,12 @@ engine: {executor: inline, device: cpu}
 """
 
 
-def test_a_killed_run_resumes_between_two_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    root = make_project(tmp_path, PARAMS)
-    run = ProcedureRun(load_params(root / "params.yaml"), "distillation", 0, root)
-
-    def stop(done: int, total: int) -> None:
-        assert total == 4
-        if done == 2:  # one of two rounds of both parts
-            raise KeyboardInterrupt
-
-    def files() -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
-
-    with monkeypatch.context() as patch:
-        patch.setattr(steps, "BLOCK", 0)
-        with pytest.raises(KeyboardInterrupt):
-            run_procedure(run, listeners=[stop])
-        run_procedure(run)
-    resumed = files()
-    shutil.rmtree(run.folder)
-    run_procedure(run)
-    assert files() == resumed
-    assert {"distillation-epochs.svg", "distillation-guide.svg", "guidance.csv"} < resumed.keys()
-    vectors = load_file(run.folder / "vectors.safetensors")
+def test_runs_that_resume_between_two_rounds_and_any_number_of_workers_end_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = ends_alike(tmp_path, PARAMS, "distillation", monkeypatch, interrupt=2, total=4)
+    files = {path.name for path in done.rglob("*")}
+    assert {"distillation-epochs.svg", "distillation-guide.svg", "guidance.csv"} < files
+    vectors = load_file(done / "vectors.safetensors")
     model = FlatModel(partial(build, "resnet10_xxs", (1, 8, 8), 10, widths=(4, 4, 8, 8)))
     assert {name: len(w) for name, w in vectors.items()} == dict.fromkeys(("kd", "disk"), model.size)

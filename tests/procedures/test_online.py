@@ -1,6 +1,5 @@
 """The protocol of online meta-learning on small streams: reductions, what is measured, memory, resuming."""
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -11,12 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from command import make_project
+from resuming import ends_alike
 from safetensors.torch import load_file
 from support import Quadratic, by_hand, consecutive, images, refused, same
 from torch import Tensor
 
-from fedflow.config import load_params
 from fedflow.data import Dataset, Examples
 from fedflow.errors import FedflowError
 from fedflow.models import build
@@ -26,8 +24,6 @@ from fedflow.procedures import End, Findings, Row, State, World
 from fedflow.procedures.online import Online, accuracy
 from fedflow.procedures.online.learners import BMOML, MOML
 from fedflow.simulation.federation import Federation
-from fedflow.stages import steps
-from fedflow.stages.procedure import ProcedureRun, run_procedure
 
 SMALL: dict[str, Any] = {
     "partition": "tasks", "gradient_steps": [3], "adaptation_steps": [1], "alpha": [1.0],
@@ -303,30 +299,13 @@ engine: {executor: inline, device: cpu}
 """
 
 
-def test_a_killed_run_resumes_between_two_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    root = make_project(tmp_path, PARAMS)
-    run = ProcedureRun(load_params(root / "params.yaml"), "online", 0, root)
-
-    def stop(done: int, total: int) -> None:
-        assert total == 24
-        if done == 12:  # two of four tasks of six experts
-            raise KeyboardInterrupt
-
-    def files() -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
-
-    with monkeypatch.context() as patch:
-        patch.setattr(steps, "BLOCK", 0)
-        with pytest.raises(KeyboardInterrupt):
-            run_procedure(run, listeners=[stop])
-        run_procedure(run)
-    resumed = files()
-    shutil.rmtree(run.folder)
-    run_procedure(run)
-    assert files() == resumed
-    assert {"online-ctm.svg", "online-ltm.svg", "online-efficiency.svg", "online-memory.svg"} < resumed.keys()
-    vectors = load_file(run.folder / "vectors.safetensors")
+def test_runs_that_resume_between_two_tasks_and_any_number_of_workers_end_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = ends_alike(tmp_path, PARAMS, "online", monkeypatch, interrupt=12, total=24)  # two of four tasks
+    pictures = {path.name for path in (done / "pictures").iterdir()}
+    assert {"online-ctm.svg", "online-ltm.svg", "online-efficiency.svg", "online-memory.svg"} <= pictures
+    vectors = load_file(done / "vectors.safetensors")
     assert vectors.keys() == {"fs", "toe", "ftml", "moml", "bmoml"}
     model = FlatModel(partial(build, "mlp", (1, 8, 8), 10, hidden=(8,)))
     assert model.to_module(vectors["moml"])(torch.zeros(1, 1, 8, 8)).shape == (1, 10)

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pandas as pd
 import pytest
 import walk
 from command import disk_of, fedflow, make_project, one_line_error
+from resuming import Shares, contents, runs
 from safetensors.torch import load_file
 
 from fedflow.config import load_params
@@ -49,21 +49,12 @@ def load(root: Path, *changes: str, name: str = "walk", seed: int = 0) -> Proced
     return ProcedureRun(load_params(root / "params.yaml", changes), name, seed, root)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project in which the walk was never interrupted."""
     root = make_project(tmp_path_factory.mktemp("whole"), PARAMS)
     run_procedure(load(root))
     return root
-
-
-def runs(root: Path) -> list[Any]:
-    client = open_store(root).client()
-    return client.search_runs([e.experiment_id for e in client.search_experiments()])
 
 
 def test_files_record_and_metrics_agree(whole: Path) -> None:
@@ -204,16 +195,7 @@ def test_the_same_procedure_never_runs_twice_at_once(root: Path) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_any_number_of_shares_gives_the_same_bytes(root: Path, whole: Path, workers: int) -> None:
-    class Shares:
-        """Computes the shares of several workers, the last one first."""
-
-        def __init__(self) -> None:
-            self.workers = workers
-
-        def map(self, work: Callable, job: Any, shards: Any, title: str) -> list[Any]:
-            return [work(job, shard) for shard in reversed(shards)][::-1]
-
-    run_procedure(load(root), Shares())
+    run_procedure(load(root), Shares(workers))
     assert contents(root / "outcomes") == contents(whole / "outcomes")
 
 

@@ -14,7 +14,7 @@ from fedflow.errors import BadInput, unknown_name
 from fedflow.procedures.base import End, Inputs, Procedure, State, World
 from fedflow.procedures.coresets.baselines import BASELINES, Problem
 from fedflow.procedures.coresets.graph import Operator
-from fedflow.procedures.coresets.scene import Graph, Scene, make_scene
+from fedflow.procedures.coresets.scene import Graph, Scene, fields_of, make_scene
 from fedflow.procedures.coresets.select import Selection, begin, pick
 from fedflow.seeding import generator
 from fedflow.settings import option
@@ -99,12 +99,13 @@ class Choosing(Procedure):
         return Inputs(files=self.graph.files)
 
     def open(self, world: World) -> Any:
-        scene = make_scene(self.graph, world)
+        walks = {settings.walk for _, settings in self.arms.values()}
+        with fields_of(self.graph):
+            scene = make_scene(self.graph, world)
+            operators = {walk: Operator(scene.adjacency, walk, self.operator) for walk in sorted(walks)}
         n = scene.adjacency.shape[0]
         if self.picks > n:
             raise BadInput("picks", self.picks, f"a whole number <= {n}, the number of nodes")
-        walks = {settings.walk for _, settings in self.arms.values()}
-        operators = {walk: Operator(scene.adjacency, walk, self.operator) for walk in sorted(walks)}
         return Task(world.seed, scene, self._costs(scene, world.seed), operators)
 
     def _costs(self, scene: Scene, seed: int) -> np.ndarray:

@@ -165,7 +165,8 @@ def _graph_shares(adjacency: sparse.csr_array, nodes: np.ndarray) -> np.ndarray:
     """Share of all nodes that are nearest to each of ``nodes`` in unweighted edges; ties are split evenly."""
     distances = csgraph.dijkstra(checked(adjacency), directed=False, indices=nodes, unweighted=True)
     if np.isinf(distances.min(0)).any():
-        raise BadInput("adjacency", "a disconnected graph", "a connected one, as distances give the weights")
+        accepted = "a connected graph for frank_wolfe_shares, as distances give the weights"
+        raise BadInput("graph", "several components", accepted)
     near = distances == distances.min(0)
     return (near / near.sum(0)).mean(1)
 

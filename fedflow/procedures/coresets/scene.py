@@ -1,5 +1,7 @@
 """What is summarised: a graph of params.yaml with its node functions, groups, points and costs."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,7 +21,7 @@ from fedflow.procedures.coresets.graph import (
     read_edges,
 )
 from fedflow.procedures.coresets.measures import distances
-from fedflow.procedures.coresets.table import costs_of, numbers, points_of, read_table
+from fedflow.procedures.coresets.table import costs_of, in_one_piece, numbers, points_of, read_table
 from fedflow.seeding import generator, torch_seed
 from fedflow.settings import Settings, option
 
@@ -29,6 +31,8 @@ FILES = {  # what `file` names, by kind
     "table": "a table of points: csv, tsv, parquet or npy",
 }
 BLOCKS = (0.1, 0.5, 0.4)  # shares of the blocks of Figure 6.2
+ARGUMENTS = {"n": "nodes", "p": "p_in", "neighbours": "neighbours"}  # of the generators, as fields of `Graph`
+OF_FILES = {"adjacency", "edges", "cora.content", "cora.cites", "file", "table", "columns", "points"}
 
 
 class Graph(Settings):
@@ -93,8 +97,22 @@ class Scene:
     costs: np.ndarray | None = None  # [n]
 
 
+@contextmanager
+def fields_of(graph: Graph) -> Iterator[None]:
+    """Errors of functions that make a graph, or walk on it, name the field of ``graph`` that is wrong."""
+    try:
+        yield
+    except BadInput as error:
+        own = ARGUMENTS.get(error.field)
+        if own is None and error.field in OF_FILES:
+            own = "kind" if graph.file is None else "file"
+        if own is None:
+            raise
+        raise BadInput(f"graph.{own}", error.value, error.accepted) from None
+
+
 def make_scene(graph: Graph, world: World) -> Scene:
-    """The graph of a seed; `BadInput` of a field of ``graph`` if it cannot be."""
+    """The graph of a seed; `BadInput` if it cannot be made, best within `fields_of`."""
     random, kind, n = generator(world.seed, "coreset.graph"), graph.kind, graph.nodes
     if kind == "sbm":
         sizes = _sizes(n, graph.shares or BLOCKS)
@@ -117,7 +135,8 @@ def make_scene(graph: Graph, world: World) -> Scene:
     points = points_of(table, ignore=columns)
     values = numbers(table, columns[0], "graph.value")[:, None]
     costs = costs_of(table, graph.cost, "graph.cost") if graph.cost is not None else None
-    return Scene(knn_graph(points, graph.neighbours), values, points=points, costs=costs)
+    adjacency = in_one_piece(knn_graph(points, graph.neighbours), graph.neighbours)
+    return Scene(adjacency, values, points=points, costs=costs)
 
 
 def _sizes(nodes: int, shares: list[float] | tuple[float, ...]) -> list[int]:

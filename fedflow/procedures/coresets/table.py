@@ -83,6 +83,16 @@ def points_of(
     return points
 
 
+def in_one_piece(adjacency: sparse.csr_array, neighbours: int | None) -> sparse.csr_array:
+    """The graph, if it is connected: no walk leaves a component. ``neighbours``: what it was made with."""
+    parts = csgraph.connected_components(adjacency, directed=False, return_labels=False)
+    if parts > 1:
+        if neighbours is None:
+            raise BadInput("adjacency", f"{parts} components", "a connected graph")
+        raise BadInput("neighbours", neighbours, f"more, as the graph has {parts} components")
+    return adjacency
+
+
 @dataclass(frozen=True)
 class Choice:
     """What `choose` found: ``rows`` has the columns order, row, weight, cost and alignment."""
@@ -125,11 +135,7 @@ def choose(
     elif adjacency.shape[0] != len(table):
         accepted = f"the edges of a graph with {len(table)} nodes, one per row"
         raise BadInput("adjacency", f"{adjacency.shape[0]} nodes", accepted)
-    parts = csgraph.connected_components(adjacency, directed=False, return_labels=False)
-    if parts > 1:
-        if points is None:
-            raise BadInput("adjacency", f"{parts} components", "a connected graph")
-        raise BadInput("neighbours", neighbours, f"more, as the graph has {parts} components")
+    in_one_piece(adjacency, None if points is None else neighbours)
     if walk < 1:
         raise BadInput("walk", walk, "a whole number of steps >= 1")
     if not 1 <= k <= len(costs):

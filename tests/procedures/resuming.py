@@ -1,0 +1,70 @@
+"""A procedure that is interrupted, resumed and shared out must end as one that runs through."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import make_project
+
+from fedflow.config import load_params
+from fedflow.stages import steps
+from fedflow.stages.procedure import ProcedureRun, run_procedure
+from fedflow.tracking.store import open_store
+
+
+class Shares:
+    """Computes the shares of several workers, the last one first."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def map(self, work: Callable, job: Any, shards: Any, title: str) -> list[Any]:
+        return [work(job, shard) for shard in reversed(shards)][::-1]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def runs(root: Path) -> list[Any]:
+    """The recorded runs of all experiments."""
+    client = open_store(root).client()
+    return client.search_runs([e.experiment_id for e in client.search_experiments()])
+
+
+def ends_alike(
+    folder: Path, params: str, name: str, patch: pytest.MonkeyPatch, interrupt: int, total: int
+) -> Path:
+    """Runs interrupted after ``interrupt`` of ``total`` steps, or on 2 or 4 workers, end as a whole one.
+
+    The interrupted run is one run of the record. Returns the folder of the results.
+    """
+    patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    patch.setattr(steps, "BLOCK", 0)  # a step of every part
+
+    def project(label: str) -> ProcedureRun:
+        root = make_project(folder / label, params)
+        return ProcedureRun(load_params(root / "params.yaml"), name, 0, root)
+
+    def stop(done: int, of: int) -> None:
+        assert of == total
+        if done == interrupt:
+            raise KeyboardInterrupt
+
+    whole = project("whole")
+    run_procedure(whole)
+    expected = contents(whole.folder)
+    for workers in (2, 4):
+        shared = project(f"workers{workers}")
+        run_procedure(shared, Shares(workers))
+        assert contents(shared.folder) == expected, f"{workers} workers"
+    broken = project("interrupted")
+    with pytest.raises(KeyboardInterrupt):
+        run_procedure(broken, listeners=[stop])
+    assert contents(broken.folder) == {}
+    run_procedure(broken)
+    assert contents(broken.folder) == expected
+    (run,) = [run for run in runs(broken.root) if run.info.run_name == f"{name} seed 0"]
+    assert run.info.status == "FINISHED" and run.data.tags["fedflow.resumed"] == "1"
+    return whole.folder
