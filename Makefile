@@ -26,7 +26,7 @@ repro: $(SETUP) ## run the pipeline: prepare, central, partition, federate, repo
 	@echo "report: report/index.html    record: make ui"
 
 test: $(SETUP) ## run the tests
-	python -m pytest -n auto --maxprocesses 8 --dist worksteal
+	python -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 lint: $(SETUP) ## check style, types, and packages for known vulnerabilities
 	ruff check . && ruff format --check . && mypy && .ci/audit
