@@ -1,3 +1,37 @@
-"""fedflow: federated-learning experiments that are right, fast, tracked and restartable."""
+"""fedflow: federated-learning experiments that are right, fast, tracked and restartable.
+
+In a notebook: ``import fedflow as ff`` and ``ff.run(partition=ff.dirichlet(alpha=0.1), method=ff.Ditto())``.
+Partition schemes are functions (`ff.dirichlet`), methods classes (`ff.Ditto`).
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+FRONT = {  # imported when they are used, as torch takes a second
+    "run": "fedflow.front.run",
+    "Result": "fedflow.front.result",
+    "Comparison": "fedflow.front.result",
+    "compare": "fedflow.front.result",
+    "dataset": "fedflow.front.inputs",
+    "scheme": "fedflow.front.inputs",
+    "Training": "fedflow.local.training",
+}
+INSIDE = {"Training": "LocalTraining"}  # names within their modules, if others
+
+
+def __getattr__(name: str) -> Any:
+    if name in FRONT:
+        return getattr(import_module(FRONT[name]), INSIDE.get(name, name))
+    if name.startswith("_"):
+        raise AttributeError(name)
+    from fedflow.front.names import lookup
+
+    return lookup(name)
+
+
+def __dir__() -> list[str]:
+    from fedflow.front.names import known
+
+    return sorted({*globals(), *FRONT, *known()})

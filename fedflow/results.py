@@ -48,11 +48,7 @@ def write_results(
     last, as in the table of clients. Clusters and groups in JSON exclude newcomers. Raises `FedflowError` if
     the folder cannot be written; a full disk leaves the files of the earlier run unchanged.
     """
-    clients = _clients(outcome.scores, samples, groups).assign(participations=outcome.participations)
-    clients["newcomer"] = False
-    if outcome.newcomers is not None:
-        newcomers = _clients(outcome.newcomers, samples, groups).assign(participations=0, newcomer=True)
-        clients = pd.concat([clients, newcomers], ignore_index=True)
+    clients = clients_table(outcome, samples, groups)
     groups = None if groups is None else groups[outcome.scores.clients]
     history = [{"round": r.round, "assignment": r.assignment} for r in rounds if r.assignment is not None]
     clusters = {
@@ -65,7 +61,7 @@ def write_results(
     files: dict[str, Write | None] = {
         "params.json": partial(write_json, value=params),
         "clusters.json": partial(write_json, value=clusters),
-        "rounds.csv": partial(_rounds(rounds).to_csv, index=False, float_format="%.9g"),
+        "rounds.csv": partial(rounds_table(rounds).to_csv, index=False, float_format="%.9g"),
         "clients.parquet": partial(clients.to_parquet, index=False),
         "proximity.parquet": _matrix(outcome.dissimilarity).to_parquet,
         "series.parquet": partial(_series(rounds).to_parquet, index=False),
@@ -79,7 +75,7 @@ def write_results(
     replace_files(folder, files, MARKER)
 
 
-def _rounds(rounds: list[RoundReport]) -> pd.DataFrame:
+def rounds_table(rounds: list[RoundReport]) -> pd.DataFrame:
     """One row per round: the metrics of `METRICS`, failed clients, then the diagnostics of the method."""
     known = {name for report in rounds for name in report.values}
     metrics = [m.name for m in METRICS.values() if m.rounds and (m.name in known or not m.sparse)]
@@ -114,6 +110,16 @@ def _sweep(outcome: Outcome) -> pd.DataFrame:
     """By client and mixture; no rows if the method has none."""
     none = pd.DataFrame(columns=[*SWEEP, *SERVED]).astype(SWEEP | SERVED)
     return none if outcome.sweep is None else outcome.sweep
+
+
+def clients_table(outcome: Outcome, samples: np.ndarray, groups: np.ndarray | None) -> pd.DataFrame:
+    """One row per client, newcomers last; ``samples`` and ``groups`` as `write_results` has them."""
+    clients = _clients(outcome.scores, samples, groups).assign(participations=outcome.participations)
+    clients["newcomer"] = False
+    if outcome.newcomers is None:
+        return clients
+    newcomers = _clients(outcome.newcomers, samples, groups).assign(participations=0, newcomer=True)
+    return pd.concat([clients, newcomers], ignore_index=True)
 
 
 def _clients(scores: Scores, samples: np.ndarray, groups: np.ndarray | None) -> pd.DataFrame:
