@@ -22,6 +22,7 @@ from fedflow.local.adaptation import Adaptation, per_class, with_prototypes
 from fedflow.local.augment import augmented
 from fedflow.local.compiled import Gradient
 from fedflow.local.optimiser import AdamState, Moving, SGDState
+from fedflow.local.precision import tf32
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, shuffled
 from fedflow.local.teacher import Teacher
@@ -125,6 +126,11 @@ class Trainer:
         """A trainer of another network ``model`` on the same samples, with the same settings."""
         return Trainer(replace(self._task, model=model, compiled=None), self._data, self._schedules)
 
+    def _in_float32(self) -> "Trainer":
+        """The same trainer, whose products are in float32."""
+        training = replace(self.training, precision="float32")
+        return Trainer(replace(self._task, training=training), self._data, self._schedules)
+
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
         """What the client minimises, F_k of ``w`` [D] on one batch, scalar, in training mode.
 
@@ -167,7 +173,10 @@ class Trainer:
         return value, parts
 
     def data_gradient(self, w: Tensor, batch: Batch) -> Tensor:
-        """Gradient [D] of `data_loss` on one batch, zero on buffers, to be differentiated again by ``w``."""
+        """Gradient [D] of `data_loss` on one batch, zero on buffers, to be differentiated again by ``w``.
+
+        Within `gradient`, which sets the precision of its products.
+        """
         if self._task.vmapped:
             return self.model.trainable(torch.func.grad(self.data_loss)(w, batch))
         with torch.enable_grad():  # not `torch.func`, in which BatchNorm cannot count its batches
@@ -182,6 +191,8 @@ class Trainer:
 
     def adapted(self, w: Tensor, adaptation: Adaptation) -> Tensor:
         """T(w; all samples) [D] from ``w`` [D], in evaluation mode, in the precision of the model."""
+        if self.training.precision == "tf32":
+            return self._in_float32().adapted(w, adaptation)
         model, limit = self.model, adaptation.clip_norm
 
         def loss(v: Tensor, batch: Batch) -> Tensor:
@@ -335,7 +346,8 @@ class Trainer:
         # With a record for this evaluation alone: objectives may be nested.
         batch = replace(batch, seen=[])
         differentiate = _functional_gradient if self._task.vmapped else _autograd_gradient
-        g, loss, buffers = differentiate(objective, w, batch)
+        with tf32() if self.training.precision == "tf32" else nullcontext():
+            g, loss, buffers = differentiate(objective, w, batch)
         return Step(self.model.trainable(g), loss, buffers)
 
     def descend(
