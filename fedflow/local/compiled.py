@@ -36,6 +36,9 @@ LEAST = 2000  # steps below which costs are not estimated
 PAYS = 600  # seconds of eager steps by network above which the compiler's 40 to 60 s pay off several times
 LARGE = 5e9  # operations of a step that is nearly all convolutions, which a compiler cannot speed up
 UNROLLED = 20  # positions of a recurrent network, each of which becomes a part of the graph
+OPTIONS = {  # one thread; layouts in which convolutions need no copies
+    "cpp.threads": 1, "compile_threads": 1, "layout_optimization": True, "force_layout_optimization": True,
+}  # fmt: skip
 _LOCK = threading.Lock()  # one compilation at a time: the tracer and the environment belong to the process
 
 
@@ -156,13 +159,13 @@ def _compile(function: Callable[..., Any], folder: Path, *inputs: Tensor) -> Cal
     from torch.fx.experimental.proxy_tensor import make_fx
 
     traced = make_fx(function, decomposition_table=POOLING | CONVOLUTION)(*inputs)
-    about = [torch.__version__, _processor(), traced.code, *map(str, _kind(*inputs))]
+    about = [torch.__version__, _processor(), traced.code, str(OPTIONS), *map(str, _kind(*inputs))]
     with _cache(folder / hashlib.blake2b("\n".join(about).encode(), digest_size=8).hexdigest()):
         compiled = standalone_compile(
             traced,
             list(inputs),
             dynamic_shapes="from_example_inputs",
-            options={"config_patches": {"cpp.threads": 1, "compile_threads": 1}},
+            options={"config_patches": OPTIONS},
         )
         with torch.no_grad():
             compiled(*inputs)  # loads all of it

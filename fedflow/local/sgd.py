@@ -22,6 +22,7 @@ from fedflow.local.adaptation import Adaptation, per_class, with_prototypes
 from fedflow.local.augment import augmented
 from fedflow.local.compiled import Gradient
 from fedflow.local.optimiser import AdamState, Moving, SGDState
+from fedflow.local.pieces import Pieces, Tensors
 from fedflow.local.precision import tf32
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, shuffled
@@ -295,11 +296,42 @@ class Trainer:
         itself updates its buffers.
         """
 
+        if loss is None and decay is None and not isinstance(lr, Tensor) and self._plain:
+            return self._fit_pieces(start, stream, lr, correction)
+
         def step(now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
             found = self.gradient(now.w, batch, loss)
             return self.descend(now, found, lr=lr, correction=correction, decay=decay), found.loss
 
         self.trained = self.run_steps(step, self.initial_state(start), (stream,)).w
+        return self.trained
+
+    @property
+    def _plain(self) -> bool:
+        """Whether local steps are those of plain SGD on the data loss, one client at a time."""
+        settings, task = self.training, self._task
+        changed = settings.objective, settings.adaptation, settings.clip_norm
+        return (
+            not (task.vmapped or self.model.buffers)
+            and all(each is None for each in changed)
+            and (settings.optimiser, settings.precision) == ("sgd", "float32")
+        )
+
+    def _fit_pieces(self, start: Tensor, stream: str, lr: float | None, correction: Tensor | None) -> Tensor:
+        """`fit` by `Pieces`, the same bits."""
+        settings = self.training
+        pieces = Pieces(self.model, start, settings.momentum, settings.weight_decay, correction)
+
+        def step(now: SGDState, batch: Batch) -> tuple[SGDState, Tensor]:
+            if compiled := self._compiled_for(batch):
+                whole, loss = compiled(now.w, batch.x, batch.y)
+                g: Tensors = [whole]
+            else:
+                g, loss = pieces.gradient(batch.x, batch.y)
+            pieces.descend(g, float(self.lr if lr is None else lr))
+            return now, loss
+
+        self.trained = self.run_steps(step, pieces.state, (stream,)).w
         return self.trained
 
     def run_steps(

@@ -113,14 +113,15 @@ class FlatModel:
 
     def views(self, w: Tensor) -> dict[str, Tensor]:
         """Parameter and buffer name -> view of ``w`` [D] in its shape."""
-        return dict(zip(self.names, self._pieces(w)))
+        return dict(zip(self.names, self.pieces(w)))
 
-    def _pieces(self, w: Tensor) -> list[Tensor]:
+    def pieces(self, w: Tensor) -> list[Tensor]:
+        """Views of ``w`` [D], one per parameter and buffer, in their shapes."""
         return [piece.view(shape) for piece, shape in zip(w.split(self.sizes), self.shapes)]
 
     def _cut(self, w: Tensor) -> tuple[list[Tensor], int]:
         """The pieces of ``w`` [D], with constant buffers, and how many are parameters."""
-        pieces = self._pieces(w)
+        pieces = self.pieces(w)
         if not self.buffers:
             return pieces, len(pieces)
         trained = sum(slice.start < self.parameters for slice in self.slices.values())
@@ -153,6 +154,10 @@ class FlatModel:
                 raise
             return self._call(False, pieces, x, part=part), None
         return outputs, torch.cat([s.reshape(-1) for s in stats])
+
+    def outputs_of(self, pieces: list[Tensor], x: Tensor) -> Tensor:
+        """Outputs [B, K] in training mode of a network without buffers, with ``pieces`` as its parameters."""
+        return self._call(True, pieces, x)
 
     @cached_property
     def last_linear(self) -> str | None:

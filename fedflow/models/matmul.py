@@ -40,7 +40,7 @@ class Columns(torch.autograd.Function):
         context.size = x.shape[-2:]
 
     @staticmethod
-    def backward(context: Any, g: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(context: Any, g: Tensor) -> tuple[Tensor, None]:
         kernel, padding, stride, dilation = context.pairs
         return F.fold(g, context.size, kernel, dilation, padding, stride), None
 

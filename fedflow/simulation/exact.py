@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 26}  # numbers that fit into a cache, or keep a GPU busy
+AT_ONCE = {"cpu": 1 << 14, "cuda": 1 << 26}  # numbers that fit into a cache, or keep a GPU busy
 
 
 class ExactSum:
