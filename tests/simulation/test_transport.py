@@ -2,11 +2,12 @@
 
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from support import NETWORKS, images, reports, run, same, suited
+from support import NETWORKS, OnMeta, images, one_client, reports, run, same, suited
 
 from fedflow.data import Dataset
 from fedflow.methods import METHODS
@@ -117,3 +118,9 @@ def test_merging_sums_leaves_the_parts_as_they_are() -> None:
     for key, total in merged.items():
         assert torch.equal(total.mean(torch.float32), again[key].mean(torch.float32))
     assert merged["model", 0].weight == 6.0
+
+
+def test_vectors_from_another_device_are_moved_to_the_network(federation: Federation) -> None:
+    elsewhere = replace(federation, model=OnMeta(federation.model))
+    client = one_client(elsewhere, model=federation.model.init(0))
+    assert client.received["model"].device.type == "meta"
