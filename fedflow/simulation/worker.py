@@ -261,7 +261,7 @@ def client_of(
         for stream, usual in streams.items()
     }
     received, kept = (
-        {name: shard.vectors[at] for name, at in message.items()}
+        {name: shard.vectors[at].to(device) for name, at in message.items()}
         for message in (shard.received[i], shard.kept[i])
     )
     client = Client(

@@ -181,7 +181,7 @@ def test_a_shard_that_cannot_be_sent_is_not_called_a_wrong_address(runner, monke
 def test_other_failures_of_a_worker_keep_their_own_words(runner):
     runner.failure = FileNotFoundError(2, "No such file or directory", "/data/x")
     with pytest.raises(FileNotFoundError, match="/data/x"):
-        train("dask", address="scheduler-without-port")
+        train("ray", address="cluster-without-port")
 
 
 @pytest.mark.parametrize(
@@ -195,4 +195,4 @@ def test_other_failures_of_a_worker_keep_their_own_words(runner):
 def test_workers_that_cannot_reach_the_prefect_server_fail_with_one_line(runner, failure):
     runner.failure = failure
     with one_line_error(r"(reach API|No such file).*PREFECT_API_URL"):
-        train("dask", address="scheduler-without-port")
+        train("ray", address="cluster-without-port")
