@@ -95,10 +95,14 @@ def ensure_gpu_limit() -> None:
 
 
 def executor_for(engine: "EngineSettings") -> AbstractContextManager[Executor]:
-    """The executor that ``engine`` of params.yaml names."""
+    """The executor that ``engine`` of params.yaml names.
+
+    Threads on a GPU have one shard: they would take turns, each with a part of the cohort.
+    """
     if engine.executor == "inline":
         return nullcontext(Inline())
-    return PrefectExecutor(engine.executor, engine.workers, engine.address)
+    one = engine.executor == "threads" and engine.device != "cpu" and torch.cuda.is_available()
+    return PrefectExecutor(engine.executor, 1 if one else engine.workers, engine.address)
 
 
 class PrefectExecutor:
