@@ -95,13 +95,17 @@ def ensure_gpu_limit() -> None:
 
 
 def executor_for(engine: "EngineSettings") -> AbstractContextManager[Executor]:
-    """The executor that ``engine`` of params.yaml names."""
+    """The executor that ``engine`` of params.yaml names.
+
+    Threads on a GPU have one shard: they would take turns, each with a part of the cohort.
+    """
     if engine.executor == "inline":
         return nullcontext(Inline())
     from fedflow.experiment import pick_device
 
     on_gpus = pick_device(engine.device) == "cuda"
-    return PrefectExecutor(engine.executor, engine.workers, engine.address, on_gpus)
+    workers = 1 if on_gpus and engine.executor == "threads" else engine.workers
+    return PrefectExecutor(engine.executor, workers, engine.address, on_gpus)
 
 
 class PrefectExecutor:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from command import make_project, one_cell, one_line_error, prepared_project
 
+from fedflow.config import EngineSettings
 from fedflow.errors import BadInput
 from fedflow.experiment import Experiment
 from fedflow.simulation.job import Shard
@@ -135,6 +136,21 @@ def test_a_gpu_is_waited_for_on_this_machine_and_left_to_a_cluster(runner, monke
         with shards.PrefectExecutor(kind, address=address) as executor:
             executor._submit(sizes, job, SHARDS[0], "round 1 · train", 1)
     assert in_turn == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("kind", "device", "gpu", "workers"),
+    [
+        ("threads", "auto", True, 1),
+        ("threads", "cuda", True, 1),
+        ("threads", "cpu", True, 3),
+        ("threads", "auto", False, 3),
+        ("processes", "auto", True, 3),
+    ],
+)
+def test_only_threads_on_a_gpu_leave_the_cohort_whole(monkeypatch, kind, device, gpu, workers):
+    monkeypatch.setattr(shards.torch.cuda, "is_available", lambda: gpu)
+    assert shards.executor_for(EngineSettings(executor=kind, workers=3, device=device)).workers == workers
 
 
 def test_ray_gives_every_shard_a_gpu_and_keeps_its_process(runner, monkeypatch):
