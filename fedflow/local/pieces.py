@@ -34,9 +34,11 @@ class Pieces:
         loss = self._model.loss(self._model.outputs_of(self._leaves, x), y)
         return torch.autograd.grad(loss, self._leaves, materialize_grads=True), loss.detach()
 
-    def descend(self, g: Tensors, lr: float) -> None:
-        """One step along a gradient: by layer, or [one vector [D]]."""
-        w, velocity, correction = self._by_layer if len(g) > 1 else self._whole
+    def descend(self, gradient: Tensors | Tensor, lr: float) -> None:
+        """One step along a gradient, by layer or whole [D]."""
+        whole = isinstance(gradient, Tensor)
+        g: Tensors = [gradient] if isinstance(gradient, Tensor) else gradient
+        w, velocity, correction = self._whole if whole else self._by_layer
         if self._weight_decay:
             g = torch._foreach_add(g, torch._foreach_mul(w, self._weight_decay))
         if velocity:
