@@ -39,7 +39,7 @@ def _tables(rows: dict[str, Any]) -> list[str]:
     known: dict[str, Callable[[Any], str]] = {
         "engine": _engine, "peers": _peers, "workers": _workers, "flow": _flow, "memory": _memory,
         "scale": _scale, "partition": _partition, "proximity": _proximity,
-        "curriculum": _curriculum, "coresets": _coresets,
+        "curriculum": _curriculum, "coresets": _coresets, "counts": _counts,
     }  # fmt: skip
     tables = [table(rows[name]) for name, table in known.items() if name in rows]
     headlines = {name: measured for name, measured in rows.items() if name.startswith("headline")}
@@ -165,6 +165,14 @@ def _curriculum(rows: dict[str, Any]) -> str:
         word = "epoch" if epochs == "1" else "epochs"
         parts.append(_table(f"a client in a round, {epochs} local {word}", head, lines))
     return "\n".join(parts)
+
+
+def _counts(rows: dict[str, Any]) -> str:
+    lines = [
+        (f"{name}, {row['clients']} clients, {row['steps']} steps", f"{row['launches']:,}", row["gigabytes"])
+        for name, row in rows.items()
+    ]
+    return _table("a round of a cohort, counted", "kernel launches | gigabytes read and written", lines)
 
 
 def _headlines(rows: dict[str, Any]) -> str:
