@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from multiprocessing import parent_process
 from threading import Thread
@@ -14,21 +14,16 @@ from urllib.parse import urlsplit
 import torch
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
-from prefect.concurrency.sync import concurrency
-from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.states import State
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
 from fedflow.errors import BadInput, FedflowError, reason
 from fedflow.simulation.executors import Executor, Inline, Share, Work
+from tasks.gpu import OneGpu, gpu_in_turn
 
 if TYPE_CHECKING:  # worker processes import this file and need no params.yaml
     from fedflow.config import EngineSettings
 
-GPU_LIMIT = "fedflow-gpu"  # global concurrency limit: how many shards may use this machine's GPU at once
-LEASE = 60.0  # seconds after which the slot of a killed shard is free again (Prefect's minimum)
 CONNECT_TIMEOUT = 10.0  # seconds in which the address of a cluster must answer
 LOST_WORKERS = 3  # replacements of a broken worker pool in one round
 
@@ -56,7 +51,7 @@ def run_shard(
     """
     # Small networks are slow when threads share a core; the setting applies to the calling thread only.
     torch.set_num_threads(1)
-    with concurrency(GPU_LIMIT, occupy=1, lease_duration=LEASE) if in_turn else nullcontext():
+    with gpu_in_turn() if in_turn else nullcontext():
         return work(job, shard)
 
 
@@ -80,32 +75,16 @@ def on_gpu(job: Work) -> bool:
     return job.device.startswith("cuda")
 
 
-def ensure_gpu_limit() -> None:
-    """Create the limit `GPU_LIMIT` unless the API server has it; without it no shard waits.
-
-    It has one slot whatever the number of GPUs: without a cluster all shards use the first one.
-    """
-    limit = GlobalConcurrencyLimitCreate(name=GPU_LIMIT, limit=1)
-    with get_client(sync_client=True) as api:
-        try:
-            api.read_global_concurrency_limit_by_name(GPU_LIMIT)
-        except ObjectNotFound:
-            with suppress(ObjectAlreadyExists):  # another run was faster
-                api.create_global_concurrency_limit(limit)
-
-
 def executor_for(engine: "EngineSettings") -> AbstractContextManager[Executor]:
-    """The executor that ``engine`` of params.yaml names.
-
-    Threads on a GPU have one shard: they would take turns, each with a part of the cohort.
-    """
+    """The executor that ``engine`` of params.yaml names; `OneGpu` for threads on a GPU."""
     if engine.executor == "inline":
         return nullcontext(Inline())
     from fedflow.experiment import pick_device
 
     on_gpus = pick_device(engine.device) == "cuda"
-    workers = 1 if on_gpus and engine.executor == "threads" else engine.workers
-    return PrefectExecutor(engine.executor, workers, engine.address, on_gpus)
+    if on_gpus and engine.executor == "threads":
+        return nullcontext(OneGpu())
+    return PrefectExecutor(engine.executor, engine.workers, engine.address, on_gpus)
 
 
 class PrefectExecutor:
@@ -135,8 +114,6 @@ class PrefectExecutor:
         self._runner: TaskRunner | None = None
 
     def __enter__(self) -> Self:
-        if torch.cuda.is_available() and self._in_turn:
-            ensure_gpu_limit()
         with self._reaching(OSError, ValueError):  # an address may be malformed, too
             self._check_reachable()
             self._runner = self._new_runner().__enter__()

@@ -18,6 +18,7 @@ from fedflow.simulation.job import Shard
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.run import RunSettings
 from tasks import shards
+from tasks.gpu import OneGpu
 
 NETWORK = "{name: mlp, options: {hidden: [4]}}"
 JOB = SimpleNamespace(device="cpu")
@@ -139,18 +140,19 @@ def test_a_gpu_is_waited_for_on_this_machine_and_left_to_a_cluster(runner, monke
 
 
 @pytest.mark.parametrize(
-    ("kind", "device", "gpu", "workers"),
+    ("kind", "device", "gpu", "whole"),
     [
-        ("threads", "auto", True, 1),
-        ("threads", "cuda", True, 1),
-        ("threads", "cpu", True, 3),
-        ("threads", "auto", False, 3),
-        ("processes", "auto", True, 3),
+        ("threads", "auto", True, True),
+        ("threads", "cuda", True, True),
+        ("threads", "cpu", True, False),
+        ("threads", "auto", False, False),
+        ("processes", "auto", True, False),
     ],
 )
-def test_only_threads_on_a_gpu_leave_the_cohort_whole(monkeypatch, kind, device, gpu, workers):
+def test_only_threads_on_a_gpu_leave_the_cohort_whole(runner, monkeypatch, kind, device, gpu, whole):
     monkeypatch.setattr(shards.torch.cuda, "is_available", lambda: gpu)
-    assert shards.executor_for(EngineSettings(executor=kind, workers=3, device=device)).workers == workers
+    with shards.executor_for(EngineSettings(executor=kind, workers=3, device=device)) as executor:
+        assert isinstance(executor, OneGpu) is whole and executor.workers == (1 if whole else 3)
 
 
 def test_ray_gives_every_shard_a_gpu_and_keeps_its_process(runner, monkeypatch):
