@@ -178,7 +178,8 @@ def _counts(rows: dict[str, Any]) -> str:
 def _headlines(rows: dict[str, Any]) -> str:
     lines = [
         (
-            f"{row['precision']}, {'real' if row['real_images'] else 'random'} images",
+            f"{row.get('network', 'simple_cnn')}, {row['precision']}, "
+            f"{'real' if row['real_images'] else 'random'} images",
             row["rounds_run"],
             _median(row["seconds_per_round"]),
             row["client_steps_per_second"],

@@ -2,13 +2,12 @@
 
 The network's mean loss and its gradient, one pure function ``(w [D], x [B, ...], y [B]) -> (g [D], F)``, are
 traced once and compiled by TorchInductor for full batches. Every method benefits: terms that it adds to the
-data loss run as written, and smaller last batches are not compiled. Dropout's random numbers are an input,
-drawn as in a plain step. Compiled and plain gradients agree up to single-precision rounding. So a run decides
+data loss run as written, and smaller last batches are not compiled. The key of dropout's noise is an input,
+as in a plain step. Compiled and plain gradients agree up to single-precision rounding. So a run decides
 once which of them it uses, by the work ahead and never by a clock; the choice is part of its fingerprint.
 """
 
 import contextlib
-import functools
 import hashlib
 import os
 import platform
@@ -143,9 +142,8 @@ def compiled_gradient(
 def _compiled(model: FlatModel, examples: Examples, batch_size: int, folder: str) -> Gradient | None:
     try:
         w, x, y = _example(model, examples, batch_size)
-        noise = model.drawn_noise(w, x)
-        run = _compile(_differentiate(model), Path(folder), w, x, y, *noise)
-        gradient = Gradient(run, x, y, functools.partial(model.draw_noise, noise))
+        run = _compile(_differentiate(model), Path(folder), w, x, y, *model.next_noise())
+        gradient = Gradient(run, x, y, model.next_noise)
     except Exception as error:  # whatever the compiler rejects: plain steps compute the same
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         warnings.warn(f"local steps are not compiled, because that failed ({reason})", stacklevel=3)

@@ -349,7 +349,9 @@ class Trainer:
         schedules = self._in_order([self._schedules[stream] for stream in streams], start)
         steps = zip(*map(self._batches, schedules), schedules[0].steps(), strict=True)
         now, losses, lr = start, torch.zeros_like(self.train_loss), self.lr
+        self.model.next_pass()
         for i, (*batches, taken) in enumerate(steps):
+            self.model.at_step(i)
             if self.training.lr_within is not None:
                 self.lr = lr * self.training.lr_factor(i)
             later, value = step(now, *batches)
@@ -466,7 +468,9 @@ class Trainer:
         Every chunk updates the buffers in turn.
         """
         total, value, after = torch.zeros_like(w), torch.zeros_like(self.train_loss), w
-        for batch in self._data.chunks(self.model.dtype):
+        self.model.next_pass()
+        for i, batch in enumerate(self._data.chunks(self.model.dtype)):
+            self.model.at_step(i)
             count = len(batch.x) if batch.mask is None else batch.mask.sum()
             g, found, buffers = self.gradient(after, batch, loss)
             total, value = total + count * g, value + count * found

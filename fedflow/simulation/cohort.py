@@ -11,6 +11,8 @@ from torch import Tensor
 from fedflow.local.client import NAMED, Client, Update
 from fedflow.local.samples import Samples
 from fedflow.local.schedule import Schedule, pad_schedules
+from fedflow.models.noise import noise_key
+from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import Call
 from fedflow.simulation.job import Job, Shard, task_of
@@ -117,6 +119,11 @@ def cohort_call(
             inputs[key] = value.to(device)  # a graph would read a host tensor only once
             each |= set() if one_for_all else {key}
     here = level(job.method, federation, ids[0])
+    model = network(job.method, federation, here)
+    if model.draws_noise:
+        keys = [noise_key(torch_seed(job.seed, "noise", shard.round, k)) for k in ids]
+        inputs["noise"] = torch.tensor(keys, dtype=torch.int32).to(device)
+        each.add("noise")
     task = task_of(job, federation, shard, here, vmapped=True)
     # Values that change from round to round are inputs: a graph would replay those of its capture.
     inputs["t"] = torch.full((), shard.round, dtype=torch.int64, device=device)
@@ -125,6 +132,8 @@ def cohort_call(
 
     def one(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         parts = _parts(inputs)
+        if "noise" in inputs:
+            model.seed_noise(inputs["noise"])
         client = Client(
             replace(task, t=inputs["t"], lr=inputs.get("lr", task.lr)),
             Samples(federation.train, **parts["own"]),
