@@ -4,6 +4,7 @@ Results are printed, and kept in ``benchmarks/results/`` with a description of t
 ``table`` writes them into docs/benchmarks.md.
 """
 
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -12,7 +13,7 @@ from benchmarks.machine import keep
 
 PARTS = (
     "engine", "workers", "flow", "peers", "headline", "memory", "partition", "proximity", "curriculum",
-    "levels", "scale", "coresets",
+    "levels", "scale", "coresets", "counts",
 )  # fmt: skip
 OTHERS = ("gpu", "table")
 
@@ -39,7 +40,7 @@ def measure(name: str) -> None:
     part = import_module("benchmarks.peers.compare" if name == "peers" else f"benchmarks.{name}")
     measured = part.main()
     if measured is not None:
-        keep("cpu", name, measured)
+        keep("gpu" if os.environ.get("BENCH_DEVICE") == "cuda" else "cpu", name, measured)
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def _cells(
         cell["against_loop"] = significant(best / loop) if loop else None
         cell["share_of_matrix_rate"] = {n: significant(best * operations / r) for n, r in rates.items()}
         if device == "cuda":
-            cell["gpu_peak_gib"] = significant(torch.cuda.max_memory_allocated() / 2**30)
+            cell["gpu_peak_gib"] = significant(torch.cuda.max_memory_reserved() / 2**30)
         shares = "  ".join(f"{100 * share:.2f} % of {n}" for n, share in cell["share_of_matrix_rate"].items())
         print(f"{label}  {best:9.0f} client steps/s  {shares}", flush=True)
     return cells

@@ -1,5 +1,6 @@
 """Everything that is measured on a GPU, in about six minutes: ``python -m benchmarks gpu``."""
 
+import gc
 import sys
 import time
 import traceback
@@ -38,6 +39,8 @@ def main() -> None:
             traceback.print_exc()
             failed.append(name)
         print(f"{time.perf_counter() - started:.0f} s so far", flush=True)
+        gc.collect()  # a finished run holds its graphs and images until then
+        torch.cuda.empty_cache()
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -39,7 +39,7 @@ def _tables(rows: dict[str, Any]) -> list[str]:
     known: dict[str, Callable[[Any], str]] = {
         "engine": _engine, "peers": _peers, "workers": _workers, "flow": _flow, "memory": _memory,
         "scale": _scale, "partition": _partition, "proximity": _proximity,
-        "curriculum": _curriculum, "coresets": _coresets,
+        "curriculum": _curriculum, "coresets": _coresets, "counts": _counts,
     }  # fmt: skip
     tables = [table(rows[name]) for name, table in known.items() if name in rows]
     headlines = {name: measured for name, measured in rows.items() if name.startswith("headline")}
@@ -167,10 +167,19 @@ def _curriculum(rows: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
+def _counts(rows: dict[str, Any]) -> str:
+    lines = [
+        (f"{name}, {row['clients']} clients, {row['steps']} steps", f"{row['launches']:,}", row["gigabytes"])
+        for name, row in rows.items()
+    ]
+    return _table("a round of a cohort, counted", "kernel launches | gigabytes read and written", lines)
+
+
 def _headlines(rows: dict[str, Any]) -> str:
     lines = [
         (
-            f"{row['precision']}, {'real' if row['real_images'] else 'random'} images",
+            f"{row.get('network', 'simple_cnn')}, {row['precision']}, "
+            f"{'real' if row['real_images'] else 'random'} images",
             row["rounds_run"],
             _median(row["seconds_per_round"]),
             row["client_steps_per_second"],

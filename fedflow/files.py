@@ -111,6 +111,11 @@ def _sync(path: Path) -> None:
         os.close(number)
 
 
+def user_folder() -> Path:
+    """Where this user's runs keep what they share: ``fedflow`` in `XDG_CACHE_HOME`, by default ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedflow"
+
+
 @contextmanager
 def locked(path: Path, busy: Callable[[], None]) -> Iterator[None]:
     """Hold the lock at ``path``. If another process has it, ``busy`` raises an error, or this one waits."""

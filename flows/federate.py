@@ -9,6 +9,7 @@ from fedflow.arguments import check_arguments
 from fedflow.config import load_params
 from fedflow.experiment import Experiment
 from fedflow.stages.run import run_experiment
+from tasks.gpu import OneGpu, in_blocks
 from tasks.inputs import make_partition, prepare_data, train_network
 from tasks.progress import PrefectProgress
 from tasks.shards import executor_for
@@ -49,6 +50,7 @@ def federate(
         metrics = run_experiment(
             experiment, Path(out) if out else None, executor, [page.round],
             prepare=prepare_data, train=train_network, divide=make_partition,
+            blocks=in_blocks if isinstance(executor, OneGpu) else iter,
         )  # fmt: skip
         page.finish(metrics)
     return metrics

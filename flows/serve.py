@@ -16,7 +16,7 @@ POOL = "fedflow"  # the work pool that prefect.yaml names
 
 
 def deploy() -> None:
-    """Create the work pool, the GPU limit and the deployments that the API server lacks.
+    """Create the work pool and the deployments that the API server lacks.
 
     Runs execute in the current folder. Raises `FedflowError` if prefect.yaml cannot be deployed.
     """
@@ -25,12 +25,9 @@ def deploy() -> None:
     from prefect.exceptions import ObjectAlreadyExists
     from prefect.workers.process import ProcessWorker
 
-    from tasks.shards import ensure_gpu_limit
-
     template = ProcessWorker.get_default_base_job_template()
     with get_client(sync_client=True) as api, suppress(ObjectAlreadyExists):
         api.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
-    ensure_gpu_limit()
     command = prefect("--no-prompt", "deploy", "--all")
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:

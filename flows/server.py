@@ -207,8 +207,6 @@ def _serve(folder: Path, port: int) -> None:
         "PREFECT_UI_API_URL": url,
         "PREFECT_SERVER_API_AUTH_STRING": password.read_text(),
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{host}:{port}" for host in HOSTS),
-        # Slots that a killed run holds expire even if the server is killed and restarted.
-        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     }
     import uvicorn
     from prefect.server.api.server import create_app

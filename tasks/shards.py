@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from multiprocessing import parent_process
 from threading import Thread
@@ -14,21 +14,16 @@ from urllib.parse import urlsplit
 import torch
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
-from prefect.concurrency.sync import concurrency
-from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.states import State
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
 from fedflow.errors import BadInput, FedflowError, reason
 from fedflow.simulation.executors import Executor, Inline, Share, Work
+from tasks.gpu import OneGpu, gpu_in_turn
 
 if TYPE_CHECKING:  # worker processes import this file and need no params.yaml
     from fedflow.config import EngineSettings
 
-GPU_LIMIT = "fedflow-gpu"  # global concurrency limit: how many shards may use this machine's GPU at once
-LEASE = 60.0  # seconds after which the slot of a killed shard is free again (Prefect's minimum)
 CONNECT_TIMEOUT = 10.0  # seconds in which the address of a cluster must answer
 LOST_WORKERS = 3  # replacements of a broken worker pool in one round
 
@@ -56,7 +51,7 @@ def run_shard(
     """
     # Small networks are slow when threads share a core; the setting applies to the calling thread only.
     torch.set_num_threads(1)
-    with concurrency(GPU_LIMIT, occupy=1, lease_duration=LEASE) if in_turn else nullcontext():
+    with gpu_in_turn() if in_turn else nullcontext():
         return work(job, shard)
 
 
@@ -80,25 +75,16 @@ def on_gpu(job: Work) -> bool:
     return job.device.startswith("cuda")
 
 
-def ensure_gpu_limit() -> None:
-    """Create the limit `GPU_LIMIT` unless the API server has it; without it no shard waits.
-
-    It has one slot whatever the number of GPUs: without a cluster all shards use the first one.
-    """
-    limit = GlobalConcurrencyLimitCreate(name=GPU_LIMIT, limit=1)
-    with get_client(sync_client=True) as api:
-        try:
-            api.read_global_concurrency_limit_by_name(GPU_LIMIT)
-        except ObjectNotFound:
-            with suppress(ObjectAlreadyExists):  # another run was faster
-                api.create_global_concurrency_limit(limit)
-
-
 def executor_for(engine: "EngineSettings") -> AbstractContextManager[Executor]:
-    """The executor that ``engine`` of params.yaml names."""
+    """The executor that ``engine`` of params.yaml names; `OneGpu` for threads on a GPU."""
     if engine.executor == "inline":
         return nullcontext(Inline())
-    return PrefectExecutor(engine.executor, engine.workers, engine.address)
+    from fedflow.experiment import pick_device
+
+    on_gpus = pick_device(engine.device) == "cuda"
+    if on_gpus and engine.executor == "threads":
+        return nullcontext(OneGpu())
+    return PrefectExecutor(engine.executor, engine.workers, engine.address, on_gpus)
 
 
 class PrefectExecutor:
@@ -108,17 +94,26 @@ class PrefectExecutor:
     give the shards of a dead worker to another one, and fail only if one shard kills several workers.
 
     With an ``address`` the cluster decides how many shards train at once: a Dask worker has one thread, and
-    Ray one GPU per shard. Otherwise shards on a GPU take turns.
+    Ray one GPU per shard. A local Dask cluster that trains ``on_gpus``, of which the machine has several, has
+    one worker for each, whatever ``workers`` is. Otherwise shards on a GPU take turns.
     """
 
-    def __init__(self, kind: str = "threads", workers: int = 2, address: str | None = None) -> None:
+    def __init__(
+        self, kind: str = "threads", workers: int = 2, address: str | None = None, on_gpus: bool = False
+    ) -> None:
         self.kind, self.workers = kind, workers
         self.address = address if kind in ("dask", "ray") else None
+        self._environments: list[dict[str, str]] = []  # of the workers of a local Dask cluster
+        if kind == "dask" and address is None:
+            with self._extra():
+                from tasks.dask import environments
+
+            self._environments = environments(workers, on_gpus)
+            self.workers = len(self._environments)
+        self._in_turn = self.address is None and not any(self._environments)
         self._runner: TaskRunner | None = None
 
     def __enter__(self) -> Self:
-        if torch.cuda.is_available() and self.address is None:
-            ensure_gpu_limit()
         with self._reaching(OSError, ValueError):  # an address may be malformed, too
             self._check_reachable()
             self._runner = self._new_runner().__enter__()
@@ -135,6 +130,8 @@ class PrefectExecutor:
         for _ in range(1 + LOST_WORKERS):
             missing = [i for i in range(len(shards)) if i not in results]
             futures = {i: self._submit(work, job, shards[i], title, i + 1) for i in missing}
+            if self.kind == "dask":
+                futures = self._merged(futures)
             lost = False
             for i, future in futures.items():
                 try:
@@ -152,6 +149,8 @@ class PrefectExecutor:
                     ) from error
             if not lost:
                 return [results[i] for i in range(len(shards))]
+            if self.kind == "dask":
+                results.clear()  # their sums were merged with those that are lost
             self.__exit__(None, None, None)
             self.__enter__()
         raise FedflowError(f"{title}: workers died {1 + LOST_WORKERS} times in a row; is memory short?")
@@ -162,10 +161,17 @@ class PrefectExecutor:
         parameters = {
             "work": work, "job": job, "shard": shard,
             "title": title, "worker": worker, "content": shard.content,
-            "in_turn": gpu and self.address is None,
+            "in_turn": gpu and self._in_turn,
         }  # fmt: skip
         with self._reaching(OSError), self._on_gpu() if gpu else nullcontext():
             return self._runner.submit(run_shard.with_options(tags=["gpu"]) if gpu else run_shard, parameters)
+
+    def _merged(self, futures: dict[int, Any]) -> dict[int, Any]:
+        """The same results, with the sums of all of them in the first one."""
+        from tasks.dask import merged_on_workers
+
+        shards = [future.wrapped_future for future in futures.values()]
+        return dict(zip(futures, merged_on_workers(shards), strict=True))
 
     def _on_gpu(self) -> AbstractContextManager[Any]:
         """Let a cluster give every shard its own GPU."""
@@ -211,15 +217,16 @@ class PrefectExecutor:
             return ThreadPoolTaskRunner(max_workers=self.workers)
         if self.kind == "processes":
             return ProcessPoolTaskRunner(max_workers=self.workers, initializer=end_with_parent)
-        try:
+        with self._extra():
             if self.kind == "dask":
                 from prefect_dask import DaskTaskRunner
 
-                local = {"n_workers": self.workers, "threads_per_worker": 1, "dashboard_address": None}
-                return (
-                    DaskTaskRunner(address=self.address)
-                    if self.address
-                    else DaskTaskRunner(cluster_kwargs=local)
+                own: dict[str, Any] = {} if self.address else {"environments": self._environments}
+                return DaskTaskRunner(
+                    address=self.address,
+                    cluster_class="tasks.dask.local_cluster" if own else None,
+                    cluster_kwargs=own,
+                    client_kwargs={"direct_to_workers": True},  # results do not pass through the scheduler
                 )
             from prefect_ray import RayTaskRunner
 
@@ -228,6 +235,12 @@ class PrefectExecutor:
                 address=self.address,
                 init_kwargs={} if self.address else {"num_cpus": self.workers, "include_dashboard": False},
             )
+
+    @contextmanager
+    def _extra(self) -> Iterator[None]:
+        """Report in one line that the packages of an executor are not installed."""
+        try:
+            yield
         except ImportError as error:
             raise FedflowError(
                 f"engine.executor {self.kind}: install the extra with `pip install fedflow[{self.kind}]`"

@@ -351,19 +351,20 @@ class OnMeta(FlatModel):
 
 
 def run_without_values(name: str, federation: Federation, patch: pytest.MonkeyPatch, **settings: Any) -> None:
-    """Run cohorts, the last of which again on tensors without values."""
-    calls: list[tuple] = []
+    """Run cohorts, then the last call of every computation again on tensors without values."""
+    calls: dict[tuple[str, ...], tuple] = {}
 
     def spy(*about: Any, **more: Any) -> Call:
-        calls.append(about)
-        return cohort_call(*about, **more)
+        call = cohort_call(*about, **more)
+        calls[call.about] = about
+        return call
 
     patch.setattr("fedflow.simulation.cohort.cohort_call", spy)
     run(name, federation, cohort="vmap", **settings)
-    job, _, shard, places, step, streams = calls[-1]
-    shard = replace(shard, vectors=[w.to("meta") for w in shard.vectors])
-    nowhere = replace(
-        federation, model=OnMeta(federation.model), train=federation.train.to(torch.device("meta"))
-    )
-    outputs = cohort_call(job, nowhere, shard, places, step, streams, round_shapes=True)()
-    assert {tensor.device.type for tensor in outputs.values()} == {"meta"}
+    assert calls
+    train = federation.train.to(torch.device("meta"))
+    nowhere = replace(federation, model=OnMeta(federation.model), train=train)
+    for job, _, shard, places, step, streams in calls.values():
+        empty = replace(shard, vectors=[w.to("meta") for w in shard.vectors])
+        outputs = cohort_call(job, nowhere, empty, places, step, streams, round_shapes=True)()
+        assert {tensor.device.type for tensor in outputs.values()} == {"meta"}

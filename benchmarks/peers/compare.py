@@ -18,15 +18,17 @@ from typing import Any
 
 import psutil
 
-from benchmarks.peers.work import COHORT, STEPS
+from benchmarks.peers.work import COHORT, DEVICE, STEPS
 from benchmarks.workload import significant, spread
 
 HERE = Path(__file__).parent
 ROOT, ENVIRONMENTS = HERE.parents[1], HERE.parents[1] / ".bench"
-PEERS = ("flwr", "pfl", "fluke")
+PEERS = ("flwr", "pfl", "fluke", "fedjax")
 SIZES, ROUNDS, TURNS = (100, 1000), 3, int(os.environ.get("TURNS", "1"))
 SECONDS, POLL = 600, 1.0  # limit of a driver; between two samples of its memory
+PFL_PROCESSES = (2, 4, 8)  # that share the GPU
 OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+OFFLINE["PFL_PYTORCH_DEVICE"] = str(DEVICE)  # else it takes a GPU wherever there is one
 
 
 class Unavailable(Exception):
@@ -44,13 +46,21 @@ def main() -> dict[str, Any]:
 
 def _drivers() -> tuple[dict[str, list[str]], dict[str, str]]:
     """The command of every driver that can run, and why the others cannot."""
-    own = [sys.executable, "-m", "benchmarks.peers.fedflow_driver"]
-    drivers, skipped = {"fedflow": own, "fedflow, compiled": [*own, "compiled"]}, {}
+    here = [sys.executable, "-m"]
+    own, skipped = [*here, "benchmarks.peers.fedflow_driver"], dict[str, str]()
+    drivers = {"fedflow": own, "hand-written vmap": [*here, "benchmarks.peers.vmap_driver"]}
+    if DEVICE.type == "cpu":
+        drivers["fedflow, compiled"] = [*own, "compiled"]
     for peer in PEERS:
         try:
             drivers[peer] = [str(_environment(peer)), "-m", f"benchmarks.peers.{peer}_driver"]
         except Unavailable as problem:
             _skip(skipped, peer, f"cannot be installed: {problem}")
+    for processes in PFL_PROCESSES if DEVICE.type == "cuda" and "pfl" in drivers else ():
+        several = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "-m"]
+        drivers[f"pfl, {processes} processes"] = [
+            drivers["pfl"][0], *several, "benchmarks.peers.pfl_processes",
+        ]  # fmt: skip
     return drivers, skipped
 
 
@@ -97,8 +107,8 @@ def _in_turn(clients: int, drivers: dict[str, list[str]], skipped: dict[str, str
             flush=True,
         )
     ours = found["fedflow"]["against_hand_written"] if "fedflow" in found else None
-    for peer in set(PEERS) & set(found):
-        if ours:
+    for peer in set(found) - {"hand-written loop"}:
+        if ours and not peer.startswith("fedflow"):
             found[peer]["fedflow_is_times_as_fast"] = significant(ours / found[peer]["against_hand_written"])
     return found
 

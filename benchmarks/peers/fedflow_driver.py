@@ -9,6 +9,7 @@ import torch
 from benchmarks.peers.work import (
     BATCH,
     COHORT,
+    DEVICE,
     LR,
     MEAN,
     SAMPLES,
@@ -37,8 +38,8 @@ def run(clients: int, rounds: int, laps: Laps, compiled: bool = False) -> None:
     train = Examples(x, y, (MEAN,) * 3, (STD,) * 3)
     lists = [np.arange(place(k).start, place(k).stop) for k in range(clients)]
     partition = Partition.from_lists(lists, [np.arange(SAMPLES)], [np.zeros(1, np.int64)] * clients)
-    test = train.only(torch.arange(SAMPLES))
-    work = Federation(FlatModel(Network), train, test, partition)
+    test = train.only(torch.arange(SAMPLES, device=DEVICE))
+    work = Federation(FlatModel(Network, device=DEVICE), train, test, partition)
     # One round more, which is never asked for: the last one is always evaluated, and peers evaluate none.
     settings = RunSettings(
         rounds=rounds + 1, evaluate_every=rounds + 1, participation=COHORT / clients, fine_tune=False

@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from torch.nn import functional as F
 
-from benchmarks.peers.work import BATCH, COHORT, LR, SAMPLES, Laps, drive, images, network, place
+from benchmarks.peers.work import BATCH, COHORT, DEVICE, LR, SAMPLES, Laps, drive, images, network, place
 
 client_app = ClientApp()
 
@@ -64,7 +64,7 @@ def run(clients: int, rounds: int, laps: Laps) -> None:
         backend_name="ray",
         backend_config={
             "init_args": {"num_cpus": 1, "log_to_driver": False},
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+            "client_resources": {"num_cpus": 1, "num_gpus": float(DEVICE.type == "cuda")},
         },
     )
 

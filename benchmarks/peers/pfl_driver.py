@@ -1,7 +1,8 @@
-"""pfl-research: ``SimulatedBackend`` in one process, ``FederatedAveraging`` of a ``PyTorchModel``."""
+"""pfl-research: ``SimulatedBackend`` with ``FederatedAveraging`` of a ``PyTorchModel``."""
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByDatapoints
 from pfl.algorithm.base import NNAlgorithmParams
@@ -16,7 +17,18 @@ from pfl.model.pytorch import PyTorchModel
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.peers.work import BATCH, COHORT, LR, SEED, Laps, Network, drive, images, network, place
+from benchmarks.peers.work import (
+    BATCH,
+    COHORT,
+    LR,
+    SEED,
+    Laps,
+    Network,
+    drive,
+    images,
+    network,
+    place,
+)
 
 
 class Model(Network):
@@ -38,14 +50,21 @@ class Timed(TrainingProcessCallback):
     def __init__(self, laps: Laps) -> None:
         self.laps = laps
 
+    def lap(self) -> None:
+        """Batches are those of all processes (`pfl_processes`)."""
+        trained = torch.tensor(Network.steps)
+        if dist.is_initialized():
+            dist.all_reduce(trained)
+        self.laps.lap(int(trained))
+
     def on_train_begin(self, *, model: PyTorchModel) -> Metrics:
-        self.laps.lap()
+        self.lap()
         return Metrics()
 
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
-        self.laps.lap()
+        self.lap()
         return False, Metrics()
 
 

@@ -1,12 +1,14 @@
 """The work of every driver: clients of 500 images, 10 of them a round, LeNet-5, batch 10, one local epoch.
 
 Needs torch only, because every peer has a separate environment. The images are 50,000 random ones
-of CIFAR-10's shape; beyond 100 clients they are shared, so that 1,000 clients need no more memory.
+of CIFAR-10's shape; beyond 100 clients they are shared, so that 1,000 clients need no more memory. They
+and the networks are on the device that BENCH_DEVICE names (default: cpu).
 """
 
 import argparse
 import functools
 import json
+import os
 import runpy
 import time
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from torch import Tensor
 IMAGES, SAMPLES, COHORT, BATCH, LR, SEED = 50_000, 500, 10, 10, 0.05, 0
 WARM_UP = 1  # rounds
 MEAN, STD = 0.5, 0.25
+DEVICE = torch.device(os.environ.get("BENCH_DEVICE", "cpu"))
 STEPS = COHORT * SAMPLES // BATCH  # of all clients in a round
 
 LeNet5 = runpy.run_path(str(Path(__file__).parents[2] / "fedflow" / "models" / "lenet.py"))["LeNet5"]
@@ -40,14 +43,15 @@ class Network(LeNet5):
 def network() -> Network:
     """The initial network, the same in every driver."""
     torch.manual_seed(SEED)
-    return Network()
+    return Network().to(DEVICE)
 
 
 def raw_images() -> tuple[Tensor, Tensor]:
     """Images uint8 [50000, 3, 32, 32] and labels [50000], the same in every driver."""
     rng = torch.Generator().manual_seed(SEED)
     x = torch.randint(0, 256, (IMAGES, 3, 32, 32), dtype=torch.uint8, generator=rng)
-    return x, torch.randint(0, 10, (IMAGES,), generator=rng)
+    y = torch.randint(0, 10, (IMAGES,), generator=rng)
+    return x.to(DEVICE), y.to(DEVICE)
 
 
 @functools.cache
@@ -72,6 +76,8 @@ class Laps:
 
     def lap(self, steps: int | None = None) -> None:
         """Note that a round ends; ``steps`` counts all batches so far if other processes trained them."""
+        if DEVICE.type == "cuda":
+            torch.cuda.synchronize()
         self.ends.append(time.perf_counter())
         self.steps.append(Network.steps if steps is None else steps)
 
@@ -87,6 +93,8 @@ def drive(run: Callable[[int, int, Laps], None], package: str | None = None) -> 
     parser.add_argument("--rounds", type=int, required=True, help="measured rounds")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if DEVICE.type == "cuda":  # float32 in all drivers, as in fedflow
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     laps = Laps()
     run(given.clients, WARM_UP + given.rounds, laps)
     seconds = [after - before for before, after in zip(laps.ends, laps.ends[1:])]
@@ -97,4 +105,5 @@ def drive(run: Callable[[int, int, Laps], None], package: str | None = None) -> 
         "warm_up_seconds": seconds[:WARM_UP],
         "seconds": seconds[WARM_UP:],
     }
-    print(json.dumps(measured), flush=True)
+    if os.environ.get("RANK", "0") == "0":  # of the processes of one run
+        print(json.dumps(measured), flush=True)

@@ -48,7 +48,14 @@ class Update:
         named = (self.vectors, self.scalars, self.keep)
         numbers = [self.weight, *(t for each in named for t in each.values())]
         numbers += [t for name, t in self.diagnostics.items() if name == TRAIN_LOSS]
-        return torch.stack([t.isfinite().all() for t in numbers]).all()
+        return torch.stack([_finite(t) for t in numbers]).all()
+
+
+def _finite(t: Tensor) -> Tensor:
+    """Whether no entry is NaN or infinite, scalar: by the extremes, which are found in one pass."""
+    if not t.is_floating_point() or not t.numel():
+        return t.isfinite().all()
+    return torch.stack(torch.aminmax(t)).isfinite().all()
 
 
 class Client(Trainer):

@@ -2,13 +2,12 @@
 
 The network's mean loss and its gradient, one pure function ``(w [D], x [B, ...], y [B]) -> (g [D], F)``, are
 traced once and compiled by TorchInductor for full batches. Every method benefits: terms that it adds to the
-data loss run as written, and smaller last batches are not compiled. Dropout's random numbers are an input,
-drawn as in a plain step. Compiled and plain gradients agree up to single-precision rounding. So a run decides
+data loss run as written, and smaller last batches are not compiled. The key of dropout's noise is an input,
+as in a plain step. Compiled and plain gradients agree up to single-precision rounding. So a run decides
 once which of them it uses, by the work ahead and never by a clock; the choice is part of its fingerprint.
 """
 
 import contextlib
-import functools
 import hashlib
 import os
 import platform
@@ -36,6 +35,9 @@ LEAST = 2000  # steps below which costs are not estimated
 PAYS = 600  # seconds of eager steps by network above which the compiler's 40 to 60 s pay off several times
 LARGE = 5e9  # operations of a step that is nearly all convolutions, which a compiler cannot speed up
 UNROLLED = 20  # positions of a recurrent network, each of which becomes a part of the graph
+OPTIONS = {  # one thread; layouts in which convolutions need no copies
+    "cpp.threads": 1, "compile_threads": 1, "layout_optimization": True, "force_layout_optimization": True,
+}  # fmt: skip
 _LOCK = threading.Lock()  # one compilation at a time: the tracer and the environment belong to the process
 
 
@@ -140,9 +142,8 @@ def compiled_gradient(
 def _compiled(model: FlatModel, examples: Examples, batch_size: int, folder: str) -> Gradient | None:
     try:
         w, x, y = _example(model, examples, batch_size)
-        noise = model.drawn_noise(w, x)
-        run = _compile(_differentiate(model), Path(folder), w, x, y, *noise)
-        gradient = Gradient(run, x, y, functools.partial(model.draw_noise, noise))
+        run = _compile(_differentiate(model), Path(folder), w, x, y, *model.next_noise())
+        gradient = Gradient(run, x, y, model.next_noise)
     except Exception as error:  # whatever the compiler rejects: plain steps compute the same
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         warnings.warn(f"local steps are not compiled, because that failed ({reason})", stacklevel=3)
@@ -156,13 +157,13 @@ def _compile(function: Callable[..., Any], folder: Path, *inputs: Tensor) -> Cal
     from torch.fx.experimental.proxy_tensor import make_fx
 
     traced = make_fx(function, decomposition_table=POOLING | CONVOLUTION)(*inputs)
-    about = [torch.__version__, _processor(), traced.code, *map(str, _kind(*inputs))]
+    about = [torch.__version__, _processor(), traced.code, str(OPTIONS), *map(str, _kind(*inputs))]
     with _cache(folder / hashlib.blake2b("\n".join(about).encode(), digest_size=8).hexdigest()):
         compiled = standalone_compile(
             traced,
             list(inputs),
             dynamic_shapes="from_example_inputs",
-            options={"config_patches": {"cpp.threads": 1, "compile_threads": 1}},
+            options={"config_patches": OPTIONS},
         )
         with torch.no_grad():
             compiled(*inputs)  # loads all of it

@@ -22,6 +22,8 @@ from fedflow.local.adaptation import Adaptation, per_class, with_prototypes
 from fedflow.local.augment import augmented
 from fedflow.local.compiled import Gradient
 from fedflow.local.optimiser import AdamState, Moving, SGDState
+from fedflow.local.pieces import Pieces, Tensors
+from fedflow.local.precision import tf32
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, shuffled
 from fedflow.local.teacher import Teacher
@@ -125,6 +127,11 @@ class Trainer:
         """A trainer of another network ``model`` on the same samples, with the same settings."""
         return Trainer(replace(self._task, model=model, compiled=None), self._data, self._schedules)
 
+    def _in_float32(self) -> "Trainer":
+        """The same trainer, whose products are in float32."""
+        training = replace(self.training, precision="float32")
+        return Trainer(replace(self._task, training=training), self._data, self._schedules)
+
     def loss(self, w: Tensor, batch: Batch) -> Tensor:
         """What the client minimises, F_k of ``w`` [D] on one batch, scalar, in training mode.
 
@@ -167,7 +174,10 @@ class Trainer:
         return value, parts
 
     def data_gradient(self, w: Tensor, batch: Batch) -> Tensor:
-        """Gradient [D] of `data_loss` on one batch, zero on buffers, to be differentiated again by ``w``."""
+        """Gradient [D] of `data_loss` on one batch, zero on buffers, to be differentiated again by ``w``.
+
+        Within `gradient`, which sets the precision of its products.
+        """
         if self._task.vmapped:
             return self.model.trainable(torch.func.grad(self.data_loss)(w, batch))
         with torch.enable_grad():  # not `torch.func`, in which BatchNorm cannot count its batches
@@ -182,6 +192,8 @@ class Trainer:
 
     def adapted(self, w: Tensor, adaptation: Adaptation) -> Tensor:
         """T(w; all samples) [D] from ``w`` [D], in evaluation mode, in the precision of the model."""
+        if self.training.precision == "tf32":
+            return self._in_float32().adapted(w, adaptation)
         model, limit = self.model, adaptation.clip_norm
 
         def loss(v: Tensor, batch: Batch) -> Tensor:
@@ -284,11 +296,42 @@ class Trainer:
         itself updates its buffers.
         """
 
+        if loss is None and decay is None and not isinstance(lr, Tensor) and self._plain:
+            return self._fit_pieces(start, stream, lr, correction)
+
         def step(now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
             found = self.gradient(now.w, batch, loss)
             return self.descend(now, found, lr=lr, correction=correction, decay=decay), found.loss
 
         self.trained = self.run_steps(step, self.initial_state(start), (stream,)).w
+        return self.trained
+
+    @property
+    def _plain(self) -> bool:
+        """Whether local steps are those of plain SGD on the data loss, one client at a time."""
+        settings, task = self.training, self._task
+        changed = settings.objective, settings.adaptation, settings.clip_norm
+        return (
+            not (task.vmapped or self.model.buffers)
+            and all(each is None for each in changed)
+            and (settings.optimiser, settings.precision) == ("sgd", "float32")
+        )
+
+    def _fit_pieces(self, start: Tensor, stream: str, lr: float | None, correction: Tensor | None) -> Tensor:
+        """`fit` by `Pieces`, the same bits."""
+        settings = self.training
+        pieces = Pieces(self.model, start, settings.momentum, settings.weight_decay, correction)
+
+        def step(now: SGDState, batch: Batch) -> tuple[SGDState, Tensor]:
+            if compiled := self._compiled_for(batch):
+                g: Tensors | Tensor
+                g, loss = compiled(now.w, batch.x, batch.y)
+            else:
+                g, loss = pieces.gradient(batch.x, batch.y)
+            pieces.descend(g, float(self.lr if lr is None else lr))
+            return now, loss
+
+        self.trained = self.run_steps(step, pieces.state, (stream,)).w
         return self.trained
 
     def run_steps(
@@ -306,7 +349,9 @@ class Trainer:
         schedules = self._in_order([self._schedules[stream] for stream in streams], start)
         steps = zip(*map(self._batches, schedules), schedules[0].steps(), strict=True)
         now, losses, lr = start, torch.zeros_like(self.train_loss), self.lr
+        self.model.next_pass()
         for i, (*batches, taken) in enumerate(steps):
+            self.model.at_step(i)
             if self.training.lr_within is not None:
                 self.lr = lr * self.training.lr_factor(i)
             later, value = step(now, *batches)
@@ -335,7 +380,8 @@ class Trainer:
         # With a record for this evaluation alone: objectives may be nested.
         batch = replace(batch, seen=[])
         differentiate = _functional_gradient if self._task.vmapped else _autograd_gradient
-        g, loss, buffers = differentiate(objective, w, batch)
+        with tf32() if self.training.precision == "tf32" else nullcontext():
+            g, loss, buffers = differentiate(objective, w, batch)
         return Step(self.model.trainable(g), loss, buffers)
 
     def descend(
@@ -422,7 +468,9 @@ class Trainer:
         Every chunk updates the buffers in turn.
         """
         total, value, after = torch.zeros_like(w), torch.zeros_like(self.train_loss), w
-        for batch in self._data.chunks(self.model.dtype):
+        self.model.next_pass()
+        for i, batch in enumerate(self._data.chunks(self.model.dtype)):
+            self.model.at_step(i)
             count = len(batch.x) if batch.mask is None else batch.mask.sum()
             g, found, buffers = self.gradient(after, batch, loss)
             total, value = total + count * g, value + count * found

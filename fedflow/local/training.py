@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from fedflow.data.examples import Examples
 from fedflow.errors import BadInput
@@ -164,12 +163,6 @@ class LocalTraining(Settings):
         """Raise `BadInput` if there is an adaptation, which the method ``by`` this name would ignore."""
         if self.adaptation is not None:
             raise BadInput("training.adaptation", shown(self.adaptation), f"null with {by}, {why}")
-
-    def set_precision(self, device: torch.device) -> None:
-        """Switch tf32 on or off for the products of a GPU, in this process."""
-        if device.type == "cuda":
-            torch.backends.cuda.matmul.allow_tf32 = self.precision == "tf32"
-            torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
 
     def draw_stragglers(self, cohort: np.ndarray, rng: np.random.Generator) -> dict[int, int]:
         """The stragglers of a cohort [m], and the epochs that each has time for."""

@@ -23,6 +23,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from fedflow.errors import BadInput
 from fedflow.models.matmul import use_matmul
+from fedflow.models.noise import KeyedDropout, Noise, noise_key
 from fedflow.models.spectral import SpectralLinear
 from fedflow.settings import Words
 
@@ -90,7 +91,7 @@ class FlatModel:
         self._places: dict[FlatModel, Tensor] = {}
         self.gradients: dict[tuple, Any] = {}  # compiled, with what each was compiled for
         self._per_thread = threading.local()  # calls swap tensors in place: one module per thread
-        self._noise = _Noise()
+        self._noise = Noise()
 
     def init(self, seed: int) -> Tensor:
         """Fresh initial vector [D] by the network's own initialisation."""
@@ -113,14 +114,15 @@ class FlatModel:
 
     def views(self, w: Tensor) -> dict[str, Tensor]:
         """Parameter and buffer name -> view of ``w`` [D] in its shape."""
-        return dict(zip(self.names, self._pieces(w)))
+        return dict(zip(self.names, self.pieces(w)))
 
-    def _pieces(self, w: Tensor) -> list[Tensor]:
+    def pieces(self, w: Tensor) -> list[Tensor]:
+        """Views of ``w`` [D], one per parameter and buffer, in their shapes."""
         return [piece.view(shape) for piece, shape in zip(w.split(self.sizes), self.shapes)]
 
     def _cut(self, w: Tensor) -> tuple[list[Tensor], int]:
         """The pieces of ``w`` [D], with constant buffers, and how many are parameters."""
-        pieces = self._pieces(w)
+        pieces = self.pieces(w)
         if not self.buffers:
             return pieces, len(pieces)
         trained = sum(slice.start < self.parameters for slice in self.slices.values())
@@ -153,6 +155,10 @@ class FlatModel:
                 raise
             return self._call(False, pieces, x, part=part), None
         return outputs, torch.cat([s.reshape(-1) for s in stats])
+
+    def outputs_of(self, pieces: list[Tensor], x: Tensor) -> Tensor:
+        """Outputs [B, K] in training mode of a network without buffers, with ``pieces`` as its parameters."""
+        return self._call(True, pieces, x)
 
     @cached_property
     def last_linear(self) -> str | None:
@@ -343,36 +349,36 @@ class FlatModel:
     @property
     def why_alone(self) -> str | None:
         """Why clients cannot share a vmapped call; None where they can."""
-        if self.draws_noise:
-            return "the noise of dropout is keyed by client"
         if any(isinstance(layer, SpectralLinear) for layer in self._template.modules()):
             return "spectral norms would take a step in padded batches too"
         if self.buffers or self.batch_statistics:
             return "BatchNorm would count the padding of batches"
         return None
 
-    def seed_noise(self, seed: int) -> None:
-        """Seed the dropout noise of this thread."""
+    def seed_noise(self, seed: int | Tensor) -> None:
+        """Key the dropout noise of this thread by a seed, or in a cohort by its `noise_key` [2] int32."""
         if self.draws_noise:
-            self._noise.generator = torch.Generator(self.device).manual_seed(seed)
+            first, second = seed.unbind() if isinstance(seed, Tensor) else noise_key(seed)
+            self._noise.seed((first, second))
 
-    def drawn_noise(self, w: Tensor, x: Tensor) -> list[Tensor]:
-        """The uniform numbers that dropout draws in one training call, a tensor per layer."""
-        self._noise.drawn = []
-        try:
-            self.train_outputs(w, x)
-            return self._noise.drawn
-        finally:
-            self._noise.drawn = None
+    def next_pass(self) -> None:
+        """Before a sequence of local steps or chunks: other noise than in those before."""
+        self._noise.next_pass()
 
-    def draw_noise(self, like: Sequence[Tensor]) -> list[Tensor]:
-        """The next numbers, ``like`` those of `drawn_noise`, without a training call."""
-        return [self._noise.draw(layer) for layer in like]
+    def at_step(self, step: int) -> None:
+        """Before a step of the pass: its noise does not depend on the calls in other steps."""
+        self._noise.at_step(step)
+
+    def next_noise(self) -> list[Tensor]:
+        """The key [2] int32 of the noise of the next training call; empty if the network draws none."""
+        return [torch.tensor(self._noise.next_call(), dtype=torch.int32)] if self.draws_noise else []
 
     @contextmanager
-    def given_noise(self, noise: Sequence[Tensor]) -> Iterator[None]:
-        """Within this context, dropout in this thread uses these numbers instead of drawing."""
-        self._noise.given = iter(noise)
+    def given_noise(self, keys: Sequence[Tensor]) -> Iterator[None]:
+        """Within this context, training calls in this thread have the noise of this `next_noise`."""
+        for key in keys:
+            first, second = key.unbind()
+            self._noise.given = first, second
         try:
             yield
         finally:
@@ -397,6 +403,8 @@ class FlatModel:
         step of LeNet-5 on one core.
         """
         module, slots = self._own_modules()[train]
+        if train and self.draws_noise:
+            self._noise.start_call()
         for (table, key), piece in zip(slots, pieces):
             table[key] = piece
         return module(*inputs) if part == "forward" else getattr(module, part)(*inputs)
@@ -428,7 +436,7 @@ class FlatModel:
                 module = copy.deepcopy(self._template).to(self.device, self.dtype).train(mode)
                 for name, layer in list(module.named_modules()):
                     if isinstance(layer, nn.Dropout):
-                        module.set_submodule(name, _KeyedDropout(layer.p, self._noise).train(mode))
+                        module.set_submodule(name, KeyedDropout(layer.p, self._noise).train(mode))
                 if kind == "cohort_modules" and self.convolution == "matmul":
                     use_matmul(module)
                 modules[mode] = module, [_slot(module, name) for name in self.names]
@@ -446,36 +454,6 @@ def _slot(module: nn.Module, name: str) -> tuple[dict, str]:
     owner, _, key = name.rpartition(".")
     layer = module.get_submodule(owner)
     return (layer._parameters if key in layer._parameters else layer._buffers), key
-
-
-class _Noise(threading.local):
-    """The source of uniform numbers for dropout in this thread: a keyed generator, or a list."""
-
-    generator: torch.Generator
-    given: Iterator[Tensor] | None = None
-    drawn: list[Tensor] | None = None  # records what is drawn
-
-    def draw(self, x: Tensor) -> Tensor:
-        """Uniform numbers of the shape and type of ``x``."""
-        if self.given is not None:
-            return next(self.given)
-        numbers = torch.rand(x.shape, generator=self.generator, device=x.device, dtype=x.dtype)
-        if self.drawn is not None:
-            self.drawn.append(numbers)
-        return numbers
-
-
-class _KeyedDropout(nn.Module):
-    """Dropout that draws from this thread's keyed generator instead of the process-wide one."""
-
-    def __init__(self, p: float, noise: _Noise) -> None:
-        super().__init__()
-        self.p, self.noise = p, noise
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
-            return x
-        return x * (self.noise.draw(x) >= self.p) / (1 - self.p)
 
 
 def _rebuild(

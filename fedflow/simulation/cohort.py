@@ -11,8 +11,10 @@ from torch import Tensor
 from fedflow.local.client import NAMED, Client, Update
 from fedflow.local.samples import Samples
 from fedflow.local.schedule import Schedule, pad_schedules
+from fedflow.models.noise import noise_key
+from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.graphs import MOST_STEPS, Call
+from fedflow.simulation.graphs import Call
 from fedflow.simulation.job import Job, Shard, task_of
 from fedflow.simulation.levels import level, network
 
@@ -53,20 +55,21 @@ def train_cohort(
     model = network(job.method, federation, own)
     on_gpu = model.device.type == "cuda"
     call = cohort_call(job, federation, shard, places, step, streams, round_shapes=on_gpu)
-    steps = sum(t.shape[1] for name, t in call.inputs.items() if name.endswith("/positions"))
     if federation.teacher is not None:
         federation.teacher.model.prepare()
     with model.for_cohorts():
         if not on_gpu:
             return unpacked(call())
+        cohorts = federation.cohorts
+        if job.width is not None or call.about in cohorts.widths:
+            return unpacked(cohorts.run(call))
         before = torch.cuda.memory_allocated(model.device)
         torch.cuda.reset_peak_memory_stats(model.device)
-        outputs = federation.cohorts.run(call) if steps <= MOST_STEPS else call()
-        if job.width is None and call.about not in federation.cohorts.widths:
-            taken = torch.cuda.max_memory_allocated(model.device) - before
-            unused = torch.cuda.memory_reserved(model.device) - torch.cuda.memory_allocated(model.device)
-            free = torch.cuda.mem_get_info(model.device)[0] + unused
-            limit_width(job, federation, shard, step, own, max_width_for_memory(free, taken // len(places)))
+        outputs = cohorts.run(call)  # the first call of its kind, as nothing limits its width
+        taken = torch.cuda.max_memory_allocated(model.device) - before
+        unused = torch.cuda.memory_reserved(model.device) - torch.cuda.memory_allocated(model.device)
+        free = torch.cuda.mem_get_info(model.device)[0] + unused
+        limit_width(job, federation, shard, step, own, max_width_for_memory(free, taken // len(places)))
         return unpacked(outputs)
 
 
@@ -116,6 +119,11 @@ def cohort_call(
             inputs[key] = value.to(device)  # a graph would read a host tensor only once
             each |= set() if one_for_all else {key}
     here = level(job.method, federation, ids[0])
+    model = network(job.method, federation, here)
+    if model.draws_noise:
+        keys = [noise_key(torch_seed(job.seed, "noise", shard.round, k)) for k in ids]
+        inputs["noise"] = torch.tensor(keys, dtype=torch.int32).to(device)
+        each.add("noise")
     task = task_of(job, federation, shard, here, vmapped=True)
     # Values that change from round to round are inputs: a graph would replay those of its capture.
     inputs["t"] = torch.full((), shard.round, dtype=torch.int64, device=device)
@@ -124,6 +132,8 @@ def cohort_call(
 
     def one(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         parts = _parts(inputs)
+        if "noise" in inputs:
+            model.seed_noise(inputs["noise"])
         client = Client(
             replace(task, t=inputs["t"], lr=inputs.get("lr", task.lr)),
             Samples(federation.train, **parts["own"]),

@@ -17,7 +17,7 @@ from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition
 from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.job import Job, Shard
+from fedflow.simulation.job import Job, Parcel, Shard
 from fedflow.simulation.levels import level, network
 from fedflow.simulation.worker import TrainedClients, client_of, train_clients
 
@@ -49,7 +49,7 @@ class EvaluationShard(Shard):
 
 
 @dataclass
-class Scores:
+class Scores(Parcel):
     """Per client of a shard, arrays [m]; NaN (cluster: -1) where not measured."""
 
     clients: list[int]

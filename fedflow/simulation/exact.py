@@ -1,11 +1,12 @@
 """Sums that do not depend on the order of their terms, so that results do not depend on the workers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 26}  # numbers that fit into a cache, or keep a GPU busy
+AT_ONCE = {"cpu": 1 << 14, "cuda": 1 << 26}  # numbers that fit into a cache, or keep a GPU busy
 
 
 class ExactSum:
@@ -44,6 +45,21 @@ class ExactSum:
         """Sum of the terms over sum of the weights, [n]."""
         assert self.high is not None and self.low is not None
         return ((self.high + self.low) / self.weight).to(dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent: of ``low`` the entries that are not 0. With whole weights there are hardly any."""
+        state = dict(vars(self))
+        if self.low is not None:
+            (places,) = self.low.nonzero(as_tuple=True)
+            if 2 * len(places) < len(self.low):  # a place takes as many bytes as an entry
+                state["low"] = places, self.low[places]
+        return state
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state)
+        if self.high is not None and isinstance(self.low, tuple):
+            places, entries = self.low
+            self.low = torch.zeros_like(self.high).index_copy_(0, places, entries)
 
     def _chunks(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Blocks of columns of ``rows`` [C, n] and of the sums; a block fits into the cache."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedflow.data import Dataset, Examples, load_prepared
 from fedflow.errors import BadInput, FedflowError, reason
+from fedflow.local.precision import need_float32
 from fedflow.local.teacher import Teacher
 from fedflow.local.trained import load_network
 from fedflow.models import build
@@ -42,6 +43,9 @@ class Federation:
     features: Teacher | None = None  # whose features measure generated images
     shipped: int = 0  # bytes of teacher and expert, which every client receives once
     cohorts: Cohorts = field(default_factory=Cohorts, init=False, repr=False)  # captured CUDA graphs
+
+    def __post_init__(self) -> None:
+        need_float32()
 
     @property
     def own_test(self) -> Examples:

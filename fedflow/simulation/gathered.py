@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedflow.methods.base import Round
 from fedflow.simulation.exact import ExactSum
-from fedflow.simulation.job import ClientResult, Trained
+from fedflow.simulation.job import ClientResult, Trained, merged_sums
 
 
 class Gathered:
@@ -20,10 +20,7 @@ class Gathered:
         self.ids = [s.client for s in self.sent]
         self.newcomers = bool(self.ids) and self.ids[0] >= round.clients
         self.groups = [s.group for s in self.sent]
-        self._sums: dict[tuple[str, int], ExactSum] = {}
-        for result in results:
-            for key, part in result.sums.items():
-                self._sums.setdefault(key, ExactSum()).merge(part)
+        self._sums = merged_sums(results)
 
     def mean(self, name: str, group: int | None = None, weights: np.ndarray | None = None) -> Tensor:
         total = ExactSum()

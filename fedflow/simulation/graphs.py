@@ -4,19 +4,21 @@ One kernel launch serves every client of a call. Small networks are bound by lau
 with the same shapes is captured; from then on, all its local steps are one launch.
 """
 
-import functools
+import contextlib
 import threading
 import warnings
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 GRAPHS = 16  # captured calls to keep
-MOST_STEPS = 2000  # local steps of a captured call: each adds some hundred nodes to the graph
+MOST_OPERATIONS = 200_000  # of a captured call: nodes of a graph, which cost memory and time to build
 AGREEMENT = 1e-4  # tolerance between a replay and its call, relative to the largest entry
 
 Tensors = dict[str, Tensor]
@@ -51,21 +53,57 @@ class Call:
         return threading.get_ident(), self.about, shapes
 
 
+class Pool:
+    """The memory that the graphs of a `Cohorts` share: the outputs of a replay are read before the next one.
+
+    The allocator knows a pool only while one of its graphs exists, so the first graph after the last one
+    is gone gets another pool.
+    """
+
+    def __init__(self) -> None:
+        self._graphs: weakref.WeakSet[Captured] = weakref.WeakSet()
+        self._handle: Any = None
+
+    def handle_for(self, captured: "Captured") -> Any:
+        """The handle for a graph that is about to be captured."""
+        if not self._graphs:
+            self._handle = torch.cuda.graph_pool_handle()
+        self._graphs.add(captured)
+        return self._handle
+
+    def leave(self, captured: "Captured") -> None:
+        """Forget a graph whose capture failed."""
+        self._graphs.discard(captured)
+
+
 class Captured:
     """A call as a CUDA graph, which always reads and writes the same memory.
 
-    Raises RuntimeError if the call cannot be captured.
+    Raises RuntimeError if the call cannot be captured. Unless memory was short, the allocator may then
+    still be recording, and later captures would fail: nothing more is captured in this process.
     """
 
-    def __init__(self, call: Call) -> None:
+    failed: ClassVar[bool] = False
+
+    def __init__(self, call: Call, pool: Pool) -> None:
         self.one = call.one  # keeps tensors alive that the graph reads, such as the images
         self.inputs = {name: value.clone() for name, value in call.inputs.items()}
         self.graph = torch.cuda.CUDAGraph()
-        # All graphs share memory: the outputs of a replay are read before the next one starts.
-        with torch.cuda.graph(
-            self.graph, pool=_pool(torch.cuda.current_device()), capture_error_mode="thread_local"
-        ):
-            self.outputs = call.on(self.inputs)
+        handle, stream = pool.handle_for(self), torch.cuda.current_stream()
+        try:
+            with torch.cuda.graph(self.graph, pool=handle, capture_error_mode="thread_local"):
+                self.outputs = call.on(self.inputs)
+        except BaseException as error:
+            # Without memory, the capture still ends in order.
+            Captured.failed |= not isinstance(error, torch.OutOfMemoryError)
+            pool.leave(self)
+            # The capture's stream would stay current, unordered with the stream of everything else.
+            torch.cuda.set_stream(stream)
+            with contextlib.suppress(RuntimeError, AttributeError):  # else the allocator can free nothing
+                torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), handle)
+            with contextlib.suppress(RuntimeError):
+                torch.cuda.synchronize()
+            raise
 
     def __call__(self, call: Call) -> Tensors:
         for name, value in call.inputs.items():
@@ -90,46 +128,66 @@ class Cohorts:
     directly.
     """
 
-    def __init__(self, capture: Callable[[Call], Run] = Captured) -> None:
-        self.capture = capture
+    def __init__(self, capture: Callable[[Call, Pool], Run] = Captured) -> None:
+        self.capture, self.pool = capture, Pool()
         self.kinds: OrderedDict[tuple, _Kind] = OrderedDict()
         self.widths: dict[tuple[str, ...], int] = {}  # clients that memory allows per call, by computation
 
     def run(self, call: Call) -> Tensors:
         """The outputs of all clients, stacked: name -> [C, ...]."""
         key = call.key
-        kind = self.kinds.setdefault(key, _Kind())
+        kind = self.kinds.setdefault(key, _Kind(calls=3 if Captured.failed else 0))
         self.kinds.move_to_end(key)
         if len(self.kinds) > GRAPHS:
             self.kinds.popitem(last=False)
         if kind.calls >= 3:
             return kind.run(call)
-        outputs = call()
         kind.calls += 1
+        if kind.calls == 1:
+            return call()
+        with Operations() if kind.calls == 2 else contextlib.nullcontext() as operations:
+            outputs = call()
         try:
-            if kind.calls == 2:
-                kind.run = self.capture(call)
-            elif kind.calls == 3 and not _agree(kind.run(call), outputs):
+            if operations is not None:
+                if operations.count > MOST_OPERATIONS:
+                    raise RuntimeError(
+                        f"{operations.count:,} operations; at most {MOST_OPERATIONS:,} fit one"
+                    )
+                kind.run = self.capture(call, self.pool)
+            elif not agree(kind.run(call), outputs):
                 raise RuntimeError("its replay gives different numbers")
         except RuntimeError as error:  # also out of memory
             reason = str(error).splitlines()[0]
-            warnings.warn(f"{call.about[0]}: cohorts run without a CUDA graph ({reason})", stacklevel=2)
+            more = "; no call of this process is captured from here on" if Captured.failed else ""
+            text = f"{call.about[0]}: cohorts run without a CUDA graph ({reason}){more}"
+            warnings.warn(text, stacklevel=2)
             self.kinds[key] = _Kind(calls=3)
         return outputs
 
 
-def _agree(replayed: Tensors, outputs: Tensors) -> bool:
-    """Whether two outputs are equal up to rounding, with NaN in the same places."""
+class Operations(TorchDispatchMode):
+    """Counts the operations that reach the device within this context: about the nodes of its graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def agree(replayed: Tensors, outputs: Tensors) -> bool:
+    """Whether two outputs [C, ...] are equal up to rounding, with NaN in the same places.
+
+    Compared client by client: a copy of all of them might not fit beside them.
+    """
+    return all(_agree(replayed[name], value) for name, value in outputs.items())
+
+
+def _agree(replayed: Tensor, values: Tensor) -> bool:
+    largest = max(float(row.float().nan_to_num(0, 0, 0).abs().max()) for row in values)
     return all(
-        torch.allclose(
-            replayed[name].double(), value.double(), rtol=0, equal_nan=True,
-            atol=AGREEMENT * float(value.double().nan_to_num(0, 0, 0).abs().max()),
-        )
-        for name, value in outputs.items()
-    )  # fmt: skip
-
-
-@functools.cache
-def _pool(device: int) -> Any:
-    """The memory that the graphs of a device share."""
-    return torch.cuda.graph_pool_handle()
+        torch.allclose(own.float(), row.float(), rtol=0, atol=AGREEMENT * largest, equal_nan=True)
+        for own, row in zip(replayed, values, strict=True)
+    )

@@ -1,7 +1,8 @@
 """Jobs, shards and results, which travel between the run and its workers: plain data."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -68,8 +69,25 @@ class Job:
         return drawn if device is None else drawn.to(device)
 
 
+class Parcel:
+    """Plain data with lists of tensors, which pickle without what they are views of."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: [_alone(each) for each in value] if isinstance(value, list) else value
+            for name, value in vars(self).items()
+        }
+
+
+def _alone(value: Any) -> Any:
+    """``value``; a copy if it is a tensor in a larger storage, all of which pickle would write."""
+    if isinstance(value, Tensor) and value.nbytes < value.untyped_storage().nbytes():
+        return value.clone()
+    return value
+
+
 @dataclass
-class Shard:
+class Shard(Parcel):
     """One worker's share of a round; ``vectors``, ``received`` and ``kept`` are those of `Messages`."""
 
     round: int
@@ -114,6 +132,15 @@ class Trained:
     sent: list[ClientResult]
     failures: list[tuple[int, str]]
     sums: dict[tuple[str, int], ExactSum] = field(default_factory=dict)
+
+
+def merged_sums(results: Iterable[Trained]) -> dict[tuple[str, int], ExactSum]:
+    """The sums of all results, in new memory; in which order they are merged does not matter."""
+    sums: dict[tuple[str, int], ExactSum] = {}
+    for result in results:
+        for key, part in result.sums.items():
+            sums.setdefault(key, ExactSum()).merge(part)
+    return sums
 
 
 @dataclass

@@ -345,6 +345,6 @@ class Simulation(Run):
     def _checkpoint(self) -> None:
         if self.folder is None:
             return
-        tensors, facts = self.state.packed()
+        tensors, facts = self.state.packed(self.federation.model.device)
         save_checkpoint(self.folder, tensors, facts | {"fingerprint": self.fingerprint})
         self.state.store.settle()

@@ -18,6 +18,11 @@ class Messages(NamedTuple):
     kept: list[dict[str, int]]
 
 
+def memory(vector: Tensor) -> tuple:
+    """What identifies the entries of a vector in memory: equal for two views of the same row."""
+    return vector.data_ptr(), vector.shape, vector.stride(), vector.dtype
+
+
 def received_bytes(shard: Shard, masks: Mapping[str, str]) -> list[int]:
     """Traffic down to every client of a shard; ``masks`` as of `Method`."""
     return [
@@ -42,7 +47,7 @@ def pack(
     packed, places = Messages([], [], []), dict[tuple, int]()
 
     def place(vector: Tensor) -> int:
-        same = (vector.data_ptr(), vector.shape, vector.stride(), vector.dtype)  # rows of a stack too
+        same = memory(vector)
         if same not in places:
             places[same] = len(packed.vectors)
             packed.vectors.append(vector)

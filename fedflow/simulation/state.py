@@ -15,6 +15,8 @@ from fedflow.simulation.events import Work
 from fedflow.simulation.history import History
 from fedflow.simulation.reporting import TrainedMeans
 
+PLACED = ("server/", "means/", "busy/")  # tensors of a checkpoint that may be on the model's device
+
 
 @dataclass
 class State:
@@ -36,10 +38,10 @@ class State:
         """The names of the vectors that clients keep for the method."""
         return [name for name in self.store.first if name != TRAINED]
 
-    def packed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def packed(self, device: torch.device) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and plain facts to save, without what the files of clients and rounds already hold.
 
-        Writes new rounds to the file of the history.
+        Writes new rounds to the file of the history. ``device`` is the model's.
         """
         # Copies, because a server may have one tensor under two names.
         tensors = {f"server/{name}": t.clone() for name, t in self.server.tensors().items()}
@@ -52,6 +54,8 @@ class State:
         tensors["assignment"] = torch.from_numpy(self.assignment)
         tensors["pool"] = torch.from_numpy(self.pool)
         facts = {
+            # On a GPU, some tensors of a server are on the host.
+            "host": [n for n, t in tensors.items() if n.startswith(PLACED) and t.device.type != device.type],
             "history": self.history.save(),
             "onboarded": self.onboarded,
             "busy": [{k: v for k, v in vars(work).items() if k != "received"} for work in self.busy],
@@ -59,14 +63,19 @@ class State:
         return tensors, facts
 
     def unpack(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], device: torch.device) -> None:
-        """Restore what was `packed`."""
+        """Restore what was `packed`: on ``device``, if it was not on the host beside a GPU."""
 
         def under(start: str) -> dict[str, Tensor]:
-            return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+            return {n.removeprefix(start): t for n, t in placed.items() if n.startswith(start)}
 
-        self.server = self.server.restored({name: t.to(device) for name, t in under("server/").items()})
+        host = set(facts["host"])
+        placed = {
+            name: t.to(device) if name.startswith(PLACED) and name not in host else t
+            for name, t in tensors.items()
+        }
+        self.server = self.server.restored(under("server/"))
         self.store.restore(tensors)
-        self.means.restore({name: t.to(device) for name, t in under("means/").items()})
+        self.means.restore(under("means/"))
         self.participations = tensors["participations"].numpy()
         self.assignment = tensors["assignment"].numpy()
         self.pool = tensors["pool"].numpy()
@@ -75,5 +84,4 @@ class State:
         self.history.restore(facts["history"])
         self.onboarded = facts["onboarded"]
         for work in facts["busy"]:
-            received = {name: t.to(device) for name, t in under(f"busy/{work['client']}/").items()}
-            self.busy.append(Work(**work, received=received))
+            self.busy.append(Work(**work, received=under(f"busy/{work['client']}/")))

@@ -129,7 +129,6 @@ def train_clients(
     federation = job.federation.open()
     keep_pages()
     federation.model.prepare()
-    job.training.set_precision(federation.model.device)
     vmapped = job.cohort == "vmap" or (job.cohort == "auto" and federation.model.device.type == "cuda")
     why = "their noise is keyed by client" if job.method.alone else federation.model.why_alone
     if vmapped and why:
@@ -262,7 +261,7 @@ def client_of(
         for stream, usual in streams.items()
     }
     received, kept = (
-        {name: shard.vectors[at] for name, at in message.items()}
+        {name: shard.vectors[at].to(device) for name, at in message.items()}
         for message in (shard.received[i], shard.kept[i])
     )
     client = Client(

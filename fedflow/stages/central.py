@@ -138,7 +138,6 @@ class CentralRun:
         except BadInput as error:
             field = f"central.{self.name}.{error.field.removeprefix('central.')}"
             raise BadInput(field, error.value, error.accepted) from error
-        settings.training.set_precision(device)
         progress = load_progress(self.checkpoint)
         steps = CentralSteps(model, train, test, settings, teacher)
         record = open_record(

@@ -1,6 +1,6 @@
 """From clients to results: one experiment, run and recorded."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,6 +30,7 @@ from fedflow.tracking import ModelCard, RunRecord, open_run
 
 RUN = ("partition", "method", "seed", "settings")  # what identifies a run
 
+Blocks = Callable[[Iterable[RoundReport]], Iterator[RoundReport]]
 Listener = Callable[[RoundReport, int], None]  # called with every round and the number of rounds
 
 
@@ -39,9 +40,11 @@ def perform(
     listeners: Sequence[Listener] = (),
     out: Path | None = None,
     system_metrics: bool = True,
+    blocks: Blocks = iter,
 ) -> dict[str, Any]:
     """Run the experiment to its end, from its last checkpoint if it was interrupted; returns its metrics.
 
+    ``blocks`` iterates over the rounds, for example in blocks, each of which is a task of Prefect.
     Writes the result files to ``out`` (default: the experiment's ``results_folder``) and one MLflow run.
     Data set and partition must exist. Raises `FedflowError` for errors that can be found before training,
     if the same experiment is already running, and if ``out`` holds results of another run; in these cases
@@ -81,7 +84,7 @@ def perform(
         )
         rounds: list[RoundReport] = []
         with record:
-            for report in simulation.rounds():
+            for report in blocks(simulation.rounds()):
                 rounds.append(report)
                 record.round(report)
                 for listener in listeners:

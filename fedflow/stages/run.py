@@ -7,7 +7,7 @@ from typing import Any
 from fedflow.experiment import Experiment
 from fedflow.simulation.executors import Executor, Inline
 from fedflow.stages.central import prepare_network
-from fedflow.stages.federate import Listener, perform
+from fedflow.stages.federate import Blocks, Listener, perform
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 from fedflow.terminal import RoundBar
@@ -21,11 +21,12 @@ def run_experiment(
     prepare: Callable[..., Any] = prepare_dataset,
     train: Callable[..., Any] = prepare_network,
     divide: Callable[..., Any] = prepare_partition,
+    blocks: Blocks = iter,
 ) -> dict[str, Any]:
     """Prepare the data, train central networks, partition, run the rounds; returns the metrics.
 
     ``executor`` trains the clients (default: this process); ``prepare``, ``train`` and ``divide`` are the
-    earlier stages, for example as Prefect tasks.
+    earlier stages, for example as Prefect tasks; ``blocks`` is that of `perform`.
     """
     experiment.check()
     for name in experiment.datasets:
@@ -34,4 +35,4 @@ def run_experiment(
         train(experiment.params, name, experiment.root)
     divide(experiment.params, experiment.partition, experiment.root)
     with RoundBar(experiment.title) as bar:
-        return perform(experiment, executor or Inline(), [*listeners, bar.round], out)
+        return perform(experiment, executor or Inline(), [*listeners, bar.round], out, blocks=blocks)

@@ -46,6 +46,17 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def federate(api: str, root: Path) -> Callable[..., dict]:
+    """Runs the flow in the tiny project folder."""
+    from flows.federate import federate as flow
+
+    def run(method: str = "fedavg", *changes: str, **parameters: Any) -> dict:
+        return flow("digits-6", method, settings=list(changes), root=str(root), **parameters)
+
+    return run
+
+
+@pytest.fixture
 def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, bytes]]:
     """The result files of the plain loop, without Prefect: ``expected("fedavg", seed=0)``."""
     return lambda method, **about: _inline(tmp_path_factory, method, **about)

@@ -9,17 +9,6 @@ from lossy import Lossy
 from services import family, living, started, wait_for
 
 
-@pytest.fixture
-def federate(api, root):
-    """Runs the flow in the tiny project folder."""
-    from flows.federate import federate as flow
-
-    def run(method: str = "fedavg", *changes: str, **parameters) -> dict:
-        return flow("digits-6", method, settings=list(changes), root=str(root), **parameters)
-
-    return run
-
-
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_threads_give_the_bytes_of_the_plain_loop(federate, expected, root, results, workers):
     federate("fedavg", f"engine.workers={workers}")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -89,33 +88,6 @@ def test_without_a_server_there_is_nothing_to_stop(tmp_path, monkeypatch):
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "none"))
     assert not server.used(server.home())
     assert not server.stop()
-
-
-HOLD = """
-import os, signal
-from flows.server import home, prefect_api, _state
-with prefect_api():
-    from prefect.concurrency.sync import concurrency
-    from tasks.shards import GPU_LIMIT, LEASE, ensure_gpu_limit
-    ensure_gpu_limit()
-    with concurrency(GPU_LIMIT, occupy=1, lease_duration=LEASE):
-        print("held", flush=True)
-        if {killed}:
-            os.kill(_state(home())["pid"], signal.SIGKILL)
-            os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.slow
-def test_the_gpu_of_a_killed_run_is_free_again_also_after_the_server_was_killed(tmp_path):
-    environment = without_server(tmp_path)
-    for killed in (True, False):
-        command = [sys.executable, "-c", HOLD.format(killed=killed)]
-        options = {"env": environment, "capture_output": True, "text": True, "timeout": 300}
-        done = subprocess.run(command, check=False, **options)
-        assert "held" in done.stdout, done.stderr
-        assert done.returncode == (-signal.SIGKILL if killed else 0)
-    subprocess.run([sys.executable, "-m", "flows.server", "--stop"], env=environment, check=True)
 
 
 @pytest.mark.slow  # a server, a command line and a worker, each of which imports Prefect

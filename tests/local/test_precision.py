@@ -1,11 +1,15 @@
-"""Products in bf16: about the same steps as in float32."""
+"""Products in bf16: about the steps of float32. Products in tf32: in gradients of local steps only."""
 
 import pytest
 import torch
-from support import images, run
+from support import images, one_client, run
 from torch import Tensor
 
 from fedflow.data import Dataset
+from fedflow.local.adaptation import Adaptation
+from fedflow.local.samples import Batch
+from fedflow.local.training import LocalTraining
+from fedflow.models.flat import FlatModel
 
 
 @pytest.mark.parametrize("network", ["mlp", "lenet5"])
@@ -22,3 +26,43 @@ def test_bf16_takes_about_the_same_steps(padded: Dataset, network: str, cohort: 
     moved = (ran["float32"] - start).norm()
     assert 0 < (ran["bf16"] - ran["float32"]).norm() < 0.05 * moved
     assert ran["bf16"].dtype == torch.float32
+
+
+def switches() -> tuple[bool, bool]:
+    return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+
+@pytest.mark.parametrize(("precision", "inside"), [("tf32", (True, True)), ("float32", (False, False))])
+def test_tf32_is_on_in_gradients_of_local_steps_only(digits: Dataset, precision: str, inside: tuple) -> None:
+    """The switches exist without a GPU, too."""
+    torch.backends.cudnn.allow_tf32 = True  # PyTorch's default
+    client = one_client(images(digits), 3, LocalTraining(batch_size=5, precision=precision))
+    assert switches() == (False, False)
+    seen: list[tuple[bool, bool]] = []
+
+    def objective(w: Tensor, batch: Batch) -> Tensor:
+        seen.append(switches())
+        return client.loss(w, batch)
+
+    def failing(w: Tensor, batch: Batch) -> Tensor:
+        raise KeyError
+
+    w = client.fit(objective, start=client.model.init(0))
+    assert set(seen) == {inside} and switches() == (False, False)
+    with pytest.raises(KeyError):
+        client.fit(failing, start=w)
+    assert switches() == (False, False)
+
+
+def test_adaptation_in_scores_is_in_float32(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = one_client(images(digits), 3, LocalTraining(batch_size=5, precision="tf32"))
+    seen: list[tuple[bool, bool]] = []
+    outputs = FlatModel.outputs
+
+    def spy(model: FlatModel, w: Tensor, x: Tensor) -> Tensor:
+        seen.append(switches())
+        return outputs(model, w, x)
+
+    monkeypatch.setattr(FlatModel, "outputs", spy)
+    client.adapted(client.model.init(0), Adaptation.parse({"name": "maml", "steps": 2}))
+    assert set(seen) == {(False, False)}

@@ -41,6 +41,7 @@ from fedflow.config import load_params
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
 from fedflow.local.client import Client, Update
+from fedflow.local.pieces import Pieces
 from fedflow.local.samples import Samples
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method, build_method
@@ -656,7 +657,7 @@ def count_work(
 ) -> None:
     """Record the ``expected`` work of every client by simulated time, and the work ``done``, in order."""
     begin, client_of = Simulation._begin, worker.client_of
-    gradient, evaluate = Client.gradient, Client._evaluate
+    gradient, by_layer, evaluate = Client.gradient, Pieces.gradient, Client._evaluate
     at_work = [0.0]
     share = 0.0  # of the samples of the client at work, in its current batch
     size = 1  # its number of samples
@@ -686,6 +687,10 @@ def count_work(
         at_work[-1] += share
         return gradient(self, w, batch, *rest)
 
+    def counted_by_layer(self: Pieces, x: Tensor, y: Tensor) -> Any:
+        at_work[-1] += len(y) / size
+        return by_layer(self, x, y)
+
     def called(self: FlatModel, train: bool, pieces: Any, *inputs: Tensor, **part: Any) -> Any:
         at_work[-1] += len(inputs[0]) / size
         return call(self, train, pieces, *inputs, **part)
@@ -714,6 +719,7 @@ def count_work(
         patch.setattr(Generation, "before", generated)
         return
     patch.setattr(Client, "gradient", counted)
+    patch.setattr(Pieces, "gradient", counted_by_layer)
     for name in ("data_gradient", "features"):
         patch.setattr(Client, name, counted_support(getattr(Client, name)))
     patch.setattr(Client, "_evaluate", counted_loss)

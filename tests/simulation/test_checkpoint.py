@@ -47,6 +47,22 @@ def test_a_damaged_checkpoint_is_one_clear_line(tmp_path: Path, damage: Any) -> 
         load_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_tensors_return_to_the_host_or_to_the_device_that_they_were_on(tmp_path: Path, device: str) -> None:
+    """Tensors without values stand for those of a GPU."""
+    state, gpu = prepare_run("lcfl", quadratics(), checkpoints=tmp_path).state, torch.device("meta")
+    models, assignment = torch.zeros(2, 1, device=device), torch.tensor([0, 1])
+    state.server = replace(state.server, models=models, assignment=assignment)
+    tensors, facts = state.packed(torch.device(device))
+    saved = {name: torch.zeros(t.shape, dtype=t.dtype) for name, t in tensors.items()}
+    state.unpack(saved, json.loads(json.dumps(facts)), gpu)
+    assert state.server.models.device == gpu and state.server.models.shape == (2, 1)
+    # A run of a CPU does not know what a GPU would leave on the host.
+    assert state.server.assignment.device.type == ("cpu" if device == "meta" else "meta")
+    state.unpack(saved, facts, torch.device("cpu"))
+    assert {t.device.type for t in state.server.tensors().values()} == {"cpu"}
+
+
 def test_a_kill_while_saving_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: Any) -> None:
     save_checkpoint(tmp_path, {"w": torch.zeros(2)}, {"round": 1})
 

@@ -1,6 +1,7 @@
 """Cohort calls: which are captured, when a capture is trusted, and which calls are of one kind."""
 
 import warnings
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -32,7 +33,7 @@ class Recorded:
 
     made: ClassVar[list["Recorded"]] = []
 
-    def __init__(self, call: Call, baked: str | None = None) -> None:
+    def __init__(self, call: Call, pool: Any = None, baked: str | None = None) -> None:
         self.one, self.each, self.baked = call.on, call.each, baked
         self.inputs = {name: value.clone() for name, value in call.inputs.items()}
         self.outputs = {name: value.clone() for name, value in call.on(self.inputs).items()}
@@ -81,7 +82,7 @@ def test_a_capture_that_ignores_its_inputs_is_never_used(baked: str) -> None:
 
 
 def test_a_capture_that_fails_warns_once_and_changes_no_result() -> None:
-    def fail(call: Call) -> Any:
+    def fail(call: Call, pool: Any) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     cohorts = Cohorts(fail)
@@ -244,3 +245,117 @@ def test_the_width_changes_in_powers_of_two() -> None:
     free = {1: 1, 3: 1, 5: 2, 10: 4, 39: 8, 40: 16, 41: 16, 10_000: 256}
     assert {n: cohort.max_width_for_memory(n * gib, gib) for n in free} == free
     assert cohort.max_width_for_memory(0, gib) == 1 and cohort.max_width_for_memory(gib, 0) == 256
+
+
+class Cuda:
+    """A device that is not there: streams, pools and graphs, with what goes wrong in real ones.
+
+    A capture runs on its own stream, which stays current if the capture fails (torch before 2.15). A pool is
+    forgotten with its last graph, after which its handle must not be used.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
+        self.error, self.stream, self.recording, self.handles = error, "default", False, 0
+        self.graphs: dict[int, weakref.WeakSet[Any]] = {}
+        cuda = self
+
+        class Graph:
+            def replay(self) -> None: ...
+
+        class Capture:
+            def __init__(self, graph: Graph, pool: int, capture_error_mode: str) -> None:
+                self.graph, self.pool = graph, pool
+
+            def __enter__(self) -> None:
+                assert not cuda.recording, "captures_underway.empty() INTERNAL ASSERT FAILED"
+                known = cuda.graphs.setdefault(self.pool, weakref.WeakSet())
+                assert known or not getattr(known, "used", False), "use_count > 0 INTERNAL ASSERT FAILED"
+                cuda.stream, cuda.recording = "capture", True
+                known.add(self.graph)
+                known.used = True
+
+            def __exit__(self, *error: object) -> None:
+                if cuda.error is not None:
+                    raise cuda.error
+                cuda.stream, cuda.recording = "default", False
+
+        def new_pool() -> int:
+            self.handles += 1
+            return self.handles
+
+        patch.setattr(graphs.Captured, "failed", False)
+        for name, value in {
+            "CUDAGraph": Graph,
+            "graph": Capture,
+            "graph_pool_handle": new_pool,
+            "current_stream": lambda: self.stream,
+            "set_stream": lambda stream: setattr(self, "stream", stream),
+            "current_device": lambda: 0,
+            "synchronize": lambda: None,
+        }.items():
+            patch.setattr(torch.cuda, name, value)
+
+        def end(device: int, pool: int) -> None:
+            self.recording = False
+
+        patch.setattr(torch._C, "_cuda_endAllocateToPool", end, raising=False)
+
+
+def captured(cohorts: Cohorts, about: str) -> bool:
+    """Whether the second call of a new kind was captured."""
+    for _ in range(2):
+        cohorts.run(call(torch.ones(2), about=about))
+    return any(key[1] == (about,) and isinstance(k.run, graphs.Captured) for key, k in cohorts.kinds.items())
+
+
+def test_graphs_share_a_pool_until_the_last_of_them_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "GRAPHS", 2)
+    device, cohorts = Cuda(monkeypatch), Cohorts()
+    assert all(captured(cohorts, about) for about in "abcd") and device.handles == 1
+    cohorts.kinds.clear()
+    assert captured(cohorts, "e") and device.handles == 2
+    assert captured(Cohorts(), "f") and device.handles == 3
+
+
+def test_a_failed_capture_leaves_stream_and_allocator_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, cohorts = Cuda(monkeypatch, RuntimeError("operation not permitted")), Cohorts()
+    with pytest.warns(UserWarning, match="not permitted.; no call of this process is captured from here on"):
+        assert not captured(cohorts, "syncs")
+    assert (device.stream, device.recording) == ("default", False)
+    device.error = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not captured(cohorts, "fine") and not captured(Cohorts(), "fine")
+
+
+def test_a_capture_without_memory_stops_only_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, cohorts = Cuda(monkeypatch, torch.OutOfMemoryError("out of memory")), Cohorts()
+    with pytest.warns(UserWarning, match=r"large: cohorts run without a CUDA graph \(out of memory\)$"):
+        assert not captured(cohorts, "large")
+    device.error = None
+    assert captured(cohorts, "small")
+
+
+def test_a_call_of_too_many_operations_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    cohorts = Cohorts(Recorded)
+    monkeypatch.setattr(graphs, "MOST_OPERATIONS", 0)
+    with pytest.warns(UserWarning, match=r"double: .*without a CUDA graph \(2 operations; at most 0 fit one"):
+        for _ in range(4):
+            cohorts.run(call(torch.ones(2)))
+    assert isinstance(next(iter(cohorts.kinds.values())).run, type(Call.__call__))
+
+
+@pytest.mark.parametrize(
+    ("replayed", "same"),
+    [
+        ([[1.0, 2.0], [3.0, 4.0]], True),
+        ([[1.0, 2.0], [3.0, 4.0003]], True),
+        ([[1.0, 2.0], [3.0, 4.001]], False),
+        ([[1.0, float("nan")], [3.0, 4.0]], False),
+    ],
+)
+def test_replays_are_compared_with_the_largest_entry(replayed: list, same: bool) -> None:
+    outputs = {"w": torch.tensor([[1.0, 2.0], [3.0, 4.0]])}
+    assert graphs.agree({"w": torch.tensor(replayed)}, outputs) is same
+    both = {"w": torch.tensor([[float("nan"), 1.0]])}
+    assert graphs.agree(both, both)

@@ -194,7 +194,7 @@ def test_reports_change_no_result_and_cost_nothing_when_off(federation: Federati
         assert more == {f"{reports[0]}_accuracy", f"{reports[0]}_loss"}
         assert ran.outcome().metrics["local_final_accuracy"] is None
     assert not plain.simulation.job.keep_trained
-    tensors, _ = plain.simulation.state.packed()
+    tensors, _ = plain.simulation.state.packed(torch.device("cpu"))
     assert not [name for name in tensors if "means" in name or "trained" in name]
 
 

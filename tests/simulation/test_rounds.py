@@ -7,6 +7,7 @@ import torch
 from support import NETWORKS, Ran, Workers, follow, prepare_run, quadratics, run, suited, with_cohorts
 
 from fedflow.local.client import Client
+from fedflow.local.pieces import Pieces
 from fedflow.local.samples import Batch
 from fedflow.local.sgd import Step
 from fedflow.methods import METHODS, Method, build_method
@@ -79,13 +80,18 @@ def test_gradients_are_those_that_clients_compute(
 ) -> None:
     """Of every sample in every batch; half of the cohort has time for fewer epochs."""
     samples: list[int] = []
-    gradient = Client.gradient
+    gradient, by_layer = Client.gradient, Pieces.gradient
 
     def spy(client: Client, w: torch.Tensor, batch: Batch, *objective: Any) -> Step:
         samples.append(len(batch.x))
         return gradient(client, w, batch, *objective)
 
+    def other(pieces: Pieces, x: torch.Tensor, y: torch.Tensor) -> Any:
+        samples.append(len(x))
+        return by_layer(pieces, x, y)
+
     monkeypatch.setattr(Client, "gradient", spy)
+    monkeypatch.setattr(Pieces, "gradient", other)
     training = {"epochs": 4, "batch_size": 8, "stragglers": 0.5}
     simulation = prepare_run(name, federation, hyper, training=training, participation=0.5)
     for report in simulation.rounds():

@@ -72,6 +72,20 @@ def test_a_method_that_vmap_cannot_run_is_named_with_the_reason(federation, monk
         run(Branching(), federation, cohort="vmap", rounds=1)
 
 
+def test_an_operation_that_vmap_runs_client_by_client_is_an_error_in_tests(federation, monkeypatch) -> None:
+    class Unruled(FedAvg):
+        def local(self, client: Any) -> Any:
+            w = client.fit(start=client.received["model"])
+            return client.update(model=torch.renorm(w[None], p=2, dim=0, maxnorm=1.0)[0])
+
+    said: list[str] = []
+    monkeypatch.setattr(worker, "_warn_of_fallback", lambda method, reason: said.append(reason))
+    forbid_fallback(monkeypatch)
+    with pytest.raises(AssertionError, match="fell back to the loop"):
+        run(Unruled(), federation, cohort="vmap", rounds=1)
+    assert said[0].startswith("vmap failed (UserWarning: There is a performance drop")
+
+
 class Uneven(FedAvg):
     """FedAvg that shifts the models of some clients; only these receive the shift and keep another vector."""
 

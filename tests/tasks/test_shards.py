@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from command import make_project, one_cell, one_line_error, prepared_project
 
+from fedflow.config import EngineSettings
 from fedflow.errors import BadInput
 from fedflow.experiment import Experiment
 from fedflow.simulation.job import Shard
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.run import RunSettings
 from tasks import shards
+from tasks.gpu import OneGpu
 
 NETWORK = "{name: mlp, options: {hidden: [4]}}"
 JOB = SimpleNamespace(device="cpu")
@@ -137,6 +139,22 @@ def test_a_gpu_is_waited_for_on_this_machine_and_left_to_a_cluster(runner, monke
     assert in_turn == [True, True, False]
 
 
+@pytest.mark.parametrize(
+    ("kind", "device", "gpu", "whole"),
+    [
+        ("threads", "auto", True, True),
+        ("threads", "cuda", True, True),
+        ("threads", "cpu", True, False),
+        ("threads", "auto", False, False),
+        ("processes", "auto", True, False),
+    ],
+)
+def test_only_threads_on_a_gpu_leave_the_cohort_whole(runner, monkeypatch, kind, device, gpu, whole):
+    monkeypatch.setattr(shards.torch.cuda, "is_available", lambda: gpu)
+    with shards.executor_for(EngineSettings(executor=kind, workers=3, device=device)) as executor:
+        assert isinstance(executor, OneGpu) is whole and executor.workers == (1 if whole else 3)
+
+
 def test_ray_gives_every_shard_a_gpu_and_keeps_its_process(runner, monkeypatch):
     from prefect_ray.context import RemoteOptionsContext
 
@@ -181,7 +199,7 @@ def test_a_shard_that_cannot_be_sent_is_not_called_a_wrong_address(runner, monke
 def test_other_failures_of_a_worker_keep_their_own_words(runner):
     runner.failure = FileNotFoundError(2, "No such file or directory", "/data/x")
     with pytest.raises(FileNotFoundError, match="/data/x"):
-        train("dask", address="scheduler-without-port")
+        train("ray", address="cluster-without-port")
 
 
 @pytest.mark.parametrize(
@@ -195,4 +213,4 @@ def test_other_failures_of_a_worker_keep_their_own_words(runner):
 def test_workers_that_cannot_reach_the_prefect_server_fail_with_one_line(runner, failure):
     runner.failure = failure
     with one_line_error(r"(reach API|No such file).*PREFECT_API_URL"):
-        train("dask", address="scheduler-without-port")
+        train("ray", address="cluster-without-port")

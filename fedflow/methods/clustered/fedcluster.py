@@ -106,7 +106,7 @@ class FedCluster(Cyclic, Onboarding, FedProx):
     def assigned(self, now: Round, server: State) -> Tensor:
         """Every client's cluster [N]: as given, or in random parts whose sizes differ by at most one."""
         if server.assignment is not None:
-            return server.assignment.cpu()  # a resumed run has it on its device
+            return server.assignment.cpu()  # after a resumption on another device, it is there
         self.check_count(now.clients)
         if self.given is not None:
             return torch.tensor(self.given)

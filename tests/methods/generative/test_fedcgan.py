@@ -11,6 +11,7 @@ from fedflow.data import Dataset
 from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
 from fedflow.models.gan import Discriminator, Generator
+from fedflow.models.noise import Noise, noise_key
 
 ADAM = LocalTraining(
     optimiser="adam", betas=[0.5, 0.999], lr=1e-3, weight_decay=1e-4, batch_size=25
@@ -41,14 +42,14 @@ def test_networks_have_the_parameters_of_the_thesis(
 
 
 class KeyedDropout(nn.Module):
-    """Dropout 0.5 from a generator."""
+    """Dropout 0.5 from keys."""
 
-    def __init__(self, source: torch.Generator) -> None:
+    def __init__(self, source: Noise) -> None:
         super().__init__()
         self.source = source
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * (torch.rand(x.shape, generator=self.source, dtype=x.dtype) >= 0.5) * 2
+        return x * self.source.kept(x, 0.5) * 2
 
 
 @pytest.mark.parametrize("fake_labels", ["given", "random"])
@@ -64,7 +65,9 @@ def test_a_client_trains_a_plain_gan(fake_labels: str, digits: Dataset) -> None:
 
     g, d = (networks[name].to_module(first[name]).train() for name in ("generator", "discriminator"))
     drawn = torch.Generator().manual_seed(7)
-    dropout = torch.Generator().manual_seed(int(torch.randint(1 << 62, (), generator=drawn)))
+    dropout = Noise()
+    dropout.seed(noise_key(int(torch.randint(1 << 62, (), generator=drawn))))
+    d.register_forward_pre_hook(lambda *_: dropout.start_call())
     for name, layer in list(d.named_modules()):
         if isinstance(layer, nn.Dropout):
             d.set_submodule(name, KeyedDropout(dropout))

@@ -28,7 +28,14 @@ WEIGHTS = [
     ([[1, 0], [0, 1]], [0, -1]),
     ([[0.5, -1], [2, 0.25]], [-0.5, 0.1]),
 ]  # of two linear classifiers
-ADAM = {"optimiser": "adam", "betas": [0.5, 0.999], "lr": 1e-3, "weight_decay": 1e-4, "batch_size": 32}
+ADAM = {
+    "epochs": 1,
+    "optimiser": "adam",
+    "betas": [0.5, 0.999],
+    "lr": 1e-3,
+    "weight_decay": 1e-4,
+    "batch_size": 32,
+}
 BRIEF = {"classifier": {"epochs": 1}}
 
 

@@ -1,0 +1,93 @@
+"""What one round of a vmapped cohort asks of a GPU, counted without one: kernel launches and bytes.
+
+The call with which a worker trains the cohort runs on ``meta`` tensors, which have shapes but no values, and
+every operation that would reach the device is counted. Bytes are those of the tensors that an operation reads
+and writes, as if no cache held them. Not counted: the batches' way to the device, the exact sum of the
+updates, and what a library launches beside its main kernel.
+"""
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from benchmarks import headline
+from benchmarks.workload import TRAINING, federation, significant
+from fedflow.local.training import LocalTraining
+from fedflow.methods import build_method
+from fedflow.simulation.cohort import cohort_call
+from fedflow.simulation.job import Job, Shard
+
+PER_IMAGE = {"im2col"}  # kernels of PyTorch that take one image [C, H, W] of their input at a time
+FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"}
+
+
+class Workload(NamedTuple):
+    """A cohort: ``clients`` of ``samples`` images each."""
+
+    network: str
+    clients: int
+    samples: int
+    training: LocalTraining = TRAINING
+
+
+WORKLOADS = {
+    "headline": Workload("simple_cnn", headline.COHORT, 50, headline.TRAINING),
+    "lenet5": Workload("lenet5", 100, 100),
+    "resnet9": Workload("resnet9", 100, 30),
+}
+
+
+class Counting(TorchDispatchMode):
+    """Counts the launches by operation, and the bytes, of what runs within this context."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launches: Counter[str] = Counter()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        outputs = function(*args, **(kwargs or {}))
+        name = function.overloadpacket.__name__
+        if not function.is_view and name not in FREE:
+            self.launches[name] += args[0].shape[:-3].numel() if name in PER_IMAGE else 1
+            for leaf in tree_leaves((args, kwargs, outputs)):
+                if isinstance(leaf, Tensor):  # views may have an entry of their storage many times
+                    self.bytes += min(leaf.nbytes, leaf.untyped_storage().nbytes())
+        return outputs
+
+
+def count(workload: Workload) -> Counting:
+    """What one round of this cohort launches and moves."""
+    work = federation(workload.clients, workload.samples, workload.network, "meta")
+    job = Job(work, build_method("fedavg"), workload.training, seed=0)
+    clients, start = range(workload.clients), torch.empty(work.model.size, device="meta")
+    shard = Shard(1, [*clients], [start], [{"model": 0} for _ in clients], [{} for _ in clients])
+    streams = job.method.streams(job.training)
+    call = cohort_call(job, work, shard, [*clients], job.method.local, streams, round_shapes=True)
+    with work.model.for_cohorts(), Counting() as counting:
+        call()
+    return counting
+
+
+def main() -> dict[str, Any]:
+    """Count every workload."""
+    measured = {}
+    for name, workload in WORKLOADS.items():
+        found, steps = count(workload), workload.training.workload(workload.samples).steps
+        launches, gigabytes = found.launches.total(), significant(found.bytes / 1e9)
+        most = dict(found.launches.most_common(5))
+        print(f"{name:9} {workload.clients:4} clients, {steps:2} steps each  {launches:6,} launches  "
+              f"{gigabytes:6.1f} GB  most: {', '.join(f'{n} {op}' for op, n in most.items())}")  # fmt: skip
+        measured[name] = {
+            "clients": workload.clients, "steps": steps, "launches": launches, "gigabytes": gigabytes,
+            "most": most,
+        }  # fmt: skip
+    return measured
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Plain steps of SGD in place, and layer by layer: the bits of `Trainer.descend`, with less memory traffic.
+
+A flat gradient [D] costs two passes over its memory, and every new vector another. Together they take a fifth
+of a step of a network with a million parameters and small batches.
+"""
+
+import torch
+from torch import Tensor
+
+from fedflow.local.optimiser import SGDState
+from fedflow.models.flat import FlatModel
+
+Tensors = list[Tensor] | tuple[Tensor, ...]
+
+
+class Pieces:
+    """A copy of a vector ``w`` [D] in training, and views of its parameters.
+
+    ``state`` has a velocity if ``momentum`` > 0. A ``correction`` [D] is added to every step outside of it.
+    """
+
+    def __init__(
+        self, model: FlatModel, w: Tensor, momentum: float, weight_decay: float, correction: Tensor | None
+    ) -> None:
+        self.state = SGDState(w.detach().clone(), torch.zeros_like(w) if momentum else None)
+        self._model, self._momentum, self._weight_decay = model, momentum, weight_decay
+        whole = self.state.w, self.state.velocity, correction
+        self._whole: list[list[Tensor]] = [[] if v is None else [v] for v in whole]
+        self._by_layer = [[] if v is None else model.pieces(v) for v in whole]
+        self._leaves = [piece.detach().requires_grad_() for piece in self._by_layer[0]]
+
+    def gradient(self, x: Tensor, y: Tensor) -> tuple[Tensors, Tensor]:
+        """The gradients of the mean loss of a batch in training mode, by layer, and this loss, scalar."""
+        loss = self._model.loss(self._model.outputs_of(self._leaves, x), y)
+        return torch.autograd.grad(loss, self._leaves, materialize_grads=True), loss.detach()
+
+    def descend(self, gradient: Tensors | Tensor, lr: float) -> None:
+        """One step along a gradient, by layer or whole [D]."""
+        whole = isinstance(gradient, Tensor)
+        g: Tensors = [gradient] if isinstance(gradient, Tensor) else gradient
+        w, velocity, correction = self._whole if whole else self._by_layer
+        if self._weight_decay:
+            g = torch._foreach_add(g, torch._foreach_mul(w, self._weight_decay))
+        if velocity:
+            torch._foreach_mul_(velocity, self._momentum)
+            torch._foreach_add_(velocity, g)
+            g = velocity
+        if correction:
+            g = torch._foreach_add(g, correction)
+        torch._foreach_sub_(w, g, alpha=lr)

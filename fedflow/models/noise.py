@@ -1,0 +1,109 @@
+"""Dropout whose noise is a function of keys and places, not the next numbers of a generator.
+
+Whether a unit is dropped follows from the key of its client, the place of the call (pass, step, call within
+the step, layer) and the place of the unit in the batch. So the plain loop, vmapped cohorts with padding,
+captured graphs and compiled steps drop the same units (docs/decisions/0018).
+"""
+
+import functools
+import threading
+
+import torch
+from torch import Tensor, nn
+
+from fedflow.seeding import torch_seed
+
+Key = tuple[int | Tensor, int | Tensor]  # of 32 bits each: numbers, or int32 scalars in cohorts and compilers
+
+
+def noise_key(seed: int) -> tuple[int, int]:
+    """The key of a ``seed``, of which 64 bits count."""
+    return _signed(seed), _signed(seed >> 32)
+
+
+class Noise(threading.local):
+    """The noise of this thread's training calls."""
+
+    key: Key
+    given: Key | None = None  # in place of `next_call`
+    _pass = _step = _calls = 0
+
+    def seed(self, key: Key) -> None:
+        """Count passes from the first with ``key``."""
+        self.key, self._pass = key, 0
+        self.at_step(0)
+
+    def next_pass(self) -> None:
+        """Count steps from the first of the next pass."""
+        self._pass += 1
+        self.at_step(0)
+
+    def at_step(self, step: int) -> None:
+        """Count calls from the first of a step of this pass."""
+        self._step, self._calls = step, 0
+
+    def next_call(self) -> Key:
+        """The key of the next call of this step."""
+        self._calls += 1
+        return _moved(self.key, "call", self._pass, self._step, self._calls)
+
+    def start_call(self) -> None:
+        """Count the layers of a training call."""
+        self._call, self._layers = self.given or self.next_call(), 0
+
+    def kept(self, x: Tensor, p: float) -> Tensor:
+        """Which units the next layer keeps, each with probability 1 - ``p``, bool in the shape of ``x``.
+
+        Those of a sample of ``x`` [B, ...] do not depend on how many follow it: padding changes nothing.
+        """
+        self._layers += 1
+        first, second = _moved(self._call, "layer", self._layers)
+        units = torch.arange(x.numel(), dtype=torch.int32, device=x.device) * _STEP + first
+        return (_mixed(units, second) >= round(p * 2**32) - 2**31).view(x.shape)
+
+
+class KeyedDropout(nn.Module):
+    """Dropout with the noise of this thread instead of the generator of the process."""
+
+    def __init__(self, p: float, noise: Noise) -> None:
+        super().__init__()
+        self.p, self.noise = p, noise
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        return x * self.noise.kept(x, self.p) / (1 - self.p)
+
+
+def _signed(number: int) -> int:
+    """The lowest 32 bits of ``number`` as an int32."""
+    return (number + 2**31) % 2**32 - 2**31
+
+
+_STEP, _FIRST, _SECOND = map(_signed, (0x9E3779B9, 0x7FEB352D, 0x846CA68B))
+_offset = functools.lru_cache(1 << 16)(lambda *place: noise_key(torch_seed(0, *place)))
+
+
+def _moved(key: Key, *place: str | int) -> Key:
+    """The key of a place, by the same offset for every client: the device has only to add it."""
+    first, second = (k + d for k, d in zip(key, _offset(*place)))
+    return _wrapped(first), _wrapped(second)
+
+
+def _wrapped(number: int | Tensor) -> int | Tensor:
+    return number if isinstance(number, Tensor) else _signed(number)
+
+
+def _mixed(x: Tensor, key: int | Tensor) -> Tensor:
+    """Pseudo-random bits of ``x``, int32, which is overwritten; other ones for every ``key``.
+
+    The mixer lowbias32 (C. Wellons, Prospecting for hash functions, 2018) with the key before both of
+    its products: without it, the noise of two keys would be one sequence from two starts. Products wrap.
+    """
+    x ^= (x >> 16) & 0xFFFF
+    x += key
+    x *= _FIRST
+    x ^= (x >> 15) & 0x1FFFF
+    x *= _SECOND
+    x ^= (x >> 16) & 0xFFFF
+    return x

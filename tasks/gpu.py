@@ -1,0 +1,63 @@
+"""One GPU without a cluster: runs take turns on it, and their rounds come in blocks."""
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from filelock import FileLock
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from fedflow.files import make_writable, user_folder
+from fedflow.simulation.executors import Share, Work
+from fedflow.simulation.outcome import RoundReport
+
+T = TypeVar("T")
+
+BLOCK = 1.0  # seconds after which a block of rounds ends: a task costs 10 ms
+
+
+@contextmanager
+def gpu_in_turn() -> Iterator[None]:
+    """Hold this machine's GPU, for which the user's other runs wait. A process that dies frees it."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    folder = user_folder()
+    make_writable(folder)
+    with FileLock(folder / f"gpu-{re.sub(r'[^0-9A-Za-z-]', '_', first)}.lock"):
+        yield
+
+
+class OneGpu:
+    """Trains the whole cohort in this process. Threads would take turns, each with a part of it."""
+
+    workers = 1
+
+    def map(
+        self, work: Callable[[Any, Any], Any], job: Work, shards: Sequence[Share], title: str
+    ) -> list[Any]:
+        torch.set_num_threads(1)
+        with gpu_in_turn():
+            return [work(job, shard) for shard in shards]
+
+
+@task(name="rounds", task_run_name="rounds from {first}", cache_policy=NO_CACHE, persist_result=False)
+def run_block(rounds: Iterator[RoundReport], first: int) -> list[RoundReport]:
+    """The next rounds, for `BLOCK` seconds. Not retried, as rounds change the state of the run."""
+    done, ends = [], time.monotonic() + BLOCK
+    for report in rounds:
+        done.append(report)
+        if time.monotonic() > ends:
+            break
+    return done
+
+
+def in_blocks(rounds: Iterable[RoundReport]) -> Iterator[RoundReport]:
+    """The rounds, computed in blocks, each of which is a Prefect task."""
+    left, first = iter(rounds), 1
+    while block := run_block(left, first):
+        yield from block
+        first = block[-1].round + 1

@@ -1,0 +1,44 @@
+"""What a vmapped cohort would ask of a GPU: launches and bytes, held at the values that were reached."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from benchmarks.counts import WORKLOADS, Counting, count
+
+# Launches and gigabytes, a tenth above those of torch 2.15: versions take operations apart differently.
+MOST = {"headline": (440, 41.3), "lenet5": (970, 18.6), "resnet9": (1360, 412)}
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_round_needs_no_more_launches_and_bytes(name):
+    found, (launches, gigabytes) = count(WORKLOADS[name]), MOST[name]
+    assert 0 < found.launches.total() <= launches
+    assert 0 < found.bytes <= gigabytes * 1e9
+
+
+@pytest.mark.parametrize("network", ["simple_cnn", "lenet5", "resnet9"])
+def test_launches_do_not_grow_with_clients_or_images(network):
+    workload = WORKLOADS["lenet5"]._replace(network=network, clients=2, samples=2)
+    few, more_clients, more_images = (
+        count(workload._replace(**change)) for change in ({}, {"clients": 5}, {"samples": 10})
+    )
+    assert few.launches == more_clients.launches == more_images.launches
+    assert 2 * few.bytes < more_clients.bytes < 3 * few.bytes
+
+
+def test_a_kernel_of_one_image_is_launched_for_every_image_of_every_client():
+    x = torch.empty(7, 4, 3, 8, 8, device="meta")
+    with Counting() as counting:
+        torch.func.vmap(lambda own: F.unfold(own, 3))(x)
+    assert counting.launches["im2col"] == 7 * 4
+
+
+def test_views_are_free_and_repeated_entries_are_read_once():
+    x = torch.empty(4, device="meta")
+    with Counting() as counting:
+        wide = x.expand(1000, 4).T.unsqueeze(0)
+    assert not counting.launches and counting.bytes == 0
+    with counting:
+        wide.sum(1)
+    assert dict(counting.launches) == {"sum": 1} and counting.bytes == 4 * (4 + 1000)

@@ -1,0 +1,68 @@
+"""Steps in place are those of `Trainer.descend`, bit for bit."""
+
+from typing import Any
+
+import pytest
+import torch
+from support import images, one_client, run, same
+from torch import Tensor
+
+from fedflow.data import Dataset
+from fedflow.local.sgd import Trainer
+from fedflow.local.training import LocalTraining
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"momentum": 0.9},
+    {"weight_decay": 0.01},
+    {"momentum": 0.5, "weight_decay": 0.1, "lr_within": [0.5, 0.6]},
+]
+
+
+def ended(client: Any, start: Tensor, correction: Tensor | None, lr: float | None) -> tuple[Tensor, Tensor]:
+    w = client.fit(start=start, correction=correction, lr=lr)
+    return w, client.train_loss
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("network", ["lenet5", "logistic"])
+@pytest.mark.parametrize("corrected", [False, True])
+def test_steps_in_place_have_the_bits_of_flat_ones(
+    padded: Dataset, network: str, settings: dict, corrected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = LocalTraining.parse({"batch_size": 7, "epochs": 2, "lr": 0.05, **settings})
+    client = one_client(images(padded, network=network), 4, training)
+    start = client.model.init(3)
+    before, correction = start.clone(), torch.randn_like(start) if corrected else None
+    assert client._plain
+    found = ended(client, start, correction, 0.02 if corrected else None)
+    monkeypatch.setattr(Trainer, "_plain", False)
+    again = one_client(images(padded, network=network), 4, training)
+    expected = ended(again, start, correction, 0.02 if corrected else None)
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+    assert torch.equal(start, before) and not torch.equal(found[0], before)
+    assert client.trained is found[0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimiser": "adam"},
+        {"clip_norm": 1.0},
+        {"precision": "bf16"},
+        {"objective": {"name": "robust"}, "augment": "flip_crop"},
+        {"adaptation": {"name": "proto"}},
+    ],
+    ids=str,
+)
+def test_other_steps_are_flat(digits: Dataset, settings: dict) -> None:
+    training = LocalTraining.parse({"batch_size": 7, **settings})
+    assert not one_client(images(digits), 4, training)._plain
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "apfl", "perfedavg"])
+def test_methods_have_the_same_results(digits: Dataset, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = {"batch_size": 5, "momentum": 0.5, "weight_decay": 0.001}
+    found = run(name, images(digits), training=training)
+    monkeypatch.setattr(Trainer, "_plain", False)
+    assert same(run(name, images(digits), training=training).state(), found.state())
