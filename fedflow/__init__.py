@@ -17,6 +17,11 @@ FRONT = {  # imported when they are used, as torch takes a second
     "dataset": "fedflow.front.inputs",
     "scheme": "fedflow.front.inputs",
     "Training": "fedflow.local.training",
+    "Method": "fedflow.methods.base",
+    "Client": "fedflow.local.client",
+    "Update": "fedflow.local.client",
+    "Batch": "fedflow.local.samples",
+    "option": "fedflow.settings",
 }
 INSIDE = {"Training": "LocalTraining"}  # names within their modules, if others
 

@@ -76,6 +76,10 @@ class Settings:
         super().__init_subclass__(**kwargs)
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
+    def __new__(cls, *args: Any, **values: Any) -> Self:  # before the TypeError of __init__
+        cls._check_names(values, cls.section)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         types_of = hints(type(self))
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -94,10 +98,8 @@ class Settings:
         dot = f"{section}." if section else ""
         if not isinstance(values, Mapping):
             raise BadInput(section or "params", values, "a mapping of field names to values")
+        cls._check_names(values, section)
         fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-        for name in values:
-            if name not in fields:
-                raise unknown_name(f"{dot}{name}", name, fields)
         for name, field in fields.items():
             required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
             if required and name not in values:
@@ -109,6 +111,14 @@ class Settings:
                 raise
             name = error.field.removeprefix(f"{cls.section}.")
             raise BadInput(f"{dot}{name}", error.value, error.accepted) from None
+
+    @classmethod
+    def _check_names(cls, values: Mapping[str, Any], section: str) -> None:
+        """Raise `BadInput` for a name that is no field."""
+        fields = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        for name in values:
+            if name not in fields:
+                raise unknown_name(f"{section}.{name}" if section else name, name, fields)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for YAML, JSON or a record."""

@@ -22,10 +22,11 @@ from fedflow.methods.base import server_data
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, PartitionParams, Samples, make_partition
+from fedflow.settings import Words
 from fedflow.simulation.federation import Federation, need_fit, random_examples
 
 Data = str | Mapping[str, Any] | Dataset
-Division = PartitionParams | Sequence[Sequence[int]]
+Division = PartitionParams | Mapping[str, Any] | Sequence[Sequence[int]]
 Network = str | Mapping[str, Any] | nn.Module | Callable[[], nn.Module]
 
 OWN = "own"  # name of data that were given as arrays
@@ -40,9 +41,9 @@ def cache() -> Path:
 def dataset(x: Any, y: Any, x_test: Any, y_test: Any, classes: Sequence[str] | None = None) -> Dataset:
     """A data set of your own arrays or tensors.
 
-    ``x`` [n, ...]: uint8 images [n, C, H, W], which are scaled to [0, 1], float features, or int tokens
-    [n, L]. ``y`` [n]: labels 0..K-1, or float targets of a regression. ``classes``: K names; default: the
-    labels' numbers.
+    ``x`` [n, ...]: uint8 images [n, C, H, W] or [n, H, W], which are scaled to [0, 1], float features, or int
+    tokens [n, L]. ``y`` [n]: labels 0..K-1, or float targets of a regression. ``classes``: K names; default:
+    the labels' numbers.
 
     Raises `BadInput` for shapes, types or labels that do not fit together.
     """
@@ -59,8 +60,10 @@ def dataset(x: Any, y: Any, x_test: Any, y_test: Any, classes: Sequence[str] | N
         accepted = f"inputs of the shape {tuple(inputs[0].shape[1:])} and type of x"
         raise BadInput("x_test", tuple(inputs[1].shape[1:]), accepted)
     images = inputs[0].dtype == torch.uint8
-    if images and inputs[0].ndim != 4:
-        raise BadInput("x", tuple(inputs[0].shape), "uint8 images [n, C, H, W]")
+    if images and inputs[0].ndim == 3:
+        inputs = [own.unsqueeze(1) for own in inputs]
+    if images and (inputs[0].ndim != 4 or inputs[0].shape[1] not in (1, 3)):
+        raise BadInput("x", tuple(inputs[0].shape), "uint8 images [n, H, W] or [n, C, H, W] with C = 1 or 3")
     kind = torch.uint8 if images else torch.float32 if inputs[0].is_floating_point() else torch.int32
     whole = not targets[0].is_floating_point()
     names: tuple[str, ...] = ()
@@ -93,12 +96,14 @@ def _tensor(name: str, values: Any) -> Tensor:
 
 def data_params(data: Data) -> DatasetParams:
     """Named data as an entry of ``data`` in params.yaml."""
-    assert not isinstance(data, Dataset)
+    if not isinstance(data, str | Mapping):
+        accepted = "the name of a source, a mapping, or fedflow.dataset(x, y, x_test, y_test)"
+        raise BadInput("data", Words(type(data).__name__), accepted)
     return DatasetParams.parse({"source": data} if isinstance(data, str) else dict(data), section="data")
 
 
 def prepared(data: Data) -> Dataset:
-    """The samples; named data are prepared once and cached."""
+    """The samples; named data are prepared once, and cached."""
     if isinstance(data, Dataset):
         return data
     wanted = data_params(data)
@@ -126,23 +131,34 @@ def divided(division: Division, data: Dataset) -> Partition:
     """
     if isinstance(division, PartitionParams):
         return make_partition(division, Samples.of(data), data.hash)
-    if isinstance(division, str | bytes) or not isinstance(division, Sequence) or not len(division):
-        raise BadInput(
-            "partition", division, "a scheme such as fedflow.dirichlet(clients=20), or lists of rows"
-        )
-    rows = [np.unique(np.asarray(own, dtype=np.int64)) for own in division]
+    rows = [np.sort(own) for own in _lists(division)]
     for k, own in enumerate(rows):
-        if not len(own) or own[0] < 0 or own[-1] >= len(data.y_train):
-            accepted = f"training samples of client {k}, from 0 to {len(data.y_train) - 1}"
-            raise BadInput(f"partition[{k}]", own[[0, -1]].tolist() if len(own) else [], accepted)
-    if len(np.unique(np.concatenate(rows))) < sum(map(len, rows)):
-        raise BadInput("partition", "lists", "lists without common samples")
+        if own.dtype.kind not in "iu" or own.ndim != 1 or own[0] < 0 or own[-1] >= len(data.y_train):
+            accepted = f"positions of training samples, whole numbers from 0 to {len(data.y_train) - 1}"
+            raise BadInput(f"partition[{k}]", Words(np.array2string(own, threshold=6)), accepted)
+    values, counts = np.unique(np.concatenate(rows), return_counts=True)
+    if (counts > 1).any():
+        raise BadInput("partition", int(values[counts.argmax()]), "every training sample at most once")
     labels, tested = data.y_train.numpy(), data.y_test.numpy()
     if labels.ndim > 1 or labels.dtype.kind == "f":
-        whole = [np.arange(len(tested))]
-        return Partition.from_lists(rows, whole, [np.array([0])] * len(rows))
-    pools = [np.flatnonzero(tested == label) for label in range(data.num_classes)]
-    return Partition.from_lists(rows, pools, [np.unique(labels[own]) for own in rows])
+        pools, own_pools = [np.arange(len(tested))], [np.array([0])] * len(rows)
+    else:
+        pools = [np.flatnonzero(tested == label) for label in range(data.num_classes)]
+        own_pools = [np.unique(labels[own]) for own in rows]
+    return Partition.from_lists(rows, pools, own_pools, dataset_hash=data.hash)
+
+
+def _lists(division: Any) -> list[np.ndarray]:
+    """One array per client, each with at least one number."""
+    try:
+        rows = [np.asarray(own) for own in division] if not isinstance(division, str | bytes) else []
+    except (TypeError, ValueError):
+        rows = []
+    if not rows or any(own.ndim == 0 or own.size == 0 for own in rows):
+        shown = division if isinstance(division, str | int | float) else Words(type(division).__name__)
+        accepted = "a scheme such as fedflow.dirichlet(clients=20), or a list of row numbers per client"
+        raise BadInput("partition", shown, accepted)
+    return rows
 
 
 def built_method(method: str | Method | type[Method] | Mapping[str, Any]) -> Method:
@@ -155,11 +171,13 @@ def built_method(method: str | Method | type[Method] | Mapping[str, Any]) -> Met
         return build_method(method)
     if isinstance(method, Mapping) and "method" in method:
         return build_method(method["method"], {k: v for k, v in method.items() if k != "method"})
-    raise BadInput(
-        "method",
-        method,
-        f"a name ({', '.join(sorted(METHODS)[:3])}, ...), or an object such as Ditto(lam=1.0)",
-    )
+    raise BadInput("method", method, "a name such as 'ditto', or an object such as fedflow.Ditto(lam=1.0)")
+
+
+def titles(method: Method) -> tuple[str, str]:
+    """Name and label; of a class that is not registered, its Python name, as it may inherit both."""
+    registered = METHODS.get(method.name) is type(method)
+    return (method.name, method.label) if registered else (type(method).__name__,) * 2
 
 
 def default_network(data: Dataset) -> str:
@@ -172,23 +190,25 @@ def default_network(data: Dataset) -> str:
     return "lenet5" if image else "mlp"
 
 
+def network_entry(network: str | Mapping[str, Any] | None, default: str) -> dict[str, Any]:
+    """The network as an entry of ``models`` in params.yaml."""
+    if not isinstance(network, Mapping):
+        return {"name": network or default, "options": {}}
+    if "name" not in network:
+        raise BadInput("model", dict(network), "a mapping with the name of an architecture")
+    options = {name: value for name, value in network.items() if name not in ("name", "options")}
+    return {"name": network["name"], "options": {**network.get("options", {}), **options}}
+
+
 def flat_model(network: Network | None, data: Dataset, device: torch.device, convolution: str) -> FlatModel:
     """The network: by name, as a mapping with ``name`` and options, as a module, or as what makes a module.
 
     A module itself is the first model for every seed; what makes one is called once per seed.
     """
-    if network is None:
-        network = default_network(data)
-    if isinstance(network, str):
-        network = {"name": network}
-    if isinstance(network, Mapping):
-        options = dict(network.get("options", {})) | {
-            k: v for k, v in network.items() if k not in ("name", "options")
-        }
-        if "name" not in network:
-            raise BadInput("model", dict(network), "a mapping with the name of an architecture")
+    if network is None or isinstance(network, str | Mapping):
+        entry = network_entry(network, default_network(data))
         factory: Callable[[], nn.Module] = partial(
-            build, network["name"], data.input_shape, data.num_classes, **options
+            build, entry["name"], data.input_shape, data.num_classes, **entry["options"]
         )
     elif isinstance(network, nn.Module):
         factory = partial(copy.deepcopy, network)
@@ -204,10 +224,11 @@ def flat_model(network: Network | None, data: Dataset, device: torch.device, con
 
 
 def federation(
-    data: Data, division: Division, network: Network | None, method: Method, device: str, convolution: str
-) -> Federation:
+    samples: Dataset, division: Division, network: Network | None, method: Method, device: str,
+    convolution: str,
+) -> Federation:  # fmt: skip
     """All that stays the same over the rounds."""
-    samples, where = prepared(data), torch.device(device)
+    where = torch.device(device)
     partition = divided(division, samples)
     if partition.classes:
         samples = replace(samples, classes=tuple(map(str, range(partition.classes))))
@@ -230,3 +251,20 @@ def _public(method: Method, train: Examples, partition: Partition) -> Examples |
     if len(partition.public):
         return train.only(torch.as_tensor(partition.public, device=train.device))
     return None
+
+
+def described(
+    data: Data, division: Division, network: Network | None, whole: Federation
+) -> dict[str, dict[str, Any]]:
+    """The settings of data, division and network; content hashes of those that have no settings."""
+    about = {"data": {"hash": whole.partition.dataset_hash}, "partition": {"hash": whole.partition.hash}}
+    if not isinstance(data, Dataset):
+        about["data"] = data_params(data).flat()
+    if isinstance(division, PartitionParams):
+        about["partition"] = {k: v for k, v in division.flat().items() if k != "dataset"}
+    if network is None or isinstance(network, str | Mapping):
+        entry = network_entry(network, whole.model.title)
+        return about | {"model": {"name": entry["name"], **entry["options"]}}
+    content = hashlib.blake2b(whole.model.architecture.encode(), digest_size=4)
+    content.update(whole.model.init(0).cpu().numpy().data)
+    return about | {"model": {"name": whole.model.title, "hash": content.hexdigest()}}

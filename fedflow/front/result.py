@@ -1,7 +1,10 @@
 """The result of `fedflow.run`: tables, models and pictures."""
 
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,10 +12,13 @@ import pandas as pd
 from markupsafe import escape
 from torch import nn
 
-from fedflow.errors import BadInput, FedflowError
-from fedflow.metrics.table import heading, headlines, printed, unit_of
+from fedflow.errors import BadInput, FedflowError, unknown_name
+from fedflow.front.inputs import titles
+from fedflow.metrics.table import heading, headlines, metric_of, printed
+from fedflow.naming import flat, say
 from fedflow.partition import Partition
 from fedflow.results import clients_table, rounds_table
+from fedflow.settings import Words
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import Outcome, RoundReport
 
@@ -22,19 +28,28 @@ if TYPE_CHECKING:  # matplotlib takes a second
     from fedflow.pictures.drawing import Drawing
 
 WIDTH = 560  # pixels of a picture in a notebook
+COLUMNS = 6  # numbers in a table in a notebook
+CELL = 'style="text-align:right;white-space:nowrap;padding:2px 8px"'
+COLOURS = ";".join([  # pictures take those of the notebook, which may be dark
+    "stroke-linejoin:round", "stroke-linecap:butt",
+    "--ink:currentColor", "--muted:color-mix(in srgb,currentColor 65%,transparent)", "--card:transparent",
+    "--line:color-mix(in srgb,currentColor 15%,transparent)",
+])  # fmt: skip
 SHOWN = ("local_accuracy", "global_accuracy", "local_loss", "global_loss")  # the first one measured is drawn
 
 
 class Result:
     """A finished run.
 
-    ``metrics``: final numbers by name; ``rounds``: a row per round; ``clients``: a row per client.
+    ``metrics``: final numbers by name; ``rounds``: a row per round; ``clients``: a row per client. ``label``
+    is the method's name, ``folder`` that of the result files, None if the run was not recorded.
     """
 
     def __init__(
-        self, label: str, seed: int, simulation: Simulation, reports: Sequence[RoundReport], outcome: Outcome
-    ) -> None:
-        self.label, self.seed = label, seed
+        self, label: str, seed: int, simulation: Simulation, reports: Sequence[RoundReport], outcome: Outcome,
+        about: Mapping[str, Mapping[str, Any]], folder: Path | None = None,
+    ) -> None:  # fmt: skip
+        self.label, self.seed, self.folder, self._about = label, seed, folder, about
         self._simulation, self._reports, self._outcome = simulation, list(reports), outcome
 
     @property
@@ -48,12 +63,17 @@ class Result:
 
         Columns that no round measured are left out.
         """
-        return rounds_table(self._reports).astype(float, errors="ignore").dropna(axis=1, how="all")
+        table = rounds_table(self._reports).dropna(axis=1, how="all")
+        return table.astype(dict.fromkeys(table.select_dtypes(object), float))
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """A row per client: samples, scores, cluster, rounds that it took part in."""
-        return clients_table(self._outcome, self.partition.sizes, self.partition.groups)
+        """A row per client: samples, scores, cluster, rounds that it took part in.
+
+        Columns that no client has are left out.
+        """
+        table = clients_table(self._outcome, self.partition.sizes, self.partition.groups)
+        return table.dropna(axis=1, how="all")
 
     @property
     def partition(self) -> Partition:
@@ -62,10 +82,11 @@ class Result:
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:
-        """Method, training and run, with all defaults."""
+        """Data, partition, model, method, training and run, with all defaults."""
         job = self._simulation.job
         return {
-            "method": {"name": job.method.name, **job.method.as_dict()},
+            **{section: dict(values) for section, values in self._about.items()},
+            "method": {"name": titles(job.method)[0], **job.method.as_dict()},
             "training": job.training.as_dict(),
             "run": self._simulation.settings.as_dict(),
         }
@@ -108,17 +129,16 @@ class Result:
         return compare(self).plot(metric, x)
 
     def __repr__(self) -> str:
-        found = ", ".join(
-            f"{heading(name)} {printed(name, self.metrics[name])}" for name in _headline(self.metrics)
-        )
-        return f"<{self.label}, seed {self.seed}, {len(self._reports)} rounds: {found}>"
+        found = ", ".join(_said(name, self.metrics[name]) for name in _headline([self]))
+        rounds = f"{len(self._reports)} round{'s' if len(self._reports) > 1 else ''}"
+        return f"<{self.label}, seed {self.seed}, {rounds}: {found}>"
 
     def _repr_html_(self) -> str:
         return compare(self)._repr_html_()
 
 
 class Comparison:
-    """Several runs side by side: those with equal labels are seeds of one row."""
+    """Several runs side by side: ``results`` has those of every label, which differ in their seeds."""
 
     def __init__(self, results: Mapping[str, Sequence[Result]]) -> None:
         self.results = {label: list(own) for label, own in results.items()}
@@ -129,7 +149,7 @@ class Comparison:
         rows = {}
         for label, own in self.results.items():
             row: dict[str, Any] = {"seeds": len(own)}
-            for name in _headline(own[0].metrics):
+            for name in self._columns:
                 values = [one.metrics[name] for one in own if one.metrics.get(name) is not None]
                 row[name] = float(np.mean(values)) if values else float("nan")
                 row[f"{name}_std"] = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
@@ -137,52 +157,63 @@ class Comparison:
         return pd.DataFrame.from_dict(rows, orient="index")
 
     def plot(self, metric: str | None = None, x: str = "round") -> "Figure":
-        """Curves of ``metric`` by "round", "traffic" or "time": the mean over seeds, and a band over all."""
-        return self._drawn(metric, x).figure
+        """Curves of ``metric`` by "round", "traffic" or "time": the mean over seeds, and a band over all.
+
+        Raises `BadInput` for a metric that no round measured.
+        """
+        return self._drawn(metric, x, "notebook").figure
 
     def _metric(self, metric: str | None) -> str:
         """``metric``, or the first one of `SHOWN` that a round measured."""
-        there = [str(name) for name in self._first.rounds if name != "round"]
+        tables = [one.rounds for own in self.results.values() for one in own]
+        there = list(dict.fromkeys(str(name) for table in tables for name in table if name != "round"))
         if metric is None:
             return next((name for name in SHOWN if name in there), "train_loss")
         if metric not in there:
-            raise BadInput("metric", metric, f"one of {', '.join(there)}")
+            raise unknown_name("metric", metric, there)
         return metric
 
-    def _drawn(self, metric: str | None, x: str) -> "Drawing":
+    def _drawn(self, metric: str | None, x: str, name: str) -> "Drawing":
         from fedflow.pictures.accuracy import AXES, curve
+        from fedflow.pictures.accuracy import heading as title
 
         if x not in AXES:
             raise BadInput("x", x, f"one of {', '.join(AXES)}")
-        metric = self._metric(metric)
         places = {label: i for i, label in enumerate(self.results)}
         named = {label: [_Named(label, one.rounds) for one in own] for label, own in self.results.items()}
-        return curve(named, places, metric, x, f"notebook-{metric}-{x}")
+        metric = self._metric(metric)
+        of = metric_of(metric)
+        words = f"{title(of, x)}{', %' * of.label.endswith(', %')}" if of else f"{metric} by {x}"
+        return curve(named, places, metric, x, name, title=words)
 
     def __repr__(self) -> str:
         return repr(self.table)
 
     def _repr_html_(self) -> str:
-        head = ["", "seeds", *(heading(name) for name in _headline(self._first.metrics))]
-        lines = ["".join(f"<th>{escape(word)}</th>" for word in head)]
+        from fedflow.pictures.drawing import SERIES
+
+        head = ["", "seeds", *map(heading, self._columns)]
+        lines = ["".join(f"<th {CELL}>{escape(word)}</th>" for word in head)]
         for label, row in self.table.iterrows():
             cells = [escape(str(label)), str(int(row["seeds"]))]
-            for name in _headline(self._first.metrics):
-                spread = row[f"{name}_std"]
-                text = printed(name, row[name])
-                cells.append(text if np.isnan(spread) else f"{text} ± {printed(name, spread)}")
-            lines.append("".join(f"<td>{cell}</td>" for cell in cells))
+            for name in self._columns:
+                mean, spread = (None if np.isnan(v) else v for v in (row[name], row[f"{name}_std"]))
+                cells.append(printed(name, mean) + ("" if spread is None else f" ± {printed(name, spread)}"))
+            lines.append("".join(f"<td {CELL}>{cell}</td>" for cell in cells))
         table = "".join(f"<tr>{line}</tr>" for line in lines)
-        metric = self._metric(None)
-        words = heading(metric).removesuffix(", %")
-        title = f"<p>{escape(f'{words} accuracy' if metric.endswith('_accuracy') else words)} by round</p>"
-        # A notebook has no page with the colours of the report: the picture brings them.
-        picture = f'<div style="max-width:{WIDTH}px">{self._drawn(metric, "round").file}</div>'
-        return f"<table>{table}</table>{title}{picture}"
+        # All outputs of a notebook are one page, so that the ids in a picture must be its own.
+        name = f"n{hashlib.blake2b(table.encode(), digest_size=6).hexdigest()}"
+        colours = ";".join([COLOURS, *(f"--s{i}:{colour}" for i, colour in enumerate(SERIES))])
+        # The style sheet of matplotlib would apply to the whole notebook; `COLOURS` has its two rules.
+        picture = re.sub(r"<style.*?</style>", "", self._drawn(None, "round", name).svg, flags=re.DOTALL)
+        return (
+            f'<div style="overflow-x:auto"><table>{table}</table></div>'
+            f'<div style="max-width:{WIDTH}px;{colours}">{picture}</div>'
+        )
 
-    @property
-    def _first(self) -> Result:
-        return next(iter(self.results.values()))[0]
+    @cached_property
+    def _columns(self) -> list[str]:
+        return _headline([one for own in self.results.values() for one in own])
 
 
 class _Named:
@@ -191,16 +222,46 @@ class _Named:
 
 
 def compare(*results: Result, **named: Result | Sequence[Result]) -> Comparison:
-    """Compare runs: ``compare(a, b)`` by their labels, or ``compare(small=a, large=[b, c])`` by names."""
+    """Compare runs: ``compare(a, b)`` by their methods, or ``compare(small=a, large=[b, c])`` by names.
+
+    Runs that differ only in their seeds are one row. Those of one method with different settings are rows
+    named after what differs. Raises `BadInput` for two runs of equal settings and seed, and for runs of
+    different settings under one name.
+    """
     groups: dict[str, list[Result]] = {}
-    for one in results:
-        groups.setdefault(one.label, []).append(one)
-    for name, own in named.items():
-        groups.setdefault(name, []).extend([own] if isinstance(own, Result) else own)
-    if not groups:
+    for label in dict.fromkeys(one.label for one in results):
+        own = [one for one in results if one.label == label]
+        for one, words in zip(own, _differences(own)):
+            groups.setdefault(" · ".join([label, *words]), []).append(one)
+    for name, given in named.items():
+        own = [given] if isinstance(given, Result) else list(given)
+        if differ := next((words for words in _differences(own) if words), None):
+            raise BadInput(name, Words(differ[0]), "runs that differ only in their seeds")
+        groups.setdefault(name, []).extend(own)
+    if not any(groups.values()):
         raise BadInput("results", None, "at least one result of fedflow.run")
+    for label, own in groups.items():
+        seeds = [one.seed for one in own]
+        if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
+            raise BadInput("results", Words(f"{label} twice with seed {twice[0]}"), "different seeds")
     return Comparison(groups)
 
 
-def _headline(metrics: Mapping[str, Any]) -> list[str]:
-    return [n for n in headlines(metrics) if isinstance(metrics.get(n), int | float) and unit_of(n)][:6]
+def _differences(results: Sequence[Result]) -> list[list[str]]:
+    """Of every run, the settings that are not the same in all, in words; nothing if they all are."""
+    settings = [flat(one.settings, empty=True) for one in results]
+    names = dict.fromkeys(name for own in settings for name in own)
+    differ = [name for name in names if any(own.get(name) != settings[0].get(name) for own in settings)]
+    return [[", ".join(say(name, own.get(name)) for name in differ)] if differ else [] for own in settings]
+
+
+def _headline(results: Sequence[Result]) -> list[str]:
+    """The headline metrics that some of these runs have."""
+    numbers = {n for one in results for n, v in one.metrics.items() if isinstance(v, int | float)}
+    return headlines(filter(metric_of, numbers))[:COLUMNS]
+
+
+def _said(name: str, value: float) -> str:
+    """A number as "Local 89.6 %"."""
+    words, _, unit = heading(name).rpartition(", ")
+    return f"{words} {printed(name, value)} {unit}" if words else f"{unit} {printed(name, value)}"

@@ -1,23 +1,43 @@
 """`run`: one federated run in this process."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedflow.errors import BadInput
+from fedflow.arguments import argument
+from fedflow.errors import BadInput, unknown_name
 from fedflow.experiment import pick_device
-from fedflow.front.inputs import Data, Division, Network, built_method, cache, federation, scheme
+from fedflow.front.inputs import (
+    OWN,
+    Data,
+    Division,
+    Network,
+    built_method,
+    cache,
+    described,
+    federation,
+    prepared,
+    scheme,
+    titles,
+)
 from fedflow.front.result import Result
 from fedflow.local.training import LocalTraining
 from fedflow.methods.base import Method
 from fedflow.metrics.table import completed
+from fedflow.partition import PartitionParams
 from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import RoundReport
 from fedflow.simulation.run import RunSettings
 from fedflow.terminal import RoundBar
+
+DEVICES, COMPILE = ("auto", "cpu", "cuda"), ("auto", "always", "never")
 
 
 def run(
@@ -33,18 +53,22 @@ def run(
     device: str = "auto",
     compile: str = "auto",
     progress: bool = True,
+    record: str | Path | None = None,
     **settings: Any,
 ) -> Result:
-    """Train a federation in this process, without params.yaml, servers or a record; returns its `Result`.
+    """Train a federation in this process; returns its `Result`.
 
-    The same settings and seed give the numbers of the pipeline, bit for bit on a CPU.
+    No params.yaml is read, no server is started and nothing is recorded, unless ``record`` names a folder.
+    The same settings and seed give the numbers of ``fedflow run``, bit for bit on a CPU.
 
     Args:
         data: a source such as "mnist5k", a mapping as an entry of ``data`` in params.yaml, or `dataset(...)`
-        partition: a scheme such as ``dirichlet(alpha=0.1, clients=20)``, or a list of the training positions
-            of every client; default: ``dirichlet(alpha=0.5, clients=10)``
-        method: an object such as ``Ditto(lam=1.0)``, or the name of a method with its defaults
-        model: the name of a network, a mapping of name and options, a ``torch.nn.Module``, or a function
+        partition: a scheme such as ``dirichlet(alpha=0.1, clients=20)``, a mapping as an entry of
+            ``partitions``, or a list of the training positions of every client; default:
+            ``dirichlet(alpha=0.5, clients=10)``
+        method: an object such as ``Ditto(lam=1.0)``, its class, its name, or a mapping of ``method`` and
+            hyper-parameters
+        model: the name of a network, a mapping of ``name`` and options, a ``torch.nn.Module``, or a function
             that makes one; default: LeNet-5 for images from 28x28, one hidden layer for other inputs
         rounds: number of rounds
         participation: share of the clients in a round
@@ -52,31 +76,64 @@ def run(
         training: ``Training(lr=0.1, epochs=5)``, or a mapping of its fields
         device: "auto", "cpu" or "cuda"
         compile: "auto", "always" or "never": compile local steps on a CPU
-        progress: show a bar over the rounds
+        progress: print the progress
+        record: a project folder: write the settings to its params.yaml and record the run in MLflow and
+            ``results``, as ``fedflow run`` does; only with what params.yaml can name
         settings: fields of `run` in params.yaml, such as ``evaluate_every=1``
 
     Raises `fedflow.errors.FedflowError` (one line) for values that are not accepted.
     """
-    if device not in ("auto", "cpu", "cuda"):
-        raise BadInput("device", device, "one of auto, cpu, cuda")
-    if compile not in ("auto", "always", "never"):
-        raise BadInput("compile", compile, "one of auto, always, never")
-    torch.set_num_threads(1)
+    for name, value, accepted in (("device", device, DEVICES), ("compile", compile, COMPILE)):
+        if value not in accepted:
+            raise BadInput(name, value, f"one of {', '.join(accepted)}")
+    seed = argument("seed", seed)
+    wanted = _run_settings({"rounds": rounds, "participation": participation, **settings})
     built, place = built_method(method), pick_device(device)
-    division = scheme("dirichlet", alpha=0.5, clients=10) if partition is None else partition
+    division: Division = scheme("dirichlet", alpha=0.5, clients=10) if partition is None else partition
+    if isinstance(division, Mapping):
+        division = PartitionParams.parse({"dataset": OWN, **division})
     local = training if isinstance(training, LocalTraining) else LocalTraining.parse(training or {})
-    given = {"rounds": rounds, "participation": participation, **settings}
-    wanted = RunSettings.parse(given)
-    job = Job(federation(data, division, model, built, place, "matmul"), built, built.trains(local), seed)
-    job, _ = with_compiled(job, wanted, compile, cache() / "compiled")
-    simulation = Simulation(job, wanted)
-    reports: list[RoundReport] = []
-    label = built.label or built.name
-    with RoundBar(label) as bar:
-        for report in simulation.rounds():
-            reports.append(report)
-            if progress:
-                bar.round(report, simulation.settings.rounds)
-    outcome = simulation.outcome()
-    outcome.metrics = completed(outcome.metrics, reports[-1].values)
-    return Result(label, seed, simulation, reports, outcome)
+    label, reports, folder = titles(built)[1], list[RoundReport](), None
+    with _one_thread(), RoundBar(label) as bar:
+        listeners = [lambda report, _: reports.append(report), *([bar.round] if progress else [])]
+        whole = federation(prepared(data), division, model, built, place, "matmul")
+        job = Job(whole, built, built.trains(local), seed)
+        if record is None:
+            job, _ = with_compiled(job, wanted, compile, cache() / "compiled")
+            simulation = Simulation(job, wanted)
+            for report in simulation.rounds():
+                for listener in listeners:
+                    listener(report, simulation.settings.rounds)
+            outcome = simulation.outcome()
+            outcome.metrics = completed(outcome.metrics, reports[-1].values)
+        else:
+            from fedflow.front.record import recorded  # imports MLflow, which is slow
+
+            Simulation(job, wanted)  # raises what is wrong, before anything is written
+            changes = [f"engine.device={device}", f"engine.compile={compile}"]
+            simulation, outcome, folder = recorded(
+                Path(record), data, division, model, built, local, wanted, seed, changes, listeners
+            )
+    about = described(data, division, model, whole)
+    return Result(label, seed, simulation, reports, outcome, about, folder)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Within this context torch computes in one thread, which is what makes runs bit-identical."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _run_settings(given: dict[str, Any]) -> RunSettings:
+    """The fields of `run`; the error for another keyword says where it belongs."""
+    known, local = ({field.name for field in fields(cls)} for cls in (RunSettings, LocalTraining))
+    for name in given.keys() - known:
+        if name in local:
+            raise BadInput(name, given[name], f"within training={{{name!r}: ...}}")
+        raise unknown_name("fedflow.run", name, {*known, *inspect.signature(run).parameters} - {"settings"})
+    return RunSettings.parse(given)

@@ -86,6 +86,11 @@ class PartitionParams(Settings):
         if self.pieces is None and self.pieces_used != "first":
             raise BadInput("partition.pieces_used", self.pieces_used, "first, without pieces")
 
+    def flat(self) -> dict[str, Any]:
+        """The mapping that `parse` takes."""
+        values = self.as_dict()
+        return values | values.pop("parameters")
+
     def files(self) -> list[str]:
         """The files that it is made from, except the data set, relative to the project's root."""
         losses = self.difficulty.losses if self.difficulty else None

@@ -76,17 +76,21 @@ def heading(metric: Metric, x: str) -> str:
 
 
 def curve(
-    methods: Curves, places: Mapping[str, int], column: str, x: str, name: str, top: float | None = None
-) -> Drawing:
+    methods: Curves, places: Mapping[str, int], column: str, x: str, name: str, top: float | None = None,
+    title: str = "",
+) -> Drawing:  # fmt: skip
     """Mean of ``column`` over seeds by ``x`` (one of `AXES`), with a band over all seeds, in its unit.
 
-    With ``top``, the axis runs from 0 to it. By traffic, a method without any is a dotted horizontal line.
+    With ``top``, the axis runs from 0 to it; ``title`` is printed above. By traffic, a method without any is
+    a dotted horizontal line.
     """
     words = column.replace("_", " ")
     margin = room(methods) + 0.1
     metric = metric_of(column)
     rises = metric is not None and metric.better == "higher"
-    height, box = max(2.7, 0.7 + 0.18 * len(methods)), (0.36 if rises else 0.52, 0.4, margin, 0.08)
+    above = 0.32 if title else 0.08
+    height = max(2.7, 0.7 + 0.18 * len(methods)) + (above - 0.08)
+    box = (0.36 if rises else 0.52, 0.4, margin, above)
     with drawing(name, f"{words} by {x}", height, box, width=max(3.8, 2.0 + margin)) as work:
         axes, ends, floors = work.axes, [], []
         for method, runs in methods.items():
@@ -107,6 +111,7 @@ def curve(
         elif floors and rises:  # the steep start would compress the rest
             axes.set_ylim(bottom=min(floors) - 0.04 * (axes.get_ylim()[1] - min(floors)))
         axes.set_xlabel(AXES[x])
+        axes.set_title(title, loc="left", fontsize=9)
         axes.margins(x=0.01)
         axes.locator_params(axis="x", integer=x == "round", nbins=6)
         name_ends(axes, ends)

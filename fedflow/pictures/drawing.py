@@ -66,6 +66,16 @@ def look(place: int) -> dict[str, Any]:
     return {"color": SERIES[place % len(SERIES)], "linestyle": DASHES[place // len(SERIES) % len(DASHES)]}
 
 
+class Shown(Figure):
+    """A figure that notebooks show, also without pyplot."""
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        buffer = io.BytesIO()
+        with mpl.rc_context(rc=STYLE):
+            self.savefig(buffer, format="png", dpi=PNG_DPI, facecolor="white")
+        return buffer.getvalue(), {"width": round(100 * self.get_figwidth())}
+
+
 class Drawing:
     """One figure: as ``svg`` for the page, or as a PNG on white."""
 
@@ -146,7 +156,7 @@ def drawing(
     """
     left, bottom, right, top = box
     with mpl.rc_context(rc=STYLE):
-        figure = Figure(figsize=(width, height))
+        figure = Shown(figsize=(width, height))
         place = (left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height)
         yield Drawing(figure, figure.add_axes(place), name, described)
 

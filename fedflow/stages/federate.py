@@ -41,10 +41,12 @@ def perform(
     out: Path | None = None,
     system_metrics: bool = True,
     blocks: Blocks = iter,
+    ended: Callable[[Simulation, Outcome], None] = lambda simulation, outcome: None,
 ) -> dict[str, Any]:
     """Run the experiment to its end, from its last checkpoint if it was interrupted; returns its metrics.
 
-    ``blocks`` iterates over the rounds, for example in blocks, each of which is a task of Prefect.
+    ``blocks`` iterates over the rounds, for example in blocks, each of which is a task of Prefect; ``ended``
+    is called when all is recorded.
     Writes the result files to ``out`` (default: the experiment's ``results_folder``) and one MLflow run.
     Data set and partition must exist. Raises `FedflowError` for errors that can be found before training,
     if the same experiment is already running, and if ``out`` holds results of another run; in these cases
@@ -100,6 +102,7 @@ def perform(
             groups = None if simulation.groups is None else simulation.groups.tolist()
             record.finish(outcome, folder, _card(experiment), groups)
         simulation.forget()
+    ended(simulation, outcome)
     return facts | outcome.metrics
 
 

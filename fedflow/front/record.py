@@ -1,0 +1,172 @@
+"""`run(record=folder)`: the settings as params.yaml of a project folder, and the run through its pipeline."""
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedflow.config import PARAMS, Params, load_params, read_yaml
+from fedflow.data import Dataset, DatasetParams
+from fedflow.data.sources import SOURCES
+from fedflow.errors import BadInput, FedflowError
+from fedflow.experiment import Experiment
+from fedflow.files import locked, make_writable
+from fedflow.front.inputs import (
+    Data,
+    Division,
+    Network,
+    data_params,
+    default_network,
+    network_entry,
+    prepared,
+)
+from fedflow.local.training import LocalTraining
+from fedflow.methods import METHODS, Method
+from fedflow.methods.base import server_data
+from fedflow.partition import PartitionParams
+from fedflow.settings import Settings, Words, explain
+from fedflow.simulation.executors import Inline
+from fedflow.simulation.loop import Simulation
+from fedflow.simulation.outcome import Outcome
+from fedflow.simulation.run import RunSettings
+from fedflow.stages.federate import Listener, perform
+from fedflow.stages.partition import prepare_partition
+from fedflow.stages.prepare import prepare_dataset
+
+HEAD = "# Written by fedflow.run(record=...), which adds the settings of every further run.\n"
+
+
+def recorded(
+    root: Path, data: Data, division: Division, network: Network | None, method: Method,
+    training: LocalTraining, run: RunSettings, seed: int, changes: Sequence[str],
+    listeners: Sequence[Listener],
+) -> tuple[Simulation, Outcome, Path]:  # fmt: skip
+    """Add the run to ``params.yaml`` in the folder ``root``, and do it as ``fedflow run`` would.
+
+    ``changes`` are those of `load_params`. Returns the finished simulation and the folder of the results.
+    Raises `BadInput` for what ``params.yaml`` cannot name (own arrays, modules and methods, lists of rows),
+    and if ``root`` has a ``params.yaml`` that `fedflow.run` did not write.
+    """
+    if isinstance(data, Dataset):
+        accepted = "named data: save arrays with numpy.savez, and name them as {'source': 'npz', 'path': ...}"
+        raise BadInput("record", Words("a run on own arrays"), accepted)
+    if not isinstance(division, PartitionParams):
+        raise BadInput("record", Words("a run on lists of rows"), "a partition scheme")
+    if METHODS.get(method.name) is not type(method):
+        raise BadInput("record", Words(f"a run of {type(method).__name__}"), "a registered method")
+    if network is not None and not isinstance(network, str | Mapping):
+        raise BadInput("record", Words("a run of an own network"), "the name of a network")
+    make_writable(root)
+    with locked(root / ".fedflow" / "params", lambda: None):  # waits for another run that adds itself
+        values = _read(root / PARAMS)
+        model = network_entry(network, default_network(prepared(data)))
+        names = _added(values, data_params(data), division, model, method, training, run, seed)
+        _write(root / PARAMS, values)
+    params = load_params(root / PARAMS, changes)
+    experiment = Experiment(params, *names, seed, root)
+    experiment.check()
+    for name in experiment.datasets:
+        prepare_dataset(params, name, root)
+    prepare_partition(params, experiment.partition, root)
+    ends: list[tuple[Simulation, Outcome]] = []
+    perform(experiment, Inline(), listeners, ended=lambda *end: ends.append(end))
+    return (*ends[0], experiment.results_folder)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The sections of ``params.yaml``; a new one without any. Raises `BadInput` for one of another writer."""
+    if not file.exists():
+        return {}
+    values = read_yaml(file)
+    if not file.read_text().startswith(HEAD) or not isinstance(values, dict):
+        raise BadInput("record", str(file.parent), "a folder without a params.yaml of yours, whose comments "
+                       "would be lost; run such settings with `fedflow run`")  # fmt: skip
+    return values
+
+
+def _write(file: Path, values: dict[str, Any]) -> None:
+    partial = file.with_suffix(".partial")
+    partial.write_text(HEAD + yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=110))
+    partial.replace(file)
+
+
+def _added(
+    values: dict[str, Any], data: DatasetParams, division: PartitionParams, network: dict[str, Any],
+    method: Method, training: LocalTraining, run: RunSettings, seed: int,
+) -> tuple[str, str]:  # fmt: skip
+    """Add to the sections what they lack, in place; the names of partition and method."""
+    options = SOURCES[data.source].options
+    entry = _given(data.flat(), DatasetParams, *([options] if options else []))
+    if data.path:
+        entry["path"] = str(Path(data.path).resolve())
+    source = _put(values, data.title, data=entry, models=network)
+    if public := server_data(method).dataset:
+        values["data"].setdefault(public, {"source": public})
+    shared = _given(division.flat() | {"dataset": source}, PartitionParams, type(division.built))
+    partition = _put(values, f"{source}-{division.scheme}", partitions=shared)
+    if "grid" not in values:  # the first run: its settings are those of all methods
+        values["training"] = _given(training.as_dict(), LocalTraining)
+        values["run"] = _given(run.as_dict(), RunSettings)
+    grid = values.setdefault("grid", {})
+    cell = {"datasets": source, "partitions": partition, "methods": method.name, "seeds": seed}
+    for section, name in cell.items():
+        grid[section] = list(dict.fromkeys([*grid.get(section, []), name]))
+    if public:
+        grid["datasets"] = list(dict.fromkeys([*grid["datasets"], public]))
+    values.setdefault("engine", {"executor": "inline"})
+    own = _method(values, method, training, run)
+    grid["methods"] = list(dict.fromkeys([*(n for n in grid["methods"] if n in values["methods"]), own]))
+    return partition, own
+
+
+def _method(values: dict[str, Any], method: Method, training: LocalTraining, run: RunSettings) -> str:
+    """The entry of ``methods`` with these settings, made if there is none."""
+    entries = values.setdefault("methods", {})
+    params, wanted = Params.parse(values), (method, training, run)
+    for name, entry in entries.items():
+        if (entry.get("method") or name) == method.name and _settings(params, name) == wanted:
+            return str(name)
+    base = _settings(params, method.name)
+    changed, local, rounds = (
+        {k: v for k, v in new.as_dict().items() if v != old.as_dict()[k]} for new, old in zip(wanted, base)
+    )
+    entry = changed | ({"training": local} if local else {}) | ({"run": rounds} if rounds else {})
+    if method.name not in entries:
+        name = method.name
+    else:
+        entry, name = {"method": method.name} | entry, _free(entries, method.name)
+    entries[name] = entry
+    if _settings(Params.parse(values), name) != wanted:
+        raise FedflowError(f"record: these settings of {method.name} cannot be written to params.yaml")
+    return name
+
+
+def _settings(params: Params, name: str) -> tuple[Settings, ...]:
+    return (*params.method(name), params.run_of(name))
+
+
+def _put(values: dict[str, Any], name: str, **entries: Mapping[str, Any]) -> str:
+    """Add one entry to each of these sections, under ``name`` or, where that has others, a name like it."""
+    for section in entries:
+        values.setdefault(section, {})
+    if any(values[section].get(name, entry) != entry for section, entry in entries.items()):
+        same = (
+            n for n in values[next(iter(entries))] if all(values[s].get(n) == e for s, e in entries.items())
+        )
+        name = next(same, None) or _free(values[next(iter(entries))], name)
+    for section, entry in entries.items():
+        values[section][name] = dict(entry)
+    return name
+
+
+def _free(names: Mapping[str, Any], name: str) -> str:
+    return next(other for i in count(2) if (other := f"{name}-{i}") not in names)
+
+
+def _given(values: Mapping[str, Any], *classes: type[Settings]) -> dict[str, Any]:
+    """``values`` without those that are the defaults of these settings."""
+    defaults = {row["name"]: row["default"] for cls in classes for row in explain(cls)}
+    plain = {k: v.as_dict() if isinstance(v, Settings) else v for k, v in defaults.items()}
+    return {name: value for name, value in values.items() if plain.get(name, "required") != value}

@@ -1,0 +1,122 @@
+"""`fedflow.run(record=folder)`: the project that it writes, and the same numbers on all ways."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import fedflow as command
+from command import one_line_error, recorded
+from torch import nn
+
+import fedflow as ff
+from fedflow.config import load_params
+from fedflow.errors import BadInput
+from fedflow.front.result import Result
+from fedflow.methods.averaging.fedavg import FedAvg
+
+GIVEN: dict[str, Any] = {
+    "data": "digits", "rounds": 2, "participation": 0.5, "model": {"name": "mlp", "hidden": [8]},
+    "training": {"batch_size": 64, "lr": 0.1}, "device": "cpu", "progress": False,
+}  # fmt: skip
+
+
+def go(**changes: Any) -> Result:
+    return ff.run(**GIVEN | {"partition": ff.dirichlet(alpha=0.5, clients=6)} | changes)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Result]]:
+    """A folder with five recorded runs; the last two differ in training and in the network."""
+    root = tmp_path_factory.mktemp("project") / "of" / "mine"
+    small = {"record": root}
+    return root, [
+        go(method=ff.IFCA(clusters=2), **small),
+        go(method=ff.IFCA(clusters=3), **small),
+        go(method="fedavg", seed=1, **small),
+        go(method="fedavg", training={"batch_size": 64, "steps": 3}, evaluate_every=1, **small),
+        go(method="fedavg", model="logistic", **small),
+    ]
+
+
+def test_the_numbers_without_a_record(project: tuple[Path, list[Result]]) -> None:
+    plain, kept = go(method=ff.IFCA(clusters=2)), project[1][0]
+    assert plain.metrics == kept.metrics and plain.settings == kept.settings and plain.label == kept.label
+    assert plain.rounds.equals(kept.rounds) and plain.clients.equals(kept.clients)
+    assert repr(plain) == repr(kept) and plain.folder is None
+    for a, b in zip(plain.model(2).parameters(), kept.model(2).parameters()):
+        assert a.equal(b)
+
+
+def test_results_and_record(project: tuple[Path, list[Result]]) -> None:
+    root, runs = project
+    folders = [str(run.folder.relative_to(root / "results")) for run in runs if run.folder]
+    assert folders == [
+        "digits-dirichlet/ifca/0", "digits-dirichlet/ifca-2/0", "digits-dirichlet/fedavg/1",
+        "digits-dirichlet/fedavg-2/0", "digits-2-dirichlet/fedavg/0",
+    ]  # fmt: skip
+    for run in runs:
+        assert run.folder is not None
+        facts = json.loads((run.folder / "metrics.json").read_text())
+        assert json.loads(json.dumps(run.metrics)).items() <= facts.items()
+        assert run.partition.hash == facts["partition_hash"]
+    assert len(recorded(root / "mlruns" / "mlflow.db")["runs"]) == 5
+
+
+def test_the_params_file(project: tuple[Path, list[Result]]) -> None:
+    params = load_params(project[0] / "params.yaml")
+    assert params.method("ifca")[0] == ff.IFCA(clusters=2) and params.label("ifca-2") == "IFCA · clusters 3"
+    assert params.method("fedavg-2")[1].steps == 3 and params.run_of("fedavg-2").evaluate_every == 1
+    assert params.method("fedavg")[1].batch_size == 64 and params.run.rounds == 2
+    assert params.model("digits-2").name == "logistic"
+    assert params.grid.seeds == [0, 1] and params.grid.methods == ["ifca", "ifca-2", "fedavg", "fedavg-2"]
+
+
+def test_the_command_line_gives_the_same_run(
+    project: tuple[Path, list[Result]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, runs = project
+    changes = ["--executor", "inline", "--set", "engine.device=cpu", "--out", root / "again"]
+    where = ["--partition", "digits-dirichlet", "--root", root]
+    done = command(capsys, "run", *where, "--method", "ifca-2", *changes)
+    assert done.code == 0, done.err
+    assert (root / "again" / "rounds.csv").read_text() == (runs[1].folder / "rounds.csv").read_text()  # type: ignore[operator]
+
+
+def test_equal_settings_are_written_once(project: tuple[Path, list[Result]]) -> None:
+    root, runs = project
+    before = (root / "params.yaml").read_text()
+    again = go(method=ff.IFCA(clusters=3), record=root)
+    assert again.metrics == runs[1].metrics and again.folder == runs[1].folder
+    assert (root / "params.yaml").read_text() == before
+
+
+class Own(FedAvg):
+    """A method that is not registered."""
+
+
+@pytest.mark.parametrize(("given", "match"), [
+    ({"data": ff.dataset(np.ones((6, 2)), [0, 1] * 3, np.ones((2, 2)), [0, 1]), "model": "mlp",
+      "partition": ff.iid(clients=2)}, "own arrays .* numpy.savez"),
+    ({"partition": [[0, 1], [2, 3]]}, "lists of rows .* a partition scheme"),
+    ({"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10))}, "an own network .* the name of a network"),
+    ({"method": Own}, "a run of Own .* a registered method"),
+])  # fmt: skip
+def test_what_params_cannot_name(given: dict[str, Any], match: str, tmp_path: Path) -> None:
+    with one_line_error(f"record: .*{match}", BadInput):
+        go(**given, record=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_nothing_is_written_of_a_run_that_cannot_start(tmp_path: Path) -> None:
+    with one_line_error("model.name: 'linear' .* that fit", BadInput):
+        go(model="linear", record=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_params_file_of_the_user_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text("# mine\ndata: {}\n")
+    with one_line_error("record: .* without a params.yaml of yours", BadInput):
+        go(record=tmp_path)
+    assert (tmp_path / "params.yaml").read_text() == "# mine\ndata: {}\n"

@@ -1,0 +1,136 @@
+"""What a `Result` and a comparison tell: tables, models, pictures, HTML."""
+
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from command import one_line_error
+from matplotlib.figure import Figure
+
+import fedflow as ff
+from fedflow.errors import BadInput
+from fedflow.front.result import Comparison, Result
+
+
+def go(method: object = "fedavg", seed: int = 0, **changes: object) -> Result:
+    given = {"rounds": 3, "evaluate_every": 1, "progress": False, "compile": "never"} | changes
+    return ff.run("digits", ff.label_skew(fraction=0.5, clients=4), method, seed=seed, **given)
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[str, Result]:
+    return {
+        "fedavg": go(),
+        "again": go(seed=1),
+        "slow": go(training={"lr": 0.001}),
+        "ditto": go(ff.Ditto(lam=0.5)),
+        "ifca": go(ff.IFCA(clusters=2)),
+    }
+
+
+@pytest.fixture(scope="module")
+def several(runs: dict[str, Result]) -> Comparison:
+    return ff.compare(*runs.values())
+
+
+def test_every_client_has_its_model(runs: dict[str, Result], digits: object) -> None:
+    run, images = runs["ditto"], digits.x_test / 255  # type: ignore[attr-defined]
+    for client in range(4):
+        tested = np.isin(digits.y_test, np.unique(digits.y_train[run.partition.train(client)]))  # type: ignore[attr-defined]
+        mean, std = digits.mean[0], digits.std[0]  # type: ignore[attr-defined]
+        with torch.no_grad():
+            said = run.model(client)((images - mean) / std).argmax(1)
+        share = float((said == digits.y_test)[tested].float().mean())  # type: ignore[attr-defined]
+        assert share == pytest.approx(run.clients["local_accuracy"][client], abs=1e-6)
+
+
+def test_models_that_do_not_exist(runs: dict[str, Result]) -> None:
+    assert torch.equal(*(next(runs["fedavg"].model(c).parameters()) for c in (None, 3)))
+    with one_line_error("client: None .* a client, as the run has 4 models, by personal", BadInput):
+        runs["ditto"].model()
+    with one_line_error("client: 4 .* from 0 to 3", BadInput):
+        runs["ditto"].model(client=4)
+
+
+def test_a_client_of_a_cluster(runs: dict[str, Result]) -> None:
+    run = runs["ifca"]
+    first = {int(c): next(run.model(k).parameters()) for k, c in enumerate(run.clients["cluster"])}
+    for k, cluster in enumerate(run.clients["cluster"]):
+        assert torch.equal(next(run.model(k).parameters()), first[cluster])
+
+
+def test_repr(runs: dict[str, Result]) -> None:
+    assert re.match(r"<FedAvg, seed 0, 3 rounds: Local \d+\.\d %, Global \d+\.\d %", repr(runs["fedavg"]))
+
+
+def test_runs_that_differ_in_seeds_are_one_row(several: Comparison, runs: dict[str, Result]) -> None:
+    table = several.table
+    assert list(table.index) == ["FedAvg · lr 0.05", "FedAvg · lr 0.001", "Ditto", "IFCA"]
+    assert table["seeds"].tolist() == [2, 1, 1, 1]
+    values = [runs[name].metrics["local_accuracy"] for name in ("fedavg", "again")]
+    assert table["local_accuracy"].iloc[0] == pytest.approx(np.mean(values))
+    assert table["local_accuracy_std"].iloc[0] == pytest.approx(np.std(values, ddof=1))
+    assert np.isnan(table["local_accuracy_std"].iloc[1])
+
+
+def test_names(runs: dict[str, Result]) -> None:
+    found = ff.compare(runs["ditto"], base=[runs["fedavg"], runs["again"]])
+    assert list(found.table.index) == ["Ditto", "base"] and found.table["seeds"].tolist() == [1, 2]
+
+
+def test_runs_that_must_not_be_averaged(runs: dict[str, Result]) -> None:
+    with one_line_error("base: lr 0.05 .* differ only in their seeds", BadInput):
+        ff.compare(base=[runs["fedavg"], runs["slow"]])
+    with one_line_error("results: FedAvg twice with seed 0", BadInput):
+        ff.compare(runs["fedavg"], go())
+    with one_line_error("results: None .* at least one result", BadInput):
+        ff.compare()
+
+
+@pytest.mark.parametrize("metric", [None, "local_worst10", "train_loss"])
+@pytest.mark.parametrize("x", ["round", "traffic", "time"])
+def test_pictures(several: Comparison, metric: str | None, x: str) -> None:
+    figure = several.plot(metric, x)
+    assert isinstance(figure, Figure) and len(figure.axes[0].lines) == 4
+    names = {text.get_text() for text in figure.axes[0].texts}
+    assert set(several.table.index) <= names
+
+
+def test_a_method_that_does_not_have_a_metric_is_not_drawn(several: Comparison) -> None:
+    names = {text.get_text() for text in several.plot("global_accuracy").figure.axes[0].texts}
+    assert "IFCA" in names and "Ditto" not in names
+
+
+def test_a_picture_of_one_run(runs: dict[str, Result]) -> None:
+    figure = runs["ditto"].plot("local_accuracy")
+    line = figure.axes[0].lines[0].get_ydata()
+    assert list(line) == pytest.approx(list(100 * runs["ditto"].rounds["local_accuracy"]))
+    png, about = figure._repr_png_()  # type: ignore[attr-defined]
+    assert png.startswith(b"\x89PNG") and about["width"] == round(100 * figure.get_figwidth())
+
+
+def test_pictures_of_what_was_not_measured(runs: dict[str, Result]) -> None:
+    with one_line_error("metric: 'acuracy' .* one of .*local_accuracy", BadInput):
+        runs["ditto"].plot("acuracy")
+    with one_line_error("x: 'epoch' .* one of round, traffic, time", BadInput):
+        runs["ditto"].plot(x="epoch")
+
+
+def test_html(several: Comparison, runs: dict[str, Result]) -> None:
+    html = several._repr_html_()
+    ElementTree.fromstring(f'<div xmlns:xlink="http://www.w3.org/1999/xlink">{html}</div>')  # well-formed
+    assert "FedAvg · lr 0.001" in html and " ± " in html and "<svg" in html and "nan" not in html
+    # It styles nothing outside itself, and takes the colours of the page.
+    assert ":root" not in html and "<style" not in html and "--ink:currentColor" in html
+    used = set(re.findall(r"var\(--(\w+)\)", html))
+    assert used <= set(re.findall(r"--(\w+):", html))
+    other = runs["ditto"]._repr_html_()
+    assert not set(re.findall(r'\bid="([^"]+)"', html)) & set(re.findall(r'\bid="([^"]+)"', other))
+
+
+def test_tables_are_data_frames(runs: dict[str, Result]) -> None:
+    for table in (runs["ditto"].rounds, runs["ditto"].clients):
+        assert isinstance(table, pd.DataFrame) and not table.isna().all().any()

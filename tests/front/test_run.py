@@ -1,0 +1,213 @@
+"""`fedflow.run`: data, divisions, networks and methods of all kinds, its errors, and what it imports."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from command import one_line_error
+from torch import Tensor, nn
+
+import fedflow as ff
+from fedflow.errors import BadInput
+from fedflow.local.training import LocalTraining
+from fedflow.methods import METHODS
+from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.partition import SCHEMES
+
+SMALL: dict[str, Any] = {"rounds": 2, "progress": False, "compile": "never", "device": "cpu"}
+FEW = {"clients": 4, "alpha": 0.5}
+
+
+def blobs(rows: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Three classes that a linear model separates: features [rows, 5], labels [rows]."""
+    labels = np.arange(rows) % 3
+    noise = np.random.default_rng(seed).normal(scale=0.1, size=(rows, 5))
+    return (noise + np.eye(3, 5)[labels]).astype(np.float32), labels
+
+
+def own(**changes: Any) -> Any:
+    (x, y), (x_test, y_test) = blobs(), blobs(30, 1)
+    return ff.dataset(**{"x": x, "y": y, "x_test": x_test, "y_test": y_test} | changes)
+
+
+class Halved(FedAvg):
+    """FedAvg whose global model moves half of the way."""
+
+    step: float = ff.option(0.5, "share of the way", gt=0, le=1)
+
+    def aggregate(self, now: Any, server: Any, cohort: Any) -> Any:
+        after, numbers = super().aggregate(now, server, cohort)
+        return type(after)(server.model + self.step * (after.model - server.model)), numbers
+
+
+def two_layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
+
+
+def test_named_data() -> None:
+    run = ff.run("digits", ff.dirichlet(**FEW), ff.Ditto(lam=0.5), **SMALL)
+    assert len(run.rounds) == 2 and len(run.clients) == 4
+    assert run.settings["method"]["lam"] == 0.5 and run.settings["data"]["source"] == "digits"
+    assert run.settings["partition"]["alpha"] == 0.5 and run.settings["model"] == {"name": "mlp"}
+    assert run.clients["samples"].sum() == 1438 and run.rounds["round"].tolist() == [1, 2]
+    assert run.rounds.dtypes["bytes_up"] == "int64" and not run.rounds.isna().all().any()
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor, np.ndarray.tolist])
+def test_own_arrays_of_any_kind_are_the_same_data(kind: Any) -> None:
+    (x, y), (x_test, y_test) = blobs(), blobs(30, 1)
+    data = ff.dataset(*(kind(values) for values in (x, y, x_test, y_test)))
+    run = ff.run(data, ff.iid(clients=3), training={"lr": 0.5, "epochs": 3}, **SMALL | {"rounds": 6})
+    same = ff.run(own(), ff.iid(clients=3), training={"lr": 0.5, "epochs": 3}, **SMALL | {"rounds": 6})
+    assert run.metrics == same.metrics and run.metrics["global_accuracy"] > 0.9
+    assert data.classes == ("0", "1", "2")
+
+
+def test_images_without_a_channel() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 28, 28), dtype=np.uint8)
+    run = ff.run(ff.dataset(images, np.arange(40) % 2, images, np.arange(40) % 2), ff.iid(clients=2), **SMALL)
+    assert run.settings["model"]["name"] == "lenet5"
+    assert run.model()(torch.zeros(1, 1, 28, 28)).shape == (1, 2)
+
+
+def test_a_regression() -> None:
+    (x, _), (x_test, _) = blobs(), blobs(30, 1)
+    run = ff.run(own(y=x.sum(1), y_test=x_test.sum(1)), ff.iid(clients=3), **SMALL)
+    assert run.metrics["loss"] < 10 and "loss" in repr(run).lower()
+
+
+def test_own_lists_of_rows() -> None:
+    run = ff.run(own(), [range(0, 30), np.arange(30, 60, 3), [31, 32]], **SMALL)
+    assert run.clients["samples"].tolist() == [30, 10, 2]
+    assert run.clients["test_samples"].tolist() == [30, 10, 20]  # the samples of their labels
+
+
+def test_a_division_as_a_mapping() -> None:
+    named, mapping = (ff.run(own(), d, **SMALL) for d in (ff.iid(clients=3), {"scheme": "iid", "clients": 3}))
+    assert named.metrics == mapping.metrics
+
+
+def test_own_network() -> None:
+    network = two_layers()
+    before = [p.clone() for p in network.parameters()]
+    run = ff.run(own(), ff.iid(clients=3), model=network, training={"lr": 1e-9}, **SMALL)
+    trained = run.model()
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(before, trained.parameters()))  # its start
+    assert all(torch.equal(a, b) for a, b in zip(before, network.parameters()))  # and it does not change
+    assert not trained.training and run.metrics["parameters"] == 39
+
+
+def test_a_network_is_made_once_per_seed() -> None:
+    first, again, other = (
+        ff.run(own(), ff.iid(clients=3), model=two_layers, seed=s, **SMALL) for s in (0, 0, 1)
+    )
+    assert first.metrics == again.metrics != other.metrics
+
+
+@pytest.mark.parametrize("method", [Halved, Halved(), Halved(step=0.5)])
+def test_own_method_needs_no_registration(method: Any) -> None:
+    run = ff.run(own(), ff.iid(clients=3), method, **SMALL | {"rounds": 1})
+    whole = ff.run(own(), ff.iid(clients=3), ff.FedAvg(), **SMALL | {"rounds": 1})
+    start = ff.run(own(), ff.iid(clients=3), ff.FedAvg(), training={"lr": 1e-30}, **SMALL | {"rounds": 1})
+
+    def flat(one: Any) -> Tensor:
+        return nn.utils.parameters_to_vector(one.model().parameters())
+
+    assert torch.allclose(flat(run), (flat(whole) + flat(start)) / 2, atol=1e-6)
+    assert run.settings["method"]["name"] == "Halved" and "Halved" in repr(run)
+
+
+def test_every_method_and_scheme_is_reachable() -> None:
+    for cls in METHODS.values():
+        assert getattr(ff, cls.__name__) is cls and cls.__name__ in dir(ff)
+    assert len({cls.__name__ for cls in METHODS.values()}) == len(METHODS)
+    for name in SCHEMES:
+        assert getattr(ff, name).__name__ == name and name in dir(ff)
+    assert ff.Training is LocalTraining and "Smaller alpha" in ff.dirichlet.__doc__
+
+
+def test_docstrings_tell_idea_and_keywords() -> None:
+    assert "pulled towards" in ff.Ditto.__doc__ and "lam: pull" in ff.Ditto.__doc__
+
+
+def test_threads_are_as_before() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        ff.run(own(), ff.iid(clients=2), **SMALL | {"rounds": 1})
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("given", "match"), [
+    ({"method": "dito"}, r"method.name: 'dito' .* one of .*ditto.* \(did you mean 'ditto'\?\)"),
+    ({"method": 3}, "method: 3 .* a name such as 'ditto', or an object"),
+    ({"method": {"method": "ditto", "lamb": 1}}, "lamb: .* one of lam, .*did you mean 'lam'"),
+    ({"data": "digit"}, "data.source: .* one of .*did you mean 'digits'"),
+    ({"data": 3}, "data: int .* the name of a source, a mapping, or fedflow.dataset"),
+    ({"partition": "iid"}, "partition: 'iid' .* a scheme such as fedflow.dirichlet"),
+    ({"partition": [[0], []]}, "partition: list .* a list of row numbers per client"),
+    ({"partition": [[0], [60]]}, r"partition\[1\]: \[60\] .* whole numbers from 0 to 59"),
+    ({"partition": [[0], [0.5]]}, r"partition\[1\]: \[0.5\] .* whole numbers"),
+    ({"partition": [[0, 1], [1]]}, "partition: 1 .* every training sample at most once"),
+    ({"model": "lenet"}, "model.name: 'lenet' .* one of .*did you mean 'lenet5'"),
+    ({"model": "lenet5"}, "model.name: 'lenet5' .* that fit"),
+    ({"model": {"hidden": [3]}}, "model: .* a mapping with the name of an architecture"),
+    ({"model": lambda: 3}, r"model: 'int' .* returns a torch.nn.Module"),
+    ({"rounds": 0}, "run.rounds: 0 .* a whole number >= 1"),
+    ({"rouds": 3}, r"fedflow.run: 'rouds' .* \(did you mean 'rounds'\?\)"),
+    ({"lr": 0.1}, "lr: 0.1 .* within training="),
+    ({"training": {"lrr": 1}}, "training.lrr: .*did you mean 'lr'"),
+    ({"participation": 2}, "run.participation: 2.0 .* a number > 0 and <= 1"),
+    ({"seed": -1}, "seed: -1 .* a whole number >= 0"),
+    ({"seed": "a"}, "seed: 'a' .* a whole number >= 0"),
+    ({"device": "gpu"}, "device: 'gpu' .* one of auto, cpu, cuda"),
+    ({"compile": True}, "compile: True .* one of auto, always, never"),
+])  # fmt: skip
+def test_errors_name_what_is_accepted(given: dict[str, Any], match: str) -> None:
+    with one_line_error(match, BadInput):
+        ff.run(**{"data": own(), "partition": ff.iid(clients=3), **SMALL} | given)
+
+
+@pytest.mark.parametrize(("changes", "match"), [
+    ({"x": np.zeros((59, 5), np.float32)}, r"x: \(59, 5\) .* n = 60 > 0 targets"),
+    ({"x_test": np.zeros((30, 4), np.float32)}, r"x_test: \(4,\) .* the shape \(5,\)"),
+    ({"x": np.full((60, 5), np.nan, np.float32)}, "x: nan .* finite numbers"),
+    ({"x": [["a"] * 5] * 60}, "x: 'list' .* an array or tensor of numbers"),
+    ({"y": np.full(60, 3), "classes": ["a", "b", "c"]}, "y: 3 .* 0 to 2"),
+    ({"y": np.full(60, -1)}, "y: -1 .* 0 to 2"),
+    ({"x": np.zeros((60, 8, 8, 3), np.uint8), "x_test": np.zeros((30, 8, 8, 3), np.uint8)},
+     r"x: \(60, 8, 8, 3\) .* \[n, C, H, W\]"),
+])  # fmt: skip
+def test_arrays_that_do_not_fit(changes: dict[str, Any], match: str) -> None:
+    with one_line_error(match, BadInput):
+        own(**changes)
+
+
+def test_wrong_keywords_of_methods_and_schemes() -> None:
+    with one_line_error(r"method.lamb: .* one of .* \(did you mean 'lam'\?\)", BadInput):
+        ff.Ditto(lamb=1)
+    with one_line_error(r"partition.alpa: .* one of .* \(did you mean 'alpha'\?\)", BadInput):
+        ff.dirichlet(alpa=1)
+    with pytest.raises(AttributeError, match=r"'Dito' .* one of .*did you mean 'Ditto'"):
+        _ = ff.Dito
+
+
+def test_neither_params_nor_prefect_nor_mlflow(tmp_path: Path) -> None:
+    program = """
+import sys, pathlib, fedflow as ff
+assert "torch" not in sys.modules
+run = ff.run("digits", ff.iid(clients=3), ff.FedAvg(), rounds=1, compile="never")
+run.rounds, run.clients, repr(run), run.model(client=2)
+assert not {"prefect", "mlflow", "dvc", "matplotlib"} & {name.partition(".")[0] for name in sys.modules}
+assert not list(pathlib.Path().iterdir())
+"""
+    command_line = [sys.executable, "-c", program]
+    done = subprocess.run(command_line, check=False, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("FedAvg: round 1/1, local accuracy 0.")
