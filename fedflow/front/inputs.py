@@ -26,7 +26,7 @@ from fedflow.settings import Words
 from fedflow.simulation.federation import Federation, need_fit, random_examples
 
 Data = str | Mapping[str, Any] | Dataset
-Division = PartitionParams | Mapping[str, Any] | Sequence[Sequence[int]]
+Division = PartitionParams | Mapping[str, Any] | Sequence[Sequence[int] | np.ndarray]
 Network = str | Mapping[str, Any] | nn.Module | Callable[[], nn.Module]
 
 OWN = "own"  # name of data that were given as arrays

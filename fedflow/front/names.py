@@ -2,7 +2,9 @@
 
 import inspect
 import sys
+import textwrap
 from collections.abc import Callable
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
@@ -31,7 +33,7 @@ def lookup(name: str) -> Callable[..., Any]:
         return scheme_function(name)
     if cls := methods().get(name):
         if (cls.__doc__ or "").startswith(f"{name}("):  # the signature, which dataclasses write
-            cls.__doc__ = page(cls, explain(cls))
+            cls.__doc__ = page(cls, keywords(cls))
         return cls
     raise AttributeError(str(unknown_name("fedflow", name, known())))
 
@@ -44,13 +46,13 @@ def scheme_function(name: str) -> Callable[..., PartitionParams]:
         return scheme(name, **settings)
 
     made.__name__ = made.__qualname__ = name
-    made.__doc__ = page(SCHEMES[name], keywords(name))
+    made.__doc__ = page(SCHEMES[name], scheme_keywords(name))
     made.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             inspect.Parameter(
                 row["name"], inspect.Parameter.KEYWORD_ONLY, default=default, annotation=row["hint"]
             )
-            for row in keywords(name)
+            for row in scheme_keywords(name)
             for default in [inspect.Parameter.empty if row["default"] == "required" else row["default"]]
         ],
         return_annotation=PartitionParams,
@@ -58,22 +60,28 @@ def scheme_function(name: str) -> Callable[..., PartitionParams]:
     return made
 
 
-def keywords(name: str) -> list[dict[str, Any]]:
-    """The rows of `explain` for a scheme and for what all partitions share, with their types as ``hint``."""
+def keywords(*classes: type[Settings]) -> list[dict[str, Any]]:
+    """The rows of `explain` for the fields of these classes, with their types as ``hint`` and ``choices``."""
     return [
-        row | {"hint": hints(cls)[row["name"]]}
-        for cls in (SCHEMES[name], PartitionParams)
-        for row in explain(cls)
-        if row["name"] not in NAMED
+        row | {"hint": hints(cls)[field.name], "choices": field.metadata.get("choices", ())}
+        for cls in classes
+        for row, field in zip(explain(cls), fields(cls))  # type: ignore[arg-type]
+        if cls is not PartitionParams or field.name not in NAMED
     ]
+
+
+def scheme_keywords(name: str) -> list[dict[str, Any]]:
+    """Those of a scheme, then those that all partitions share."""
+    return keywords(SCHEMES[name], PartitionParams)
 
 
 def page(cls: type[Settings], options: list[dict[str, Any]]) -> str:
-    """The text of the module of a method or a scheme, and a line per keyword."""
+    """The text of the module of a method or a scheme, and its keywords."""
     text = (sys.modules[cls.__module__].__doc__ or "").split("\n\n>>>")[0].strip()
     lines = [
-        f"    {o['name']}: {o['doc']} ({o['accepts']}; "
+        f"{o['name']}: {o['doc']} ({o['accepts']}; "
         + ("required)" if o["default"] == "required" else f"default {written(o['default'])})")
         for o in options
     ]
-    return "\n".join([text, "", "Keywords:", *lines])
+    wrapped = [textwrap.fill(line, 100, initial_indent=4 * " ", subsequent_indent=8 * " ") for line in lines]
+    return "\n".join([text, "", "Keywords:", *wrapped] if lines else [text])
