@@ -54,9 +54,14 @@ class Gradient:
         return _kind(x, y) == self._kind
 
     def __call__(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        pieces, loss = self.pieces(w, x, y)
+        return torch.cat([piece.reshape(-1) for piece in pieces]), loss
+
+    def pieces(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The gradients by layer, in their shapes, and the loss: a pass over memory less."""
         with torch.no_grad():
-            g, loss = self._run(w.detach().contiguous(), x, y, *self._draw())
-        return g, loss
+            *pieces, loss = self._run(w.detach().contiguous(), x, y, *self._draw())
+        return pieces, loss
 
     def loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The loss, scalar, as part of an expression that is differentiated by ``w`` once."""
@@ -170,12 +175,16 @@ def _compile(function: Callable[..., Any], folder: Path, *inputs: Tensor) -> Cal
     return compiled
 
 
-def _differentiate(model: FlatModel) -> Callable[..., tuple[Tensor, Tensor]]:
-    def loss(w: Tensor, x: Tensor, y: Tensor, *noise: Tensor) -> Tensor:
+def _differentiate(model: FlatModel) -> Callable[..., tuple[Tensor, ...]]:
+    def loss(pieces: list[Tensor], x: Tensor, y: Tensor, *noise: Tensor) -> Tensor:
         with model.given_noise(noise):
-            return model.loss(model.train_outputs(w, x)[0], y)
+            return model.loss(model.outputs_of(pieces, x), y)
 
-    return torch.func.grad_and_value(loss)
+    def gradient(w: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        pieces, value = torch.func.grad_and_value(loss)(model.pieces(w), *inputs)
+        return *pieces, value
+
+    return gradient
 
 
 def _example(model: FlatModel, examples: Examples, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:

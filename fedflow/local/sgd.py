@@ -324,8 +324,8 @@ class Trainer:
 
         def step(now: SGDState, batch: Batch) -> tuple[SGDState, Tensor]:
             if compiled := self._compiled_for(batch):
-                g: Tensors | Tensor
-                g, loss = compiled(now.w, batch.x, batch.y)
+                g: Tensors
+                g, loss = compiled.pieces(now.w, batch.x, batch.y)
             else:
                 g, loss = pieces.gradient(batch.x, batch.y)
             pieces.descend(g, float(self.lr if lr is None else lr))
