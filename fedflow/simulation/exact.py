@@ -1,6 +1,8 @@
 """Sums that do not depend on the order of their terms, so that results do not depend on the workers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -30,6 +32,10 @@ class ExactSum:
     def add_rows(self, vectors: Tensor, weights: list[float]) -> None:
         """Add ``weights`` [C] times ``vectors`` [C, n], summed pairwise: few operations for any C."""
         scale = torch.tensor(weights, dtype=torch.float64).to(vectors.device, non_blocking=True)[:, None]
+        self.weight += sum(weights)
+        if kernel := _kernel(vectors.device.type):
+            kernel(vectors, scale[:, 0], *self._parts(vectors))
+            return
         windows = self._windows_for(vectors)
         for part, high, low, window in zip(*self._chunks(vectors), windows):
             if window and window.holds(part, weights[0]):
@@ -38,7 +44,6 @@ class ExactSum:
             rows = part.double() * scale
             for term in rows if len(rows) == 1 else _halved(rows):
                 _add(high, low, term)
-        self.weight += sum(weights)
 
     def merge(self, other: "ExactSum") -> None:
         """Add another sum."""
@@ -79,10 +84,15 @@ class ExactSum:
 
     def _chunks(self, rows: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
         """Blocks of columns of ``rows`` [C, n] and of the sums; a block fits into the cache."""
+        columns = max(1, AT_ONCE[rows.device.type] // len(rows))
+        high, low = self._parts(rows)
+        return rows.split(columns, 1), high.split(columns), low.split(columns)
+
+    def _parts(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Both parts of the sum [n] of ``rows`` [C, n], 0 at first."""
         if self.high is None or self.low is None:
             self.high, self.low = (torch.zeros_like(rows[0], dtype=torch.float64) for _ in range(2))
-        columns = max(1, AT_ONCE[rows.device.type] // len(rows))
-        return rows.split(columns, 1), self.high.split(columns), self.low.split(columns)
+        return self.high, self.low
 
 
 class _Window:
@@ -104,6 +114,25 @@ class _Window:
         self.bound += int(weight) << most
         self.whole = most < 255 and self.bound <= 1 << 53 + 126 + self.lowest
         return self.whole
+
+
+@functools.cache
+def _kernel(device: str) -> Callable[[Tensor, Tensor, Tensor, Tensor], None] | None:
+    """The kernel that adds rows on a GPU; None where operations do that."""
+    if device != "cuda":
+        return None
+    try:
+        from fedflow.simulation.exact_rows import add_rows
+
+        one = torch.ones(1, dtype=torch.float64, device=device)
+        add_rows(one[None], one, one.clone(), one.clone())
+    except Exception as error:  # no Triton, or no C compiler for it
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        warnings.warn(
+            f"sums on the GPU are several operations, not one kernel ({reason})", stacklevel=3
+        )
+        return None
+    return add_rows
 
 
 def _add(high: Tensor, low: Tensor, term: Tensor) -> None:
