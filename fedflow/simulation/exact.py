@@ -128,9 +128,7 @@ def _kernel(device: str) -> Callable[[Tensor, Tensor, Tensor, Tensor], None] | N
         add_rows(one[None], one, one.clone(), one.clone())
     except Exception as error:  # no Triton, or no C compiler for it
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        warnings.warn(
-            f"sums on the GPU are several operations, not one kernel ({reason})", stacklevel=3
-        )
+        warnings.warn(f"sums on the GPU are several operations, not one kernel ({reason})", stacklevel=3)
         return None
     return add_rows
 
