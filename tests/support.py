@@ -32,6 +32,7 @@ from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import Call
 from fedflow.simulation.job import Job, Shard
+from fedflow.simulation.levels import level, network
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import Outcome, RoundReport
 from fedflow.simulation.run import RunSettings
@@ -366,5 +367,7 @@ def run_without_values(name: str, federation: Federation, patch: pytest.MonkeyPa
     nowhere = replace(federation, model=OnMeta(federation.model), train=train)
     for job, _, shard, places, step, streams in calls.values():
         empty = replace(shard, vectors=[w.to("meta") for w in shard.vectors])
-        outputs = cohort_call(job, nowhere, empty, places, step, streams, round_shapes=True)()
+        call = cohort_call(job, nowhere, empty, places, step, streams, round_shapes=True)
+        with network(job.method, nowhere, level(job.method, nowhere, shard.clients[places[0]])).for_cohorts():
+            outputs = call()
         assert {tensor.device.type for tensor in outputs.values()} == {"meta"}
