@@ -13,7 +13,7 @@ from benchmarks.machine import keep
 
 PARTS = (
     "engine", "workers", "flow", "peers", "headline", "memory", "partition", "proximity", "curriculum",
-    "levels", "scale", "coresets", "counts",
+    "levels", "scale", "large", "coresets", "counts",
 )  # fmt: skip
 OTHERS = ("gpu", "table")
 
