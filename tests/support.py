@@ -258,7 +258,11 @@ def prepare_run(
     Methods that refuse a single epoch (`TWO_EPOCHS`) get two. Classifiers of generated images train briefly.
     """
     built = build_method(method, hyper) if isinstance(method, str) else method
-    if isinstance(built, ImageMethod) and built.classifier == Classifier():
+    if (
+        isinstance(built, ImageMethod)
+        and built.classifier == Classifier()
+        and "classifier" not in (hyper or {})
+    ):
         built = replace(built, classifier=Classifier(epochs=2))
     given = {"epochs": 2, "batch_size": 0, "lr": 0.1, **(training or {})}
     if built.name in TWO_EPOCHS and given["epochs"] == 1 and "steps" not in given:

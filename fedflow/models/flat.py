@@ -330,6 +330,11 @@ class FlatModel:
         return f"{self._template!r} {getattr(self._template, 'options', {})}"
 
     @property
+    def at_once(self) -> int | None:
+        """The most inputs that should be evaluated at once, if the architecture declares it."""
+        return getattr(self._template, "at_once", None)
+
+    @property
     def modules(self) -> set[str]:
         """The Python modules that define its layers."""
         return {type(layer).__module__ for layer in self._template.modules()}

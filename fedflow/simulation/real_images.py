@@ -39,7 +39,7 @@ class RealImages:
         network = self.federation.features
         if network is None:
             return x.flatten(1)
-        parts = x.split(AT_ONCE[x.device.type])
+        parts = x.split(network.model.at_once or AT_ONCE[x.device.type])
         return torch.cat([network.model.features(network.w, part).flatten(1) for part in parts])
 
     @cached_property
