@@ -28,6 +28,7 @@ from fedflow.models.spectral import SpectralLinear
 from fedflow.settings import Words
 
 CONVOLUTIONS = ("matmul", "grouped")
+DRAWING = threading.RLock()  # new networks draw from torch's default generator, which all threads share
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
@@ -73,7 +74,7 @@ class FlatModel:
     ) -> None:
         self.factory, self.device, self.dtype = factory, torch.device(device), dtype
         self.convolution = convolution
-        with torch.random.fork_rng(devices=[]):
+        with DRAWING, torch.random.fork_rng(devices=[]):
             self._template = factory()
         tensors: dict[str, Tensor] = dict(self._template.named_parameters())
         self.parameters = sum(p.numel() for p in tensors.values())  # P
@@ -95,7 +96,7 @@ class FlatModel:
 
     def init(self, seed: int) -> Tensor:
         """Fresh initial vector [D] by the network's own initialisation."""
-        with torch.random.fork_rng(devices=[]):
+        with DRAWING, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.from_module(self.factory())
 

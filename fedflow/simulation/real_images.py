@@ -12,8 +12,8 @@ from fedflow.methods.base import Images
 from fedflow.metrics import generation
 from fedflow.metrics.generation import Gaussian, nearest
 from fedflow.seeding import generator
-from fedflow.simulation.evaluation import AT_ONCE
 from fedflow.simulation.federation import FEATURES, Federation
+from fedflow.simulation.predict import AT_ONCE
 
 NEIGHBOURS = 5  # k of precision, recall, density and coverage; smaller where there are fewer images
 REFERENCE = 1000  # test images, at most, whose nearest training images are sought

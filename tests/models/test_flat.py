@@ -1,6 +1,7 @@
 import copy
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -250,3 +251,11 @@ def test_models_may_bring_their_own_loss_and_hits():
     outputs = model.outputs(torch.tensor([3.0], dtype=torch.float64), torch.tensor([[2.0, 1.0]]))
     assert model.loss(outputs, outputs) == 4
     assert model.hits(outputs, outputs).tolist() == [False]
+
+
+def test_threads_that_draw_networks_at_once_do_not_disturb_each_other():
+    """They share torch's default generator, whose seed belongs to the process."""
+    model = FlatModel(partial(build, "mlp", (1, 8, 8), 10, hidden=(40, 40, 40)))
+    alone = [model.init(seed) for seed in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        assert all(map(torch.equal, pool.map(model.init, range(200)), alone))
