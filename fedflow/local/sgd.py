@@ -22,7 +22,7 @@ from fedflow.local.adaptation import Adaptation, per_class, with_prototypes
 from fedflow.local.augment import augmented
 from fedflow.local.compiled import Gradient
 from fedflow.local.optimiser import AdamState, Moving, SGDState
-from fedflow.local.pieces import Pieces, Tensors
+from fedflow.local.pieces import Pieces, Product
 from fedflow.local.precision import tf32
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, shuffled
@@ -324,7 +324,7 @@ class Trainer:
 
         def step(now: SGDState, batch: Batch) -> tuple[SGDState, Tensor]:
             if compiled := self._compiled_for(batch):
-                g: Tensors
+                g: Sequence[Tensor | Product]
                 g, loss = compiled.pieces(now.w, batch.x, batch.y)
             else:
                 g, loss = pieces.gradient(batch.x, batch.y)
