@@ -191,7 +191,7 @@ def _compile(
 
 
 def _factored(traced: torch.fx.GraphModule) -> list[bool]:
-    """Output large products of thin matrices as two factors; says which outputs these are (not of the loss)."""
+    """Output large products of thin matrices as two factors; says of which outputs, except the loss."""
     aten = torch.ops.aten
     (end,) = traced.graph.find_nodes(op="output")
     outputs, products = list[torch.fx.Node](), list[bool]()
