@@ -40,7 +40,10 @@ def measure(name: str) -> None:
     part = import_module("benchmarks.peers.compare" if name == "peers" else f"benchmarks.{name}")
     measured = part.main()
     if measured is not None:
-        keep("gpu" if os.environ.get("BENCH_DEVICE") == "cuda" else "cpu", name, measured)
+        kind = "gpu" if os.environ.get("BENCH_DEVICE") == "cuda" else "cpu"
+        keep(
+            kind, "peers-pfl" if name == "peers" and os.environ.get("BENCH_WORK") == "pfl" else name, measured
+        )
 
 
 if __name__ == "__main__":
