@@ -41,9 +41,8 @@ def measure(name: str) -> None:
     measured = part.main()
     if measured is not None:
         kind = "gpu" if os.environ.get("BENCH_DEVICE") == "cuda" else "cpu"
-        keep(
-            kind, "peers-pfl" if name == "peers" and os.environ.get("BENCH_WORK") == "pfl" else name, measured
-        )
+        work = os.environ.get("BENCH_WORK", "lenet5") if name == "peers" else "lenet5"
+        keep(kind, name if work == "lenet5" else f"{name}-{work}", measured)
 
 
 if __name__ == "__main__":

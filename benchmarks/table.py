@@ -37,7 +37,8 @@ def _heading(kind: str, machine: dict[str, Any]) -> str:
 def _tables(rows: dict[str, Any]) -> list[str]:
     """All tables of one machine, from what its parts measured."""
     known: dict[str, Callable[[Any], str]] = {
-        "engine": _engine, "peers": _peers, "peers-pfl": _peers, "workers": _workers, "flow": _flow, "memory": _memory,
+        "engine": _engine, "peers": _peers, "peers-pfl": _peers, "workers": _workers,
+        "flow": _flow, "memory": _memory,
         "scale": _scale, "large": _large, "partition": _partition, "proximity": _proximity,
         "curriculum": _curriculum, "coresets": _coresets, "counts": _counts,
     }  # fmt: skip
@@ -101,36 +102,10 @@ def _flow(row: dict[str, Any]) -> str:
 
 def _large(row: dict[str, Any]) -> str:
     seconds = ", ".join(f"{each:.1f}" for each in row["seconds_per_round"])
-    line = (
-        f"{row['parameters']:,}", seconds, _several(row["rows_gib_per_round"]), row["row_gib"], row["peak_gib"],
-    )  # fmt: skip
+    rows = ", ".join(f"{each:.2f}" for each in row["rows_gib_per_round"])
+    line = (f"{row['parameters']:,}", seconds, rows, row["row_gib"], row["peak_gib"])
     head = "parameters | s of each round | GiB of rows written in each | GiB of a row | peak memory, GiB"
     return _table(f"{row['clients']:,} clients, {row['cohort']} a round, Ditto", head, [("mlp", *line)])
-
-
-def _several(values: list[float]) -> str:
-    return ", ".join(f"{each:.2f}" for each in values)
-
-
-def _memory(rows: dict[str, Any]) -> str:
-    lines = [(name, row["peak_mib"], row["peak_mib"] - row["before_mib"]) for name, row in rows.items()]
-    return _table("1,000 clients, 50 a round", "peak, MiB | above Python, torch and images", lines)
-
-
-def _scale(rows: dict[str, Any]) -> str:
-    lines = [
-        (
-            f"{name} images",
-            " and ".join(f"{run['clients']:,}" for run in row["runs"]),
-            " and ".join(f"{run['round_s']:.3f}" for run in row["runs"]),
-            f"{row['ratio']:.3f}",
-            f"{row['processor_ratio']:.3f}",
-            f"{row['mib_above_images']:,}",
-        )
-        for name, row in rows.items()
-    ]
-    head = "clients | s a round | ratio | of processor time | memory above the images, MiB"
-    return _table("100 clients a round", head, lines)
 
 
 def _partition(rows: list[dict[str, Any]]) -> str:
