@@ -108,6 +108,27 @@ def _large(row: dict[str, Any]) -> str:
     return _table(f"{row['clients']:,} clients, {row['cohort']} a round, Ditto", head, [("mlp", *line)])
 
 
+def _memory(rows: dict[str, Any]) -> str:
+    lines = [(name, row["peak_mib"], row["peak_mib"] - row["before_mib"]) for name, row in rows.items()]
+    return _table("1,000 clients, 50 a round", "peak, MiB | above Python, torch and images", lines)
+
+
+def _scale(rows: dict[str, Any]) -> str:
+    lines = [
+        (
+            f"{name} images",
+            " and ".join(f"{run['clients']:,}" for run in row["runs"]),
+            " and ".join(f"{run['round_s']:.3f}" for run in row["runs"]),
+            f"{row['ratio']:.3f}",
+            f"{row['processor_ratio']:.3f}",
+            f"{row['mib_above_images']:,}",
+        )
+        for name, row in rows.items()
+    ]
+    head = "clients | s a round | ratio | of processor time | memory above the images, MiB"
+    return _table("100 clients a round", head, lines)
+
+
 def _partition(rows: list[dict[str, Any]]) -> str:
     lines = []
     for row in rows:
