@@ -13,7 +13,7 @@ from benchmarks.machine import keep
 
 PARTS = (
     "engine", "workers", "flow", "peers", "headline", "memory", "partition", "proximity", "curriculum",
-    "levels", "scale", "coresets", "counts",
+    "levels", "scale", "large", "coresets", "counts",
 )  # fmt: skip
 OTHERS = ("gpu", "table")
 
@@ -40,7 +40,9 @@ def measure(name: str) -> None:
     part = import_module("benchmarks.peers.compare" if name == "peers" else f"benchmarks.{name}")
     measured = part.main()
     if measured is not None:
-        keep("gpu" if os.environ.get("BENCH_DEVICE") == "cuda" else "cpu", name, measured)
+        kind = "gpu" if os.environ.get("BENCH_DEVICE") == "cuda" else "cpu"
+        work = os.environ.get("BENCH_WORK", "lenet5") if name == "peers" else "lenet5"
+        keep(kind, name if work == "lenet5" else f"{name}-{work}", measured)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedflow.experiment import Experiment
 
 ROUNDS = 14
-REPEATS, SHORT, DEVICE = 5, 60, 0.04  # runs of short rounds, their rounds, and seconds of a device in one
+REPEATS, SHORT, DEVICE = 5, 200, 0.04  # runs of short rounds, their rounds, and seconds of a device in one
 PARAMS: dict[str, Any] = {
     "data": {"mnist5k": {"source": "mnist5k"}},
     "models": {"mnist5k": "lenet5"},

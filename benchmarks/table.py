@@ -37,8 +37,9 @@ def _heading(kind: str, machine: dict[str, Any]) -> str:
 def _tables(rows: dict[str, Any]) -> list[str]:
     """All tables of one machine, from what its parts measured."""
     known: dict[str, Callable[[Any], str]] = {
-        "engine": _engine, "peers": _peers, "workers": _workers, "flow": _flow, "memory": _memory,
-        "scale": _scale, "partition": _partition, "proximity": _proximity,
+        "engine": _engine, "peers": _peers, "peers-pfl": _peers, "workers": _workers,
+        "flow": _flow, "memory": _memory,
+        "scale": _scale, "large": _large, "partition": _partition, "proximity": _proximity,
         "curriculum": _curriculum, "coresets": _coresets, "counts": _counts,
     }  # fmt: skip
     tables = [table(rows[name]) for name, table in known.items() if name in rows]
@@ -72,7 +73,9 @@ def _peers(rows: dict[str, Any]) -> str:
             for name, row in found.items()
         ]
         head = "client steps per second | of the hand-written loop | warm-up, s | peak memory, MiB"
-        parts.append(_table(f"{size:,} clients, 10 a round", head, lines))
+        if lines:
+            about = f"{rows['cohort']} a round, {rows['steps_per_round']} steps"
+            parts.append(_table(f"{size:,} clients, {about}", head, lines))
     parts += [f"{name}: skipped, {reason}.\n" for name, reason in rows["skipped"].items()]
     return "\n".join(parts)
 
@@ -87,10 +90,22 @@ def _workers(rows: dict[str, Any]) -> str:
 
 
 def _flow(row: dict[str, Any]) -> str:
-    line = (_median(row["bare_seconds"]), _median(row["flow_seconds"]), _range(row["ratio"]))
-    return _table(
-        "a round", "bare engine, s | whole flow, s | ratio", [("with checkpoint, every round", *line)]
-    )
+    found = {"on a CPU, a checkpoint every round": row}
+    if short := row.get("short_rounds"):
+        found["on a device that sleeps, a checkpoint every 5"] = short
+    lines = [
+        (name, _median(each["bare_seconds"]), _median(each["flow_seconds"]), _range(each["ratio"]))
+        for name, each in found.items()
+    ]
+    return _table("a round", "bare engine, s | whole flow, s | ratio", lines)
+
+
+def _large(row: dict[str, Any]) -> str:
+    seconds = ", ".join(f"{each:.1f}" for each in row["seconds_per_round"])
+    rows = ", ".join(f"{each:.2f}" for each in row["rows_gib_per_round"])
+    line = (f"{row['parameters']:,}", seconds, rows, row["row_gib"], row["peak_gib"])
+    head = "parameters | s of each round | GiB of rows written in each | GiB of a row | peak memory, GiB"
+    return _table(f"{row['clients']:,} clients, {row['cohort']} a round, Ditto", head, [("mlp", *line)])
 
 
 def _memory(rows: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,15 +23,21 @@ TRAINING = LocalTraining(epochs=1, batch_size=10, lr=0.05)
 
 
 def federation(
-    clients: int, samples: int, model: str = "lenet5", device: str = "cpu", images: int | None = None
+    clients: int,
+    samples: int,
+    model: str = "lenet5",
+    device: str = "cpu",
+    images: int | None = None,
+    **options: Any,
 ) -> Federation:
     """``clients`` with ``samples`` random images each, and 1,000 test images for all.
 
     With fewer ``images`` than ``clients * samples`` clients share them, which saves memory and no work.
+    ``options`` are those of the architecture.
     """
     images = images or clients * samples
     positions = np.arange(clients * samples).reshape(clients, samples) % images
-    flat = FlatModel(partial(build, model, SHAPE, CLASSES), device=device)
+    flat = FlatModel(partial(build, model, SHAPE, CLASSES, **options), device=device)
     train, test = (random_images(n).to(device) for n in (images, 1000))
     return Federation(flat, train, test, one_test_set(list(positions), 1000))
 

@@ -37,7 +37,7 @@ MAY_BE_EMPTY = ("central", "procedures")  # lists of the grid
 LONGEST = 40  # letters of the settings that the label of a procedure lists, instead of its name
 OF_RUNS = ("datasets", "partitions", "methods")  # others, which a grid of procedures may leave empty
 CLUSTERS = ("dask", "ray")
-EXECUTORS = ("inline", "threads", "processes", *CLUSTERS)
+EXECUTORS = ("auto", "inline", "threads", "processes", *CLUSTERS)
 
 WORD = r'"[^"]+"|[^".]+'
 SETTING = re.compile(rf"({WORD})(\.({WORD}))*")
@@ -48,7 +48,10 @@ class EngineSettings(Settings):
 
     section = "engine"
     executor: str = option(
-        "threads", "who runs the shards of a round; inline needs no Prefect server", choices=EXECUTORS
+        "auto",
+        "who runs the shards of a round; auto = threads, then processes if the run is long and on a CPU; "
+        "inline needs no Prefect server",
+        choices=EXECUTORS,
     )
     workers: int = option(2, "shards per round", ge=1)
     device: str = option("auto", "auto = a GPU if there is one, else cpu", choices=("auto", "cpu", "cuda"))

@@ -12,6 +12,7 @@ import torch
 
 from fedflow.arguments import argument
 from fedflow.config import Changes, Params, digest
+from fedflow.data.prepared import file_sum
 from fedflow.errors import FedflowError
 from fedflow.files import central_folder, partition_folder, prepared_folder, read_fact
 from fedflow.local.trained import MARKER
@@ -147,11 +148,19 @@ class Experiment:
             teacher=self._network(TEACHER),
             expert=self._network(*EXPERTS),
             features=self._network(FEATURES),
+            inception=self._inception(),
             expert_field=next((field for field in EXPERTS if field in self.read_networks), EXPERTS[0]),
         )
         return Job(
             files, method, method.trains(training), self.seed, cohort=engine.cohort, width=engine.width
         )
+
+    def _inception(self) -> Stored | None:
+        """The file of weights of Inception v3, if any."""
+        if (name := self.run.inception) is None:
+            return None
+        file = (self.root / name).resolve()
+        return Stored(str(file), file_sum(file) if file.is_file() else "")
 
     def _network(self, *fields: str) -> Stored | None:
         """The central network that one of these fields names, if any."""

@@ -7,8 +7,8 @@ partition or a run uses. ``fedflow fingerprint`` writes these files below ``data
   and the code that reads them;
 * ``files/central/<network>.json``: the settings of a central network and of its teachers, and their code;
 * ``files/partitions/<partition>.json``: the SHA-256 of the files that the partition names;
-* ``files/stages/<stage>.json``: the code of the stages ``inputs`` and ``report``; of the latter, also the
-  claims and labels;
+* ``files/stages/<stage>.json``: the code of the stages ``inputs`` and ``report``; of the former, also the
+  SHA-256 of weights of Inception v3, of the latter, the claims and labels;
 * ``inputs/partitions/<partition>.json``: the partition's parameters, files and code, and the content of its
   data set and of its expert;
 * ``inputs/procedures/<procedure>.json``: the settings of a procedure with any seed, the content of the data,
@@ -20,6 +20,7 @@ Code is recorded as a `code_digest`, parameters as used: with defaults and tuned
 """
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,7 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
     for name in params.grid.partitions:
         if wanted := params.partition(name).files():
             file = folder / "partitions" / f"{name}.json"
-            known = {key: value for key, value in _sums(file).items() if key in wanted}
-            found = {key: file_sum(root / key) for key in wanted if (root / key).is_file()}
-            files[file] = {"files": known | found}
+            files[file] = {"files": _sums_of(wanted, root, file)}
     for name in params.grid.central:
         chain = params.networks(name)
         files[folder / "central" / f"{name}.json"] = {
@@ -71,9 +70,7 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
     for name in params.grid.procedures:
         wanted = list(params.procedure(name).inputs().files)
         file = folder / "procedures" / f"{name}.json"
-        known = {key: value for key, value in _sums(file).items() if key in wanted}
-        found = {key: file_sum(root / key) for key in wanted if (root / key).is_file()}
-        files[file] = {"files": known | found}
+        files[file] = {"files": _sums_of(wanted, root, file)}
     # Later stages depend on these folders, even if they are empty.
     for name in ("data/prepared", "data/central", "data/partitions", "results", "outcomes"):
         (root / name).mkdir(parents=True, exist_ok=True)
@@ -84,7 +81,10 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
         "labels": params.labels,
         "procedures": params.procedure_entries,
     }
-    files[folder / "stages" / "inputs.json"] = {
+    file = folder / "stages" / "inputs.json"
+    weights = [each for cell in _cells(params) if (each := _weights(params, cell))]
+    files[file] = {
+        "files": _sums_of(weights, root, file),
         "code": code_digest(__name__, aside=()),
         "partitions": {name: partition_code(params.partition(name)) for name in params.grid.partitions},
         "runs": {name: _run_code(params, *name.split("/")) for name in _cells(params)},
@@ -104,6 +104,7 @@ def fingerprint_inputs(params: Params, root: Path = Path()) -> None:
     folder = root / FOLDER / "inputs"
     hashes = {name: load_prepared(root / "data" / "prepared" / name).hash for name in params.grid.datasets}
     networks = {name: load_network(central_folder(root, name)).hash for name in params.grid.central}
+    weighed = _sums(root / FOLDER / "files" / "stages" / "inputs.json")
     files: dict[Path, Any] = {}
     for name in params.grid.partitions:
         entry, expert = params.partition(name), params.expert(name)
@@ -117,10 +118,12 @@ def fingerprint_inputs(params: Params, root: Path = Path()) -> None:
     for name in _cells(params):
         partition, method = name.split("/")
         experiment = Experiment(params, partition, method, seed=0, root=root)
+        weights = _weights(params, name)
         files[folder / "runs" / f"{name}.json"] = {
             "settings": experiment.effective,
             "content": {dataset: hashes[dataset] for dataset in experiment.datasets},
             "networks": {field: networks[name] for field, name in experiment.read_networks.items()},
+            "weights": weights and weighed.get(weights),
             "code": _run_code(params, partition, method),
         }
     for name in params.grid.procedures:
@@ -145,6 +148,12 @@ def _cells(params: Params) -> list[str]:
     return [f"{partition}/{method}" for partition in params.grid.partitions for method in params.grid.methods]
 
 
+def _weights(params: Params, cell: str) -> str | None:
+    """The file of weights of Inception v3 that the runs of a cell read, if any."""
+    partition, method = cell.split("/")
+    return params.run_of(method, partition).inception
+
+
 def _run_code(params: Params, partition: str, method: str) -> dict[str, Any]:
     """The code of a run, and the options that are part of its architecture."""
     network = ARCHITECTURES[params.model(params.partition(partition).dataset).name]
@@ -157,6 +166,12 @@ def _outcome_code(params: Params, name: str) -> str:
     """The code of the files of an outcome, pictures included, which no number depends on."""
     aside = tuple(part for part in ASIDE if part != "pictures")
     return code_digest(write_outcome.__module__, *modules_of(params.procedure(name)), aside=aside)
+
+
+def _sums_of(wanted: Collection[str], root: Path, file: Path) -> dict[str, str]:
+    """The SHA-256 of each of these files; of a deleted one, that in ``file``, an earlier fingerprint."""
+    known = {name: value for name, value in _sums(file).items() if name in wanted}
+    return known | {name: file_sum(root / name) for name in wanted if (root / name).is_file()}
 
 
 def _sums(file: Path) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,6 +20,7 @@ from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTa
 
 from fedflow.errors import BadInput, FedflowError, reason
 from fedflow.simulation.executors import Executor, Inline, Share, Work
+from fedflow.terminal import say
 from tasks.gpu import OneGpu, gpu_in_turn
 
 if TYPE_CHECKING:  # worker processes import this file and need no params.yaml
@@ -26,6 +28,7 @@ if TYPE_CHECKING:  # worker processes import this file and need no params.yaml
 
 CONNECT_TIMEOUT = 10.0  # seconds in which the address of a cluster must answer
 LOST_WORKERS = 3  # replacements of a broken worker pool in one round
+LONG = 30.0  # seconds on threads after which ``auto`` continues on processes, which start in about five
 
 
 def _may_pass(task: Any, run: Any, state: State) -> bool:
@@ -76,13 +79,13 @@ def on_gpu(job: Work) -> bool:
 
 
 def executor_for(engine: "EngineSettings") -> AbstractContextManager[Executor]:
-    """The executor that ``engine`` of params.yaml names; `OneGpu` for threads on a GPU."""
+    """The executor that ``engine`` of params.yaml names; `OneGpu` for ``auto`` and threads on a GPU."""
     if engine.executor == "inline":
         return nullcontext(Inline())
     from fedflow.experiment import pick_device
 
     on_gpus = pick_device(engine.device) == "cuda"
-    if on_gpus and engine.executor == "threads":
+    if on_gpus and engine.executor in ("auto", "threads"):
         return nullcontext(OneGpu())
     return PrefectExecutor(engine.executor, engine.workers, engine.address, on_gpus)
 
@@ -96,12 +99,17 @@ class PrefectExecutor:
     With an ``address`` the cluster decides how many shards train at once: a Dask worker has one thread, and
     Ray one GPU per shard. A local Dask cluster that trains ``on_gpus``, of which the machine has several, has
     one worker for each, whatever ``workers`` is. Otherwise shards on a GPU take turns.
+
+    ``auto`` starts on threads. A run that has computed there for `LONG` seconds is expected to last, and
+    continues on processes, which do not wait for each other's Python; results are the same. Should a process
+    die, it returns to threads.
     """
 
     def __init__(
         self, kind: str = "threads", workers: int = 2, address: str | None = None, on_gpus: bool = False
     ) -> None:
-        self.kind, self.workers = kind, workers
+        self.kind, self.workers = "threads" if kind == "auto" else kind, workers
+        self._chooses, self._left = kind == "auto" and workers > 1, LONG
         self.address = address if kind in ("dask", "ray") else None
         self._environments: list[dict[str, str]] = []  # of the workers of a local Dask cluster
         if kind == "dask" and address is None:
@@ -124,6 +132,18 @@ class PrefectExecutor:
             self._runner.__exit__(*error)
 
     def map(
+        self, work: Callable[[Any, Any], Any], job: Work, shards: Sequence[Share], title: str
+    ) -> list[Any]:
+        if self._chooses and self._left < 0 and self.kind == "threads":
+            say(f"{title}: from here on {self.workers} processes, as this run is long")
+            self._restart("processes")
+        started = time.monotonic()
+        try:
+            return self._map(work, job, shards, title)
+        finally:
+            self._left -= time.monotonic() - started
+
+    def _map(
         self, work: Callable[[Any, Any], Any], job: Work, shards: Sequence[Share], title: str
     ) -> list[Any]:
         results: dict[int, Any] = {}
@@ -151,9 +171,17 @@ class PrefectExecutor:
                 return [results[i] for i in range(len(shards))]
             if self.kind == "dask":
                 results.clear()  # their sums were merged with those that are lost
-            self.__exit__(None, None, None)
-            self.__enter__()
+            kind = "threads" if self._chooses else self.kind
+            if self._chooses:
+                say(f"{title}: a process died; from here on threads")
+                self._chooses = False
+            self._restart(kind)
         raise FedflowError(f"{title}: workers died {1 + LOST_WORKERS} times in a row; is memory short?")
+
+    def _restart(self, kind: str) -> None:
+        self.__exit__(None, None, None)
+        self.kind = kind
+        self.__enter__()
 
     def _submit(self, work: Callable, job: Work, shard: Share, title: str, worker: int) -> Any:
         assert self._runner is not None

@@ -32,6 +32,7 @@ from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import Call
 from fedflow.simulation.job import Job, Shard
+from fedflow.simulation.levels import level, network
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import Outcome, RoundReport
 from fedflow.simulation.run import RunSettings
@@ -257,7 +258,11 @@ def prepare_run(
     Methods that refuse a single epoch (`TWO_EPOCHS`) get two. Classifiers of generated images train briefly.
     """
     built = build_method(method, hyper) if isinstance(method, str) else method
-    if isinstance(built, ImageMethod) and built.classifier == Classifier():
+    if (
+        isinstance(built, ImageMethod)
+        and built.classifier == Classifier()
+        and "classifier" not in (hyper or {})
+    ):
         built = replace(built, classifier=Classifier(epochs=2))
     given = {"epochs": 2, "batch_size": 0, "lr": 0.1, **(training or {})}
     if built.name in TWO_EPOCHS and given["epochs"] == 1 and "steps" not in given:
@@ -366,5 +371,7 @@ def run_without_values(name: str, federation: Federation, patch: pytest.MonkeyPa
     nowhere = replace(federation, model=OnMeta(federation.model), train=train)
     for job, _, shard, places, step, streams in calls.values():
         empty = replace(shard, vectors=[w.to("meta") for w in shard.vectors])
-        outputs = cohort_call(job, nowhere, empty, places, step, streams, round_shapes=True)()
+        call = cohort_call(job, nowhere, empty, places, step, streams, round_shapes=True)
+        with network(job.method, nowhere, level(job.method, nowhere, shard.clients[places[0]])).for_cohorts():
+            outputs = call()
         assert {tensor.device.type for tensor in outputs.values()} == {"meta"}

@@ -61,7 +61,7 @@ grid: {datasets: [digits], partitions: [p], methods: [fedavg], seeds: [0]}
 def test_sections_that_are_left_out_have_defaults(file):
     file.write_text(LEAST)
     params = load_params(file)
-    assert params.engine.executor == "threads" and params.run.rounds == 20
+    assert params.engine.executor == "auto" and params.run.rounds == 20
     assert params.model("digits").options == {} and params.method("fedavg")[0].as_dict()
 
 

@@ -3,7 +3,7 @@
 Each runs in a separate process, and each peer in a separate environment (made under ``.bench/`` on
 first use, from the versions pinned beside this file). They take turns, with the hand-written loop before
 and after each: a ratio is against the mean of these two, so that a slow minute of the machine counts for
-both. TURNS=3 in the environment repeats everything.
+both. TURNS=3 in the environment repeats everything. BENCH_WORK=pfl is another work (see work.py).
 """
 
 import json
@@ -18,16 +18,20 @@ from typing import Any
 
 import psutil
 
-from benchmarks.peers.work import COHORT, DEVICE, STEPS
+from benchmarks.peers.work import COHORT, DEVICE, STEPS, WORK
 from benchmarks.workload import significant, spread
 
 HERE = Path(__file__).parent
 ROOT, ENVIRONMENTS = HERE.parents[1], HERE.parents[1] / ".bench"
 PEERS = ("flwr", "pfl", "fluke", "fedjax")
-SIZES, ROUNDS, TURNS = (100, 1000), 3, int(os.environ.get("TURNS", "1"))
+SIZES, ROUNDS, TURNS = (100, 1000) if WORK == "lenet5" else (1000,), 3, int(os.environ.get("TURNS", "1"))
 SECONDS, POLL = 600, 1.0  # limit of a driver; between two samples of its memory
 PFL_PROCESSES = (2, 4, 8)  # that share the GPU
-OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+PAGES = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+}  # as fedflow keeps them
+OFFLINE = PAGES | {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
 OFFLINE["PFL_PYTORCH_DEVICE"] = str(DEVICE)  # else it takes a GPU wherever there is one
 
 

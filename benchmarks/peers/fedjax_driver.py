@@ -4,6 +4,7 @@ With several devices it runs one client on each (``pmap``). Images are given by 
 """
 
 import random
+import sys
 from typing import Any
 
 import fedjax
@@ -12,7 +13,20 @@ from fedjax.algorithms.fed_avg import federated_averaging
 from jax import Array, lax
 from jax import numpy as jnp
 
-from benchmarks.peers.work import BATCH, COHORT, LR, SAMPLES, SEED, STEPS, Laps, drive, images, network, place
+from benchmarks.peers.work import (
+    BATCH,
+    COHORT,
+    LR,
+    SAMPLES,
+    SEED,
+    STEPS,
+    WORK,
+    Laps,
+    drive,
+    images,
+    network,
+    place,
+)
 
 
 def logits(w: dict[str, Array], x: Array) -> Array:
@@ -36,6 +50,8 @@ def loss(w: dict[str, Array], batch: dict[str, Array]) -> Array:
 
 
 def run(clients: int, rounds: int, laps: Laps) -> None:
+    if WORK != "lenet5":
+        sys.exit("the network of this driver is LeNet-5")
     x, y = (tensor.cpu().numpy() for tensor in images())
     draw, key = random.Random(SEED), jax.random.PRNGKey(SEED)
 

@@ -1,5 +1,8 @@
 """The work of every driver: clients of 500 images, 10 of them a round, LeNet-5, batch 10, one local epoch.
 
+With BENCH_WORK=pfl in the environment it is that of pfl-research's speed comparison (arXiv:2404.06430):
+clients of 50 images, 50 of them a round, a CNN of 1,626,442 parameters with two dropouts.
+
 Needs torch only, because every peer has a separate environment. The images are 50,000 random ones
 of CIFAR-10's shape; beyond 100 clients they are shared, so that 1,000 clients need no more memory. They
 and the networks are on the device that BENCH_DEVICE names (default: cpu).
@@ -16,9 +19,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-IMAGES, SAMPLES, COHORT, BATCH, LR, SEED = 50_000, 500, 10, 10, 0.05, 0
+WORK = os.environ.get("BENCH_WORK", "lenet5")
+SAMPLES, COHORT, LR = {"lenet5": (500, 10, 0.05), "pfl": (50, 50, 0.1)}[WORK]
+IMAGES, BATCH, SEED = 50_000, 10, 0
 WARM_UP = 1  # rounds
 MEAN, STD = 0.5, 0.25
 DEVICE = torch.device(os.environ.get("BENCH_DEVICE", "cpu"))
@@ -27,8 +32,19 @@ STEPS = COHORT * SAMPLES // BATCH  # of all clients in a round
 LeNet5 = runpy.run_path(str(Path(__file__).parents[2] / "fedflow" / "models" / "lenet.py"))["LeNet5"]
 
 
-class Network(LeNet5):
-    """LeNet-5 of fedflow that counts the batches it is trained on, in this process."""
+class SimpleCNN(nn.Sequential):
+    """``simple_cnn`` of pfl-research; `cnn_pfl` of fedflow."""
+
+    def __init__(self, *_: object) -> None:
+        super().__init__(
+            nn.Conv2d(3, 32, 3), nn.ReLU(),
+            nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
+            nn.Flatten(), nn.Linear(12_544, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10),
+        )  # fmt: skip
+
+
+class Network(LeNet5 if WORK == "lenet5" else SimpleCNN):  # type: ignore[misc]
+    """The network, which counts the batches that it is trained on in this process."""
 
     steps = 0
 

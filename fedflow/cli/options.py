@@ -20,7 +20,7 @@ Set = Annotated[
 
 Executor = Annotated[
     str | None,
-    typer.Option(help="inline (no server), threads, processes, dask or ray; default from params.yaml."),
+    typer.Option(help="auto, inline (no server), threads, processes, dask or ray; default from params.yaml."),
 ]
 Workers = Annotated[int | None, typer.Option(help="Shards per round; default from params.yaml.")]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
-from fedflow.cli.printing import console, print_metrics, print_table
+from fedflow.cli.printing import console, print_line, print_metrics, print_table
 from fedflow.errors import BadInput
 
 if TYPE_CHECKING:
@@ -52,6 +52,10 @@ def run(
         params, "federate", lambda: run_experiment(experiment, folder), **experiment.parameters, out=out
     )
     print_metrics(metrics, folder or experiment.results_folder)
+    if "fid" in metrics:
+        from fedflow.metrics.generation import features_of
+
+        print_line(f"the features of fid are {features_of(experiment.run.as_dict())[1]}")
 
 
 def sweep(

@@ -25,6 +25,7 @@ from torch.autograd.function import once_differentiable
 
 from fedflow.data.examples import Examples
 from fedflow.local.convolution import CONVOLUTION
+from fedflow.local.pieces import Product
 from fedflow.local.pooling import POOLING
 from fedflow.local.training import LocalTraining
 from fedflow.models.flat import FlatModel
@@ -34,6 +35,7 @@ FIRST, SLOW, FAST = 100e6, 16e9, 60e9  # its floating-point operations up to her
 LEAST = 2000  # steps below which costs are not estimated
 PAYS = 600  # seconds of eager steps by network above which the compiler's 40 to 60 s pay off several times
 LARGE = 5e9  # operations of a step that is nearly all convolutions, which a compiler cannot speed up
+LARGE_PIECE = 1 << 17  # entries of a gradient that is left as a product
 UNROLLED = 20  # positions of a recurrent network, each of which becomes a part of the graph
 OPTIONS = {  # one thread; layouts in which convolutions need no copies
     "cpp.threads": 1, "compile_threads": 1, "layout_optimization": True, "force_layout_optimization": True,
@@ -45,18 +47,33 @@ class Gradient:
     """``(w, x, y) -> (gradient [D], loss)`` for batches of one shape."""
 
     def __init__(
-        self, run: Callable[..., Any], x: Tensor, y: Tensor, draw: Callable[[], Sequence[Tensor]] = tuple
+        self,
+        run: Callable[..., Any],
+        products: Sequence[bool],
+        x: Tensor,
+        y: Tensor,
+        draw: Callable[[], Sequence[Tensor]] = tuple,
     ) -> None:
-        self._run, self._kind, self._draw = run, _kind(x, y), draw
+        self._run, self._products, self._kind, self._draw = run, products, _kind(x, y), draw
 
     def takes(self, x: Tensor, y: Tensor) -> bool:
         """Whether it was compiled for batches of this shape."""
         return _kind(x, y) == self._kind
 
     def __call__(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        pieces, loss = self.pieces(w, x, y)
+        whole = [piece.value if isinstance(piece, Product) else piece for piece in pieces]
+        return torch.cat([piece.reshape(-1) for piece in whole]), loss
+
+    def pieces(self, w: Tensor, x: Tensor, y: Tensor) -> tuple[list[Tensor | Product], Tensor]:
+        """The gradients by layer, in their shapes, large ones of dense layers as products, and the loss.
+
+        It takes a pass over memory less than the whole gradient, and two with products.
+        """
         with torch.no_grad():
-            g, loss = self._run(w.detach().contiguous(), x, y, *self._draw())
-        return g, loss
+            *found, loss = self._run(w.detach().contiguous(), x, y, *self._draw())
+        each = iter(found)
+        return [Product(next(each), next(each)) if two else next(each) for two in self._products], loss
 
     def loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The loss, scalar, as part of an expression that is differentiated by ``w`` once."""
@@ -142,8 +159,8 @@ def compiled_gradient(
 def _compiled(model: FlatModel, examples: Examples, batch_size: int, folder: str) -> Gradient | None:
     try:
         w, x, y = _example(model, examples, batch_size)
-        run = _compile(_differentiate(model), Path(folder), w, x, y, *model.next_noise())
-        gradient = Gradient(run, x, y, model.next_noise)
+        run, products = _compile(_differentiate(model), Path(folder), w, x, y, *model.next_noise())
+        gradient = Gradient(run, products, x, y, model.next_noise)
     except Exception as error:  # whatever the compiler rejects: plain steps compute the same
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         warnings.warn(f"local steps are not compiled, because that failed ({reason})", stacklevel=3)
@@ -151,12 +168,15 @@ def _compiled(model: FlatModel, examples: Examples, batch_size: int, folder: str
     return gradient
 
 
-def _compile(function: Callable[..., Any], folder: Path, *inputs: Tensor) -> Callable[..., Any]:
-    """``function`` as machine code for inputs of these shapes, for one thread."""
+def _compile(
+    function: Callable[..., Any], folder: Path, *inputs: Tensor
+) -> tuple[Callable[..., Any], list[bool]]:
+    """``function`` as machine code for inputs of these shapes, for one thread; `_factored` outputs."""
     from torch._inductor import standalone_compile  # seconds to import
     from torch.fx.experimental.proxy_tensor import make_fx
 
     traced = make_fx(function, decomposition_table=POOLING | CONVOLUTION)(*inputs)
+    products = _factored(traced)
     about = [torch.__version__, _processor(), traced.code, str(OPTIONS), *map(str, _kind(*inputs))]
     with _cache(folder / hashlib.blake2b("\n".join(about).encode(), digest_size=8).hexdigest()):
         compiled = standalone_compile(
@@ -167,15 +187,42 @@ def _compile(function: Callable[..., Any], folder: Path, *inputs: Tensor) -> Cal
         )
         with torch.no_grad():
             compiled(*inputs)  # loads all of it
-    return compiled
+    return compiled, products
 
 
-def _differentiate(model: FlatModel) -> Callable[..., tuple[Tensor, Tensor]]:
-    def loss(w: Tensor, x: Tensor, y: Tensor, *noise: Tensor) -> Tensor:
+def _factored(traced: torch.fx.GraphModule) -> list[bool]:
+    """Output large products of thin matrices as two factors; says of which outputs, except the loss."""
+    aten = torch.ops.aten
+    (end,) = traced.graph.find_nodes(op="output")
+    outputs, products = list[torch.fx.Node](), list[bool]()
+    *pieces, loss = end.args[0]
+    for piece in pieces:
+        product = piece
+        while product.target == aten.t.default and product.args[0].target == aten.t.default:
+            product = product.args[0].args[0]
+        thin = False
+        if product.target == aten.mm.default:
+            shapes = [node.meta["val"].shape for node in product.args]
+            (m, k), (_, n) = shapes
+            thin = m * n >= LARGE_PIECE and 4 * k <= min(m, n)
+        products.append(thin)
+        outputs += product.args if thin else [piece]
+    end.args = ((*outputs, loss),)
+    traced.graph.eliminate_dead_code()
+    traced.recompile()
+    return products
+
+
+def _differentiate(model: FlatModel) -> Callable[..., tuple[Tensor, ...]]:
+    def loss(pieces: list[Tensor], x: Tensor, y: Tensor, *noise: Tensor) -> Tensor:
         with model.given_noise(noise):
-            return model.loss(model.train_outputs(w, x)[0], y)
+            return model.loss(model.outputs_of(pieces, x), y)
 
-    return torch.func.grad_and_value(loss)
+    def gradient(w: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        pieces, value = torch.func.grad_and_value(loss)(model.pieces(w), *inputs)
+        return *pieces, value
+
+    return gradient
 
 
 def _example(model: FlatModel, examples: Examples, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -4,6 +4,9 @@ A flat gradient [D] costs two passes over its memory, and every new vector anoth
 of a step of a network with a million parameters and small batches.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -11,6 +14,17 @@ from fedflow.local.optimiser import SGDState
 from fedflow.models.flat import FlatModel
 
 Tensors = list[Tensor] | tuple[Tensor, ...]
+
+
+class Product(NamedTuple):
+    """A matrix [m, n] as the product of ``a`` [m, k] and ``b`` [k, n]."""
+
+    a: Tensor
+    b: Tensor
+
+    @property
+    def value(self) -> Tensor:
+        return self.a @ self.b
 
 
 class Pieces:
@@ -34,11 +48,18 @@ class Pieces:
         loss = self._model.loss(self._model.outputs_of(self._leaves, x), y)
         return torch.autograd.grad(loss, self._leaves, materialize_grads=True), loss.detach()
 
-    def descend(self, gradient: Tensors | Tensor, lr: float) -> None:
-        """One step along a gradient, by layer or whole [D]."""
+    def descend(self, gradient: Sequence[Tensor | Product] | Tensor, lr: float) -> None:
+        """One step along a gradient, by layer or whole [D]. Steps along products never form them."""
         whole = isinstance(gradient, Tensor)
-        g: Tensors = [gradient] if isinstance(gradient, Tensor) else gradient
         w, velocity, correction = self._whole if whole else self._by_layer
+        each = [gradient] if isinstance(gradient, Tensor) else gradient
+        if not (self._weight_decay or velocity or correction):
+            for own, piece in zip(w, each):
+                if isinstance(piece, Product):
+                    own.addmm_(*piece, alpha=-lr)
+            w = [own for own, piece in zip(w, each) if isinstance(piece, Tensor)]
+            each = [piece for piece in each if isinstance(piece, Tensor)]
+        g: Tensors = [piece.value if isinstance(piece, Product) else piece for piece in each]
         if self._weight_decay:
             g = torch._foreach_add(g, torch._foreach_mul(w, self._weight_decay))
         if velocity:

@@ -15,8 +15,9 @@ EVALUATION_BATCH = 512
 class Batch:
     """Inputs [B, ...] and targets [B].
 
-    ``mask`` [B] says which samples count (None: all), ``positions`` [B] are their places among the client's
-    samples. ``other`` is a second view of the inputs [B, ...], None unless `training.objective` compares two.
+    ``mask`` [B] says which samples count (None: all), ``real`` [B] which are not the padding of a cohort
+    (None: all); ``positions`` [B] are their places among the client's samples. ``other`` is a second view of
+    the inputs [B, ...], None unless `training.objective` compares two.
     ``support`` are the samples for `training.adaptation`, None without. ``draws`` [q] are the uniform numbers
     that the method asked for in `Method.draws`, None if it did not.
     ``seen`` records the data losses, scalar, that an objective computed on this batch, each with the buffers
@@ -31,6 +32,7 @@ class Batch:
     support: "Batch | None" = None
     draws: Tensor | None = None
     seen: list[tuple[Tensor, Tensor | None]] | None = None
+    real: Tensor | None = None
 
     def only(self, chosen: Tensor) -> "Batch":
         """This batch with only the ``chosen`` [B] samples counting."""
@@ -62,7 +64,9 @@ class Samples:
     def batch(self, positions: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Batch:
         """The samples at ``positions`` [B]."""
         rows = self.index[positions]
-        return Batch(self.examples.inputs(rows, dtype), self.examples.targets(rows), mask, positions)
+        return Batch(
+            self.examples.inputs(rows, dtype), self.examples.targets(rows), mask, positions, real=mask
+        )
 
     def chunks(self, dtype: torch.dtype) -> Iterator[Batch]:
         """All samples in order, `EVALUATION_BATCH` at a time."""
@@ -70,4 +74,4 @@ class Samples:
             chunk = slice(start, start + EVALUATION_BATCH)
             rows = self.index[chunk]
             mask = None if self.real is None else self.real[chunk]
-            yield Batch(self.examples.inputs(rows, dtype), self.examples.targets(rows), mask)
+            yield Batch(self.examples.inputs(rows, dtype), self.examples.targets(rows), mask, real=mask)

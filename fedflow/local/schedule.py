@@ -57,6 +57,12 @@ class Schedule:
     def __len__(self) -> int:
         return len(self.positions)
 
+    @property
+    def smallest(self) -> int:
+        """The samples of the smallest batch, or support; of schedules without padding of a cohort."""
+        own = min(self.sizes or (self.positions.shape[1],))
+        return own if self.support is None else min(own, self.support.smallest)
+
     def to(self, device: torch.device) -> "Schedule":
         """This schedule on ``device``; for schedules without padding of a cohort."""
         parts = ((n, part) for n, part in vars(self).items() if isinstance(part, Tensor | Schedule))

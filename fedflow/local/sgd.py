@@ -22,7 +22,7 @@ from fedflow.local.adaptation import Adaptation, per_class, with_prototypes
 from fedflow.local.augment import augmented
 from fedflow.local.compiled import Gradient
 from fedflow.local.optimiser import AdamState, Moving, SGDState
-from fedflow.local.pieces import Pieces, Tensors
+from fedflow.local.pieces import Pieces, Product
 from fedflow.local.precision import tf32
 from fedflow.local.samples import Batch, Samples
 from fedflow.local.schedule import Schedule, shuffled
@@ -148,7 +148,7 @@ class Trainer:
         assert outputs is not None, "an objective is not compiled"
         second = target = None
         if objective.two_views and batch.other is not None:
-            second = self.train_outputs(w, batch.other)[0]
+            second = self.train_outputs(w, batch.other, batch.real)[0]
         if objective.taught:
             assert self._task.teacher is not None, "checked by `LocalTraining.check`"
             target = self._task.teacher.outputs(batch.x)
@@ -188,7 +188,7 @@ class Trainer:
     def features(self, w: Tensor, batch: Batch) -> Tensor:
         """Inputs [B, d] of the last linear layer of ``w`` [D], in training mode."""
         with self._autocast(batch.x):
-            return self.model.features(w, batch.x, train=True).to(self.model.dtype)
+            return self.model.features(w, batch.x, train=True, real=batch.real).to(self.model.dtype)
 
     def adapted(self, w: Tensor, adaptation: Adaptation) -> Tensor:
         """T(w; all samples) [D] from ``w`` [D], in evaluation mode, in the precision of the model."""
@@ -197,12 +197,12 @@ class Trainer:
         model, limit = self.model, adaptation.clip_norm
 
         def loss(v: Tensor, batch: Batch) -> Tensor:
-            losses = model.losses(model.outputs(v, batch.x), batch.y)
+            losses = model.losses(model.outputs(v, batch.x, batch.real), batch.y)
             return losses.mean() if batch.mask is None else _mean(losses, batch.mask)
 
         if adaptation.name == "proto":
             chunks = self._data.chunks(model.dtype)
-            found = [per_class(model.features(w, batch.x), batch, model) for batch in chunks]
+            found = [per_class(model.features(w, batch.x, real=batch.real), batch, model) for batch in chunks]
             sums, counts = (torch.stack(each).sum(0) for each in zip(*found, strict=True))
             return with_prototypes(model, w, sums, counts)
         for _ in range(adaptation.steps):
@@ -324,8 +324,8 @@ class Trainer:
 
         def step(now: SGDState, batch: Batch) -> tuple[SGDState, Tensor]:
             if compiled := self._compiled_for(batch):
-                g: Tensors | Tensor
-                g, loss = compiled(now.w, batch.x, batch.y)
+                g: Sequence[Tensor | Product]
+                g, loss = compiled.pieces(now.w, batch.x, batch.y)
             else:
                 g, loss = pieces.gradient(batch.x, batch.y)
             pieces.descend(g, float(self.lr if lr is None else lr))
@@ -416,7 +416,7 @@ class Trainer:
         if w.requires_grad and (compiled := self._compiled_for(batch)):
             value = compiled.loss(w, batch.x, batch.y)
         else:
-            outputs, buffers = self.train_outputs(w, batch.x)
+            outputs, buffers = self.train_outputs(w, batch.x, batch.real)
             if batch.mask is None:
                 value = self.model.loss(outputs, batch.y)
             else:
@@ -425,10 +425,13 @@ class Trainer:
             batch.seen.append((value.detach(), buffers))
         return value, outputs
 
-    def train_outputs(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Outputs [B, .] in training mode, and the buffers [Q] after this batch (None if unchanged)."""
+    def train_outputs(self, w: Tensor, x: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Outputs [B, .] in training mode, and the buffers [Q] after this batch (None if unchanged).
+
+        ``real`` [B]: which samples are not the padding of a cohort (None: all).
+        """
         with self._autocast(x):
-            outputs, buffers = self.model.train_outputs(w, x)
+            outputs, buffers = self.model.train_outputs(w, x, real=real)
         return outputs.to(self.model.dtype), buffers
 
     def _autocast(self, x: Tensor) -> AbstractContextManager:
@@ -446,7 +449,7 @@ class Trainer:
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
         """``measure(outputs, targets)`` [B] of each sample, and the mask of those that count, by chunk."""
         for batch in data.chunks(self.model.dtype):
-            yield measure(self.model.outputs(w, batch.x), batch.y), batch.mask
+            yield measure(self.model.outputs(w, batch.x, batch.real), batch.y), batch.mask
 
     def _each(self, w: Tensor, measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """A measure of each sample [n], in evaluation mode; NaN for the padding of a cohort."""
@@ -501,7 +504,7 @@ class Trainer:
                 batch = self._data.batch(positions, mask, self.model.dtype)
             else:
                 x, y = (values.index_select(0, positions) for values in held)
-                batch = Batch(x, y, mask, positions)
+                batch = Batch(x, y, mask, positions, real=mask)
             if views is not None:
                 x, *others = (augmented(batch.x, view) for view in views.unbind(-2))
                 batch = replace(batch, x=x, other=others[0] if others else None)

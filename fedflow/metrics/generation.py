@@ -4,12 +4,21 @@ Fréchet distance (Heusel et al. 2017), precision and recall (Kynkäänniemi et 
 (Naeem et al. 2020), nearest neighbours. Every function gives the same value for rows in another order.
 """
 
-from typing import NamedTuple, Self
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 BLOCK = 4096  # rows that all others are compared with at once
+
+
+def features_of(run: Mapping[str, Any]) -> tuple[str, str]:
+    """Which features runs with these settings of `run` compare: what the distance is called, and in words."""
+    if file := run.get("inception"):
+        return ", Inception", f"those of Inception v3 ({file})"
+    name = run.get("features")
+    return ("-c", f"those of {name}") if name else (", pixels", "the pixels")
 
 
 class Gaussian(NamedTuple):

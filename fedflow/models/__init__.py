@@ -17,6 +17,7 @@ from fedflow.models.resnet import ResNet
 from fedflow.models.resnet9 import ResNet9
 from fedflow.models.shufflenet import ShuffleNetV2
 from fedflow.models.superfed import VGG9, MobileNet, ResNet9BN
+from fedflow.models.transformer import CharTransformer, ViT
 
 __all__ = ["ARCHITECTURES", "Architecture", "build", "describe", "known_options"]
 
@@ -141,6 +142,7 @@ ARCHITECTURES |= {
     "mobilevit": Architecture(
         MobileViT, "MobileViT-XXS, with BatchNorm; AAggFF on TinyImageNet", {}, (3, 64, 64), 200
     ),
+    "vit": Architecture(ViT, "patches of 4x4, 4 blocks of attention with 4 heads, 64 wide; a small ViT"),
     "m5": Architecture(
         M5, "conv on raw sound, with BatchNorm; AAggFF on SpeechCommands", {}, (1, 16_000), 35
     ),
@@ -153,6 +155,9 @@ ARCHITECTURES |= {
     ),
     "stacked_lstm": Architecture(
         StackedLSTM, "next word at every position, 2-layer LSTM 256; AAggFF on Reddit", {}, (10,), 10_000
+    ),
+    "char_transformer": Architecture(
+        CharTransformer, "next character, 2 causal blocks of attention with 4 heads, 64 wide", {}, (80,), 80
     ),
     "resnet10": Architecture(
         ResNet10, "ResNet-10 with GroupNorm and SiLU, last layer of spectral norm 1; FedEvg (options "

@@ -22,12 +22,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from fedflow.errors import BadInput
-from fedflow.models.matmul import use_matmul
+from fedflow.models.cohorts import Real, for_cohorts
 from fedflow.models.noise import KeyedDropout, Noise, noise_key
 from fedflow.models.spectral import SpectralLinear
 from fedflow.settings import Words
 
 CONVOLUTIONS = ("matmul", "grouped")
+DRAWING = threading.RLock()  # new networks draw from torch's default generator, which all threads share
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
@@ -73,7 +74,7 @@ class FlatModel:
     ) -> None:
         self.factory, self.device, self.dtype = factory, torch.device(device), dtype
         self.convolution = convolution
-        with torch.random.fork_rng(devices=[]):
+        with DRAWING, torch.random.fork_rng(devices=[]):
             self._template = factory()
         tensors: dict[str, Tensor] = dict(self._template.named_parameters())
         self.parameters = sum(p.numel() for p in tensors.values())  # P
@@ -91,11 +92,11 @@ class FlatModel:
         self._places: dict[FlatModel, Tensor] = {}
         self.gradients: dict[tuple, Any] = {}  # compiled, with what each was compiled for
         self._per_thread = threading.local()  # calls swap tensors in place: one module per thread
-        self._noise = Noise()
+        self._noise, self._real = Noise(), Real()
 
     def init(self, seed: int) -> Tensor:
         """Fresh initial vector [D] by the network's own initialisation."""
-        with torch.random.fork_rng(devices=[]):
+        with DRAWING, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.from_module(self.factory())
 
@@ -128,33 +129,48 @@ class FlatModel:
         trained = sum(slice.start < self.parameters for slice in self.slices.values())
         return pieces[:trained] + [piece.detach() for piece in pieces[trained:]], trained
 
-    def outputs(self, w: Tensor, x: Tensor) -> Tensor:
-        """Network outputs [B, K] for inputs ``x`` [B, ...], in evaluation mode."""
-        return self.call("forward", w, x)
+    def outputs(self, w: Tensor, x: Tensor, real: Tensor | None = None) -> Tensor:
+        """Network outputs [B, K] for inputs ``x`` [B, ...], in evaluation mode.
+
+        ``real`` [B] says which samples are not the padding of a cohort (None: all): BatchNorm counts these.
+        """
+        return self._call(False, self._cut(w)[0], x, real=real)
 
     def call(self, part: str, w: Tensor, *inputs: Tensor) -> Any:
         """The result of the method ``part`` of the network, in evaluation mode."""
         return self._call(False, self._cut(w)[0], *inputs, part=part)
 
-    def train_outputs(self, w: Tensor, x: Tensor, part: str = "forward") -> tuple[Any, Tensor | None]:
+    def train_outputs(
+        self, w: Tensor, x: Tensor, part: str = "forward", real: Tensor | None = None
+    ) -> tuple[Any, Tensor | None]:
         """Outputs [B, K] in training mode, and the buffers [Q] after this batch (None if unchanged).
 
-        Or else the result of the method ``part`` of the network.
+        Or else the result of the method ``part`` of the network. ``real`` as in `outputs`.
 
         A single sample that BatchNorm cannot normalise runs in evaluation mode, with the buffers.
         """
         pieces, trained = self._cut(w)
         if not self.buffers:
-            return self._call(True, pieces, x, part=part), None
+            return self._call(True, pieces, x, part=part, real=real), None
         stats = [buffer.clone() for buffer in pieces[trained:]]
         try:
-            # BatchNorm updates stats in place
-            outputs = self._call(True, pieces[:trained] + stats, x, part=part)
+            # BatchNorm updates stats in place; in a cohort it puts others in their places
+            outputs = self._call(True, pieces[:trained] + stats, x, part=part, real=real)
         except ValueError:  # one value per channel has no variance
             if len(x) > 1:
                 raise
             return self._call(False, pieces, x, part=part), None
-        return outputs, torch.cat([s.reshape(-1) for s in stats])
+        _, slots = self._own_modules()[True]
+        return outputs, torch.cat([table[key].reshape(-1) for table, key in slots[trained:]])
+
+    def needs_two(self, x: Tensor) -> bool:
+        """Whether BatchNorm cannot normalise a batch of one sample ``x`` [1, ...]: one value per channel."""
+        if self.batch_norms:
+            try:
+                self._call(True, self.pieces(self.init(0)), x)
+            except ValueError:
+                return True
+        return False
 
     def outputs_of(self, pieces: list[Tensor], x: Tensor) -> Tensor:
         """Outputs [B, K] in training mode of a network without buffers, with ``pieces`` as its parameters."""
@@ -173,8 +189,11 @@ class FlatModel:
         layers = [name for name, layer in self._template.named_modules() if isinstance(layer, kinds)]
         return [name for layer in layers if (name := f"{layer}.weight") in self.slices]
 
-    def features(self, w: Tensor, x: Tensor, train: bool = False) -> Tensor:
-        """Inputs [B, d] of the last linear layer for ``x`` [B, ...]; in training mode if ``train``."""
+    def features(self, w: Tensor, x: Tensor, train: bool = False, real: Tensor | None = None) -> Tensor:
+        """Inputs [B, d] of the last linear layer for ``x`` [B, ...]; in training mode if ``train``.
+
+        ``real`` as in `outputs`.
+        """
         assert self.last_linear is not None
         found: list[Tensor] = []
         with ExitStack() as hooks:
@@ -182,7 +201,7 @@ class FlatModel:
                 layer = module.get_submodule(self.last_linear)
                 hook = layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
                 hooks.callback(hook.remove)
-            self.train_outputs(w, x) if train else self.outputs(w, x)
+            self.train_outputs(w, x, real=real) if train else self.outputs(w, x, real)
         return found[-1]
 
     def replaced(self, w: Tensor, layers: Mapping[str, Tensor]) -> Tensor:
@@ -312,6 +331,11 @@ class FlatModel:
         return f"{self._template!r} {getattr(self._template, 'options', {})}"
 
     @property
+    def at_once(self) -> int | None:
+        """The most inputs that should be evaluated at once, if the architecture declares it."""
+        return getattr(self._template, "at_once", None)
+
+    @property
     def modules(self) -> set[str]:
         """The Python modules that define its layers."""
         return {type(layer).__module__ for layer in self._template.modules()}
@@ -341,18 +365,20 @@ class FlatModel:
         return any(isinstance(layer, nn.RNNBase) for layer in self._template.modules())
 
     @cached_property
+    def batch_norms(self) -> list[nn.Module]:
+        """The layers whose outputs depend on the other samples of a batch."""
+        return [layer for layer in self._template.modules() if isinstance(layer, _BatchNorm)]
+
+    @cached_property
     def batch_statistics(self) -> bool:
         """Whether outputs depend on the batch in evaluation too: BatchNorm without running statistics."""
-        norms = (m for m in self._template.modules() if isinstance(m, _BatchNorm))
-        return any(norm.running_mean is None for norm in norms)
+        return any(norm.running_mean is None for norm in self.batch_norms)
 
     @property
     def why_alone(self) -> str | None:
         """Why clients cannot share a vmapped call; None where they can."""
         if any(isinstance(layer, SpectralLinear) for layer in self._template.modules()):
             return "spectral norms would take a step in padded batches too"
-        if self.buffers or self.batch_statistics:
-            return "BatchNorm would count the padding of batches"
         return None
 
     def seed_noise(self, seed: int | Tensor) -> None:
@@ -396,13 +422,21 @@ class FlatModel:
             else torch.cat([v[: self.parameters], torch.zeros_like(v[self.parameters :])])
         )
 
-    def _call(self, train: bool, pieces: list[Tensor], *inputs: Tensor, part: str = "forward") -> Any:
+    def _call(
+        self,
+        train: bool,
+        pieces: list[Tensor],
+        *inputs: Tensor,
+        part: str = "forward",
+        real: Tensor | None = None,
+    ) -> Any:
         """Run a method of the network with ``pieces`` in place of its parameters and buffers.
 
         They are written directly to the tables of the module: ``torch.func.functional_call`` adds 3 % to a
         step of LeNet-5 on one core.
         """
         module, slots = self._own_modules()[train]
+        self._real.samples = real
         if train and self.draws_noise:
             self._noise.start_call()
         for (table, key), piece in zip(slots, pieces):
@@ -437,8 +471,8 @@ class FlatModel:
                 for name, layer in list(module.named_modules()):
                     if isinstance(layer, nn.Dropout):
                         module.set_submodule(name, KeyedDropout(layer.p, self._noise).train(mode))
-                if kind == "cohort_modules" and self.convolution == "matmul":
-                    use_matmul(module)
+                if kind == "cohort_modules":
+                    for_cohorts(module, self._real, self.convolution)
                 modules[mode] = module, [_slot(module, name) for name in self.names]
             setattr(self._per_thread, kind, modules)
         return modules

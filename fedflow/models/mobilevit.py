@@ -4,32 +4,17 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedflow.models.binary import start_xavier
 from fedflow.models.mobilenet_v2 import Inverted, convolution
+from fedflow.models.transformer import Attention
 
 HEADS, WIDTH, PATCH = 4, 8, 2
 
 
 _convolution = partial(convolution, activation=nn.SiLU)
 _Inverted = partial(Inverted, expansion=4, activation=nn.SiLU)
-
-
-class _Attention(nn.Module):
-    """Attention of `HEADS` heads of `WIDTH`, then a dense layer ``mlp`` wide, over tokens [..., n, d]."""
-
-    def __init__(self, dim: int, mlp: int) -> None:
-        super().__init__()
-        inner = HEADS * WIDTH
-        self.norm, self.qkv = nn.LayerNorm(dim), nn.Linear(dim, 3 * inner, bias=False)
-        self.out = nn.Linear(inner, dim)
-        self.mlp = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, mlp), nn.SiLU(), nn.Linear(mlp, dim))
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, HEADS, WIDTH)).transpose(-4, -2).unbind(-3)
-        x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(-3, -2).flatten(-2))
-        return x + self.mlp(x)
+_Attention = partial(Attention, heads=HEADS, width=WIDTH, activation=nn.SiLU)
 
 
 class _Block(nn.Module):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from markupsafe import Markup
 
-from fedflow.metrics.generation import Neighbours
+from fedflow.metrics.generation import Neighbours, features_of
 from fedflow.metrics.table import METRICS
 from fedflow.naming import text
 from fedflow.pictures.accuracy import curve, heading, measured
@@ -25,9 +25,9 @@ def generation(methods: Methods, places: Mapping[str, int], key: str) -> Section
     found = _generating(methods)
     if not found:
         return None
-    of = {(run.params["run"].get("features"), _count(run)) for runs in found.values() for run in runs}
-    names = {features for features, _ in of}
-    title = "FID" if len(names) > 1 else "FID, pixels" if names == {None} else "FID-c"
+    of = {(features_of(run.params["run"]), _count(run)) for runs in found.values() for run in runs}
+    kinds = {kind for (kind, _), _ in of}
+    title = f"FID{kinds.pop()}" if len(kinds) == 1 else "FID"
     shown = [METRICS[name] for name in BESIDE]
     for metric in columns("generation"):
         label = title if metric.name == "fid" else metric.label
@@ -79,11 +79,11 @@ def _of_run(run: Run, key: str) -> list[tuple[str, Markup, str]]:
     """The pictures of one run: its last images, and images by round."""
     rounds, last = run.images.rounds, run.images.last
     assert last is not None, "of every run with images"
-    features, classifier = run.params["run"].get("features"), run.params["method"].get("classifier") or {}
+    classifier = run.params["method"].get("classifier") or {}
     note = (
         f"Seed {run.seed}, after round {max(rounds)}: {_count(run):,} images. In %: the accuracy of the "
         f"classifier on the complete test set, by class ({text(classifier.get('epochs'))} epochs). "
-        f"The features are {f'those of {features}' if features else 'the pixels'}."
+        f"The features are {features_of(run.params['run'])[1]}."
     )
     found = [("generated images", grid(rounds[max(rounds)], last.accuracy, f"{key}-grid"), note)]
     if len(rounds) > 1:

@@ -1,4 +1,4 @@
-"""What clients keep between rounds: rows of [N, n] arrays, in memory or in memory-mapped files."""
+"""What clients keep between rounds: a row [n] each, in memory or in a file."""
 
 import hashlib
 import os
@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from fedflow.errors import FedflowError
 
@@ -27,10 +26,11 @@ class ClientStore:
     ``first`` are initial values by name: one vector for all, or `FirstOf`. Rows of clients with a smaller
     network may be shorter.
 
-    With a ``folder``, the rows are in memory-mapped files (sparse where no row was written), and only changes
-    since the last checkpoint are in memory: `changes` goes into the checkpoint, then `settle` writes it to
-    the files. A run killed at any point resumes from the checkpoint by settling its changes again.
-    A checkpoint also has a digest of every row in the files, which is compared when the row is first read.
+    With a ``folder``, every row is a file, written once, in its round, and neither memory nor the device
+    keeps it. A client has two files in turn: a new row never overwrites the one of the last checkpoint.
+    `changes` goes into the checkpoint and says which file counts, with a digest that is compared when the row
+    is first read by another process; after it, `settle` deletes the other files. So a run killed at any point
+    resumes from the rows of its checkpoint.
     """
 
     def __init__(
@@ -41,11 +41,15 @@ class ClientStore:
         self.first = {
             name: value if isinstance(value, Tensor) else value.largest for name, value in first.items()
         }
-        self.written = {name: np.zeros(clients, dtype=bool) for name in first}
-        self._lengths = {name: np.zeros(clients, dtype=np.int64) for name in first}  # of written rows
-        self._recent: dict[str, dict[int, Tensor]] = {name: {} for name in first}
-        self._digests = {name: np.zeros(clients, dtype=np.int64) for name in first}  # of rows in the files
-        self._unread = {name: np.zeros(clients, dtype=bool) for name in first}  # rows of an earlier process
+
+        def each(dtype: type) -> dict[str, np.ndarray]:
+            return {name: np.zeros(clients, dtype=dtype) for name in first}
+
+        self.written, self._lengths = each(bool), each(np.int64)  # lengths of written rows
+        self._turn, self._digests = each(np.uint8), each(np.int64)  # of its file, with a folder
+        self._unread = each(bool)  # rows of an earlier process
+        self._held: dict[str, dict[int, Tensor]] = {name: {} for name in first}  # without a folder
+        self._changed: dict[str, set[int]] = {name: set() for name in first}  # since the last checkpoint
 
     def get(self, client: int, names: Iterable[str] | None = None) -> dict[str, Tensor]:
         """Vectors of one client (all, or ``names``); the initial value where none was written."""
@@ -58,93 +62,87 @@ class ClientStore:
     def put(self, client: int, values: Mapping[str, Tensor]) -> None:
         """Replace vectors of one client."""
         for name, value in values.items():
-            self._recent[name][client] = value.detach()
+            if self.folder is None:
+                self._held[name][client] = value.detach()
+            else:
+                self._write(name, client, value.detach())
             self.written[name][client], self._lengths[name][client] = True, value.numel()
 
     def changes(self) -> dict[str, Tensor]:
-        """The rows written since the last `settle`, which rows exist, and digests of rows in the files."""
+        """What a checkpoint needs: which rows exist, and their values or files, which are on disk by then."""
         tensors: dict[str, Tensor] = {}
-        for name, rows in self._recent.items():
-            tensors[f"written/{name}"] = torch.from_numpy(self.written[name].astype(np.uint8))
-            tensors[f"digests/{name}"] = torch.from_numpy(self._digests[name][self.written[name]])
-            tensors[f"lengths/{name}"] = torch.from_numpy(self._lengths[name][self.written[name]])
-            if rows:
-                ids, width = sorted(rows), self.first[name].numel()
-                own = [rows[k].cpu() for k in ids]
-                tensors[f"ids/{name}"] = torch.tensor(ids)
-                tensors[f"rows/{name}"] = torch.stack(
-                    [row if row.numel() == width else pad(row, (0, width - row.numel())) for row in own]
-                )
+        for name, written in self.written.items():
+            about = {"digests": self._digests, "lengths": self._lengths, "turn": self._turn}
+            tensors[f"written/{name}"] = torch.from_numpy(written.astype(np.uint8))
+            tensors |= {f"{kind}/{name}": torch.from_numpy(of[name][written]) for kind, of in about.items()}
+            if rows := self._held[name]:
+                tensors[f"rows/{name}"] = torch.cat([rows[k].flatten().cpu() for k in sorted(rows)])
+            for k in self._changed[name]:
+                with self._path(name, k).open("rb") as file:
+                    os.fsync(file.fileno())
         return tensors
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the state of a checkpoint, and settle its changes, again if necessary.
-
-        Raises `FedflowError` if a file lacks rows that the checkpoint does not have either.
-        """
-        for name in self.first:
+        """Restore the state of a checkpoint. Raises `FedflowError` if the file of a row is missing."""
+        for name, first in self.first.items():
             written = self.written[name] = tensors[f"written/{name}"].numpy().astype(bool)
-            self._digests[name][written] = tensors[f"digests/{name}"].numpy()
-            self._lengths[name][written] = tensors[f"lengths/{name}"].numpy()
-            self._unread[name] = written.copy()
-            if f"ids/{name}" in tensors:
-                device = self.first[name].device
-                ids, rows = tensors[f"ids/{name}"].tolist(), tensors[f"rows/{name}"].to(device)
-                self._recent[name] = {k: row[: self._lengths[name][k]] for k, row in zip(ids, rows)}
-            if self.folder and written.any():
-                self._file(name)
-        self.settle()
+            for kind, of in (("digests", self._digests), ("lengths", self._lengths), ("turn", self._turn)):
+                of[name][written] = tensors[f"{kind}/{name}"].numpy()
+            ids = np.flatnonzero(written).tolist()
+            if f"rows/{name}" in tensors:
+                rows = tensors[f"rows/{name}"].to(first.device).split(self._lengths[name][ids].tolist())
+                self._held[name] = dict(zip(ids, rows))
+            else:
+                self._unread[name] = written.copy()
+                for k in ids:
+                    if not self._path(name, k).exists():
+                        raise self._damaged(name, k, "it does not exist")
 
     def settle(self) -> None:
-        """Write recent rows to the files, if there is a folder."""
-        if self.folder is None:
-            return
-        for name, rows in self._recent.items():
-            if not rows:
-                continue
-            dtype, width = self._file(name).dtype, self.first[name].numel()
-            # Not through a map, where every page in a hole of the file costs a page fault and a block.
-            with self._path(name).open("r+b") as file:
-                for k in sorted(rows):
-                    row = np.ascontiguousarray(rows[k].cpu().numpy(), dtype=dtype)
-                    file.seek(k * width * dtype.itemsize)
-                    file.write(row.data)
-                    self._digests[name][k], self._unread[name][k] = _digest(row), False
-                file.flush()
-                os.fsync(file.fileno())
-            rows.clear()
+        """Delete the rows that the checkpoint just written does not need."""
+        for name, clients in self._changed.items():
+            for k in clients:
+                self._path(name, k, 1 - int(self._turn[name][k])).unlink(missing_ok=True)
+            clients.clear()
 
     def _row(self, name: str, client: int) -> Tensor:
         if not self.has(client, name):
             return self._made[name](client) if name in self._made else self.first[name]
-        if client in self._recent[name]:
-            return self._recent[name][client]
-        row = np.array(self._file(name)[client, : self._lengths[name][client]])
+        if client in self._held[name]:
+            return self._held[name][client]
+        row = np.fromfile(self._path(name, client), self._dtype(name))
         if self._unread[name][client]:
-            if _digest(row) != self._digests[name][client]:
-                raise self._damaged(name, f"the row of client {client} is not what was saved")
+            if len(row) != self._lengths[name][client] or _digest(row) != self._digests[name][client]:
+                raise self._damaged(name, client, "it is not what was saved")
             self._unread[name][client] = False
         return torch.from_numpy(row).to(self.first[name].device)
 
-    def _file(self, name: str) -> np.memmap:
-        """The rows [N, n], newly mapped: pages count as resident only while this map is in use."""
-        assert self.folder is not None
-        first = self.first[name]
-        path, shape = self._path(name), (self.clients, first.numel())
-        dtype = np.dtype(str(first.dtype).removeprefix("torch."))
-        self.folder.mkdir(parents=True, exist_ok=True)
-        size = shape[0] * shape[1] * dtype.itemsize
-        whole = path.exists() and path.stat().st_size == size
-        if not whole and self.written[name].sum() > len(self._recent[name]):  # more than memory can restore
-            raise self._damaged(name, f"it does not have {size:,} bytes")
-        return np.memmap(path, dtype=dtype, mode="r+" if whole else "w+", shape=shape)
+    def _write(self, name: str, client: int, value: Tensor) -> None:
+        if client not in self._changed[name]:
+            self._turn[name][client] ^= 1
+            self._changed[name].add(client)
+        path = self._path(name, client)
+        row = np.ascontiguousarray(value.cpu().numpy(), dtype=self._dtype(name)).reshape(-1)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                file.write(row.data)
+        except OSError as error:
+            raise FedflowError(f"cannot write {path}: {error}") from error
+        self._digests[name][client], self._unread[name][client] = _digest(row), False
 
-    def _path(self, name: str) -> Path:
-        assert self.folder is not None
-        return self.folder / f"clients-{name}.bin"
+    def _dtype(self, name: str) -> np.dtype:
+        return np.dtype(str(self.first[name].dtype).removeprefix("torch."))
 
-    def _damaged(self, name: str, reason: str) -> FedflowError:
-        return FedflowError(f"{self._path(name)} is damaged ({reason}); delete its folder to start over")
+    def _path(self, name: str, client: int, turn: int | None = None) -> Path:
+        """The file of a row; a folder has those of at most 1,000 clients."""
+        assert self.folder is not None
+        turn = int(self._turn[name][client]) if turn is None else turn
+        return self.folder / f"clients-{name}" / str(client // 1000) / f"{client}-{turn}.bin"
+
+    def _damaged(self, name: str, client: int, reason: str) -> FedflowError:
+        path = self._path(name, client)
+        return FedflowError(f"{path} is damaged ({reason}); delete {self.folder} to start over")
 
 
 def _digest(row: np.ndarray) -> int:

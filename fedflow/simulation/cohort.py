@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedflow.local.client import NAMED, Client, Update
-from fedflow.local.samples import Samples
+from fedflow.local.samples import EVALUATION_BATCH, Samples
 from fedflow.local.schedule import Schedule, pad_schedules
 from fedflow.models.noise import noise_key
 from fedflow.seeding import torch_seed
@@ -103,10 +103,16 @@ def cohort_call(
     examples, selection = job.selection(federation, ids)
     if selection:
         inputs |= _padded("selection", selection, shape(max(map(len, selection))))
+    least = min(n % EVALUATION_BATCH or n for n in sizes)  # samples in a chunk or batch
+    here = level(job.method, federation, ids[0])
+    model = network(job.method, federation, here)
     for stream, usual in streams.items():
         schedules = [job.schedule(shard, i, n, stream, usual) for i, n in zip(places, sizes)]
+        least = min(least, *(own.smallest for own in schedules))
         padded = pad_schedules(schedules, shape(max(map(len, schedules))), shape(max(sizes)))
         inputs |= {f"schedule {stream}/{name}": t for name, t in padded.items()}
+    if least == 1 and model.needs_two(federation.train.inputs(torch.tensor(indices[0][:1]), model.dtype)):
+        raise ValueError("BatchNorm cannot normalise a batch of one sample")
     inputs = {name: t.to(device, non_blocking=True) for name, t in inputs.items()}
     each = set(inputs)
     for kind, names in (("received", shard.received), ("kept", shard.kept)):
@@ -118,8 +124,6 @@ def cohort_call(
             value = vectors[0] if one_for_all else torch.stack(vectors)
             inputs[key] = value.to(device)  # a graph would read a host tensor only once
             each |= set() if one_for_all else {key}
-    here = level(job.method, federation, ids[0])
-    model = network(job.method, federation, here)
     if model.draws_noise:
         keys = [noise_key(torch_seed(job.seed, "noise", shard.round, k)) for k in ids]
         inputs["noise"] = torch.tensor(keys, dtype=torch.int32).to(device)

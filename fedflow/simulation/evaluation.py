@@ -1,6 +1,7 @@
 """Scoring: the accuracy of every client with the model that it is served."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +10,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fedflow.data import Examples
 from fedflow.local.adaptation import Adaptation
 from fedflow.local.client import Client, Update
 from fedflow.metrics.predictions import CALIBRATION, by_client
@@ -19,9 +19,9 @@ from fedflow.seeding import torch_seed
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job, Parcel, Shard
 from fedflow.simulation.levels import level, network
-from fedflow.simulation.worker import TrainedClients, client_of, train_clients
+from fedflow.simulation.predict import ANSWERS, Asked, predict, predict_all
+from fedflow.simulation.worker import TrainedClients, client_of, train_clients, vmapped
 
-ANSWERS = {"label": np.int32, "predicted": np.int32, "confidence": np.float32, "rank": np.int32}
 PREDICTIONS = {"client": np.int32, "sample": np.int32} | ANSWERS  # columns of the table, and their types
 # Columns of the table of mixtures: client, share of the personal model, scores, test samples.
 SWEEP = {
@@ -29,7 +29,6 @@ SWEEP = {
     "mce": np.float64, "samples": np.int32,
 }  # fmt: skip
 SERVED: dict[str, Any] = {"served": np.bool_}  # and whether this mixture is the one that the client is served
-AT_ONCE = {"cpu": 128, "cuda": 512}  # samples: the activations of larger batches exceed a CPU's cache
 
 
 @dataclass
@@ -98,8 +97,9 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
     # A single entry holds for all clients.
     model, cluster = (np.resize(array, len(shard.clients)) for array in (model, cluster))
     kept: list[pd.DataFrame] | None = [] if shard.predictions else None
+    at_once = vmapped(job, federation)
     local, losses, full, full_losses = _score(
-        federation, vectors, model, shard.clients, shard.full, kept, networks
+        federation, vectors, model, shard.clients, shard.full, kept, networks, at_once
     )
     tuned = trained = unmeasured = np.full(len(shard.clients), np.nan)
     adapted = {
@@ -111,7 +111,8 @@ def evaluate_shard(job: Job, shard: EvaluationShard) -> Scores:
     if shard.trained:
         own = [shard.vectors[own["trained"]] for own in shard.kept]
         networks = [network(job.method, federation, level(job.method, federation, k)) for k in shard.clients]
-        trained = _score(federation, own, np.arange(len(own)), shard.clients, False, None, networks)[0]
+        place = np.arange(len(own))
+        trained = _score(federation, own, place, shard.clients, False, None, networks, at_once)[0]
     return Scores(
         clients=shard.clients,
         cluster=cluster,
@@ -183,7 +184,7 @@ def score_reports(job: Job, shard: Shard) -> list[tuple[float, float]]:
         federation.model
     ] * len(shard.vectors)
     scores = [predict(model, w, test, rows) for model, w in zip(models, shard.vectors, strict=True)]
-    return [(float(hits[rows].mean()), float(losses[rows].mean())) for hits, losses, _ in scores]
+    return [(float(found.hits.mean()), float(found.losses.mean())) for found in scores]
 
 
 def merged(parts: list[Scores]) -> Scores:
@@ -221,9 +222,8 @@ def _served(job: Job, federation: Federation, shard: Shard, i: int) -> tuple[Ten
 
 def _best_of(federation: Federation, models: Tensor, client: int) -> Tensor:
     """The index of the model [k, D] with the lowest loss on the client's test samples, 0 if it has none."""
-    alone, first = [client], np.zeros(1, dtype=np.int64)
-    losses = [_score(federation, [w], first, alone, False)[1][0] for w in models]
-    return torch.tensor(losses).nan_to_num(torch.inf).argmin()
+    losses = _score(federation, [*models], np.arange(len(models)), [client] * len(models), False)[1]
+    return torch.from_numpy(losses).nan_to_num(torch.inf).argmin()
 
 
 def _tuned(
@@ -234,20 +234,11 @@ def _tuned(
     Without a curriculum, side losses or adaptation, so that models are compared after the same training.
     """
     job = replace(job, training=replace(job.training, curriculum=None, objective=None, adaptation=None))
-    received: list[dict[str, int]] = [{"model": int(place)} for place in model]
-    start = Shard(shard.round, shard.clients, vectors, received, [{} for _ in model])
 
     def step(client: Client) -> Update:
         return client.update(model=client.fit(start=client.received["model"], stream="tune"))
 
-    accuracy = dict.fromkeys(shard.clients, np.nan)
-    for outcome in train_clients(job, start, step, {"tune": job.training.epochs}):
-        if isinstance(outcome, TrainedClients):
-            for k, w in zip(outcome.clients, outcome.update.vectors["model"]):
-                accuracy[k] = _accuracy(
-                    federation, w, k, network(job.method, federation, level(job.method, federation, k))
-                )
-    return np.array([accuracy[k] for k in shard.clients])
+    return _after(job, federation, shard, vectors, model, step, {"tune": job.training.epochs})
 
 
 def _adapted(
@@ -261,19 +252,35 @@ def _adapted(
     """Accuracy [m] on the client's own test set after adaptation to all its training samples."""
     if shard.adapt_last:
         vectors, model = shard.vectors[-1:], np.zeros_like(model)
+
+    def step(client: Client) -> Update:
+        return client.update(model=client.adapted(client.received["model"], adaptation))
+
+    return _after(job, federation, shard, vectors, model, step, {})
+
+
+def _after(
+    job: Job,
+    federation: Federation,
+    shard: Shard,
+    vectors: list[Tensor],
+    model: np.ndarray,
+    step: Callable[[Client], Update],
+    streams: dict[str, int],
+) -> np.ndarray:
+    """Accuracy [m] of the models that ``step`` makes of those that clients are served; NaN if it fails."""
     received: list[dict[str, int]] = [{"model": int(place)} for place in model]
     start = Shard(shard.round, shard.clients, vectors, received, [{} for _ in model])
-    found = []
-    for i, k in enumerate(shard.clients):
-        client = client_of(job, federation, start, i, {})
-        w = client.adapted(client.received["model"], adaptation)
-        found.append(_accuracy(federation, w, k, client.model))
-    return np.array(found)
-
-
-def _accuracy(federation: Federation, w: Tensor, client: int, model: FlatModel) -> float:
-    """Accuracy of one model [D] on one client's own test set."""
-    return _score(federation, [w], np.zeros(1, dtype=np.int64), [client], False, None, [model])[0][0]
+    accuracy, at_once = dict.fromkeys(shard.clients, np.nan), vmapped(job, federation)
+    for outcome in train_clients(job, start, step, streams):
+        if isinstance(outcome, TrainedClients):
+            ids, own = outcome.clients, [*outcome.update.vectors["model"]]
+            networks = [network(job.method, federation, level(job.method, federation, k)) for k in ids]
+            found = _score(federation, own, np.arange(len(own)), ids, False, None, networks, at_once)
+            accuracy |= dict(zip(ids, found[0]))
+        else:
+            warnings.warn(f"client {outcome[0]} has no score after its training: {outcome[1]}", stacklevel=2)
+    return np.array([accuracy[k] for k in shard.clients])
 
 
 def _score(
@@ -284,13 +291,14 @@ def _score(
     full: bool,
     kept: list[pd.DataFrame] | None = None,
     networks: Sequence[FlatModel] | None = None,
+    vmapped: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Accuracy and mean loss on the client's own test set, then on the complete one; [m] each.
 
     Each distinct model sees each test sample once; its clients are scored from the counts per pool. A network
     with the statistics of a batch sees the samples of one client at a time, so that no score depends on who
     else is scored here. The predictions that clients are scored by are appended to ``kept``, if given.
-    ``networks`` are those of the vectors, by default that of the run.
+    ``networks`` are those of the vectors, by default that of the run. ``vmapped``: many models at once.
     """
     partition, (complete, rows) = federation.partition, federation.complete
     alone = federation.model.batch_statistics
@@ -300,31 +308,35 @@ def _score(
     ends = np.searchsorted(model[by_model], np.arange(len(vectors)), side="right")
     networks = networks or [federation.model] * len(vectors)
     groups = list(zip(networks, vectors, np.split(by_model, ends[:-1])))
-    for net, w, members in (
-        [(net, w, each[None]) for net, w, own in groups for each in own] if alone else groups
-    ):
+    each_alone = [(net, w, one[None]) for net, w, own in groups for one in own] if alone else groups
+    asked, known = [], []
+    for net, w, members in each_alone:
         own, owner = _rows(partition.own_offsets, partition.own_pools, ids[members])
         pools, own = np.unique(own, return_inverse=True)
         samples, pool = _rows(partition.pool_offsets, partition.pool_indices, pools)
-        needed = np.zeros(len(federation.own_test), dtype=bool)
-        needed[samples] = True
-        if full and shared:
-            needed[rows] = True
-        hits, loss, answers = predict(net, w, federation.own_test, np.flatnonzero(needed), kept is not None)
-        counts = (np.bincount(pool, each[samples], len(pools)) for each in (hits, loss, np.ones_like(hits)))
+        needed = np.unique(np.concatenate([samples, rows]) if full and shared else samples)
+        asked.append(Asked(net, w, needed))
+        known.append((own, owner, pools, np.searchsorted(needed, samples), pool))
+    found = predict_all(asked, federation.own_test, kept is not None, vmapped)
+    for (_, _, members), (own, owner, pools, place, pool), (_, _, needed), (hits, loss, answers) in zip(
+        each_alone, known, asked, found
+    ):
+        counts = (np.bincount(pool, each[place], len(pools)) for each in (hits, loss, np.ones_like(hits)))
         right, lost, size = (np.bincount(owner, count[own], len(members)) for count in counts)
         if kept is not None:
-            of_clients, place = _rows(partition.pool_offsets, partition.pool_indices, pools[own])
-            columns = {"client": ids[members][owner[place]], "sample": of_clients}
-            columns |= {name: values[of_clients] for name, values in answers.items()}
+            of_clients, row = _rows(partition.pool_offsets, partition.pool_indices, pools[own])
+            columns = {"client": ids[members][owner[row]], "sample": of_clients}
+            columns |= {name: values[np.searchsorted(needed, of_clients)] for name, values in answers.items()}
             kept.append(pd.DataFrame(columns).astype(PREDICTIONS))
         tested = members[size > 0]  # clients without test samples stay NaN
         local[tested], losses[tested] = (sums[size > 0] / size[size > 0] for sums in (right, lost))
         if full and shared:
-            everywhere[members], full_losses[members] = hits[rows].mean(), loss[rows].mean()
-    for net, w, members in groups if full and not shared else ():
-        hits, loss, _ = predict(net, w, complete, rows)
-        everywhere[members], full_losses[members] = hits[rows].mean(), loss[rows].mean()
+            at = np.searchsorted(needed, rows)
+            everywhere[members], full_losses[members] = hits[at].mean(), loss[at].mean()
+    if full and not shared:
+        asked = [Asked(net, w, rows) for net, w, _ in groups]
+        for (_, _, members), (hits, loss, _) in zip(groups, predict_all(asked, complete, False, vmapped)):
+            everywhere[members], full_losses[members] = hits.mean(), loss.mean()
     return local, losses, everywhere, full_losses
 
 
@@ -340,40 +352,3 @@ def _test_sizes(partition: Partition, clients: Sequence[int]) -> np.ndarray:
     """Number of test samples of each of ``clients`` [m]."""
     pools, owner = _rows(partition.own_offsets, partition.own_pools, np.asarray(clients))
     return np.bincount(owner, np.diff(partition.pool_offsets)[pools], len(clients)).astype(np.int64)
-
-
-@torch.no_grad()
-def predict(
-    model: FlatModel, w: Tensor, test: Examples, rows: np.ndarray, keep: bool = False
-) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Hits and losses of one model, arrays over the examples ``test`` (0 where not evaluated).
-
-    With ``keep``, also its `ANSWERS`.
-    """
-    hits, losses = (torch.zeros(len(test), dtype=torch.float64, device=model.device) for _ in range(2))
-    answers = {name: np.zeros(len(test), kind) for name, kind in ANSWERS.items()} if keep else {}
-    alone = model.batch_statistics
-    at_once = AT_ONCE["cpu" if alone else model.device.type]  # the statistics must not depend on the device
-    if (
-        keep and not alone
-    ):  # whole batches: the last bits of a small one depend on its size, and so on the workers
-        rows = np.append(rows, np.repeat(rows[-1:], -len(rows) % at_once))
-    index, parts = torch.as_tensor(rows, device=model.device), -(-len(rows) // at_once)
-    # Of nearly equal sizes where statistics are those of a batch: those of a few samples are poor.
-    for chunk in index.tensor_split(parts) if alone and parts else index.split(at_once):
-        outputs, y = model.outputs(w, test.inputs(chunk, model.dtype)), test.targets(chunk)
-        hits[chunk] = model.hits(outputs, y).double()
-        losses[chunk] = model.losses(outputs, y).double()
-        for name, values in _answers(outputs, y).items() if keep else ():
-            answers[name][chunk.cpu()] = values.cpu()
-    return hits.cpu().numpy(), losses.cpu().numpy(), answers
-
-
-def _answers(outputs: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """Of outputs [B, K] and labels [B]: prediction, its probability, and the rank of the label from 1."""
-    predicted = outputs.argmax(-1)
-    confidence = outputs.softmax(-1).gather(-1, predicted[:, None]).squeeze(-1)
-    # Stable: the first of equal outputs is the prediction, so that rank 1 is a hit.
-    order = outputs.argsort(dim=-1, descending=True, stable=True)
-    rank = 1 + (order == y[:, None]).int().argmax(-1)
-    return {"label": y, "predicted": predicted, "confidence": confidence, "rank": rank}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedflow.data import Dataset, Examples, load_prepared
+from fedflow.data.prepared import file_sum
 from fedflow.errors import BadInput, FedflowError, reason
 from fedflow.local.precision import need_float32
 from fedflow.local.teacher import Teacher
@@ -25,7 +26,7 @@ from fedflow.seeding import generator
 from fedflow.simulation.graphs import Cohorts
 
 TEACHER = "training.objective.teacher"
-FEATURES = "run.features"
+FEATURES, INCEPTION = "run.features", "run.inception"
 EXPERTS = ("training.curriculum.expert", "run.client_curriculum.expert")  # they share `Federation.difficulty`
 
 
@@ -107,6 +108,7 @@ class FederationFiles:
     teacher: Stored | None = None  # a central network that clients learn from
     expert: Stored | None = None  # a central network whose losses say how difficult samples are
     features: Stored | None = None  # a central network whose features measure generated images
+    inception: Stored | None = None  # or weights of Inception v3
     expert_field: str = field(default=EXPERTS[0], compare=False)  # the setting that names it
 
     def open(self) -> Federation:
@@ -183,9 +185,29 @@ def _open(files: FederationFiles) -> Federation:
         public=public,
         teacher=teacher.teacher(device) if teacher else None,
         difficulty=None if expert is None else torch.from_numpy(expert.losses).to(device, model.dtype),
-        features=features.teacher(device) if features else None,
+        features=features.teacher(device) if features else _inception(files.inception, device),
         shipped=sum({network.hash: network.size for network in (teacher, expert) if network}.values()),
     )
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file, and the SHA-256 of its content."""
+
+    path: Path
+    hash: str
+
+
+def _inception(stored: Stored | None, device: torch.device) -> Teacher | None:
+    """Inception v3 with the weights of this file, if any."""
+    if stored is None:
+        return None
+    if not stored.hash:
+        raise BadInput(INCEPTION, stored.path, "a file; there is none")
+    from fedflow.models.inception import load_inception  # torchvision, which is slow to import
+
+    file = found(stored, lambda path: _File(path, file_sum(path) if path.is_file() else ""))
+    return Teacher(*load_inception(file.path, INCEPTION, device))
 
 
 def need_labels(field: str, name: str, changed: bool) -> None:

@@ -10,7 +10,7 @@ from fedflow.data.generated import LastImages
 from fedflow.errors import FedflowError
 from fedflow.methods.base import Generative, Images
 from fedflow.metrics.generation import Gaussian, nearest, neighbours
-from fedflow.simulation.evaluation import predict
+from fedflow.simulation.predict import predict
 from fedflow.simulation.real_images import NEIGHBOURS, RealImages
 from fedflow.simulation.run import Run
 
@@ -77,7 +77,7 @@ class Generation:
         """What the measures of the last round are compared with; the classifier of real images is trained."""
         run, (test, rows) = self.run, self.run.federation.complete
         w = self.method.classify(run.round(run.settings.rounds + 1, "real classifier"), self.real.drawn)
-        hits = predict(run.federation.model, w, test, rows)[0][rows]
+        hits = predict(run.federation.model, w, test, rows).hits
         return {
             "fid_floor": self.real.floor,
             "real_accuracy": float(hits.mean()),
@@ -98,7 +98,7 @@ class Generation:
         """The accuracy [K] of the served model on the complete test set, by class; NaN without samples."""
         federation, (test, rows) = self.run.federation, self.run.federation.complete
         model = self.before(self.run.settings.rounds + 1).model
-        hits = torch.from_numpy(predict(federation.model, model, test, rows)[0][rows])
+        hits = torch.from_numpy(predict(federation.model, model, test, rows).hits)
         labels, classes = test.y.cpu()[torch.from_numpy(rows)], federation.model.classes
         return torch.bincount(labels, hits, classes) / torch.bincount(labels, minlength=classes)
 

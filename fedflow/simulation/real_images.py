@@ -12,8 +12,8 @@ from fedflow.methods.base import Images
 from fedflow.metrics import generation
 from fedflow.metrics.generation import Gaussian, nearest
 from fedflow.seeding import generator
-from fedflow.simulation.evaluation import AT_ONCE
 from fedflow.simulation.federation import FEATURES, Federation
+from fedflow.simulation.predict import AT_ONCE
 
 NEIGHBOURS = 5  # k of precision, recall, density and coverage; smaller where there are fewer images
 REFERENCE = 1000  # test images, at most, whose nearest training images are sought
@@ -39,7 +39,7 @@ class RealImages:
         network = self.federation.features
         if network is None:
             return x.flatten(1)
-        parts = x.split(AT_ONCE[x.device.type])
+        parts = x.split(network.model.at_once or AT_ONCE[x.device.type])
         return torch.cat([network.model.features(network.w, part).flatten(1) for part in parts])
 
     @cached_property

@@ -97,6 +97,10 @@ class RunSettings(Settings):
     features: str | None = option(
         None, "network of `central` whose inputs of the last layer measure generated images; null = pixels"
     )
+    inception: str | None = option(
+        None, "file of weights of Inception v3, whose features measure generated images instead",
+        source="FedEvg",
+    )  # fmt: skip
     target_accuracy: float | None = option(
         None, "also report the rounds and bytes until this local accuracy", gt=0, le=1
     )
@@ -106,6 +110,8 @@ class RunSettings(Settings):
     def validate(self) -> None:
         if len(set(self.reports)) < len(self.reports):
             raise BadInput("run.reports", self.reports, "every name once")
+        if self.features is not None and self.inception is not None:
+            raise BadInput("run.features", self.features, "null with run.inception")
         names = [adaptation.name for adaptation in self.adapt]
         if len(set(names)) < len(names):
             raise BadInput("run.adapt", Words(f"[{', '.join(names)}]"), "every name once")
@@ -155,9 +161,9 @@ def check_settings(settings: RunSettings, method: Method, training: LocalTrainin
     if settings.sampling not in (obeyed := method.samplers()):
         reason = f"with {method.name}, which chooses its cohorts itself"
         raise BadInput("run.sampling", settings.sampling, f"{' or '.join(obeyed)} {reason}")
-    if settings.features is not None and not isinstance(method, Generative):
-        accepted = f"null with {method.name}, which generates no images"
-        raise BadInput("run.features", settings.features, accepted)
+    for name in () if isinstance(method, Generative) else ("features", "inception"):
+        if (value := getattr(settings, name)) is not None:
+            raise BadInput(f"run.{name}", value, f"null with {method.name}, which generates no images")
     if settings.client_curriculum and isinstance(method, Cyclic):
         accepted = f"{' or '.join(SAMPLERS[:-1])} with {method.name}, whose rounds have several cohorts"
         raise BadInput("run.sampling", settings.sampling, accepted)

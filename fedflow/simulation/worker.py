@@ -129,12 +129,12 @@ def train_clients(
     federation = job.federation.open()
     keep_pages()
     federation.model.prepare()
-    vmapped = job.cohort == "vmap" or (job.cohort == "auto" and federation.model.device.type == "cuda")
     why = "their noise is keyed by client" if job.method.alone else federation.model.why_alone
-    if vmapped and why:
-        vmapped = False
+    together = vmapped(job, federation)
+    if together and why:
+        together = False
         _warn_of_fallback(job.method.name, why)
-    if vmapped:
+    if together:
         # Held until the updates are taken: a call on a GPU overwrites the outputs of the previous one.
         with GPU_LOCK if federation.model.device.type == "cuda" else nullcontext():
             yield from _train_vmapped(job, federation, shard, step, streams)
@@ -144,6 +144,11 @@ def train_clients(
         compiled = {each: _compiled(job, federation, each) for each in used}
         for i, own in enumerate(levels):
             yield _train_one(job, federation, shard, i, step, streams, compiled.get(own))
+
+
+def vmapped(job: Job, federation: Federation) -> bool:
+    """Whether the settings ask for cohorts under `torch.func.vmap`."""
+    return job.cohort == "vmap" or (job.cohort == "auto" and federation.model.device.type == "cuda")
 
 
 def _compiled(job: Job, federation: Federation, level: str) -> Gradient:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -80,6 +81,7 @@ def cluster(folder: Path, executor: str) -> Iterator[Cluster]:
     """Two workers, "one" and "two", on this machine's loopback interface."""
     made = Cluster(folder, executor)
     made.port = free_port()
+    short = Path(tempfile.mkdtemp(prefix="ray-"))  # its sockets' paths may have 107 bytes
     try:
         if executor == "dask":
             listen = ("--host", "127.0.0.1", "--no-dashboard")
@@ -90,12 +92,13 @@ def cluster(folder: Path, executor: str) -> Iterator[Cluster]:
             common = ("--block", "--num-cpus", "1", "--object-store-memory", "100000000")
             head = ("--head", "--port", str(made.port), "--include-dashboard", "false")
             ray = ("ray", "start", *common, "--node-ip-address")
-            made.start("one", "runtime started", *ray, "127.0.0.2", *head, "--temp-dir", str(folder / "ray"))
+            made.start("one", "runtime started", *ray, "127.0.0.2", *head, "--temp-dir", str(short))
             made.start("two", "runtime started", *ray, "127.0.0.3", "--address", made.address)
         yield made
     finally:
         for name in list(made.programs):
             made.kill(name)
+        shutil.rmtree(short, ignore_errors=True)
 
 
 @pytest.fixture

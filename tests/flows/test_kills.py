@@ -59,6 +59,7 @@ PARAMS = {
         "pacfl": {"clusters": 2},
         "fedhen": {"run": {"reports": ["active", "all"], "keep_trained": True}},
         "subfedavg_hy": {"threshold": 0, "training": {"epochs": 2}},
+        "fedevg": {"spc": 3, "sgld_steps": 3, "classifier": {"epochs": 20}},
     },
     "grid": {
         "datasets": ["digits"],
@@ -80,6 +81,7 @@ SUITED: dict[str, dict[str, dict]] = {
         }},
         "partitions": {"digits-6": PARAMS["partitions"]["digits-6"] | {"selection": 0.2}},
     },
+    "fedevg": {"data": {"digits": {"source": "digits", "normalise": "none"}}},
 }  # fmt: skip
 CASES = [(method, SUITED.get(method, {})) for method in PARAMS["methods"]]
 CASES += [("scaffold", {"run": SLOW_POOLS})]

@@ -223,7 +223,6 @@ def twin(federation: Federation, settings: LocalTraining, k: int, w: Tensor) -> 
     return w, losses
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")  # LSTMs are run one by one in a cohort
 @pytest.mark.parametrize("network", ["mlp", "cnn", "lstm"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_round_is_that_of_plain_autograd(

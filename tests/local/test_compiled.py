@@ -16,6 +16,7 @@ from fedflow.errors import BadInput
 from fedflow.local import compiled as compiling
 from fedflow.local.client import Client
 from fedflow.local.compiled import Gradient, compiled_gradient, pays, why_not
+from fedflow.local.pieces import Product
 from fedflow.local.samples import Batch
 from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
@@ -101,6 +102,37 @@ def test_compiled_and_plain_steps_agree(federation, gradient, k, training) -> No
         losses.append(one.train_loss)
     assert differ(*ends, start) < 1e-4
     torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-6)
+
+
+def test_large_dense_layers_take_steps_along_products(digits: Dataset, folder: Path, monkeypatch) -> None:
+    """Their gradients are not formed in plain SGD; with momentum, in methods and as a whole they are."""
+    monkeypatch.setattr(compiling, "LARGE_PIECE", 1000)
+    dense = images(digits, SIZES, "mlp", hidden=(40, 34))
+    gradient = compiled_gradient(dense.model, dense.train, TRAINING, str(folder))
+    assert gradient is not None
+    w, (x, y) = (
+        dense.model.init(0),
+        (dense.train.inputs(torch.arange(8)), dense.train.targets(torch.arange(8))),
+    )
+    pieces, _ = gradient.pieces(w, x, y)
+    assert [isinstance(piece, Product) for piece in pieces] == [True, False, True, False, False, False]
+    expected = torch.func.grad(lambda v: dense.model.loss(dense.model.outputs(v, x), y))(w)
+    torch.testing.assert_close(gradient(w, x, y)[0], expected)
+    formed = []
+    monkeypatch.setattr(Product, "value", property(lambda own: formed.append(own) or own.a @ own.b))
+    for training, corrected in (
+        ({}, False),
+        ({"momentum": 0.9}, False),
+        ({"weight_decay": 0.1}, False),
+        ({}, True),
+    ):
+        correction = 0.01 * dense.model.init(1) if corrected else None
+        formed.clear()
+        ends = [
+            client(dense, made, **training).fit(start=w, correction=correction) for made in (gradient, None)
+        ]
+        assert differ(*ends, w) < 1e-4
+        assert bool(formed) == bool(training or corrected)
 
 
 def test_a_methods_own_loss_agrees(federation: Federation, gradient: Gradient) -> None:

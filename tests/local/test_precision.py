@@ -59,9 +59,9 @@ def test_adaptation_in_scores_is_in_float32(digits: Dataset, monkeypatch: pytest
     seen: list[tuple[bool, bool]] = []
     outputs = FlatModel.outputs
 
-    def spy(model: FlatModel, w: Tensor, x: Tensor) -> Tensor:
+    def spy(model: FlatModel, w: Tensor, x: Tensor, real: Tensor | None = None) -> Tensor:
         seen.append(switches())
-        return outputs(model, w, x)
+        return outputs(model, w, x, real)
 
     monkeypatch.setattr(FlatModel, "outputs", spy)
     client.adapted(client.model.init(0), Adaptation.parse({"name": "maml", "steps": 2}))

@@ -1,6 +1,7 @@
 import copy
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +14,6 @@ from fedflow.data import Dataset
 from fedflow.local.training import LocalTraining
 from fedflow.models import ARCHITECTURES, build
 from fedflow.models.flat import FlatModel
-from fedflow.simulation import worker
 from fedflow.simulation.federation import Federation
 
 PUBLISHED = {  # parameters, on the inputs that the papers counted them on
@@ -31,7 +31,7 @@ PUBLISHED = {  # parameters, on the inputs that the papers counted them on
     "resnet18_gn": 11_181_642, "preact_resnet18_gn": 11_218_340, "preact_resnet34_gn": 21_326_500,
     "preact_resnet18_exit": 11_172_437, "cnn_exit": 114_613,
     "cnn_gn": 159_140, "logistic_one_logit": 16, "celeba_cnn": 29_569, "m5": 150_819,
-    "mobilevit": 1_120_640,
+    "mobilevit": 1_120_640, "vit": 141_130, "char_transformer": 82_128,
     "char_lstm": 815_744, "char_lstm_feddyn": 133_520, "stacked_lstm": 5_565_328, "linear": 1_001,
 }  # fmt: skip
 
@@ -246,34 +246,16 @@ def test_dropout_keeps_the_mean_and_drops_its_share():
     assert float((outputs == 0).float().mean()) == pytest.approx(0.25, abs=0.01)  # 5 standard deviations
 
 
-PADDING = "BatchNorm would count the padding of batches"
-
-
-@pytest.mark.parametrize(
-    ("network", "options", "why"),
-    [("lenet5_bn", {}, PADDING), ("untracked", {}, PADDING)],
-)
-def test_networks_that_cannot_be_vmapped_train_in_the_loop_and_say_so(
-    padded, network, options, why, monkeypatch
-):
-    monkeypatch.setattr(worker, "WARNED_METHODS", set())
-    if network == "untracked":  # BatchNorm without running statistics
-        norm = nn.BatchNorm1d(8, track_running_stats=False)
-        layers = nn.Sequential(nn.Flatten(), nn.Linear(784, 8), norm, nn.Linear(8, 10))
-        federation = replace(images(padded, (6, 9)), model=FlatModel(lambda: copy.deepcopy(layers)))
-    else:
-        federation = images(padded, (5, 9), network, **options)
-    settings = {"training": {"batch_size": 4, "epochs": 1}, "rounds": 2}
-    loop = run("fedavg", federation, cohort="loop", **settings)
-    monkeypatch.setattr(worker, "_train_vmapped", None)
-    with pytest.warns(UserWarning) as warned:
-        vmap = run("fedavg", federation, cohort="vmap", **settings)
-    assert [str(w.message) for w in warned] == [f"fedavg: clients train one by one, because {why}"]
-    assert torch.equal(vmap.servers[-1]["model"], loop.servers[-1]["model"])
-
-
 def test_models_may_bring_their_own_loss_and_hits():
     model = quadratics().model
     outputs = model.outputs(torch.tensor([3.0], dtype=torch.float64), torch.tensor([[2.0, 1.0]]))
     assert model.loss(outputs, outputs) == 4
     assert model.hits(outputs, outputs).tolist() == [False]
+
+
+def test_threads_that_draw_networks_at_once_do_not_disturb_each_other():
+    """They share torch's default generator, whose seed belongs to the process."""
+    model = FlatModel(partial(build, "mlp", (1, 8, 8), 10, hidden=(40, 40, 40)))
+    alone = [model.init(seed) for seed in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        assert all(map(torch.equal, pool.map(model.init, range(200)), alone))

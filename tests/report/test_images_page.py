@@ -7,12 +7,19 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from command import fedflow, make_project
 from generating import blending
 from PIL import Image
+from safetensors.torch import save_file
 
+from fedflow.config import load_params
 from fedflow.data.generated import FILE, load_generated
+from fedflow.experiment import Experiment
+from fedflow.fingerprints import FOLDER, fingerprint_files, fingerprint_inputs
+from fedflow.metrics.generation import frechet
 from fedflow.metrics.table import METRICS
+from fedflow.models.inception import TORCHVISION, Inception
 from fedflow.report.collect import collect_runs
 from fedflow.report.images import generation
 from fedflow.report.run import Run
@@ -104,3 +111,55 @@ def _other_features_do_not_compare(run: Run) -> None:
         assert section is not None
         place = [heading for heading, _, _ in section.table.columns].index(title)
         assert sum(row.cells[place].best for row in section.table.rows) == best
+
+
+def test_features_of_inception_come_from_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(make_project(tmp_path, PARAMS))
+    torch.manual_seed(0)
+    weights = Inception(TORCHVISION).layers.state_dict()
+    weights = {name: w for name, w in weights.items() if not name.endswith("num_batches_tracked")}
+    changes = [
+        "data.digits.train_limit=200", "data.digits.test_limit=20", "methods.blend.spc=1", "run.rounds=1",
+        "run.inception=inception.safetensors",
+    ]  # fmt: skip
+    given = [word for change in changes for word in ("--set", change)]
+    with blending():
+        done = fedflow(capsys, "run", "--partition", "skewed", "--method", "fedavg", *given)
+        assert (done.code, done.err.count("\n")) == (2, 1) and "null with fedavg" in done.err
+        command = "run", "--partition", "skewed", "--method", "blend", *given
+        done = fedflow(capsys, *command)
+        assert (done.code, done.err.count("\n")) == (2, 1) and "run.inception: " in done.err
+        save_file(weights, "inception.safetensors")
+        done = fedflow(capsys, *command)
+        assert (done.code, done.err) == (0, "")
+        assert done.out.endswith("the features of fid are those of Inception v3 (inception.safetensors)\n")
+        (run,) = collect_runs(Path("results"))
+        experiment = Experiment(load_params(changes=changes), "skewed", "blend", 0)
+        federation = experiment.job.federation.open()
+        _weights_are_part_of_the_fingerprint(changes)
+    fake, real = run.images.rounds[1][0] / 255, federation.test.inputs(torch.arange(20))
+    assert federation.features is not None
+    with torch.no_grad():
+        x, y = (federation.features.model.features(federation.features.w, part) for part in (fake, real))
+    assert x.shape == (10, 2048) and len(real) == len(federation.test)
+    assert run.metrics["fid"] == pytest.approx(frechet(x, y), rel=1e-4)
+    section = generation({"blend": [run]}, {"blend": 0}, "key")
+    assert section is not None
+    assert "FID, Inception" in [heading for heading, _, _ in section.table.columns]
+
+
+def _weights_are_part_of_the_fingerprint(changes: list[str]) -> None:
+    """Another file makes the runs out of date; a deleted one, as in a clone, does not."""
+    params, found = load_params(changes=[*changes, "grid.methods=[blend]"]), []
+    for spoil in (None, lambda file: file.unlink(), lambda file: file.write_bytes(b"other")):
+        if spoil is not None:
+            spoil(Path("inception.safetensors"))
+        fingerprint_files(params)
+        fingerprint_inputs(params)
+        files = [FOLDER / "files/stages/inputs.json", FOLDER / "inputs/runs/skewed/blend.json"]
+        found.append([file.read_bytes() for file in files])
+    assert found[0] == found[1]
+    assert found[1][0] != found[2][0] and found[1][1] != found[2][1]

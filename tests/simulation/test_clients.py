@@ -1,3 +1,5 @@
+import os
+import weakref
 from pathlib import Path
 
 import pytest
@@ -46,57 +48,98 @@ def test_returned_rows_do_not_change_afterwards(store: ClientStore) -> None:
     assert torch.equal(before, row(1))
 
 
-def test_a_checkpoint_carries_only_what_changed(tmp_path: Path) -> None:
-    store = ClientStore(FIRST, 1000, tmp_path)
+def files(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*.bin")}
+
+
+def test_a_row_is_written_once_to_a_file_that_no_checkpoint_needs(tmp_path: Path) -> None:
+    store = ClientStore(FIRST, 2000, tmp_path)
     store.put(5, {"model": row(1)})
+    assert files(tmp_path) == {"clients-model/0/5-1.bin": 12}
+    store.put(5, {"model": row(2)})
+    store.put(1999, {"model": row(2)})
+    assert files(tmp_path) == {"clients-model/0/5-1.bin": 12, "clients-model/1/1999-1.bin": 12}
+    saved = store.changes()
+    assert all(t.numel() < 2001 for t in saved.values()) and not any(
+        name.startswith("rows") for name in saved
+    )
     store.settle()
-    store.put(7, {"model": row(2)})
-    changes = store.changes()
-    assert changes["ids/model"].tolist() == [7]
-    assert "rows/c" not in changes
-    assert changes["written/model"].nonzero().flatten().tolist() == [5, 7]
-
-
-def test_memory_holds_no_settled_rows_and_files_hold_no_unwritten_ones(tmp_path: Path) -> None:
-    store = ClientStore({"model": torch.zeros(10_000)}, 1000, tmp_path)
-    store.put(3, {"model": torch.ones(10_000)})
+    store.put(5, {"model": row(3)})
+    assert files(tmp_path).keys() >= {"clients-model/0/5-0.bin", "clients-model/0/5-1.bin"}
+    store.changes()
     store.settle()
-    assert store._recent == {"model": {}}
-    stat = (tmp_path / "clients-model.bin").stat()
-    assert stat.st_size == 1000 * 40_000
-    assert stat.st_blocks * 512 < 200_000  # sparse
+    assert files(tmp_path) == {"clients-model/0/5-0.bin": 12, "clients-model/1/1999-1.bin": 12}
 
 
-def test_a_store_killed_before_settling_settles_again(tmp_path: Path) -> None:
+def test_a_file_has_only_the_entries_of_its_network(tmp_path: Path) -> None:
+    store = ClientStore(FIRST, 10, tmp_path)
+    store.put(1, {"model": torch.ones(2)})
+    assert files(tmp_path) == {"clients-model/0/1-1.bin": 8}
+    again = ClientStore(FIRST, 10, tmp_path)
+    again.restore(store.changes())
+    assert torch.equal(again.get(1)["model"], torch.ones(2))
+
+
+def test_a_store_killed_between_two_checkpoints_has_the_rows_of_the_first(tmp_path: Path) -> None:
     store = ClientStore(FIRST, 10, tmp_path)
     store.put(1, {"model": row(1)})
+    checkpoint = store.changes()
     store.settle()
     store.put(1, {"model": row(2)})
     store.put(2, {"model": row(3)})
-    checkpoint = store.changes()
-    store._file("model")[1] = 99  # a write that was cut off in the middle
-    again = ClientStore(FIRST, 10, tmp_path)
-    again.restore(checkpoint)
-    assert torch.equal(again.get(1)["model"], row(2))
-    assert torch.equal(again.get(2)["model"], row(3))
-    assert again.get(3)["model"] is FIRST["model"]
+    os.truncate(tmp_path / "clients-model/0/2-1.bin", 5)  # a write that was cut off in the middle
+    for settled in (False, True):  # killed again, before and after the next checkpoint
+        again = ClientStore(FIRST, 10, tmp_path)
+        again.restore(checkpoint)
+        assert torch.equal(again.get(1)["model"], row(1))
+        assert again.get(2)["model"] is FIRST["model"]
+        again.put(1, {"model": row(4)})
+        again.put(2, {"model": row(5)})
+        if settled:
+            later = again.changes()
+            again.settle()
+    last = ClientStore(FIRST, 10, tmp_path)
+    last.restore(later)
+    assert torch.equal(last.get(1)["model"], row(4)) and torch.equal(last.get(2)["model"], row(5))
+    assert len(files(tmp_path)) == 2
 
 
 def test_rows_of_an_earlier_process_are_compared_with_their_digests(tmp_path: Path) -> None:
     store = ClientStore(FIRST, 10, tmp_path)
     for k in (1, 2):
         store.put(k, {"model": row(k)})
-    store.settle()
     checkpoint = store.changes()
-    store._file("model")[2, 1] += 1
+    store.settle()
+    row(7).numpy().tofile(tmp_path / "clients-model/0/2-1.bin")
     again = ClientStore(FIRST, 10, tmp_path)
     again.restore(checkpoint)
     assert torch.equal(again.get(1)["model"], row(1))
-    with pytest.raises(FedflowError, match=r"clients-model.bin is damaged .*client 2 .* start over$"):
+    with pytest.raises(
+        FedflowError, match=r"0/2-1.bin is damaged \(it is not what was saved\); delete .* start over$"
+    ):
         again.get(2)
     again.put(2, {"model": row(5)})
-    again.settle()
     assert torch.equal(again.get(2)["model"], row(5))
+    (tmp_path / "clients-model/0/1-1.bin").unlink()
+    with pytest.raises(FedflowError, match=r"1-1.bin is damaged \(it does not exist\)"):
+        ClientStore(FIRST, 10, tmp_path).restore(checkpoint)
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch) -> None:
+    store, wide = ClientStore(FIRST, 10, tmp_path), torch.zeros(100_000)
+    monkeypatch.setattr(store, "_path", lambda *_: Path("/dev/full"))
+    for value in (row(1), wide):
+        with pytest.raises(FedflowError, match="cannot write /dev/full: "):
+            store.put(1, {"model": value})
+
+
+def test_memory_and_the_device_hold_no_rows(tmp_path: Path) -> None:
+    store = ClientStore({"model": torch.zeros(10_000)}, 10, tmp_path)
+    value = torch.ones(10_000)
+    store.put(3, {"model": value})
+    gone = weakref.ref(value)
+    del value
+    assert gone() is None and not any(isinstance(v, Tensor) for v in store._held["model"].values())
 
 
 def test_rows_after_the_last_checkpoint_are_dropped(store: ClientStore) -> None:

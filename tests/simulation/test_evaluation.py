@@ -122,9 +122,11 @@ def seen(call: Callable[[], object]) -> int:
     counts: list[int] = []
     outputs = FlatModel.outputs
 
-    def spy(self: FlatModel, w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    def spy(
+        self: FlatModel, w: torch.Tensor, x: torch.Tensor, real: torch.Tensor | None = None
+    ) -> torch.Tensor:
         counts.append(len(x))
-        return outputs(self, w, x)
+        return outputs(self, w, x, real)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FlatModel, "outputs", spy)

@@ -95,7 +95,6 @@ def test_clients_learn_to_predict_tokens(network: str, next_word: bool) -> None:
     assert outcome.metrics["loss"] < 1 and outcome.scores.test_samples.tolist() == [40, 40]
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")  # LSTMs are run one by one in a cohort
 @pytest.mark.parametrize(("network", "next_word"), [("char_lstm", True), ("stacked_lstm", False)])
 def test_a_cohort_learns_tokens_as_its_clients_do(network, next_word, monkeypatch) -> None:
     forbid_fallback(monkeypatch)

@@ -142,6 +142,8 @@ def test_a_gpu_is_waited_for_on_this_machine_and_left_to_a_cluster(runner, monke
 @pytest.mark.parametrize(
     ("kind", "device", "gpu", "whole"),
     [
+        ("auto", "auto", True, True),
+        ("auto", "auto", False, False),
         ("threads", "auto", True, True),
         ("threads", "cuda", True, True),
         ("threads", "cpu", True, False),
@@ -153,6 +155,29 @@ def test_only_threads_on_a_gpu_leave_the_cohort_whole(runner, monkeypatch, kind,
     monkeypatch.setattr(shards.torch.cuda, "is_available", lambda: gpu)
     with shards.executor_for(EngineSettings(executor=kind, workers=3, device=device)) as executor:
         assert isinstance(executor, OneGpu) is whole and executor.workers == (1 if whole else 3)
+
+
+@pytest.mark.parametrize(("workers", "seconds", "kinds"), [(2, 0.0, 2), (2, 99.0, 1), (1, 0.0, 1)])
+def test_a_long_run_continues_on_processes(runner, monkeypatch, capsys, workers, seconds, kinds):
+    monkeypatch.setattr(shards, "LONG", seconds)
+    with shards.PrefectExecutor("auto", workers) as executor:
+        found = []
+        for n in range(3):
+            assert executor.map(sizes, JOB, SHARDS, f"round {n}") == [2, 1]
+            found.append(executor.kind)
+    assert found == ["threads", *(["processes"] * 2 if kinds == 2 else ["threads"] * 2)]
+    assert runner.started == kinds and capsys.readouterr().out.count("round 1: from here") == kinds - 1
+
+
+def test_a_long_run_whose_processes_die_returns_to_threads(runner, monkeypatch, capsys):
+    monkeypatch.setattr(shards, "LONG", 0.0)
+    with shards.PrefectExecutor("auto") as executor:
+        executor.map(sizes, JOB, SHARDS, "round 1")
+        runner.losses = 1
+        for n in (2, 3):
+            assert executor.map(sizes, JOB, SHARDS, f"round {n}") == [2, 1]
+        assert executor.kind == "threads"
+    assert "round 2: a process died; from here on threads" in capsys.readouterr().out
 
 
 def test_ray_gives_every_shard_a_gpu_and_keeps_its_process(runner, monkeypatch):

@@ -50,7 +50,7 @@ def infer(model: FlatModel, w: Tensor, public: Examples, soft: bool) -> Tensor:
     """Predicted class of each input [M], or the probabilities of all inputs, flat [M * K]."""
     chunks = Samples.all_of(public).chunks(model.dtype)
     try:
-        outputs = torch.cat([model.outputs(w, batch.x) for batch in chunks])
+        outputs = torch.cat([model.outputs(w, batch.x, batch.real) for batch in chunks])
     except (IndexError, RuntimeError, ValueError) as error:
         shape = list(public.x.shape[1:])
         raise BadInput(

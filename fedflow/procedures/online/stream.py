@@ -61,7 +61,7 @@ def stream_of(federation: Federation, name: str, tasks: int | None, first: int, 
     Raises `BadInput` if a task cannot be learnt or tested, or if models depend on more than parameters.
     """
     model, partition = federation.model, federation.partition
-    if model.why_alone or model.draws_noise:
+    if model.why_alone or model.batch_norms or model.draws_noise:
         accepted = "a partition of data whose network has neither BatchNorm nor dropout"
         raise BadInput("partition", name, accepted)
     if tasks is not None and tasks > partition.training_clients:

@@ -1,0 +1,73 @@
+"""Predictions of many models at once are those of one after another."""
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from support import consecutive, images, run
+from torch import Tensor
+
+from fedflow.data import Dataset
+from fedflow.models import build
+from fedflow.models.flat import FlatModel
+from fedflow.simulation import predict as module
+from fedflow.simulation.federation import Federation
+from fedflow.simulation.predict import ANSWERS, Asked, predict_all
+
+NETWORKS = {
+    "mlp": {"hidden": (8,)},
+    "cnn": {"filters": (4, 4), "kernel": 3, "padding": 1, "batch_norm": True},
+}
+
+
+@pytest.mark.parametrize("at_once", [512, 40])
+def test_predictions_of_many_models_are_those_of_each(
+    digits: Dataset, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Of two networks, with different numbers of samples, one of them none; in one call or in several."""
+    monkeypatch.setattr(module, "OF_ALL", {"cpu": at_once})
+    monkeypatch.setattr(module, "MODELS", 3)
+    models = [FlatModel(partial(build, *about, **NETWORKS[about[0]])) for about in (
+        ("mlp", digits.input_shape, 10), ("cnn", digits.input_shape, 10),
+    )]  # fmt: skip
+    rows, rng = [5, 17, 1, 0, 60, 30, 2, 9], np.random.default_rng(0)
+    asked = [
+        Asked(models[i in (2, 3, 4)], models[i in (2, 3, 4)].init(i), np.sort(rng.permutation(300)[:n]))
+        for i, n in enumerate(rows)
+    ]
+    plain, together = (list(predict_all(asked, digits.test, True, vmapped)) for vmapped in (False, True))
+    for one, other, n in zip(plain, together, rows, strict=True):
+        assert np.array_equal(one.hits, other.hits) and one.hits.shape == (n,)
+        assert np.allclose(one.losses, other.losses, atol=1e-5)
+        for name, kind in ANSWERS.items():
+            assert other.answers[name].dtype == kind and np.allclose(one.answers[name], other.answers[name])
+
+
+def test_the_number_of_calls_does_not_grow_with_the_clients(
+    digits: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 24 clients, with the personal model of each, tuned and not."""
+    calls, cohort = Counter[str](), ""
+    outputs = FlatModel.outputs
+
+    def counted(model: FlatModel, w: Tensor, *given: Tensor, **options: Tensor) -> Tensor:
+        calls[cohort] += 1
+        return outputs(model, w, *given, **options)
+
+    monkeypatch.setattr(FlatModel, "outputs", counted)
+    clients = images(digits)
+    dealt = consecutive([20] * 24)
+    dealt = replace(dealt, pool_indices=dealt.pool_indices % len(digits.y_test))
+    clients = Federation(clients.model, clients.train, clients.test, dealt)
+    scores = {}
+    for cohort in ("loop", "vmap"):
+        ran = run("local", clients, cohort=cohort, rounds=1, fine_tune=True, keep_predictions=True)
+        scores[cohort] = ran.outcome().scores
+    assert 6 * calls["vmap"] <= calls["loop"]
+    for name in ("local_accuracy", "tuned_accuracy", "global_accuracy", "local_loss"):
+        one, other = (getattr(scores[cohort], name) for cohort in ("loop", "vmap"))
+        assert np.allclose(one, other, atol=1e-5, equal_nan=True), name
+    torch.testing.assert_close(*(torch.stack(scores[cohort].models) for cohort in ("loop", "vmap")))
