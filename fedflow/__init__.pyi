@@ -87,7 +87,7 @@ from fedflow.methods.fairness.term import TERM as _TERM
 
 __version__: str
 
-def run(data: Data='mnist5k', partition: Division | None=None, method: str | Method | type[Method] | Mapping[str, Any]='fedavg', *, model: Network | None=None, rounds: int=20, participation: float=1.0, seed: int=0, training: LocalTraining | Mapping[str, Any] | None=None, device: str='auto', compile: str='auto', progress: bool=True, record: str | Path | None=None, sampling: Literal['uniform', 'proportional', 'bernoulli', 'sweep', 'easy_first'] = 'uniform', client_curriculum: Settings | Mapping[str, Any] | None = None, min_cohort: int = 1, evaluate_every: int = 5, evaluate_clients: int | None = None, fine_tune: bool = True, keep_trained: bool = False, reports: Sequence[Literal['server', 'active', 'all']] = ..., adapt: Sequence[Settings | Mapping[str, Any]] = ..., adapt_from: Literal['served', 'active', 'all'] = 'served', keep_predictions: bool = False, sweep: bool = True, features: str | None = None, target_accuracy: float | None = None, checkpoint_every: int = 5, timing: Settings | Mapping[str, Any] = ...) -> Result:
+def run(data: Data='mnist5k', partition: Division | None=None, method: str | Method | type[Method] | Mapping[str, Any]='fedavg', *, model: Network | None=None, rounds: int=20, participation: float=1.0, seed: int=0, training: LocalTraining | Mapping[str, Any] | None=None, device: str='auto', compile: str='auto', progress: bool=True, record: str | Path | None=None, sampling: Literal['uniform', 'proportional', 'bernoulli', 'sweep', 'easy_first'] = 'uniform', client_curriculum: Settings | Mapping[str, Any] | None = None, min_cohort: int = 1, evaluate_every: int = 5, evaluate_clients: int | None = None, fine_tune: bool = True, keep_trained: bool = False, reports: Sequence[Literal['server', 'active', 'all']] = ..., adapt: Sequence[Settings | Mapping[str, Any]] = ..., adapt_from: Literal['served', 'active', 'all'] = 'served', keep_predictions: bool = False, sweep: bool = True, features: str | None = None, inception: str | None = None, target_accuracy: float | None = None, checkpoint_every: int = 5, timing: Settings | Mapping[str, Any] = ...) -> Result:
     """Train a federation in this process; returns its `Result`.
 
     Keywords:
@@ -139,6 +139,8 @@ def run(data: Data='mnist5k', partition: Division | None=None, method: str | Met
             model, where the method has them (true or false; default true)
         features: network of `central` whose inputs of the last layer measure generated images; null =
             pixels (text or null; default null)
+        inception: file of weights of Inception v3, whose features measure generated images instead
+            (text or null; default null)
         target_accuracy: also report the rounds and bytes until this local accuracy (a number > 0 and <=
             1 or null; default null)
         checkpoint_every: rounds between checkpoints (a whole number >= 1; default 5)

@@ -79,7 +79,8 @@ def run(
         progress: print the progress
         record: a project folder: write the settings to its params.yaml and record the run in MLflow and
             ``results``, as ``fedflow run`` does; only with what params.yaml can name
-        settings: fields of `run` in params.yaml, such as ``evaluate_every=1``
+        settings: fields of `run` in params.yaml, such as ``fine_tune=False``; ``evaluate_every`` is a twentieth
+            of the rounds by default
 
     Raises `fedflow.errors.FedflowError` (one line) for values that are not accepted.
     """
@@ -87,6 +88,8 @@ def run(
         if value not in accepted:
             raise BadInput(name, value, f"one of {', '.join(accepted)}")
     seed = argument("seed", seed)
+    if type(rounds) is int:
+        settings.setdefault("evaluate_every", max(1, rounds // 20))
     wanted = _run_settings({"rounds": rounds, "participation": participation, **settings})
     built, place = built_method(method), pick_device(device)
     division: Division = scheme("dirichlet", alpha=0.5, clients=10) if partition is None else partition

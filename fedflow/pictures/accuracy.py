@@ -104,7 +104,8 @@ def curve(
                 ends.append((np.nan, last["mean"], label, style["color"]))
                 continue
             axes.fill_between(table[x], table["low"], table["high"], color=style["color"], alpha=0.17, lw=0)
-            axes.plot(table[x], table["mean"], lw=1.6, **style)
+            alone = {"marker": "o", "ms": 4} if len(table) == 1 else {}
+            axes.plot(table[x], table["mean"], lw=1.6, **style | alone)
             ends.append((last[x], last["mean"], label, style["color"]))
         if top is not None:
             axes.set_ylim(min([0.0, *floors]) - 0.03 * top, 1.03 * top)
@@ -113,6 +114,9 @@ def curve(
         axes.set_xlabel(AXES[x])
         axes.set_title(title, loc="left", fontsize=9)
         axes.margins(x=0.01)
+        first, final = axes.dataLim.intervalx
+        if x == "round" and first == final:  # else ticks are fractions of a round
+            axes.set_xlim(first - 1, final + 1)
         axes.locator_params(axis="x", integer=x == "round", nbins=6)
         name_ends(axes, ends)
     return work
