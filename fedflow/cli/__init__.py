@@ -3,17 +3,25 @@
 import os
 import sys
 import warnings
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
-from fedflow.cli import catalogue, coreset, landscape, run, stages, targets, upkeep
+from fedflow import __version__
+from fedflow.cli import catalogue, coreset, finished, landscape, run, stages, targets, upkeep
 from fedflow.errors import FedflowError
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"fedflow {__version__}")
+        raise typer.Exit
+
 
 app = typer.Typer(
     help="Federated learning under data heterogeneity: run, compare and explain experiments.",
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
@@ -26,12 +34,22 @@ app.add_typer(store, name="store", help="Maintain the record: `fedflow store mov
 for command in (
     run.run, run.sweep, run.tune,
     stages.prepare, stages.central, stages.partition, stages.procedure, stages.fingerprint, stages.report,
-    targets.targets, landscape.landscape, coreset.coreset,
+    finished.ls, finished.show, finished.compare, targets.targets, landscape.landscape, coreset.coreset,
     catalogue.methods, catalogue.procedures, catalogue.schemes, catalogue.datasets, catalogue.models,
     catalogue.published, catalogue.schema,
     upkeep.ui, upkeep.doctor,
 ):  # fmt: skip
     app.command()(command)
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
 
 # No telemetry, and progress in the terminal instead of a line per task.
 QUIET = {

@@ -2,13 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from fedflow.cli.options import Root, Set, load
-from fedflow.cli.printing import console, print_line, print_options, print_table, print_text
+from fedflow.cli.printing import console, options_table, print_line, print_options, print_table, print_text
+from fedflow.cli.remembered import remembered
+from fedflow.errors import unknown_name
 
 
 def methods(
@@ -21,32 +23,47 @@ def methods(
 
     Example: `fedflow methods ifca`.
     """
-    from fedflow.errors import unknown_name
-    from fedflow.methods import METHODS
-    from fedflow.methods.catalogue import catalogue, describe, families
-
     if markdown:
+        from fedflow.methods.catalogue import catalogue
+
         print(catalogue(), end="")
         return
+    families = remembered("methods", _families)
     if name is None:
-        for family in families():
-            rows = [page.row() for page in family.pages]
-            print_table(f"{family.title}: {family.about}", ("name", "method", "serves", "idea"), rows)
+        for title, about, rows in families:
+            print_table(f"{title}: {about}", ("name", "method", "serves", "idea"), rows)
             print_line("")
         return
-    if name not in METHODS:
-        raise unknown_name("method.name", name, METHODS)
+    known = [row[0] for _, _, rows in families for row in rows]
+    if name not in known:
+        raise unknown_name("method.name", name, known)
+    page = remembered(f"method-{name}", lambda: _method(name))
+    console.print(Text.assemble((page["label"], "bold"), f"  ({name})\n"))
+    print_text(page["text"])
+    print_table(*page["options"])
+    console.print(page["traffic"], highlight=False)
+    if page["published"]:
+        console.print(f"Published results: {'; '.join(page['published'])}", highlight=False)
+
+
+def _families() -> list[Any]:
+    from fedflow.methods.catalogue import listed
+
+    return listed()
+
+
+def _method(name: str) -> dict[str, Any]:
+    """What the page of a method says."""
+    from fedflow.methods import METHODS
+    from fedflow.methods.catalogue import describe
+
     page = describe(METHODS[name])
-    console.print(Text.assemble((page.label, "bold"), f"  ({name})\n"))
-    print_text(page.text)
-    print_options(page.options)
-    console.print(
-        f"Traffic per client and round on {METHODS[name].example} for CIFAR-10: "
-        f"{page.down:,} bytes down, {page.up:,} bytes up",
-        highlight=False,
-    )
-    if page.published:
-        console.print(f"Published results: {'; '.join(page.published)}", highlight=False)
+    traffic = f"{page.down:,} bytes down, {page.up:,} bytes up"
+    return {
+        "label": page.label, "text": page.text, "options": options_table(page.options),
+        "traffic": f"Traffic per client and round on {METHODS[name].example} for CIFAR-10: {traffic}",
+        "published": page.published,
+    }  # fmt: skip
 
 
 def procedures(
@@ -96,11 +113,9 @@ def schemes(
 
     Example: `fedflow schemes dirichlet`.
     """
-    from fedflow.errors import unknown_name
-    from fedflow.partition import SCHEMES
-    from fedflow.partition.catalogue import catalogue, describe
-
     if markdown:
+        from fedflow.partition.catalogue import catalogue
+
         print(catalogue(), end="")
     if pictures is not None:
         from fedflow.pictures.labels import draw_schemes
@@ -108,16 +123,31 @@ def schemes(
         draw_schemes(pictures)
     if markdown or pictures is not None:
         return
+    pages = remembered("schemes", _schemes)
     if name is None:
-        rows = [(n, describe(scheme).idea) for n, scheme in sorted(SCHEMES.items())]
+        rows = [(each, page["idea"]) for each, page in pages.items()]
         print_table("partition schemes", ("name", "what it does"), rows)
         return
-    if name not in SCHEMES:
-        raise unknown_name("partition.scheme", name, SCHEMES)
-    page = describe(SCHEMES[name])
-    print_text(page.text)
-    print_options(page.options)
-    console.print(f"In params.yaml, under partitions:  mine: {page.pictures[name]}", highlight=False)
+    if name not in pages:
+        raise unknown_name("partition.scheme", name, pages)
+    print_text(pages[name]["text"])
+    print_table(*pages[name]["options"])
+    console.print(f"In params.yaml, under partitions:  mine: {pages[name]['example']}", highlight=False)
+
+
+def _schemes() -> dict[str, Any]:
+    """What the page of each scheme says."""
+    from fedflow.partition import SCHEMES
+    from fedflow.partition.catalogue import describe
+
+    pages = {name: describe(scheme) for name, scheme in sorted(SCHEMES.items())}
+    return {
+        name: {
+            "idea": page.idea, "text": page.text, "options": options_table(page.options),
+            "example": str(page.pictures[name]),
+        }
+        for name, page in pages.items()
+    }  # fmt: skip
 
 
 def partitions(context: typer.Context, root: Root = Path()) -> None:
@@ -194,10 +224,16 @@ def models() -> None:
 
     Example: `fedflow models`, then `fedflow run ... --set models.mnist5k=cnn_mnist`.
     """
+    columns, *rows = remembered("models", _models)
+    print_table("architectures", columns, rows)
+
+
+def _models() -> list[list[str]]:
+    """The columns, then a row per architecture."""
     from fedflow.models import describe
 
-    rows = [tuple(str(value) for value in row.values()) for row in describe()]
-    print_table("architectures", tuple(describe()[0]), rows)
+    found = describe()
+    return [[*found[0]], *([str(value) for value in row.values()] for row in found)]
 
 
 def published(
@@ -207,19 +243,28 @@ def published(
 
     Example: `fedflow published aaggff`.
     """
-    from fedflow.errors import unknown_name
-    from fedflow.report.books import books, markdown
-
-    found = books()
+    found = remembered("published", _published)
     if name is None:
         for book, content in found.items():
-            rows = [(str(len(table.rows)), table.unit or "-", table.label) for table in content.tables]
-            print_table(f"{book}: {content.source}", ("rows", "unit", "table"), rows)
+            print_table(f"{book}: {content['source']}", ("rows", "unit", "table"), content["rows"])
             print_line("")
         return
     if name not in found:
         raise unknown_name("published", name, found)
-    print(markdown(found[name]), end="")
+    print(found[name]["text"], end="")
+
+
+def _published() -> dict[str, Any]:
+    """Source, tables and text of every book."""
+    from fedflow.report.books import books, markdown
+
+    return {
+        name: {
+            "source": book.source, "text": markdown(book),
+            "rows": [(str(len(table.rows)), table.unit or "-", table.label) for table in book.tables],
+        }
+        for name, book in books().items()
+    }  # fmt: skip
 
 
 def schema() -> None:

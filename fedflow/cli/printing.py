@@ -2,6 +2,7 @@
 
 import re
 import textwrap
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def print_numbers(numbers: dict[str, Any], folder: Path) -> None:
     print_line(f"results: {folder}")
 
 
-def print_table(title: str, columns: tuple[str, ...], rows: list[tuple]) -> None:
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for i, column in enumerate(columns):
         table.add_column(column, no_wrap=i == 0, style="bold" if i == 0 else "")
@@ -50,6 +51,11 @@ def print_text(text: str) -> None:
 
 
 def print_options(options: list[dict[str, Any]]) -> None:
+    print_table(*options_table(options))
+
+
+def options_table(options: list[dict[str, Any]]) -> tuple[str, tuple[str, ...], list[tuple]]:
+    """The title, columns and rows of a table of parameters."""
     from fedflow.settings import written
 
     rows = [
@@ -62,4 +68,4 @@ def print_options(options: list[dict[str, Any]]) -> None:
         )
         for o in options
     ]
-    print_table("parameters", ("name", "symbol", "default", "accepts", "meaning"), rows)
+    return "parameters", ("name", "symbol", "default", "accepts", "meaning"), rows

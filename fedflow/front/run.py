@@ -79,8 +79,8 @@ def run(
         progress: print the progress
         record: a project folder: write the settings to its params.yaml and record the run in MLflow and
             ``results``, as ``fedflow run`` does; only with what params.yaml can name
-        settings: fields of `run` in params.yaml, such as ``fine_tune=False``; ``evaluate_every`` is a twentieth
-            of the rounds by default
+        settings: fields of `run` in params.yaml, such as ``fine_tune=False``; ``evaluate_every`` is a
+            twentieth of the rounds by default
 
     Raises `fedflow.errors.FedflowError` (one line) for values that are not accepted.
     """

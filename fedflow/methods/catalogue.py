@@ -40,18 +40,19 @@ class Page:
     up: int
     published: list[str]
 
-    def row(self) -> tuple[str, str, str, str]:
-        return self.name, self.label, self.serves, self.idea
-
 
 def describe(method: type[Method]) -> Page:
     """The page of one method with default hyper-parameters; traffic is counted from messages."""
-    text = (sys.modules[method.__module__].__doc__ or "").strip()
-    idea = text.split("\n\n")[0].replace("\n", " ").partition(": ")[2]
     down, up = traffic(method)
     options, published = explain(method), published_in(method.name)
-    about, network = (method.name, method.label, method.serves, idea, text), _network(method)
-    return Page(*about, options, network, down, up, published)
+    return Page(*_about(method), options, _network(method), down, up, published)
+
+
+def _about(method: type[Method]) -> tuple[str, str, str, str, str]:
+    """Name, label, what it serves, idea and text."""
+    text = (sys.modules[method.__module__].__doc__ or "").strip()
+    idea = text.split("\n\n")[0].replace("\n", " ").partition(": ")[2]
+    return method.name, method.label, method.serves, idea, text
 
 
 def traffic(method: type[Method]) -> tuple[int, int]:
@@ -102,15 +103,34 @@ class Family:
     pages: list[Page]
 
 
+def listed() -> list[tuple[str, str, list[tuple[str, str, str, str]]]]:
+    """Title and sentence of every family, and name, label, what it serves and idea of its methods."""
+    return [
+        (
+            _title(package),
+            (package.__doc__ or "").strip(),
+            [_about(METHODS[name])[:4] for name in _names(package)],
+        )
+        for package in FAMILIES
+    ]
+
+
 def families() -> list[Family]:
     """All registered methods by family."""
     return [_family(package) for package in FAMILIES]
 
 
 def _family(package: ModuleType) -> Family:
-    names = sorted(n for n, method in METHODS.items() if method.__module__.startswith(f"{package.__name__}."))
-    title = package.__name__.rpartition(".")[2].capitalize()
-    return Family(title, (package.__doc__ or "").strip(), [describe(METHODS[name]) for name in names])
+    pages = [describe(METHODS[name]) for name in _names(package)]
+    return Family(_title(package), (package.__doc__ or "").strip(), pages)
+
+
+def _names(package: ModuleType) -> list[str]:
+    return sorted(n for n, method in METHODS.items() if method.__module__.startswith(f"{package.__name__}."))
+
+
+def _title(package: ModuleType) -> str:
+    return package.__name__.rpartition(".")[2].capitalize()
 
 
 def catalogue() -> str:

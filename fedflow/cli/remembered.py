@@ -1,0 +1,45 @@
+"""What catalogue commands list, kept until the code changes: importing torch takes seconds."""
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def remembered(name: str, make: Callable[[], Any]) -> Any:
+    """What ``make`` returns, as JSON has it; from the cache if the package and its plug-ins did not change.
+
+    The cache is `FEDFLOW_CACHE`, or ``~/.cache/fedflow``; without one, ``make`` is called.
+    """
+    folder = Path(os.environ.get("FEDFLOW_CACHE") or Path.home() / ".cache" / "fedflow") / "catalogue"
+    file, stamp = folder / f"{name}.json", _stamp()
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        found = json.loads(file.read_text())
+        if found["of"] == stamp:
+            return found["value"]
+    value = json.loads(json.dumps(make()))
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as made:
+            json.dump({"of": stamp, "value": value}, made)
+        Path(made.name).replace(file)
+    return value
+
+
+def _stamp() -> str:
+    """Changes with any file of the package, and with any installed plug-in."""
+    about = [str(PACKAGE)]
+    for file in sorted(PACKAGE.rglob("*.py")):
+        facts = file.stat()
+        about.append(f"{file} {facts.st_size} {facts.st_mtime_ns}")
+    about += sorted(
+        f"{point.group} {point.name} {point.value}" for point in entry_points(group="fedflow.plugins")
+    )
+    return hashlib.blake2b("\n".join(about).encode(), digest_size=12).hexdigest()

@@ -1,0 +1,111 @@
+"""``fedflow ls``, ``show`` and ``compare`` on runs of a real project."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from command import fedflow, make_project
+
+PARAMS = """
+data: {digits: {source: digits}}
+models: {digits: {name: mlp, options: {hidden: [8]}}}
+partitions: {skewed: {dataset: digits, scheme: dirichlet, alpha: 0.5, clients: 4}}
+training: {epochs: 1, batch_size: 64, lr: 0.1}
+run: {rounds: 1, participation: 1.0}
+methods: {fedavg: {}, ditto: {lam: 0.5}}
+grid: {datasets: [digits], partitions: [skewed], methods: [fedavg], seeds: [0]}
+engine: {executor: inline, device: cpu}
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_project(tmp_path_factory.mktemp("project"), PARAMS)
+
+
+@pytest.fixture(autouse=True)
+def inside(project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.chdir(project)
+    if not Path("results").exists():
+        for method, seed in (("fedavg", 0), ("fedavg", 1), ("ditto", 0)):
+            options = ("--partition", "skewed", "--method", method, "--seed", str(seed))
+            assert fedflow(capsys, "run", *options).code == 0
+
+
+def test_runs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = fedflow(capsys, "ls").out
+    assert "3 finished runs" in listed and "Local, %" in listed
+    assert {"skewed/fedavg/0", "skewed/fedavg/1", "skewed/ditto/0"} <= {*listed.split()}
+    assert "1 finished run\n" in re.sub(" +\n", "\n", fedflow(capsys, "ls", "*/ditto/*").out)
+    found = json.loads(fedflow(capsys, "ls", "skewed/fedavg", "--json").out)
+    assert {run["run"] for run in found} == {"skewed/fedavg/0", "skewed/fedavg/1"}
+    metrics = json.loads(Path("results/skewed/fedavg/0/metrics.json").read_text())
+    (one,) = (run for run in found if run["run"].endswith("/0"))
+    assert one["local_accuracy"] == metrics["local_accuracy"]
+
+
+def test_a_run_shows_where_it_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = json.loads(Path("results/skewed/ditto/0/metrics.json").read_text())
+    shown = fedflow(capsys, "show", "results/skewed/ditto/0/").out
+    for words in (
+        metrics["data_hash"], metrics["partition_hash"], "dirichlet, alpha 0.5", "4 clients",
+        "Ditto (ditto), seed 0", "mlp, 610 parameters", "1 rounds, settings", "clients.parquet", "command",
+        "--method ditto", "version",
+    ):  # fmt: skip
+        assert words in shown, words
+    found = json.loads(fedflow(capsys, "show", "skewed/ditto/0", "--json").out)
+    assert found["metrics"] == metrics and found["settings"]["method.lam"] == 0.5
+    assert len(found["record"]["recorded"]) == 32
+
+
+def test_runs_are_compared_over_seeds_and_by_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    compared = fedflow(capsys, "compare", "skewed").out
+    assert re.search(r"skewed/fedavg +2 +\d+\.\d ± \d+\.\d", compared) and re.search(
+        "skewed/ditto +1 ", compared
+    )
+    assert re.search(r"method\.lam +0\.5 *\n", compared) and "training.lr" not in compared
+    found = json.loads(fedflow(capsys, "compare", "skewed/fedavg/0", "skewed/ditto", "--json").out)
+    assert [row["method"] for row in found] == ["ditto", "fedavg"]
+    assert found[0]["settings"]["method.lam"] == 0.5 and len(found[1]["metrics"]["local_accuracy"]) == 1
+
+
+def test_runs_that_do_not_exist_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("ls", "show", "compare"):
+        done = fedflow(capsys, command, "skewed/nothing")
+        assert done.code == 2 and done.err.count("\n") == 1 and "no results of skewed/nothing" in done.err
+    done = fedflow(capsys, "show", "skewed/fedavg")
+    assert "one run, not 2: skewed/fedavg/0, skewed/fedavg/1" in done.err
+
+
+def test_a_catalogue_is_computed_once_until_the_code_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDFLOW_CACHE", str(tmp_path))
+    first = fedflow(capsys, "methods").out
+    file = tmp_path / "catalogue" / "methods.json"
+    kept = json.loads(file.read_text())
+    assert "fedavg" in first and fedflow(capsys, "methods").out == first
+    kept["value"][0][0] = "Changed"
+    file.write_text(json.dumps(kept))
+    assert "Changed: " in fedflow(capsys, "methods").out  # so it is read
+    file.write_text(json.dumps(kept | {"of": "other code"}))
+    assert fedflow(capsys, "methods").out == first
+    file.write_text("{")
+    assert fedflow(capsys, "methods").out == first
+    for command in (
+        ("methods", "ditto"),
+        ("schemes", "iid"),
+        ("models",),
+        ("published",),
+        ("published", "pfl"),
+    ):
+        again = [fedflow(capsys, *command).out for _ in range(2)]
+        assert again[0] == again[1] != ""
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert re.fullmatch(r"fedflow \d+\.\d+\.\d+\n", fedflow(capsys, "--version").out)
+    assert fedflow(capsys, "-h").out == fedflow(capsys, "--help").out
