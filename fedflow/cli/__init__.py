@@ -34,6 +34,7 @@ app.add_typer(store, name="store", help="Maintain the record: `fedflow store mov
 for command in (
     run.run, run.sweep, run.tune,
     stages.prepare, stages.central, stages.partition, stages.procedure, stages.fingerprint, stages.report,
+    stages.cite,
     finished.ls, finished.show, finished.compare, targets.targets, landscape.landscape, coreset.coreset,
     catalogue.methods, catalogue.procedures, catalogue.schemes, catalogue.datasets, catalogue.models,
     catalogue.published, catalogue.schema,

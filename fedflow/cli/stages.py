@@ -7,6 +7,7 @@ import typer
 
 from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
 from fedflow.cli.printing import print_line, print_numbers, print_table
+from fedflow.errors import unknown_name
 
 
 def prepare(
@@ -119,11 +120,44 @@ def fingerprint(
     write(params, root)
 
 
-def report(root: Root = Path()) -> None:
+def report(
+    latex: Annotated[
+        bool, typer.Option("--latex", help="Also write paper/: tables in LaTeX and the methods' references.")
+    ] = False,
+    figures: Annotated[
+        Literal["pdf", "svg", "png"] | None,
+        typer.Option(help="Also write curves in this format; implies --latex."),
+    ] = None,
+    root: Root = Path(),
+) -> None:
     """Write the report on all results: report/index.html and CSV tables.
 
-    Example: `fedflow report`, after `dvc repro` or some `fedflow run`.
+    Example: `fedflow report`, after `dvc repro` or some `fedflow run`. For a paper:
+    `fedflow report --latex --figures pdf`.
     """
-    from fedflow.stages.report import write_report
+    from fedflow.stages.report import write_for_paper, write_report
 
     print_line(write_report(root))
+    for file in write_for_paper(root, figures) if latex or figures else ():
+        print_line(file)
+
+
+def cite(
+    methods: Annotated[
+        list[str] | None, typer.Argument(help="Registered methods; default: those in results.")
+    ] = None,
+    root: Root = Path(),
+) -> None:
+    """Print the BibTeX entries of methods, from the sources that their pages name.
+
+    Example: `fedflow cite ditto ifca > methods.bib`.
+    """
+    from fedflow.cli.finished import finished
+    from fedflow.methods import METHODS
+    from fedflow.methods.citing import bibtex
+
+    wanted = methods or [run.params["method"]["name"] for run in finished(root, [])]
+    for name in wanted:
+        if name not in METHODS:
+            raise unknown_name("method.name", name, METHODS)
+    print(bibtex([*dict.fromkeys(wanted)]), end="")

@@ -1,0 +1,69 @@
+"""BibTeX of the sources that methods name in their texts."""
+
+import re
+import sys
+from typing import NamedTuple
+
+from fedflow.methods.registry import METHODS
+
+# Authors, "Title", venue year, arXiv number: as every text of a method writes it.
+PAPER = re.compile(
+    r'(?P<authors>(?:[^\W\d_][\w\'. -]*, )+)"(?P<title>[^"]+)"(?: \([^)]*\))?, (?P<venue>(?:[^,;.\d]+ )?)'
+    r"(?P<year>\d{4})(?:, arXiv (?P<arxiv>\d{4}\.\d{4,5}))?"
+)
+SOURCE = re.compile(r"^Source: (.*?)(?=\n\n|\n\*|\n[A-Z][a-z ]+: |\Z)", re.MULTILINE | re.DOTALL)
+BEFORE = ("the baseline of ", "as a federated method ", "as in ")  # words that are no author
+
+
+class Entry(NamedTuple):
+    """A BibTeX entry: its key, kind and fields."""
+
+    key: str
+    kind: str
+    fields: dict[str, str]
+
+    def __str__(self) -> str:
+        lines = [f"  {name:<13} = {{{value}}}," for name, value in self.fields.items()]
+        return "\n".join([f"@{self.kind}{{{self.key},", *lines, "}"])
+
+
+def sources(name: str) -> list[Entry]:
+    """The papers that the text of a registered method names; its source in words if it names none."""
+    text = sys.modules[METHODS[name].__module__].__doc__ or ""
+    found = SOURCE.search(text)
+    if found is None:
+        return []
+    words = " ".join(found[1].split())
+    for phrase in BEFORE:
+        words = words.replace(phrase, "; ")
+    papers = [_paper(match) for match in PAPER.finditer(words)]
+    note = " ".join(found[1].split()).split(". ")[0].rstrip(".")
+    return papers or [Entry(name, "misc", {"title": METHODS[name].label, "note": note})]
+
+
+def bibtex(names: list[str]) -> str:
+    """The entries of these methods, each once, in their order; a comment says which methods they are of."""
+    of: dict[str, tuple[Entry, list[str]]] = {}
+    unnamed = []
+    for name in names:
+        found = sources(name)
+        for entry in found:
+            of.setdefault(entry.key, (entry, []))[1].append(METHODS[name].label)
+        unnamed += [] if found else [METHODS[name].label]
+    blocks = [f"% {', '.join(labels)}\n{entry}" for entry, labels in of.values()]
+    return "\n\n".join([*blocks, *(f"% {label}: no source" for label in unnamed)]) + "\n"
+
+
+def _paper(match: re.Match[str]) -> Entry:
+    authors = [author.strip() for author in match["authors"].split(",") if author.strip()]
+    title, venue, year = match["title"], match["venue"].strip(), match["year"]
+    word = next(w for w in re.findall(r"[A-Za-z]+", title.lower()) if w not in ("a", "an", "the", "on", "of"))
+    fields = {"title": f"{{{title}}}", "author": " and ".join(authors), "year": year}
+    if venue:
+        kind = "article" if venue.startswith(("IEEE T", "IEEE O")) else "inproceedings"
+        fields["journal" if kind == "article" else "booktitle"] = venue
+    else:
+        kind = "misc"
+    if match["arxiv"]:
+        fields |= {"eprint": match["arxiv"], "archiveprefix": "arXiv"}
+    return Entry(f"{re.sub(r'[^a-z]', '', authors[0].lower())}{year}{word}", kind, fields)

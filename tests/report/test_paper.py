@@ -1,0 +1,101 @@
+"""Files for a paper: every number is that of the report, and LaTeX can read every name."""
+
+import re
+from pathlib import Path
+
+import pytest
+from command import fedflow, one_line_error
+from result_folders import write_run
+
+from fedflow.methods import METHODS
+from fedflow.methods.citing import bibtex, sources
+from fedflow.report.cells import accuracy_table
+from fedflow.report.collect import collect_runs
+from fedflow.report.paper import escaped, latex, write_paper
+from fedflow.report.tables import by_method
+
+
+def results(root: Path, partition: str = "dir_0.1 & more") -> Path:
+    for seed in (0, 1, 2):
+        for method in ("fedavg", "ditto"):
+            write_run(root / "results", partition, method, seed)
+    return root / "results"
+
+
+def test_tables_hold_the_numbers_of_the_report(tmp_path: Path) -> None:
+    runs = collect_runs(results(tmp_path))
+    text, table = latex(accuracy_table(by_method(runs), {})), accuracy_table(by_method(runs), {})
+    lines = text.splitlines()
+    assert lines[0] == "% ± sample std over seeds; the best mean is bold"
+    assert lines[1] == r"\begin{tabular}{l" + "r" * len(table.columns) + "}" and lines[-1] == r"\end{tabular}"
+    assert r"Local, \%" in lines[3]
+    for row in table.rows:
+        (line,) = (line for line in lines if line.startswith(row.label))
+        cells = line.removesuffix(r" \\").split(" & ")[1:]
+        for cell, found in zip(row.cells, cells, strict=True):
+            assert found.startswith(rf"\textbf{{{cell.text}}}" if cell.best else cell.text)
+            assert not cell.spread or found.endswith(rf"$\pm$\,{cell.spread[2:]}")
+    assert (
+        escaped("50 % & a_b {x}") == r"50 \% \& a\_b \{x\}"
+        and escaped(r"a\b~") == r"a\textbackslash{}b\textasciitilde{}"
+    )
+
+
+@pytest.mark.parametrize("form", [None, "pdf", "svg"])
+def test_files_have_plain_names_and_figures_the_format_that_is_wanted(
+    tmp_path: Path, form: str | None
+) -> None:
+    written = write_paper(collect_runs(results(tmp_path)), tmp_path / "paper", form)
+    assert sorted(written) == sorted((tmp_path / "paper").iterdir())
+    names = [file.name for file in written]
+    assert names[0] == "dir_0-1-more-accuracy.tex" and all(re.fullmatch(r"[\w.-]+", name) for name in names)
+    figures = [file for file in written if form and file.suffix == f".{form}"]
+    assert len(figures) == (2 if form else 0)
+    start = {"pdf": b"%PDF", "svg": b"<?xml"}
+    assert all(file.read_bytes().startswith(start[str(form)]) for file in figures)
+    references = (tmp_path / "paper" / "methods.bib").read_text()
+    assert references == bibtex(["ditto", "fedavg"]) and "% FedAvg\n@inproceedings{mcmahan2017" in references
+
+
+def test_every_method_but_the_baseline_without_a_paper_has_references() -> None:
+    for name in METHODS:
+        found = sources(name)
+        assert bool(found) == (name != "local"), name
+        for entry in found:
+            assert re.fullmatch(r"[a-z_0-9]+", entry.key) and entry.fields["title"]
+            assert entry.kind == "misc" or {"author", "year"} <= entry.fields.keys(), entry
+            assert str(entry).count("{") == str(entry).count("}")
+    named = [name for name in METHODS if any("author" in entry.fields for entry in sources(name))]
+    assert len(named) >= len(METHODS) - 8  # theses and lectures
+
+
+def test_a_worked_reference() -> None:
+    assert (
+        bibtex(["ifca", "one_shot"]).split("\n\n")[0]
+        == """% IFCA, One-shot
+@inproceedings{ghosh2020efficient,
+  title         = {{An Efficient Framework for Clustered Federated Learning}},
+  author        = {Ghosh and Chung and Yin and Ramchandran},
+  year          = {2020},
+  booktitle     = {NeurIPS},
+  eprint        = {2006.04088},
+  archiveprefix = {arXiv},
+}"""
+    )
+    assert "% Local: no source" in bibtex(["local"])
+
+
+def test_the_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results(tmp_path, "p")
+    monkeypatch.chdir(tmp_path)
+    said = fedflow(capsys, "report", "--figures", "png").out.split()
+    assert said[0] == "report/index.html" and "paper/p-local_accuracy.png" in said
+    assert not any(file.suffix == ".tex" for file in Path("report").rglob("*"))
+    assert fedflow(capsys, "cite").out == bibtex(["ditto", "fedavg"])
+    assert fedflow(capsys, "cite", "ifca").out == bibtex(["ifca"])
+    assert "did you mean 'ditto'" in fedflow(capsys, "cite", "dito").err
+    Path("file").touch()
+    with one_line_error("file"):
+        write_paper(collect_runs(Path("results")), Path("file") / "paper")
