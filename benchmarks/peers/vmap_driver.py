@@ -31,7 +31,7 @@ def run(clients: int, rounds: int, laps: Laps) -> None:
     def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(functional_call(module, parameters, (x,)), y)
 
-    gradient = vmap(grad(loss))
+    gradient = vmap(grad(loss), randomness="different")  # dropout of each client
     laps.lap(0)
     for t in range(rounds):
         cohort = sorted(draw.sample(range(clients), COHORT))

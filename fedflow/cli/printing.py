@@ -18,9 +18,10 @@ def print_line(line: object) -> None:
 
 
 def print_metrics(metrics: dict[str, Any], folder: Path) -> None:
-    from fedflow.metrics.table import headlines
+    """Print the headline numbers of a run; diagnostics of the method are in its files."""
+    from fedflow.metrics.table import headlines, metric_of
 
-    print_numbers({name: metrics[name] for name in headlines(metrics)}, folder)
+    print_numbers({name: metrics[name] for name in headlines(metrics) if metric_of(name)}, folder)
 
 
 def print_numbers(numbers: dict[str, Any], folder: Path) -> None:

@@ -48,6 +48,11 @@ def run(
     experiment = Experiment(params, partition, method, seed, root, sweep)
     experiment.check()
     folder = Path(out) if out else None
+    engine_settings = params.engine
+    where = f"{engine_settings.executor}, device {engine_settings.device}"
+    print_line(
+        f"{experiment.title}: {experiment.run.rounds} rounds, {where}; Ctrl-C stops, the same command resumes"
+    )
     metrics = start(
         params, "federate", lambda: run_experiment(experiment, folder), **experiment.parameters, out=out
     )
@@ -56,6 +61,9 @@ def run(
         from fedflow.metrics.generation import features_of
 
         print_line(f"the features of fid are {features_of(experiment.run.as_dict())[1]}")
+    if folder is None:
+        name = "/".join(experiment.results_folder.parts[-3:])
+        print_line(f"next: fedflow show {name}, fedflow report, fedflow ui")
 
 
 def sweep(

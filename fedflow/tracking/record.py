@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from filelock import FileLock, Timeout
 
 from fedflow.errors import FedflowError, reason
+from fedflow.metrics.table import heading, headlines, metric_of, printed
 from fedflow.tracking.models import ModelCard, log_models
 from fedflow.tracking.orders import log_orders
 from fedflow.tracking.store import Store, open_store, reporting
@@ -186,6 +187,7 @@ class Record:
         with reporting(self.store.uri):
             self._log_final(metrics, step)
             if folder is not None:
+                self.api.set_tag(self.run_id, "mlflow.note.content", described(metrics, folder))
                 self.api.log_artifacts(self.run_id, str(folder), "results")
             if card is not None:
                 log_models(self.store, self.api.get_run(self.run_id), card, models, cluster, step)
@@ -385,6 +387,15 @@ class RunRecord(Record):
 
 
 open_run = partial(open_record, RunRecord)  # of a federated run
+
+
+def described(metrics: Mapping[str, Any], folder: Path) -> str:
+    """The description of a finished run on its page, in Markdown: headline numbers, and where the rest is."""
+    names = [name for name in headlines(metrics) if metric_of(name) and metrics[name] is not None]
+    rows = [f"| {heading(name)} | {printed(name, metrics[name])} |" for name in names]
+    table = ["| | |", "|---|---:|", *rows, ""] if rows else []
+    name = "/".join(folder.parts[-3:])
+    return "\n".join([*table, f"Result files: `{folder}`. On a terminal: `fedflow show {name}`."])
 
 
 def _experiment(api: "MlflowClient", store: Store, name: str) -> str:

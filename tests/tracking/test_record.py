@@ -8,6 +8,7 @@ from support import refused
 
 from fedflow.errors import FedflowError
 from fedflow.tracking import open_run
+from fedflow.tracking.record import described
 from fedflow.tracking.store import open_store
 
 PARAMS = {"run": {"rounds": 11, "lrs": [0.1, 0.01]}, "method": {"name": "fedavg", "note": "x" * 9000}}
@@ -260,3 +261,17 @@ def test_the_orders_of_a_curriculum_are_drawn_together(start, api, rounds, outco
     run(None, 0, clients="anti")
     (one,) = pictures(parent, "client_orders")
     assert re.fullmatch(r"fedavg-global-linear-a0.8-b0.2-\w{4}/global_accuracy.png", one)
+
+
+def test_a_finished_run_is_described_on_its_page(start, api, outcome, tmp_path):
+    """Headline numbers in their units, without diagnostics; where its files are, and how to see more."""
+    folder = tmp_path / "results" / "skewed" / "ditto" / "0"
+    folder.mkdir(parents=True)
+    (folder / "clients.parquet").write_bytes(b"")
+    metrics = {"local_accuracy": 0.9125, "global_accuracy": None, "method/beta": 3.0, "bytes_up": 2_500_000}
+    text = described(metrics, folder)
+    assert text.splitlines()[:4] == ["| | |", "|---|---:|", "| Local, % | 91.2 |", "| Up, MB | 2.5 |"]
+    assert "beta" not in text and text.endswith("`fedflow show skewed/ditto/0`.")
+    with start() as record:
+        record.end(metrics, 1, folder, None, {})
+    assert api.get_run(record.run_id).data.tags["mlflow.note.content"] == text
