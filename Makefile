@@ -7,7 +7,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export OMP_NUM_THREADS ?= 1
 export DO_NOT_TRACK := 1
 
-.PHONY: help setup repro test lint ui serve bench clean
+.PHONY: help setup repro test lint ui serve docs bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -36,6 +36,9 @@ ui: $(SETUP) ## open the record of all runs (MLflow) on localhost
 
 serve: $(SETUP) ## start the Prefect server with its UI, the deployments and a worker, on localhost
 	python -m flows.serve
+
+docs: $(SETUP) ## write the docs site to site/
+	NO_MKDOCS_2_WARNING=1 mkdocs build --strict -q
 
 bench: $(SETUP) ## measure speed and memory, also against other simulators (some minutes)
 	python -m benchmarks
