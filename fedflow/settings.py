@@ -26,6 +26,10 @@ def registering(table: dict[str, Any]) -> Callable[[str, str], Callable[[C], C]]
 
     def register(name: str, label: str) -> Callable[[C], C]:
         def add(cls: C) -> C:
+            if (known := table.get(name)) is not None and known.__module__ != cls.__module__:
+                raise BadInput(
+                    "name", name, f"another name than that of {known.__module__}, as of {cls.__module__}"
+                )
             cls.name, cls.label = name, label
             table[name] = cls
             return cls

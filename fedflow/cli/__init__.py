@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from fedflow import __version__
-from fedflow.cli import catalogue, coreset, finished, landscape, run, stages, targets, upkeep
+from fedflow.cli import catalogue, coreset, finished, landscape, new, run, stages, targets, upkeep
 from fedflow.errors import FedflowError
 
 
@@ -37,7 +37,7 @@ for command in (
     stages.cite,
     finished.ls, finished.show, finished.compare, targets.targets, landscape.landscape, coreset.coreset,
     catalogue.methods, catalogue.procedures, catalogue.schemes, catalogue.datasets, catalogue.models,
-    catalogue.published, catalogue.schema,
+    catalogue.published, catalogue.schema, new.new,
     upkeep.ui, upkeep.doctor,
 ):  # fmt: skip
     app.command()(command)

@@ -137,6 +137,7 @@ def schemes(
 
 def _schemes() -> dict[str, Any]:
     """What the page of each scheme says."""
+    import fedflow.methods  # noqa: F401 # and with it plug-ins, which may register schemes
     from fedflow.partition import SCHEMES
     from fedflow.partition.catalogue import describe
 
@@ -144,7 +145,7 @@ def _schemes() -> dict[str, Any]:
     return {
         name: {
             "idea": page.idea, "text": page.text, "options": options_table(page.options),
-            "example": str(page.pictures[name]),
+            "example": str(page.pictures.get(name, f"{{dataset: mnist5k, scheme: {name}, clients: 10}}")),
         }
         for name, page in pages.items()
     }  # fmt: skip

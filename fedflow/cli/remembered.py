@@ -7,8 +7,11 @@ import os
 import tempfile
 from collections.abc import Callable
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from fedflow.plugins import GROUP
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -39,7 +42,14 @@ def _stamp() -> str:
     for file in sorted(PACKAGE.rglob("*.py")):
         facts = file.stat()
         about.append(f"{file} {facts.st_size} {facts.st_mtime_ns}")
-    about += sorted(
-        f"{point.group} {point.name} {point.value}" for point in entry_points(group="fedflow.plugins")
-    )
+    about += sorted(f"{point.group} {point.name} {point.value}" for point in entry_points(group=GROUP))
     return hashlib.blake2b("\n".join(about).encode(), digest_size=12).hexdigest()
+
+
+def _module(value: str) -> str:
+    """When the module of an entry point was changed, if it is a file."""
+    with contextlib.suppress(ImportError, AttributeError, OSError, ValueError):
+        found = find_spec(value.partition(":")[0])
+        if found is not None and found.origin is not None:
+            return f"{found.origin} {Path(found.origin).stat().st_mtime_ns}"
+    return ""

@@ -103,16 +103,13 @@ class Family:
     pages: list[Page]
 
 
-def listed() -> list[tuple[str, str, list[tuple[str, str, str, str]]]]:
+def listed() -> list[tuple[str, str, list[tuple[str, ...]]]]:
     """Title and sentence of every family, and name, label, what it serves and idea of its methods."""
-    return [
-        (
-            _title(package),
-            (package.__doc__ or "").strip(),
-            [_about(METHODS[name])[:4] for name in _names(package)],
-        )
-        for package in FAMILIES
-    ]
+    found = [(_title(package), (package.__doc__ or "").strip(), _names(package)) for package in FAMILIES]
+    known = {name for _, _, names in found for name in names}
+    if others := sorted(METHODS.keys() - known):
+        found.append(("Plug-ins", "Methods of other packages.", others))
+    return [(title, about, [_about(METHODS[name])[:4] for name in names]) for title, about, names in found]
 
 
 def families() -> list[Family]:

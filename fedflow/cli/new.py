@@ -1,0 +1,150 @@
+"""``new``: a package with a method or a partition scheme of the user, which fedflow finds once installed."""
+
+import keyword
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from fedflow.cli.printing import print_line
+from fedflow.errors import BadInput, FedflowError
+
+PROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "fedflow-{name}"
+version = "0.1.0"
+description = "The {kind} {label} for fedflow"
+requires-python = ">=3.11"
+dependencies = ["fedflow"]
+
+[project.entry-points."fedflow.plugins"]
+{name} = "fedflow_{name}"
+
+[tool.hatch.build.targets.wheel]
+only-include = ["fedflow_{name}.py"]
+"""
+
+METHOD = '''\
+"""{label}: clients stay near the model that they receive.
+
+Source: its authors, "Its title", 2026.
+
+Client: minimise F_k(w) + strength/2 ||w - w_t||^2 by SGD from w_t. Server: as FedAvg.
+*Reduces to* FedAvg when strength = 0.
+*State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
+"""
+
+from torch import Tensor
+
+from fedflow.local.client import Client, Update
+from fedflow.local.samples import Batch
+from fedflow.methods.averaging.fedavg import FedAvg
+from fedflow.methods.registry import register
+from fedflow.settings import option
+
+
+@register("{name}", "{label}")
+class {label}(FedAvg):
+    strength: float = option(0.1, "weight of the distance to the received model", ge=0)
+
+    def local(self, client: Client) -> Update:
+        start = client.received["model"]
+
+        def loss(w: Tensor, batch: Batch) -> Tensor:
+            return client.loss(w, batch) + self.strength / 2 * (w - start).square().sum()
+
+        return client.update(model=client.fit(loss, start=start), weight=self.weight(client))
+'''
+
+METHOD_TEST = """\
+import torch
+from fedflow_{name} import {label}
+
+import fedflow as ff
+
+SETTINGS = {{"rounds": 2, "training": {{"batch_size": 32}}, "progress": False}}
+
+
+def models(method: ff.Method) -> torch.Tensor:
+    run = ff.run("digits", ff.dirichlet(alpha=0.5, clients=4), method, **SETTINGS)
+    return torch.cat([w.flatten() for w in run.model().parameters()])
+
+
+def test_its_neutral_value_is_fedavg_to_rounding() -> None:
+    assert torch.allclose(models({label}(strength=0.0)), models(ff.FedAvg()), atol=1e-6)
+
+
+def test_a_seed_gives_the_same_model_twice() -> None:
+    assert torch.equal(models({label}()), models({label}()))
+"""
+
+SCHEME = '''\
+"""{label}: clients get runs of the samples sorted by label.
+
+Order of sampling: none; samples are sorted by label (stable) and cut into N runs of equal size, up to one.
+Source: its authors, 2026.
+"""
+
+import numpy as np
+
+from fedflow.partition.base import Samples, Scheme, Split, register
+from fedflow.settings import option
+
+
+@register("{name}")
+class {label}(Scheme):
+    descending: bool = option(False, "begin with the largest label")
+
+    def split(self, samples: Samples, clients: int, rng: np.random.Generator) -> Split:
+        order = np.argsort(samples.labels, kind="stable")
+        parts = np.array_split(order[::-1] if self.descending else order, clients)
+        return Split([np.sort(part) for part in parts])
+'''
+
+SCHEME_TEST = """\
+import numpy as np
+from fedflow_{name} import {label}
+
+from fedflow.partition import Samples
+
+
+def test_every_sample_is_used_once() -> None:
+    parts = {label}().split(Samples(np.arange(10) % 3), 4, np.random.default_rng(0)).train
+    assert sorted(np.concatenate(parts)) == list(range(10))
+"""
+
+TEMPLATES = {"method": (METHOD, METHOD_TEST), "scheme": (SCHEME, SCHEME_TEST)}
+
+
+def new(
+    kind: Annotated[Literal["method", "scheme"], typer.Argument(help="What to begin.")],
+    name: Annotated[str, typer.Argument(help="Its name in params.yaml, such as halfway.")],
+    root: Annotated[Path, typer.Option(help="Where the folder of the package is made.")] = Path(),
+) -> None:
+    """Begin a package with a method or a partition scheme: code that runs, a test, and pyproject.toml.
+
+    Example: `fedflow new method halfway`, then `pip install -e fedflow-halfway`: params.yaml, `fedflow
+    methods`, the record and the report know it. docs/adding.md explains the hooks.
+    """
+    if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise BadInput("name", name, "lower-case letters, digits and _, beginning with a letter")
+    folder = root / f"fedflow-{name}"
+    about = {"name": name, "kind": kind, "label": name.title().replace("_", "")}
+    code, test = TEMPLATES[kind]
+    files = {"pyproject.toml": PROJECT, f"fedflow_{name}.py": code, f"test_{name}.py": test}
+    if folder.exists():
+        raise FedflowError(f"{folder} exists; choose another name, or delete it")
+    try:
+        folder.mkdir(parents=True)
+        for file, text in files.items():
+            (folder / file).write_text(text.format(**about))
+    except OSError as error:
+        raise FedflowError(f"cannot write {folder}: {error.strerror or error}") from error
+    for file in files:
+        print_line(folder / file)
+    print_line(f"next: pip install -e {folder}, then pytest {folder}")

@@ -1,0 +1,115 @@
+"""Packages that `fedflow new` begins run as they are, and fedflow finds them once they are installed."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from command import fedflow
+
+from fedflow.errors import BadInput
+from fedflow.methods import METHODS
+from fedflow.methods.registry import register
+
+PARAMS = """
+data: {digits: {source: digits}}
+models: {digits: {name: mlp, options: {hidden: [8]}}}
+partitions: {sorted: {dataset: digits, scheme: in_order, clients: 4}}
+training: {epochs: 1, batch_size: 64, lr: 0.1}
+run: {rounds: 1, participation: 1.0}
+methods: {halfway: {strength: 0.5}}
+grid: {datasets: [digits], partitions: [sorted], methods: [halfway], seeds: [0]}
+engine: {executor: inline, device: cpu}
+"""
+
+
+def install(folder: Path, package: Path) -> None:
+    """What ``pip install`` does, without building: the module, and its entry points."""
+    about = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+    (module,) = package.glob("fedflow_*.py")
+    (folder / module.name).write_bytes(module.read_bytes())
+    info = folder / f"{about['name'].replace('-', '_')}-{about['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Name: {about['name']}\nVersion: {about['version']}\n")
+    points = about["entry-points"]["fedflow.plugins"]
+    lines = "\n".join(f"{name} = {value}" for name, value in points.items())
+    (info / "entry_points.txt").write_text(f"[fedflow.plugins]\n{lines}\n")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of installed packages with a new method and a new scheme."""
+    made, site = tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("site")
+    for kind, name in (("method", "halfway"), ("scheme", "in_order")):
+        command = [sys.executable, "-m", "fedflow.cli", "new", kind, name, "--root", str(made)]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert f"pip install -e {made / f'fedflow-{name}'}" in said.replace("\n", "")
+        install(site, made / f"fedflow-{name}")
+    (site / "made").symlink_to(made)
+    return site
+
+
+def run(site: Path, *command: str, folder: Path) -> subprocess.CompletedProcess:
+    cache = str(site / "cache")
+    paths = os.pathsep.join([str(site), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    environment = os.environ | {"PYTHONPATH": paths, "FEDFLOW_CACHE": cache, "COLUMNS": "200"}
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    command = (sys.executable, "-m", *command)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_installed_plugins_are_listed_and_run(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text(PARAMS)
+    for words, command in (
+        ("Halfway", ("methods",)),
+        ("strength", ("methods", "halfway")),
+        ("in_order", ("schemes",)),
+    ):
+        for _ in range(2):  # computed, then remembered
+            said = run(site, "fedflow.cli", *command, folder=tmp_path)
+            assert words in said.stdout, said.stderr
+    said = run(site, "fedflow.cli", "run", "--partition", "sorted", "--method", "halfway", folder=tmp_path)
+    assert said.returncode == 0, said.stderr
+    metrics = json.loads((tmp_path / "results" / "sorted" / "halfway" / "0" / "metrics.json").read_text())
+    assert metrics["method_label"] == "Halfway" and metrics["clients"] == 4
+
+
+@pytest.mark.parametrize("name", ["halfway", "in_order"])
+def test_the_tests_of_a_new_package_pass(site: Path, name: str) -> None:
+    folder = site / "made" / f"fedflow-{name}"
+    said = run(
+        site, "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder), folder=folder
+    )
+    assert said.returncode == 0, said.stdout
+
+
+def test_a_plugin_that_fails_is_one_line(site: Path, tmp_path: Path) -> None:
+    package = tmp_path / "broken"
+    info = package / "broken-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (package / "broken.py").write_text("import nothing_of_this_name\n")
+    (info / "METADATA").write_text("Name: broken\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text("[fedflow.plugins]\nbroken = broken\n")
+    said = run(package, "fedflow.cli", "methods", folder=tmp_path)
+    assert said.returncode == 2 and said.stderr.count("\n") == 1
+    assert "the plug-in broken cannot be imported (ModuleNotFoundError" in said.stderr
+
+
+def test_a_name_is_registered_once() -> None:
+    with pytest.raises(BadInput, match=r"name: .fedavg. .* than that of fedflow.methods.averaging.fedavg"):
+        register("fedavg", "Mine")(type("Mine", (), {"__module__": "mine"}))
+    assert METHODS["fedavg"].__name__ == "FedAvg"
+
+
+def test_names_and_folders_that_do_not_fit_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("Half", "half-way", "class", "1st"):
+        assert "lower-case letters" in fedflow(capsys, "new", "method", name).err
+    assert fedflow(capsys, "new", "method", "mine").code == 0
+    assert "exists; choose another name" in fedflow(capsys, "new", "method", "mine").err
+    assert fedflow(capsys, "new", "thing", "mine").code == 2
