@@ -5,6 +5,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +22,20 @@ def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(known["both"].table) == 3 and known["both"].table.loc["FedAvg", "seeds"] == 2
     assert known["recorded"].folder == Path("study/results/digits-iid/scaffold/0")
     assert (tmp_path / "comparison.pdf").stat().st_size > 1000
+
+
+def test_the_method_of_the_tutorial_runs_and_is_fedavg_without_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDFLOW_CACHE", str(tmp_path / "cache"))
+    known: dict = {}
+    (block,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "tutorials" / "own-method.md").read_text(), re.DOTALL
+    )
+    exec(compile(block.replace("rounds=10", "rounds=3, progress=False"), "own-method.md", "exec"), known)
+    average, _ = known["runs"]
+    again = known["ff"].run("digits", known["skewed"], known["Halfway"](own=0.0), rounds=3, progress=False)
+    assert all(map(torch.equal, average.model().parameters(), again.model().parameters()))
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=[file.stem for file in NOTEBOOKS])
