@@ -2,23 +2,28 @@
 
 import hashlib
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import pandas as pd
+from prefect import get_client, get_run_logger
 from prefect.artifacts import (
     create_markdown_artifact,
     create_progress_artifact,
     create_table_artifact,
     update_progress_artifact,
 )
+from prefect.runtime import flow_run
 
 from fedflow.experiment import Experiment
-from fedflow.metrics.table import heading, headlines, printed
+from fedflow.metrics.table import heading, headlines, metric_of, printed
 from fedflow.simulation.outcome import RoundReport
 from fedflow.stages.central import TABLE
 from fedflow.stages.procedure import ProcedureRun, read_summary
+
+BETWEEN = 10  # seconds between two updates of a table while a run goes on
 
 
 def artifact_key(*parts: object) -> str:
@@ -52,11 +57,15 @@ class ProgressBar:
 
 
 class PrefectProgress:
-    """A progress bar over the rounds, a table of evaluations, and a summary at the end."""
+    """A progress bar over the rounds, a log line and a table of evaluations, and a summary at the end.
+
+    The flow run gets the names of the experiment as tags, by which the page of all runs can be filtered.
+    """
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
         self.evaluated: list[RoundReport] = []
+        self._shown = time.monotonic()  # when the table was last updated
 
     @property
     def _about(self) -> tuple[object, ...]:
@@ -67,6 +76,8 @@ class PrefectProgress:
 
     def __enter__(self) -> Self:
         self.bar = ProgressBar(self.experiment.title, *self._about, "rounds")
+        self._log = get_run_logger()
+        add_tags(self.experiment.dataset, *map(str, self._about))
         return self
 
     def __exit__(self, *error: object) -> None: ...
@@ -75,16 +86,36 @@ class PrefectProgress:
         """Record one round."""
         if "local_accuracy" in report.values:
             self.evaluated.append(report)
+            numbers = (name for name in headlines(report.values) if metric_of(name))
+            words = ", ".join(f"{heading(name)} {printed(name, report.values[name])}" for name in numbers)
+            self._log.info(f"round {report.round} of {rounds}: {words}")
+            if time.monotonic() - self._shown > BETWEEN:
+                self._table()
+        for client, why in report.failed.items():
+            self._log.warning(f"round {report.round}: client {client} is left out: {why}")
         self.bar.step(report.round, rounds)
 
     def finish(self, metrics: dict[str, Any]) -> None:
         """Publish the table of evaluations and a summary."""
-        table = evaluations(self.evaluated)
-        create_table_artifact(table=table, key=self._key("accuracy"), description="Accuracy by round")
+        self._table()
         lines = [f"| {name} | {value} |" for name, value in metrics.items() if value is not None]
+        name = "/".join(self.experiment.results_folder.parts[-3:])
         create_markdown_artifact(
-            "\n".join(["| metric | value |", "|---|---|", *lines]), key=self._key("summary")
-        )
+            "\n".join(["| metric | value |", "|---|---|", *lines, "", f"`fedflow show {name}` says more."]),
+            key=self._key("summary"), description=f"Final numbers of {self.experiment.title}",
+        )  # fmt: skip
+
+    def _table(self) -> None:
+        table, about = evaluations(self.evaluated), f"Accuracy by round of {self.experiment.title}"
+        create_table_artifact(table=table, key=self._key("accuracy"), description=about)
+        self._shown = time.monotonic()
+
+
+def add_tags(*tags: str) -> None:
+    """Add tags to the flow run of this context."""
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(flow_run.id)
+        client.update_flow_run(run.id, tags=[*dict.fromkeys([*run.tags, *tags])])
 
 
 def evaluations(rounds: Sequence[RoundReport]) -> list[dict[str, Any]]:

@@ -73,3 +73,25 @@ def test_prefect_shows_one_task_per_worker_and_round(federate, seen):
     kinds = {"rounds": "progress", "accuracy": "table", "summary": "markdown"}
     assert {a.key: a.type for a in run.artifacts} == {f"digits-6-fedavg-0-{k}": v for k, v in kinds.items()}
     assert [a.data for a in run.artifacts if a.type == "progress"] == [100.0]
+
+
+def test_runs_can_be_found_and_followed_and_name_each_other(federate, seen, root, mlflow_runs):
+    """Tags of the flow run, a log line of every evaluation; MLflow's run names the flow run."""
+    from prefect import get_client
+    from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+
+    federate("fedavg")
+    run = seen("federate").flow_run
+    assert {"digits", "digits-6", "fedavg", "0"} <= {*run.tags}
+    chosen = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id]))
+
+    def said() -> list[str]:
+        with get_client(sync_client=True) as client:
+            return [log.message for log in client.read_logs(chosen)]
+
+    wait_for(lambda: any("round 3 of 3" in message for message in said()))
+    evaluated = [message for message in said() if message.startswith("round ")]
+    assert [message.partition(":")[0] for message in evaluated] == [f"round {t} of 3" for t in (1, 2, 3)]
+    assert all("Local, % " in message for message in evaluated)
+    (recorded,) = mlflow_runs(root)
+    assert recorded.data.tags["prefect.flow_run_id"] == str(run.id)
