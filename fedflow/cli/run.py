@@ -48,11 +48,9 @@ def run(
     experiment = Experiment(params, partition, method, seed, root, sweep)
     experiment.check()
     folder = Path(out) if out else None
-    engine_settings = params.engine
-    where = f"{engine_settings.executor}, device {engine_settings.device}"
-    print_line(
-        f"{experiment.title}: {experiment.run.rounds} rounds, {where}; Ctrl-C stops, the same command resumes"
-    )
+    rounds = experiment.run.rounds
+    about = f"{rounds} round{'s' * (rounds > 1)}, {params.engine.executor}, device {params.engine.device}"
+    print_line(f"{experiment.title}: {about}; Ctrl-C stops, the same command resumes")
     metrics = start(
         params, "federate", lambda: run_experiment(experiment, folder), **experiment.parameters, out=out
     )
