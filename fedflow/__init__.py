@@ -23,6 +23,7 @@ FRONT = {  # imported when they are used, as torch takes a second
     "Batch": "fedflow.local.samples",
     "option": "fedflow.settings",
 }
+NAMES = "fedflow.front.names"  # which finds methods and schemes
 INSIDE = {"Training": "LocalTraining"}  # names within their modules, if others
 
 
@@ -31,12 +32,8 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(FRONT[name]), INSIDE.get(name, name))
     if name.startswith("_"):
         raise AttributeError(name)
-    from fedflow.front.names import lookup
-
-    return lookup(name)
+    return import_module(NAMES).lookup(name)
 
 
 def __dir__() -> list[str]:
-    from fedflow.front.names import known
-
-    return sorted({*globals(), *FRONT, *known()})
+    return sorted({*globals(), *FRONT, *import_module(NAMES).known()})

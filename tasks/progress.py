@@ -68,6 +68,12 @@ class PrefectProgress:
         self._shown = time.monotonic()  # when the table was last updated
 
     @property
+    def tags(self) -> dict[str, str]:
+        """Tags by which MLflow's run names this flow run, and its page if the server has one."""
+        about = {"prefect.flow_run_id": flow_run.id, "prefect.flow_run_url": flow_run.ui_url}
+        return {name: str(value) for name, value in about.items() if value}
+
+    @property
     def _about(self) -> tuple[object, ...]:
         return self.experiment.partition, self.experiment.method, self.experiment.seed
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 HOME = Path(__file__).parents[1]
 FLOORS = (  # from bottom to top; a module imports from its own floor and from those below
-    {"fedflow", "errors", "arguments", "settings", "naming", "seeding", "identity", "files"},
+    {"fedflow", "errors", "arguments", "settings", "naming", "seeding", "identity", "files", "plugins"},
     {"data", "metrics"},
     {"models"},
     {"partition", "heterogeneity"},
@@ -17,7 +17,7 @@ FLOORS = (  # from bottom to top; a module imports from its own floor and from t
     {"procedures"},
     {"config", "tuning", "results", "outcomes"},
     {"stages", "tracking", "report", "experiment", "schema", "fingerprints", "terminal"},
-    {"flows", "tasks", "cli", "doctor"},
+    {"flows", "tasks", "cli", "doctor", "front"},
 )
 
 

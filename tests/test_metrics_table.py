@@ -35,7 +35,7 @@ def test_a_line_and_a_value_reach_every_reader(measured, capsys, tmp_path, monke
     root = make_project(tmp_path)
     done = fedflow(capsys, "run", "--root", root, "--partition", "skewed", "--method", "fedavg")
     assert (done.code, done.err) == (0, "")
-    assert re.search(r"drift 0\.125, client/alpha/mean 0\.75, method/step 1\.5\n", done.out)
+    assert re.search(r"drift 0\.125\n", done.out) and "client/alpha" not in done.out
     folder = root / "results" / "skewed" / "fedavg" / "0"
     rounds = pd.read_csv(folder / "rounds.csv")
     assert list(rounds)[-4:] == ["drift", "failed", "client/alpha/mean", "method/step"]

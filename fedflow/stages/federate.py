@@ -1,6 +1,6 @@
 """From clients to results: one experiment, run and recorded."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,6 +34,9 @@ Blocks = Callable[[Iterable[RoundReport]], Iterator[RoundReport]]
 Listener = Callable[[RoundReport, int], None]  # called with every round and the number of rounds
 
 
+NAMES = ("partition", "method", "dataset", "seed", "settings")  # facts that are tags of a run
+
+
 def perform(
     experiment: Experiment,
     executor: Executor,
@@ -42,11 +45,12 @@ def perform(
     system_metrics: bool = True,
     blocks: Blocks = iter,
     ended: Callable[[Simulation, Outcome], None] = lambda simulation, outcome: None,
+    tags: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Run the experiment to its end, from its last checkpoint if it was interrupted; returns its metrics.
 
     ``blocks`` iterates over the rounds, for example in blocks, each of which is a task of Prefect; ``ended``
-    is called when all is recorded.
+    is called when all is recorded. ``tags`` are further ones of the MLflow run.
     Writes the result files to ``out`` (default: the experiment's ``results_folder``) and one MLflow run.
     Data set and partition must exist. Raises `FedflowError` for errors that can be found before training,
     if the same experiment is already running, and if ``out`` holds results of another run; in these cases
@@ -77,7 +81,7 @@ def perform(
             name=f"{experiment.method} seed {experiment.seed}",
             key=f"{experiment.method} {simulation.fingerprint}",
             params=_recorded_params(experiment, compiled),
-            tags={name: facts[name] for name in ("partition", "method", "dataset", "seed", "settings")},
+            tags={name: facts[name] for name in NAMES} | dict(tags or {}),
             datasets=_inputs(experiment, facts),
             sweep=experiment.sweep,
             params_file=root / "params.yaml",

@@ -1,6 +1,6 @@
 """From a named source to results: all stages that one experiment needs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ def run_experiment(
     train: Callable[..., Any] = prepare_network,
     divide: Callable[..., Any] = prepare_partition,
     blocks: Blocks = iter,
+    tags: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Prepare the data, train central networks, partition, run the rounds; returns the metrics.
 
     ``executor`` trains the clients (default: this process); ``prepare``, ``train`` and ``divide`` are the
-    earlier stages, for example as Prefect tasks; ``blocks`` is that of `perform`.
+    earlier stages, for example as Prefect tasks; ``blocks`` and ``tags`` are those of `perform`.
     """
     experiment.check()
     for name in experiment.datasets:
@@ -35,4 +36,6 @@ def run_experiment(
         train(experiment.params, name, experiment.root)
     divide(experiment.params, experiment.partition, experiment.root)
     with RoundBar(experiment.title) as bar:
-        return perform(experiment, executor or Inline(), [*listeners, bar.round], out, blocks=blocks)
+        return perform(
+            experiment, executor or Inline(), [*listeners, bar.round], out, blocks=blocks, tags=tags
+        )

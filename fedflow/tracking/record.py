@@ -439,7 +439,7 @@ def _earlier(api: "MlflowClient", experiment: str, key: str, finished: bool) -> 
 
 def _about(root: Path, params_file: Path | None) -> dict[str, str]:
     """Tags with the code version and the parameter file of a run."""
-    tags = {"fedflow.version": version("fedflow")} | _source() | _flow_run()
+    tags = {"fedflow.version": version("fedflow")} | _source()
     if params_file is not None and params_file.is_file():
         tags["fedflow.params_sha256"] = hashlib.sha256(params_file.read_bytes()).hexdigest()
     revision = _git(root, "rev-parse", "HEAD")
@@ -461,16 +461,6 @@ def _source() -> dict[str, str]:
     with contextlib.suppress(OSError, KeyError):  # a user id without a name, in a container
         tags["mlflow.user"] = getpass.getuser()
     return tags
-
-
-def _flow_run() -> dict[str, str]:
-    """Tags with the Prefect run that this process is in, if any."""
-    if "prefect" not in sys.modules:  # importing it takes seconds
-        return {}
-    from prefect.runtime import flow_run
-
-    found = {"prefect.flow_run_id": flow_run.id, "prefect.flow_run_url": flow_run.ui_url}
-    return {name: str(value) for name, value in found.items() if value}
 
 
 def _git(root: Path, *arguments: str) -> str | None:
