@@ -66,10 +66,26 @@ def test_runs_are_compared_over_seeds_and_by_settings(capsys: pytest.CaptureFixt
     assert re.search(r"skewed/fedavg +2 +\d+\.\d ± \d+\.\d", compared) and re.search(
         "skewed/ditto +1 ", compared
     )
-    assert re.search(r"method\.lam +0\.5 *\n", compared) and "training.lr" not in compared
-    found = json.loads(fedflow(capsys, "compare", "skewed/fedavg/0", "skewed/ditto", "--json").out)
+    assert (
+        "method.lam" not in compared and "training.lr" not in compared
+    )  # only Ditto has the one, all the other
+    changed = (
+        "--partition",
+        "skewed",
+        "--method",
+        "ditto",
+        "--set",
+        "method.lam=2",
+        "--set",
+        "training.lr=0.2",
+    )
+    assert fedflow(capsys, "run", *changed).code == 0
+    compared = fedflow(capsys, "compare", "skewed").out
+    assert re.search(r"method\.lam +0\.5 +2\.0 *\n", compared)
+    assert re.search(r"training\.lr +0\.1 +0\.2 +0\.1 *\n", compared)
+    found = json.loads(fedflow(capsys, "compare", "skewed/fedavg/0", "skewed/ditto/0", "--json").out)
     assert [row["method"] for row in found] == ["ditto", "fedavg"]
-    assert found[0]["settings"]["method.lam"] == 0.5 and len(found[1]["metrics"]["local_accuracy"]) == 1
+    assert found[0]["settings"] == {} and len(found[1]["metrics"]["local_accuracy"]) == 1
 
 
 def test_runs_that_do_not_exist_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:

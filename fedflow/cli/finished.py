@@ -16,7 +16,7 @@ from fedflow.errors import BadInput, FedflowError
 from fedflow.metrics.table import heading, headlines, metric_of, printed
 from fedflow.naming import flat, say
 
-COLUMNS = 6  # numbers in a table
+COLUMNS, SHOWN = 6, 4  # numbers in JSON, and in a table, which should fit into 80 columns
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with accuracies as shares of 1.")]
 MARKER = "metrics.json"
 
@@ -61,7 +61,7 @@ def ls(
     if as_json:
         print(json.dumps([{"run": run.name, "ended": run.ended} | run.numbers for run in found], indent=1))
         return
-    names = _measured(found)[:4]
+    names = _measured(found)[:SHOWN]
     rows = [(run.name, *(printed(name, run.metrics.get(name)) for name in names), run.ended) for run in found]
     counted = "1 finished run" if len(found) == 1 else f"{len(found):,} finished runs"
     print_table(counted, ("run", *map(heading, names), "ended"), rows)
@@ -123,10 +123,13 @@ def compare(
         groups.setdefault((about["partition"], about["method"], about["settings"]), []).append(run)
     names = _measured([run for own in groups.values() for run in own])
     settings = [own[0].settings for own in groups.values()]
+    both = min(2, len(settings))  # what only one of several methods has is on its page: `fedflow methods`
     differ = [
         name
         for name in dict.fromkeys(name for each in settings for name in each)
-        if name not in ("seed", "settings") and len({str(each.get(name)) for each in settings}) > 1
+        if name not in ("seed", "settings", "method.name")
+        and sum(name in each for each in settings) >= both
+        and len({str(each.get(name)) for each in settings}) > 1
     ]
     if as_json:
         print(json.dumps([
@@ -140,9 +143,9 @@ def compare(
         return
     rows = []
     for (partition, method, _), own in groups.items():
-        numbers = (_spread(name, _values(own, name)) for name in names)
+        numbers = (_spread(name, _values(own, name)) for name in names[:SHOWN])
         rows.append((f"{partition}/{method}", str(len(own)), *numbers))
-    print_table("", ("run", "seeds", *map(heading, names)), rows)
+    print_table("", ("run", "seeds", *map(heading, names[:SHOWN])), rows)
     if differ and len(groups) > 1:
         print_line("")
         labels = [f"{partition}/{method}" for partition, method, _ in groups]
@@ -189,7 +192,8 @@ def _spread(name: str, values: list[float]) -> str:
     if not values:
         return ""
     mean = printed(name, statistics.mean(values))
-    return f"{mean} ± {printed(name, statistics.stdev(values))}" if len(values) > 1 else mean
+    spread = statistics.stdev(values) if len(values) > 1 else 0
+    return f"{mean} ± {printed(name, spread)}" if spread else mean
 
 
 def _short(value: Any, length: int = 40) -> str:
