@@ -23,7 +23,7 @@ from fedflow.simulation.outcome import RoundReport
 from fedflow.stages.central import TABLE
 from fedflow.stages.procedure import ProcedureRun, read_summary
 
-BETWEEN = 10  # seconds between two updates of a table while a run goes on
+BETWEEN = 10  # seconds between two updates of a table during a run
 
 
 def artifact_key(*parts: object) -> str:

@@ -39,9 +39,8 @@ def predict(model: FlatModel, w: Tensor, test: Examples, rows: np.ndarray, keep:
     """Hits and losses of one model on the samples at ``rows``; with ``keep``, also its `ANSWERS`."""
     count, alone = len(rows), model.batch_statistics
     at_once = AT_ONCE["cpu" if alone else model.device.type]  # the statistics must not depend on the device
-    if (
-        keep and not alone
-    ):  # whole batches: the last bits of a small one depend on its size, and so on the workers
+    if keep and not alone:
+        # Whole batches: the last bits of a small one depend on its size, and so on the workers.
         rows = np.append(rows, np.repeat(rows[-1:], -count % at_once))
     index, parts = torch.as_tensor(rows, device=model.device), -(-len(rows) // at_once)
     found = []
