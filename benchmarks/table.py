@@ -184,10 +184,14 @@ def _curriculum(rows: dict[str, Any]) -> str:
 
 def _counts(rows: dict[str, Any]) -> str:
     lines = [
-        (f"{name}, {row['clients']} clients, {row['steps']} steps", f"{row['launches']:,}", row["gigabytes"])
+        (
+            f"{name}, {row['clients']} clients, {row['steps']} steps", f"{row['launches']:,}",
+            row["gigabytes"], row["host_ms"]["now"], row["host_ms"]["ahead"],
+        )
         for name, row in rows.items()
-    ]
-    return _table("a round of a cohort, counted", "kernel launches | gigabytes read and written", lines)
+    ]  # fmt: skip
+    head = "kernel launches | gigabytes read and written | ms to prepare it on the host | batches drawn ahead"
+    return _table("a round of a cohort, counted", head, lines)
 
 
 def _headlines(rows: dict[str, Any]) -> str:

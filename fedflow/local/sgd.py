@@ -297,7 +297,8 @@ class Trainer:
         """
 
         if loss is None and decay is None and not isinstance(lr, Tensor) and self._plain:
-            return self._fit_pieces(start, stream, lr, correction)
+            fit = self._fit_layers if self._task.vmapped else self._fit_pieces
+            return fit(start, stream, lr, correction)
 
         def step(now: Moving, batch: Batch) -> tuple[Moving, Tensor]:
             found = self.gradient(now.w, batch, loss)
@@ -308,14 +309,12 @@ class Trainer:
 
     @property
     def _plain(self) -> bool:
-        """Whether local steps are those of plain SGD on the data loss, one client at a time."""
-        settings, task = self.training, self._task
+        """Whether local steps are those of plain SGD on the data loss, of a network without buffers."""
+        settings, vmapped = self.training, self._task.vmapped
         changed = settings.objective, settings.adaptation, settings.clip_norm
-        return (
-            not (task.vmapped or self.model.buffers)
-            and all(each is None for each in changed)
-            and (settings.optimiser, settings.precision) == ("sgd", "float32")
-        )
+        usual = settings.curriculum is None if vmapped else settings.precision == "float32"
+        none = all(each is None for each in changed)
+        return usual and none and not self.model.buffers and settings.optimiser == "sgd"
 
     def _fit_pieces(self, start: Tensor, stream: str, lr: float | None, correction: Tensor | None) -> Tensor:
         """`fit` by `Pieces`, the same bits."""
@@ -332,6 +331,30 @@ class Trainer:
             return now, loss
 
         self.trained = self.run_steps(step, pieces.state, (stream,)).w
+        return self.trained
+
+    def _fit_layers(self, start: Tensor, stream: str, lr: float | None, correction: Tensor | None) -> Tensor:
+        """`fit` in a cohort, layer by layer: no gradient of the whole vector is ever put together."""
+        model, settings = self.model, self.training
+        corrections = repeat(None) if correction is None else model.pieces(correction)
+
+        def loss(pieces: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, Tensor]:
+            with self._autocast(batch.x):
+                outputs = model.outputs_of(pieces, batch.x, batch.real)
+            value = self._mean_loss(outputs.to(model.dtype), batch)
+            return value, value.detach()
+
+        def step(now: tuple[SGDState, ...], batch: Batch) -> tuple[tuple[SGDState, ...], Tensor]:
+            with tf32() if settings.precision == "tf32" else nullcontext():
+                g, value = torch.func.grad(loss, has_aux=True)(tuple(own.w for own in now), batch)
+            if settings.weight_decay:
+                g = tuple(piece + settings.weight_decay * own.w for own, piece in zip(now, g))
+            rate, each = self.lr if lr is None else lr, zip(now, g, corrections)
+            return tuple(own.descend(piece, rate, settings.momentum, c) for own, piece, c in each), value
+
+        layers = tuple(self.initial_state(piece) for piece in model.pieces(start))
+        after = self.run_steps(step, layers, (stream,))
+        self.trained = torch.cat([own.w.flatten() for own in after])
         return self.trained
 
     def run_steps(
@@ -417,13 +440,15 @@ class Trainer:
             value = compiled.loss(w, batch.x, batch.y)
         else:
             outputs, buffers = self.train_outputs(w, batch.x, batch.real)
-            if batch.mask is None:
-                value = self.model.loss(outputs, batch.y)
-            else:
-                value = _mean(self.model.losses(outputs, batch.y), batch.mask)
+            value = self._mean_loss(outputs, batch)
         if batch.seen is not None:
             batch.seen.append((value.detach(), buffers))
         return value, outputs
+
+    def _mean_loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        if batch.mask is None:
+            return self.model.loss(outputs, batch.y)
+        return _mean(self.model.losses(outputs, batch.y), batch.mask)
 
     def train_outputs(self, w: Tensor, x: Tensor, real: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Outputs [B, .] in training mode, and the buffers [Q] after this batch (None if unchanged).

@@ -172,9 +172,12 @@ class FlatModel:
                 return True
         return False
 
-    def outputs_of(self, pieces: list[Tensor], x: Tensor) -> Tensor:
-        """Outputs [B, K] in training mode of a network without buffers, with ``pieces`` as its parameters."""
-        return self._call(True, pieces, x)
+    def outputs_of(self, pieces: Sequence[Tensor], x: Tensor, real: Tensor | None = None) -> Tensor:
+        """Outputs [B, K] in training mode of a network without buffers, with ``pieces`` as its parameters.
+
+        ``real`` as in `outputs`.
+        """
+        return self._call(True, pieces, x, real=real)
 
     @cached_property
     def last_linear(self) -> str | None:
@@ -425,7 +428,7 @@ class FlatModel:
     def _call(
         self,
         train: bool,
-        pieces: list[Tensor],
+        pieces: Sequence[Tensor],
         *inputs: Tensor,
         part: str = "forward",
         real: Tensor | None = None,

@@ -62,7 +62,9 @@ def train_cohort(
             return unpacked(call())
         cohorts = federation.cohorts
         if job.width is not None or call.about in cohorts.widths:
-            return unpacked(cohorts.run(call))
+            outputs = cohorts.run(call)
+            job.draw_ahead(shard, streams)  # while the GPU trains
+            return unpacked(outputs)
         before = torch.cuda.memory_allocated(model.device)
         torch.cuda.reset_peak_memory_stats(model.device)
         outputs = cohorts.run(call)  # the first call of its kind, as nothing limits its width

@@ -23,6 +23,7 @@ from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, load_partition
 from fedflow.seeding import generator
+from fedflow.simulation.ahead import Ahead
 from fedflow.simulation.graphs import Cohorts
 
 TEACHER = "training.objective.teacher"
@@ -44,6 +45,7 @@ class Federation:
     features: Teacher | None = None  # whose features measure generated images
     shipped: int = 0  # bytes of teacher and expert, which every client receives once
     cohorts: Cohorts = field(default_factory=Cohorts, init=False, repr=False)  # captured CUDA graphs
+    ahead: Ahead = field(default_factory=Ahead, init=False, repr=False)  # batches of the next round
 
     def __post_init__(self) -> None:
         need_float32()

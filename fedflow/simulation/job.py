@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedflow.data.examples import Examples
 from fedflow.local.compiled import Gradient
-from fedflow.local.schedule import Schedule, draw_schedule
+from fedflow.local.schedule import Schedule
 from fedflow.local.sgd import Task
 from fedflow.local.training import LocalTraining
 from fedflow.methods.base import Method
@@ -59,14 +59,26 @@ class Job:
         device: torch.device | None = None,
     ) -> Schedule:
         """The batches of the i-th client of a shard, with ``samples`` samples and its usual ``epochs``."""
-        federation = self.federation.open()
-        model = network(self.method, federation, level(self.method, federation, shard.clients[i]))
-        draws = self.method.draws(model, self.training).get(stream, 0)
-        drawn = draw_schedule(
-            self.training, samples, shard.epochs_of(i, epochs), self.seed, stream, shard.round,
-            shard.clients[i], draws,
-        )  # fmt: skip
+        drawn = self.federation.open().ahead.take(
+            self.training, *self._draw_of(shard, i, samples, stream, epochs)
+        )
         return drawn if device is None else drawn.to(device)
+
+    def draw_ahead(self, shard: "Shard", streams: dict[str, int]) -> None:
+        """Draw the batches of the clients that are expected in the round after that of ``shard``."""
+        federation, later = self.federation.open(), Shard(shard.round + 1, shard.ahead, [], [], [])
+        sizes = federation.partition.sizes
+        federation.ahead.draw(self.training, (
+            self._draw_of(later, i, int(sizes[k]), stream, epochs)
+            for i, k in enumerate(shard.ahead) for stream, epochs in streams.items()
+        ))  # fmt: skip
+
+    def _draw_of(self, shard: "Shard", i: int, samples: int, stream: str, epochs: int) -> tuple[Any, ...]:
+        """What `draw_schedule` draws for the i-th client of a shard."""
+        federation, client = self.federation.open(), shard.clients[i]
+        model = network(self.method, federation, level(self.method, federation, client))
+        draws = self.method.draws(model, self.training).get(stream, 0)
+        return samples, shard.epochs_of(i, epochs), self.seed, stream, shard.round, client, draws
 
 
 class Parcel:
@@ -98,6 +110,7 @@ class Shard(Parcel):
     phase: str = ""  # of the method
     epochs: list[int | None] | None = None  # per client, if the method sets them
     most: list[int | None] | None = None  # per client, upper limits of stragglers
+    ahead: list[int] = field(default_factory=list)  # clients that a GPU should expect in the next round
 
     @property
     def content(self) -> str:

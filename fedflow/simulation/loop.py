@@ -4,13 +4,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
 
 from fedflow.errors import FedflowError, RoundFailed
 from fedflow.local.client import check_diagnostic
-from fedflow.methods.base import Asynchronous, Cyclic, Message, Onboarding, ServerState
+from fedflow.methods.base import Asynchronous, Cyclic, Message, Method, Onboarding, ServerState, draw
 from fedflow.metrics.table import level_metric
 from fedflow.seeding import generator
 from fedflow.simulation.checkpoint import drop_checkpoint, save_checkpoint
@@ -195,8 +196,12 @@ class Simulation(Run):
                 t, clients, *self.messages(clients, lambda k: works[k].received),
                 phase=method.phase(now),
                 epochs=[works[k].epochs for k in clients], most=[works[k].most for k in clients],
+                ahead=ahead,
             )
-            for clients in balanced(cohort, self.sizes, self.executor.workers)
+            for clients, ahead in zip(
+                balanced(cohort, self.sizes, self.executor.workers),
+                chain(balanced(self._expected(t), self.sizes, self.executor.workers), repeat([])),
+            )
         ]  # fmt: skip
         gathered = Gathered(self.executor.map(train_shard, self.job, shards, f"round {t} · train"), now)
         if len(gathered.sent) < self.settings.min_cohort:
@@ -301,6 +306,14 @@ class Simulation(Run):
             return take_turn(self.state.pool, self.job.seed, turn.pool, (turn.start, turn.end), self.clients)
         number = (t - 1) * (method.cycles() if isinstance(method, Cyclic) else 1) + cycle
         return sample(settings.sampling, settings.participation, self.sizes, self.job.seed, number)
+
+    def _expected(self, t: int) -> list[int]:
+        """The cohort of the next round, for GPUs; empty where it is not known yet."""
+        method, job = self.job.method, self.job
+        chosen_late = type(method).plan is not Method.plan or isinstance(method, Asynchronous | Cyclic)
+        if chosen_late or self.turns or t == self.settings.rounds or not job.device.startswith("cuda"):
+            return []
+        return draw(self.round(t, "cohort", t + 1).rng, *self._sample(t + 1, 0)).tolist()
 
     def _stragglers(self, cohort: np.ndarray, t: int, cycle: int) -> dict[int, int]:
         """The stragglers of a cohort, and the epochs that each has time for."""

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from benchmarks.counts import WORKLOADS, Counting, count
 
 # Launches and gigabytes, a tenth above those of torch 2.15: versions take operations apart differently.
-MOST = {"headline": (440, 41.3), "lenet5": (970, 18.6), "resnet9": (1360, 412)}
+MOST = {"headline": (475, 38.2), "lenet5": (1060, 18.0), "resnet9": (940, 379)}
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

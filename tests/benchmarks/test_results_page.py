@@ -19,7 +19,8 @@ MEASURED = {
         "lazy": WAY | {"steps": 510, "ratio": SPREAD | {"min": 1.1}},
     }},
     "coresets": {"nodes": 20000, "picks": 200, "forms": {"steps_4": {"dense": FORM}}},
-    "counts": {"lenet5": {"clients": 100, "steps": 10, "launches": 1234, "gigabytes": 5.6}},
+    "counts": {"lenet5": {"clients": 100, "steps": 10, "launches": 1234, "gigabytes": 5.6,
+                          "host_ms": {"now": 2.5, "ahead": 1.5}}},
     "proximity": {"clients": 1000, "signatures": TIMES, "angles": TIMES, "ratio": SPREAD},
 }  # fmt: skip
 
@@ -37,7 +38,7 @@ def test_every_table_stands_under_the_machine_that_it_was_measured_on(tmp_path):
     assert "| vanilla | 500 | 2.0 |  |  |" in fast
     assert "| random | 500 | 2.0 | within noise | 2.00 (0.90 to 3.00) |" in fast
     assert "| lazy | 510 | 2.0 | 2.0 | 2.00 (1.10 to 3.00) |" in fast
-    assert "| lenet5, 100 clients, 10 steps | 1,234 | 5.6 |" in fast
+    assert "| lenet5, 100 clients, 10 steps | 1,234 | 5.6 | 2.5 | 1.5 |" in fast
     assert slow.startswith("### CPU: slow, 2 cores, torch 2.9\n")
     assert "| fedavg, random images | 1,000 and 100,000 | 0.500 and 0.500 | 1.010 | 1.000 | 1,234 |" in slow
     assert "fedavg" not in fast and "shards" not in slow

@@ -60,9 +60,31 @@ def test_other_steps_are_flat(digits: Dataset, settings: dict) -> None:
     assert not one_client(images(digits), 4, training)._plain
 
 
+@pytest.mark.parametrize("cohort", ["loop", "vmap"])
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "ditto", "apfl", "perfedavg"])
-def test_methods_have_the_same_results(digits: Dataset, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_methods_have_the_same_results(
+    digits: Dataset, name: str, cohort: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients have 1 to 40 samples: in a cohort, batches and steps are padded."""
     training = {"batch_size": 5, "momentum": 0.5, "weight_decay": 0.001}
-    found = run(name, images(digits), training=training)
+    found = run(name, images(digits), training=training, cohort=cohort)
     monkeypatch.setattr(Trainer, "_plain", False)
-    assert same(run(name, images(digits), training=training).state(), found.state())
+    monkeypatch.setattr(Trainer, "_fit_layers", None)
+    assert same(run(name, images(digits), training=training, cohort=cohort).state(), found.state())
+
+
+@pytest.mark.parametrize(
+    "settings", [{"precision": "bf16"}, {"precision": "tf32"}, {"lr_within": [0.5, 0.6]}]
+)
+@pytest.mark.parametrize("network", ["lenet5", "simple_cnn"])
+def test_steps_of_cohorts_have_the_bits_of_flat_ones(
+    padded: Dataset, network: str, settings: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = {"batch_size": 7, "epochs": 2, "lr_decay": 0.9, **settings}
+    made: list[dict[str, Tensor]] = []
+    for plain in (True, False):
+        if not plain:
+            monkeypatch.setattr(Trainer, "_plain", False)
+        ran = run("scaffold", images(padded, network=network), training=training, cohort="vmap", rounds=3)
+        made.append(ran.state())
+    assert same(*made)
