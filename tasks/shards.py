@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from multiprocessing import parent_process
-from threading import Thread
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
@@ -19,7 +17,7 @@ from prefect.states import State
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
 from fedflow.errors import BadInput, FedflowError, reason
-from fedflow.simulation.executors import Executor, Inline, Share, Work
+from fedflow.simulation.executors import Executor, Inline, Share, Work, end_with_parent
 from fedflow.terminal import say
 from tasks.gpu import OneGpu, gpu_in_turn
 
@@ -56,21 +54,6 @@ def run_shard(
     torch.set_num_threads(1)
     with gpu_in_turn() if in_turn else nullcontext():
         return work(job, shard)
-
-
-def end_with_parent() -> None:
-    """End this worker process when the one that started it ends, however that happens.
-
-    A pool stops its workers, but a driver that the kernel kills for lack of memory cannot.
-    """
-    parent = parent_process()
-    assert parent is not None
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    Thread(target=wait, daemon=True).start()
 
 
 def on_gpu(job: Work) -> bool:

@@ -6,7 +6,18 @@ from pathlib import Path
 
 HOME = Path(__file__).parents[1]
 FLOORS = (  # from bottom to top; a module imports from its own floor and from those below
-    {"fedflow", "errors", "arguments", "settings", "naming", "seeding", "identity", "files", "plugins"},
+    {
+        "fedflow",
+        "errors",
+        "arguments",
+        "settings",
+        "naming",
+        "seeding",
+        "identity",
+        "files",
+        "plugins",
+        "cells",
+    },
     {"data", "metrics"},
     {"models"},
     {"partition", "heterogeneity"},

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from fedflow import __version__
-from fedflow.cli import catalogue, coreset, finished, landscape, new, run, stages, targets, upkeep
+from fedflow.cli import catalogue, coreset, finished, landscape, new, repro, run, stages, targets, upkeep
 from fedflow.errors import FedflowError
 
 
@@ -32,7 +32,7 @@ store.command()(upkeep.move)
 app.add_typer(partitions, name="partitions")
 app.add_typer(store, name="store", help="Maintain the record: `fedflow store move`.")
 for command in (
-    run.run, run.sweep, run.tune,
+    repro.repro, run.run, run.sweep, run.tune,
     stages.prepare, stages.central, stages.partition, stages.procedure, stages.fingerprint, stages.report,
     stages.cite,
     finished.ls, finished.show, finished.compare, targets.targets, landscape.landscape, coreset.coreset,

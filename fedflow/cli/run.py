@@ -1,6 +1,7 @@
 """Commands that train: ``run``, ``sweep`` and ``tune``."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from fedflow.config import Params
 
 T = TypeVar("T")
+SWEEP = "repro"  # the MLflow parent run of the stages of dvc.yaml
 
 
 def run(
@@ -38,6 +40,14 @@ def run(
     Example: `fedflow run --partition mnist5k-dir --method ifca --set method.clusters=4`.
     The same command resumes an interrupted run from its last checkpoint.
     """
+    if sweep == SWEEP and not (settings or executor or workers or out):
+        from fedflow.cells import cell
+
+        found = cell(root, partition=partition, method=method, seed=seed)
+        if found and (results := found.take()):
+            print_line(f"results: {results} (computed by `fedflow repro`)")
+            return
+
     from fedflow.arguments import check_arguments
     from fedflow.experiment import Experiment
     from fedflow.stages.run import run_experiment
@@ -133,8 +143,13 @@ def start(params: "Params", flow: str, inline: Callable[[], T], /, **parameters:
     """Call ``inline`` if ``engine.executor`` is inline, else this flow on the shared Prefect server."""
     if params.engine.executor == "inline":
         return inline()
-    with _flow("server")():
+    with server_for(params):
         return _flow(flow)(**parameters)
+
+
+def server_for(params: "Params") -> AbstractContextManager[Any]:
+    """Within this context the Prefect server runs that runs with these settings need, if any."""
+    return nullcontext() if params.engine.executor == "inline" else _flow("server")()
 
 
 def _flow(name: str) -> Callable[..., Any]:

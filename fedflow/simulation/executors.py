@@ -1,6 +1,9 @@
 """Executors of a round's shards. Here is the plain loop; those of Prefect are in ``tasks/``."""
 
+import os
 from collections.abc import Callable, Sequence
+from multiprocessing import parent_process
+from threading import Thread
 from typing import Any, Protocol
 
 import numpy as np
@@ -53,3 +56,18 @@ def balanced(clients: Sequence[int], load: np.ndarray, workers: int) -> list[lis
         shards[lightest].append(k)
         loads[lightest] += float(load[k])
     return [sorted(shard) for shard in shards]
+
+
+def end_with_parent() -> None:
+    """End this worker process when the one that started it ends, however that happens.
+
+    A pool stops its workers, but a driver that the kernel kills for lack of memory cannot.
+    """
+    parent = parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=wait, daemon=True).start()

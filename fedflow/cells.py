@@ -1,0 +1,139 @@
+"""The cells of the grid that `dvc repro` would run: found in dvc.lock, computed early, taken by its stages.
+
+`fedflow repro` computes them into folders that are named by the content of everything that a cell depends
+on. The stage of a cell, the same command as ever, then finds its result there. Needs neither PyTorch nor
+the settings.
+"""
+
+import hashlib
+import itertools
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedflow.errors import FedflowError
+
+DVC, LOCK = "dvc.yaml", "dvc.lock"
+READY = Path(".fedflow") / "cells"
+STAGE = "federate"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid, as the matrix of a stage of dvc.yaml names it."""
+
+    root: Path
+    item: tuple[tuple[str, str], ...]  # partition, method, seed
+    files: tuple[str, ...]  # that it depends on
+    results: str
+
+    @property
+    def stage(self) -> str:
+        return f"{STAGE}@{'-'.join(value for _, value in self.item)}"
+
+    @property
+    def title(self) -> str:
+        partition, method, seed = (value for _, value in self.item)
+        return f"{partition} · {method} · seed {seed}"
+
+    @property
+    def ready(self) -> Path:
+        """Where its result waits for DVC; another folder after any change. `FedflowError` without a file."""
+        content = hashlib.sha256(self.stage.encode())
+        for file in self.files:
+            content.update(_read(self.root / file))
+        return self.root / READY / content.hexdigest()[:32]
+
+    def take(self) -> Path | None:
+        """Move its result, if it waits, to the results folder; returns that."""
+        ready, results = self.ready, self.root / self.results
+        if not ready.is_dir():
+            return None
+        shutil.rmtree(results, ignore_errors=True)
+        results.parent.mkdir(parents=True, exist_ok=True)
+        return ready.replace(results)
+
+    def changed(self, lock: dict[str, Any]) -> bool:
+        """Whether DVC, with this content of dvc.lock, would run it."""
+        known = {each["path"]: each.get("md5") for each in lock.get(self.stage, {}).get("deps", [])}
+        return known != {file: _md5(self.root / file) for file in self.files}
+
+
+def cells(root: Path) -> list[Cell]:
+    """Every cell of the grid. `FedflowError` if the project has no dvc.yaml or no such grid."""
+    stage, params = (_mapping(root / file) for file in (DVC, "params.yaml"))
+    try:
+        about = stage["stages"][STAGE]
+        matrix = {name: params["grid"][value.strip("${}").removeprefix("grid.")] for name, value
+                  in about["matrix"].items()}  # fmt: skip
+        values = itertools.product(*matrix.values())
+        items = [tuple(zip(matrix, map(str, each), strict=True)) for each in values]
+        return [
+            Cell(
+                root, item, tuple(_filled(file, item) for file in about["deps"]),
+                os.path.commonpath([_filled(file, item) for file in about["outs"]]),
+            )
+            for item in items
+        ]  # fmt: skip
+    except (KeyError, TypeError, AttributeError) as error:
+        raise FedflowError(
+            f"{root / DVC}: no stage {STAGE} with a matrix of params.yaml's grid ({error})"
+        ) from error
+
+
+def cell(root: Path, **item: Any) -> Cell | None:
+    """The cell with these values; None if the grid has none, or there is no dvc.yaml."""
+    if not (root / DVC).exists():
+        return None
+    wanted = {name: str(value) for name, value in item.items()}
+    return next((each for each in cells(root) if dict(each.item) == wanted), None)
+
+
+def changed_cells(root: Path) -> list[Cell]:
+    """The cells that DVC would run and whose results do not wait for it yet."""
+    lock = _mapping(root / LOCK).get("stages", {}) if (root / LOCK).exists() else {}
+    return [each for each in cells(root) if each.changed(lock) and not each.ready.is_dir()]
+
+
+def tidy(root: Path) -> None:
+    """Delete results that wait for nobody: of settings that have changed since."""
+    wanted = {each.ready for each in cells(root)}
+    for folder in _folders(root / READY):
+        if folder not in wanted:
+            shutil.rmtree(folder)
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    yield from folder.iterdir() if folder.is_dir() else ()
+
+
+def _filled(text: str, item: tuple[tuple[str, str], ...]) -> str:
+    for name, value in item:
+        text = text.replace(f"${{item.{name}}}", value)
+    return text
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise FedflowError(f"{file}: {error.strerror}; `fedflow repro` makes it") from error
+
+
+def _md5(file: Path) -> str:
+    return hashlib.md5(_read(file), usedforsecurity=False).hexdigest()
+
+
+def _mapping(file: Path) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(_read(file))
+    except yaml.YAMLError as error:
+        raise FedflowError(f"{file}: {' '.join(str(error).split())}") from error
+    if not isinstance(found, dict):
+        raise FedflowError(f"{file}: not a mapping")
+    return found

@@ -1,0 +1,147 @@
+"""``fedflow repro``: `dvc repro`, with the changed cells of the grid side by side."""
+
+import io
+import os
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import active_children, get_context
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedflow.cells import STAGE, Cell, cells, changed_cells, tidy
+from fedflow.cli.options import Root, load
+from fedflow.cli.printing import print_line
+from fedflow.cli.run import SWEEP, server_for, start
+from fedflow.errors import FedflowError
+
+MEMORY = 2 << 30  # bytes per process: PyTorch, MLflow, Prefect, a small data set
+
+
+def repro(
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", "-j", min=1, help="Runs at once; default: as cores and memory allow."),
+    ] = None,
+    root: Root = Path(),
+) -> None:
+    """Run the whole pipeline: `dvc repro`, but with the changed runs of the grid side by side.
+
+    Example: `fedflow repro`. Stages, hashes and results are those of `dvc repro`. Each process imports its
+    packages once for all its runs. An interrupted one resumes.
+    """
+    _dvc(root, "repro", "partition")
+    tidy(root)
+    changed, count = changed_cells(root), len(cells(root))
+    if changed:
+        print_line(f"{len(changed)} of {count} runs to do")
+        _compute(root, changed, jobs)
+    _dvc(root, "repro")
+
+
+def _compute(root: Path, changed: list[Cell], jobs: int | None) -> None:
+    """Run the cells, as many at once as make sense; raises `FedflowError` if any fails."""
+    params = load(root)
+    jobs = min(jobs or _jobs(params.engine), len(changed))
+    with server_for(params):
+        if jobs == 1:
+            for cell in changed:
+                train(root, cell, [])
+            return
+        # Processes share the cores: each trains one client at a time.
+        inline = params.engine.executor == "inline"
+        changes = [] if inline else ["engine.executor=threads", "engine.workers=1"]
+        failed = _side_by_side(root, changed, changes, jobs)
+    if failed:
+        raise FedflowError(f"{len(failed)} of {len(changed)} runs failed: {', '.join(failed)}")
+
+
+def _side_by_side(root: Path, changed: list[Cell], changes: list[str], jobs: int) -> list[str]:
+    """Run the cells in ``jobs`` processes, with ``changes`` of the settings; returns titles of failures."""
+    failed = []
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _start_process) as pool:
+        futures = {pool.submit(_train, root, cell, changes): cell.title for cell in changed}
+        try:
+            for done, future in enumerate(as_completed(futures), 1):
+                title, (metrics, error) = futures[future], future.result()
+                failed += [title] if error else []
+                print_line(f"{done}/{len(changed)} {title}: {error or _headline(metrics)}")
+        except BrokenProcessPool as error:
+            raise FedflowError("a process died; is memory short? Try `fedflow repro --jobs 1`") from error
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in active_children():  # their runs resume from their checkpoints
+                process.terminate()
+            raise
+    return failed
+
+
+def _train(root: Path, cell: Cell, changes: list[str]) -> tuple[dict[str, Any], str]:
+    """The metrics of one cell, or the error that ends it."""
+    try:
+        return train(root, cell, changes), ""
+    except FedflowError as error:
+        return {}, f"failed: {error}"
+
+
+def train(root: Path, cell: Cell, changes: list[str]) -> dict[str, Any]:
+    """Run one cell into the folder where its stage looks for it; returns its metrics."""
+    from fedflow.experiment import Experiment
+    from fedflow.stages.run import run_experiment
+
+    item, ready = dict(cell.item), cell.ready
+    making = ready.with_suffix(".partial")
+    params = load(root, changes)
+    experiment = Experiment(params, item["partition"], item["method"], int(item["seed"]), root, SWEEP)
+    experiment.check()
+    metrics = start(
+        params, STAGE, lambda: run_experiment(experiment, making), **experiment.parameters, out=str(making)
+    )
+    making.replace(ready)
+    return metrics
+
+
+def _jobs(engine: Any) -> int:
+    """Runs at once: one per core, if the memory suffices; one where a GPU or a cluster is shared."""
+    import psutil
+
+    from fedflow.experiment import pick_device
+
+    if pick_device(engine.device) == "cuda" or engine.executor in ("dask", "ray"):
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, psutil.virtual_memory().available // MEMORY))
+
+
+class _Lines(io.TextIOWrapper):
+    """Standard output for plain lines, as bars of several runs would overwrite each other."""
+
+    def isatty(self) -> bool:
+        return False
+
+
+def _start_process() -> None:
+    from fedflow.simulation.executors import end_with_parent
+
+    sys.stdout = _Lines(os.fdopen(os.dup(1), "wb"), line_buffering=True)
+    end_with_parent()
+
+
+def _headline(metrics: dict[str, Any]) -> str:
+    """The first of the metrics that are printed."""
+    from fedflow.metrics.table import headlines
+
+    name = next(iter(headlines(metrics)), "")
+    return f"{name} {metrics[name]:.4g}" if name else "done"
+
+
+def _dvc(root: Path, *arguments: str) -> None:
+    """Run DVC with the Python of this command, and its programs first in the path."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    command = [sys.executable, "-m", "dvc", *arguments]
+    code = subprocess.run(command, cwd=root, env=os.environ | {"PATH": path}, check=False).returncode
+    if code:
+        raise FedflowError(f"`dvc {' '.join(arguments)}` failed")
