@@ -22,7 +22,7 @@ $(SETUP): pyproject.toml requirements.lock
 	@touch $@
 
 repro: $(SETUP) ## run the pipeline: prepare, central, partition, federate, report
-	dvc repro
+	fedflow repro
 	@echo "report: report/index.html    record: make ui"
 
 test: $(SETUP) ## run the tests

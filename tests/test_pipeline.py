@@ -294,3 +294,32 @@ def test_the_documented_experiment_changes_a_run_of_the_default_grid(page):
         _, name, _ = override.split(".", 2)
         after = load_params(HOME / "params.yaml", [override])
         assert name in before.grid.methods and after.method(name) != before.method(name)
+
+
+def test_fedflow_repro_computes_changed_runs_side_by_side(project):
+    """The stages, whose commands and hashes are as before, take the results; the bits are those of `run`."""
+    change("training.lr", 0.07)
+    command = [sys.executable, "-m", "fedflow.cli", "repro", "--jobs", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 of 4 runs to do" in done.stdout and "4/4 " in done.stdout
+    assert dvc_repro() == ["fingerprint"] and not any(Path(".fedflow/cells").iterdir())
+    subprocess.run(
+        ["fedflow", "run", "--partition", "even", "--method", "ditto", "--out", "again"], check=True
+    )
+    for name in ("clients.parquet", "metrics.json"):
+        assert (Path("again") / name).read_bytes() == (Path("results/even/ditto/0") / name).read_bytes()
+    again = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert "runs to do" not in again.stdout
+
+
+def test_a_failed_run_is_named_and_the_others_are_kept(project):
+    change("methods.ditto.lam", 0.7)
+    edit("methods/personal/ditto.py", "def local(self", "def local_(self")
+    try:
+        command = [sys.executable, "-m", "fedflow.cli", "repro"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    finally:
+        edit("methods/personal/ditto.py", "def local_(self", "def local(self")
+    assert done.returncode == 2 and "2 of 2 runs failed: skewed · ditto · seed 0" in done.stderr, done
+    assert repro() == sorted([*DITTO, "report"])

@@ -1,0 +1,136 @@
+"""Cells of the grid: which DVC would run, and results that wait for its stages."""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from command import one_line_error
+
+from fedflow.cells import Cell, cell, cells, changed_cells, tidy
+from fedflow.cli.run import run
+
+HOME = Path(__file__).parents[1]
+GRID = {"partitions": ["a", "b"], "methods": ["fedavg", "lg_fedavg"], "seeds": [0, 1]}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project whose runs have what they depend on, but no results."""
+    (tmp_path / "dvc.yaml").write_text((HOME / "dvc.yaml").read_text())
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"grid": GRID}))
+    for each in cells(tmp_path):
+        for file in each.files:
+            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / file).write_text(file)
+    return tmp_path
+
+
+def finish(one: Cell, text: str = "result") -> Path:
+    one.ready.mkdir(parents=True)
+    (one.ready / "metrics.json").write_text(text)
+    return one.ready
+
+
+def lock(root: Path, done: list[Cell]) -> None:
+    """A dvc.lock in which these cells are as they are now."""
+    stages = {
+        one.stage: {
+            "deps": [
+                {"path": file, "hash": "md5", "md5": hashlib.md5((root / file).read_bytes()).hexdigest()}
+                for file in one.files
+            ]
+        }
+        for one in done
+    }
+    (root / "dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": stages}))
+
+
+def test_cells_are_those_of_the_stage(project: Path) -> None:
+    found = cells(project)
+    assert len(found) == 8
+    assert found[3].stage == "federate@a-lg_fedavg-1" and found[3].title == "a · lg_fedavg · seed 1"
+    assert found[3].results == "results/a/lg_fedavg/1"
+    assert found[3].files == (
+        "data/fingerprints/inputs/runs/a/lg_fedavg.json",
+        "data/partitions/a/partition.safetensors",
+        "data/partitions/a/summary.json",
+        "requirements.lock",
+    )
+    assert cell(project, partition="a", method="lg_fedavg", seed=1) == found[3]
+    assert cell(project, partition="a", method="ditto", seed=1) is None
+    assert cell(project / "data", partition="a", method="fedavg", seed=1) is None
+
+
+def test_a_cell_is_changed_if_dvc_would_run_it(project: Path) -> None:
+    found = cells(project)
+    assert changed_cells(project) == found
+    lock(project, found[:7])
+    assert changed_cells(project) == found[7:]
+    (project / "data/fingerprints/inputs/runs/a/fedavg.json").write_text("other")
+    assert changed_cells(project) == [*found[:2], found[7]]
+    (project / "requirements.lock").write_text("other")
+    assert changed_cells(project) == found
+
+
+def test_a_result_waits_for_its_stage_until_something_changes(project: Path) -> None:
+    one, other, *_ = cells(project)
+    made = finish(one)
+    assert one not in changed_cells(project) and other in changed_cells(project)
+    (project / "data/partitions/a/summary.json").write_text("other")
+    assert one in changed_cells(project) and one.ready != made and one.take() is None
+    tidy(project)
+    assert not made.exists()
+
+
+def test_the_stage_takes_the_result_in_place_of_an_older_one(project: Path, capsys) -> None:
+    one = cells(project)[0]
+    folder = project / "results" / "a" / "fedavg" / "0"
+    folder.mkdir(parents=True)
+    (folder / "rounds.csv").write_text("older")
+    finish(one)
+    run("a", "fedavg", 0, sweep="repro", root=project)
+    assert [file.name for file in folder.iterdir()] == ["metrics.json"] and not one.ready.exists()
+    assert "computed by `fedflow repro`" in capsys.readouterr().out
+
+
+def test_only_a_stage_takes_it(project: Path) -> None:
+    """A run with changed settings, or one that a user starts, is computed."""
+    finish(cells(project)[0])
+    for options in ({}, {"sweep": "mine"}, {"sweep": "repro", "settings": ["run.rounds=1"]}):
+        with pytest.raises(Exception, match=r"^data: None"):  # params.yaml has no settings here
+            run("a", "fedavg", 0, root=project, **options)
+    assert cells(project)[0].ready.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "line"),
+    [
+        ("dvc.yaml", None, r"dvc.yaml: No such file or directory"),
+        ("dvc.yaml", "stages: {}", r"dvc.yaml: no stage federate with a matrix"),
+        ("params.yaml", "grid: {}", r"dvc.yaml: no stage federate with a matrix"),
+        ("params.yaml", "[", r"params.yaml: while parsing"),
+        ("params.yaml", "1", r"params.yaml: not a mapping"),
+    ],
+)
+def test_a_project_without_a_grid_is_refused_in_one_line(project, file, text, line) -> None:
+    (project / file).unlink()
+    if text is not None:
+        (project / file).write_text(text)
+    with one_line_error(line):
+        cells(project)
+
+
+def test_a_missing_dependency_is_named(project: Path) -> None:
+    (project / "requirements.lock").unlink()
+    with one_line_error(r"requirements.lock: No such file or directory"):
+        changed_cells(project)
+
+
+def test_nothing_slow_is_imported() -> None:
+    """By a stage that only takes a result: torch takes three seconds."""
+    code = "import sys, fedflow.cells, fedflow.cli.run; print({'torch', 'pandas'} & sys.modules.keys())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"
