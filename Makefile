@@ -6,6 +6,7 @@ SETUP := .venv/.installed
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export OMP_NUM_THREADS ?= 1
 export DO_NOT_TRACK := 1
+export PYTHONDONTWRITEBYTECODE :=  # compiling all imports again would double the time of a small command
 
 .PHONY: help setup repro test lint ui serve docs bench clean
 

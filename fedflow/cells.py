@@ -1,4 +1,5 @@
-"""The cells of the grid that `dvc repro` would run: found in dvc.lock, computed early, taken by its stages.
+"""The runs and outcomes of the grid that `dvc repro` would make: found in dvc.lock, computed early, taken by
+its stages.
 
 `fedflow repro` computes them into folders that are named by the content of everything that a cell depends
 on. The stage of a cell, the same command as ever, then finds its result there. Needs neither PyTorch nor
@@ -20,26 +21,27 @@ from fedflow.errors import FedflowError
 
 DVC, LOCK = "dvc.yaml", "dvc.lock"
 READY = Path(".fedflow") / "cells"
-STAGE = "federate"
+RUN, OUTCOME = "federate", "procedure"  # stages with a matrix
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of the grid, as the matrix of a stage of dvc.yaml names it."""
+    """One run or outcome of the grid, as the matrix of a stage of dvc.yaml names it."""
 
     root: Path
-    item: tuple[tuple[str, str], ...]  # partition, method, seed
+    kind: str
+    item: tuple[tuple[str, str], ...]  # partition, method, seed; or procedure, seed
     files: tuple[str, ...]  # that it depends on
     results: str
 
     @property
     def stage(self) -> str:
-        return f"{STAGE}@{'-'.join(value for _, value in self.item)}"
+        return f"{self.kind}@{'-'.join(value for _, value in self.item)}"
 
     @property
     def title(self) -> str:
-        partition, method, seed = (value for _, value in self.item)
-        return f"{partition} · {method} · seed {seed}"
+        *names, seed = (value for _, value in self.item)
+        return " · ".join([*names, f"seed {seed}"])
 
     @property
     def ready(self) -> Path:
@@ -68,22 +70,24 @@ def cells(root: Path) -> list[Cell]:
     """Every cell of the grid. `FedflowError` if the project has no dvc.yaml or no such grid."""
     stage, params = (_mapping(root / file) for file in (DVC, "params.yaml"))
     try:
-        about = stage["stages"][STAGE]
-        matrix = {name: params["grid"][value.strip("${}").removeprefix("grid.")] for name, value
-                  in about["matrix"].items()}  # fmt: skip
-        values = itertools.product(*matrix.values())
-        items = [tuple(zip(matrix, map(str, each), strict=True)) for each in values]
         return [
             Cell(
-                root, item, tuple(_filled(file, item) for file in about["deps"]),
-                os.path.commonpath([_filled(file, item) for file in about["outs"]]),
+                root, kind, item, tuple(_filled(file, item) for file in stage["stages"][kind]["deps"]),
+                os.path.commonpath([_filled(file, item) for file in stage["stages"][kind]["outs"]]),
             )
-            for item in items
+            for kind in (RUN, OUTCOME)
+            for item in _items(stage["stages"][kind]["matrix"], params["grid"])
         ]  # fmt: skip
     except (KeyError, TypeError, AttributeError) as error:
-        raise FedflowError(
-            f"{root / DVC}: no stage {STAGE} with a matrix of params.yaml's grid ({error})"
-        ) from error
+        stages = f"stages {RUN} and {OUTCOME} with a matrix of params.yaml's grid"
+        raise FedflowError(f"{root / DVC}: expected {stages} ({error})") from error
+
+
+def _items(matrix: dict[str, str], grid: dict[str, Any]) -> Iterator[tuple[tuple[str, str], ...]]:
+    """The values of a matrix such as ``seed: ${grid.seeds}``; a section that the grid lacks is empty."""
+    lists = [grid.get(value.strip("${}").removeprefix("grid."), []) for value in matrix.values()]
+    for values in itertools.product(*lists):
+        yield tuple(zip(matrix, map(str, values), strict=True))
 
 
 def cell(root: Path, **item: Any) -> Cell | None:

@@ -20,6 +20,7 @@ def procedure(
     settings: list[str] | None = None,
     root: str = ".",
     sweep: str | None = None,
+    out: str | None = None,
 ) -> dict[str, Any]:
     """Run a procedure with one seed, and make what it reads; returns its metrics.
 
@@ -29,10 +30,12 @@ def procedure(
         settings: changes to params.yaml, such as ``procedures.coreset.kappa=0.2``
         root: the project's folder
         sweep: name of the MLflow parent run
+        out: folder of the outcome (default: outcomes/<name>/<seed>, followed by a digest if params.yaml has
+            other settings)
     """
-    check_arguments(settings=settings, root=root, sweep=sweep)
+    check_arguments(settings=settings, root=root, sweep=sweep, out=out)
     params = load_params(Path(root) / "params.yaml", settings or [])
-    run = ProcedureRun(params, name, seed, Path(root), sweep)
+    run = ProcedureRun(params, name, seed, Path(root), sweep, out)
     params.procedure(name)
     bar = ProgressBar(f"procedure · {run.title}", "procedure", name, seed, "progress")
     with executor_for(params.engine) as executor:

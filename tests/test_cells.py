@@ -13,7 +13,9 @@ from fedflow.cells import Cell, cell, cells, changed_cells, tidy
 from fedflow.cli.run import run
 
 HOME = Path(__file__).parents[1]
-GRID = {"partitions": ["a", "b"], "methods": ["fedavg", "lg_fedavg"], "seeds": [0, 1]}
+GRID = {
+    "partitions": ["a", "b"], "methods": ["fedavg", "lg_fedavg"], "seeds": [0, 1], "procedures": ["coreset"],
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -50,7 +52,10 @@ def lock(root: Path, done: list[Cell]) -> None:
 
 def test_cells_are_those_of_the_stage(project: Path) -> None:
     found = cells(project)
-    assert len(found) == 8
+    assert len(found) == 10
+    assert found[9].stage == "procedure@coreset-1" and found[9].title == "coreset · seed 1"
+    assert found[9].results == "outcomes/coreset/1"
+    assert cell(project, procedure="coreset", seed=1) == found[9]
     assert found[3].stage == "federate@a-lg_fedavg-1" and found[3].title == "a · lg_fedavg · seed 1"
     assert found[3].results == "results/a/lg_fedavg/1"
     assert found[3].files == (
@@ -70,7 +75,7 @@ def test_a_cell_is_changed_if_dvc_would_run_it(project: Path) -> None:
     lock(project, found[:7])
     assert changed_cells(project) == found[7:]
     (project / "data/fingerprints/inputs/runs/a/fedavg.json").write_text("other")
-    assert changed_cells(project) == [*found[:2], found[7]]
+    assert changed_cells(project) == [*found[:2], *found[7:]]
     (project / "requirements.lock").write_text("other")
     assert changed_cells(project) == found
 
@@ -109,8 +114,8 @@ def test_only_a_stage_takes_it(project: Path) -> None:
     ("file", "text", "line"),
     [
         ("dvc.yaml", None, r"dvc.yaml: No such file or directory"),
-        ("dvc.yaml", "stages: {}", r"dvc.yaml: no stage federate with a matrix"),
-        ("params.yaml", "grid: {}", r"dvc.yaml: no stage federate with a matrix"),
+        ("dvc.yaml", "stages: {}", r"dvc.yaml: expected stages federate and procedure with a matrix"),
+        ("params.yaml", "grid: 1", r"dvc.yaml: expected stages federate and procedure with a matrix"),
         ("params.yaml", "[", r"params.yaml: while parsing"),
         ("params.yaml", "1", r"params.yaml: not a mapping"),
     ],

@@ -302,7 +302,7 @@ def test_fedflow_repro_computes_changed_runs_side_by_side(project):
     command = [sys.executable, "-m", "fedflow.cli", "repro", "--jobs", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 of 4 runs to do" in done.stdout and "4/4 " in done.stdout
+    assert "4 of 5 runs to do" in done.stdout and "4/4 " in done.stdout
     assert dvc_repro() == ["fingerprint"] and not any(Path(".fedflow/cells").iterdir())
     subprocess.run(
         ["fedflow", "run", "--partition", "even", "--method", "ditto", "--out", "again"], check=True
@@ -314,12 +314,13 @@ def test_fedflow_repro_computes_changed_runs_side_by_side(project):
 
 
 def test_a_failed_run_is_named_and_the_others_are_kept(project):
-    change("methods.ditto.lam", 0.7)
-    edit("methods/personal/ditto.py", "def local(self", "def local_(self")
-    try:
-        command = [sys.executable, "-m", "fedflow.cli", "repro"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    finally:
-        edit("methods/personal/ditto.py", "def local_(self", "def local(self")
-    assert done.returncode == 2 and "2 of 2 runs failed: skewed · ditto · seed 0" in done.stderr, done
-    assert repro() == sorted([*DITTO, "report"])
+    change("grid.methods", ["fedavg", "cfl"])
+    change("methods", {"fedavg": {"server_lr": 0.9}, "cfl": {"warm_up": 1}})  # as long as the run
+    command = [sys.executable, "-m", "fedflow.cli", "repro"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "2 of 4 runs failed: " in done.stderr and "skewed · cfl · seed 0" in done.stderr
+    assert "failed: method.warm_up: 1 is not accepted; expected less than 1, the rounds" in done.stdout
+    assert len([*Path(".fedflow/cells").glob("*/metrics.json")]) == 2
+    change("methods", {"fedavg": {"server_lr": 0.9}, "cfl": {"warm_up": 0}})
+    assert repro()[-1] == "report" and not [*Path(".fedflow/cells").iterdir()]

@@ -1,22 +1,27 @@
-"""``fedflow repro``: `dvc repro`, with the changed cells of the grid side by side."""
+"""``fedflow repro``: `dvc repro`, with the changed runs and outcomes of the grid side by side."""
 
 import io
 import os
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedflow.cells import STAGE, Cell, cells, changed_cells, tidy
+from fedflow.cells import OUTCOME, RUN, Cell, cells, changed_cells, tidy
 from fedflow.cli.options import Root, load
 from fedflow.cli.printing import print_line
 from fedflow.cli.run import SWEEP, server_for, start
 from fedflow.errors import FedflowError
+
+if TYPE_CHECKING:
+    from fedflow.config import Params
 
 MEMORY = 2 << 30  # bytes per process: PyTorch, MLflow, Prefect, a small data set
 
@@ -28,34 +33,48 @@ def repro(
     ] = None,
     root: Root = Path(),
 ) -> None:
-    """Run the whole pipeline: `dvc repro`, but with the changed runs of the grid side by side.
+    """Run the whole pipeline: `dvc repro`, but with the changed runs and procedures side by side.
 
     Example: `fedflow repro`. Stages, hashes and results are those of `dvc repro`. Each process imports its
     packages once for all its runs. An interrupted one resumes.
     """
-    _dvc(root, "repro", "partition")
-    tidy(root)
-    changed, count = changed_cells(root), len(cells(root))
-    if changed:
-        print_line(f"{len(changed)} of {count} runs to do")
-        _compute(root, changed, jobs)
+    with ExitStack() as stack, ThreadPoolExecutor(1) as background:
+        # A server takes as long to start as the data to be prepared.
+        early = background.submit(_enter_server, root, stack) if _expects_runs(root) else None
+        _dvc(root, "repro", "partition")
+        tidy(root)
+        if changed := changed_cells(root):
+            print_line(f"{len(changed)} of {len(cells(root))} runs to do")
+            _compute(root, changed, jobs, early.result() if early else _enter_server(root, stack))
     _dvc(root, "repro")
 
 
-def _compute(root: Path, changed: list[Cell], jobs: int | None) -> None:
-    """Run the cells, as many at once as make sense; raises `FedflowError` if any fails."""
+def _expects_runs(root: Path) -> bool:
+    """Whether runs have changed, as far as can be told before the data are prepared."""
+    try:
+        return bool(changed_cells(root))
+    except FedflowError:  # files that they depend on are missing
+        return True
+
+
+def _enter_server(root: Path, stack: ExitStack) -> "Params":
+    """Start the Prefect server that runs need, if any, until ``stack`` ends; returns the settings."""
     params = load(root)
+    stack.enter_context(server_for(params))
+    return params
+
+
+def _compute(root: Path, changed: list[Cell], jobs: int | None, params: "Params") -> None:
+    """Run the cells, as many at once as make sense; raises `FedflowError` if any fails."""
     jobs = min(jobs or _jobs(params.engine), len(changed))
-    with server_for(params):
-        if jobs == 1:
-            for cell in changed:
-                train(root, cell, [])
-            return
-        # Processes share the cores: each trains one client at a time.
-        inline = params.engine.executor == "inline"
-        changes = [] if inline else ["engine.executor=threads", "engine.workers=1"]
-        failed = _side_by_side(root, changed, changes, jobs)
-    if failed:
+    if jobs == 1:
+        for cell in changed:
+            train(root, cell, [])
+        return
+    # Processes share the cores: each trains one client at a time.
+    inline = params.engine.executor == "inline"
+    changes = [] if inline else ["engine.executor=threads", "engine.workers=1"]
+    if failed := _side_by_side(root, changed, changes, jobs):
         raise FedflowError(f"{len(failed)} of {len(changed)} runs failed: {', '.join(failed)}")
 
 
@@ -89,19 +108,28 @@ def _train(root: Path, cell: Cell, changes: list[str]) -> tuple[dict[str, Any], 
 
 def train(root: Path, cell: Cell, changes: list[str]) -> dict[str, Any]:
     """Run one cell into the folder where its stage looks for it; returns its metrics."""
+    ready, params = cell.ready, load(root, changes)
+    making = ready.with_suffix(".partial")
+    metrics = (_outcome if cell.kind == OUTCOME else _run)(params, root, dict(cell.item), making)
+    making.replace(ready)
+    return metrics
+
+
+def _run(params: "Params", root: Path, item: dict[str, str], folder: Path) -> dict[str, Any]:
     from fedflow.experiment import Experiment
     from fedflow.stages.run import run_experiment
 
-    item, ready = dict(cell.item), cell.ready
-    making = ready.with_suffix(".partial")
-    params = load(root, changes)
     experiment = Experiment(params, item["partition"], item["method"], int(item["seed"]), root, SWEEP)
     experiment.check()
-    metrics = start(
-        params, STAGE, lambda: run_experiment(experiment, making), **experiment.parameters, out=str(making)
-    )
-    making.replace(ready)
-    return metrics
+    compute = partial(run_experiment, experiment, folder)
+    return start(params, RUN, compute, **experiment.parameters, out=str(folder))
+
+
+def _outcome(params: "Params", root: Path, item: dict[str, str], folder: Path) -> dict[str, Any]:
+    from fedflow.stages.procedure import ProcedureRun, run_procedure
+
+    run = ProcedureRun(params, item["procedure"], int(item["seed"]), root, SWEEP, str(folder))
+    return start(params, OUTCOME, partial(run_procedure, run), **run.parameters)
 
 
 def _jobs(engine: Any) -> int:
@@ -139,8 +167,8 @@ def _headline(metrics: dict[str, Any]) -> str:
 
 
 def _dvc(root: Path, *arguments: str) -> None:
-    """Run DVC with the Python of this command, and its programs first in the path."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    """Run DVC with the Python of this command, also where its programs are not in the path."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
     command = [sys.executable, "-m", "dvc", *arguments]
     code = subprocess.run(command, cwd=root, env=os.environ | {"PATH": path}, check=False).returncode
     if code:

@@ -40,13 +40,9 @@ def run(
     Example: `fedflow run --partition mnist5k-dir --method ifca --set method.clusters=4`.
     The same command resumes an interrupted run from its last checkpoint.
     """
-    if sweep == SWEEP and not (settings or executor or workers or out):
-        from fedflow.cells import cell
-
-        found = cell(root, partition=partition, method=method, seed=seed)
-        if found and (results := found.take()):
-            print_line(f"results: {results} (computed by `fedflow repro`)")
-            return
+    given = settings or executor or workers or out
+    if ready_results(root, sweep, given, partition=partition, method=method, seed=seed):
+        return
 
     from fedflow.arguments import check_arguments
     from fedflow.experiment import Experiment
@@ -137,6 +133,22 @@ def tune(
     measure = params.tuning.measure
     console.print(f"{measure} accuracy on held-out training samples of {partition}, %:")
     print_table("", ("method", "settings", "mean", "std over clients", "chosen"), rows)
+
+
+def ready_results(root: Path, sweep: str | None, given: object, **item: object) -> bool:
+    """Take the results of a stage of dvc.yaml that `fedflow repro` computed; whether there are any.
+
+    ``given`` are options that a stage does not have, ``item`` the values of its matrix.
+    """
+    if sweep != SWEEP or given:
+        return False
+    from fedflow.cells import cell
+
+    found = cell(root, **item)
+    results = found and found.take()
+    if results:
+        print_line(f"results: {results} (computed by `fedflow repro`)")
+    return bool(results)
 
 
 def start(params: "Params", flow: str, inline: Callable[[], T], /, **parameters: Any) -> T:

@@ -58,6 +58,7 @@ def procedure(
     settings: Set = None,
     executor: Executor = None,
     workers: Workers = None,
+    out: Annotated[str | None, typer.Option(help="Folder of the outcome.")] = None,
     sweep: Annotated[str | None, typer.Option(help="MLflow parent run to list this run under.")] = None,
     root: Root = Path(),
 ) -> None:
@@ -66,13 +67,17 @@ def procedure(
     Example: `fedflow procedure coreset --set procedures.coreset.kappa=0.2`. The same command resumes an
     interrupted one.
     """
+    from fedflow.cli.run import ready_results, start
+
+    if ready_results(root, sweep, settings or executor or workers or out, procedure=name, seed=seed):
+        return
+
     from fedflow.arguments import check_arguments
-    from fedflow.cli.run import start
     from fedflow.stages.procedure import ProcedureRun, read_summary, run_procedure
 
-    check_arguments(sweep=sweep)
+    check_arguments(sweep=sweep, out=out)
     params = load(root, [*(settings or []), *engine(executor, workers)])
-    run = ProcedureRun(params, name, seed, root, sweep)
+    run = ProcedureRun(params, name, seed, root, sweep, out)
     params.procedure(name)
     start(params, "procedure", lambda: run_procedure(run), **run.parameters)
     columns, rows = read_summary(run)
@@ -128,6 +133,9 @@ def report(
         Literal["pdf", "svg", "png"] | None,
         typer.Option(help="Also write curves in this format; implies --latex."),
     ] = None,
+    sweep: Annotated[
+        str | None, typer.Option(help="Also attach the page to the MLflow parent runs of this name.")
+    ] = None,
     root: Root = Path(),
 ) -> None:
     """Write the report on all results: report/index.html and CSV tables.
@@ -137,7 +145,12 @@ def report(
     """
     from fedflow.stages.report import write_for_paper, write_report
 
-    print_line(write_report(root))
+    page = write_report(root)
+    print_line(page)
+    if sweep is not None:
+        from fedflow.tracking import attach_to_sweep
+
+        attach_to_sweep(sweep, [page], "report", root)
     for file in write_for_paper(root, figures) if latex or figures else ():
         print_line(file)
 

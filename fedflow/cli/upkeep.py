@@ -36,12 +36,14 @@ def ui(
 ) -> None:
     """Open the record of all runs in the MLflow UI, on localhost.
 
-    Example: `fedflow ui --port 5001`.
+    Example: `fedflow ui --port 5001`. It prints a link to the runs of every experiment.
     """
-    from fedflow.tracking import ui_command
+    from fedflow.tracking import runs_pages, ui_command
 
     command = ui_command(root, port)
-    console.print(f"MLflow UI: http://127.0.0.1:{port}  (Ctrl-C stops it)", highlight=False)
+    print_line(f"MLflow UI: http://127.0.0.1:{port}  (Ctrl-C stops it); the runs of:")
+    for name, address in runs_pages(root, port).items():
+        print_line(f"  {name}  {address}")
     sys.stdout.flush()
     os.execv(command[0], command)  # so that signals reach MLflow, which ends its processes
 

@@ -369,6 +369,14 @@ def yardstick_first(metrics: Iterable[Metric]) -> list[Metric]:
     return sorted(metrics, key=lambda metric: metric.name != YARDSTICKS[0])
 
 
+def recorded_name(name: str) -> str:
+    """The name of a metric in MLflow, whose pages group by the part before the slash: the metric's table."""
+    metric = METRICS.get(name)
+    if metric is None and "/" in name:
+        return name
+    return f"{metric.table if metric and metric.table else 'round'}/{name}"
+
+
 def diagnostics(names: Iterable[str]) -> list[str]:
     """Those of ``names`` that are metrics of one level or diagnostics of a method, sorted."""
     return sorted(name for name in names if name.startswith((LEVEL, *DIAGNOSTICS)))

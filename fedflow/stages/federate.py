@@ -212,7 +212,8 @@ def _inputs(experiment: Experiment, facts: dict[str, Any]) -> list[dict[str, Any
 def _card(experiment: Experiment) -> ModelCard:
     """How to rebuild the models of this run."""
     model = experiment.params.model(experiment.dataset)
-    renamed = load_partition(experiment.partition_folder).classes
+    partition = load_partition(experiment.partition_folder)
+    renamed = partition.classes
     return ModelCard.of(
         load_prepared(experiment.prepared_folder),
         model.name,
@@ -223,6 +224,7 @@ def _card(experiment: Experiment) -> ModelCard:
         serves=experiment.job.method.serves,
         seed=experiment.seed,
         levels=_levels(experiment),
+        held_out=partition.held_out,
     )
 
 

@@ -53,6 +53,7 @@ class ProcedureRun:
     seed: int
     root: Path = Path()
     sweep: str | None = None  # MLflow parent run
+    out: str | None = None  # folder of the outcome; default: `folder`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", argument("seed", self.seed))
@@ -66,7 +67,7 @@ class ProcedureRun:
         """The parameters of the flow `procedure` that runs it, in this process."""
         return {
             "name": self.name, "seed": self.seed, "settings": Changes(self.params), "root": str(self.root),
-            "sweep": self.sweep,
+            "sweep": self.sweep, "out": self.out,
         }  # fmt: skip
 
     @cached_property
@@ -94,7 +95,9 @@ class ProcedureRun:
 
     @cached_property
     def folder(self) -> Path:
-        """``outcomes/<name>/<seed>``; a digest of the settings follows if params.yaml has others."""
+        """``out``, or ``outcomes/<name>/<seed>``, with a digest of the settings if params.yaml has others."""
+        if self.out is not None:
+            return Path(self.out)
         plain = self.params.plain
         try:
             same = plain is not None and replace(self, params=plain).settings == self.settings

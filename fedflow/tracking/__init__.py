@@ -3,19 +3,21 @@
 from fedflow.tracking.models import (
     ModelCard,
     attach,
+    attach_to_sweep,
     export_model,
     import_model,
     load_model,
     load_served,
 )
 from fedflow.tracking.record import Record, RunRecord, open_record, open_run
-from fedflow.tracking.store import check_store, initialise, move_store, ui_command
+from fedflow.tracking.store import check_store, initialise, move_store, runs_pages, ui_command
 
 __all__ = [
     "ModelCard",
     "Record",
     "RunRecord",
     "attach",
+    "attach_to_sweep",
     "check_store",
     "export_model",
     "import_model",
@@ -25,5 +27,6 @@ __all__ = [
     "move_store",
     "open_record",
     "open_run",
+    "runs_pages",
     "ui_command",
 ]

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from fedflow.errors import BadInput, FedflowError, reason, unknown_name
 from fedflow.models.channels import load_smaller, size_of, smaller
 from fedflow.models.flat import FlatModel
-from fedflow.tracking.store import Store, open_store, reporting
+from fedflow.tracking.store import Store, database, open_store, quoted, reporting, tracking_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
     from fedflow.data import Dataset
 
-ALIAS = "newest"  # MLflow reserves "latest"
+NEWEST, CHAMPION = "newest", "champion"  # aliases; MLflow reserves "latest"
+SCORE = "accuracy on held-out training samples"  # tag of a version, by which the champion is chosen
+FORBIDDEN = str.maketrans("/:", "--")  # in registered names
 CODE = Path(__file__).with_name("served.py")
 REQUIREMENTS = ("fedflow", "mlflow", "numpy", "safetensors", "torch")
 
@@ -47,7 +49,8 @@ class ModelCard:
     [0, 1]. Without them (features, tokens, images with constants per domain), inputs of ``input_type`` are
     used unchanged: such images must already be normalised. ``serves`` is "global", "cluster", "level" or
     "personal", as the method declares it. ``levels`` has the options of the network of each level, which
-    replace ``options``, and its clients.
+    replace ``options``, and its clients. ``held_out``: accuracies are those of held-out training samples, so
+    that they may choose the champion among the versions of a model.
     """
 
     architecture: str
@@ -62,6 +65,7 @@ class ModelCard:
     input_type: str = "uint8"
     options: dict[str, Any] = field(default_factory=dict)
     levels: dict[str, tuple[dict[str, Any], list[int]]] = field(default_factory=dict)
+    held_out: bool = False
 
     @classmethod
     def of(
@@ -177,7 +181,7 @@ def _recorded(
         return card, weights, 0
     if client not in card["ids"]:
         raise BadInput(
-            "client", client, f"a client that {which!r} of run {run_id} holds: {_ranges(card['ids'])}"
+            "client", client, f"a client that {which!r} of run {run_id} holds: {ranges(card['ids'])}"
         )
     return card, weights, card["ids"].index(client)
 
@@ -207,7 +211,7 @@ def load_served(
     for name, card in cards.items():
         if client in card["clients"] or (everyone and client is None):
             return run.info.run_id, load_model(run.info.run_id, name, client, root)
-    raise BadInput("client", client, f"a client with a recorded model: {_ranges(served)}")
+    raise BadInput("client", client, f"a client with a recorded model: {ranges(served)}")
 
 
 def newest_tags(
@@ -238,6 +242,24 @@ def attach(run_id: str, files: Sequence[Path], folder: str, root: Path | str = "
             store.client().log_artifact(run_id, str(file), folder)
 
 
+def attach_to_sweep(sweep: str, files: Sequence[Path], folder: str, root: Path | str = ".") -> int:
+    """Log files as artifacts of every parent run named ``sweep``, in ``folder``; returns how many there are.
+
+    A project without a record, whose results were pulled, has none.
+    """
+    if (file := database(tracking_uri(root))) is not None and not file.exists():
+        return 0
+    store = open_store(root)
+    with reporting(store.uri):
+        api = store.client()
+        experiments = [each.experiment_id for each in api.search_experiments()]
+        parents = api.search_runs(experiments, f"tags.`fedflow.sweep` = {quoted(sweep)}")
+        for parent in parents:
+            for file in files:
+                api.log_artifact(parent.info.run_id, str(file), folder)
+    return len(parents)
+
+
 def rebuild(card: Mapping[str, Any], weights: Path, row: int) -> nn.Module:
     """The network of ``card`` with the values in one row of the weights file."""
     with safe_open(weights, "pt") as file:
@@ -256,16 +278,34 @@ def _factory(card: Mapping[str, Any]) -> Callable[[], nn.Module]:
     return partial(build, card["architecture"], shape, classes, **card["options"])
 
 
+@dataclass(frozen=True)
+class Served:
+    """A registered model of a run, and the clients that it serves."""
+
+    name: str  # global, cluster-1, ...
+    clients: list[int]
+    registered: str
+    version: int
+
+
 def log_models(
-    store: Store, run: "Run", card: ModelCard, models: Mapping[int, Tensor], cluster: Sequence[int], step: int
-) -> None:
-    """Log and register the final models of a run, except those that are already logged.
+    store: Store,
+    run: "Run",
+    card: ModelCard,
+    models: Mapping[int, Tensor],
+    cluster: Sequence[int],
+    step: int,
+    accuracy: float | None = None,
+) -> list[Served]:
+    """Log and register the final models of a run, except those that are already logged; returns them all.
 
     A kill can come between any two calls: each model is logged once, registered once and aliased, whatever
     was done before, and unfinished models are deleted. ``models`` are vectors [D] by number (0, cluster,
     level or client); ``cluster`` is that of every client. The registered name is ``<partition>.<method>``,
-    plus ``.cluster-<j>`` or ``.<level>`` for models of clusters and levels.
+    plus ``.cluster-<j>`` or ``.<level>`` for models of clusters and levels. The alias ``newest`` is the last
+    version; with ``accuracy`` of held-out samples, ``champion`` is the one with the highest.
     """
+    served = []
     api = store.client()
     present = recorded_models(api, run)
     _delete_unfinished(api, run, present)
@@ -279,8 +319,15 @@ def log_models(
             facts["options"] |= options
             logged = _log(api, run, name, facts, torch.stack([models[i] for i in ids]).cpu(), step)
         suffix = f".{name}" if card.serves in ("cluster", "level") else ""
+        registered = f"{card.partition}.{card.method}{suffix}".translate(FORBIDDEN)
         tags = {"run": run.info.run_name, "seed": card.seed}
-        _register(store, api, f"{card.partition}.{card.method}{suffix}", logged, tags)
+        if card.held_out and accuracy is not None:
+            tags[SCORE] = accuracy
+        for_whom = f", serves client{'s' * (len(clients) != 1)} {ranges(clients)}" if clients else ""
+        text = f"{name} model of {card.method} on {card.partition}, seed {card.seed}: {card.architecture}"
+        version = _register(store, api, registered, logged, tags, text + for_whom)
+        served.append(Served(name, clients, registered, version))
+    return served
 
 
 def recorded_models(api: "MlflowClient", run: "Run") -> dict[str, "LoggedModel"]:
@@ -369,14 +416,14 @@ def _signature(facts: Mapping[str, Any]) -> Any:
 
 
 def _register(
-    store: Store, api: "MlflowClient", name: str, logged: "LoggedModel", tags: Mapping[str, Any]
-) -> None:
+    store: Store, api: "MlflowClient", name: str, logged: "LoggedModel", tags: Mapping[str, Any], text: str
+) -> int:
+    """Register one model, unless it is, and set the aliases; returns its version."""
     from mlflow.exceptions import MlflowException
 
     # A database client resolves models:/ through MLflow's global store, which may be another one.
     remote = store.uri.startswith(("http://", "https://"))
     source = f"models:/{logged.model_id}" if remote else logged.artifact_location
-    name = "".join("-" if c in "/:" else c for c in name)
     with store.lock("registry"):
         try:
             api.create_registered_model(name)
@@ -389,15 +436,21 @@ def _register(
             source,
             logged.source_run_id,
             tags=dict(tags),
+            description=text,
             model_id=logged.model_id,
             await_creation_for=0,
         )
-        newest = api.get_registered_model(name).aliases.get(ALIAS, 0)
-        if int(made.version) > int(newest):  # otherwise a later run has it
-            api.set_registered_model_alias(name, ALIAS, made.version)
+        aliases = api.get_registered_model(name).aliases
+        if int(made.version) > int(aliases.get(NEWEST, 0)):  # otherwise a later run has it
+            api.set_registered_model_alias(name, NEWEST, made.version)
+        if SCORE in tags:
+            best = api.get_model_version(name, aliases[CHAMPION]).tags if CHAMPION in aliases else {}
+            if float(tags[SCORE]) > float(best.get(SCORE, "-inf")):
+                api.set_registered_model_alias(name, CHAMPION, made.version)
     # By this tag MLflow's pages link a logged model to its registered version.
     link = json.dumps([{"name": name, "version": made.version}])
     api.set_logged_model_tags(logged.model_id, {"mlflow.modelVersions": link})
+    return int(made.version)
 
 
 def _run(api: "MlflowClient", run_id: str, store: Store) -> "Run":
@@ -426,8 +479,8 @@ def _artifact(logged: "LoggedModel", file: str, store: Store) -> Path:
     return Path(download_artifacts(artifact_uri=uri, tracking_uri=store.uri))
 
 
-def _ranges(ids: Sequence[int]) -> str:
-    """Sorted numbers as ranges: '0-3, 7'."""
+def ranges(ids: Sequence[int]) -> str:
+    """Sorted numbers as ranges: '0-3, 7'; '' without any."""
     cuts = [0, *(i for i in range(1, len(ids)) if ids[i] != ids[i - 1] + 1), len(ids)]
-    runs = [ids[a:b] for a, b in pairwise(cuts)]
+    runs = [ids[a:b] for a, b in pairwise(cuts) if a < b]
     return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)

@@ -2,10 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+
+from fedflow.metrics.table import recorded_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 OWN = ("seed", "engine.")  # parameters, or prefixes of them, in which compared runs may differ
-PARENT = "mlflow.parentRunId"
+PARENT, NOTE = "mlflow.parentRunId", "mlflow.note.content"  # tags
 FOLDERS = {"training.curriculum": "orders", "run.client_curriculum": "client_orders"}  # of artifacts
 MOST = 1000  # of the newest runs of a method, those that are compared
 
@@ -49,7 +51,8 @@ def log_orders(api: "MlflowClient", run_id: str) -> None:
             lines = {}
             for order, places in orders.items():
                 newest = {runs[place].data.params["seed"]: runs[place] for place in reversed(places)}
-                lines[order] = [Line(order, _rounds(api, found)) for found in newest.values()]
+                columns = [name for kind in COLUMNS for name in kind]
+                lines[order] = [Line(order, history(api, found, columns)) for found in newest.values()]
             first = next(places[0] for order, places in orders.items() if order != "vanilla")
             name = _name(settings[first], section)
             with TemporaryDirectory() as folder:
@@ -65,17 +68,17 @@ def _any(api: "MlflowClient", run: "Run", among: str) -> bool:
     return any(api.search_runs([run.info.experiment_id], query, max_results=1) for query in queries)
 
 
-def _rounds(api: "MlflowClient", run: "Run") -> "pd.DataFrame":
-    """What a run measured by round."""
+def history(api: "MlflowClient", run: "Run", names: Iterable[str]) -> "pd.DataFrame":
+    """Those of the metrics ``names`` that a run measured, by round."""
     import pandas as pd
 
-    from fedflow.pictures.curriculum import COLUMNS
-
-    names = [name for kind in COLUMNS for name in kind if name in run.data.metrics]
-    history = {
-        name: {m.step: m.value for m in api.get_metric_history(run.info.run_id, name)} for name in names
+    recorded = {name: recorded_name(name) for name in names}
+    values = {
+        name: {m.step: m.value for m in api.get_metric_history(run.info.run_id, here)}
+        for name, here in recorded.items()
+        if here in run.data.metrics
     }
-    return pd.DataFrame(history).sort_index().rename_axis("round").reset_index()
+    return pd.DataFrame(values).sort_index().rename_axis("round").reset_index()
 
 
 def _name(settings: Mapping[str, str], section: str) -> str:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from numbers import Real
@@ -28,10 +28,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from filelock import FileLock, Timeout
 
 from fedflow.errors import FedflowError, reason
-from fedflow.metrics.table import heading, headlines, metric_of, printed
-from fedflow.tracking.models import ModelCard, log_models
-from fedflow.tracking.orders import log_orders
-from fedflow.tracking.store import Store, open_store, reporting
+from fedflow.metrics.table import heading, headlines, metric_of, printed, recorded_name
+from fedflow.tracking.comparison import log_comparison
+from fedflow.tracking.models import ModelCard, Served, log_models, ranges
+from fedflow.tracking.orders import NOTE, log_orders
+from fedflow.tracking.store import Store, open_store, quoted, reporting
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -152,7 +153,7 @@ class Record:
 
         now = int(time.time() * 1000)
         metrics = [
-            Metric(name, float(value), now, step)
+            Metric(self._named(name), float(value), now, step)
             for step, values in self._waiting.items()
             for name, value in values.items()
         ]
@@ -181,16 +182,18 @@ class Record:
         """Log the final ``metrics`` at the last ``step``, files and models, and close the run as finished.
 
         All files of ``folder`` are logged under ``results/``. ``card`` describes how to rebuild ``models``
-        (`log_models`); without it, none are logged.
+        (`log_models`); without it, none are logged. ``cluster`` is that of every client.
         """
         self.flush()
         with reporting(self.store.uri):
             self._log_final(metrics, step)
             if folder is not None:
-                self.api.set_tag(self.run_id, "mlflow.note.content", described(metrics, folder))
+                self.api.set_tag(self.run_id, NOTE, described(metrics, folder))
                 self.api.log_artifacts(self.run_id, str(folder), "results")
             if card is not None:
-                log_models(self.store, self.api.get_run(self.run_id), card, models, cluster, step)
+                run, accuracy = self.api.get_run(self.run_id), metrics.get("local_accuracy")
+                served = log_models(self.store, run, card, models, cluster, step, accuracy)
+                self._log_served(served, cluster, card)
             self._close("FINISHED")
 
     def fail(self, error: BaseException | str, status: str = "FAILED") -> None:
@@ -212,9 +215,7 @@ class Record:
         resumed: bool,
     ) -> None:
         """Log what is known at the start; for a resumed run, only what is missing."""
-        from mlflow.entities import Dataset as Entity
-        from mlflow.entities import DatasetInput, Param, RunTag
-        from mlflow.entities.input_tag import InputTag
+        from mlflow.entities import RunTag
 
         had = self._run.data
         values = _flat(params)
@@ -228,17 +229,29 @@ class Record:
                 tags["fedflow.changed_params"] = json.dumps(changed)
             if "fedflow.error" in had.tags:
                 self.api.delete_tag(self.run_id, "fedflow.error")
-        new = [Param(name, value) for name, value in values.items() if name not in had.params]
-        for start in range(0, len(new), BATCH):
-            self.api.log_batch(self.run_id, params=new[start : start + BATCH])
+        self._log_params({name: value for name, value in values.items() if name not in had.params})
         self.api.log_batch(
             self.run_id, tags=[RunTag(name, str(value)[:TAG_LENGTH]) for name, value in tags.items()]
         )
-        inputs = self._run.inputs.dataset_inputs if self._run.inputs else []
-        known = {(i.dataset.name, i.dataset.digest) for i in inputs}
+        self._log_inputs(datasets)
+
+    def _log_params(self, values: Mapping[str, str]) -> None:
+        from mlflow.entities import Param
+
+        new = [Param(name, value) for name, value in values.items()]
+        for start in range(0, len(new), BATCH):
+            self.api.log_batch(self.run_id, params=new[start : start + BATCH])
+
+    def _log_inputs(self, datasets: Sequence[Mapping[str, Any]]) -> None:
+        """Log the ``datasets`` that the run has not as inputs yet."""
+        from mlflow.entities import Dataset, DatasetInput
+        from mlflow.entities.input_tag import InputTag
+
+        inputs = self.api.get_run(self.run_id).inputs
+        known = {(i.dataset.name, i.dataset.digest) for i in (inputs.dataset_inputs if inputs else [])}
         entities = [
             DatasetInput(
-                Entity(
+                Dataset(
                     name=str(data["name"]),
                     digest=str(data["digest"])[:DIGEST_LENGTH],
                     source_type="local",
@@ -250,8 +263,8 @@ class Record:
             )
             for data in datasets
         ]
-        if new_inputs := [e for e in entities if (e.dataset.name, e.dataset.digest) not in known]:
-            self.api.log_inputs(self.run_id, new_inputs)
+        if new := [e for e in entities if (e.dataset.name, e.dataset.digest) not in known]:
+            self.api.log_inputs(self.run_id, new)
 
     def _monitor_system(self) -> None:
         """Record processor, memory, disk and GPU use, once per machine; for the whole sweep, if any."""
@@ -279,10 +292,17 @@ class Record:
 
         had = self.api.get_run(self.run_id).data.metrics
         now = int(time.time() * 1000)
-        numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, Real) and not isinstance(v, bool)}
+        numbers = {self._named(k): float(v) for k, v in _numbers(metrics).items()}
         new = [Metric(k, v, now, rounds) for k, v in numbers.items() if not math.isnan(v) and had.get(k) != v]
         for start in range(0, len(new), METRICS_BATCH):
             self.api.log_batch(self.run_id, metrics=new[start : start + METRICS_BATCH])
+
+    def _log_served(self, served: Sequence[Served], cluster: Sequence[int], card: ModelCard) -> None:
+        """Log what the registered models have to do with each other."""
+
+    def _named(self, name: str) -> str:
+        """The name of a metric in MLflow."""
+        return name
 
     def _log_json(self, path: str, value: Any) -> None:
         self.api.log_text(self.run_id, json.dumps(value), path)
@@ -305,7 +325,7 @@ class Record:
 class RunRecord(Record):
     """The one writer of a federated run: its steps are rounds."""
 
-    ALWAYS = "bytes_down"
+    ALWAYS = recorded_name("bytes_down")
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -352,16 +372,52 @@ class RunRecord(Record):
                 self._log_table(folder / "clients.parquet")
         cluster = outcome.scores.cluster.tolist()
         self.end(outcome.metrics, rounds, folder, card, outcome.models, cluster)
-        self._log_orders()
+        # The run has finished, so that an error in what follows is a warning.
+        with self._afterwards("the orders of its curriculum are not drawn"):
+            log_orders(self.api, self.run_id)
+        if self.parent and self.api.get_run(self.parent).info.status == "FINISHED":
+            with self._afterwards("its sweep is not compared"):
+                log_comparison(self.api, self.experiment_id, self.parent)
 
-    def _log_orders(self) -> None:
-        """Draw this run beside those of other orders. The run has finished, so that an error is a warning."""
-        try:  # one after the other, so that the last of several that end finds all
-            with self.store.lock(f"orders-{self._run.info.experiment_id}"):
-                log_orders(self.api, self.run_id)
+    @contextlib.contextmanager
+    def _afterwards(self, what: str) -> Iterator[None]:
+        """Warn of ``what`` on an error; one run after the other, so that the last that ends finds all."""
+        try:
+            with self.store.lock(f"afterwards-{self.experiment_id}"):
+                yield
         except Exception as error:
-            text = f"{self._run.info.run_name}: the orders of its curriculum are not drawn ({reason(error)})"
-            warnings.warn(text, stacklevel=3)
+            warnings.warn(f"{self._run.info.run_name}: {what} ({reason(error)})", stacklevel=4)
+
+    def _named(self, name: str) -> str:
+        return recorded_name(name)
+
+    def _log_final(self, metrics: Mapping[str, Any], rounds: int) -> None:
+        """Numbers that no metric is, such as the size of the network, are parameters."""
+        constants = {n: v for n, v in _numbers(metrics).items() if metric_of(n) is None and "/" not in n}
+        self._log_params({name: str(value) for name, value in constants.items()})
+        super()._log_final({name: v for name, v in metrics.items() if name not in constants}, rounds)
+
+    def _log_served(self, served: Sequence[Served], cluster: Sequence[int], card: ModelCard) -> None:
+        """Log the final clusters with the model of each, also as an input that has a digest."""
+        if card.serves != "cluster":
+            return
+        assignment = list(map(int, cluster))
+        digest = _digest(json.dumps(assignment))
+        self._log_json("clusters/clusters.json", {
+            "digest": digest,
+            "assignment": assignment,
+            "clusters": [
+                {"cluster": each.name, "clients": each.clients, "model": each.registered,
+                 "version": each.version} for each in served
+            ],
+        })  # fmt: skip
+        name = f"{card.partition}.{card.method}.clusters"
+        source = f"{self._run.info.artifact_uri}/clusters/clusters.json"
+        self._log_inputs([{"name": name, "digest": digest, "source": source, "context": "clusters"}])
+        lines = [f"- {_served_line(each)}" for each in served]
+        had = self.api.get_run(self.run_id).data.tags.get(NOTE, "")
+        note = "\n".join([had, "", f"Clusters `{digest}`:", "", *lines]).strip()
+        self.api.set_tag(self.run_id, NOTE, note[:TAG_LENGTH])
 
     def _log_clusters(self, outcome: "Outcome", rounds: int, groups: Sequence[int] | None) -> None:
         """Log pictures of the clusters, if clients have any."""
@@ -398,6 +454,15 @@ def described(metrics: Mapping[str, Any], folder: Path) -> str:
     return "\n".join([*table, f"Result files: `{folder}`. On a terminal: `fedflow show {name}`."])
 
 
+def _served_line(each: Served) -> str:
+    clients = ranges(each.clients) or "none"
+    return f"{each.name} → `{each.registered}` version {each.version} → clients {clients}"
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in values.items() if isinstance(v, Real) and not isinstance(v, bool)}
+
+
 def _experiment(api: "MlflowClient", store: Store, name: str) -> str:
     from mlflow.exceptions import MlflowException
 
@@ -415,7 +480,7 @@ def _experiment(api: "MlflowClient", store: Store, name: str) -> str:
 
 def _parent(api: "MlflowClient", experiment: str, sweep: str) -> str:
     """The parent run of a sweep, running; created if necessary."""
-    found = api.search_runs([experiment], f"tags.`fedflow.sweep` = {_quoted(sweep)}", max_results=1)
+    found = api.search_runs([experiment], f"tags.`fedflow.sweep` = {quoted(sweep)}", max_results=1)
     if found:
         api.update_run(found[0].info.run_id, status="RUNNING")
         return found[0].info.run_id
@@ -431,7 +496,7 @@ def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
 
 def _earlier(api: "MlflowClient", experiment: str, key: str, finished: bool) -> "Run | None":
     """The last unfinished run of the key; with ``finished``, the last of any status."""
-    query = f"tags.`fedflow.key` = {_quoted(key)}"
+    query = f"tags.`fedflow.key` = {quoted(key)}"
     query += "" if finished else " and attributes.status != 'FINISHED'"
     found = api.search_runs([experiment], query, max_results=1, order_by=["attributes.start_time DESC"])
     return found[0] if found else None
@@ -485,11 +550,6 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
             text = json.dumps(value) if isinstance(value, list | tuple) else str(value)
             flat[path] = text if len(text) <= PARAM_LENGTH else text[: PARAM_LENGTH - 1] + "…"
     return flat
-
-
-def _quoted(text: str) -> str:
-    """Text for MLflow's filters, which have no escapes."""
-    return f'"{text}"' if "'" in text else f"'{text}'"
 
 
 def _digest(*parts: str) -> str:

@@ -178,6 +178,22 @@ def ui_command(root: Path | str = ".", port: int = 5000) -> list[str]:
     return [*command, "--default-artifact-root", store.artifact_folder.as_uri()]
 
 
+def runs_pages(root: Path | str = ".", port: int = 5000) -> dict[str, str]:
+    """The address of the runs of every experiment in `ui_command`'s pages, by name, the newest first.
+
+    Without the query, MLflow opens an experiment on a page about traces of language models.
+    """
+    store = open_store(root)
+    with reporting(store.uri):
+        found = store.client().search_experiments(order_by=["last_update_time DESC"])
+    pages = f"http://127.0.0.1:{port}/#/experiments"
+    return {
+        each.name: f"{pages}/{each.experiment_id}/runs?workflowType=machine_learning"
+        for each in found
+        if each.name != "Default"
+    }
+
+
 @contextmanager
 def reporting(uri: str) -> Iterator[None]:
     """Turn errors of the store into a `FedflowError` that names it."""
@@ -191,6 +207,11 @@ def reporting(uri: str) -> Iterator[None]:
         if not _of_the_store(error):
             raise
         raise FedflowError(f"MLflow store {uri}: {_reason(error, database(uri))}") from error
+
+
+def quoted(text: str) -> str:
+    """Text for MLflow's filters, which have no escapes."""
+    return f'"{text}"' if "'" in text else f"'{text}'"
 
 
 def _of_the_store(error: Exception) -> bool:

@@ -111,7 +111,7 @@ def record(root: Path) -> dict[tuple, Any]:
         held |= {(name, "parameter", key): value for key, value in run.data.params.items()}
         for key in run.data.metrics:
             history = client.get_metric_history(number, key)
-            values = ((m.step, None if key == "seconds" else m.value) for m in history)
+            values = ((m.step, None if key.endswith("seconds") else m.value) for m in history)
             held[name, "metric", key] = sorted(values)
     held["models",] = sorted((m.name, str(m.status)) for m in client.search_logged_models(experiments))
     numbers = {run.info.run_id for run in runs}

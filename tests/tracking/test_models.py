@@ -154,7 +154,7 @@ def test_a_run_killed_while_it_finished_logs_no_model_twice(root, outcome, card,
     api = open_store(root).client()
     assert again.run_id == record.run_id
     assert len(api.get_run(again.run_id).outputs.model_outputs) == 2
-    assert len(api.get_metric_history(again.run_id, "tuned_accuracy")) == 1
+    assert len(api.get_metric_history(again.run_id, "accuracy/tuned_accuracy")) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import json
 import re
 import time
+from dataclasses import replace
 
 import pytest
 from filelock import Timeout
@@ -35,7 +36,7 @@ def api(root):
     return open_store(root).client()
 
 
-def steps(api, run_id, name="train_loss"):
+def steps(api, run_id, name="round/train_loss"):
     return [m.step for m in api.get_metric_history(run_id, name)]
 
 
@@ -60,10 +61,14 @@ def test_a_run_is_recorded_completely(start, api, rounds, outcome, tmp_path, roo
     recorded = [(d.dataset.name, d.dataset.digest) for d in run.inputs.dataset_inputs]
     assert recorded == [(d["name"], d["digest"]) for d in DATASETS]
     assert steps(api, record.run_id) == list(range(1, 12))
-    assert steps(api, record.run_id, "local_accuracy") == [5, 10, 11]  # once, though it is a final number too
-    assert run.data.metrics["tuned_accuracy"] == 0.6
-    assert run.data.metrics["bytes_down"] == 1100
-    assert "rounds_to_target" not in run.data.metrics
+    assert steps(api, record.run_id, "accuracy/local_accuracy") == [
+        5,
+        10,
+        11,
+    ]  # once, though it is a final number too
+    assert run.data.metrics["accuracy/tuned_accuracy"] == 0.6
+    assert run.data.metrics["traffic/bytes_down"] == 1100
+    assert "traffic/rounds_to_target" not in run.data.metrics
     folders = ("", "results", "clusters")
     files = {f.path for folder in folders for f in api.list_artifacts(record.run_id, folder)}
     assert {"results/metrics.json", "results/clients.parquet", "clients.json", "failures.json"} <= files
@@ -87,7 +92,7 @@ def test_a_killed_run_is_taken_up_again_as_one_run(start, api, rounds, outcome):
     assert [r.info.run_id for r in children] == [record.run_id]
     assert run.info.status == "FINISHED"
     assert steps(api, record.run_id) == list(range(1, 12))
-    assert run.data.params == {"workers": "1"}
+    assert run.data.params == {"workers": "1", "rounds": "11"}  # a number that no metric is
     assert json.loads(run.data.tags["fedflow.changed_params"]) == {"workers": "2"}
     assert run.data.tags["fedflow.resumed"] == "1"
     assert api.get_run(run.data.tags["mlflow.parentRunId"]).info.status == "FINISHED"
@@ -119,7 +124,7 @@ def test_a_finished_run_whose_checkpoint_is_left_is_finished_again(start, api, r
     assert record_all(resumes=True) == first
     run = api.get_run(first)
     assert run.info.status == "FINISHED"
-    assert steps(api, first) == list(range(1, 12)) and steps(api, first, "tuned_accuracy") == [11]
+    assert steps(api, first) == list(range(1, 12)) and steps(api, first, "accuracy/tuned_accuracy") == [11]
     assert {f.path: f.file_size for f in api.list_artifacts(first)} == files
     assert len(api.search_runs([run.info.experiment_id])) == 1
     assert record_all() != first
@@ -275,3 +280,85 @@ def test_a_finished_run_is_described_on_its_page(start, api, outcome, tmp_path):
     with start() as record:
         record.end(metrics, 1, folder, None, {})
     assert api.get_run(record.run_id).data.tags["mlflow.note.content"] == text
+
+
+def test_the_clusters_of_a_run_are_an_input_with_the_model_of_each(start, api, rounds, outcome, card, root):
+    with start(experiment="of clusters") as record:
+        record.round(rounds[4])
+        record.finish(outcome("cluster"), root / "none", card("cluster", "of-clusters"))
+    run = api.get_run(record.run_id)
+    file = root / "mlruns" / "artifacts" / "of_clusters" / record.run_id / "artifacts/clusters/clusters.json"
+    found = json.loads(file.read_text())
+    assert found["assignment"] == [0, 0, 0, 1, 1, 1]
+    assert found["clusters"] == [
+        {
+            "cluster": f"cluster-{j}",
+            "clients": clients,
+            "model": f"of-clusters.fedavg.cluster-{j}",
+            "version": 1,
+        }
+        for j, clients in enumerate(([0, 1, 2], [3, 4, 5]))
+    ]
+    (clusters,) = (d for d in run.inputs.dataset_inputs if d.tags[0].value == "clusters")
+    assert (clusters.dataset.name, clusters.dataset.digest) == (
+        "of-clusters.fedavg.clusters",
+        found["digest"],
+    )
+    note = run.data.tags["mlflow.note.content"]
+    assert "cluster-1 → `of-clusters.fedavg.cluster-1` version 1 → clients 3-5" in note
+    assert api.get_model_version("of-clusters.fedavg.cluster-1", "1").description == (
+        "cluster-1 model of fedavg on of-clusters, seed 0: lenet5, serves clients 3-5"
+    )
+
+
+def test_the_champion_is_chosen_by_held_out_samples_only(start, api, outcome, card):
+    def run(key: str, accuracy: float, held_out: bool) -> None:
+        ended = outcome()
+        ended.metrics["local_accuracy"] = accuracy
+        named = replace(card("global", f"chosen-{held_out}"), held_out=held_out)
+        with start(key, experiment=f"chosen {held_out}") as record:
+            record.finish(ended, card=named)
+
+    for key, accuracy in (("a", 0.5), ("b", 0.7), ("c", 0.6)):
+        for held_out in (True, False):
+            run(key, accuracy, held_out)
+    assert api.get_registered_model("chosen-True.fedavg").aliases == {"newest": 3, "champion": 2}
+    assert api.get_registered_model("chosen-False.fedavg").aliases == {"newest": 3}
+
+
+def test_a_sweep_ends_with_the_comparison_of_its_runs(start, api, rounds, outcome, root):
+    """Means over seeds; of two runs of one seed the newest; variants of a method apart; the best first."""
+    for method, settings, seed, accuracy in (
+        ("fedavg", "aaaa1", 0, 0.1), ("fedavg", "aaaa1", 0, 0.5), ("fedavg", "aaaa1", 1, 0.6),
+        ("ditto", "bbbb1", 0, 0.75), ("ditto", "cccc1", 0, 0.7),
+    ):  # fmt: skip
+        ended, tags = outcome(), {"method": method, "settings": settings, "seed": seed}
+        ended.metrics |= {"local_accuracy": accuracy}
+        with start(f"{method} {settings} {seed} {accuracy}", sweep="compared", tags=tags) as record:
+            for report in rounds:
+                record.round(report)
+            record.finish(ended)
+    parent = api.get_run(record.parent)
+    means = {name: value for name, value in parent.data.metrics.items() if name.startswith("comparison/")}
+    assert means == pytest.approx(
+        {"comparison/ditto": 0.75, "comparison/ditto-cccc": 0.7, "comparison/fedavg": 0.55}
+    )
+    folder = root / "mlruns/artifacts/test_a_sweep_ends_with_the_comparison_of_its_runs" / record.parent
+    table = json.loads((folder / "artifacts" / "comparison.json").read_text())
+    assert table["columns"][:3] == ["method", "seeds", "Local, %"]
+    assert [row[:3] for row in table["data"]] == [
+        ["ditto", 1, "75.0"], ["ditto-cccc", 1, "70.0"], ["fedavg", 2, "55.0 ± 7.1"],
+    ]  # fmt: skip
+    assert "| fedavg | 2 | 55.0 ± 7.1 |" in parent.data.tags["mlflow.note.content"]
+    assert (folder / "artifacts" / "comparison.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_sweep_that_cannot_be_compared_has_finished_runs(start, api, outcome, monkeypatch):
+    def fail(*given: object) -> None:
+        raise ValueError("no picture")
+
+    monkeypatch.setattr("fedflow.tracking.record.log_comparison", fail)
+    warned = pytest.warns(UserWarning, match=r"its sweep is not compared \(.*no picture")
+    with warned, start(sweep="not compared", tags={"method": "fedavg"}) as record:
+        record.finish(outcome())
+    assert api.get_run(record.run_id).info.status == "FINISHED"
