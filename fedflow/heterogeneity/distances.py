@@ -9,8 +9,7 @@ compare` has no models.
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from scipy.spatial.distance import pdist, squareform
-from scipy.special import rel_entr
+import scipy
 
 from fedflow.errors import BadInput
 
@@ -24,7 +23,7 @@ def total_variation(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 def kl(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """Kullback-Leibler divergence KL(p||q) in nats, >= 0; infinite if q lacks a label of p."""
-    return rel_entr(p, q).sum(-1)
+    return scipy.special.rel_entr(p, q).sum(-1)
 
 
 def js(p: np.ndarray, q: np.ndarray) -> np.ndarray:
@@ -81,12 +80,15 @@ def sliced_wasserstein(
     """
     middles = (np.arange(levels) + 0.5) / levels
     seen = [np.sort(x @ directions, axis=0)[(middles * len(x)).astype(int)].ravel() for x in samples]
-    return squareform(pdist(np.stack(seen), "cityblock")) / seen[0].size
+    return (
+        scipy.spatial.distance.squareform(scipy.spatial.distance.pdist(np.stack(seen), "cityblock"))
+        / seen[0].size
+    )
 
 
 def median_distance(x: np.ndarray) -> float:
     """The median Euclidean distance between two of the samples ``x`` [n, F]: the usual kernel width."""
-    return float(np.median(pdist(x)))
+    return float(np.median(scipy.spatial.distance.pdist(x)))
 
 
 def mmd(samples: Sequence[np.ndarray], width: float | None = None) -> np.ndarray:

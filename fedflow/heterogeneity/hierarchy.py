@@ -9,8 +9,7 @@ released PACFL). The algorithm and its order of ties are SciPy's.
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.spatial.distance import squareform
+import scipy
 
 from fedflow.errors import BadInput, unknown_name
 
@@ -30,13 +29,21 @@ def merge(dissimilarity: np.ndarray, method: str = "wpgma") -> np.ndarray:
     if not np.isfinite(matrix).all():
         raise BadInput("dissimilarity", "nan or inf", "finite numbers")
     return (
-        linkage(squareform(matrix, checks=False), LINKAGES[method]) if len(matrix) > 1 else np.empty((0, 4))
+        scipy.cluster.hierarchy.linkage(
+            scipy.spatial.distance.squareform(matrix, checks=False), LINKAGES[method]
+        )
+        if len(matrix) > 1
+        else np.empty((0, 4))
     )
 
 
 def cut(tree: np.ndarray, beta: float) -> np.ndarray:
     """Cluster of every item [N] after all merges up to height ``beta``, numbered by first member."""
-    return renumbered(fcluster(tree, beta, "distance")) if len(tree) else np.zeros(1, dtype=np.int64)
+    return (
+        renumbered(scipy.cluster.hierarchy.fcluster(tree, beta, "distance"))
+        if len(tree)
+        else np.zeros(1, dtype=np.int64)
+    )
 
 
 def cut_into(tree: np.ndarray, number: int) -> np.ndarray:

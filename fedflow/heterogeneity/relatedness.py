@@ -8,10 +8,7 @@ clients are related if the distance of their signatures is below a threshold gam
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.cluster.hierarchy import leaves_list, linkage
-from scipy.optimize import linear_sum_assignment
-from scipy.sparse.csgraph import connected_components
-from scipy.spatial.distance import cdist
+import scipy
 from torch import Tensor
 
 from fedflow.errors import BadInput
@@ -76,7 +73,11 @@ def distances(signatures: Sequence[np.ndarray], distance: str = "matching") -> n
     ends = np.cumsum([len(z) for z in signatures])
     points, upper = np.concatenate(signatures), np.zeros((len(signatures),) * 2)
     for i, z in enumerate(signatures[:-1]):
-        squares = np.split(cdist(z, points[ends[i] :], "sqeuclidean"), ends[i + 1 : -1] - ends[i], axis=1)
+        squares = np.split(
+            scipy.spatial.distance.cdist(z, points[ends[i] :], "sqeuclidean"),
+            ends[i + 1 : -1] - ends[i],
+            axis=1,
+        )
         upper[i, i + 1 :] = [between(block, distance) for block in squares]
     return upper + upper.T
 
@@ -85,7 +86,7 @@ def between(squares: np.ndarray, distance: str) -> float:
     """The distance of two signatures, from the squared distances [k, k'] of their means."""
     if distance == "min_pair":
         return float(np.sqrt(squares.min()))
-    total = squares[linear_sum_assignment(squares)].sum()
+    total = squares[scipy.optimize.linear_sum_assignment(squares)].sum()
     return float((np.sqrt(total) if distance == "matching" else total) / min(squares.shape))
 
 
@@ -117,11 +118,15 @@ def disjoint(adjacency: np.ndarray, number: int | None = None, leaf_order: bool 
     ``leaf_order`` reproduces a bug of the authors' code: the i-th leaf of the tree gets client i's cluster.
     """
     if number is None:
-        return connected_components(adjacency, directed=False)[1].astype(np.int64)
-    tree = linkage(adjacency.astype(np.float64), "ward") if len(adjacency) > 1 else np.empty((0, 4))
+        return scipy.sparse.csgraph.connected_components(adjacency, directed=False)[1].astype(np.int64)
+    tree = (
+        scipy.cluster.hierarchy.linkage(adjacency.astype(np.float64), "ward")
+        if len(adjacency) > 1
+        else np.empty((0, 4))
+    )
     found = cut_into(tree, number)
     if leaf_order and len(tree):
-        found = renumbered(found[leaves_list(tree).argsort()])
+        found = renumbered(found[scipy.cluster.hierarchy.leaves_list(tree).argsort()])
     return found
 
 

@@ -8,8 +8,7 @@ column, not centred. The distance of two clients is an angle between their signa
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.linalg import eigh, orth, subspace_angles
-from scipy.sparse.linalg import svds
+import scipy
 
 from fedflow.errors import BadInput, unknown_name
 
@@ -45,10 +44,10 @@ def _leading(rows: np.ndarray, p: int) -> tuple[np.ndarray, np.ndarray]:
     """Right singular vectors [F, p] of ``rows`` [n, F] and their singular values, largest first."""
     n, features = rows.shape
     if min(n, features) > GRAM_SIDE:
-        _, s, v = svds(rows, k=p, v0=np.ones(min(n, features)))
+        _, s, v = scipy.sparse.linalg.svds(rows, k=p, v0=np.ones(min(n, features)))
         return v[::-1].T, s[::-1]
     side = min(n, features)
-    squares, vectors = eigh(
+    squares, vectors = scipy.linalg.eigh(
         rows @ rows.T if n <= features else rows.T @ rows, subset_by_index=(side - p, side - 1)
     )
     s, vectors = np.sqrt(np.maximum(squares[::-1], 0)), vectors[:, ::-1]
@@ -57,7 +56,7 @@ def _leading(rows: np.ndarray, p: int) -> tuple[np.ndarray, np.ndarray]:
 
 def principal_angles(u: np.ndarray, w: np.ndarray) -> np.ndarray:
     """The min(p, q) angles between the spans of ``u`` [F, p] and ``w`` [F, q], smallest first."""
-    return np.degrees(subspace_angles(u, w))[::-1]
+    return np.degrees(scipy.linalg.subspace_angles(u, w))[::-1]
 
 
 def proximity(
@@ -125,7 +124,7 @@ def _unit(u: np.ndarray) -> np.ndarray:
 def _orthonormal(u: np.ndarray) -> np.ndarray:
     if np.allclose(u.T @ u, np.eye(u.shape[1]), rtol=0, atol=1e-9):
         return u
-    basis = orth(u)
+    basis = scipy.linalg.orth(u)
     return basis if basis.size else np.zeros((len(u), 1))
 
 

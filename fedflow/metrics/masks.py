@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from scipy.stats import spearmanr
+import scipy
 
 CHUNK = 1 << 20  # entries of masks that are counted at once; float32 counts them exactly
 
@@ -40,7 +40,7 @@ class Masks:
         """Spearman's correlation of IoU and shared labels over all pairs; None where either is constant."""
         if self.labels is None or any(len(np.unique(values)) < 2 for values in self._pairs):
             return None
-        return float(spearmanr(*self._pairs).statistic)
+        return float(scipy.stats.spearmanr(*self._pairs).statistic)
 
 
 def compare(

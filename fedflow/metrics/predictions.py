@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
+import scipy
 
 from fedflow.errors import BadInput
 from fedflow.metrics.distribution import summarise, tenths
@@ -98,7 +98,7 @@ def auroc(table: pd.DataFrame) -> float:
     if not ones or not zeros:
         return float("nan")
     confidence = table["confidence"].to_numpy(float)
-    ranks = rankdata(np.where(table["predicted"] == 1, confidence, 1 - confidence))
+    ranks = scipy.stats.rankdata(np.where(table["predicted"] == 1, confidence, 1 - confidence))
     return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 

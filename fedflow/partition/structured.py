@@ -13,7 +13,7 @@ EMNIST, 2,400 or 600 clients; delta 2 and alpha floor(D / (2 M)) as in its code.
 """
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 
 from fedflow.errors import BadInput
 from fedflow.partition.base import Samples, Scheme, Split, gather, num_classes, register
@@ -70,7 +70,7 @@ def growth(total: int, count: int, alpha: int, delta: float) -> float:
     def surplus(scale: float) -> float:
         return count * alpha + np.exp(scale * places).sum() - total
 
-    return brentq(surplus, 0, np.log1p(total), xtol=1e-14) / count**delta
+    return scipy.optimize.brentq(surplus, 0, np.log1p(total), xtol=1e-14) / count**delta
 
 
 def chunk_sizes(total: int, count: int, alpha: int | None = None, delta: float = 2.0) -> np.ndarray:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fedflow.heterogeneity import LINKAGES, clusters, cut, merge
@@ -118,7 +118,7 @@ class Hierarchical(Onboarding, Assigned):
         overlap = np.zeros((after.max() + 1, old), dtype=np.int64)
         np.add.at(overlap, (after[:clients], before), 1)
         names = np.full(len(overlap), -1)
-        for z, name in zip(*linear_sum_assignment(overlap, maximize=True)):
+        for z, name in zip(*scipy.optimize.linear_sum_assignment(overlap, maximize=True)):
             names[z] = name if overlap[z, name] else -1
         names[names < 0] = old + np.arange((names < 0).sum())
         after = names[after]

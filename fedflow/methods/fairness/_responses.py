@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
-from scipy.special import expit, ndtr
+import scipy
 
 
 def frechet(x: np.ndarray) -> np.ndarray:
@@ -16,9 +16,9 @@ CDFS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "weibull": lambda x: -np.expm1(-(x**2)),  # shape 2
     "exponential": lambda x: -np.expm1(-x),
     "frechet": frechet,  # shape 1
-    "normal": lambda x: ndtr(x - 1),
+    "normal": lambda x: scipy.special.ndtr(x - 1),
     "gumbel": lambda x: np.exp(-np.exp(1 - x)),
-    "logistic": lambda x: expit(x - 1),
+    "logistic": lambda x: scipy.special.expit(x - 1),
 }
 
 

@@ -16,8 +16,8 @@ updates are, so eta_s needs tuning. Buffers are averaged with p_k.
 from typing import ClassVar
 
 import numpy as np
+import scipy
 import torch
-from scipy.optimize import lsq_linear
 
 from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.methods.base import Cohort, Diagnostics, GlobalModel, Round
@@ -70,7 +70,9 @@ def least_norm(gram: np.ndarray, prior: np.ndarray, eps: float) -> np.ndarray:
     for _ in range(10):
         goal = np.concatenate([np.zeros_like(prior), [heavy * target], light * prior])
         # SciPy stops after m steps by default, which can be before the optimum.
-        x = lsq_linear(rows, goal, (low, high), method="bvls", tol=1e-15, max_iter=100 * len(prior)).x
+        x = scipy.optimize.lsq_linear(
+            rows, goal, (low, high), method="bvls", tol=1e-15, max_iter=100 * len(prior)
+        ).x
         if abs(1 - x.sum()) < 1e-14:
             break
         target += 1 - x.sum()

@@ -9,10 +9,8 @@ from functools import lru_cache, wraps
 from typing import Any
 
 import numpy as np
+import scipy
 from scipy import sparse
-from scipy.optimize import nnls
-from scipy.sparse import csgraph
-from scipy.sparse.linalg import eigsh
 from threadpoolctl import threadpool_limits
 
 from fedflow.errors import BadInput
@@ -108,7 +106,7 @@ def pursuit(problem: Problem, k: int, rng: np.random.Generator) -> Chosen:
             break
         nodes.append(_largest(gains))
         columns = operator.columns(nodes)
-        weights = nnls(columns, np.full(n, 1 / n))[0]
+        weights = scipy.optimize.nnls(columns, np.full(n, 1 / n))[0]
         residual = 1 / n - columns @ weights
     kept = np.flatnonzero(weights > 0)
     kept = kept[np.argsort(np.array(nodes)[kept])]
@@ -163,7 +161,9 @@ def _frank_wolfe(operator: Operator, k: int) -> np.ndarray:
 
 def _graph_shares(adjacency: sparse.csr_array, nodes: np.ndarray) -> np.ndarray:
     """Share of all nodes that are nearest to each of ``nodes`` in unweighted edges; ties are split evenly."""
-    distances = csgraph.dijkstra(checked(adjacency), directed=False, indices=nodes, unweighted=True)
+    distances = scipy.sparse.csgraph.dijkstra(
+        checked(adjacency), directed=False, indices=nodes, unweighted=True
+    )
     if np.isinf(distances.min(0)).any():
         accepted = "a connected graph for frank_wolfe_shares, as distances give the weights"
         raise BadInput("graph", "several components", accepted)
@@ -189,7 +189,9 @@ def _embedding(adjacency: sparse.csr_array, k: int) -> np.ndarray:
     matrix = scale @ adjacency @ scale
     if k >= len(degrees) - 1:
         return np.linalg.eigh(matrix.toarray())[1][:, -k:]
-    return eigsh(matrix, k, which="LA", v0=np.random.default_rng(0).random(len(degrees)))[1]
+    return scipy.sparse.linalg.eigsh(matrix, k, which="LA", v0=np.random.default_rng(0).random(len(degrees)))[
+        1
+    ]
 
 
 @lru_cache(maxsize=1)
