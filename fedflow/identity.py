@@ -19,6 +19,7 @@ from pathlib import Path
 # No result depends on them: what they parse is part of the settings; the rest reports or records.
 ASIDE = ("arguments", "config", "errors", "identity", "pictures", "report", "terminal", "tracking", "tuning")
 # Their imports make data and partitions, which runs identify by content.
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # fields with statements, in syntax trees
 LOADERS = ("fedflow.data.params", "fedflow.data.prepared", "fedflow.partition.partition")
 
 
@@ -99,7 +100,7 @@ def _file(module: str) -> Path | None:
 def _tree(file: Path) -> ast.Module:
     """The syntax tree of a source, without docstrings."""
     tree = ast.parse(file.read_bytes())
-    for node in ast.walk(tree):
+    for node in (tree, *_statements(tree)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             first = node.body[0] if node.body else None
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
@@ -124,7 +125,7 @@ def _form(node: object) -> str:
 def _imports(module: str) -> tuple[str, ...]:
     """The modules that the source of a module imports when it runs."""
     file = _file(module)
-    nodes = [] if file is None else _running(_tree(file))
+    nodes = [] if file is None else _statements(_tree(file))
     found: list[str] = []
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -135,13 +136,17 @@ def _imports(module: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes below this one, except those that only type checkers read."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
-            continue
-        yield child
-        yield from _running(child)
+def _statements(node: ast.AST) -> list[ast.AST]:
+    """All statements below this one, except those that only type checkers read."""
+    found, left = [], [node]
+    while left:
+        of = left.pop()
+        for block in BLOCKS:
+            for child in getattr(of, block, ()):
+                if not (isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")):
+                    found.append(child)
+                    left.append(child)
+    return found
 
 
 def _base(node: ast.ImportFrom, module: str) -> str:
