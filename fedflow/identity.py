@@ -10,7 +10,6 @@ version of Python do not count, because the digest is of syntax trees.
 import ast
 import hashlib
 import sys
-from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import version
