@@ -16,6 +16,7 @@ from fedflow.errors import FedflowError
 T = TypeVar("T")
 Write = Callable[[Path], object]
 
+COUNTS = "label_counts.csv"  # of a partition's folder: a row per client, a column per label
 PARTIAL = ".partial"  # folder of files that are being written
 
 

@@ -1,7 +1,7 @@
 """Pictures of accuracy: an overview, curves by round, traffic or time, and the spread over clients."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -92,7 +92,8 @@ def curve(
     height = max(2.7, 0.7 + 0.18 * len(methods)) + (above - 0.08)
     box = (0.36 if rises else 0.52, 0.4, margin, above)
     with drawing(name, f"{words} by {x}", height, box, width=max(3.8, 2.0 + margin)) as work:
-        axes, ends, floors = work.axes, [], []
+        axes, floors = work.axes, []
+        ends: list[End] = []
         for method, runs in methods.items():
             table, style = _over_seeds(runs, column), look(places[method])
             if table.empty:
@@ -100,13 +101,17 @@ def curve(
             label, last = runs[0].label, table.iloc[-1]
             floors.append(table["low"].iloc[len(table) // 4])
             if x == "traffic" and last["traffic"] == 0:
-                axes.axhline(last["mean"], lw=1.2, color=style["color"], linestyle=(0, (1, 2)))
-                ends.append((np.nan, last["mean"], label, style["color"]))
+                line = axes.axhline(last["mean"], lw=1.2, color=style["color"], linestyle=(0, (1, 2)))
+                line.set_gid(f"line-{places[method]}")
+                ends.append(End(np.nan, last["mean"], label, style["color"], places[method]))
                 continue
-            axes.fill_between(table[x], table["low"], table["high"], color=style["color"], alpha=0.17, lw=0)
+            axes.fill_between(
+                table[x], table["low"], table["high"], color=style["color"], alpha=0.17, lw=0,
+                gid=f"band-{places[method]}",
+            )  # fmt: skip
             alone = {"marker": "o", "ms": 4} if len(table) == 1 else {}
-            axes.plot(table[x], table["mean"], lw=1.6, **style | alone)
-            ends.append((last[x], last["mean"], label, style["color"]))
+            axes.plot(table[x], table["mean"], lw=1.6, gid=f"line-{places[method]}", **style | alone)
+            ends.append(End(last[x], last["mean"], label, style["color"], places[method]))
         if top is not None:
             axes.set_ylim(min([0.0, *floors]) - 0.03 * top, 1.03 * top)
         elif floors and rises:  # the steep start would compress the rest
@@ -147,11 +152,24 @@ def _over_seeds(runs: Sequence[Curve], column: str) -> pd.DataFrame:
     return table[table["seeds"] == len(runs)].reset_index()
 
 
-def name_ends(axes: Axes, ends: list[tuple[float, float, str, str]]) -> None:
+class End(NamedTuple):
+    """The end of a line: where it is, its name and colour, and the place of its method in the page's list.
+
+    The page shows and hides what has the place in its id: ``line-3``, ``band-3``, ``link-3`` and ``name-3``.
+    """
+
+    x: float
+    y: float
+    label: str
+    colour: str
+    place: int | None = None
+
+
+def name_ends(axes: Axes, ends: list[End]) -> None:
     """Names in the right margin, moved as little as possible, each connected to the end of its line."""
     if not ends:
         return
-    ends = sorted(ends, key=lambda end: end[1])
+    ends = sorted(ends, key=lambda end: end.y)
     scale = axes.yaxis.get_transform()  # of a logarithmic axis, the logarithm
     low, high = axes.get_ylim()
     bottom, top = scale.transform([low, high])
@@ -159,20 +177,24 @@ def name_ends(axes: Axes, ends: list[tuple[float, float, str, str]]) -> None:
     height = axes.get_position().height * axes.figure.get_figheight() * 72  # type: ignore[union-attr]
     gap = min(11.5 / height, 1 / max(1, len(ends) - 1)) * (top - bottom)
     steps = gap * np.arange(len(ends))
-    wanted = scale.transform(np.array([end[1] for end in ends])) - steps
+    wanted = scale.transform(np.array([end.y for end in ends])) - steps
     at = np.clip(isotonic_regression(wanted).x, bottom, max(bottom, top - steps[-1])) + steps
     at = scale.inverted().transform(at)
-    for (x, y, label, colour), place in zip(ends, at, strict=True):
+    for (x, y, label, colour, number), place in zip(ends, at, strict=True):
         start = right if np.isnan(x) else x
-        axes.annotate(
+        link = axes.annotate(
             "", (start, y), (1.05, place), xycoords="data", textcoords=("axes fraction", "data"),
             arrowprops={
                 "arrowstyle": "-", "color": colour, "lw": 0.8, "alpha": 0.75, "shrinkA": 0, "shrinkB": 0,
             },
         )  # fmt: skip
-        axes.text(
+        written = axes.text(
             1.065, place, _fitting(label), transform=axes.get_yaxis_transform(), va="center", fontsize=8.5
         )
+        if number is not None:
+            assert link.arrow_patch is not None
+            link.arrow_patch.set_gid(f"link-{number}")
+            written.set_gid(f"name-{number}")
     axes.set_ylim(low, high)
     axes.set_xlim(right=right)
 

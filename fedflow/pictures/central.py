@@ -6,7 +6,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from fedflow.metrics.table import NUMBER, SHARE
-from fedflow.pictures.accuracy import name_ends
+from fedflow.pictures.accuracy import End, name_ends
 from fedflow.pictures.drawing import drawing, look
 
 COLUMNS = {  # of `epochs.csv`: what a picture of it is called, and its unit
@@ -26,7 +26,7 @@ def by_epoch(networks: Mapping[str, pd.DataFrame], column: str, name: str) -> Ma
                 continue
             x, y, style = epochs["epoch"], unit.factor * epochs[column], look(place)
             work.axes.plot(x, y, lw=1.6, marker="." if len(x) == 1 else "", **style)
-            ends.append((x.iloc[-1], y.iloc[-1], network, style["color"]))
+            ends.append(End(x.iloc[-1], y.iloc[-1], network, style["color"]))
         work.axes.set_xlabel("epoch")
         work.axes.margins(x=0.01)
         work.axes.locator_params(axis="x", integer=True, nbins=6)

@@ -13,7 +13,7 @@ import pandas as pd
 from fedflow.local.curriculum import Curriculum, Pass
 from fedflow.local.pacing import FAMILIES, Pacing
 from fedflow.local.training import LocalTraining
-from fedflow.pictures.accuracy import Curve, Curves, curve, measured, name_ends, room
+from fedflow.pictures.accuracy import Curve, Curves, End, curve, measured, name_ends, room
 from fedflow.pictures.drawing import MUTED, SERIES, Drawing, drawing, look
 from fedflow.pictures.series import series
 from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS
@@ -120,7 +120,7 @@ def pool(runs: Curves, places: Mapping[str, int], name: str) -> Drawing:
             rounds, style = repeats[0].rounds, look(places[variant])
             axes.step(rounds["round"], rounds["pool"], where="mid", lw=1.5, **style)
             last = rounds.iloc[-1]
-            ends.append((last["round"], last["pool"], repeats[0].label, style["color"]))
+            ends.append(End(last["round"], last["pool"], repeats[0].label, style["color"]))
         axes.set(xlabel="round", ylabel="clients")
         axes.set_ylim(bottom=0)
         axes.margins(x=0.01)

@@ -6,7 +6,7 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedflow.pictures.accuracy import margin, name_ends
+from fedflow.pictures.accuracy import End, margin, name_ends
 from fedflow.pictures.drawing import INK, MUTED, SERIES, STYLE, WIDTH, Drawing, drawing, look
 
 HEIGHT = 2.2  # inches, of a panel of guidance
@@ -22,11 +22,11 @@ def by_epoch(parts: Mapping[str, pd.DataFrame], summary: Mapping[str, Mapping[st
         for place, (part, rows) in enumerate(parts.items()):
             style, values = look(place), 100 * rows["test_accuracy"]
             axes.plot(rows["epochs"], values, lw=1.6, marker="." if len(rows) == 1 else "", **style)
-            ends.append((rows["epochs"].iloc[-1], values.iloc[-1], part, style["color"]))
+            ends.append(End(rows["epochs"].iloc[-1], values.iloc[-1], part, style["color"]))
         for name, colour in (("teacher", INK), ("student", MUTED)):
             level = 100 * (summary[name]["test_accuracy"] or 0)
             axes.axhline(level, color=colour, lw=1, linestyle=(0, (1, 1.2)))
-            ends.append((last, level, name, colour))
+            ends.append(End(last, level, name, colour))
         axes.set(xlabel="epochs of the student after its first training", ylabel="test accuracy, %")
         axes.margins(x=0.01)
         axes.locator_params(axis="x", integer=True, nbins=6)

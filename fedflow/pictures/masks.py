@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedflow.metrics.masks import Masks
-from fedflow.pictures.accuracy import Labelled, name_ends, room
+from fedflow.pictures.accuracy import End, Labelled, name_ends, room
 from fedflow.pictures.drawing import CARD, INK, LINE, SERIES, Drawing, drawing, look
 from fedflow.pictures.series import SCALE, WIDTH
 from fedflow.simulation.outcome import GATE, PRUNED
@@ -126,7 +126,7 @@ def by_shared_labels(
             style, mean = look(places[variant]), table.mean()
             axes.fill_between(table.columns, table.min(), table.max(), color=style["color"], alpha=0.17, lw=0)
             axes.plot(table.columns, mean, lw=1.6, marker="o", ms=4, **style)
-            ends.append((mean.index[-1], mean.iloc[-1], runs[0].label, style["color"]))
+            ends.append(End(mean.index[-1], mean.iloc[-1], runs[0].label, style["color"]))
         axes.set(xlabel="labels that two clients share", ylabel="mask IoU, %")
         axes.locator_params(axis="x", integer=True, nbins=8)
         name_ends(axes, ends)

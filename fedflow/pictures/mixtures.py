@@ -6,7 +6,7 @@ from typing import Protocol
 
 import pandas as pd
 
-from fedflow.pictures.accuracy import Labelled, name_ends, room
+from fedflow.pictures.accuracy import End, Labelled, name_ends, room
 from fedflow.pictures.drawing import Drawing, drawing, look
 
 SCORES = {"accuracy": "Local accuracy by λ", "ece": "ECE by λ"}  # column: heading
@@ -45,7 +45,7 @@ def mixtures(
             style = look(places[method])
             axes.fill_between(mean.index, mean - std, mean + std, color=style["color"], alpha=0.12, lw=0)
             axes.plot(mean.index, mean, lw=1.6, marker=".", ms=4, **style)
-            ends.append((mean.index[-1], mean.iloc[-1], runs[0].label, style["color"]))
+            ends.append(End(mean.index[-1], mean.iloc[-1], runs[0].label, style["color"]))
         axes.set_xlabel("λ: share of the personal model")
         axes.set_ylim(max(0, axes.get_ylim()[0]), min(101, axes.get_ylim()[1]))
         axes.margins(x=0.01)

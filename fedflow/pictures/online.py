@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from fedflow.pictures.accuracy import name_ends
+from fedflow.pictures.accuracy import End, name_ends
 from fedflow.pictures.drawing import Drawing, drawing, look
 
 PICTURES = {  # column: name, what it shows, label of the axis, scale, whether it is a running mean
@@ -26,7 +26,7 @@ def _lines(table: pd.DataFrame, column: str) -> Drawing:
             own, style = table[table["learner"] == learner].dropna(subset=[column]), look(place)
             y = scale * (own[column].expanding().mean() if running else own[column])
             work.axes.plot(own["task"], y, lw=1.6, marker="." if len(own) == 1 else "", **style)
-            ends.append((own["task"].iloc[-1], y.iloc[-1], learner, style["color"]))
+            ends.append(End(own["task"].iloc[-1], y.iloc[-1], learner, style["color"]))
         work.axes.set(xlabel="task", ylabel=label)
         work.axes.margins(x=0.01)
         work.axes.locator_params(axis="x", integer=True, nbins=6)

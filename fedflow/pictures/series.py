@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
-from fedflow.pictures.accuracy import LARGEST, name_ends
+from fedflow.pictures.accuracy import LARGEST, End, name_ends
 from fedflow.pictures.drawing import LINE, Drawing, drawing, look
 
 FEW = 12  # clients up to which each has a line
@@ -28,7 +28,7 @@ def lines(table: pd.DataFrame, name: str, described: str) -> Drawing:
             own, style = table[table["client"] == client], look(client)
             last = own.iloc[-1]
             work.axes.plot(own["round"], own["value"], lw=1.4, marker="." if len(own) == 1 else "", **style)
-            ends.append((last["round"], last["value"], f"client {client}", style["color"]))
+            ends.append(End(last["round"], last["value"], f"client {client}", style["color"]))
         work.axes.set_xlabel("round")
         work.axes.margins(x=0.01)
         work.axes.locator_params(axis="x", integer=True, nbins=6)

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.ticker import NullFormatter
 
-from fedflow.pictures.accuracy import LARGEST, margin, name_ends
+from fedflow.pictures.accuracy import LARGEST, End, margin, name_ends
 from fedflow.pictures.drawing import INK, MUTED, Drawing, drawing, look
 
 FEW = 14  # parts up to which each has a colour and its name
@@ -38,7 +38,7 @@ def by_step(
                 axes.fill_between(table.index, table["low"], table["high"], **band)
             dot = "." if len(table) == 1 else ""
             axes.plot(table.index, table["mean"], lw=0.7 if many else 1.6, marker=dot, **style)
-            ends.append((table.index[-1], table["mean"].iloc[-1], part, style["color"]))
+            ends.append(End(table.index[-1], table["mean"].iloc[-1], part, style["color"]))
         if many:
             mean = pd.concat([table["mean"] for table in tables.values()], axis=1).mean(axis=1)
             axes.plot(mean.index, mean, color=INK, lw=1.8)

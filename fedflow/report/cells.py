@@ -108,7 +108,8 @@ def _winners(methods: Methods, metric: Metric) -> set[str]:
         ranked = [(name, value) for name, value in ranked if len(value.values) == len(methods[name])]
     if not metric.better or len(ranked) < 2:
         return set()
-    return {name for name, value in ranked if shown(value.mean) == shown(ranked[0][1].mean)}
+    first = {name for name, value in ranked if shown(value.mean) == shown(ranked[0][1].mean)}
+    return first if len(first) < len(ranked) else set()  # where all are level, none is best
 
 
 def of_clients(run: Run) -> str:

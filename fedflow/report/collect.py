@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from fedflow.errors import FedflowError
+from fedflow.files import COUNTS
 from fedflow.methods.base import Dissimilarity
 from fedflow.metrics.table import METRICS
 from fedflow.report.reading import read_json, read_table, reject
@@ -46,12 +47,13 @@ Labels = Mapping[str, str]  # of the names under `methods` in params.yaml
 
 @dataclass(frozen=True)
 class PartitionFacts:
-    """A partition's ``summary.json``, and its pictures of labels and of difficulty by client."""
+    """A partition's ``summary.json``, its pictures of labels and of difficulty, its labels by client."""
 
     name: str
     summary: dict[str, Any]
     labels: bytes | None = None
     losses: bytes | None = None
+    counts: np.ndarray | None = None  # [N, K], samples of each label at each client
 
     @property
     def scheme(self) -> str:
@@ -95,9 +97,20 @@ def collect_partitions(partitions_dir: Path, names: list[str]) -> dict[str, Part
         if not (folder / "summary.json").is_file():
             continue
         pictures = [folder / "labels.png", folder / "difficulty.png"]
-        read = [picture.read_bytes() if picture.is_file() else None for picture in pictures]
-        found[name] = PartitionFacts(name, read_json(folder / "summary.json"), *read)
+        labels, losses = (picture.read_bytes() if picture.is_file() else None for picture in pictures)
+        counts = _label_counts(folder / COUNTS)
+        found[name] = PartitionFacts(name, read_json(folder / "summary.json"), labels, losses, counts)
     return found
+
+
+def _label_counts(path: Path) -> np.ndarray | None:
+    """Samples of each label at each client [N, K]; None without labels, or without the file."""
+    if not path.is_file():
+        return None
+    table = read_table(path, pd.read_csv, ("client",))
+    if list(table["client"]) != list(range(len(table))):
+        reject(path, "not a row per client")
+    return table.drop(columns="client").to_numpy(np.int64)
 
 
 def _read_run(folder: Path) -> Run:

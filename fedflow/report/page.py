@@ -4,6 +4,7 @@ import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,15 @@ from fedflow.report.books import FOLDER
 from fedflow.report.calibration import calibration
 from fedflow.report.central import collect_networks, curves, references
 from fedflow.report.claims import load_claims
+from fedflow.report.clients import client_table, differences
 from fedflow.report.collect import Labels, PartitionFacts, collect_partitions, collect_runs
 from fedflow.report.curricula import curricula
 from fedflow.report.findings import findings, summary
 from fedflow.report.images import generation, privacy
+from fedflow.report.lineage import Recorded, lineage, made
 from fedflow.report.matching import accuracies, compare, known_data
 from fedflow.report.procedures import Entries, collect_outcomes, sections, write_outcomes
+from fedflow.report.ranks import section as ranks
 from fedflow.report.run import Run
 from fedflow.report.subnetworks import levels, pruning
 from fedflow.report.tables import best, by_method, by_partition, columns, stat, write_tables, yardstick
@@ -56,6 +60,7 @@ def build_report(
     labels: Labels | None = None,
     outcomes: Path | None = None,
     procedures: Entries | None = None,
+    recorded: Recorded | None = None,
 ) -> Path:
     """Write ``index.html`` and the CSV tables on all runs below ``results_dir``; returns the page's path.
 
@@ -64,7 +69,8 @@ def build_report(
     ``runs`` (a row per run) and ``accuracy_curves`` (for ``dvc plots``). Verdicts on the claims in the file
     ``claims``, if it exists, are a section of the page, ``claims.csv`` and ``claims.md``; the networks in the
     folder ``central`` are another, and so are the outcomes of procedures below ``outcomes``, with
-    ``outcomes.csv``. ``labels`` are those of methods in params.yaml, ``procedures`` its entries of this name.
+    ``outcomes.csv``. ``labels`` are those of methods in params.yaml, ``procedures`` its entries of this name;
+    ``recorded`` says what MLflow knows of the runs (`fedflow.tracking.lineage.recorded_runs`).
     Equal inputs give equal bytes. Raises `FedflowError` when there are neither results nor outcomes, a file
     cannot be read, or ``out_dir`` cannot be written.
     """
@@ -86,7 +92,13 @@ def build_report(
         "variants": len(places),
         "places": places,
         "seeds": sorted({run.seed for run in runs}),
-        "partitions": [_partition(name, group, facts.get(name), places) for name, group in groups.items()],
+        "labels": {run.variant: run.label for run in runs},
+        "partitions": [
+            _partition(name, group, facts.get(name), places, recorded or {}) for name, group in groups.items()
+        ],
+        "ranks": ranks(groups, places),
+        "made": made(recorded or {}, runs),
+        "version": version("fedflow"),
         "references": {name: references(networks, group[0]) for name, group in groups.items()},
         "central": curves(networks),
         "procedures": sections(done),
@@ -111,7 +123,7 @@ def build_report(
 
 
 def _partition(
-    name: str, runs: list[Run], facts: PartitionFacts | None, places: dict[str, int]
+    name: str, runs: list[Run], facts: PartitionFacts | None, places: dict[str, int], recorded: Recorded
 ) -> dict[str, Any]:
     """Everything the page shows of one partition, the best methods first."""
     found = by_method(runs)
@@ -150,6 +162,9 @@ def _partition(
         "groupings": [card for cards in sorted(pictures, key=len, reverse=True) for card in cards],
         "settings": settings_table(run for group in methods.values() for run in group),
         "pictures": _pictures(facts) if facts else [],
+        "clients": client_table(methods, facts.counts if facts else None),
+        "differences": differences(facts.counts if facts else None),
+        "lineage": lineage(methods, recorded),
     }
 
 

@@ -11,11 +11,21 @@ from fedflow.config import Params
 from fedflow.data import Dataset, load_prepared
 from fedflow.data.files import reading
 from fedflow.errors import BadInput
-from fedflow.files import central_folder, intact, make_writable, partition_folder, prepared_folder, read_fact
+from fedflow.files import (
+    COUNTS,
+    central_folder,
+    intact,
+    make_writable,
+    partition_folder,
+    prepared_folder,
+    read_fact,
+)
 from fedflow.identity import code_digest, versions
 from fedflow.local.trained import MARKER, load_network
 from fedflow.partition import Partition, PartitionParams, Samples, load_partition, make_partition
 from fedflow.partition.after.difficulty import Difficulty
+
+LARGEST = 2_000_000  # clients times labels in the table of labels
 
 
 def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
@@ -38,13 +48,25 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
 
     samples = Samples.of(dataset, root=root, losses=lambda difficulty: _losses(difficulty, dataset, root))
     made = make_partition(wanted, samples, dataset.hash)
-    if there is None or there.summary() != made.summary():
+    tabled = made.label_counts is None or (folder / COUNTS).exists()
+    if there is None or there.summary() != made.summary() or not tabled:
         draw_labels(made, folder / "labels.png")
         draw_difficulty(made, folder / "difficulty.png")
+        _write_counts(made, folder / COUNTS)
         made.save(folder)  # last: its summary marks a complete folder
     make_writable(note.parent)
     note.write_text(json.dumps({"partition": made.hash, "origin": origin}) + "\n")
     return folder
+
+
+def _write_counts(made: Partition, path: Path) -> None:
+    """A row per client with its training samples of every label; none without labels, or of huge tables."""
+    path.unlink(missing_ok=True)
+    counts = made.label_counts
+    if counts is not None and counts.size <= LARGEST:
+        header = ",".join(["client", *map(str, range(counts.shape[1]))])
+        rows = np.column_stack([np.arange(len(counts)), counts])
+        np.savetxt(path, rows, "%d", delimiter=",", header=header, comments="")
 
 
 def _origin(wanted: PartitionParams, dataset: Dataset, root: Path) -> str:

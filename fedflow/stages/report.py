@@ -3,9 +3,12 @@
 from pathlib import Path
 
 from fedflow.config import PARAMS, load_params
+from fedflow.errors import FedflowError
 from fedflow.report import build_report
 from fedflow.report.collect import collect_runs
+from fedflow.report.lineage import Recorded
 from fedflow.report.paper import write_paper
+from fedflow.terminal import say
 
 CLAIMS = "claims.yaml"
 
@@ -17,7 +20,19 @@ def write_report(root: Path = Path()) -> Path:
         root / "results", data / "partitions", root / "report",
         claims=root / CLAIMS, central=data / "central", labels=params.labels if params else None,
         outcomes=root / "outcomes", procedures=params.procedure_entries if params else None,
+        recorded=_recorded(root),
     )  # fmt: skip
+
+
+def _recorded(root: Path) -> Recorded:
+    """What MLflow knows of the runs; the report needs no record, so that an error is a line."""
+    from fedflow.tracking.lineage import recorded_runs
+
+    try:
+        return recorded_runs(root)
+    except FedflowError as error:
+        say(f"the report says nothing of the record: {error}")
+        return {}
 
 
 def write_for_paper(root: Path = Path(), figures: str | None = None) -> list[Path]:

@@ -43,7 +43,9 @@ def test_runs_of_other_settings_are_never_averaged(tmp_path):
     write_partition(tmp_path / "partitions", "p", scheme="dirichlet", alpha=0.1)
     page = report(tmp_path)
     assert "5 runs: 2 methods in 3 settings" in page
-    rows = re.findall(r'<th scope="row" data-sort="([^"]*)"', page.split('id="accuracy"')[1])
+    rows = re.findall(
+        r'<th scope="row" data-sort="([^"]*)"', page.split('id="accuracy"')[1].split("</section>")[0]
+    )
     assert {"IFCA", "IFCA · clusters 4", "FedAvg"} == set(rows)
     assert len(re.findall(r">IFCA · clusters 4</text>", page)) >= 3  # in the pictures too
     table = pd.read_csv(tmp_path / "report" / "accuracy.csv").set_index(["label", "metric"])
@@ -97,7 +99,7 @@ def test_every_row_lists_its_settings_what_differs_from_the_defaults_first(tmp_p
     assert "averaging model" in row["others"] and "rounds 20" in row["others"]
     assert "data mnist5k source mnist5k" in row["own"] and "partition alpha 0.1" in row["others"]
     page = report(tmp_path)
-    details = re.search(r"<details.*?</details>", page, flags=re.DOTALL)
+    details = re.search(r"<details.*?</details>", page.split("Settings of every row")[1], flags=re.DOTALL)
     assert details is not None and row["own"] in details[0] and row["settings"] in details[0]
 
 

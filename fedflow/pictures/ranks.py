@@ -1,0 +1,55 @@
+"""The picture of critical differences: methods by mean rank, level ones joined by a bar."""
+
+from collections.abc import Sequence
+
+from fedflow.pictures.drawing import INK, MUTED, Drawing, drawing, look
+
+WIDTH = 6.4  # inches
+ROW, BAR = 0.24, 0.12  # inches per name, and per bar
+
+
+def differences(
+    labels: Sequence[str],
+    means: Sequence[float],
+    critical: float,
+    bars: Sequence[tuple[int, int]],
+    places: Sequence[int],
+    name: str = "ranks",
+) -> Drawing:
+    """``labels`` with mean ranks ``means``, sorted; ``bars`` join the first and last of those that are level.
+
+    ``places`` are those of the methods' colours. The better half is named on the left.
+    """
+    half = -(-len(labels) // 2)
+    below = BAR * (len(bars) + 1) + ROW * half
+    box = (1.6, below + 0.1, 1.6, 0.55)
+    with drawing(name, "Mean ranks of the methods", sum(box[1::2]) + 0.05, box, WIDTH) as work:
+        axes = work.axes
+        axes.set_xlim(1, len(labels))
+        axes.set_ylim(0, 1)
+        axes.xaxis.tick_top()
+        axes.set_yticks([])
+        axes.set_xticks(range(1, len(labels) + 1))
+        axes.grid(False)
+        inch = 1 / 0.05  # of the axes' height
+        axes.plot([1, 1 + critical], [inch * 0.38] * 2, color=INK, lw=1.6, clip_on=False)
+        text = f"critical difference {critical:.2f}"
+        axes.text(1 + critical / 2, inch * 0.42, text, ha="center", va="bottom", fontsize=8.5, color=MUTED)
+        for number, (first, last) in enumerate(bars, 1):
+            y = -inch * BAR * number
+            ends = [means[first] - 0.03, means[last] + 0.03]
+            axes.plot(ends, [y, y], color=INK, lw=3.2, clip_on=False, solid_capstyle="butt")
+        for i, (label, mean, place) in enumerate(zip(labels, means, places, strict=True)):
+            left = i < half
+            row = i if left else len(labels) - 1 - i
+            y = -inch * (BAR * (len(bars) + 1) + ROW * (row + 0.5))
+            end = 1.0 if left else float(len(labels))
+            colour = look(place)["color"]
+            axes.plot([mean, mean, end], [0, y, y], color=colour, lw=1.1, clip_on=False)
+            axes.plot(mean, 0, "o", ms=4.5, color=colour, clip_on=False)
+            offset, side = ((-5, 0), "right") if left else ((5, 0), "left")
+            axes.annotate(
+                f"{label}  {mean:.2f}", (end, y), offset, textcoords="offset points", ha=side, va="center",
+                fontsize=9, color=INK, annotation_clip=False,
+            )  # fmt: skip
+    return work

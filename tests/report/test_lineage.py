@@ -1,0 +1,62 @@
+"""What the page says of where its numbers come from."""
+
+from result_folders import write_run
+from support import refused
+
+from fedflow.errors import FedflowError
+from fedflow.report import build_report
+from fedflow.report.collect import collect_runs
+from fedflow.report.lineage import lineage, made
+from fedflow.report.tables import by_method
+from fedflow.stages.report import write_report
+from fedflow.tracking import open_run
+from fedflow.tracking.lineage import recorded_runs
+
+FACTS = {
+    "run_id": "0123456789abcdef", "experiment_id": "3", "ended": "2026-11-01 10:00 UTC", "commit": "c0ffee",
+    "changed": True, "version": "0.1.0", "command": "fedflow run", "user": "ada", "clusters": "5ca1ab1e",
+    "models": ["p.ifca.cluster-0 v2", "p.ifca.cluster-1 v2"],
+}  # fmt: skip
+
+
+def test_the_chain_from_data_to_models(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path / "results", "p", "ifca", seed)
+    runs = collect_runs(tmp_path / "results")
+    first = runs[0]
+    recorded = {("p", "ifca", "0", first.settings): FACTS}
+    found = lineage(by_method(runs), recorded)
+    assert [step.kind for step in found.steps] == ["Data", "Partition", "Runs", "Clusters", "Models"]
+    assert found.steps[0].digest == first.metrics["data_hash"]
+    assert found.steps[1].digest == first.metrics["partition_hash"]
+    assert found.steps[4].name == "2 registered versions"
+    assert [bool(origin.facts) for origin in found.origins] == [True, False]
+    assert found.origins[0].page.endswith("/#/experiments/3/runs/0123456789abcdef")
+    words = "2026-11-01 10:00 UTC, from commit c0ffee with changes, by fedflow 0.1.0"
+    assert made(recorded, runs) == words and made({}, runs) == ""
+    page = build_report(tmp_path / "results", tmp_path, tmp_path / "out", recorded=recorded).read_text()
+    assert words in page and "not in the record" in page and "p.ifca.cluster-1 v2" in page
+
+
+def test_the_record_knows_the_newest_run_of_each_key(tmp_path):
+    assert recorded_runs(tmp_path) == {} and not (tmp_path / "mlruns").exists()
+    tags = {"partition": "p", "method": "ifca", "seed": 0, "settings": "abc"}
+    runs = []
+    for key in ("k1", "k2"):
+        options = {"experiment": "d/p", "name": "n", "params": {}, "system_metrics": False}
+        with open_run(tmp_path, key=key, tags=tags, **options) as record:
+            record.end({"local_accuracy": 0.5}, 1, None, None, {})
+        runs.append(record.run_id)
+    (facts,) = recorded_runs(tmp_path).values()
+    assert facts["run_id"] == runs[1] and facts["models"] == [] and facts["version"]
+
+
+def test_a_record_that_cannot_be_read_is_one_line_and_the_report_is_written(tmp_path, capsys):
+    write_run(tmp_path / "results", "p", "ifca", 0)
+    (tmp_path / "mlruns").mkdir()
+    (tmp_path / "mlruns" / "mlflow.db").write_bytes(b"\xff" * 5000)
+    with refused("file is not a database", FedflowError):
+        recorded_runs(tmp_path)
+    page = write_report(tmp_path).read_text()
+    assert "the report says nothing of the record: MLflow store" in " ".join(capsys.readouterr().out.split())
+    assert "not in an MLflow store" in page
