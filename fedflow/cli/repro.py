@@ -39,13 +39,14 @@ def repro(
     packages once for all its runs. An interrupted one resumes.
     """
     with ExitStack() as stack, ThreadPoolExecutor(1) as background:
-        # A server takes as long to start as the data to be prepared.
-        early = background.submit(_enter_server, root, stack) if _expects_runs(root) else None
+        # A server and imports take as long as the data to be prepared.
+        early = background.submit(_get_ready, root, jobs, stack) if _expects_runs(root) else None
         _dvc(root, "repro", "partition")
         tidy(root)
         if changed := changed_cells(root):
             print_line(f"{len(changed)} of {len(cells(root))} runs to do")
-            _compute(root, changed, jobs, early.result() if early else _enter_server(root, stack))
+            params, pool = early.result() if early else _get_ready(root, jobs, stack)
+            _compute(root, changed, params, pool)
     _dvc(root, "repro")
 
 
@@ -57,44 +58,53 @@ def _expects_runs(root: Path) -> bool:
         return True
 
 
-def _enter_server(root: Path, stack: ExitStack) -> "Params":
-    """Start the Prefect server that runs need, if any, until ``stack`` ends; returns the settings."""
+def _get_ready(root: Path, jobs: int | None, stack: ExitStack) -> tuple["Params", ProcessPoolExecutor | None]:
+    """The settings, and the processes that run the cells, if there are to be several, with all imports done.
+
+    Until ``stack`` ends, they run, and so does the Prefect server that runs need.
+    """
     params = load(root)
     stack.enter_context(server_for(params))
-    return params
+    jobs = min(jobs or _jobs(params.engine), len(cells(root)))
+    if jobs <= 1:
+        return params, None
+    pool = stack.enter_context(ProcessPoolExecutor(jobs, get_context("spawn"), _start_process))
+    for _ in range(jobs):
+        pool.submit(_import_all)
+    return params, pool
 
 
-def _compute(root: Path, changed: list[Cell], jobs: int | None, params: "Params") -> None:
-    """Run the cells, as many at once as make sense; raises `FedflowError` if any fails."""
-    jobs = min(jobs or _jobs(params.engine), len(changed))
-    if jobs == 1:
+def _compute(root: Path, changed: list[Cell], params: "Params", pool: ProcessPoolExecutor | None) -> None:
+    """Run the cells, side by side if there is a ``pool``; raises `FedflowError` if any fails."""
+    if pool is None:
         for cell in changed:
             train(root, cell, [])
         return
     # Processes share the cores: each trains one client at a time.
     inline = params.engine.executor == "inline"
     changes = [] if inline else ["engine.executor=threads", "engine.workers=1"]
-    if failed := _side_by_side(root, changed, changes, jobs):
+    if failed := _side_by_side(root, changed, changes, pool):
         raise FedflowError(f"{len(failed)} of {len(changed)} runs failed: {', '.join(failed)}")
 
 
-def _side_by_side(root: Path, changed: list[Cell], changes: list[str], jobs: int) -> list[str]:
-    """Run the cells in ``jobs`` processes, with ``changes`` of the settings; returns titles of failures."""
+def _side_by_side(
+    root: Path, changed: list[Cell], changes: list[str], pool: ProcessPoolExecutor
+) -> list[str]:
+    """Run the cells in the ``pool``, with ``changes`` of the settings; returns titles of failures."""
     failed = []
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _start_process) as pool:
+    try:
         futures = {pool.submit(_train, root, cell, changes): cell.title for cell in changed}
-        try:
-            for done, future in enumerate(as_completed(futures), 1):
-                title, (metrics, error) = futures[future], future.result()
-                failed += [title] if error else []
-                print_line(f"{done}/{len(changed)} {title}: {error or _headline(metrics)}")
-        except BrokenProcessPool as error:
-            raise FedflowError("a process died; is memory short? Try `fedflow repro --jobs 1`") from error
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in active_children():  # their runs resume from their checkpoints
-                process.terminate()
-            raise
+        for done, future in enumerate(as_completed(futures), 1):
+            title, (metrics, error) = futures[future], future.result()
+            failed += [title] if error else []
+            print_line(f"{done}/{len(changed)} {title}: {error or _headline(metrics)}")
+    except BrokenProcessPool as error:
+        raise FedflowError("a process died; is memory short? Try `fedflow repro --jobs 1`") from error
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in active_children():  # their runs resume from their checkpoints
+            process.terminate()
+        raise
     return failed
 
 
@@ -142,6 +152,12 @@ def _jobs(engine: Any) -> int:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cores, psutil.virtual_memory().available // MEMORY))
+
+
+def _import_all() -> None:
+    """Import what runs need, while others prepare the data."""
+    import fedflow.stages.run
+    import fedflow.tracking.record  # noqa: F401
 
 
 class _Lines(io.TextIOWrapper):
