@@ -9,14 +9,22 @@ class FedflowError(Exception):
 
 
 class BadInput(FedflowError):
-    """A field has a value that is not accepted: ``BadInput("method.mu", -1, "a number >= 0")``."""
+    """A field has a value that is not accepted: ``BadInput("method.mu", -1, "a number >= 0")``.
 
-    def __init__(self, field: str, value: object, accepted: str) -> None:
-        super().__init__(f"{field}: {value!r} is not accepted; expected {accepted}")
-        self.field, self.value, self.accepted = field, value, accepted
+    ``guess`` is what was probably meant, if it can be told.
+    """
 
-    def __reduce__(self) -> tuple:  # keeps its three parts across process boundaries
-        return type(self), (self.field, self.value, self.accepted)
+    def __init__(self, field: str, value: object, accepted: str, guess: str = "") -> None:
+        meant = f" (did you mean {guess!r}?)" if guess else ""
+        super().__init__(f"{field}: {value!r} is not accepted{meant}; expected {accepted}")
+        self.field, self.value, self.accepted, self.guess = field, value, accepted, guess
+
+    def renamed(self, field: str) -> "BadInput":
+        """The same error for ``field``, as the user wrote it."""
+        return BadInput(field, self.value, self.accepted, self.guess)
+
+    def __reduce__(self) -> tuple:  # keeps its parts across process boundaries
+        return type(self), (self.field, self.value, self.accepted, self.guess)
 
 
 class RoundFailed(FedflowError):
@@ -34,5 +42,4 @@ def unknown_name(field: str, value: object, known: Iterable[str]) -> BadInput:
     """The error for a name that is not registered, with the closest registered one first."""
     names = sorted(known)
     close = difflib.get_close_matches(str(value), names, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    return BadInput(field, value, f"one of {', '.join(names)}{hint}")
+    return BadInput(field, value, f"one of {', '.join(names)}", close[0] if close else "")

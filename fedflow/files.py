@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,8 +119,11 @@ def user_folder() -> Path:
 
 
 @contextmanager
-def locked(path: Path, busy: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock at ``path``. If another process has it, ``busy`` raises an error, or this one waits."""
+def locked(path: Path, busy: Callable[[], None], name: str = "") -> Iterator[None]:
+    """Hold the lock at ``path``. If another process has it, ``busy`` raises an error, or this one waits.
+
+    With a ``name``, a note beside the lock says which process does what (`fedflow.running`).
+    """
     make_writable(path.parent)
     lock = FileLock(path)
     try:
@@ -130,7 +134,11 @@ def locked(path: Path, busy: Callable[[], None]) -> Iterator[None]:
     if not free:
         busy()
         lock.acquire()
+    note = path.with_name(f"{path.name}.json")
     try:
+        if name:
+            note.write_text(json.dumps({"name": name, "pid": os.getpid(), "since": time.time()}))
         yield
     finally:
+        note.unlink(missing_ok=True)
         lock.release()

@@ -114,7 +114,7 @@ class Settings:
             if section == cls.section:
                 raise
             name = error.field.removeprefix(f"{cls.section}.")
-            raise BadInput(f"{dot}{name}", error.value, error.accepted) from None
+            raise error.renamed(f"{dot}{name}") from None
 
     @classmethod
     def _check_names(cls, values: Mapping[str, Any], section: str) -> None:

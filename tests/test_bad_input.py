@@ -76,7 +76,7 @@ def one_line(done: Done) -> str:
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        (("prepare", "digit"), "data: 'digit' is not accepted; expected one of .*did you mean 'digits'"),
+        (("prepare", "digit"), "data: 'digit' is not accepted .did you mean 'digits'.*; expected one of "),
         (("partition", "skew"), "partitions: 'skew' .*did you mean 'skewed'"),
         ((*RUN, "--partition", "nope"), "partitions: 'nope' .*one of grouped, mixed, skewed"),
         ((*RUN, "--sweep", 'it\'s "one"'), "sweep: .* is not accepted; expected a name of letters, digits"),

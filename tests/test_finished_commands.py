@@ -1,11 +1,21 @@
-"""``fedflow ls``, ``show`` and ``compare`` on runs of a real project."""
+"""``fedflow ls``, ``show``, ``compare``, ``stop`` and ``export`` on runs of a real project."""
 
 import json
+import os
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
+import torch
 from command import fedflow, make_project
+
+from fedflow.running import running
+from fedflow.tracking import import_model, load_model
+from fedflow.tracking.lineage import recorded_runs
 
 PARAMS = """
 data: {digits: {source: digits}}
@@ -125,3 +135,61 @@ def test_a_catalogue_is_computed_once_until_the_code_changes(
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.fullmatch(r"fedflow \d+\.\d+\.\d+\n", fedflow(capsys, "--version").out)
     assert fedflow(capsys, "-h").out == fedflow(capsys, "--help").out
+
+
+def test_a_running_run_is_listed_and_stopped_and_resumes(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("--partition", "skewed", "--method", "fedavg", "--seed", "7", "--set", "run.rounds=20000")
+    with Path("log.txt").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fedflow.cli", "run", *command], stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        for _ in range(600):
+            if running(Path()) and "round 5/" in Path("log.txt").read_text():
+                break
+            time.sleep(0.1)
+        (one,) = running(Path())
+        assert (one.name, one.pid) == ("skewed/fedavg/7", process.pid)
+        assert f"running: skewed/fedavg/7, process {process.pid}" in fedflow(capsys, "ls").out
+        assert "running: skewed/fedavg/7" in fedflow(capsys, "stop").out and process.poll() is None
+        assert "did you mean 'skewed/fedavg/7'" in fedflow(capsys, "stop", "skewed/fedavg/8").err
+        assert "stopped: skewed/fedavg/7" in fedflow(capsys, "stop", "skewed/*").out
+        assert process.wait(30) == 130
+    finally:
+        process.kill()
+    assert "the same command resumes from the last checkpoint" in Path("log.txt").read_text()
+    assert not running(Path())
+    assert "no run of this project is running" in fedflow(capsys, "stop").err
+
+
+def test_notes_of_killed_processes_are_not_running(tmp_path: Path) -> None:
+    """A process with a number that is used again has started after the note."""
+    locks = tmp_path / ".fedflow" / "locks"
+    locks.mkdir(parents=True)
+    now = time.time()
+    notes = {
+        "gone": {"name": "gone", "pid": 2**22 + 1, "since": now},
+        "reused": {"name": "reused", "pid": os.getpid(), "since": psutil.Process().create_time() - 60},
+        "mine": {"name": "mine", "pid": os.getpid(), "since": now},
+        "damaged": {"pid": "x"},
+    }
+    for name, note in notes.items():
+        (locks / f"{name}.json").write_text(json.dumps(note))
+    assert [one.name for one in running(tmp_path)] == ["mine"]
+
+
+def test_a_model_is_exported_for_a_client(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "client.safetensors"
+    said = fedflow(capsys, "export", "skewed/ditto/0", str(file), "--client", "3")
+    assert said.code == 0 and "personal model, 610 parameters" in said.out, said.err
+    own = load_model(newest(), "personal", client=3)
+    for one, other in zip(import_model(file).parameters(), own.parameters(), strict=True):
+        assert torch.equal(one, other)
+    said = fedflow(capsys, "export", "skewed/ditto/0", str(file))
+    assert said.code == 2 and "client: None is not accepted" in said.err
+    assert "one run, not 2" in fedflow(capsys, "export", "skewed/fedavg", str(file)).err
+
+
+def newest() -> str:
+    settings = json.loads(Path("results/skewed/ditto/0/metrics.json").read_text())["settings"]
+    return recorded_runs()["skewed", "ditto", "0", settings]["run_id"]

@@ -84,7 +84,7 @@ def test_a_client_is_scored_on_its_own_test_samples(capsys, project):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("skewed/fedavg/1",), "expected one of skewed/fedavg/0, .*did you mean 'skewed/fedavg/0'"),
+        (("skewed/fedavg/1",), "did you mean 'skewed/fedavg/0'.*; expected one of skewed/fedavg/0, "),
         (("skewed/local/0",), "with :CLIENT .*: a client with a recorded model: 0-5"),
         (("skewed/local/0:6",), "a client with a recorded model: 0-5"),
         (("skewed/fedavg/0:x",), "'skewed/fedavg/0:x' is not accepted; expected PARTITION/METHOD/SEED"),

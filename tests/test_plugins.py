@@ -13,6 +13,7 @@ from command import fedflow
 from fedflow.errors import BadInput
 from fedflow.methods import METHODS
 from fedflow.methods.registry import register
+from fedflow.tracking import import_model
 
 PARAMS = """
 data: {digits: {source: digits}}
@@ -113,3 +114,26 @@ def test_names_and_folders_that_do_not_fit_are_one_line(
     assert fedflow(capsys, "new", "method", "mine").code == 0
     assert "exists; choose another name" in fedflow(capsys, "new", "method", "mine").err
     assert fedflow(capsys, "new", "thing", "mine").code == 2
+
+
+def test_a_new_data_set_and_a_new_trial_run_as_they_are(tmp_path: Path) -> None:
+    """What `fedflow new` prints as the next commands, on few rounds; a model of the run is exported."""
+    shorter = ("--set", "grid.seeds=[0]", "--set", "run.rounds=2", "--set", "grid.methods=[fedavg]")
+    for kind, name in (("dataset", "leaves"), ("trial", "quick")):
+        said = run(tmp_path, "fedflow.cli", "new", kind, name, folder=tmp_path)
+        folder = tmp_path / name
+        assert f"next: cd {name} && " in said.stdout, said.stderr
+        if kind == "dataset":
+            subprocess.run([sys.executable, f"make_{name}.py"], cwd=folder, check=True)
+        done = run(tmp_path, "fedflow.cli", "sweep", *shorter, folder=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert (folder / "results" / "skewed" / "fedavg").is_dir()
+        (folder_of_run,) = (folder / "results" / "skewed" / "fedavg").iterdir()
+        command = ("export", f"skewed/fedavg/{folder_of_run.name}", "model.safetensors")
+        done = run(tmp_path, "fedflow.cli", *command, folder=folder)
+        assert done.returncode == 0 and "global model" in done.stdout, done.stderr
+        assert import_model(folder / "model.safetensors") is not None
+    assert (
+        "exists; choose another name"
+        in run(tmp_path, "fedflow.cli", "new", "trial", "quick", folder=tmp_path).stderr
+    )

@@ -3,6 +3,7 @@
 import json
 import os
 import statistics
+import time
 from datetime import datetime
 from fnmatch import fnmatch
 from pathlib import Path
@@ -12,13 +13,15 @@ import typer
 
 from fedflow.cli.options import Root
 from fedflow.cli.printing import print_line, print_table
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.metrics.table import heading, headlines, metric_of, printed
 from fedflow.naming import flat, say
+from fedflow.running import running
 
 COLUMNS, SHOWN = 6, 4  # numbers in JSON, and in a table, which should fit into 80 columns
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with accuracies as shares of 1.")]
 MARKER = "metrics.json"
+PATIENCE = 10.0  # seconds between an interrupt and the end of a process that ignores it
 
 
 class Finished(NamedTuple):
@@ -53,10 +56,15 @@ def ls(
     as_json: Json = False,
     root: Root = Path(),
 ) -> None:
-    """List the finished runs in results, the newest first.
+    """List the finished runs in results, the newest first, and those that are running on this machine.
 
     Example: `fedflow ls 'mnist5k-dir/*'`.
     """
+    live = [one for one in running(root) if not runs or any(_matches(one.name, each) for each in runs)]
+    for one in () if as_json else live:
+        print_line(f"running: {one.name}, process {one.pid}, since {one.started}; `fedflow stop {one.name}`")
+    if live and not as_json and not any((root / "results").glob(f"*/*/*/{MARKER}")):
+        return
     found = sorted(finished(root, runs or []), key=lambda run: run.ended, reverse=True)
     if as_json:
         print(json.dumps([{"run": run.name, "ended": run.ended} | run.numbers for run in found], indent=1))
@@ -65,6 +73,59 @@ def ls(
     rows = [(run.name, *(printed(name, run.metrics.get(name)) for name in names), run.ended) for run in found]
     counted = "1 finished run" if len(found) == 1 else f"{len(found):,} finished runs"
     print_table(counted, ("run", *map(heading, names), "ended"), rows)
+
+
+def stop(
+    runs: Annotated[
+        list[str] | None, typer.Argument(help="Running ones: PARTITION/METHOD/SEED, or patterns.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Stop all runs of the project.")] = False,
+    root: Root = Path(),
+) -> None:
+    """Stop runs of this project that are running on this machine, as Ctrl-C does; the same command resumes.
+
+    Example: `fedflow stop mnist5k-dir/ditto/0`. Without a name it lists what is running.
+    """
+    live = running(root)
+    if not live:
+        raise FedflowError("no run of this project is running on this machine")
+    wanted = [one for one in live if everything or any(_matches(one.name, each) for each in runs or [])]
+    if not wanted and runs:
+        raise unknown_name("run", runs[0], [one.name for one in live])
+    for one in live if not wanted else ():
+        print_line(f"running: {one.name}, process {one.pid}, since {one.started}")
+    for one in wanted:
+        one.interrupt()
+    end = time.monotonic() + PATIENCE
+    for one in wanted:
+        while one in running(root) and time.monotonic() < end:
+            time.sleep(0.2)
+        if one in running(root):
+            one.terminate()
+        print_line(f"stopped: {one.name}; the same command resumes it")
+
+
+def export(
+    run: Annotated[str, typer.Argument(help="A finished run: PARTITION/METHOD/SEED below results.")],
+    file: Annotated[Path, typer.Argument(help="The safetensors file to write.")],
+    client: Annotated[
+        int | None, typer.Option(help="The client whose model is wanted; needed where clients differ.")
+    ] = None,
+    root: Root = Path(),
+) -> None:
+    """Write the model that a finished run serves to a safetensors file, without its pruned channels.
+
+    Example: `fedflow export mnist5k-dir/ditto/0 client7.safetensors --client 7`. In Python:
+    `fedflow.tracking.import_model("client7.safetensors")`.
+    """
+    from fedflow.tracking import export_model, served_model
+
+    one = _single(root, run)
+    about = one.metrics
+    tags = {name: about[name] for name in ("partition", "method", "seed", "settings")}
+    number, which = served_model(tags, f"{about['dataset']}/{about['partition']}", client, root)
+    size: Any = export_model(file, number, which, client, root).size
+    print_line(f"{file}: {which} model, {size.parameters:,} parameters, {size.bytes:,} bytes")
 
 
 def show(
@@ -76,10 +137,7 @@ def show(
 
     Example: `fedflow show mnist5k-dir/ditto/0`.
     """
-    found = finished(root, [run])
-    if len(found) > 1:
-        raise BadInput("run", run, f"one run, not {len(found)}: {', '.join(each.name for each in found[:5])}")
-    (one,) = found
+    one = _single(root, run)
     if as_json:
         about = {"run": one.name, "ended": one.ended, "metrics": one.metrics, "settings": one.settings}
         print(json.dumps(about | {"record": _recorded(root, one)}, indent=1))
@@ -151,6 +209,13 @@ def compare(
         labels = [f"{partition}/{method}" for partition, method, _ in groups]
         rows = [(name, *(_short(each.get(name)) for each in settings)) for name in differ]
         print_table("settings that differ", ("", *labels), rows)
+
+
+def _single(root: Path, run: str) -> Finished:
+    found = finished(root, [run])
+    if len(found) > 1:
+        raise BadInput("run", run, f"one run, not {len(found)}: {', '.join(each.name for each in found[:5])}")
+    return found[0]
 
 
 def finished(root: Path, patterns: list[str]) -> list[Finished]:

@@ -118,25 +118,82 @@ def test_every_sample_is_used_once() -> None:
     assert sorted(np.concatenate(parts)) == list(range(10))
 """
 
+TRIAL = """\
+# In this folder: fedflow sweep && fedflow report
+# To tune learning rates first: fedflow tune --partition skewed
+data:
+{data}
+models: {{{name}: {model}}}
+partitions:
+  skewed: {{dataset: {name}, scheme: dirichlet, alpha: 0.1, clients: 10, min_size: 10}}
+training: {{epochs: 1, batch_size: 32, lr: 0.1}}
+run: {{rounds: 20, participation: 0.5, evaluate_every: 2}}
+tuning: {{grid: {{training.lr: [0.03, 0.1, 0.3]}}}}
+grid: {{datasets: [{name}], partitions: [skewed], methods: [local, fedavg, ditto], seeds: [0, 1, 2]}}
+engine: {{executor: inline}}
+"""
+
+DATASET = """\
+import numpy as np
+
+# Replace these with your samples: images (uint8, n x height x width [x channels]) or rows of features.
+rng = np.random.default_rng(0)
+centres = rng.normal(size=(5, 16))
+
+
+def samples(n: int) -> tuple[np.ndarray, np.ndarray]:
+    y = rng.integers(0, 5, n)
+    return (centres[y] + rng.normal(size=(n, 16))).astype(np.float32), y
+
+
+x_train, y_train = samples(2000)
+x_test, y_test = samples(500)
+np.savez("{name}.npz", x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+"""
+
+IGNORED = """\
+.fedflow/
+data/
+mlruns/
+outcomes/
+report/
+results/
+"""
+
 TEMPLATES = {"method": (METHOD, METHOD_TEST), "scheme": (SCHEME, SCHEME_TEST)}
+MLP = "{name: mlp, options: {hidden: [32]}}"
 
 
 def new(
-    kind: Annotated[Literal["method", "scheme"], typer.Argument(help="What to begin.")],
+    kind: Annotated[Literal["method", "scheme", "dataset", "trial"], typer.Argument(help="What to begin.")],
     name: Annotated[str, typer.Argument(help="Its name in params.yaml, such as halfway.")],
-    root: Annotated[Path, typer.Option(help="Where the folder of the package is made.")] = Path(),
+    root: Annotated[Path, typer.Option(help="Where the folder is made.")] = Path(),
 ) -> None:
-    """Begin a package with a method or a partition scheme: code that runs, a test, and pyproject.toml.
+    """Begin a package with a method or a partition scheme, a data set of your own, or a trial.
 
-    Example: `fedflow new method halfway`, then `pip install -e fedflow-halfway`: params.yaml, `fedflow
-    methods`, the record and the report know it. docs/adding.md explains the hooks.
+    A package has code that runs, a test and pyproject.toml. Example: `fedflow new method halfway`, then
+    `pip install -e fedflow-halfway`: params.yaml, `fedflow methods`, the record and the report know it. A
+    trial is a folder with a params.yaml that runs as it is; a dataset is a trial on your own samples, with
+    the script that writes them. docs/adding.md explains the hooks.
     """
     if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise BadInput("name", name, "lower-case letters, digits and _, beginning with a letter")
-    folder = root / f"fedflow-{name}"
+    package = kind in TEMPLATES
+    folder = root / (f"fedflow-{name}" if package else name)
     about = {"name": name, "kind": kind, "label": name.title().replace("_", "")}
-    code, test = TEMPLATES[kind]
-    files = {"pyproject.toml": PROJECT, f"fedflow_{name}.py": code, f"test_{name}.py": test}
+    if package:
+        code, test = TEMPLATES[kind]
+        files = {"pyproject.toml": PROJECT, f"fedflow_{name}.py": code, f"test_{name}.py": test}
+        following = f"pip install -e {folder}, then pytest {folder}"
+    else:
+        files = {"params.yaml": TRIAL, ".gitignore": IGNORED}
+        following = "fedflow sweep && fedflow report"
+        about |= {"model": MLP, "data": "  digits: {source: digits}", "name": "digits"}
+    if kind == "dataset":
+        files[f"make_{name}.py"] = DATASET
+        about |= {"data": f"  {name}: {{source: npz, path: {name}.npz}}", "name": name}
+        following = f"python make_{name}.py && {following}"
+    following = following if package else f"cd {folder} && {following}"
     if folder.exists():
         raise FedflowError(f"{folder} exists; choose another name, or delete it")
     try:
@@ -147,4 +204,4 @@ def new(
         raise FedflowError(f"cannot write {folder}: {error.strerror or error}") from error
     for file in files:
         print_line(folder / file)
-    print_line(f"next: pip install -e {folder}, then pytest {folder}")
+    print_line(f"next: {following}")

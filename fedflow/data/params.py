@@ -159,4 +159,4 @@ def within(section: str) -> Iterator[None]:
         yield
     except BadInput as error:
         name = error.field.removeprefix("data.")
-        raise BadInput(f"{section}.{name}", error.value, error.accepted) from None
+        raise error.renamed(f"{section}.{name}") from None

@@ -135,7 +135,7 @@ class SuperClusters(Scheme):
             )
         except BadInput as error:
             field = error.field if hasattr(self, error.field) else "clusters"
-            raise BadInput(f"partition.{field}", error.value, error.accepted) from None
+            raise error.renamed(f"partition.{field}") from None
 
     def _divide(
         self, labels: np.ndarray, classes: np.ndarray, ids: np.ndarray, clients: int, rng: np.random.Generator

@@ -196,7 +196,7 @@ def load_claims(path: Path) -> list[Claim]:
         try:
             claim = Claim.parse(entry, section=f"claim {name}")
         except BadInput as error:
-            raise BadInput(f"{path}, {error.field}", error.value, error.accepted) from None
+            raise error.renamed(f"{path}, {error.field}") from None
         if claim.id in claims:
             raise BadInput(f"{path}, claim {number}.id", claim.id, "a name that no earlier claim has")
         claims[claim.id] = claim

@@ -168,7 +168,7 @@ def _cost(text: str, name: str, field: str, column: str, target: str, smooth: st
     try:
         check_target(column, *asked)
     except BadInput as error:
-        raise BadInput(f"{field} {text}, {error.field}", error.value, error.accepted) from None
+        raise error.renamed(f"{field} {text}, {error.field}") from None
 
     def of(run: Run, arrived: bool) -> float | None:
         found = reach(run, column, *asked)

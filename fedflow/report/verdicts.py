@@ -165,7 +165,7 @@ def judge(
         try:
             verdict, found = _judge(claim, claim.partitions, {}, runs, known)
         except BadInput as error:
-            raise BadInput(f"claim {claim.id}.{error.field}", error.value, error.accepted) from None
+            raise error.renamed(f"claim {claim.id}.{error.field}") from None
         judged.append(Judged(claim, verdict, found))
     return judged
 

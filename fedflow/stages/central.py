@@ -137,7 +137,7 @@ class CentralRun:
             settings.training.check(model, train, teacher)
         except BadInput as error:
             field = f"central.{self.name}.{error.field.removeprefix('central.')}"
-            raise BadInput(field, error.value, error.accepted) from error
+            raise error.renamed(field) from error
         progress = load_progress(self.checkpoint)
         steps = CentralSteps(model, train, test, settings, teacher)
         record = open_record(

@@ -74,7 +74,10 @@ def perform(
     facts, folder = _facts(experiment), out or experiment.results_folder
     _respect(folder, facts, given=out is not None)
     make_writable(folder)
-    with locked(root / ".fedflow" / "locks" / simulation.fingerprint, partial(_refuse, experiment.title)):
+    name = f"{experiment.partition}/{experiment.method}/{experiment.seed}"
+    with locked(
+        root / ".fedflow" / "locks" / simulation.fingerprint, partial(_refuse, experiment.title), name
+    ):
         record = open_run(
             root,
             experiment=f"{experiment.dataset}/{experiment.partition}",

@@ -181,7 +181,8 @@ def run_procedure(
         train(params, name, root)
     for name in inputs.partitions:
         divide(params, name, root)
-    with locked(root / ".fedflow" / "locks" / run.job.key, partial(_refuse, run.title)):
+    lock, name = root / ".fedflow" / "locks" / run.job.key, f"{run.name}/{run.seed}"
+    with locked(lock, partial(_refuse, run.title), name):
         return _perform(run, executor or Inline(), tuple(listeners))
 
 
@@ -283,7 +284,7 @@ def _renamed(error: BadInput, name: str, procedure: Procedure) -> BadInput:
     """The error with the full name of the field, if it is one of the procedure."""
     field = error.field.removeprefix("procedures.").removeprefix(f"{name}.")
     known = re.split(r"[.\[]", field)[0] in {each.name for each in fields(procedure)}
-    return BadInput(f"procedures.{name}.{field}", error.value, error.accepted) if known else error
+    return error.renamed(f"procedures.{name}.{field}") if known else error
 
 
 def _refuse(title: str) -> None:

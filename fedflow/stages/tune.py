@@ -106,7 +106,7 @@ class Search:
             run.client_curriculum.turns(clients, cohort_size(run.participation, clients), run.rounds)
         except BadInput as error:
             field = error.field if self.params.tuning.rounds is None else "tuning.rounds"
-            raise BadInput(field, error.value, error.accepted) from None
+            raise error.renamed(field) from None
 
     def run(self, federate: Federate) -> dict[str, Any]:
         """Try the grid, widen it while the best value is at an edge, keep the scores; returns the best."""

@@ -8,6 +8,7 @@ from fedflow.tracking.models import (
     import_model,
     load_model,
     load_served,
+    served_model,
 )
 from fedflow.tracking.record import Record, RunRecord, open_record, open_run
 from fedflow.tracking.store import check_store, initialise, move_store, runs_pages, ui_command
@@ -28,5 +29,6 @@ __all__ = [
     "open_record",
     "open_run",
     "runs_pages",
+    "served_model",
     "ui_command",
 ]

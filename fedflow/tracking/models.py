@@ -194,6 +194,14 @@ def load_served(
     That is the global model, or the cluster's or the client's own, for which a client must be given.
     Raises `FedflowError` if no such run has recorded models, or none for this client.
     """
+    run_id, name = served_model(tags, experiment, client, root)
+    return run_id, load_model(run_id, name, client, root)
+
+
+def served_model(
+    tags: Mapping[str, Any], experiment: str, client: int | None = None, root: Path | str = "."
+) -> tuple[str, str]:
+    """The run's id and the name of the model of `load_served`."""
     store = open_store(root)
     api = store.client()
     with reporting(store.uri):
@@ -210,7 +218,7 @@ def load_served(
     everyone = {card["serves"] for card in cards.values()} == {"global"}
     for name, card in cards.items():
         if client in card["clients"] or (everyone and client is None):
-            return run.info.run_id, load_model(run.info.run_id, name, client, root)
+            return run.info.run_id, name
     raise BadInput("client", client, f"a client with a recorded model: {ranges(served)}")
 
 

@@ -102,7 +102,7 @@ def test_a_source_gets_its_own_parameters_and_the_record_has_their_defaults(leve
     ("values", "message"),
     [
         ({}, "data.mine.low: None is not accepted; expected a whole number >= 0"),
-        ({"low": 1, "hihg": 2}, "data.mine.hihg: 'hihg' .* high.* pad.*did you mean 'high'"),
+        ({"low": 1, "hihg": 2}, "data.mine.hihg: 'hihg' .*did you mean 'high'.* pad"),
         ({"low": 1, "padd": 2}, "data.mine.padd: .*did you mean 'pad'"),
         ({"low": 1, "high": 256}, "data.mine.high: 256 is not accepted; expected a whole number <= 255"),
         ({"low": 200}, "data.mine.low: 200 is not accepted; expected less than 200"),

@@ -251,7 +251,7 @@ def test_bad_files_are_refused_in_one_line(text, says, tmp_path):
 
 
 @pytest.mark.parametrize(("check", "says"), [
-    ("of: dito, above: [fedavg]", "claim a.of: 'dito' is not accepted; expected one of"),
+    ("of: dito, above: [fedavg]", "claim a.of: 'dito' is not accepted (did you mean"),
     ("of: ditto, where: {method.lambda: 1}, above: [ditto]", "claim a.where: 'method.lambda' is not"),
     ("of: {method: ditto, where: {method.name: ditto, method.lam: 1}}, within: [0, 1]", "claim a.where"),
 ])  # fmt: skip

@@ -108,7 +108,7 @@ def fields_of(graph: Graph) -> Iterator[None]:
             own = "kind" if graph.file is None else "file"
         if own is None:
             raise
-        raise BadInput(f"graph.{own}", error.value, error.accepted) from None
+        raise error.renamed(f"graph.{own}") from None
 
 
 def make_scene(graph: Graph, world: World) -> Scene:

@@ -109,7 +109,7 @@ class Distillation(Procedure):
         try:
             training.check(student.model, train)
         except BadInput as error:
-            raise BadInput("augment", error.value, error.accepted) from error
+            raise error.renamed("augment") from error
         course = Course(world.seed, self.rounds, self.student_epochs, train, test, student, teacher, training)
         for name, method in self.methods.items():
             try:
@@ -119,7 +119,7 @@ class Distillation(Procedure):
                     raise BadInput(
                         error.field, names[error.field], f"{error.accepted}, for {name}"
                     ) from error
-                raise BadInput(f"methods.{name}.{error.field}", error.value, error.accepted) from error
+                raise error.renamed(f"methods.{name}.{error.field}") from error
         networks = {name: method.networks(course) for name, method in self.methods.items()}
         epochs = {field: world.networks[name].facts["epochs"] for field, name in names.items()}
         return Opened(course, networks, epochs)
