@@ -32,6 +32,13 @@ class Tuning(Settings):
         factory=dict,
         doc="method -> further settings with values, or values in place of the grid's",
     )
+    search: str = option(
+        "grid",
+        "which combinations are tried: grid = all; random, tpe (Optuna) = `trials` of them, with numbers "
+        "between the smallest and the largest value listed",
+        choices=("grid", "random", "tpe"),
+    )
+    trials: int = option(20, "tries of a method with search: random or tpe, the same for all methods", ge=1)
     widen: int = option(3, "steps by which a grid is widened while its best value is at an edge", ge=0)
 
     def validate(self) -> None:

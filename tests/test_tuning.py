@@ -313,3 +313,42 @@ def test_a_try_that_diverges_does_not_end_the_tuning(file):
     changes = ["tuning={grid: {training.lr: [1.0e+30, 0.1]}, rounds: 1}", "engine.executor=inline"]
     params = load_params(file, changes)
     assert tune(params, "iid", methods=["fedavg"], root=file.parent) == {"fedavg": {"training.lr": 0.1}}
+
+
+def test_other_searches_try_as_many_samples_of_every_method(file):
+    """Numbers between the smallest and the largest of the grid, choices from it; equal seeds try the same."""
+    grid = {"training.lr": [0.001, 1], "training.batch_size": [8, 64], "weighting": ["uniform", "samples"]}
+    params = load_params(file, ["methods.fedavg={}", "tuning.trials=12", "tuning.validation=0.2"])
+    params = params.replace(tuning=replace(params.tuning, grid=grid))
+
+    def federate(experiment, out):
+        """Best at lr 0.1, whatever the rest."""
+        lr = experiment.job.training.lr
+        out.mkdir(parents=True)
+        pd.DataFrame({"local_accuracy": [0.5], "newcomer": [False]}).to_parquet(out / "clients.parquet")
+        return {"local_accuracy": 1 - abs(math.log10(lr) + 1) / 10, "loss": 1.0}
+
+    def tries(search: str, root: Path) -> list[dict]:
+        changed = params.replace(tuning=replace(params.tuning, search=search))
+        found = Search(changed, "iid", "fedavg", root)
+        found.check()
+        best = found.run(federate)
+        assert best == max(found.scores, key=lambda score: score.metrics["local_accuracy"]).tried
+        return [score.tried for score in found.scores]
+
+    for search in ("random", "tpe"):
+        first = tries(search, file.parent / search)
+        assert len(first) == 12 and first == tries(search, file.parent / f"{search}-again")
+        assert all(0.001 <= each["training.lr"] <= 1 for each in first)
+        assert {type(each["training.batch_size"]) for each in first} == {int}
+        assert {each["weighting"] for each in first} == {"uniform", "samples"}
+        assert scores(file.parent / search, "iid", "fedavg")["chosen"].sum() == 1
+
+
+def test_a_search_without_optuna_is_refused_in_one_line(file, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    params = load_params(file, ["tuning.search=tpe"])
+    with pytest.raises(FedflowError, match=r"tuning.search needs Optuna: pip install 'fedflow\[optuna\]'"):
+        tune(params, "iid", lambda *_: {}, root=file.parent)

@@ -4,12 +4,15 @@ The rule is the same for every method. A share ``tuning.validation`` of every cl
 held out and replaces the test set: a client is scored on what all clients hold out of its labels, as
 the report scores it on all test images of its labels. Every combination of the grid is run on the rest; the
 highest value of ``tuning.measure`` is chosen, the first of equals. While that is at an edge of the grid, the
-grid is widened. Neither test data nor newcomers play a part. The choice is written to ``params.yaml`` under
-``tuned``, by partition and method; all scores to ``tuning/<partition>/<method>.csv``.
+grid is widened. With ``tuning.search: random`` or ``tpe`` (Optuna), every method gets ``tuning.trials`` tries
+instead, with numbers between the smallest and the largest of the grid. Neither test data nor newcomers play
+a part. The choice is written to ``params.yaml`` under ``tuned``, by partition and method; all scores to
+``tuning/<partition>/<method>.csv``.
 """
 
 import contextlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -109,7 +112,12 @@ class Search:
             raise error.renamed(field) from None
 
     def run(self, federate: Federate) -> dict[str, Any]:
-        """Try the grid, widen it while the best value is at an edge, keep the scores; returns the best."""
+        """Try the grid, widen it while the best value is at an edge, keep the scores; returns the best.
+
+        With another `Tuning.search`, try its samples; the best is then named if it is near an edge.
+        """
+        if self.params.tuning.search != "grid":
+            return self._sample(federate)
         self._try(federate, combinations(self.grid))
         self.best()
         self._refuse_idle()
@@ -139,6 +147,34 @@ class Search:
         for tried in tries:
             self.scores.append(self._score(federate, tried))
             self._save()
+
+    def _sample(self, federate: Federate) -> dict[str, Any]:
+        """Try `Tuning.trials` samples of the ranges of the grid; returns the best."""
+        tuning, optuna = self.params.tuning, import_optuna()
+        samplers = {"random": optuna.samplers.RandomSampler, "tpe": optuna.samplers.TPESampler}
+        study = optuna.create_study(direction="maximize", sampler=samplers[tuning.search](seed=tuning.seed))
+        spaces = {name: space(values) for name, values in self.grid.items()}
+        for _ in range(tuning.trials):
+            trial = study.ask(spaces)
+            tried = {
+                name: float(f"{value:.3g}") if isinstance(value, float) else value
+                for name, value in trial.params.items()
+            }
+            self._try(federate, iter([tried]))
+            value = self.scores[-1].value(tuning.measure)
+            failed = optuna.trial.TrialState.FAIL
+            study.tell(trial, value) if value is not None else study.tell(trial, state=failed)
+        best = self.best().tried
+        results = [score.metrics and {**score.metrics, "settings": ""} for score in self.scores]
+        if len(results) > 1 and all(each == results[0] for each in results):
+            raise FedflowError(
+                f"tuning: no value of {', '.join(self.grid)} changes any result of {self.method}"
+            )
+        for name, value in best.items():
+            if near_edge(self.grid[name], value):
+                low, high = min(self.grid[name]), max(self.grid[name])
+                say(f"{self.method}: the best {name}, {value}, is near an edge of its range, {low} to {high}")
+        return best
 
     def _score(self, federate: Federate, tried: dict[str, Any]) -> Score:
         tuning, experiment = self.params.tuning, self.experiment(tried)
@@ -267,6 +303,46 @@ def beyond(values: Sequence[Any], best: Any) -> float | None:
     further = best * ratio if best == high else best / ratio
     further = round(further) if all(type(value) is int for value in values) else float(f"{further:.2g}")
     return further if further > 0 and further not in values else None
+
+
+def near_edge(values: Sequence[Any], best: Any) -> bool:
+    """Whether ``best`` is in the outer twentieth of the range of ``values``, on the scale of `space`.
+
+    >>> near_edge([0.001, 1], 0.9), near_edge([0.001, 1], 0.03), near_edge(["a", "b"], "a")
+    (True, False, False)
+    """
+    if not _is_range(values):
+        return False
+    low, high, at = min(values), max(values), best
+    if low > 0:
+        low, high, at = math.log(low), math.log(high), math.log(at)
+    return not 0.05 <= (at - low) / (high - low) <= 0.95
+
+
+def space(values: Sequence[Any]) -> Any:
+    """What Optuna draws from: the range of numbers, on a logarithmic scale if positive, or a choice."""
+    distributions = import_optuna().distributions
+    if not _is_range(values):
+        return distributions.CategoricalDistribution(values)
+    low, high = min(values), max(values)
+    whole = all(type(value) is int for value in values)
+    kind = distributions.IntDistribution if whole else distributions.FloatDistribution
+    return kind(low, high, log=low > 0)
+
+
+def _is_range(values: Sequence[Any]) -> bool:
+    """Whether these are two or more different numbers."""
+    return len(set(map(str, values))) > 1 and all(type(value) in (int, float) for value in values)
+
+
+def import_optuna() -> Any:
+    """Optuna, quiet. Raises `FedflowError` where it is not installed."""
+    try:
+        import optuna
+    except ImportError:
+        raise FedflowError("tuning.search needs Optuna: pip install 'fedflow[optuna]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
 
 
 def write_choice(params: Path, partition: str, method: str, chosen: Mapping[str, Any]) -> None:
