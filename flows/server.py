@@ -34,6 +34,7 @@ CERTIFICATES = "PREFECT_API_SSL_CERT_FILE"
 PASSWORD = "PREFECT_API_AUTH_STRING"
 ALIVE, USERS = "alive.lock", "users.lock"  # locks of the server, and of every process that uses it
 HOSTS = ("127.0.0.1", "localhost")  # accepted host names: requests with others are refused
+ITSELF = "prefect-in-memory"  # by which the actions of automations call the API, without a network
 IDLE = 180.0  # seconds without a user after which the server stops
 
 
@@ -213,7 +214,7 @@ def _serve(folder: Path, port: int) -> None:
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     app = create_app(final=True)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*HOSTS, ITSELF])
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
 
