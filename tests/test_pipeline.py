@@ -296,6 +296,33 @@ def test_the_documented_experiment_changes_a_run_of_the_default_grid(page):
         assert name in before.grid.methods and after.method(name) != before.method(name)
 
 
+def test_results_are_pushed_and_pulled_into_another_clone(project, tmp_path, monkeypatch):
+    """What docs/running.md says of remotes: the clone has the results, and nothing of it runs again."""
+    repro()
+    dvc("remote", "add", "--force", "--default", "store", str(tmp_path / "store"))
+    dvc("push", "--quiet")
+    clone = tmp_path / "clone"
+    shutil.copytree(project / "fedflow", clone / "fedflow")
+    for name in (
+        "dvc.yaml",
+        "dvc.lock",
+        "params.yaml",
+        "requirements.lock",
+        ".dvcignore",
+        "edges.txt",
+        "losses.npy",
+    ):
+        shutil.copy(project / name, clone)
+    monkeypatch.chdir(clone)
+    dvc("init", "--no-scm", "--quiet")
+    dvc("remote", "add", "--default", "store", str(tmp_path / "store"))
+    dvc("pull", "--quiet")
+    for name in ("metrics.json", "clients.parquet"):
+        for own in (project / "results").glob(f"*/*/*/{name}"):
+            assert (clone / own.relative_to(project)).read_bytes() == own.read_bytes()
+    assert not (set(dvc_repro()) & {*SKEWED, *EVEN, "partition@skewed", "prepare@digits", "report"})
+
+
 def test_fedflow_repro_computes_changed_runs_side_by_side(project):
     """The stages, whose commands and hashes are as before, take the results; the bits are those of `run`."""
     change("training.lr", 0.07)

@@ -42,14 +42,17 @@ def _stamp() -> str:
     for file in sorted(PACKAGE.rglob("*.py")):
         facts = file.stat()
         about.append(f"{file} {facts.st_size} {facts.st_mtime_ns}")
-    about += sorted(f"{point.group} {point.name} {point.value}" for point in entry_points(group=GROUP))
+    points = sorted(entry_points(group=GROUP))
+    about += [f"{point.group} {point.name} {point.value} {_module(point.value)}" for point in points]
     return hashlib.blake2b("\n".join(about).encode(), digest_size=12).hexdigest()
 
 
 def _module(value: str) -> str:
-    """When the module of an entry point was changed, if it is a file."""
-    with contextlib.suppress(ImportError, AttributeError, OSError, ValueError):
-        found = find_spec(value.partition(":")[0])
+    """When the files of an entry point were changed; its package is not imported."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        found = find_spec(value.partition(":")[0].partition(".")[0])
         if found is not None and found.origin is not None:
-            return f"{found.origin} {Path(found.origin).stat().st_mtime_ns}"
+            file = Path(found.origin)
+            files = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
+            return " ".join(f"{each} {each.stat().st_mtime_ns}" for each in files)
     return ""
