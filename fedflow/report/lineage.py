@@ -9,6 +9,7 @@ from fedflow.report.run import Run
 
 Recorded = Mapping[tuple[str, str, str, str], Mapping[str, Any]]  # of `recorded_runs`
 UI = "http://127.0.0.1:5000"  # where `fedflow ui` is by default
+QUERY = "?workflowType=machine_learning"  # without it, MLflow shows the page of a language model's run
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Origin:
     @property
     def page(self) -> str:
         """The run's page while `fedflow ui` runs."""
-        return f"{UI}/#/experiments/{self.facts['experiment_id']}/runs/{self.facts['run_id']}"
+        return f"{UI}/#/experiments/{self.facts['experiment_id']}/runs/{self.facts['run_id']}{QUERY}"
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def test_the_chain_from_data_to_models(tmp_path):
     assert found.steps[1].digest == first.metrics["partition_hash"]
     assert found.steps[4].name == "2 registered versions"
     assert [bool(origin.facts) for origin in found.origins] == [True, False]
-    assert found.origins[0].page.endswith("/#/experiments/3/runs/0123456789abcdef")
+    assert found.origins[0].page.startswith("http://127.0.0.1:5000/#/experiments/3/runs/0123456789abcdef?")
     words = "2026-11-01 10:00 UTC, from commit c0ffee with changes, by fedflow 0.1.0"
     assert made(recorded, runs) == words and made({}, runs) == ""
     page = build_report(tmp_path / "results", tmp_path, tmp_path / "out", recorded=recorded).read_text()
