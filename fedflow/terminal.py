@@ -3,6 +3,7 @@
 Text may contain anything (reasons of failures, names), so rich does not interpret brackets and colons.
 """
 
+import time
 from typing import Self
 
 from rich.console import Console
@@ -32,6 +33,7 @@ class RoundBar:
             console=self.console, disable=not self.console.is_terminal,
         )  # fmt: skip
         self.task = self.bar.add_task(title, total=None, note="")
+        self._first: tuple[int, float] | None = None  # the first step that was computed here, and when
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -50,8 +52,25 @@ class RoundBar:
 
     def step(self, what: str, number: int, total: int, note: str, silent: bool = False) -> None:
         """Advance the bar; where there is none, print the ``note``, if any, unless ``silent``."""
+        left = self._left(number, total, silent)
         if note and not silent and not self.console.is_terminal:
-            self.console.print(f"{self.title}: {what} {number}/{total}, {note}")
+            self.console.print(f"{self.title}: {what} {number}/{total}, {note}{left}")
         if note:
             self.bar.update(self.task, note=note)
         self.bar.update(self.task, completed=number, total=total)
+
+    def _left(self, number: int, total: int, silent: bool) -> str:
+        """How long the rest will take, in words, if that is a minute or more."""
+        now = time.monotonic()
+        if silent or self._first is None:
+            self._first = None if silent else (number, now)
+            return ""
+        first, then = self._first
+        seconds = (now - then) / max(1, number - first) * (total - number)
+        if seconds < 60:
+            return ""
+        return (
+            f", about {seconds / 60:.0f} min left"
+            if seconds < 5400
+            else f", about {seconds / 3600:.1f} h left"
+        )

@@ -23,6 +23,22 @@ def test_the_reason_of_a_failed_client_is_printed_in_full(capsys, reason):
     ]
 
 
+def test_lines_say_how_long_the_rest_takes_if_that_is_long(capsys, monkeypatch):
+    """Replayed rounds take no time and do not count."""
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    with RoundBar("p · m") as bar:
+        for t, seconds in ((1, 0.1), (2, 0.1), (3, 30.0), (4, 30.0), (99, 2850.0), (100, 30.0)):
+            now[0] += seconds
+            bar.round(RoundReport(t, [0], values={"local_accuracy": 0.5}, replayed=t < 3), 100)
+    assert capsys.readouterr().out.splitlines() == [
+        "p · m: round 3/100, local accuracy 0.500",
+        "p · m: round 4/100, local accuracy 0.500, about 48 min left",
+        "p · m: round 99/100, local accuracy 0.500",
+        "p · m: round 100/100, local accuracy 0.500",
+    ]
+
+
 def test_a_bar_shows_its_title_in_full(capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "100")

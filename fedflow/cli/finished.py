@@ -1,7 +1,6 @@
 """Commands on finished runs: ``ls``, ``show``, ``compare``. They read result files only, without torch."""
 
 import json
-import os
 import statistics
 import time
 from datetime import datetime
@@ -267,20 +266,20 @@ def _short(value: Any, length: int = 40) -> str:
 
 
 def _recorded(root: Path, run: Finished) -> dict[str, str]:
-    """MLflow's number of the run, command, commit, version and user; empty without a record."""
-    if not (root / "mlruns" / "mlflow.db").is_file() and not os.environ.get("MLFLOW_TRACKING_URI"):
-        return {}
-    from fedflow.tracking.models import newest_tags
+    """What MLflow knows of a run: number, origin, clusters and models; empty without a record."""
+    from fedflow.tracking.lineage import recorded_runs
 
     about = run.metrics
-    tags = {name: about[name] for name in ("partition", "method", "seed", "settings")}
-    number, found = newest_tags(tags, f"{about['dataset']}/{about['partition']}", root)
-    commit = found.get("mlflow.source.git.commit", "")
-    changed = "+ changes" if found.get("fedflow.git_dirty") == "true" else ""
+    key = (about["partition"], about["method"], str(about["seed"]), about["settings"])
+    found = recorded_runs(root).get(key)
+    if found is None:
+        return {}
     return {
-        "recorded": number,
-        "command": found.get("mlflow.source.name", ""),
-        "commit": f"{commit[:12]} {changed}".strip(),
-        "version": found.get("fedflow.version", ""),
-        "user": found.get("mlflow.user", ""),
+        "recorded": found["run_id"],
+        "command": found["command"],
+        "commit": f"{found['commit']} {'+ changes' if found['changed'] else ''}".strip(),
+        "version": found["version"],
+        "user": found["user"],
+        "clusters": found["clusters"],
+        "models": ", ".join(found["models"]),
     }

@@ -175,7 +175,7 @@ def name_ends(axes: Axes, ends: list[End]) -> None:
     bottom, top = scale.transform([low, high])
     right = axes.get_xlim()[1]
     height = axes.get_position().height * axes.figure.get_figheight() * 72  # type: ignore[union-attr]
-    gap = min(11.5 / height, 1 / max(1, len(ends) - 1)) * (top - bottom)
+    gap = min(12.5 / height, 1 / max(1, len(ends) - 1)) * (top - bottom)
     steps = gap * np.arange(len(ends))
     wanted = scale.transform(np.array([end.y for end in ends])) - steps
     at = np.clip(isotonic_regression(wanted).x, bottom, max(bottom, top - steps[-1])) + steps
@@ -189,7 +189,7 @@ def name_ends(axes: Axes, ends: list[End]) -> None:
             },
         )  # fmt: skip
         written = axes.text(
-            1.065, place, _fitting(label), transform=axes.get_yaxis_transform(), va="center", fontsize=8.5
+            1.065, place, _fitting(label), transform=axes.get_yaxis_transform(), va="center", fontsize=9.4
         )
         if number is not None:
             assert link.arrow_patch is not None
@@ -247,7 +247,7 @@ def room(methods: Mapping[str, Sequence[Labelled]]) -> float:
 
 def margin(labels: Iterable[str]) -> float:
     """Inches for the longest of these names."""
-    return 0.16 + 0.066 * min(LONGEST, max(map(len, labels), default=0))
+    return 0.16 + 0.072 * min(LONGEST, max(map(len, labels), default=0))
 
 
 def _fitting(label: str) -> str:

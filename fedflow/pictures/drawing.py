@@ -57,7 +57,7 @@ STYLE: Any = {
     "xtick.color": MUTED, "ytick.color": MUTED, "xtick.major.size": 0, "ytick.major.size": 0,
     "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False,
     "axes.grid": True, "axes.axisbelow": True, "grid.color": LINE, "grid.linewidth": 0.7,
-    "axes.labelsize": 9, "xtick.labelsize": 8.5, "ytick.labelsize": 8.5,
+    "axes.labelsize": 9.6, "xtick.labelsize": 9.6, "ytick.labelsize": 9.6,
 }  # fmt: skip
 
 

@@ -222,16 +222,6 @@ def served_model(
     raise BadInput("client", client, f"a client with a recorded model: {ranges(served)}")
 
 
-def newest_tags(
-    tags: Mapping[str, Any], experiment: str, root: Path | str = "."
-) -> tuple[str, dict[str, str]]:
-    """The id and all tags of the newest finished run with these ``tags``; empty if there is none."""
-    store = open_store(root)
-    with reporting(store.uri):
-        run = _newest(store.client(), experiment, tags)
-    return (run.info.run_id, dict(run.data.tags)) if run else ("", {})
-
-
 def _newest(api: "MlflowClient", experiment: str, tags: Mapping[str, Any]) -> "Run | None":
     found = api.get_experiment_by_name(experiment)
     query = " and ".join([f"tags.`{name}` = '{value}'" for name, value in tags.items()])
