@@ -4,6 +4,7 @@ import contextlib
 import importlib.metadata
 import os
 import shutil
+import socket
 import sys
 import tempfile
 import urllib.request
@@ -25,6 +26,15 @@ OPTIONAL = {
     "prefect-dask": "engine.executor dask",
     "prefect-ray": "engine.executor ray",
     "umap-learn": "UMAP embeddings",
+    "optuna": "tuning.search random and tpe",
+}
+TOOLS = {  # any of these programs, and what needs one
+    "C++ compiler": (("c++", "g++", "clang++", "cl"), "engine.compile; without it, steps are not compiled"),
+    "git": (("git",), "the commit of a run in the record"),
+}
+PORTS = {
+    5000: "`fedflow ui`; use another with --port",
+    4200: "`make serve`; see python -m flows.serve --port",
 }
 LITTLE_SPACE = 2 * 2**30  # bytes
 
@@ -39,11 +49,12 @@ class Finding:
 
 
 def examine(root: Path = Path()) -> list[Finding]:
-    """Versions, devices, data root, ``params.yaml``, ``claims.yaml``, record, free space and API server."""
+    """Versions, programs, device, data, ``params.yaml``, ``claims.yaml``, record, space, server and ports."""
     return [
         Finding("ok", "python", sys.version.split()[0]),
         *(_package(name) for name in NEEDED),
         *(_extra(name, use) for name, use in OPTIONAL.items()),
+        *(_tool(name, *about) for name, about in TOOLS.items()),
         _device(),
         _data(),
         *_params(root),
@@ -51,6 +62,7 @@ def examine(root: Path = Path()) -> list[Finding]:
         _store(root),
         _space(root),
         _server(),
+        *(_port(number, use) for number, use in PORTS.items()),
     ]
 
 
@@ -66,6 +78,24 @@ def _extra(name: str, use: str) -> Finding:
         return Finding("ok", name, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
         return Finding("note", name, f"not installed; only needed for {use}")
+
+
+def _tool(name: str, programs: tuple[str, ...], use: str) -> Finding:
+    for program in programs:
+        if path := shutil.which(program):
+            return Finding("ok", name, path)
+    return Finding("note", name, f"not found; only needed for {use}")
+
+
+def _port(number: int, use: str) -> Finding:
+    """Whether a server could listen there, on localhost."""
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(("127.0.0.1", number))
+        except OSError:
+            return Finding("note", f"port {number}", f"in use; it is that of {use}")
+    return Finding("ok", f"port {number}", "free")
 
 
 def _device() -> Finding:

@@ -1,6 +1,7 @@
 """What ``fedflow doctor`` finds, and that it changes nothing."""
 
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,22 @@ def test_a_project_in_order_has_nothing_bad_and_stays_as_it_is(project):
     assert [file.name for file in project.iterdir()] == ["params.yaml"]
     assert {"python", "torch", "prefect", "mlflow", "dvc", "device", "disk"} <= set(findings)
     assert "digits, mnist5k" in findings["data root"].detail
+
+
+def test_missing_programs_and_used_ports_are_noted(project, monkeypatch):
+    monkeypatch.setenv("PATH", str(project))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        monkeypatch.setattr("fedflow.doctor.PORTS", {number: "`fedflow ui`"})
+        findings = found(project)
+    assert findings["C++ compiler"].status == findings["git"].status == "note"
+    assert "engine.compile" in findings["C++ compiler"].detail
+    assert findings[f"port {number}"] == Finding(
+        "note", f"port {number}", "in use; it is that of `fedflow ui`"
+    )
+    assert found(project)[f"port {number}"].status == "ok"
 
 
 def test_the_list_that_dvc_needs_is_asked_for(project):
