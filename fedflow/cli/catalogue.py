@@ -1,6 +1,8 @@
 """Commands that list and explain what there is: methods, schemes, data sets, published tables, settings."""
 
+import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,9 +10,9 @@ import typer
 from rich.text import Text
 
 from fedflow.cli.options import Root, Set, load
-from fedflow.cli.printing import console, options_table, print_line, print_options, print_table, print_text
+from fedflow.cli.printing import console, options_table, print_line, print_table, print_text
 from fedflow.cli.remembered import remembered
-from fedflow.errors import unknown_name
+from fedflow.errors import FedflowError, reason, unknown_name
 
 
 def methods(
@@ -77,27 +79,58 @@ def procedures(
 
     Example: `fedflow procedures coreset`. Entries are the names under `procedures` in params.yaml.
     """
-    from fedflow.config import PARAMS
-    from fedflow.procedures import PROCEDURES
-    from fedflow.procedures.base import procedure_class
-    from fedflow.procedures.catalogue import catalogue, describe, measured, pages
-
     if markdown:
+        from fedflow.procedures.catalogue import catalogue
+
         print(catalogue(), end="")
         return
+    pages = remembered("procedures", _procedures)
     if name is None:
-        entries: dict[str, list[str]] = {each: [] for each in PROCEDURES}
-        if (root / PARAMS).exists():
-            for entry, (registered, _) in load(root).procedure_entries.items():
-                entries[registered].append(entry)
-        rows = [(page.name, page.label, ", ".join(entries[page.name]), page.idea) for page in pages()]
+        entries = _entries(root / "params.yaml")
+        rows = [
+            (
+                each,
+                page["label"],
+                ", ".join(entry for entry, of in entries.items() if of == each),
+                page["idea"],
+            )
+            for each, page in pages.items()
+        ]
         print_table("procedures", ("name", "procedure", "entries", "idea"), rows)
         return
-    page = describe(procedure_class(name, "procedure"))
-    console.print(Text.assemble((page.label, "bold"), f"  ({name})\n"))
-    print_text(page.text)
-    print_options(page.options)
-    print_table("numbers", ("name", "of", "meaning", "unit", "better"), [*measured(page)])
+    if name not in pages:
+        raise unknown_name("procedure", name, pages)
+    page = pages[name]
+    console.print(Text.assemble((page["label"], "bold"), f"  ({name})\n"))
+    print_text(page["text"])
+    print_table(*page["options"])
+    print_table("numbers", ("name", "of", "meaning", "unit", "better"), page["numbers"])
+
+
+def _procedures() -> dict[str, Any]:
+    """What the pages of the procedures say, by name."""
+    from fedflow.procedures.catalogue import measured, pages
+
+    return {
+        page.name: {
+            "label": page.label, "idea": page.idea, "text": page.text,
+            "options": options_table(page.options), "numbers": [*measured(page)],
+        }
+        for page in pages()
+    }  # fmt: skip
+
+
+def _entries(params: Path) -> dict[str, str]:
+    """The procedure of each entry under `procedures` of a params.yaml, unchecked; {} without one."""
+    import yaml
+
+    try:
+        section = (yaml.safe_load(params.read_text()) or {}).get("procedures") or {}
+    except FileNotFoundError:
+        return {}
+    except (OSError, AttributeError, yaml.YAMLError) as error:
+        raise FedflowError(f"{params}: {reason(error)}") from error
+    return {name: (entry or {}).get("procedure", name) for name, entry in section.items()}
 
 
 def schemes(
@@ -210,14 +243,22 @@ def datasets() -> None:
 
     Example: `FEDFLOW_DATA=/data fedflow datasets` also looks into that folder.
     """
+    root = Path(os.environ.get("FEDFLOW_DATA") or Path("data") / "raw")
+    held = sorted(str(file) for file in root.iterdir()) if root.is_dir() else []
+    stamp = hashlib.blake2b("\n".join([str(root.resolve()), *held]).encode(), digest_size=6).hexdigest()
+    rows = remembered(f"datasets-{stamp}", _datasets)
+    print_table(f"data sources (data root: {root})", ("name", "data set", "images", "description"), rows)
+
+
+def _datasets() -> list[tuple[str, ...]]:
+    """A row per source, with where its images are."""
     from fedflow.data import SOURCES, data_root
 
     root = data_root()
-    rows = [
+    return [
         (s.name, s.title, s.where(root) or ("download" if s.needs_network else "missing"), s.about)
         for s in SOURCES.values()
     ]
-    print_table(f"data sources (data root: {root})", ("name", "data set", "images", "description"), rows)
 
 
 def models() -> None:
