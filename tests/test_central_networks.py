@@ -189,7 +189,7 @@ def interrupted(*given: object, **more: object) -> None:
 def test_the_command_trains_one_and_says_how_good_it_is(root: Path, capsys) -> None:
     done = fedflow(capsys, "central", "wide", "--root", root)
     assert done.code == 0 and "epoch 2/2, test accuracy" in done.out and "test_accuracy 0." in done.out
-    for name, words in (("expart", "'expart' is not accepted; expected one of expert"),):
+    for name, words in (("expart", "(did you mean 'expert'?); expected one of expert"),):
         done = fedflow(capsys, "central", name, "--root", root)
         assert done.code == 2 and words in done.err and done.err.count("\n") == 1
     done = fedflow(capsys, "central", "wide", "--set", "central.wide.training.lr=1e9", "--root", root)

@@ -17,6 +17,7 @@ FLOORS = (  # from bottom to top; a module imports from its own floor and from t
         "files",
         "plugins",
         "cells",
+        "running",
     },
     {"data", "metrics"},
     {"models"},

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from command import fedflow, make_project
 
-from fedflow.metrics.table import DIAGNOSTICS, METRICS, NUMBER, SHARE, Metric, completed
+from fedflow.metrics.table import DIAGNOSTICS, METRICS, NUMBER, SHARE, Metric, completed, recorded_name
 from fedflow.simulation.loop import Simulation
 
 VALUES = {"drift": (0.5, 0.125), "method/step": (2.0, 1.5), "client/alpha/mean": (0.25, 0.75)}
@@ -42,7 +42,7 @@ def test_a_line_and_a_value_reach_every_reader(measured, capsys, tmp_path, monke
     final = json.loads((folder / "metrics.json").read_text())
     with sqlite3.connect(root / "mlruns" / "mlflow.db") as store:
         query = "SELECT value FROM metrics WHERE key = ? ORDER BY step"
-        recorded = {name: [row[0] for row in store.execute(query, [name])] for name in VALUES}
+        recorded = {name: [row[0] for row in store.execute(query, [recorded_name(name)])] for name in VALUES}
     for name, values in VALUES.items():
         assert tuple(rounds[name]) == tuple(recorded[name]) == values and final[name] == values[-1]
     assert fedflow(capsys, "report", "--root", root).code == 0
@@ -68,7 +68,7 @@ def test_reporting_models_are_columns_where_they_are_measured(capsys, tmp_path, 
     measured = {f"{name}_{what}" for name in ("all", "server") for what in ("accuracy", "loss")}
     for name in measured | {"global_loss", "gradients", "local_lowest"}:
         assert rounds[name].notna().all() and final[name] == pytest.approx(rounds[name].iloc[-1])
-        assert name in recorded
+        assert recorded_name(name) in recorded
     assert rounds["participants"].tolist() == [3, 3] and "participants" not in final
     assert rounds["active_accuracy"].isna().all() and "active_accuracy" not in recorded | set(final)
     assert fedflow(capsys, "report", "--root", root).code == 0

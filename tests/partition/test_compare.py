@@ -135,7 +135,7 @@ def test_real_targets_leave_measures_of_inputs_and_tokens_those_of_labels():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"measures": ["cca"]}, "measures: 'cca' is not accepted; .*did you mean 'cka'"),
+        ({"measures": ["cca"]}, "measures: 'cca' is not accepted .*did you mean 'cka'"),
         ({"clients": 1}, "clients: 1 is not accepted; expected at least 2 with samples"),
         ({"samples": 0}, "samples: 0 is not accepted"),
         ({"p": 0, "measures": ["angle_min"]}, "p: 0 is not accepted"),

@@ -173,7 +173,7 @@ def test_measures_of_mixtures(text, value, monkeypatch):
 @pytest.mark.parametrize(("text", "error", "says"), [
     ("sweep", BadInput, "sweep(share), sweep_best, sweep_plateau(width)"),
     ("sweep(half)", BadInput, "'half' is not accepted; expected a number"),
-    ("accuracy", BadInput, "measure: 'accuracy' is not accepted; expected one of"),
+    ("accuracy", BadInput, "measure: 'accuracy' is not accepted (did you mean 'all_accuracy'?)"),
     ("local_acuracy", BadInput, "(did you mean 'local_accuracy'?)"),
     ("best(a(b))", BadInput, "measure: 'best(a(b))' is not accepted"),
     ("rounds_to(global_accuracy)", BadInput, "rounds_to(column, target)"),
@@ -184,7 +184,7 @@ def test_measures_of_mixtures(text, value, monkeypatch):
     ("rounds_to(train_loss, nan)", BadInput, "target: nan is not accepted; expected a finite number"),
     ("best(method/regret)", BadInput, "expected a metric that is better higher or lower"),
     ("cumulative(bytes_up)", BadInput, "not a sum over rounds already"),
-    ("best(tuned_accuracy)", BadInput, "column: 'tuned_accuracy' is not accepted; expected one of"),
+    ("best(tuned_accuracy)", BadInput, "column: 'tuned_accuracy' is not accepted (did you mean 'active_"),
     ("tuned_accuracy", NotMeasured, "metrics.json has no tuned_accuracy"),
     ("best(local_accuracy)", NotMeasured, "rounds.csv has no column local_accuracy: it has global_acc"),
     ("rounds_to(all_loss, 1)", NotMeasured, "rounds.csv has no column all_loss: set run.reports: [all]"),
