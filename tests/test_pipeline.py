@@ -44,7 +44,7 @@ COMMAND = """#!{python} -S
 import os, sys
 from multiprocessing.connection import Client
 with Client({address!r}) as here:
-    here.send((sys.argv, dict(os.environ)))
+    here.send((sys.argv, dict(os.environ), os.getcwd()))
     sys.exit(here.recv())
 """
 SERVER = """
@@ -55,9 +55,10 @@ with Listener({address!r}) as listener:
     print("ready", flush=True)
     while True:
         with listener.accept() as caller:
-            arguments, environment = caller.recv()
+            arguments, environment, folder = caller.recv()
             if (child := os.fork()) == 0:
-                sys.argv[:], sys.path[0] = arguments, os.getcwd()
+                os.chdir(folder)
+                sys.argv[:], sys.path[0] = arguments, folder
                 os.environ.clear()
                 os.environ.update(environment)
                 from fedflow import cli
