@@ -36,9 +36,21 @@ def draw_labels(partition: Partition, path: Path) -> None:
     Clients are ordered by planted group, main label and size. Of more than 400 clients, 400 evenly spaced
     ones are shown. Deterministic bytes. Raises `FedflowError`.
     """
-    sizes, groups, newcomers = partition.sizes, partition.groups, partition.newcomers
     labelled = partition.label_counts is not None
-    counts = partition.label_counts if partition.label_counts is not None else sizes[:, None]
+    counts = partition.label_counts if partition.label_counts is not None else partition.sizes[:, None]
+    draw_counts(counts, title(partition.params), path, labelled, partition.groups, partition.newcomers)
+
+
+def draw_counts(
+    counts: np.ndarray,
+    heading: str,
+    path: Path,
+    labelled: bool = True,
+    groups: np.ndarray | None = None,
+    newcomers: int = 0,
+) -> None:
+    """`draw_labels` of the samples ``counts`` [N, K] of each label at each client."""
+    sizes = counts.sum(1)
     clients, classes = counts.shape
     late = np.arange(clients) >= clients - newcomers
     keys = (sizes, counts.argmax(1), np.zeros(clients) if groups is None else groups, late)
@@ -63,7 +75,7 @@ def draw_labels(partition: Partition, path: Path) -> None:
                 axis.axvline(edge, color="black", lw=1, ls="--")
     if newcomers:
         shade_newcomers(axis, joined, len(order), newcomers)
-    axis.set_title(title(partition.params), loc="left", fontsize=10, pad=16 if newcomers else 6)
+    axis.set_title(heading, loc="left", fontsize=10, pad=16 if newcomers else 6)
     by = [*(["planted group"] if groups is not None else []), *(["main label"] if labelled else []), "size"]
     shown = counted(clients) if clients == 1 else f"{counted(clients)}, ordered by {', '.join(by)}"
     axis.set(xlabel=shown, ylabel="training samples", xlim=(-0.7, len(order) - 0.3), xticks=[])

@@ -14,7 +14,7 @@ from fedflow.data import load_prepared
 from fedflow.data.generated import GeneratedImages
 from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import Experiment
-from fedflow.files import locked, make_writable, read_fact
+from fedflow.files import COUNTS, locked, make_writable, read_fact
 from fedflow.local.training import LocalTraining
 from fedflow.methods.base import Levelled
 from fedflow.metrics.table import completed
@@ -34,6 +34,7 @@ Blocks = Callable[[Iterable[RoundReport]], Iterator[RoundReport]]
 Listener = Callable[[RoundReport, int], None]  # called with every round and the number of rounds
 
 
+DRAWN_CLUSTERS = 20  # of a run, those with the lowest numbers, in MLflow
 NAMES = ("partition", "method", "dataset", "seed", "settings")  # facts that are tags of a run
 
 
@@ -106,6 +107,7 @@ def perform(
             _attach_mixtures(record, facts["method_label"], outcome.sweep)
             _attach_masks(record, facts["method_label"], outcome, folder)
             _attach_images(record, outcome)
+            _attach_clusters(record, experiment, outcome)
             groups = None if simulation.groups is None else simulation.groups.tolist()
             record.finish(outcome, folder, _card(experiment), groups)
         simulation.forget()
@@ -172,6 +174,23 @@ def _attach_images(record: RunRecord, outcome: Outcome) -> None:
     with TemporaryDirectory() as name:
         draw_images(Path(name), GeneratedImages({**outcome.generated}, outcome.last_images))
         record.attach(Path(name).iterdir(), "generated")
+
+
+def _attach_clusters(record: RunRecord, experiment: Experiment, outcome: Outcome) -> None:
+    """Log a picture of the labels of every cluster's clients, of methods that serve clusters."""
+    table = experiment.partition_folder / COUNTS
+    if experiment.job.method.serves != "cluster" or not table.is_file():
+        return
+    from fedflow.pictures.labels import draw_counts  # imports matplotlib, which is slow
+
+    counts = pd.read_csv(table).drop(columns="client").to_numpy()
+    cluster = np.asarray(outcome.scores.cluster)
+    with TemporaryDirectory() as name:
+        for j in sorted({*cluster.tolist()} - {-1})[:DRAWN_CLUSTERS]:
+            members = counts[: len(cluster)][cluster == j]
+            heading = f"cluster {j} of {experiment.method} on {experiment.partition}, seed {experiment.seed}"
+            draw_counts(members, heading, Path(name) / f"cluster-{j}.png")
+        record.attach(Path(name).iterdir(), "clusters")
 
 
 def _respect(folder: Path, facts: dict[str, Any], given: bool) -> None:

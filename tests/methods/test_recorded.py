@@ -73,6 +73,7 @@ def test_recorded_models_are_those_that_were_served(name: str, root: Path) -> No
         for cluster in set(clients.cluster):
             (version,) = api.search_model_versions(f"name = 'few.{name}.cluster-{cluster}'")
             assert version.run_id == run.info.run_id
+            assert f"cluster-{cluster}.png" in logged and "clusters.json" in logged
     proximity = pd.read_parquet(experiment.results_folder / "proximity.parquet")
     if getattr(METHODS[name], "dissimilarity", Clustered.dissimilarity) is not Clustered.dissimilarity:
         assert (
