@@ -251,12 +251,9 @@ def test_dvc_repro_killed_and_started_twice(pipeline, tmp_path: Path, command):
     for method in ("fedavg", "ifca"):
         names = ["--partition", "digits-6", "--method", method, "--sweep", "repro", "--root", str(whole)]
         finish(start([*program, "run", *names], environment, whole), whole)
-    finish(
-        start(
-            [*program, "procedure", "coreset", "--sweep", "repro", "--root", str(whole)], environment, whole
-        ),
-        whole,
-    )
+    for stage in (["procedure", "coreset"], ["report"]):
+        last = [*program, *stage, "--sweep", "repro", "--root", str(whole)]
+        finish(start(last, environment, whole), whole)
     expected = {m: results(whole, m) for m in ("fedavg", "ifca")}
     assert reproduced(copy) == {f"{m}/{n}": content for m in expected for n, content in expected[m].items()}
     assert not differences(record(copy), record(whole))
