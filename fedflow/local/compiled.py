@@ -25,6 +25,7 @@ from torch.autograd.function import once_differentiable
 
 from fedflow.data.examples import Examples
 from fedflow.local.convolution import CONVOLUTION
+from fedflow.local.dense import DENSE
 from fedflow.local.pieces import Product
 from fedflow.local.pooling import POOLING
 from fedflow.local.training import LocalTraining
@@ -175,7 +176,7 @@ def _compile(
     from torch._inductor import standalone_compile  # seconds to import
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    traced = make_fx(function, decomposition_table=POOLING | CONVOLUTION)(*inputs)
+    traced = make_fx(function, decomposition_table=POOLING | CONVOLUTION | DENSE)(*inputs)
     products = _factored(traced)
     about = [torch.__version__, _processor(), traced.code, str(OPTIONS), *map(str, _kind(*inputs))]
     with _cache(folder / hashlib.blake2b("\n".join(about).encode(), digest_size=8).hexdigest()):
@@ -216,13 +217,18 @@ def _factored(traced: torch.fx.GraphModule) -> list[bool]:
 def _differentiate(model: FlatModel) -> Callable[..., tuple[Tensor, ...]]:
     def loss(pieces: list[Tensor], x: Tensor, y: Tensor, *noise: Tensor) -> Tensor:
         with model.given_noise(noise):
-            return model.loss(model.outputs_of(pieces, x), y)
+            return model.loss(model.outputs_of([*map(_channels_last, pieces)], _channels_last(x)), y)
 
     def gradient(w: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
         pieces, value = torch.func.grad_and_value(loss)(model.pieces(w), *inputs)
-        return *pieces, value
+        return *(piece.contiguous() for piece in pieces), value
 
     return gradient
+
+
+def _channels_last(images: Tensor) -> Tensor:
+    """Images or kernels as convolutions read them, so that none of them copies its inputs again."""
+    return images.contiguous(memory_format=torch.channels_last) if images.dim() == 4 else images
 
 
 def _example(model: FlatModel, examples: Examples, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:

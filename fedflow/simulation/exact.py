@@ -1,29 +1,42 @@
 """Sums that do not depend on the order of their terms, so that results do not depend on the workers."""
 
 import functools
+import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-AT_ONCE = {"cpu": 1 << 14, "cuda": 1 << 26}  # numbers that fit into a cache, or keep a GPU busy
-EXPONENT = 0x7F800000  # the bits of a float32 that hold its exponent
+AT_ONCE = {"cpu": 1 << 15, "cuda": 1 << 26}  # numbers that fit into a cache, or keep a GPU busy
+WHOLE = 2.0**29  # weights below this, if whole, times a float32 are exact in float64
 
 
 class ExactSum:
     """A weighted sum of vectors in double-double arithmetic (about 32 digits).
 
-    However the terms are split over workers and merged again, the mean rounds to the same float.
+    However the terms are split over workers and merged again, the mean rounds to the same float. On a CPU
+    memory is what a sum costs: rows with whole weights are added up in float64 as long as it holds their
+    sum, block by block, and only then to both parts.
     """
 
-    def __init__(self) -> None:
-        self.high: Tensor | None = None
-        self.low: Tensor | None = None
-        self.weight = 0.0
-        self._windows: list[_Window] = []  # of the blocks, while all terms are single rows
+    def __init__(self, high: Tensor | None = None, low: Tensor | None = None, weight: float = 0.0) -> None:
+        self._high, self._low, self.weight = high, low, weight
+        self._recent: Tensor | None = None  # sums of the last rows, without any rounding
+        self._windows: list[_Window] = []  # of the blocks of these sums
+
+    @property
+    def high(self) -> Tensor | None:
+        """The sum [n], rounded; None without terms."""
+        self._carry()
+        return self._high
+
+    @property
+    def low(self) -> Tensor | None:
+        """The sum minus ``high`` [n]; None without terms."""
+        self._carry()
+        return self._low
 
     def add(self, vector: Tensor, weight: float) -> None:
         """Add ``weight * vector`` [n]."""
@@ -31,16 +44,15 @@ class ExactSum:
 
     def add_rows(self, vectors: Tensor, weights: list[float]) -> None:
         """Add ``weights`` [C] times ``vectors`` [C, n], summed pairwise: few operations for any C."""
-        scale = torch.tensor(weights, dtype=torch.float64).to(vectors.device, non_blocking=True)[:, None]
         self.weight += sum(weights)
+        if len(weights) == 1 and vectors.is_cpu and vectors.dtype == torch.float32:
+            self._add_row(vectors, weights[0])
+            return
+        scale = torch.tensor(weights, dtype=torch.float64).to(vectors.device, non_blocking=True)[:, None]
         if kernel := _kernel(vectors.device.type):
             kernel(vectors, scale[:, 0], *self._parts(vectors))
             return
-        windows = self._windows_for(vectors)
-        for part, high, low, window in zip(*self._chunks(vectors), windows):
-            if window and window.holds(part, weights[0]):
-                high.add_(part[0], alpha=weights[0])
-                continue
+        for part, high, low in zip(*self._chunks(vectors)):
             rows = part.double() * scale
             for term in rows if len(rows) == 1 else _halved(rows):
                 _add(high, low, term)
@@ -51,7 +63,6 @@ class ExactSum:
         for terms in (other.high, other.low):
             for (term,), high, low in zip(*self._chunks(terms[None])):
                 _add(high, low, term)
-        self._windows = []
         self.weight += other.weight
 
     def mean(self, dtype: torch.dtype) -> Tensor:
@@ -61,26 +72,46 @@ class ExactSum:
 
     def __getstate__(self) -> dict[str, Any]:
         """What is sent: of ``low`` the entries that are not 0. With whole weights there are hardly any."""
-        state = vars(self) | {"_windows": []}
-        if self.low is not None:
-            (places,) = self.low.nonzero(as_tuple=True)
-            if 2 * len(places) < len(self.low):  # a place takes as many bytes as an entry
-                state["low"] = places, self.low[places]
-        return state
+        high, low = self.high, self.low
+        if low is not None:
+            (places,) = low.nonzero(as_tuple=True)
+            if 2 * len(places) < len(low):  # a place takes as many bytes as an entry
+                return {"high": high, "low": (places, low[places]), "weight": self.weight}
+        return {"high": high, "low": low, "weight": self.weight}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        vars(self).update(state)
-        if self.high is not None and isinstance(self.low, tuple):
-            places, entries = self.low
-            self.low = torch.zeros_like(self.high).index_copy_(0, places, entries)
+        high, low = state["high"], state["low"]
+        if isinstance(low, tuple):
+            places, entries = low
+            low = torch.zeros_like(high).index_copy_(0, places, entries)
+        self.__init__(high, low, state["weight"])  # type: ignore[misc]
 
-    def _windows_for(self, rows: Tensor) -> Iterable["_Window | None"]:
-        """The windows of the blocks of a row [1, n] on a CPU, where memory is what a sum costs; else None."""
-        if len(rows) > 1 or not rows.is_cpu or rows.dtype != torch.float32:
-            self._windows = []
-        elif self.high is None:
-            self._windows = [_Window() for _ in range(0, rows.shape[1], AT_ONCE["cpu"])]
-        return self._windows or repeat(None)
+    def _add_row(self, row: Tensor, weight: float) -> None:
+        """Add ``weight`` times ``row`` [1, n] in float32."""
+        if self._recent is None:
+            self._recent = torch.zeros_like(row[0], dtype=torch.float64)
+            self._windows = [_Window() for _ in self._recent.split(AT_ONCE["cpu"])]
+        recents = self._recent.split(AT_ONCE["cpu"])
+        for (x,), high, low, recent, window in zip(*self._chunks(row), recents, self._windows):
+            sizes = _sizes(x) if weight == int(weight) and abs(weight) < WHOLE else None
+            if sizes and window.takes(*sizes, weight):
+                recent.add_(x, alpha=weight)
+                continue
+            if window.used:
+                _add(high, low, recent)
+                recent.zero_()
+                window.clear()
+            if sizes and window.takes(*sizes, weight):
+                recent.add_(x, alpha=weight)
+            else:
+                _add(high, low, x.double() * weight)
+
+    def _carry(self) -> None:
+        """Add the sums of the last rows to both parts."""
+        if self._recent is not None:
+            self._windows, recent, self._recent = [], self._recent[None], None
+            for (term,), high, low in zip(*self._chunks(recent)):
+                _add(high, low, term)
 
     def _chunks(self, rows: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
         """Blocks of columns of ``rows`` [C, n] and of the sums; a block fits into the cache."""
@@ -90,30 +121,45 @@ class ExactSum:
 
     def _parts(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Both parts of the sum [n] of ``rows`` [C, n], 0 at first."""
-        if self.high is None or self.low is None:
-            self.high, self.low = (torch.zeros_like(rows[0], dtype=torch.float64) for _ in range(2))
-        return self.high, self.low
+        if self._high is None or self._low is None:
+            self._high, self._low = (torch.zeros_like(rows[0], dtype=torch.float64) for _ in range(2))
+        return self._high, self._low
 
 
 class _Window:
-    """The bits that terms have used: whether float64 holds their sum, which then needs no second part.
+    """The bits that terms have used: whether float64 holds their sum.
 
-    All terms are multiples of 2^``lowest``, and their sum, in any order, is at most ``bound`` 2^-126.
+    All terms are multiples of ``unit``, a power of 2, and no sum of some of them exceeds ``bound``.
     """
 
-    lowest, bound, whole = 1024, 0, True
+    def __init__(self) -> None:
+        self.clear()
 
-    def holds(self, x: Tensor, weight: float) -> bool:
-        """Whether sums stay exact with ``weight`` times ``x`` (float32); never again once they do not."""
-        self.whole &= 0 < weight < 2**29 and weight == int(weight)  # else products are rounded
-        if not self.whole:
+    def clear(self) -> None:
+        self.unit, self.bound = math.inf, 0.0
+
+    @property
+    def used(self) -> bool:
+        return self.bound > 0
+
+    def takes(self, unit: float, most: float, weight: float) -> bool:
+        """Whether ``weight`` times multiples of ``unit`` up to ``most`` still fit; they then belong to it."""
+        unit, bound = min(self.unit, unit), self.bound + abs(weight) * most
+        if not bound < 2.0**52 * unit:  # of 53 bits, as `bound` is rounded
             return False
-        least, most = (int(e) >> 23 for e in torch.aminmax(x.view(torch.int32) & EXPONENT))
-        # A finite number with the exponent e is a multiple of 2^(e - 150), and below 2^(e - 126).
-        self.lowest = min(self.lowest, max(least, 1) - 150)
-        self.bound += int(weight) << most
-        self.whole = most < 255 and self.bound <= 1 << 53 + 126 + self.lowest
-        return self.whole
+        self.unit, self.bound = unit, bound
+        return True
+
+
+def _sizes(x: Tensor) -> tuple[float, float] | None:
+    """A power of 2 whose multiples all entries (float32) are, and the largest of them; None unless finite."""
+    x = x.abs()
+    least, most = (float(each) for each in torch.aminmax(x))
+    if not math.isfinite(most):
+        return None
+    if least == 0 < most:
+        least = float(x.where(x > 0, most).amin())
+    return max(2.0 ** (math.frexp(least)[1] - 24), 2.0**-149), most
 
 
 @functools.cache

@@ -174,6 +174,5 @@ def _halves(total: ExactSum) -> Tensor:
 
 def _sum(halves: Tensor, weight: float) -> ExactSum:
     """A sum of both its parts, [2, n]."""
-    total = ExactSum()
-    (total.high, total.low), total.weight = halves.clone(), weight
-    return total
+    high, low = halves.clone()
+    return ExactSum(high, low, weight)

@@ -81,19 +81,22 @@ class TrainedMeans:
     def packed(self) -> dict[str, Tensor]:
         """The sums, for a checkpoint at the end of a round."""
         packed: dict[str, Tensor] = {}
-        for name, total in self._sums():
-            if total.high is not None and total.low is not None:
-                weight = torch.tensor(total.weight, dtype=torch.float64)
-                packed |= {f"{name}/high": total.high, f"{name}/low": total.low, f"{name}/weight": weight}
+        for kind, sums in self._sums().items():
+            for level, total in sums.items():
+                if total.high is not None and total.low is not None:
+                    weight = torch.tensor(total.weight, dtype=torch.float64)
+                    parts = {"high": total.high, "low": total.low, "weight": weight}
+                    packed |= {f"{kind}/{level}/{part}": value for part, value in parts.items()}
         return packed
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what was `packed`."""
-        for name, total in self._sums():
-            if f"{name}/high" in tensors:
-                total.high, total.low = tensors[f"{name}/high"], tensors[f"{name}/low"]
-                total.weight = float(tensors[f"{name}/weight"])
+        for kind, sums in self._sums().items():
+            for level in sums:
+                name = f"{kind}/{level}"
+                if f"{name}/high" in tensors:
+                    high, low, weight = (tensors[f"{name}/{part}"] for part in ("high", "low", "weight"))
+                    sums[level] = ExactSum(high, low, float(weight))
 
-    def _sums(self) -> list[tuple[str, ExactSum]]:
-        kinds = {"active": self._active, "all": self._all}
-        return [(f"{kind}/{level}", total) for kind, sums in kinds.items() for level, total in sums.items()]
+    def _sums(self) -> dict[str, dict[str, ExactSum]]:
+        return {"active": self._active, "all": self._all}

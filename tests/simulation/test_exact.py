@@ -57,6 +57,34 @@ def test_the_sum_is_exact(terms: list) -> None:
     assert Fraction(float(sums.high)) + Fraction(float(sums.low)) == expected
 
 
+@given(st.integers(0, 100), st.integers(2, 30))
+def test_rows_of_several_blocks_are_summed_without_rounding(seed: int, rows: int) -> None:
+    """Narrow blocks in float64 alone, wide ones in both parts, and some carried over in between."""
+    rng = torch.Generator().manual_seed(seed)
+    scale = torch.tensor([0.0, -1, -5, -9, 20]).repeat_interleave(4)  # powers of 10
+    sums, terms = ExactSum(), torch.randn(rows, 20, generator=rng) * 10**scale
+    terms[rows // 2, 7] = 0
+    weights = torch.randint(1, 100, (rows,), generator=rng).tolist()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(exact.AT_ONCE, "cpu", 6)
+        for row, weight in zip(terms, weights):
+            sums.add(row, weight)
+        high, low = sums.high, sums.low
+    assert high is not None and low is not None
+    for c in range(20):
+        expected = sum(Fraction(float(row[c])) * weight for row, weight in zip(terms, weights))
+        assert Fraction(float(high[c])) + Fraction(float(low[c])) == expected
+
+
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
+def test_what_is_not_finite_stays_so(value: float) -> None:
+    sums = ExactSum()
+    for row in torch.tensor([[1.0, 2.0], [value, 3.0], [1.0, 4.0]]):
+        sums.add(row, 2)
+    mean = sums.mean(torch.float32)
+    assert not torch.isfinite(mean[0]) and float(mean[1]) == 3
+
+
 def test_rounding_errors_of_a_plain_sum_are_kept() -> None:
     terms = [(1e16, 1), (1.0, 1), (-1e16, 1)]
     sums = ExactSum()
