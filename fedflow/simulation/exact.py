@@ -45,7 +45,7 @@ class ExactSum:
     def add_rows(self, vectors: Tensor, weights: list[float]) -> None:
         """Add ``weights`` [C] times ``vectors`` [C, n], summed pairwise: few operations for any C."""
         self.weight += sum(weights)
-        if len(weights) == 1 and vectors.is_cpu and vectors.dtype == torch.float32:
+        if len(weights) == 1 and vectors.is_cpu and vectors.dtype == torch.float32 and vectors.numel():
             self._add_row(vectors, weights[0])
             return
         scale = torch.tensor(weights, dtype=torch.float64).to(vectors.device, non_blocking=True)[:, None]

@@ -85,6 +85,15 @@ def test_what_is_not_finite_stays_so(value: float) -> None:
     assert not torch.isfinite(mean[0]) and float(mean[1]) == 3
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_vectors_may_be_empty(rows: int) -> None:
+    """Clients that share nothing send them."""
+    total = ExactSum()
+    total.add_rows(torch.zeros(rows, 0), [2.0] * rows)
+    total.merge(total)
+    assert total.mean(torch.float32).shape == (0,)
+
+
 def test_rounding_errors_of_a_plain_sum_are_kept() -> None:
     terms = [(1e16, 1), (1.0, 1), (-1e16, 1)]
     sums = ExactSum()
