@@ -34,11 +34,12 @@ from fedflow.local.trained import load_network
 from fedflow.models import ARCHITECTURES
 from fedflow.outcomes import write_outcome
 from fedflow.report.page import build_report, templates
+from fedflow.report.tuning import score_files
 from fedflow.stages.central import network_code
 from fedflow.stages.federate import perform
 from fedflow.stages.partition import partition_code
 from fedflow.stages.procedure import ProcedureRun, procedure_code
-from fedflow.stages.report import CLAIMS
+from fedflow.stages.report import CLAIMS, TRIED
 
 FOLDER = Path("data") / "fingerprints"
 
@@ -78,6 +79,7 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
     files[folder / "stages" / "report.json"] = {
         "code": code_digest(build_report.__module__, aside=()),
         "files": {file.name: file_sum(file) for file in (*templates(), *claims)},
+        "tuning": {str(file.relative_to(root)): file_sum(file) for file in score_files(root / TRIED)},
         "labels": params.labels,
         "procedures": params.procedure_entries,
     }

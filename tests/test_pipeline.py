@@ -217,13 +217,19 @@ def test_without_the_files_prepared_data_are_enough(project, monkeypatch):
     assert dvc_repro() == ["fingerprint"]
 
 
-def test_claims_rewrite_the_report_only(project):
+def test_claims_and_tuning_rewrite_the_report_only(project):
     claim = {"id": "a", "source": "b", "claim": "c", "partition": "skewed"}
     check = {"measure": "local_accuracy", "of": "ditto", "above": ["fedavg"]}
     (project / "claims.yaml").write_text(yaml.safe_dump([claim | check]))
+    scores = project / "tuning" / "skewed" / "fedavg.csv"
+    scores.parent.mkdir(parents=True)
+    scores.write_text("training.lr,accuracy,spread,loss,chosen,settings\n0.1,0.5,0.1,1,True,a\n")
     assert repro() == ["report"] and "1 seed" in (project / "report" / "claims.md").read_text()
+    assert 'id="tuning"' in (project / "report" / "index.html").read_text()
     (project / "claims.yaml").unlink()
     assert repro() == ["report"] and not (project / "report" / "claims.md").exists()
+    scores.unlink()
+    assert repro() == ["report"] and 'id="tuning"' not in (project / "report" / "index.html").read_text()
 
 
 @pytest.mark.slow
@@ -275,15 +281,18 @@ def test_a_method_needs_no_entry_under_methods(project):
     assert repro() == ["federate@even-local-0", "federate@skewed-local-0", "report"]
 
 
-def test_the_metrics_of_the_pipeline_are_one_small_table(project):
+def test_experiments_are_compared_by_one_number_per_method(project):
     shown = json.loads(dvc("metrics", "show", "--json"))[""]["data"]
-    assert list(shown) == ["report/metrics.json"]
-    (table,) = (file["data"] for file in shown.values())
-    runs = {path.parts[1:3] for path in Path("results").glob("*/*/0")}
-    for metric in ("local", "global"):
-        assert {(p, m) for p, methods in table[metric].items() for m in methods} == runs
-    facts = json.loads(Path("results/skewed/fedavg/0/metrics.json").read_text())
-    assert table["local"]["skewed"]["fedavg"] == pytest.approx(facts["local_accuracy"], abs=1e-4)
+    assert list(shown) == ["report/summary.json"]
+    (numbers,) = (file["data"] for file in shown.values())
+    means: dict[str, list[float]] = {}
+    for file in Path("results").glob("*/*/0/metrics.json"):
+        means.setdefault(file.parts[2], []).append(json.loads(file.read_text())["local_accuracy"])
+    assert numbers == pytest.approx({name: sum(each) / len(each) for name, each in means.items()}, abs=1e-4)
+    table = json.loads(Path("report/metrics.json").read_text())
+    assert {(p, m) for p, methods in table["global"].items() for m in methods} == {
+        file.parts[1:3] for file in Path("results").glob("*/*/0")
+    }
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/running.md"])

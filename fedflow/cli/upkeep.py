@@ -36,7 +36,8 @@ def ui(
 ) -> None:
     """Open the record of all runs in the MLflow UI, on localhost.
 
-    Example: `fedflow ui --port 5001`. It prints a link to the runs of every experiment.
+    Example: `fedflow ui --port 5001`. It opens on the newest runs, the best first, and prints a link to the
+    runs of every experiment.
     """
     from fedflow.tracking import runs_pages, ui_command
 

@@ -36,6 +36,7 @@ from fedflow.report.ranks import section as ranks
 from fedflow.report.run import Run
 from fedflow.report.subnetworks import levels, pruning
 from fedflow.report.tables import best, by_method, by_partition, columns, stat, write_tables, yardstick
+from fedflow.report.tuning import tuning
 from fedflow.report.variants import HASHES, settings_table
 from fedflow.report.verdicts import HELD, VERDICTS, judge, write_claims
 from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS
@@ -61,6 +62,7 @@ def build_report(
     outcomes: Path | None = None,
     procedures: Entries | None = None,
     recorded: Recorded | None = None,
+    tried: Path | None = None,
 ) -> Path:
     """Write ``index.html`` and the CSV tables on all runs below ``results_dir``; returns the page's path.
 
@@ -70,7 +72,8 @@ def build_report(
     ``claims``, if it exists, are a section of the page, ``claims.csv`` and ``claims.md``; the networks in the
     folder ``central`` are another, and so are the outcomes of procedures below ``outcomes``, with
     ``outcomes.csv``. ``labels`` are those of methods in params.yaml, ``procedures`` its entries of this name;
-    ``recorded`` says what MLflow knows of the runs (`fedflow.tracking.lineage.recorded_runs`).
+    ``recorded`` says what MLflow knows of the runs (`fedflow.tracking.lineage.recorded_runs`); the scores of
+    `fedflow tune` in the folder ``tried`` are a section.
     Equal inputs give equal bytes. Raises `FedflowError` when there are neither results nor outcomes, a file
     cannot be read, or ``out_dir`` cannot be written.
     """
@@ -101,6 +104,7 @@ def build_report(
         "version": version("fedflow"),
         "references": {name: references(networks, group[0]) for name, group in groups.items()},
         "central": curves(networks),
+        "tuning": tuning(tried, methods | dict(labels or {}), places) if tried else [],
         "procedures": sections(done),
         "outcomes": len(done),
         "published": compare(compared),

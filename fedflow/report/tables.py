@@ -147,7 +147,7 @@ def curve_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def headline(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, float]]]:
-    """Mean accuracy over seeds, by metric (local, global), partition and method, for ``dvc exp show``."""
+    """Mean accuracy over seeds, by metric (local, global), partition and method."""
     values: dict[str, dict[str, dict[str, float]]] = {}
     for metric in PLOTTED:
         for partition, group in by_partition(runs).items():
@@ -157,8 +157,24 @@ def headline(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, float]]]:
     return values
 
 
+def one_number(runs: Sequence[Run]) -> dict[str, float]:
+    """By method, for ``dvc exp show``: local accuracy, the mean over seeds, then over partitions.
+
+    It is the loss where there is no accuracy. A method that did not run on all partitions has no number.
+    """
+    metric = yardstick(by_method(runs))
+    groups = [by_method(group) for group in by_partition(runs).values()]
+    found: dict[str, float] = {}
+    for name in by_method(runs):
+        means = [stat(group.get(name, ()), metric) for group in groups]
+        known = [value.mean for value in means if value is not None]
+        if len(known) == len(groups):
+            found[name] = round(sum(known) / len(known), 4)
+    return found
+
+
 def write_tables(runs: Sequence[Run], out_dir: Path) -> None:
-    """Write a table for each of `TABLES`, ``runs.csv``, ``accuracy_curves.csv`` and ``metrics.json``.
+    """Write a table for each of `TABLES`, ``runs.csv``, ``accuracy_curves.csv``, and two JSON files for DVC.
 
     A table of `SOME` is written if a run has one of its metrics, or else removed.
     """
@@ -171,7 +187,8 @@ def write_tables(runs: Sequence[Run], out_dir: Path) -> None:
             path.unlink(missing_ok=True)
     write_csv(run_table(runs), out_dir / "runs.csv")
     write_csv(curve_table(runs), out_dir / "accuracy_curves.csv")
-    (out_dir / "metrics.json").write_text(json.dumps(headline(runs), indent=1) + "\n")
+    for name, numbers in (("metrics", headline(runs)), ("summary", one_number(runs))):
+        (out_dir / f"{name}.json").write_text(json.dumps(numbers, indent=1) + "\n")
 
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:

@@ -11,6 +11,7 @@ from fedflow.report.paper import write_paper
 from fedflow.terminal import say
 
 CLAIMS = "claims.yaml"
+TRIED = "tuning"  # folder with the scores of `fedflow tune`
 
 
 def write_report(root: Path = Path()) -> Path:
@@ -20,7 +21,7 @@ def write_report(root: Path = Path()) -> Path:
         root / "results", data / "partitions", root / "report",
         claims=root / CLAIMS, central=data / "central", labels=params.labels if params else None,
         outcomes=root / "outcomes", procedures=params.procedure_entries if params else None,
-        recorded=_recorded(root),
+        recorded=_recorded(root), tried=root / TRIED,
     )  # fmt: skip
 
 

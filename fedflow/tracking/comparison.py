@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from fedflow.metrics.table import METRICS, YARDSTICKS, heading, headlines, in_unit, recorded_name, unit_of
+from fedflow.tracking.opening import show_first
 from fedflow.tracking.orders import MOST, NOTE, PARENT, history
 
 if TYPE_CHECKING:
@@ -39,9 +40,8 @@ def log_comparison(api: "MlflowClient", experiment: str, parent: str) -> None:
     runs = api.search_runs([experiment], among, max_results=MOST, order_by=["attributes.start_time DESC"])
     if not runs:
         return
-    rows = _grouped(runs)
-    names = headlines({name for name in METRICS if any(recorded_name(name) in r.data.metrics for r in runs)})
-    names = [name for name in names if name != "train_loss"][:COLUMNS]
+    rows, names = _grouped(runs), measured(runs)
+    show_first(api, experiment, names)
     order = next((name for name in YARDSTICKS if name in names), None)
     if order:
         sign = -1 if METRICS[order].better == "higher" else 1
@@ -59,6 +59,12 @@ def log_comparison(api: "MlflowClient", experiment: str, parent: str) -> None:
     api.set_tag(parent, "mlflow.loggedArtifacts", json.dumps([{"path": TABLE, "type": "table"}]))
     api.set_tag(parent, NOTE, _described(columns, cells, len(runs)))
     _draw(api, parent, rows)
+
+
+def measured(runs: Sequence["Run"]) -> list[str]:
+    """The first `COLUMNS` headline metrics that some of ``runs`` have."""
+    found = headlines({name for name in METRICS if any(recorded_name(name) in r.data.metrics for r in runs)})
+    return [name for name in found if name != "train_loss"][:COLUMNS]
 
 
 def _grouped(runs: Sequence["Run"]) -> dict[str, list["Run"]]:

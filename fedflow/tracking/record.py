@@ -29,8 +29,9 @@ from filelock import FileLock, Timeout
 
 from fedflow.errors import FedflowError, reason
 from fedflow.metrics.table import heading, headlines, metric_of, printed, recorded_name
-from fedflow.tracking.comparison import log_comparison
+from fedflow.tracking.comparison import log_comparison, measured
 from fedflow.tracking.models import ModelCard, Served, log_models, ranges
+from fedflow.tracking.opening import show_first
 from fedflow.tracking.orders import NOTE, log_orders
 from fedflow.tracking.store import Store, open_store, quoted, reporting
 
@@ -86,7 +87,7 @@ def open_record(
             with store.lock("experiments"):
                 number = _experiment(api, store, experiment)
                 found = _earlier(api, number, key, finished=resumes)
-                parent = _parent(api, number, sweep) if sweep else None
+                parent = _parent(api, number, sweep, Path(root)) if sweep else None
                 run = found or api.create_run(number, tags={"fedflow.key": key}, run_name=name)
                 if found:
                     api.update_run(found.info.run_id, status="RUNNING")
@@ -375,7 +376,10 @@ class RunRecord(Record):
         # The run has finished, so that an error in what follows is a warning.
         with self._afterwards("the orders of its curriculum are not drawn"):
             log_orders(self.api, self.run_id)
-        if self.parent and self.api.get_run(self.parent).info.status == "FINISHED":
+        if not self.parent:
+            with self._afterwards("MLflow's pages do not show it first"):
+                show_first(self.api, self.experiment_id, measured([self.api.get_run(self.run_id)]))
+        elif self.api.get_run(self.parent).info.status == "FINISHED":
             with self._afterwards("its sweep is not compared"):
                 log_comparison(self.api, self.experiment_id, self.parent)
 
@@ -478,13 +482,14 @@ def _experiment(api: "MlflowClient", store: Store, name: str) -> str:
         raise
 
 
-def _parent(api: "MlflowClient", experiment: str, sweep: str) -> str:
+def _parent(api: "MlflowClient", experiment: str, sweep: str, root: Path) -> str:
     """The parent run of a sweep, running; created if necessary."""
     found = api.search_runs([experiment], f"tags.`fedflow.sweep` = {quoted(sweep)}", max_results=1)
     if found:
         api.update_run(found[0].info.run_id, status="RUNNING")
         return found[0].info.run_id
-    return api.create_run(experiment, tags={"fedflow.sweep": sweep} | _source(), run_name=sweep).info.run_id
+    tags = {"fedflow.sweep": sweep} | _source(root)
+    return api.create_run(experiment, tags=tags, run_name=sweep).info.run_id
 
 
 def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
@@ -504,19 +509,13 @@ def _earlier(api: "MlflowClient", experiment: str, key: str, finished: bool) -> 
 
 def _about(root: Path, params_file: Path | None) -> dict[str, str]:
     """Tags with the code version and the parameter file of a run."""
-    tags = {"fedflow.version": version("fedflow")} | _source()
+    tags = {"fedflow.version": version("fedflow")} | _source(root)
     if params_file is not None and params_file.is_file():
         tags["fedflow.params_sha256"] = hashlib.sha256(params_file.read_bytes()).hexdigest()
-    revision = _git(root, "rev-parse", "HEAD")
-    if revision:
-        tags["mlflow.source.git.commit"] = revision
-        tags["fedflow.git_dirty"] = str(
-            bool(_git(root, "status", "--porcelain", "--untracked-files=no"))
-        ).lower()
     return tags
 
 
-def _source() -> dict[str, str]:
+def _source(root: Path) -> dict[str, str]:
     """Tags that MLflow's pages show as source and creator; without a source, they hide the commit too."""
     program, *arguments = sys.argv or [""]
     tags = {
@@ -525,6 +524,10 @@ def _source() -> dict[str, str]:
     }
     with contextlib.suppress(OSError, KeyError):  # a user id without a name, in a container
         tags["mlflow.user"] = getpass.getuser()
+    if revision := _git(root, "rev-parse", "HEAD"):
+        tags["mlflow.source.git.commit"] = revision
+        changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+        tags["fedflow.git_dirty"] = str(bool(changed)).lower()
     return tags
 
 

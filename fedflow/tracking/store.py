@@ -163,7 +163,7 @@ def initialise(root: Path | str = ".") -> str:
 
 
 def ui_command(root: Path | str = ".", port: int = 5000) -> list[str]:
-    """The command line that shows this store's runs at http://127.0.0.1:<port>.
+    """The command line that shows this store's runs at http://127.0.0.1:<port>, the newest first (`pages`).
 
     Raises `FedflowError` for a store that is a server already.
     """
@@ -171,6 +171,7 @@ def ui_command(root: Path | str = ".", port: int = 5000) -> list[str]:
     if store.uri.startswith(("http://", "https://")):
         raise FedflowError(f"the runs are recorded by a server; open {store.uri} in a browser")
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--app-name", "fedflow"]
     command += ["--workers", "1", "--backend-store-uri", store.uri]
     # MLflow's own list also takes names that begin like private addresses, such as 10.evil.example.
     command += ["--allowed-hosts", f"127.0.0.1:{port},localhost:{port}"]
@@ -179,18 +180,14 @@ def ui_command(root: Path | str = ".", port: int = 5000) -> list[str]:
 
 
 def runs_pages(root: Path | str = ".", port: int = 5000) -> dict[str, str]:
-    """The address of the runs of every experiment in `ui_command`'s pages, by name, the newest first.
+    """The address of the runs of every experiment in `ui_command`'s pages, by name, the newest first."""
+    from fedflow.tracking.opening import runs_page
 
-    Without the query, MLflow opens an experiment on a page about traces of language models.
-    """
     store = open_store(root)
     with reporting(store.uri):
         found = store.client().search_experiments(order_by=["last_update_time DESC"])
-    pages = f"http://127.0.0.1:{port}/#/experiments"
     return {
-        each.name: f"{pages}/{each.experiment_id}/runs?workflowType=machine_learning"
-        for each in found
-        if each.name != "Default"
+        each.name: f"http://127.0.0.1:{port}/{runs_page(each)}" for each in found if each.name != "Default"
     }
 
 

@@ -9,6 +9,7 @@ from support import refused
 
 from fedflow.errors import FedflowError
 from fedflow.tracking import open_run
+from fedflow.tracking.opening import TAG
 from fedflow.tracking.record import described
 from fedflow.tracking.store import open_store
 
@@ -351,6 +352,13 @@ def test_a_sweep_ends_with_the_comparison_of_its_runs(start, api, rounds, outcom
     ]  # fmt: skip
     assert "| fedavg | 2 | 55.0 ± 7.1 |" in parent.data.tags["mlflow.note.content"]
     assert (folder / "artifacts" / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    view = json.loads(api.get_experiment(parent.info.experiment_id).tags[TAG])
+    assert (view["orderByKey"], view["orderByAsc"]) == ("metrics.`accuracy/local_accuracy`", False)
+    assert view["selectedColumns"][:3] == [
+        "tags.`method`",
+        "tags.`seed`",
+        "metrics.`accuracy/local_accuracy`",
+    ]
 
 
 def test_a_sweep_that_cannot_be_compared_has_finished_runs(start, api, outcome, monkeypatch):

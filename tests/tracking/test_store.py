@@ -2,9 +2,15 @@ import os
 import re
 import resource
 import shutil
+import signal
+import socket
 import sqlite3
+import subprocess
 import sys
 import tempfile
+import time
+import urllib.error
+import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +19,17 @@ from command import fedflow
 from support import refused
 
 from fedflow.errors import FedflowError
-from fedflow.tracking import check_store, initialise, load_model, move_store, open_run, ui_command
+from fedflow.tracking import (
+    Record,
+    check_store,
+    initialise,
+    load_model,
+    move_store,
+    open_record,
+    open_run,
+    runs_pages,
+    ui_command,
+)
 from fedflow.tracking.store import open_store, tracking_uri
 
 
@@ -204,3 +220,45 @@ def test_the_ui_opens_this_store_on_localhost(root, monkeypatch):
     command = ui_command(root, port=5123)
     assert command[:4] == [sys.executable, "-m", "mlflow", "server"]
     assert {"127.0.0.1", "5123", f"sqlite:///{root}/mlruns/mlflow.db"} <= set(command)
+
+
+def test_the_ui_opens_on_the_newest_federated_runs(root, tmp_path, outcome):
+    """A page about language models comes first in MLflow itself. Its checks of hosts stay."""
+    (tmp_path / "mlruns").mkdir()
+    shutil.copy(root / "mlruns" / "mlflow.db", tmp_path / "mlruns")
+    move_store(tmp_path)
+    with open_run(tmp_path, **RUN | {"tags": {"method": "fedavg"}}) as record:
+        record.finish(outcome("global"))
+    with open_record(tmp_path, **RUN | {"experiment": "procedures/ring", "kind": Record}) as later:
+        later.end({}, 1, None, None, {})
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    pages = runs_pages(tmp_path, port)
+    newest = pages["digits/é"].partition("/#")[2]
+    assert newest.endswith("viewStateShareKey=fedflow") and "fedflow" not in pages["procedures/ring"]
+    server = subprocess.Popen(
+        ui_command(tmp_path, port), start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    try:
+        page = _get(port, f"127.0.0.1:{port}")
+        assert f'location.replace("#{newest}")' in page and 'id="root"' in page
+        assert _get(port, f"127.0.0.1:{port}", "/health") == "OK"
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            _get(port, f"10.evil.example:{port}")
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.communicate(timeout=30)
+
+
+def _get(port: int, host: str, path: str = "/") -> str:
+    """What a server that may still be starting answers to a browser that was sent to ``host``."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Host": host})
+    for _ in range(600):
+        try:
+            return urllib.request.urlopen(request).read().decode()
+        except urllib.error.HTTPError:
+            raise
+        except OSError:
+            time.sleep(0.1)
+    raise TimeoutError("the server did not start")

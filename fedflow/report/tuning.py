@@ -1,0 +1,127 @@
+"""What `fedflow tune` tried, on the page: the choices of every method, and a picture of each setting."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from fedflow.metrics.table import SHARE, UNMEASURED, in_unit
+from fedflow.naming import text
+from fedflow.pictures.tuning import Tried, tried
+from fedflow.report.cells import Cell, Row, Table
+from fedflow.report.collect import Labels
+from fedflow.report.reading import read_table, reject
+
+NUMBERS = ("accuracy", "loss")
+NO_SETTINGS = (*NUMBERS, "spread", "chosen", "settings")  # columns that say how a try ended
+COLUMNS = [
+    ("Chosen", "", "the settings with the best score; the first of equals"),
+    (
+        "Score",
+        "",
+        "by `tuning.measure`, on samples held out of the training data, ± std over clients",
+    ),
+    ("Next", "", "the best score with other settings"),
+    ("Tries", "", "combinations of settings that were run"),
+]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What the page shows of one partition."""
+
+    name: str
+    table: Table
+    figures: list[tuple[str, Markup]]  # setting, picture
+    places: dict[str, int]  # of the methods' colours
+
+
+def score_files(folder: Path) -> list[Path]:
+    """The tables of scores below ``folder``, one for each partition and method."""
+    return sorted(folder.glob("*/*.csv"))
+
+
+def tuning(folder: Path, labels: Labels, known: Mapping[str, int]) -> list[Tuned]:
+    """The section of every partition; ``known`` are the places of the colours that the page has given."""
+    partitions: dict[str, dict[str, pd.DataFrame]] = {}
+    for file in score_files(folder):
+        partitions.setdefault(file.parent.name, {})[file.stem] = _read(file)
+    return [
+        _partition(name, methods, labels, _places(list(methods), known))
+        for name, methods in partitions.items()
+    ]
+
+
+def _read(file: Path) -> pd.DataFrame:
+    table = read_table(file, pd.read_csv, NUMBERS)
+    if "chosen" not in table or table["chosen"].dtype != bool or table["chosen"].sum() > 1:
+        reject(file, "column chosen needs at most one True, and False for the others")
+    loss = bool(table["accuracy"].isna().all())
+    return table.assign(score=table["loss" if loss else "accuracy"]).assign(by_loss=loss)
+
+
+def _partition(
+    name: str, methods: Mapping[str, pd.DataFrame], labels: Labels, places: dict[str, int]
+) -> Tuned:
+    methods = dict(sorted(methods.items(), key=lambda item: _order(item[1])))
+    rows = [Row(method, labels.get(method, method), _cells(table)) for method, table in methods.items()]
+    figures = []
+    for setting in dict.fromkeys(each for table in methods.values() for each in _settings(table)):
+        for loss in (False, True):
+            lines = [
+                Tried(labels.get(method, method), places[method], table.assign(value=table[setting]))
+                for method, table in methods.items()
+                if setting in table and table[setting].nunique() > 1 and table["by_loss"].any() == loss
+            ]
+            if lines:
+                key = f"tuning-{name}-{setting}-{loss}"
+                figures.append((setting, tried(lines, setting, loss, key).svg))
+    return Tuned(name, Table(COLUMNS, rows), figures, places)
+
+
+def _order(table: pd.DataFrame) -> float:
+    """The lower the better; methods whose every try diverged come last."""
+    scores = table["score"][table["chosen"]] * (1 if table["by_loss"].any() else -1)
+    return float(scores.fillna(math.inf).min()) if len(scores) else math.inf
+
+
+def _cells(table: pd.DataFrame) -> list[Cell]:
+    chosen, others = table[table["chosen"]], table[~table["chosen"]]["score"].dropna()
+    tries = Cell(f"{len(table)}", sort=len(table), note=_diverged(int(table["score"].isna().sum())))
+    if chosen.empty:
+        return [Cell(UNMEASURED), Cell(UNMEASURED), Cell(UNMEASURED), tries]
+    (best,) = chosen.to_dict("records")
+    words = ", ".join(f"{setting} {text(best[setting])}" for setting in _settings(table))
+    loss = bool(best["by_loss"])
+    spread = best.get("spread")
+    score = Cell(
+        _written(best["score"], loss),
+        "" if spread is None or pd.isna(spread) or loss else f"±\u2009{_written(spread, loss)}",
+        sort=best["score"],
+    )
+    following = (others.min() if loss else others.max()) if len(others) else None
+    after = Cell(UNMEASURED) if following is None else Cell(_written(following, loss), sort=following)
+    return [Cell(words), score, after, tries]
+
+
+def _diverged(number: int) -> str:
+    return f"{number} diverged" if number else ""
+
+
+def _written(score: float, loss: bool) -> str:
+    return f"{score:.4g}" if loss else f"{in_unit(score, SHARE)} %"
+
+
+def _settings(table: pd.DataFrame) -> list[Any]:
+    return [name for name in table if name not in (*NO_SETTINGS, "score", "by_loss")]
+
+
+def _places(methods: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:
+    """The places of the page for its methods, the next that are free for others."""
+    others = [method for method in methods if method not in known]
+    found = {method: known[method] for method in methods if method in known}
+    return found | {method: len(known) + place for place, method in enumerate(others)}

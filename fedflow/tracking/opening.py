@@ -1,0 +1,86 @@
+"""MLflow's pages, opened on the newest federated runs in place of a page about language models.
+
+MLflow finds `pages` through the entry point ``mlflow.app`` of this package; `ui_command` asks for it.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedflow.metrics.table import METRICS, YARDSTICKS, recorded_name
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from mlflow import MlflowClient
+    from mlflow.entities import Experiment
+
+VIEW = "fedflow"
+TAG = f"mlflow.sharedViewState.{VIEW}"  # of an experiment: a view of its runs, in the words of MLflow's pages
+
+# The pages read the address after "#" only in the browser. The chat with an assistant opens itself once.
+SCRIPT = """<script>
+if (!location.hash) location.replace({address});
+const chat = "mlflow.assistant.fab.autoOpenedOnFirstLoad_v1";
+if (!localStorage.getItem(chat)) localStorage.setItem(chat, "true");
+</script>"""
+
+
+def pages() -> "FastAPI":
+    """MLflow's app, its checks included, whose first page opens on `first_page`."""
+    from mlflow.server import app
+    from mlflow.server.constants import BACKEND_STORE_URI_ENV_VAR
+    from mlflow.server.fastapi_app import create_fastapi_app
+    from starlette.requests import Request
+    from starlette.responses import HTMLResponse
+    from starlette.routing import Route
+
+    from fedflow.tracking.store import Store
+
+    def front(_: Request) -> HTMLResponse:
+        page = (Path(str(app.static_folder)) / "index.html").read_text()
+        address = first_page(Store(os.environ[BACKEND_STORE_URI_ENV_VAR], Path()).client())
+        script = SCRIPT.format(address=json.dumps(address)) if address else ""
+        return HTMLResponse(
+            page.replace("<head>", f"<head>{script}", 1), headers={"Cache-Control": "no-store"}
+        )
+
+    served = create_fastapi_app()
+    served.router.routes.insert(0, Route("/", front))
+    return served
+
+
+def first_page(api: "MlflowClient") -> str | None:
+    """The page of the newest federated run's experiment, else of the newest run's; None without runs."""
+    found = {each.experiment_id: each for each in api.search_experiments()}
+    for among in ("tags.method LIKE '%'", ""):
+        newest = api.search_runs([*found], among, max_results=1, order_by=["attributes.start_time DESC"])
+        for run in newest:
+            return runs_page(found[run.info.experiment_id])
+    return None
+
+
+def runs_page(experiment: "Experiment") -> str:
+    """The address of an experiment's runs on a server, with the view of `show_first` if there is one.
+
+    Without the query, MLflow opens an experiment on a page about traces of language models.
+    """
+    view = f"&viewStateShareKey={VIEW}" if TAG in experiment.tags else ""
+    return f"#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning{view}"
+
+
+def show_first(api: "MlflowClient", experiment: str, names: Sequence[str]) -> None:
+    """Let `runs_page` show the metrics ``names`` by method and seed, the best run first."""
+    view: dict[str, Any] = {
+        "selectedColumns": [
+            *("tags.`method`", "tags.`seed`"),
+            *(f"metrics.`{recorded_name(name)}`" for name in names),
+            "attributes.`Created`",
+        ]
+    }
+    if order := next((name for name in YARDSTICKS if name in names), None):
+        view["orderByKey"] = f"metrics.`{recorded_name(order)}`"
+        view["orderByAsc"] = METRICS[order].better == "lower"
+    if (tag := json.dumps(view)) != api.get_experiment(experiment).tags.get(TAG):
+        api.set_experiment_tag(experiment, TAG, tag)
