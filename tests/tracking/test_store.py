@@ -229,7 +229,7 @@ def test_the_ui_opens_on_the_newest_federated_runs(root, tmp_path, outcome):
     move_store(tmp_path)
     with open_run(tmp_path, **RUN | {"tags": {"method": "fedavg"}}) as record:
         record.finish(outcome("global"))
-    with open_record(tmp_path, **RUN | {"experiment": "procedures/ring", "kind": Record}) as later:
+    with open_record(Record, tmp_path, **RUN | {"experiment": "procedures/ring"}) as later:
         later.end({}, 1, None, None, {})
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
