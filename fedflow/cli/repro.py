@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
@@ -9,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing import active_children, get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,12 +19,13 @@ import typer
 from fedflow.cells import OUTCOME, RUN, Cell, cells, changed_cells, tidy
 from fedflow.cli.options import Root, load
 from fedflow.cli.printing import print_line
-from fedflow.cli.run import SWEEP, server_for, start
+from fedflow.cli.run import SWEEP, load_flow, server_for, start
 from fedflow.errors import FedflowError
 
 if TYPE_CHECKING:
     from fedflow.config import Params
 
+GRACE = 10  # seconds for a run to end when it is stopped
 MEMORY = 2 << 30  # bytes per process: PyTorch, MLflow, Prefect, a small data set
 
 
@@ -70,7 +73,7 @@ def _get_ready(root: Path, jobs: int | None, stack: ExitStack) -> tuple["Params"
         return params, None
     pool = stack.enter_context(ProcessPoolExecutor(jobs, get_context("spawn"), _start_process))
     for _ in range(jobs):
-        pool.submit(_import_all)
+        pool.submit(_prepare_process, root, params.engine.executor != "inline")
     return params, pool
 
 
@@ -101,11 +104,27 @@ def _side_by_side(
     except BrokenProcessPool as error:
         raise FedflowError("a process died; is memory short? Try `fedflow repro --jobs 1`") from error
     except BaseException:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not keep the processes alive
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in active_children():  # their runs resume from their checkpoints
-            process.terminate()
+        _end(active_children())
         raise
     return failed
+
+
+def _end(processes: list[BaseProcess]) -> None:
+    """End these processes; their runs resume from their checkpoints.
+
+    The first SIGTERM ends the flow of a process, the next one the process.
+    """
+    for _ in range(GRACE):
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join(1 / len(processes))
+        if not any(process.is_alive() for process in processes):
+            return
+    for process in processes:
+        process.kill()
 
 
 def _train(root: Path, cell: Cell, changes: list[str]) -> tuple[dict[str, Any], str]:
@@ -154,10 +173,15 @@ def _jobs(engine: Any) -> int:
     return max(1, min(cores, psutil.virtual_memory().available // MEMORY))
 
 
-def _import_all() -> None:
-    """Import what runs need, while others prepare the data."""
-    import fedflow.stages.run
-    import fedflow.tracking.record  # noqa: F401
+def _prepare_process(root: Path, flows: bool) -> None:
+    """Import what runs need, ``flows`` too, and make the store, while others prepare the data."""
+    import fedflow.pictures.accuracy
+    import fedflow.stages.run  # noqa: F401
+    from fedflow.tracking.store import open_store
+
+    open_store(root).client()
+    if flows:
+        load_flow(RUN)
 
 
 class _Lines(io.TextIOWrapper):

@@ -156,15 +156,15 @@ def start(params: "Params", flow: str, inline: Callable[[], T], /, **parameters:
     if params.engine.executor == "inline":
         return inline()
     with server_for(params):
-        return _flow(flow)(**parameters)
+        return load_flow(flow)(**parameters)
 
 
 def server_for(params: "Params") -> AbstractContextManager[Any]:
     """Within this context the Prefect server runs that runs with these settings need, if any."""
-    return nullcontext() if params.engine.executor == "inline" else _flow("server")()
+    return nullcontext() if params.engine.executor == "inline" else load_flow("server")()
 
 
-def _flow(name: str) -> Callable[..., Any]:
+def load_flow(name: str) -> Callable[..., Any]:
     """A flow of this project, run against the shared Prefect server."""
     found = entry_points(group="fedflow.flows", name=name)
     if not found:

@@ -1,0 +1,44 @@
+"""Ctrl-C of the pipeline, which runs the cells of a grid side by side under Prefect."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def test_an_interrupted_pipeline_ends_with_its_processes(api: str, root: Path) -> None:
+    """Also by a second Ctrl-C. For Prefect, the first SIGTERM ends a flow; the next cell follows."""
+    for name in ("dvc.yaml", "requirements.lock"):
+        shutil.copy(CHECKOUT / name, root)
+    params = (root / "params.yaml").read_text().replace("rounds: 3", "rounds: 5000")
+    grid = "grid: {central: [], procedures: [], datasets"
+    params = params.replace("grid: {datasets", grid).replace("seeds: [0]", "seeds: [0, 1, 2]")
+    (root / "params.yaml").write_text(params)
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "-q"], cwd=root, check=True)
+    command = [sys.executable, "-m", "fedflow.cli", "repro", "--jobs", "2"]
+    pipeline = subprocess.Popen(
+        command, cwd=root, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert pipeline.stdout is not None and pipeline.stderr is not None
+    seen = set()
+    for line in pipeline.stdout:
+        seen |= {seed for seed in (0, 1) if f"fedavg · seed {seed}: round" in line}
+        if len(seen) == 2:
+            break
+    processes = psutil.Process(pipeline.pid).children(recursive=True)
+    pipeline.send_signal(signal.SIGINT)
+    time.sleep(1)
+    os.killpg(pipeline.pid, signal.SIGINT)
+    assert pipeline.wait(60) == 130, pipeline.stderr.read()
+    assert "stopped; the same command resumes from the last checkpoint" in pipeline.stderr.read()
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    assert not alive
+    pipeline.stdout.close()
+    pipeline.stderr.close()
