@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+WIDE = 32  # channels that fill vectors
+
 
 def _values_and_indices(x: Tensor, kernel: Sequence[int], *rest: Any) -> Any:
     """As ``aten.max_pool2d_with_indices``, but an index is the place within its window."""
@@ -22,7 +24,7 @@ def _values_and_indices(x: Tensor, kernel: Sequence[int], *rest: Any) -> Any:
     for place, value in enumerate(others, 1):
         better = (value > best) | (value != value)  # NaN wins; ties: the first
         best, at = torch.where(better, value, best), torch.where(better, place, at)
-    return best.permute(0, 3, 1, 2), at.permute(0, 3, 1, 2)
+    return best.permute(0, 3, 1, 2), _stored(at).permute(0, 3, 1, 2)
 
 
 def _gradient(g: Tensor, x: Tensor, kernel: Sequence[int], *rest: Any) -> Any:
@@ -31,12 +33,25 @@ def _gradient(g: Tensor, x: Tensor, kernel: Sequence[int], *rest: Any) -> Any:
     if not _tiles(kernel, *geometry):
         return NotImplemented
     (kh, kw), (height, width), (h, w) = kernel, x.shape[-2:], _whole(x, kernel)
-    g, at = g.permute(0, 2, 3, 1), at.permute(0, 2, 3, 1)
-    rows = [
-        torch.cat([torch.where(at == i * kw + j, g, 0) for j in range(kw)], -1).flatten(2) for i in range(kh)
-    ]
-    whole = torch.stack(rows, 2).view(len(x), h, w, -1).permute(0, 3, 1, 2)
+    g, at = _stored(g.permute(0, 2, 3, 1)), at.permute(0, 2, 3, 1)
+    if g.shape[-1] >= WIDE:  # a vector is a place in the window
+        places = torch.arange(kh * kw, dtype=at.dtype).view(kh, 1, kw, 1)
+        spread = torch.where(at[:, :, None, :, None] == places, g[:, :, None, :, None], 0)
+    else:  # it is a part of a row
+        spread = torch.stack(
+            [
+                torch.cat([torch.where(at == i * kw + j, g, 0) for j in range(kw)], -1).flatten(2)
+                for i in range(kh)
+            ],
+            2,
+        )
+    whole = spread.reshape(len(x), h, w, -1).permute(0, 3, 1, 2)
     return whole if (h, w) == (height, width) else F.pad(whole, (0, width - w, 0, height - h))
+
+
+def _stored(values: Tensor) -> Tensor:
+    """``values``, of which the compiler makes an array, in place of computing each where it is read."""
+    return values.as_strided(values.shape, values.stride())
 
 
 def _tiles(

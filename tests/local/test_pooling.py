@@ -6,14 +6,15 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from fedflow.local.pooling import POOLING
+from fedflow.local.pooling import POOLING, WIDE
 
 
 @pytest.mark.parametrize("height, width", [(4, 6), (5, 7)])
 @pytest.mark.parametrize("kernel", [2, (2, 3), 4])
-def test_values_and_gradients_are_those_of_pytorch_bit_for_bit(height, width, kernel) -> None:
+@pytest.mark.parametrize("channels", [5, WIDE])
+def test_values_and_gradients_are_those_of_pytorch_bit_for_bit(height, width, kernel, channels) -> None:
     rng = torch.Generator().manual_seed(0)
-    x = torch.randint(-2, 3, (3, 5, height, width), generator=rng).float()  # ties
+    x = torch.randint(-2, 3, (3, channels, height, width), generator=rng).float()  # ties
     x[0, 0, 0, 1] = torch.nan
     scale = torch.rand(F.max_pool2d(x, kernel).shape)
 
