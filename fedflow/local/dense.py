@@ -1,6 +1,6 @@
 """Large dense layers of small batches with the weights as the first factor of the product.
 
-The same sums, in half the time: the library reads the weights once, in the order in which they are stored.
+The same sums, on Intel's processors in half the time: the library reads the weights once, as they are stored.
 """
 
 from collections.abc import Callable
