@@ -10,6 +10,8 @@ from fedflow.data import Dataset, DatasetParams, prepare
 settings.register_profile("untimed", deadline=None)  # a busy machine is no fault
 settings.load_profile("untimed")
 
+LONGEST = ("test_pipeline.py",)  # files that take minutes begin first: else one process ends long after the others
+
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
@@ -36,6 +38,11 @@ def cohort(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     if request.param == "vmap":
         forbid_fallback(monkeypatch)
     return request.param
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files are handed to processes in this order."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
