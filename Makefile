@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export DO_NOT_TRACK := 1
 export PYTHONDONTWRITEBYTECODE :=  # compiling all imports again would double the time of a small command
 
-.PHONY: help setup repro test lint ui serve docs bench clean
+.PHONY: help setup repro test experiments lint ui serve docs bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -28,6 +28,9 @@ repro: $(SETUP) ## run the pipeline: prepare, central, partition, federate, repo
 
 test: $(SETUP) ## run the tests
 	python -m pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+
+experiments: $(SETUP) ## compare what `dvc exp run` has run, a column per method
+	dvc exp show --only-changed --no-pager --drop 'data|results|outcomes|requirements|params'
 
 lint: $(SETUP) ## check style, types, and packages for known vulnerabilities
 	ruff check . && ruff format --check . && mypy && .ci/audit
