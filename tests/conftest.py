@@ -10,7 +10,9 @@ from fedflow.data import Dataset, DatasetParams, prepare
 settings.register_profile("untimed", deadline=None)  # a busy machine is no fault
 settings.load_profile("untimed")
 
-LONGEST = ("test_pipeline.py",)  # files that take minutes begin first: else one process ends long after the others
+LONGEST = (
+    "test_pipeline.py",
+)  # files that take minutes begin first: else one process ends long after the others
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,8 +10,9 @@ from fedflow.tracking.models import (
     load_served,
     served_model,
 )
+from fedflow.tracking.opening import runs_pages
 from fedflow.tracking.record import Record, RunRecord, open_record, open_run
-from fedflow.tracking.store import check_store, initialise, move_store, runs_pages, ui_command
+from fedflow.tracking.store import check_store, initialise, move_store, ui_command
 
 __all__ = [
     "ModelCard",

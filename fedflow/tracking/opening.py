@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedflow.metrics.table import METRICS, YARDSTICKS, recorded_name
+from fedflow.tracking.store import Store, open_store, reporting
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -36,8 +37,6 @@ def pages() -> "FastAPI":
     from starlette.responses import HTMLResponse
     from starlette.routing import Route
 
-    from fedflow.tracking.store import Store
-
     def front(_: Request) -> HTMLResponse:
         page = (Path(str(app.static_folder)) / "index.html").read_text()
         address = first_page(Store(os.environ[BACKEND_STORE_URI_ENV_VAR], Path()).client())
@@ -49,6 +48,15 @@ def pages() -> "FastAPI":
     served = create_fastapi_app()
     served.router.routes.insert(0, Route("/", front))
     return served
+
+
+def runs_pages(root: Path | str = ".", port: int = 5000) -> dict[str, str]:
+    """The address of the runs of every experiment in these pages, by name, the newest first."""
+    store = open_store(root)
+    with reporting(store.uri):
+        found = store.client().search_experiments(order_by=["last_update_time DESC"])
+    server = f"http://127.0.0.1:{port}/"
+    return {each.name: server + runs_page(each) for each in found if each.name != "Default"}
 
 
 def first_page(api: "MlflowClient") -> str | None:

@@ -163,7 +163,7 @@ def initialise(root: Path | str = ".") -> str:
 
 
 def ui_command(root: Path | str = ".", port: int = 5000) -> list[str]:
-    """The command line that shows this store's runs at http://127.0.0.1:<port>, the newest first (`pages`).
+    """The command line that shows this store's runs at http://127.0.0.1:<port>, opened by `opening.pages`.
 
     Raises `FedflowError` for a store that is a server already.
     """
@@ -177,18 +177,6 @@ def ui_command(root: Path | str = ".", port: int = 5000) -> list[str]:
     command += ["--allowed-hosts", f"127.0.0.1:{port},localhost:{port}"]
     command += ["--cors-allowed-origins", f"http://127.0.0.1:{port}"]
     return [*command, "--default-artifact-root", store.artifact_folder.as_uri()]
-
-
-def runs_pages(root: Path | str = ".", port: int = 5000) -> dict[str, str]:
-    """The address of the runs of every experiment in `ui_command`'s pages, by name, the newest first."""
-    from fedflow.tracking.opening import runs_page
-
-    store = open_store(root)
-    with reporting(store.uri):
-        found = store.client().search_experiments(order_by=["last_update_time DESC"])
-    return {
-        each.name: f"http://127.0.0.1:{port}/{runs_page(each)}" for each in found if each.name != "Default"
-    }
 
 
 @contextmanager

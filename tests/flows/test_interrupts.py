@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
+from services import wait_for
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -23,22 +25,22 @@ def test_an_interrupted_pipeline_ends_with_its_processes(api: str, root: Path) -
     (root / "params.yaml").write_text(params)
     subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "-q"], cwd=root, check=True)
     command = [sys.executable, "-m", "fedflow.cli", "repro", "--jobs", "2"]
-    pipeline = subprocess.Popen(
-        command, cwd=root, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert pipeline.stdout is not None and pipeline.stderr is not None
-    seen = set()
-    for line in pipeline.stdout:
-        seen |= {seed for seed in (0, 1) if f"fedavg · seed {seed}: round" in line}
-        if len(seen) == 2:
-            break
-    processes = psutil.Process(pipeline.pid).children(recursive=True)
-    pipeline.send_signal(signal.SIGINT)
-    time.sleep(1)
-    os.killpg(pipeline.pid, signal.SIGINT)
-    assert pipeline.wait(60) == 130, pipeline.stderr.read()
-    assert "stopped; the same command resumes from the last checkpoint" in pipeline.stderr.read()
-    _, alive = psutil.wait_procs(processes, timeout=20)
-    assert not alive
-    pipeline.stdout.close()
-    pipeline.stderr.close()
+    log = root / "log.txt"
+    with log.open("w") as file:
+        pipeline = subprocess.Popen(command, cwd=root, start_new_session=True, stdout=file, stderr=file)
+    started: list[psutil.Process] = []
+    try:
+        wait_for(lambda: all(f"fedavg · seed {seed}: round" in log.read_text() for seed in (0, 1)), pipeline)
+        started = psutil.Process(pipeline.pid).children(recursive=True)
+        pipeline.send_signal(signal.SIGINT)
+        time.sleep(1)
+        os.killpg(pipeline.pid, signal.SIGINT)
+        assert pipeline.wait(60) == 130
+        assert "stopped; the same command resumes from the last checkpoint" in log.read_text()
+        _, alive = psutil.wait_procs(started, timeout=20)
+        assert not alive
+    finally:
+        pipeline.kill()
+        for process in started:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
