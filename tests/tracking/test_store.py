@@ -224,8 +224,7 @@ def test_the_ui_opens_this_store_on_localhost(root, monkeypatch):
 
 def test_the_ui_opens_on_the_newest_federated_runs(root, tmp_path, outcome):
     """A page about language models comes first in MLflow itself. Its checks of hosts stay."""
-    (tmp_path / "mlruns").mkdir()
-    shutil.copy(root / "mlruns" / "mlflow.db", tmp_path / "mlruns")
+    shutil.copytree(root / "mlruns", tmp_path / "mlruns")  # quicker than a new store
     move_store(tmp_path)
     with open_run(tmp_path, **RUN | {"tags": {"method": "fedavg"}}) as record:
         record.finish(outcome("global"))
