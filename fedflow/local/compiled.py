@@ -175,9 +175,14 @@ def _compile(
     """``function`` as machine code for inputs of these shapes, for one thread; `_factored` outputs."""
     from torch._inductor import standalone_compile  # seconds to import
     from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.passes.dialect.common.cse_pass import CSEPass
 
     dense = DENSE if "GenuineIntel" in _processor() else {}  # on AMD its products take twice the time
     traced = make_fx(function, decomposition_table=POOLING | CONVOLUTION | dense)(*inputs)
+    for node in traced.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
+        node.replace_all_uses_with(node.args[0])
+    if shared := CSEPass()(traced):  # a convolution and its gradients share what they transform
+        traced = shared.graph_module
     products = _factored(traced)
     about = [torch.__version__, _processor(), traced.code, str(OPTIONS), *map(str, _kind(*inputs))]
     with _cache(folder / hashlib.blake2b("\n".join(about).encode(), digest_size=8).hexdigest()):

@@ -1,7 +1,8 @@
-"""The gradient of a convolution by its input as one matrix product, for inputs with few channels.
+"""Convolutions in the form that takes least time on one core, as replacements while a step is traced.
 
-The library's kernel computes 16 channels at a time; with 6 channels most of this work is wasted, a tenth of a
-step of LeNet-5.
+The gradient by an input with few channels is one matrix product: the library's kernel computes 16 channels
+at a time, and with 6 channels most of this work is wasted, a tenth of a step of LeNet-5. Convolutions of
+3 x 3 between many channels use Winograd's algorithm.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +12,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedflow.local import winograd
+
 FEW = 8  # input channels up to which the product is the faster form
+
+
+def _outputs(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Any:
+    """As ``aten.convolution``."""
+    if not (_plain(weight, stride, dilation, transposed, groups) and winograd.pays(x, weight, padding)):
+        return NotImplemented
+    outputs = winograd.convolve(x, weight, padding)
+    return outputs if bias is None else outputs + bias[:, None, None]
 
 
 def _gradients(
@@ -28,8 +49,11 @@ def _gradients(
     wanted: Sequence[bool],
 ) -> Any:
     """As ``aten.convolution_backward``: gradients by input, weight and bias, as ``wanted`` says."""
-    plain = {*stride, *dilation} == {1} and groups == 1 and not transposed and weight.dim() == 4
-    if not (plain and wanted[0] and x.shape[1] <= FEW):
+    if not _plain(weight, stride, dilation, transposed, groups):
+        return NotImplemented
+    if winograd.pays(x, weight, padding):
+        return winograd.gradients(g, x, weight, padding, wanted[0])
+    if not (wanted[0] and x.shape[1] <= FEW):
         return NotImplemented
     _, by_weight, by_bias = torch.ops.aten.convolution_backward(
         g, x, weight, bias_sizes, stride, padding, dilation, False, output_padding, 1, [False, *wanted[1:]]
@@ -49,4 +73,13 @@ def _by_input(g: Tensor, x: Tensor, weight: Tensor, padding: Sequence[int]) -> T
     return padded[:, :, top : top + x.shape[2], left : left + x.shape[3]].permute(1, 0, 2, 3)
 
 
-CONVOLUTION: dict[Any, Callable] = {torch.ops.aten.convolution_backward.default: _gradients}
+def _plain(
+    weight: Tensor, stride: Sequence[int], dilation: Sequence[int], transposed: bool, groups: int
+) -> bool:
+    return {*stride, *dilation} == {1} and groups == 1 and not transposed and weight.dim() == 4
+
+
+CONVOLUTION: dict[Any, Callable] = {
+    torch.ops.aten.convolution.default: _outputs,
+    torch.ops.aten.convolution_backward.default: _gradients,
+}

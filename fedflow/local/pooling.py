@@ -50,7 +50,8 @@ def _gradient(g: Tensor, x: Tensor, kernel: Sequence[int], *rest: Any) -> Any:
 
 
 def _stored(values: Tensor) -> Tensor:
-    """``values``, of which the compiler makes an array, in place of computing each where it is read."""
+    """``values`` as an array in the order of their axes, in place of computing each where it is read."""
+    values = values.contiguous()
     return values.as_strided(values.shape, values.stride())
 
 
