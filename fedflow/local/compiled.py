@@ -26,6 +26,7 @@ from torch.autograd.function import once_differentiable
 from fedflow.data.examples import Examples
 from fedflow.local.convolution import CONVOLUTION
 from fedflow.local.dense import DENSE
+from fedflow.local.norms import NORMS
 from fedflow.local.pieces import Product
 from fedflow.local.pooling import POOLING
 from fedflow.local.training import LocalTraining
@@ -124,8 +125,8 @@ def pays(
 
     ``model`` is the largest network. Estimated from floating-point operations, not timed, so that it is the
     same for every worker and after every restart. Measured on one core against the plain steps: 1.3 times as
-    fast for an MLP (25 MFLOP a step), 1.4 for LeNet-5 (32), 1.3 for CNNs (432 to 4,032), but 0.9 for ResNet-9
-    (22,720); 1.9 for an LSTM over 10 positions, but 0.5 over 80, and three minutes to compile.
+    fast for an MLP (25 MFLOP a step), 1.4 for LeNet-5 (32), 1.9 to 2.2 for CNNs (432 to 4,032), but 1.0 for
+    ResNet-9 (22,720); 1.9 for an LSTM over 10 positions, but 0.5 over 80, and three minutes to compile.
     """
     if steps < LEAST:
         return False, f"{steps:,.0f} local steps are too few"
@@ -178,7 +179,7 @@ def _compile(
     from torch.fx.passes.dialect.common.cse_pass import CSEPass
 
     dense = DENSE if "GenuineIntel" in _processor() else {}  # on AMD its products take twice the time
-    traced = make_fx(function, decomposition_table=POOLING | CONVOLUTION | dense)(*inputs)
+    traced = make_fx(function, decomposition_table=POOLING | NORMS | CONVOLUTION | dense)(*inputs)
     for node in traced.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
         node.replace_all_uses_with(node.args[0])
     if shared := CSEPass()(traced):  # a convolution and its gradients share what they transform

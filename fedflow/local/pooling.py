@@ -24,7 +24,7 @@ def _values_and_indices(x: Tensor, kernel: Sequence[int], *rest: Any) -> Any:
     for place, value in enumerate(others, 1):
         better = (value > best) | (value != value)  # NaN wins; ties: the first
         best, at = torch.where(better, value, best), torch.where(better, place, at)
-    return best.permute(0, 3, 1, 2), _stored(at).permute(0, 3, 1, 2)
+    return best.permute(0, 3, 1, 2), stored(at).permute(0, 3, 1, 2)
 
 
 def _gradient(g: Tensor, x: Tensor, kernel: Sequence[int], *rest: Any) -> Any:
@@ -33,7 +33,7 @@ def _gradient(g: Tensor, x: Tensor, kernel: Sequence[int], *rest: Any) -> Any:
     if not _tiles(kernel, *geometry):
         return NotImplemented
     (kh, kw), (height, width), (h, w) = kernel, x.shape[-2:], _whole(x, kernel)
-    g, at = _stored(g.permute(0, 2, 3, 1)), at.permute(0, 2, 3, 1)
+    g, at = stored(g.permute(0, 2, 3, 1)), at.permute(0, 2, 3, 1)
     if g.shape[-1] >= WIDE:  # a vector is a place in the window
         places = torch.arange(kh * kw, dtype=at.dtype).view(kh, 1, kw, 1)
         spread = torch.where(at[:, :, None, :, None] == places, g[:, :, None, :, None], 0)
@@ -49,7 +49,7 @@ def _gradient(g: Tensor, x: Tensor, kernel: Sequence[int], *rest: Any) -> Any:
     return whole if (h, w) == (height, width) else F.pad(whole, (0, width - w, 0, height - h))
 
 
-def _stored(values: Tensor) -> Tensor:
+def stored(values: Tensor) -> Tensor:
     """``values`` as an array in the order of their axes, in place of computing each where it is read."""
     values = values.contiguous()
     return values.as_strided(values.shape, values.stride())
