@@ -30,7 +30,7 @@ from fedflow.simulation import worker
 from fedflow.simulation.cohort import cohort_call
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.graphs import Call
+from fedflow.simulation.graphs import About, Call
 from fedflow.simulation.job import Job, Shard
 from fedflow.simulation.levels import level, network
 from fedflow.simulation.loop import Simulation
@@ -357,7 +357,7 @@ class OnMeta(FlatModel):
 
 def run_without_values(name: str, federation: Federation, patch: pytest.MonkeyPatch, **settings: Any) -> None:
     """Run cohorts, then the last call of every computation again on tensors without values."""
-    calls: dict[tuple[str, ...], tuple] = {}
+    calls: dict[About, tuple] = {}
 
     def spy(*about: Any, **more: Any) -> Call:
         call = cohort_call(*about, **more)

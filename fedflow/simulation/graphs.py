@@ -22,6 +22,7 @@ MOST_OPERATIONS = 200_000  # of a captured call: nodes of a graph, which cost me
 AGREEMENT = 1e-4  # tolerance between a replay and its call, relative to the largest entry
 
 Tensors = dict[str, Tensor]
+About = tuple[Any, ...]  # hashable; the first is a name
 Run = Callable[["Call"], Tensors]
 
 
@@ -33,7 +34,7 @@ class Call:
     computation: calls with equal ``about`` and shapes differ only in the values of their inputs.
     """
 
-    about: tuple[str, ...]
+    about: About
     one: Callable[[Tensors], Tensors]
     inputs: Tensors
     each: frozenset[str]
@@ -131,7 +132,7 @@ class Cohorts:
     def __init__(self, capture: Callable[[Call, Pool], Run] = Captured) -> None:
         self.capture, self.pool = capture, Pool()
         self.kinds: OrderedDict[tuple, _Kind] = OrderedDict()
-        self.widths: dict[tuple[str, ...], int] = {}  # clients that memory allows per call, by computation
+        self.widths: dict[About, int] = {}  # clients that memory allows per call, by computation
 
     def run(self, call: Call) -> Tensors:
         """The outputs of all clients, stacked: name -> [C, ...]."""
