@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 GRAPHS = 16  # captured calls to keep
 MOST_OPERATIONS = 200_000  # of a captured call: nodes of a graph, which cost memory and time to build
@@ -167,15 +168,24 @@ class Cohorts:
 
 
 class Operations(TorchDispatchMode):
-    """Counts the operations that reach the device within this context: about the nodes of its graph."""
+    """Counts the operations that reach the device within this context: about the nodes of its graph.
+
+    ``written``: bytes of their results, except of views.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = 0
+        self.count = self.written = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += 1
-        return function(*args, **(kwargs or {}))
+        results = function(*args, **(kwargs or {}))
+        given, made = (
+            {each.untyped_storage() for each in tree_leaves(tensors) if isinstance(each, Tensor)}
+            for tensors in ((args, kwargs), results)
+        )
+        self.written += sum(storage.nbytes() for storage in made - given)
+        return results
 
 
 def agree(replayed: Tensors, outputs: Tensors) -> bool:
