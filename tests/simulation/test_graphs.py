@@ -395,3 +395,5 @@ def test_replays_are_compared_with_the_largest_entry(replayed: list, same: bool)
     assert graphs.agree({"w": torch.tensor(replayed)}, outputs) is same
     both = {"w": torch.tensor([[float("nan"), 1.0]])}
     assert graphs.agree(both, both)
+    empty = {"head": torch.ones(2, 0)}
+    assert graphs.agree(empty, empty) and not graphs.agree(empty, {"head": torch.ones(3, 0)})
