@@ -69,6 +69,8 @@ def executor_for(engine: "EngineSettings") -> AbstractContextManager[Executor]:
 
     on_gpus = pick_device(engine.device) == "cuda"
     if on_gpus and engine.executor in ("auto", "threads"):
+        if (count := torch.cuda.device_count()) > 1:
+            say(f"engine.executor {engine.executor}: trains on 1 of {count} GPUs; dask trains on all of them")
         return nullcontext(OneGpu())
     return PrefectExecutor(engine.executor, engine.workers, engine.address, on_gpus)
 

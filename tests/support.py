@@ -1,6 +1,7 @@
 """What tests of methods and engine share: federations that can be computed by hand, and a tiny real one."""
 
 import copy
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -13,6 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
@@ -30,7 +33,7 @@ from fedflow.simulation import worker
 from fedflow.simulation.cohort import cohort_call
 from fedflow.simulation.executors import Executor
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.graphs import Call
+from fedflow.simulation.graphs import About, Call
 from fedflow.simulation.job import Job, Shard
 from fedflow.simulation.levels import level, network
 from fedflow.simulation.loop import Simulation
@@ -347,17 +350,45 @@ class OnMeta(FlatModel):
         self._with_values = model
 
     def variant(self, **options: Any) -> FlatModel:
-        return OnMeta(self._with_values.variant(**options))
+        key = json.dumps(options)
+        if key not in self._variants:
+            self._variants[key] = OnMeta(self._with_values.variant(**options))
+        return self._variants[key]
 
     def part(self, *patterns: str) -> Part:
-        part = copy.copy(self._with_values.part(*patterns))
-        vars(part).update({name: tensor.to("meta") for name, tensor in vars(part).items()})
-        return part
+        if patterns not in self._parts:
+            part = self._parts[patterns] = copy.copy(self._with_values.part(*patterns))
+            vars(part).update({name: tensor.to("meta") for name, tensor in vars(part).items()})
+        return self._parts[patterns]
 
 
-def run_without_values(name: str, federation: Federation, patch: pytest.MonkeyPatch, **settings: Any) -> None:
-    """Run cohorts, then the last call of every computation again on tensors without values."""
-    calls: dict[tuple[str, ...], tuple] = {}
+class OnOneDevice(TorchDispatchMode):
+    """Within this context, an operation on the device must not read tensors or lists of the host.
+
+    A graph would read them only once, or not at all. Only scalars are arguments of a kernel.
+    """
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = function(*args, **(kwargs or {}))
+        made, given = (
+            [each for each in tree_leaves(tensors) if isinstance(each, Tensor)]
+            for tensors in (results, (args, kwargs))
+        )
+        copies = function in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+        host = any(each.is_cpu and (each.ndim or copies) for each in given)
+        if any(each.is_meta for each in made) and (host or function is torch.ops.aten.lift_fresh.default):
+            raise AssertionError(f"{function} reads the host: a tensor on it, or a list")
+        return results
+
+
+def run_without_values(
+    name: str | Method, federation: Federation, patch: pytest.MonkeyPatch, **settings: Any
+) -> None:
+    """Run cohorts, then the last call of every computation again on tensors without values.
+
+    They read nothing of the host.
+    """
+    calls: dict[About, tuple] = {}
 
     def spy(*about: Any, **more: Any) -> Call:
         call = cohort_call(*about, **more)
@@ -372,6 +403,9 @@ def run_without_values(name: str, federation: Federation, patch: pytest.MonkeyPa
     for job, _, shard, places, step, streams in calls.values():
         empty = replace(shard, vectors=[w.to("meta") for w in shard.vectors])
         call = cohort_call(job, nowhere, empty, places, step, streams, round_shapes=True)
-        with network(job.method, nowhere, level(job.method, nowhere, shard.clients[places[0]])).for_cohorts():
-            outputs = call()
+        own = network(job.method, nowhere, level(job.method, nowhere, shard.clients[places[0]]))
+        with own.for_cohorts():
+            call()  # on a GPU too, modules and parts are built by the calls before the capture
+            with OnOneDevice():
+                outputs = call()
         assert {tensor.device.type for tensor in outputs.values()} == {"meta"}

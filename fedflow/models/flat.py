@@ -457,6 +457,10 @@ class FlatModel:
             self.prepare()
             yield
         finally:
+            # The tables would keep the last models of all clients in memory.
+            for _, slots in getattr(self._per_thread, "cohort_modules", {}).values():
+                for table, key in slots:
+                    table[key] = None
             self._per_thread.cohorts = False
 
     def prepare(self) -> None:

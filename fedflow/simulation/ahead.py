@@ -11,20 +11,26 @@ from fedflow.local.training import LocalTraining
 
 
 class Ahead:
-    """The schedules of an expected cohort, by the arguments of `draw_schedule`."""
+    """The schedules of clients that are expected, by round and by the arguments of `draw_schedule`."""
 
     def __init__(self) -> None:
         self._training: LocalTraining | None = None
-        self._drawn: dict[tuple[Any, ...], Schedule] = {}
+        self._drawn: dict[int, dict[tuple[Any, ...], Schedule]] = {}
 
-    def draw(self, training: LocalTraining, expected: Iterable[tuple[Any, ...]]) -> None:
-        """Draw schedules by the other arguments of `draw_schedule`; those of earlier calls are dropped."""
-        wanted = list(expected)
-        if self._training is training and wanted and wanted[0] in self._drawn:
-            return  # by an earlier call of the same shard
-        self._training, self._drawn = training, {args: draw_schedule(training, *args) for args in wanted}
+    def draw(self, training: LocalTraining, t: int, expected: Iterable[tuple[Any, ...]]) -> None:
+        """Draw schedules of round ``t``, unless they are, by the other arguments of `draw_schedule`.
 
-    def take(self, training: LocalTraining, *args: Any) -> Schedule:
-        """The schedule with these arguments, drawn now unless it was expected."""
-        found = self._drawn.get(args) if self._training is training else None
+        Those of the round before are kept, as its last call may not have trained yet; earlier ones are not.
+        """
+        if self._training != training:
+            self._training, self._drawn = training, {}
+        self._drawn = {round: drawn for round, drawn in self._drawn.items() if round >= t - 1}
+        drawn = self._drawn.setdefault(t, {})
+        for args in expected:
+            if args not in drawn:
+                drawn[args] = draw_schedule(training, *args)
+
+    def take(self, training: LocalTraining, t: int, *args: Any) -> Schedule:
+        """The schedule of round ``t`` with these arguments, drawn now unless it was expected."""
+        found = self._drawn.get(t, {}).get(args) if self._training == training else None
         return draw_schedule(training, *args) if found is None else found

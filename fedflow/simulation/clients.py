@@ -26,8 +26,9 @@ class ClientStore:
     ``first`` are initial values by name: one vector for all, or `FirstOf`. Rows of clients with a smaller
     network may be shorter.
 
-    With a ``folder``, every row is a file, written once, in its round, and neither memory nor the device
-    keeps it. A client has two files in turn: a new row never overwrites the one of the last checkpoint.
+    Rows are in the memory of the host. With a ``folder``, every row is a file, written once in its round, and
+    neither memory nor the device keeps it. A client has two files in turn: a new row never overwrites the one
+    of the last checkpoint.
     `changes` goes into the checkpoint and says which file counts, with a digest that is compared when the row
     is first read by another process; after it, `settle` deletes the other files. So a run killed at any point
     resumes from the rows of its checkpoint.
@@ -63,7 +64,7 @@ class ClientStore:
         """Replace vectors of one client."""
         for name, value in values.items():
             if self.folder is None:
-                self._held[name][client] = value.detach()
+                self._held[name][client] = value.detach().cpu()
             else:
                 self._write(name, client, value.detach())
             self.written[name][client], self._lengths[name][client] = True, value.numel()
@@ -76,7 +77,7 @@ class ClientStore:
             tensors[f"written/{name}"] = torch.from_numpy(written.astype(np.uint8))
             tensors |= {f"{kind}/{name}": torch.from_numpy(of[name][written]) for kind, of in about.items()}
             if rows := self._held[name]:
-                tensors[f"rows/{name}"] = torch.cat([rows[k].flatten().cpu() for k in sorted(rows)])
+                tensors[f"rows/{name}"] = torch.cat([rows[k].flatten() for k in sorted(rows)])
             for k in self._changed[name]:
                 with self._path(name, k).open("rb") as file:
                     os.fsync(file.fileno())
@@ -84,13 +85,13 @@ class ClientStore:
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the state of a checkpoint. Raises `FedflowError` if the file of a row is missing."""
-        for name, first in self.first.items():
+        for name in self.first:
             written = self.written[name] = tensors[f"written/{name}"].numpy().astype(bool)
             for kind, of in (("digests", self._digests), ("lengths", self._lengths), ("turn", self._turn)):
                 of[name][written] = tensors[f"{kind}/{name}"].numpy()
             ids = np.flatnonzero(written).tolist()
             if f"rows/{name}" in tensors:
-                rows = tensors[f"rows/{name}"].to(first.device).split(self._lengths[name][ids].tolist())
+                rows = tensors[f"rows/{name}"].cpu().split(self._lengths[name][ids].tolist())
                 self._held[name] = dict(zip(ids, rows))
             else:
                 self._unread[name] = written.copy()
@@ -109,7 +110,7 @@ class ClientStore:
         if not self.has(client, name):
             return self._made[name](client) if name in self._made else self.first[name]
         if client in self._held[name]:
-            return self._held[name][client]
+            return self._held[name][client].to(self.first[name].device)
         row = np.fromfile(self._path(name, client), self._dtype(name))
         if self._unread[name][client]:
             if len(row) != self._lengths[name][client] or _digest(row) != self._digests[name][client]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from types import FunctionType, MethodType
 
 import numpy as np
 import torch
@@ -13,8 +14,9 @@ from fedflow.local.samples import EVALUATION_BATCH, Samples
 from fedflow.local.schedule import Schedule, pad_schedules
 from fedflow.models.noise import noise_key
 from fedflow.seeding import torch_seed
+from fedflow.settings import Settings
 from fedflow.simulation.federation import Federation
-from fedflow.simulation.graphs import Call
+from fedflow.simulation.graphs import About, Call
 from fedflow.simulation.job import Job, Shard, task_of
 from fedflow.simulation.levels import level, network
 
@@ -75,11 +77,31 @@ def train_cohort(
         return unpacked(outputs)
 
 
-def _about(job: Job, shard: Shard, step: ClientStep, level: str) -> tuple[str, ...]:
+def _about(job: Job, shard: Shard, step: ClientStep, level: str) -> About:
     """Identifies the computation of a vmapped call, apart from the values of its inputs."""
     method, settings = job.method, json.dumps([job.method.as_dict(), job.training.as_dict()], default=str)
-    run = str(job.rounds), str(job.keep_trained)
-    return method.name, step.__qualname__, settings, shard.phase, level, *run
+    run = job.rounds, job.keep_trained
+    return method.name, type(method), *_code_of(step, job), settings, shard.phase, level, *run
+
+
+def _code_of(step: ClientStep, job: Job) -> About:
+    """The code of ``step`` and the settings that it closes over; `_about` has those of the job.
+
+    Raises TypeError if it closes over anything else: its graph might be replayed for another step.
+    """
+    if isinstance(step, MethodType):
+        code, closed = step.__func__.__code__, {"self": step.__self__}
+    else:
+        assert isinstance(step, FunctionType)
+        code, cells = step.__code__, step.__closure__ or ()
+        closed = {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells)}
+    values = {name: value for name, value in closed.items() if value is not job and value is not job.method}
+    for name, value in values.items():
+        if not isinstance(value, (Settings, str, int, float)):
+            raise TypeError(
+                f"{step.__qualname__} closes over {name}; accepted: job, method, settings, numbers"
+            )
+    return code, repr(values)
 
 
 def cohort_call(

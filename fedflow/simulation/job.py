@@ -59,16 +59,17 @@ class Job:
         device: torch.device | None = None,
     ) -> Schedule:
         """The batches of the i-th client of a shard, with ``samples`` samples and its usual ``epochs``."""
-        drawn = self.federation.open().ahead.take(
-            self.training, *self._draw_of(shard, i, samples, stream, epochs)
-        )
+        args = self._draw_of(shard, i, samples, stream, epochs)
+        drawn = self.federation.open().ahead.take(self.training, shard.round, *args)
         return drawn if device is None else drawn.to(device)
 
     def draw_ahead(self, shard: "Shard", streams: dict[str, int]) -> None:
         """Draw the batches of the clients that are expected in the round after that of ``shard``."""
+        if not shard.ahead:  # as in an evaluation, after which those of the next round are needed
+            return
         federation, later = self.federation.open(), Shard(shard.round + 1, shard.ahead, [], [], [])
         sizes = federation.partition.sizes
-        federation.ahead.draw(self.training, (
+        federation.ahead.draw(self.training, later.round, (
             self._draw_of(later, i, int(sizes[k]), stream, epochs)
             for i, k in enumerate(shard.ahead) for stream, epochs in streams.items()
         ))  # fmt: skip

@@ -1,8 +1,10 @@
 """What models predict of samples: one model after another, or many at once under `torch.func.vmap`."""
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -10,12 +12,15 @@ from torch import Tensor
 
 from fedflow.data import Examples
 from fedflow.models.flat import FlatModel
+from fedflow.simulation.graphs import Operations
 
 ANSWERS = {"label": np.int32, "predicted": np.int32, "confidence": np.float32, "rank": np.int32}
 AT_ONCE = {"cpu": 128, "cuda": 512}  # samples: the activations of larger batches exceed a CPU's cache
 MODELS = 64  # of one vmapped call, at most
 OF_ALL = {"cpu": 512, "cuda": 4096}  # samples of all models of one vmapped call
 BYTES = 1 << 30  # of these models
+WRITTEN = 1 << 32  # bytes that the operations of a vmapped call write, at most: several times what it needs
+_FIT = WeakKeyDictionary[FlatModel, int]()  # samples of all models of one vmapped call of a network
 
 
 class Asked(NamedTuple):
@@ -43,11 +48,13 @@ def predict(model: FlatModel, w: Tensor, test: Examples, rows: np.ndarray, keep:
         # Whole batches: the last bits of a small one depend on its size, and so on the workers.
         rows = np.append(rows, np.repeat(rows[-1:], -count % at_once))
     index, parts = torch.as_tensor(rows, device=model.device), -(-len(rows) // at_once)
-    found = []
-    # Of nearly equal sizes where statistics are those of a batch: those of a few samples are poor.
-    for chunk in index.tensor_split(parts) if alone and parts else index.split(at_once):
-        found.append(_predicted(model, w, test, chunk, keep))
-    return _joined(found, count)
+
+    def call(chunk: Tensor) -> dict[str, Tensor]:
+        return _predicted(model, w, test, chunk, keep)
+
+    if alone and parts:  # of nearly equal sizes: the statistics of a few samples are poor
+        return _joined([call(chunk) for chunk in index.tensor_split(parts)], count)
+    return _joined(_by_chunk(call, index, at_once)[0], count)
 
 
 @torch.no_grad()
@@ -61,7 +68,11 @@ def predict_all(asked: Sequence[Asked], test: Examples, keep: bool, vmapped: boo
             continue
         width = max(1, min(MODELS, BYTES // (4 * model.size)))
         for start in range(0, len(own), width):
-            yield from _together(own[start : start + width], test, keep)
+            some = own[start : start + width]
+            # One model: PyTorch's layers, not those of cohorts, which unfold every image.
+            yield from (
+                _together(some, test, keep) if some[1:] else [predict(*some[0][:2], test, some[0].rows, keep)]
+            )
 
 
 def _together(asked: Sequence[Asked], test: Examples, keep: bool) -> Iterator[Predicted]:
@@ -72,13 +83,44 @@ def _together(asked: Sequence[Asked], test: Examples, keep: bool) -> Iterator[Pr
         place[: len(each.rows)] = each.rows
     index = torch.from_numpy(table).to(model.device)
     vectors = torch.stack([each.w for each in asked])
-    found = []
     with model.for_cohorts():
         call = torch.func.vmap(lambda w, rows: _predicted(model, w, test, rows, keep))
-        for chunk in index.split(max(1, OF_ALL[model.device.type] // len(asked)), dim=1):
-            found.append(call(vectors, chunk))
+        if model not in _FIT:
+            written = []
+            for samples in (1, 2):
+                with Operations() as operations:
+                    call(vectors[:1], index[:1, :1].expand(-1, samples))
+                written.append(operations.written)
+            each = max(1, written[1] - written[0])  # without what is written for any number of samples
+            _FIT[model] = min(OF_ALL[model.device.type], WRITTEN // each)
+        samples = max(1, _FIT[model] // len(asked))
+        found, fit = _by_chunk(lambda rows: call(vectors, rows), index, samples)
+        if fit:
+            _FIT[model] = fit * len(asked)
     for c, count in enumerate(counts):
         yield _joined([{name: values[c] for name, values in part.items()} for part in found], count)
+
+
+def _by_chunk(
+    call: Callable[[Tensor], dict[str, Tensor]], index: Tensor, samples: int
+) -> tuple[list[dict[str, Tensor]], int | None]:
+    """The results of ``call`` for at most ``samples`` columns of ``index`` [..., n] at once.
+
+    Half of them after every call for which memory is short; also returns how many fit then, else None.
+    """
+    found, start = list[dict[str, Tensor]](), 0
+    fit: int | None = None
+    samples = max(1, min(samples, index.shape[-1]))
+    while not found or start < index.shape[-1]:
+        try:
+            found.append(call(index[..., start : start + samples]))
+            start += samples
+        except torch.OutOfMemoryError:
+            if samples == 1:
+                raise
+            samples = fit = (samples + 1) // 2
+            warnings.warn(f"out of memory: {samples} test samples at once from here on", stacklevel=2)
+    return found, fit
 
 
 def _predicted(model: FlatModel, w: Tensor, test: Examples, rows: Tensor, keep: bool) -> dict[str, Tensor]:

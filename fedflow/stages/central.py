@@ -19,6 +19,7 @@ from fedflow.experiment import pick_device
 from fedflow.files import central_folder, intact, locked, prepared_folder
 from fedflow.identity import code_digest, modules_of, versions
 from fedflow.local.central import Central, SmoothedModel, epochs, evaluate
+from fedflow.local.precision import need_float32
 from fedflow.local.teacher import Teacher
 from fedflow.local.trained import TrainedNetwork, load_network, save_network
 from fedflow.models import ARCHITECTURES, build
@@ -124,6 +125,7 @@ class CentralRun:
     def run(self, listeners: Sequence[Listener] = ()) -> None:
         """Train, record and write the network."""
         torch.set_num_threads(1)
+        need_float32()
         settings, dataset, network = self.settings, self.dataset, self.network
         device = torch.device(pick_device(self.params.engine.device))
         factory = partial(build, network.name, dataset.input_shape, dataset.num_classes, **network.options)

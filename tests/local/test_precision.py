@@ -10,6 +10,8 @@ from fedflow.local.adaptation import Adaptation
 from fedflow.local.samples import Batch
 from fedflow.local.training import LocalTraining
 from fedflow.models.flat import FlatModel
+from fedflow.procedures.job import ProcedureJob
+from fedflow.procedures.toys import Intervals
 
 
 @pytest.mark.parametrize("network", ["mlp", "lenet5"])
@@ -51,6 +53,12 @@ def test_tf32_is_on_in_gradients_of_local_steps_only(digits: Dataset, precision:
     assert set(seen) == {inside} and switches() == (False, False)
     with pytest.raises(KeyError):
         client.fit(failing, start=w)
+    assert switches() == (False, False)
+
+
+def test_a_procedure_without_clients_is_in_float32() -> None:
+    torch.backends.cudnn.allow_tf32 = True
+    ProcedureJob("here", Intervals(restarts=1), seed=0).open()
     assert switches() == (False, False)
 
 

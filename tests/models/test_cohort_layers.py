@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedflow.data import Dataset
+from fedflow.methods.averaging.fedavg import FedAvg
 from fedflow.models import build
 from fedflow.models.cohorts import CohortBatchNorm, CohortGroupNorm, CohortLSTM
 from fedflow.models.flat import FlatModel
@@ -195,6 +196,49 @@ def test_a_graph_can_hold_these_layers(digits: Dataset, monkeypatch, network: st
 
         federation = replace(federation, model=FlatModel(make))
     run_without_values("fedavg", federation, monkeypatch, training={"batch_size": 4, "epochs": 1})
+
+
+@pytest.mark.parametrize(
+    ("network", "options"),
+    [
+        ("vit", {"patch": 2, "dim": 8, "heads": 2, "depth": 1, "mlp": 8}),
+        ("cnn", {"filters": (4,), "kernel": 3, "groups": 2, "hidden": (8,)}),
+    ],
+)
+def test_a_graph_can_hold_these_networks(digits: Dataset, monkeypatch, network, options) -> None:
+    """Also the steps that adapt and tune a model before it is scored."""
+    scored = {
+        "adapt": [{"name": "proto"}, {"name": "maml", "steps": 1}],
+        "fine_tune": True,
+        "evaluate_every": 1,
+    }
+    training = {"batch_size": 4, "epochs": 1}
+    federation = images(digits, (5, 9), network, **options)
+    run_without_values("fedavg", federation, monkeypatch, training=training, rounds=1, **scored)
+
+
+class Careless(FedAvg):
+    """FedAvg that looks a number up on the host."""
+
+    def local(self, client: Any) -> Any:
+        w = client.fit(start=client.received["model"])
+        return client.update(model=w.index_fill(0, self.first(w), 0))
+
+    def first(self, w: Tensor) -> Tensor:
+        return torch.arange(2).to(w.device)
+
+
+class Listing(Careless):
+    """The same with a list, which PyTorch copies to the device."""
+
+    def first(self, w: Tensor) -> Tensor:
+        return torch.arange(9, device=w.device)[[0, 1]]
+
+
+@pytest.mark.parametrize("method", [Careless(), Listing()])
+def test_what_reads_the_host_is_found(digits: Dataset, monkeypatch, method: FedAvg) -> None:
+    with pytest.raises(AssertionError, match="reads the host: a tensor on it, or a list"):
+        run_without_values(method, images(digits, (5, 9)), monkeypatch)
 
 
 def test_a_network_that_is_built_keeps_its_size() -> None:

@@ -1,6 +1,7 @@
 import copy
 import pickle
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -251,6 +252,19 @@ def test_models_may_bring_their_own_loss_and_hits():
     outputs = model.outputs(torch.tensor([3.0], dtype=torch.float64), torch.tensor([[2.0, 1.0]]))
     assert model.loss(outputs, outputs) == 4
     assert model.hits(outputs, outputs).tolist() == [False]
+
+
+@pytest.mark.parametrize("network", ["lenet5_bn", "mlp"])
+def test_a_cohort_keeps_no_models(network):
+    """The modules of its thread would hold the last ones: all models of a call."""
+    model, x = flat(network), torch.rand(3, 2, 1, 28, 28)
+    w = torch.stack([model.init(seed) for seed in range(3)])
+    for _ in range(2):
+        with model.for_cohorts():
+            torch.func.vmap(lambda w, x: model.train_outputs(w, x)[0])(w, x)
+    kept = weakref.ref(w)
+    del w
+    assert kept() is None
 
 
 def test_threads_that_draw_networks_at_once_do_not_disturb_each_other():

@@ -1,9 +1,11 @@
 """Batches that the host draws while a GPU trains: the same numbers, and none are drawn twice."""
 
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from support import images, run, same
+from support import Workers, images, run, same
 
 from fedflow.simulation import ahead, cohort, worker
 from fedflow.simulation.job import Job, Shard
@@ -42,6 +44,22 @@ def test_batches_are_drawn_once_and_early(digits, monkeypatch, name) -> None:
     assert len(drawn) == len(set(drawn)) and {t for moment, t, *_ in drawn if moment == "late"} == {1}
     early = {(t, k) for moment, t, k, _ in drawn if moment == "early"}
     assert early == {(r.round, k) for r in found.rounds[1:] for k in r.cohort}
+
+
+class Copies(Workers):
+    """Workers to which the settings travel with every shard."""
+
+    def map(self, work: Any, job: Job, *rest: Any) -> list[Any]:
+        return super().map(work, replace(job, training=deepcopy(job.training)), *rest)
+
+
+@pytest.mark.parametrize("executor", [None, Workers(2), Copies(1)])
+def test_several_calls_a_round_and_an_evaluation_throw_nothing_away(digits, monkeypatch, executor) -> None:
+    monkeypatch.setattr(cohort, "FIRST_WIDTH", 1)
+    tuned = {"fine_tune": True, "evaluate_every": 1, "executor": executor}
+    _, drawn = on_a_gpu("fedavg", digits, monkeypatch, **tuned)
+    drawn = [about for about in drawn if about[-1] != "tune"]
+    assert len(drawn) == len(set(drawn)) and {t for moment, t, *_ in drawn if moment == "late"} == {1}
 
 
 def test_a_straggler_has_other_batches_than_expected(digits, monkeypatch) -> None:

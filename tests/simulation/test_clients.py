@@ -39,6 +39,18 @@ def test_rows_are_read_as_they_were_written(store: ClientStore, settled: bool) -
     assert torch.equal(store.get(7)["model"], row(3))
 
 
+def test_rows_are_on_the_host_until_they_are_used() -> None:
+    device = torch.device("meta")  # nothing of it can be copied to the host
+    store = ClientStore({"model": torch.zeros(3, device=device)}, 10)
+    store.put(5, {"model": row(1)})
+    assert store.get(5)["model"].device == device
+    with pytest.raises(NotImplementedError, match="meta"):
+        store.put(5, {"model": torch.ones(3, device=device)})
+    again = ClientStore({"model": FIRST["model"]}, 10)
+    again.restore(store.changes())
+    assert torch.equal(again.get(5)["model"], row(1))
+
+
 def test_returned_rows_do_not_change_afterwards(store: ClientStore) -> None:
     store.put(5, {"model": row(1)})
     store.settle()

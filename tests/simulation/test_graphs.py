@@ -12,6 +12,7 @@ import torch
 from support import SIZES, images, run
 from torch import Tensor
 
+from fedflow.local.adaptation import Adaptation
 from fedflow.local.teacher import Teacher
 from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
@@ -172,6 +173,9 @@ def check_replays(monkeypatch: Any, name: Any, federation: Federation, **setting
     assert sum(made.replays for made in Recorded.made) >= 3
     for key, value in plain.state().items():
         torch.testing.assert_close(replayed.state()[key], value, rtol=0, atol=1e-5)
+    for ours, own in zip(replayed.rounds, plain.rounds):
+        scores = {name: value for name, value in own.values.items() if "accuracy" in name}
+        assert {name: ours.values[name] for name in scores} == pytest.approx(scores, abs=1e-5, nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -219,6 +223,38 @@ def test_so_are_those_with_a_curriculum_a_teacher_or_an_adaptation(digits, monke
     losses = torch.rand(len(digits.y_train), generator=torch.Generator().manual_seed(0))
     federation = replace(federation, teacher=Teacher(teacher, 3 * teacher.init(1)), difficulty=losses)
     check_replays(monkeypatch, "fedavg", federation, rounds=8, participation=0.5, training=training)
+
+
+def test_every_adaptation_is_replayed_as_itself(digits, monkeypatch) -> None:
+    """The same function evaluates them all, with other settings."""
+    adapt = [{"name": "proto"}, {"name": "maml", "lr": 0.5, "steps": 2}]
+    federation, evaluated = images(digits, (12,) * 8), {"adapt": adapt, "evaluate_every": 1}
+    check_replays(monkeypatch, "fedavg", federation, rounds=6, training={}, **evaluated)
+
+
+def steps(adaptation: Adaptation) -> list[Any]:
+    """Functions with one name, of two computations."""
+    made: list[Any] = []
+    for model in (lambda client: client.adapted(client.w, adaptation), lambda client: client.fit(client.w)):
+        made.append(model)
+    return made
+
+
+def test_steps_differ_by_their_code_and_by_what_they_close_over(digits) -> None:
+    job, shard = Job(images(digits), FedAvg(), LocalTraining(), seed=0), Shard(1, [], [], [], [])
+    again = replace(job, method=FedAvg(), seed=1)
+
+    def about(step: Any, job: Job = job) -> Any:
+        return cohort._about(job, shard, step, "")
+
+    pairs = [steps(Adaptation(name="maml", steps=count)) for count in (1, 2)]
+    assert len({about(step) for pair in pairs for step in pair}) == 3  # `fit` does not adapt
+    assert about(steps(Adaptation(name="maml"))[0]) == about(pairs[0][0])
+    other = replace(job, method=Scheduled())
+    assert about(job.method.local) == about(again.method.local, again) != about(other.method.local, other)
+    tensor = torch.ones(1)
+    with pytest.raises(TypeError, match=r"closes over tensor; accepted: job, method, settings, numbers"):
+        about(lambda client: tensor)
 
 
 def test_shapes_are_rounded_to_few() -> None:
@@ -359,3 +395,5 @@ def test_replays_are_compared_with_the_largest_entry(replayed: list, same: bool)
     assert graphs.agree({"w": torch.tensor(replayed)}, outputs) is same
     both = {"w": torch.tensor([[float("nan"), 1.0]])}
     assert graphs.agree(both, both)
+    empty = {"head": torch.ones(2, 0)}
+    assert graphs.agree(empty, empty) and not graphs.agree(empty, {"head": torch.ones(3, 0)})

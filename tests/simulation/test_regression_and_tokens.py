@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import forbid_fallback, run
+from support import forbid_fallback, run, run_without_values
 
 from fedflow.data import Examples
 from fedflow.data.files import Column, RawData
@@ -95,12 +95,25 @@ def test_clients_learn_to_predict_tokens(network: str, next_word: bool) -> None:
     assert outcome.metrics["loss"] < 1 and outcome.scores.test_samples.tolist() == [40, 40]
 
 
-@pytest.mark.parametrize(("network", "next_word"), [("char_lstm", True), ("stacked_lstm", False)])
+SMALL = {
+    "char_lstm": {"hidden": 4, "embedding": 3}, "stacked_lstm": {"hidden": 4, "embedding": 3},
+    "char_transformer": {"dim": 8, "heads": 2, "depth": 1, "mlp": 8},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("network", "next_word"), [("char_lstm", True), ("stacked_lstm", False), ("char_transformer", True)]
+)
 def test_a_cohort_learns_tokens_as_its_clients_do(network, next_word, monkeypatch) -> None:
     forbid_fallback(monkeypatch)
-    federation = by_user(language(5, next_word), network, hidden=4, embedding=3)
+    federation = by_user(language(5, next_word), network, **SMALL[network])
     together = run("ditto", federation, cohort="vmap", rounds=1).state()
     monkeypatch.undo()
     alone = run("ditto", federation, cohort="loop", rounds=1).state()
     for name, value in together.items():
         torch.testing.assert_close(value, alone[name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_graph_can_hold_tokens(monkeypatch) -> None:
+    federation = by_user(language(5, True), "char_transformer", **SMALL["char_transformer"])
+    run_without_values("fedavg", federation, monkeypatch, training={"batch_size": 4, "epochs": 1}, rounds=1)

@@ -157,6 +157,16 @@ def test_only_threads_on_a_gpu_leave_the_cohort_whole(runner, monkeypatch, kind,
         assert isinstance(executor, OneGpu) is whole and executor.workers == (1 if whole else 3)
 
 
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_gpus_that_are_left_out_are_told(runner, monkeypatch, capsys, gpus):
+    monkeypatch.setattr(shards.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(shards.torch.cuda, "device_count", lambda: gpus)
+    with shards.executor_for(EngineSettings(executor="auto")) as executor:
+        assert isinstance(executor, OneGpu)
+    said = "engine.executor auto: trains on 1 of 4 GPUs; dask trains on all of them\n"
+    assert capsys.readouterr().out == (said if gpus > 1 else "")
+
+
 @pytest.mark.parametrize(("workers", "seconds", "kinds"), [(2, 0.0, 2), (2, 99.0, 1), (1, 0.0, 1)])
 def test_a_long_run_continues_on_processes(runner, monkeypatch, capsys, workers, seconds, kinds):
     monkeypatch.setattr(shards, "LONG", seconds)
