@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, NoneType
 
 import numpy as np
 import torch
@@ -97,7 +97,7 @@ def _code_of(step: ClientStep, job: Job) -> About:
         closed = {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells)}
     values = {name: value for name, value in closed.items() if value is not job and value is not job.method}
     for name, value in values.items():
-        if not isinstance(value, (Settings, str, int, float)):
+        if not isinstance(value, (Settings, str, int, float, NoneType)):
             raise TypeError(
                 f"{step.__qualname__} closes over {name}; accepted: job, method, settings, numbers"
             )
