@@ -72,6 +72,8 @@ def run(
 
 def sweep(
     settings: Set = None,
+    executor: Executor = None,
+    workers: Workers = None,
     name: Annotated[str, typer.Option(help="Name of the MLflow parent run.")] = "sweep",
     root: Root = Path(),
 ) -> None:
@@ -86,7 +88,7 @@ def sweep(
     from fedflow.stages.run import run_experiment
 
     check_arguments(name=name)
-    params = load(root, settings)
+    params = load(root, [*(settings or []), *engine(executor, workers)])
     cells, procedures = experiments(params, root, name), procedure_runs(params, root, name)
 
     def inline() -> None:
@@ -106,6 +108,8 @@ def tune(
         list[str] | None, typer.Option(help="A method, as for `run`. Repeatable; default: those of the grid.")
     ] = None,
     settings: Set = None,
+    executor: Executor = None,
+    workers: Workers = None,
     write: Annotated[bool, typer.Option(help="Write the choice to `tuned` in params.yaml.")] = True,
     root: Root = Path(),
 ) -> None:
@@ -117,7 +121,7 @@ def tune(
     from fedflow.config import Changes
     from fedflow.stages import tune as stage
 
-    params = load(root, settings)
+    params = load(root, [*(settings or []), *engine(executor, workers)])
     params.partition(partition)
     for name in method or []:
         params.method(name)
