@@ -4,7 +4,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -33,9 +33,14 @@ def print_numbers(numbers: dict[str, Any], folder: Path) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    """Print a table as wide as the terminal: cells are wrapped, those of the first column end in "…"."""
+    table = Table(
+        title=title or None, title_justify="left", box=None, pad_edge=False, show_header=any(columns)
+    )
     for i, column in enumerate(columns):
-        table.add_column(column, no_wrap=i == 0, style="bold" if i == 0 else "")
+        first = i == 0
+        overflow: Literal["ellipsis", "fold"] = "ellipsis" if first else "fold"
+        table.add_column(column, no_wrap=first, style="bold" if first else "", overflow=overflow)
     for row in rows:
         table.add_row(*row)
     console.print(table)
