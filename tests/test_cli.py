@@ -56,6 +56,8 @@ def test_a_warning_is_one_line_without_code(call):
 def test_experiments_run_and_are_reported(call, project):
     out = call("run", "--partition", "grouped", "--method", "ifca", "--executor", "inline")
     assert re.search(r"grouped · ifca · seed 0: round 2/2, local accuracy 0\.\d+", out)
+    assert "grouped · ifca · seed 0: 2 rounds, this process, cpu; Ctrl-C stops" in out
+    assert re.search(r"seed 0: 3 of 6 clients per round, chance accuracy 0.100, run [0-9a-f]{32}", out)
     assert re.search(r"local_accuracy 0\.\d+, global_accuracy 0\.\d+, .*ari ", out)
     folder = project / "results" / "grouped" / "ifca" / "0"
     assert json.loads((folder / "metrics.json").read_text())["rounds"] == 2

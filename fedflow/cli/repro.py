@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
@@ -80,7 +81,9 @@ def _get_ready(root: Path, jobs: int | None, stack: ExitStack) -> tuple["Params"
 def _compute(root: Path, changed: list[Cell], params: "Params", pool: ProcessPoolExecutor | None) -> None:
     """Run the cells, side by side if there is a ``pool``; raises `FedflowError` if any fails."""
     if pool is None:
-        for cell in changed:
+        from fedflow.terminal import counted
+
+        for cell in counted(changed):
             train(root, cell, [])
         return
     # Processes share the cores: each trains one client at a time.
@@ -94,13 +97,16 @@ def _side_by_side(
     root: Path, changed: list[Cell], changes: list[str], pool: ProcessPoolExecutor
 ) -> list[str]:
     """Run the cells in the ``pool``, with ``changes`` of the settings; returns titles of failures."""
-    failed = []
+    from fedflow.terminal import time_left
+
+    failed, began = [], time.monotonic()
     try:
         futures = {pool.submit(_train, root, cell, changes): cell.title for cell in changed}
         for done, future in enumerate(as_completed(futures), 1):
             title, (metrics, error) = futures[future], future.result()
             failed += [title] if error else []
-            print_line(f"{done}/{len(changed)} {title}: {error or _headline(metrics)}")
+            left = time_left(began, done, len(changed))
+            print_line(f"{done} of {len(changed)}: {title}, {error or _headline(metrics)}{left}")
     except BrokenProcessPool as error:
         raise FedflowError("a process died; is memory short? Try `fedflow repro --jobs 1`") from error
     except BaseException:
