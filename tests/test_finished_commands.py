@@ -136,7 +136,7 @@ def test_a_catalogue_is_computed_once_until_the_code_changes(
 ) -> None:
     monkeypatch.setenv("FEDFLOW_CACHE", str(tmp_path))
     first = fedflow(capsys, "methods").out
-    file = tmp_path / "catalogue" / "methods.json"
+    (file,) = tmp_path.glob("catalogue/*/methods.json")  # in a folder of this checkout
     kept = json.loads(file.read_text())
     assert "fedavg" in first and fedflow(capsys, "methods").out == first
     kept["value"][0][0] = "Changed"
@@ -152,9 +152,28 @@ def test_a_catalogue_is_computed_once_until_the_code_changes(
         ("models",),
         ("published",),
         ("published", "pfl"),
+        ("cite", "ditto"),
+        ("partitions",),
+        ("schema",),
     ):
         again = [fedflow(capsys, *command).out for _ in range(2)]
         assert again[0] == again[1] != ""
+
+
+def test_partitions_are_read_again_once_params_yaml_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDFLOW_CACHE", str(tmp_path / "cache"))
+    root = make_project(tmp_path / "project", PARAMS)
+
+    def listed() -> list[tuple[str, dict, bool]]:
+        said = json.loads(fedflow(capsys, "partitions", "--json", "--root", root).out)
+        return [(entry["name"], entry["parameters"], entry["made"]) for entry in said]
+
+    assert listed() == listed() == [("skewed", {"alpha": 0.5}, False)]
+    make_project(root, PARAMS.replace("alpha: 0.5", "alpha: 0.7"))
+    assert fedflow(capsys, "partition", "skewed", "--root", root).code == 0
+    assert listed() == [("skewed", {"alpha": 0.7}, True)]
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ Set = Annotated[
 ]  # fmt: skip
 
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Executor = Annotated[
     str | None,
     typer.Option(help="auto, inline (no server), threads, processes, dask or ray; default from params.yaml."),

@@ -1,5 +1,6 @@
 """What commands print: tables, texts and single lines."""
 
+import json
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,15 @@ console = Console(markup=False, emoji=False)  # names, reasons and references ma
 def print_line(line: object) -> None:
     """Print one line as it is, however long."""
     console.print(line, highlight=False, soft_wrap=True)
+
+
+def print_json(value: object) -> None:
+    print(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def records(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
+    """The rows of a table by column, for JSON."""
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def print_metrics(metrics: dict[str, Any], folder: Path) -> None:

@@ -165,12 +165,13 @@ def cite(
 
     Example: `fedflow cite ditto ifca > methods.bib`.
     """
+    from fedflow.citing import bibtex, cited
     from fedflow.cli.finished import finished
-    from fedflow.methods import METHODS
-    from fedflow.methods.citing import bibtex
+    from fedflow.cli.remembered import remembered
 
+    known = remembered("cite", cited)
     wanted = methods or [run.params["method"]["name"] for run in finished(root, [])]
     for name in wanted:
-        if name not in METHODS:
-            raise unknown_name("method.name", name, METHODS)
-    print(bibtex([*dict.fromkeys(wanted)]), end="")
+        if name not in known:
+            raise unknown_name("method.name", name, known)
+    print(bibtex([*dict.fromkeys(wanted)], known), end="")
