@@ -54,7 +54,7 @@ class Finding:
 
 
 def examine(root: Path = Path()) -> list[Finding]:
-    """Versions, plug-ins, programs, device, data, ``params.yaml``, ``claims.yaml``, record, space, server, ports."""
+    """Versions, plug-ins, programs, device, data, params.yaml, claims.yaml, record, space, server, ports."""
     return [
         Finding("ok", "python", sys.version.split()[0]),
         *(_package(name) for name in NEEDED),

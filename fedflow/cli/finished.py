@@ -62,7 +62,7 @@ def ls(
     as_json: Json = False,
     root: Root = Path(),
 ) -> None:
-    """List the finished runs in results, the newest first, and those that are running on this machine.
+    """List finished runs, newest first, and runs that are running on this machine.
 
     Example: `fedflow ls 'mnist5k-dir/*'`.
     """
@@ -117,14 +117,14 @@ def _day(ended: str) -> str:
 
 def stop(
     runs: Annotated[
-        list[str] | None, typer.Argument(help="Running ones: PARTITION/METHOD/SEED, or patterns.")
+        list[str] | None, typer.Argument(help="Running runs: PARTITION/METHOD/SEED, or patterns.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Stop all runs of the project.")] = False,
     root: Root = Path(),
 ) -> None:
     """Stop runs of this project that are running on this machine, as Ctrl-C does; the same command resumes.
 
-    Example: `fedflow stop mnist5k-dir/ditto/0`. Without a name it lists what is running.
+    Example: `fedflow stop mnist5k-dir/ditto/0`. Without a name, it lists all running runs.
     """
     live = running(root)
     if not live:
@@ -186,7 +186,7 @@ def show(
     as_json: Json = False,
     root: Root = Path(),
 ) -> None:
-    """Show one finished run: where it comes from, its numbers and its files.
+    """Show one finished run: its lineage from data to models, settings, numbers and files.
 
     Example: `fedflow show mnist5k-dir/ditto/0`.
     """
@@ -265,7 +265,7 @@ def compare(
     """Compare finished runs: means over their seeds, and the settings in which they differ.
 
     Example: `fedflow compare 'mnist5k-dir/fedavg/*' 'mnist5k-dir/ditto/*'`. Runs of equal settings are
-    averaged, ± is the sample standard deviation. The report says more: `fedflow report`.
+    averaged; ± is the sample standard deviation. For more detail, run `fedflow report`.
     """
     groups: dict[tuple[str, ...], list[Finished]] = {}
     for run in finished(root, runs):

@@ -23,7 +23,9 @@ Executor = Annotated[
     str | None,
     typer.Option(help="auto, inline (no server), threads, processes, dask or ray; default from params.yaml."),
 ]
-Workers = Annotated[int | None, typer.Option(help="Shards per round; default from params.yaml.")]
+Workers = Annotated[
+    int | None, typer.Option(help="Workers that share the clients of a round; default from params.yaml.")
+]
 
 
 def engine(executor: str | None, workers: int | None) -> list[str]:

@@ -33,14 +33,14 @@ MEMORY = 2 << 30  # bytes per process: PyTorch, MLflow, Prefect, a small data se
 def repro(
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", "-j", min=1, help="Runs at once; default: as cores and memory allow."),
+        typer.Option("--jobs", "-j", min=1, help="Runs in parallel; default: what cores and memory allow."),
     ] = None,
     root: Root = Path(),
 ) -> None:
-    """Run the whole pipeline: `dvc repro`, but with the changed runs and procedures side by side.
+    """Run the whole pipeline: `dvc repro`, but with changed runs and procedures in parallel.
 
-    Example: `fedflow repro`. Stages, hashes and results are those of `dvc repro`. Each process imports its
-    packages once for all its runs. An interrupted one resumes.
+    Example: `fedflow repro`. Stages, hashes and results are those of `dvc repro`. The same
+    command resumes an interrupted one.
     """
     with ExitStack() as stack, ThreadPoolExecutor(1) as background:
         # A server and imports take as long as the data to be prepared.

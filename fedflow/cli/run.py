@@ -31,8 +31,10 @@ def run(
     settings: Set = None,
     executor: Executor = None,
     workers: Workers = None,
-    out: Annotated[str | None, typer.Option(help="Folder of the result files.")] = None,
-    sweep: Annotated[str | None, typer.Option(help="MLflow parent run to list this run under.")] = None,
+    out: Annotated[
+        str | None, typer.Option(help="Folder of the result files; default: below results.")
+    ] = None,
+    sweep: Annotated[str | None, typer.Option(help="MLflow parent run that groups this run.")] = None,
     root: Root = Path(),
 ) -> None:
     """Run one experiment: one method on one partition with one seed.
@@ -77,7 +79,7 @@ def sweep(
     name: Annotated[str, typer.Option(help="Name of the MLflow parent run.")] = "sweep",
     root: Root = Path(),
 ) -> None:
-    """Run the whole grid of params.yaml in one Prefect flow (`dvc repro` runs it cell by cell).
+    """Run the whole grid of params.yaml in one Prefect flow (`fedflow repro` skips what has not changed).
 
     Example: `fedflow sweep --set grid.seeds=[0,1,2] --name three-seeds`.
     """
@@ -117,7 +119,7 @@ def tune(
     """Choose each method's learning rate (or what `tuning` lists) on held-out training data.
 
     Example: `fedflow tune --partition mnist5k-dir --method fedavg --method ditto`. Every method gets the
-    same small grid and the same rule; test data play no part. `fedflow run` then uses the chosen values.
+    same small grid and the same rule; test data are not used. `fedflow run` then uses the chosen values.
     """
     from fedflow.config import Changes
     from fedflow.stages import tune as stage

@@ -18,13 +18,16 @@ def targets(
     target: Annotated[
         float, typer.Option(help="The value to reach: 0.8 is 80 %. Losses reach it from above.")
     ],
-    smooth: Annotated[float, typer.Option(help="Compare a running mean that keeps this share.")] = 0.0,
+    smooth: Annotated[
+        float,
+        typer.Option(help="Smooth the column first: weight of the previous mean."),
+    ] = 0.0,
     partition: Annotated[str | None, typer.Option(help="Only this partition.")] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with unrounded numbers.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with unrounded numbers.")] = False,
     root: Root = Path(),
 ) -> None:
-    """Show when every method reached a target, what that cost, and the gain of the cheapest method.
+    """Show when each method reached a target, at what cost, and the gain of the cheapest method over it.
 
     Example: `fedflow targets --column global_accuracy --target 0.8`. A transmission is the traffic of a
     FedAvg round with the same cohorts; `+`: a seed did not reach the target within its rounds.

@@ -41,9 +41,9 @@ def ui(
     port: Annotated[int, typer.Option(help="Port on localhost.")] = 5000,
     root: Root = Path(),
 ) -> None:
-    """Open the record of all runs in the MLflow UI, on localhost.
+    """Open the MLflow UI with all runs, on localhost.
 
-    Example: `fedflow ui --port 5001`. It opens on the newest runs, the best first, and prints a link to the
+    Example: `fedflow ui --port 5001`. It opens the newest runs, best first, and prints a link to the
     runs of every experiment.
     """
     from fedflow.tracking import runs_pages, ui_command
