@@ -8,6 +8,7 @@ import socket
 import sys
 import tempfile
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,10 @@ from fedflow.config import check_dvc, load_params
 from fedflow.data import SOURCES, data_root
 from fedflow.errors import FedflowError
 from fedflow.experiment import experiments
+from fedflow.methods import METHODS
+from fedflow.partition import SCHEMES
+from fedflow.plugins import GROUP, Failures
+from fedflow.procedures import PROCEDURES
 from fedflow.report.claims import load_claims
 from fedflow.report.verdicts import judge
 from fedflow.tracking import check_store
@@ -49,11 +54,12 @@ class Finding:
 
 
 def examine(root: Path = Path()) -> list[Finding]:
-    """Versions, programs, device, data, ``params.yaml``, ``claims.yaml``, record, space, server and ports."""
+    """Versions, plug-ins, programs, device, data, params.yaml, claims.yaml, record, space, server, ports."""
     return [
         Finding("ok", "python", sys.version.split()[0]),
         *(_package(name) for name in NEEDED),
         *(_extra(name, use) for name, use in OPTIONAL.items()),
+        *(_plugin(point) for point in sorted(importlib.metadata.entry_points(group=GROUP))),
         *(_tool(name, *about) for name, about in TOOLS.items()),
         _device(),
         _data(),
@@ -78,6 +84,18 @@ def _extra(name: str, use: str) -> Finding:
         return Finding("ok", name, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
         return Finding("note", name, f"not installed; only needed for {use}")
+
+
+def _plugin(point: importlib.metadata.EntryPoint) -> Finding:
+    """A plug-in with what it registers, or why it cannot be imported."""
+    what = f"plug-in {point.name}"
+    if failed := (Failures.collected or {}).get(point.name):
+        return Finding("bad", what, failed)
+    module = point.value.partition(":")[0].partition(".")[0]
+    registries: tuple[Mapping[str, type], ...] = (METHODS, SCHEMES, PROCEDURES)
+    names = [n for known in registries for n, one in known.items() if one.__module__.split(".")[0] == module]
+    package = f"{point.dist.name} {point.dist.version}" if point.dist else module
+    return Finding("ok", what, f"{package}: {', '.join(names) or 'registers nothing'}")
 
 
 def _tool(name: str, programs: tuple[str, ...], use: str) -> Finding:

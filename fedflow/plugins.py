@@ -10,11 +10,20 @@ from fedflow.errors import FedflowError, reason
 GROUP = "fedflow.plugins"
 
 
+class Failures:
+    """Errors of plug-ins by name, where they are collected (`fedflow doctor`) and not raised."""
+
+    collected: dict[str, str] | None = None
+
+
 def load_plugins() -> None:
     """Import the modules of all installed plug-ins. Raises `FedflowError` for one that fails."""
     for point in sorted(entry_points(group=GROUP)):
         try:
             point.load()
         except Exception as error:
-            failed = f"the plug-in {point.name} cannot be imported ({type(error).__name__}: {reason(error)})"
-            raise FedflowError(f"{failed}; fix {point.value}, or uninstall its package") from error
+            why = f"cannot be imported ({type(error).__name__}: {reason(error)})"
+            fix = f"fix {point.value}, or uninstall its package"
+            if Failures.collected is None:
+                raise FedflowError(f"the plug-in {point.name} {why}; {fix}") from error
+            Failures.collected[point.name] = f"{why}; {fix}"

@@ -4,7 +4,8 @@ Text may contain anything (reasons of failures, names), so rich does not interpr
 """
 
 import time
-from typing import Self
+from collections.abc import Iterator, Sequence
+from typing import Protocol, Self, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -22,6 +23,35 @@ def say(line: str) -> None:
     plain().print(line)
 
 
+def time_left(began: float, done: int, total: int) -> str:
+    """How long the rest takes at the pace since ``began``: ", about 5 min left" if it is a minute or more.
+
+    ``began`` is in seconds of `time.monotonic`.
+    """
+    seconds = (time.monotonic() - began) / max(1, done) * (total - done)
+    if done == 0 or seconds < 60:
+        return ""
+    return (
+        f", about {seconds / 60:.0f} min left" if seconds < 5400 else f", about {seconds / 3600:.1f} h left"
+    )
+
+
+class Titled(Protocol):
+    @property
+    def title(self) -> str: ...
+
+
+T = TypeVar("T", bound=Titled)
+
+
+def counted(items: Sequence[T]) -> Iterator[T]:
+    """``items``, each announced by number and title, from the second on with the time that is left."""
+    began = time.monotonic()
+    for done, item in enumerate(items):
+        say(f"{done + 1} of {len(items)}: {item.title}{time_left(began, done, len(items))}")
+        yield item
+
+
 class RoundBar:
     """Shows a run's rounds or epochs, its accuracy when measured, and every client that is left out."""
 
@@ -34,6 +64,7 @@ class RoundBar:
         )  # fmt: skip
         self.task = self.bar.add_task(title, total=None, note="")
         self._first: tuple[int, float] | None = None  # the first step that was computed here, and when
+        self._estimated = False  # whether the time that is left could be told before
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -53,24 +84,18 @@ class RoundBar:
     def step(self, what: str, number: int, total: int, note: str, silent: bool = False) -> None:
         """Advance the bar; where there is none, print the ``note``, if any, unless ``silent``."""
         left = self._left(number, total, silent)
-        if note and not silent and not self.console.is_terminal:
-            self.console.print(f"{self.title}: {what} {number}/{total}, {note}{left}")
+        news = note or (left and not self._estimated)  # the first estimate does not wait for an evaluation
+        self._estimated |= bool(left)
+        if news and not silent and not self.console.is_terminal:
+            self.console.print(f"{self.title}: {what} {number}/{total}{', ' * bool(note)}{note}{left}")
         if note:
             self.bar.update(self.task, note=note)
         self.bar.update(self.task, completed=number, total=total)
 
     def _left(self, number: int, total: int, silent: bool) -> str:
-        """How long the rest will take, in words, if that is a minute or more."""
-        now = time.monotonic()
+        """How long the rest will take; the first step computed here does not count, as it warms up."""
         if silent or self._first is None:
-            self._first = None if silent else (number, now)
+            self._first = None if silent else (number, time.monotonic())
             return ""
         first, then = self._first
-        seconds = (now - then) / max(1, number - first) * (total - number)
-        if seconds < 60:
-            return ""
-        return (
-            f", about {seconds / 60:.0f} min left"
-            if seconds < 5400
-            else f", about {seconds / 3600:.1f} h left"
-        )
+        return time_left(then, number - first, total - first)

@@ -1,5 +1,7 @@
 """A whole grid: every partition x method x seed, then every procedure x seed, each on all workers."""
 
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +9,9 @@ from prefect import flow
 
 from fedflow.arguments import check_arguments
 from fedflow.config import load_params
-from fedflow.experiment import experiments
-from fedflow.stages.procedure import procedure_runs
+from fedflow.experiment import Experiment, experiments
+from fedflow.stages.procedure import ProcedureRun, procedure_runs
+from fedflow.terminal import counted
 from flows.federate import federate
 from flows.procedure import procedure
 from tasks.progress import comparison
@@ -34,7 +37,8 @@ def sweep(
     cells = experiments(params, Path(root), name, partitions, methods, seeds)
     only = partitions is not None or methods is not None  # a part of the grid of runs
     procedures = [] if only else procedure_runs(params, Path(root), name, seeds)
-    results = [federate(**cell.parameters) for cell in cells]
+    every: Iterator[Experiment | ProcedureRun] = counted([*cells, *procedures])
+    results = [federate(**cell.parameters) for cell in islice(every, len(cells))]
     if results:
         comparison(name, results)
-    return [*results, *(procedure(**run.parameters) for run in procedures)]
+    return [*results, *(procedure(**run.parameters) for run in every)]

@@ -56,6 +56,8 @@ def test_a_warning_is_one_line_without_code(call):
 def test_experiments_run_and_are_reported(call, project):
     out = call("run", "--partition", "grouped", "--method", "ifca", "--executor", "inline")
     assert re.search(r"grouped · ifca · seed 0: round 2/2, local accuracy 0\.\d+", out)
+    assert "grouped · ifca · seed 0: 2 rounds, this process, cpu; Ctrl-C stops" in out
+    assert re.search(r"seed 0: 3 of 6 clients per round, chance accuracy 0.100, run [0-9a-f]{32}", out)
     assert re.search(r"local_accuracy 0\.\d+, global_accuracy 0\.\d+, .*ari ", out)
     folder = project / "results" / "grouped" / "ifca" / "0"
     assert json.loads((folder / "metrics.json").read_text())["rounds"] == 2
@@ -77,6 +79,7 @@ def test_targets_are_read_from_finished_runs(call, capsys, project):
     assert table.loc["ifca", "transmissions"] == pytest.approx(1.5, abs=0.01)
     assert (table.loc["fedavg", "transmissions"], table.loc["fedavg", "gain"]) == (1, 1.0)
     assert re.search(r"FedAvg .* 0 of 1 +1\+ ", call(*target, 1))
+    assert [row["method"] for row in json.loads(call(*target, 1, "--json"))] == list(table.index)
     for column, says in (("all_accuracy", "set run.reports: [all]"), ("accuracy", "expected one of")):
         done = fedflow(capsys, "targets", "--column", column, "--target", "0.5", "--root", project)
         assert done.code == 2 and says in done.err and done.err.count("\n") == 1
@@ -183,6 +186,24 @@ def test_published_tables_are_listed_and_printed(call, capsys):
     assert "| Dir .3, MNIST, 98.2 % | 90 | 208 | 428 | 858 |" in out
     done = fedflow(capsys, "published", "feddin")
     assert done.code == 2 and "(did you mean 'feddyn'?)" in done.err and len(done.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [("methods", METHODS), ("schemes", SCHEMES), ("datasets", SOURCES), ("models", ARCHITECTURES)],
+)
+def test_lists_are_printed_as_json(call, command, names):
+    found = json.loads(call(command, "--json", rooted=False))
+    assert {entry.get("name") or entry.get("architecture") for entry in found} == set(names)
+
+
+def test_pages_and_checks_are_printed_as_json(call):
+    page = json.loads(call("methods", "ifca", "--json", rooted=False))
+    assert {option["name"]: option["symbol"] for option in page["options"]}["clusters"] == "k"
+    assert json.loads(call("published", "feddyn", "--json", rooted=False))[0]["tables"]
+    assert {finding["what"]: finding["status"] for finding in json.loads(call("doctor", "--json"))}[
+        "torch"
+    ] == "ok"
 
 
 @pytest.mark.parametrize("command", ["methods", "schemes", "datasets", "models", "published"])

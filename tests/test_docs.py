@@ -1,10 +1,15 @@
 """The pages and the claims of studies refer to files, methods and tests that exist."""
 
 import re
+import shlex
+from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
+from fedflow.cli import app
 from fedflow.config import load_params
 from fedflow.methods import METHODS
 from fedflow.report.claims import Check, load_claims
@@ -18,6 +23,29 @@ PAGES = [HOME / "README.md", *sorted((HOME / "docs").rglob("*.md"))]
 def test_links_lead_to_files(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
     assert not [link for link in links if not (page.parent / link).exists()]
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The words of every `fedflow` command in the page's fenced blocks."""
+    for block in re.findall(r"^ *```(?!python)\w*\n(.*?)^ *```", page.read_text(), re.M | re.S):
+        for line in block.replace("\\\n", " ").splitlines():
+            if not re.match(r" *(for .*; do )?(\w+=\S+ )*fedflow [^.]", line):
+                continue
+            words = shlex.shlex(re.sub(r"\$\w+", "1", line), posix=True, punctuation_chars=True)
+            words.whitespace_split = True
+            for ended, command in groupby(words, lambda word: not word.strip("();<>|&")):
+                if not ended and "fedflow" in (found := list(command)):
+                    yield found[found.index("fedflow") + 1 :]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if any(commands(p))], ids=lambda page: page.name)
+def test_commands_have_options_that_exist(page: Path) -> None:
+    """They are parsed as the command line does it, and not executed."""
+    for words in commands(page):
+        command = get_command(app)
+        while hasattr(command, "commands") and words:
+            command, words = command.commands[words[0]], words[1:]
+        command.make_context("fedflow", words)
 
 
 def test_reproductions_name_existing_tests() -> None:

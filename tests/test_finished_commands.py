@@ -13,6 +13,7 @@ import pytest
 import torch
 from command import fedflow, make_project
 
+from fedflow.cli.finished import ls
 from fedflow.running import running
 from fedflow.tracking import import_model, load_model
 from fedflow.tracking.lineage import recorded_runs
@@ -55,6 +56,7 @@ def test_runs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     metrics = json.loads(Path("results/skewed/fedavg/0/metrics.json").read_text())
     (one,) = (run for run in found if run["run"].endswith("/0"))
     assert one["local_accuracy"] == metrics["local_accuracy"]
+    assert one["state"] == "finished" and one["settings"]["training.lr"] == 0.1
 
 
 def test_a_run_shows_where_it_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,13 +64,15 @@ def test_a_run_shows_where_it_comes_from(capsys: pytest.CaptureFixture[str]) -> 
     shown = fedflow(capsys, "show", "results/skewed/ditto/0/").out
     for words in (
         metrics["data_hash"], metrics["partition_hash"], "dirichlet, alpha 0.5", "4 clients",
-        "Ditto (ditto), seed 0", "mlp, 610 parameters", "1 rounds, settings", "clients.parquet", "command",
-        "--method ditto", "version",
+        "Ditto (ditto), seed 0", "mlp, 610 parameters", "1 round,", f"settings {metrics['settings']}",
+        "lam 0.5", "lr 0.1", "clients.parquet", "command", "--method ditto", "version",
+        "skewed.ditto v1, of clients 0-3", "artifacts: file://",
     ):  # fmt: skip
         assert words in shown, words
     found = json.loads(fedflow(capsys, "show", "skewed/ditto/0", "--json").out)
     assert found["metrics"] == metrics and found["settings"]["method.lam"] == 0.5
     assert len(found["record"]["recorded"]) == 32
+    assert Path(found["record"]["artifacts"].removeprefix("file://"), "results").is_dir()
 
 
 def test_runs_are_compared_over_seeds_and_by_settings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,15 +97,36 @@ def test_runs_are_compared_over_seeds_and_by_settings(capsys: pytest.CaptureFixt
     compared = fedflow(capsys, "compare", "skewed").out
     assert re.search(r"method\.lam +0\.5 +2\.0 *\n", compared)
     assert re.search(r"training\.lr +0\.1 +0\.2 +0\.1 *\n", compared)
+    listed = fedflow(capsys, "ls").out  # in columns of their own: lam of Ditto's runs, lr of all
+    assert re.search(r"skewed/ditto/0-\w+ .* lam 2.0, lr 0.2 *\n", listed)
+    assert re.search(r"skewed/fedavg/0 .* \d\d:\d\d +lr 0.1 *\n", listed)
     found = json.loads(fedflow(capsys, "compare", "skewed/fedavg/0", "skewed/ditto/0", "--json").out)
     assert [row["method"] for row in found] == ["ditto", "fedavg"]
     assert found[0]["settings"] == {} and len(found[1]["metrics"]["local_accuracy"]) == 1
+
+
+def test_a_project_without_runs_lists_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert json.loads(fedflow(capsys, "ls", "--json", "--root", tmp_path).out) == []
+
+
+def test_names_of_runs_are_whole_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedflow.cli.printing import console
+
+    fedflow(capsys, "ls")  # which is wider
+    monkeypatch.setattr(console, "width", 50)
+    ls(as_json=False)
+    listed = capsys.readouterr().out
+    assert "skewed/fedavg/1" in listed and "…" not in listed and max(map(len, listed.splitlines())) <= 50
 
 
 def test_runs_that_do_not_exist_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("ls", "show", "compare"):
         done = fedflow(capsys, command, "skewed/nothing")
         assert done.code == 2 and done.err.count("\n") == 1 and "no results of skewed/nothing" in done.err
+    done = fedflow(capsys, "show", "skewed/fedavgg/1")
+    assert "(did you mean 'skewed/fedavg/1' or " in done.err
     done = fedflow(capsys, "show", "skewed/fedavg")
     assert "one run, not 2: skewed/fedavg/0, skewed/fedavg/1" in done.err
 
@@ -111,7 +136,7 @@ def test_a_catalogue_is_computed_once_until_the_code_changes(
 ) -> None:
     monkeypatch.setenv("FEDFLOW_CACHE", str(tmp_path))
     first = fedflow(capsys, "methods").out
-    file = tmp_path / "catalogue" / "methods.json"
+    (file,) = tmp_path.glob("catalogue/*/methods.json")  # in a folder of this checkout
     kept = json.loads(file.read_text())
     assert "fedavg" in first and fedflow(capsys, "methods").out == first
     kept["value"][0][0] = "Changed"
@@ -127,9 +152,28 @@ def test_a_catalogue_is_computed_once_until_the_code_changes(
         ("models",),
         ("published",),
         ("published", "pfl"),
+        ("cite", "ditto"),
+        ("partitions",),
+        ("schema",),
     ):
         again = [fedflow(capsys, *command).out for _ in range(2)]
         assert again[0] == again[1] != ""
+
+
+def test_partitions_are_read_again_once_params_yaml_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDFLOW_CACHE", str(tmp_path / "cache"))
+    root = make_project(tmp_path / "project", PARAMS)
+
+    def listed() -> list[tuple[str, dict, bool]]:
+        said = json.loads(fedflow(capsys, "partitions", "--json", "--root", root).out)
+        return [(entry["name"], entry["parameters"], entry["made"]) for entry in said]
+
+    assert listed() == listed() == [("skewed", {"alpha": 0.5}, False)]
+    make_project(root, PARAMS.replace("alpha: 0.5", "alpha: 0.7"))
+    assert fedflow(capsys, "partition", "skewed", "--root", root).code == 0
+    assert listed() == [("skewed", {"alpha": 0.7}, True)]
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,7 +230,11 @@ def test_a_model_is_exported_for_a_client(capsys: pytest.CaptureFixture[str], tm
     for one, other in zip(import_model(file).parameters(), own.parameters(), strict=True):
         assert torch.equal(one, other)
     said = fedflow(capsys, "export", "skewed/ditto/0", str(file))
-    assert said.code == 2 and "client: None is not accepted" in said.err
+    assert said.code == 2 and "--client: None is not accepted" in said.err
+    said = fedflow(capsys, "export", "skewed/ditto/0", str(file), "--client", "4")
+    assert "--client: 4 is not accepted; expected a client of skewed/ditto/0: 0 to 3" in said.err
+    said = fedflow(capsys, "export", "skewed/ditto/0", str(tmp_path / "none" / "x"))
+    assert "file: " in said.err and "is not one" in said.err
     assert "one run, not 2" in fedflow(capsys, "export", "skewed/fedavg", str(file)).err
 
 

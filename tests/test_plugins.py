@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -74,6 +75,8 @@ def test_installed_plugins_are_listed_and_run(site: Path, tmp_path: Path) -> Non
             assert words in said.stdout, said.stderr
     said = run(site, "fedflow.cli", "run", "--partition", "sorted", "--method", "halfway", folder=tmp_path)
     assert said.returncode == 0, said.stderr
+    doctor = run(site, "fedflow.cli", "doctor", folder=tmp_path).stdout
+    assert re.search(r"^ok +plug-in halfway +fedflow-halfway 0.1.0: halfway *$", doctor, re.M)
     metrics = json.loads((tmp_path / "results" / "sorted" / "halfway" / "0" / "metrics.json").read_text())
     assert metrics["method_label"] == "Halfway" and metrics["clients"] == 4
 
@@ -97,6 +100,10 @@ def test_a_plugin_that_fails_is_one_line(site: Path, tmp_path: Path) -> None:
     said = run(package, "fedflow.cli", "methods", folder=tmp_path)
     assert said.returncode == 2 and said.stderr.count("\n") == 1
     assert "the plug-in broken cannot be imported (ModuleNotFoundError" in said.stderr
+    said = run(package, "fedflow.cli", "doctor", "--json", folder=tmp_path)
+    found = {finding["what"]: finding for finding in json.loads(said.stdout)}["plug-in broken"]
+    assert said.returncode == 2 and found["status"] == "bad"
+    assert "cannot be imported (ModuleNotFoundError: No module named 'nothing" in found["detail"]
 
 
 def test_a_name_is_registered_once() -> None:

@@ -1,10 +1,12 @@
 """What is printed holds text of others as it is: square brackets are no markup."""
 
+from types import SimpleNamespace
+
 import pytest
 from command import PARAMS, fedflow
 
 from fedflow.simulation.outcome import RoundReport
-from fedflow.terminal import RoundBar
+from fedflow.terminal import RoundBar, counted
 
 REASONS = [
     "RuntimeError: [/pytorch/third_party/gloo/pair.cc:525] Connection closed by peer",
@@ -37,6 +39,29 @@ def test_lines_say_how_long_the_rest_takes_if_that_is_long(capsys, monkeypatch):
         "p · m: round 99/100, local accuracy 0.500",
         "p · m: round 100/100, local accuracy 0.500",
     ]
+
+
+def test_the_first_estimate_does_not_wait_for_an_evaluation(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    with RoundBar("p · m") as bar:
+        for t in range(1, 5):
+            now[0] += 30.0
+            bar.round(RoundReport(t, [0], values={"local_accuracy": 0.5} if t == 4 else {}), 100)
+    assert capsys.readouterr().out.splitlines() == [
+        "p · m: round 2/100, about 49 min left",
+        "p · m: round 4/100, local accuracy 0.500, about 48 min left",
+    ]
+
+
+def test_runs_of_a_sweep_are_counted_with_the_time_that_is_left(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    for _ in counted([SimpleNamespace(title=f"run {i}") for i in "abc"]):
+        now[0] += 50.0
+    assert capsys.readouterr().out.splitlines() == [
+        "1 of 3: run a", "2 of 3: run b, about 2 min left", "3 of 3: run c",
+    ]  # fmt: skip
 
 
 def test_a_bar_shows_its_title_in_full(capsys, monkeypatch):

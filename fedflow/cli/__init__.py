@@ -30,7 +30,7 @@ partitions.command()(catalogue.compare)
 store = typer.Typer()
 store.command()(upkeep.move)
 app.add_typer(partitions, name="partitions")
-app.add_typer(store, name="store", help="Maintain the record: `fedflow store move`.")
+app.add_typer(store, name="store", help="Maintain the MLflow store: `fedflow store move`.")
 for command in (
     repro.repro, run.run, run.sweep, run.tune,
     stages.prepare, stages.central, stages.partition, stages.procedure, stages.fingerprint, stages.report,

@@ -1,6 +1,5 @@
 """Commands that list and explain what there is: methods, schemes, data sets, published tables, settings."""
 
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -9,17 +8,26 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from fedflow.cli.options import Root, Set, load
-from fedflow.cli.printing import console, options_table, print_line, print_table, print_text
-from fedflow.cli.remembered import remembered
+from fedflow.cli.options import Json, Root, Set, load
+from fedflow.cli.printing import (
+    console,
+    options_table,
+    print_json,
+    print_line,
+    print_table,
+    print_text,
+    records,
+)
+from fedflow.cli.remembered import remembered, short
 from fedflow.errors import FedflowError, reason, unknown_name
 
 
 def methods(
     name: Annotated[str | None, typer.Argument(help="Explain this method.")] = None,
     markdown: Annotated[
-        bool, typer.Option(help="Print the whole catalogue in Markdown (docs/methods.md).")
+        bool, typer.Option("--markdown", help="Print the whole catalogue in Markdown (docs/methods.md).")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """List the methods by family, or explain one: idea, source, equations, hyper-parameters, traffic.
 
@@ -31,15 +39,23 @@ def methods(
         print(catalogue(), end="")
         return
     families = remembered("methods", _families)
+    columns = ("name", "method", "serves", "idea")
+    if name is None and as_json:
+        print_json([{"family": title} | row for title, _, rows in families for row in records(columns, rows)])
+        return
     if name is None:
         for title, about, rows in families:
-            print_table(f"{title}: {about}", ("name", "method", "serves", "idea"), rows)
+            print_table(f"{title}: {about}", columns, rows)
             print_line("")
         return
     known = [row[0] for _, _, rows in families for row in rows]
     if name not in known:
         raise unknown_name("method.name", name, known)
     page = remembered(f"method-{name}", lambda: _method(name))
+    if as_json:
+        _, columns, rows = page["options"]
+        print_json({"name": name} | page | {"options": records(columns, rows)})
+        return
     console.print(Text.assemble((page["label"], "bold"), f"  ({name})\n"))
     print_text(page["text"])
     print_table(*page["options"])
@@ -71,8 +87,9 @@ def _method(name: str) -> dict[str, Any]:
 def procedures(
     name: Annotated[str | None, typer.Argument(help="Explain this procedure.")] = None,
     markdown: Annotated[
-        bool, typer.Option(help="Print the whole catalogue in Markdown (docs/procedures.md).")
+        bool, typer.Option("--markdown", help="Print the whole catalogue in Markdown (docs/procedures.md).")
     ] = False,
+    as_json: Json = False,
     root: Root = Path(),
 ) -> None:
     """List the procedures, experiments that are not federated rounds, or explain one.
@@ -96,15 +113,21 @@ def procedures(
             )
             for each, page in pages.items()
         ]
-        print_table("procedures", ("name", "procedure", "entries", "idea"), rows)
+        columns = ("name", "procedure", "entries", "idea")
+        print_json(records(columns, rows)) if as_json else print_table("procedures", columns, rows)
         return
     if name not in pages:
         raise unknown_name("procedure", name, pages)
-    page = pages[name]
+    page, measured = pages[name], ("name", "of", "meaning", "unit", "better")
+    if as_json:
+        _, columns, rows = page["options"]
+        numbers = records(measured, page["numbers"])
+        print_json({"name": name} | page | {"options": records(columns, rows), "numbers": numbers})
+        return
     console.print(Text.assemble((page["label"], "bold"), f"  ({name})\n"))
     print_text(page["text"])
     print_table(*page["options"])
-    print_table("numbers", ("name", "of", "meaning", "unit", "better"), page["numbers"])
+    print_table("numbers", measured, page["numbers"])
 
 
 def _procedures() -> dict[str, Any]:
@@ -136,8 +159,9 @@ def _entries(params: Path) -> dict[str, str]:
 def schemes(
     name: Annotated[str | None, typer.Argument(help="Explain this scheme.")] = None,
     markdown: Annotated[
-        bool, typer.Option(help="Print the whole catalogue in Markdown (docs/partitions.md).")
+        bool, typer.Option("--markdown", help="Print the whole catalogue in Markdown (docs/partitions.md).")
     ] = False,
+    as_json: Json = False,
     pictures: Annotated[
         Path | None, typer.Option(help="Write the catalogue's pictures to this folder.")
     ] = None,
@@ -159,10 +183,15 @@ def schemes(
     pages = remembered("schemes", _schemes)
     if name is None:
         rows = [(each, page["idea"]) for each, page in pages.items()]
-        print_table("partition schemes", ("name", "what it does"), rows)
+        columns = ("name", "what it does")
+        print_json(records(columns, rows)) if as_json else print_table("partition schemes", columns, rows)
         return
     if name not in pages:
         raise unknown_name("partition.scheme", name, pages)
+    if as_json:
+        _, columns, rows = pages[name]["options"]
+        print_json({"name": name} | pages[name] | {"options": records(columns, rows)})
+        return
     print_text(pages[name]["text"])
     print_table(*pages[name]["options"])
     console.print(f"In params.yaml, under partitions:  mine: {pages[name]['example']}", highlight=False)
@@ -184,21 +213,48 @@ def _schemes() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def partitions(context: typer.Context, root: Root = Path()) -> None:
+def partitions(context: typer.Context, as_json: Json = False, root: Root = Path()) -> None:
     """List the partitions of params.yaml, or compare some: `fedflow partitions compare A B`."""
     if context.invoked_subcommand is not None:
         return
-    params = load(root)
-    rows = []
-    for name in params.partitions:
-        entry = params.partition(name)
-        given = {field: str(value) for field, value in entry.parameters.items()}
-        own = ", ".join(f"{k} {v if len(v) <= 60 else f'{v[:57]}...'}" for k, v in given.items())
-        made = (root / "data" / "partitions" / name / "summary.json").is_file()
-        rows.append(
-            (name, entry.dataset, entry.scheme, str(entry.clients or "all"), "yes" if made else "", own)
+    params = root / "params.yaml"
+    content = params.read_bytes() if params.is_file() else b""
+    entries = remembered(f"partitions-{short(root.resolve())}", lambda: _partitions(root), content)
+    for entry in entries:
+        entry["made"] = (root / "data" / "partitions" / entry["name"] / "summary.json").is_file()
+    if as_json:
+        print_json(entries)
+        return
+    rows = [
+        (
+            entry["name"],
+            entry["dataset"],
+            entry["scheme"],
+            str(entry["clients"] or "all"),
+            "yes" if entry["made"] else "",
+            ", ".join(f"{name} {_short(value)}" for name, value in entry["parameters"].items()),
         )
+        for entry in entries
+    ]
     print_table("partitions", ("name", "data set", "scheme", "clients", "made", "parameters"), rows)
+
+
+def _partitions(root: Path) -> list[dict[str, Any]]:
+    """Every partition of params.yaml."""
+    params = load(root)
+    found = {name: params.partition(name) for name in params.partitions}
+    return [
+        {
+            "name": name, "dataset": entry.dataset, "scheme": entry.scheme, "clients": entry.clients,
+            "parameters": entry.parameters,
+        }
+        for name, entry in found.items()
+    ]  # fmt: skip
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def compare(
@@ -238,16 +294,19 @@ def compare(
     print_line(f"picture: {picture}")
 
 
-def datasets() -> None:
+def datasets(as_json: Json = False) -> None:
     """List the named data sources, and where their images would be read or downloaded from.
 
-    Example: `FEDFLOW_DATA=/data fedflow datasets` also looks into that folder.
+    Example: `FEDFLOW_DATA=/data fedflow datasets` also searches that folder.
     """
     root = Path(os.environ.get("FEDFLOW_DATA") or Path("data") / "raw")
     held = sorted(str(file) for file in root.iterdir()) if root.is_dir() else []
-    stamp = hashlib.blake2b("\n".join([str(root.resolve()), *held]).encode(), digest_size=6).hexdigest()
-    rows = remembered(f"datasets-{stamp}", _datasets)
-    print_table(f"data sources (data root: {root})", ("name", "data set", "images", "description"), rows)
+    rows = remembered(f"datasets-{short(root.resolve())}", _datasets, *held)
+    columns = ("name", "data set", "images", "description")
+    if as_json:
+        print_json(records(columns, rows))
+        return
+    print_table(f"data sources (data root: {root})", columns, rows)
 
 
 def _datasets() -> list[tuple[str, ...]]:
@@ -261,12 +320,15 @@ def _datasets() -> list[tuple[str, ...]]:
     ]
 
 
-def models() -> None:
+def models(as_json: Json = False) -> None:
     """List the network architectures, for `models` in params.yaml.
 
     Example: `fedflow models`, then `fedflow run ... --set models.mnist5k=cnn_mnist`.
     """
     columns, *rows = remembered("models", _models)
+    if as_json:
+        print_json(records(columns, rows))
+        return
     print_table("architectures", columns, rows)
 
 
@@ -280,19 +342,28 @@ def _models() -> list[list[str]]:
 
 def published(
     name: Annotated[str | None, typer.Argument(help="Print the tables of this book in Markdown.")] = None,
+    as_json: Json = False,
 ) -> None:
     """List the published tables that reports compare with, or print those of one book.
 
     Example: `fedflow published aaggff`.
     """
     found = remembered("published", _published)
+    columns = ("rows", "unit", "table")
+    if name is not None and name not in found:
+        raise unknown_name("published", name, found)
+    if as_json:
+        print_json([
+            {"name": book, "source": content["source"], "tables": records(columns, content["rows"])}
+            for book, content in found.items()
+            if name in (None, book)
+        ])  # fmt: skip
+        return
     if name is None:
         for book, content in found.items():
-            print_table(f"{book}: {content['source']}", ("rows", "unit", "table"), content["rows"])
+            print_table(f"{book}: {content['source']}", columns, content["rows"])
             print_line("")
         return
-    if name not in found:
-        raise unknown_name("published", name, found)
     print(found[name]["text"], end="")
 
 
@@ -314,6 +385,10 @@ def schema() -> None:
 
     Example: `fedflow schema > .fedflow/params.schema.json` (docs/running.md).
     """
+    print(json.dumps(remembered("schema", _schema), indent=1))
+
+
+def _schema() -> dict[str, Any]:
     from fedflow.schema import params_schema
 
-    print(json.dumps(params_schema(), indent=1))
+    return params_schema()

@@ -15,7 +15,7 @@ def coreset(
         Path | None,
         typer.Argument(help="Points, a row each: csv, tsv, parquet or npy. Not needed with --adjacency."),
     ] = None,
-    k: Annotated[int, typer.Option(help="Rows to choose at most.")] = 20,
+    k: Annotated[int, typer.Option(help="Maximum number of rows to choose.")] = 20,
     cost: Annotated[str | None, typer.Option(help="Column with costs >= 0; default: all cost 1.")] = None,
     kappa: Annotated[
         float,
@@ -23,28 +23,29 @@ def coreset(
     ] = 1.0,
     budget: Annotated[float | None, typer.Option(help="Largest total cost.")] = None,
     columns: Annotated[
-        list[str] | None, typer.Option(help="A column that counts. Repeatable; default: all others.")
+        list[str] | None, typer.Option(help="A column to use. Repeatable; default: all others.")
     ] = None,
     ignore: Annotated[
-        list[str] | None, typer.Option(help="A column that does not count, such as a name. Repeatable.")
+        list[str] | None, typer.Option(help="A column to ignore, such as a name. Repeatable.")
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Do not standardise the columns.")] = False,
-    neighbours: Annotated[int, typer.Option(help="Nearest neighbours that a row is connected with.")] = 10,
+    neighbours: Annotated[int, typer.Option(help="Nearest neighbours that each row is connected to.")] = 10,
     adjacency: Annotated[
         Path | None, typer.Option(help="Edges between rows instead: a row `from,to[,weight]` each, from 0.")
     ] = None,
-    walk: Annotated[int, typer.Option(help="Steps of the random walk: more see further.")] = 16,
+    walk: Annotated[int, typer.Option(help="Steps of the random walk; more steps reach farther.")] = 16,
     weights: Annotated[
-        str, typer.Option(help="sum1: they sum to 1; beta: their scale gives the smallest objective error.")
+        str, typer.Option(help="sum1: weights sum to 1; beta: scaled to the smallest objective error.")
     ] = "sum1",
     out: Annotated[
-        Path | None, typer.Option(help="CSV file; default: TABLE.coreset.csv here. A picture is beside it.")
+        Path | None,
+        typer.Option(help="CSV file; default: TABLE.coreset.csv. A picture is put beside it."),
     ] = None,
 ) -> None:
-    """Choose few rows of a table that represent all of them, and weights for means over them.
+    """Choose a few rows of a table that represent all rows, and weights for means over them.
 
     Example: `fedflow coreset houses.csv --cost price --k 20 --kappa 0.2`. A larger k keeps the rows of a
-    smaller one. Columns are standardised; rows are connected with their nearest neighbours.
+    smaller one. Columns are standardised; rows are connected to their nearest neighbours.
     """
     from fedflow.errors import BadInput
     from fedflow.pictures.coresets import placed

@@ -1,9 +1,10 @@
-"""Commands on finished runs: ``ls``, ``show``, ``compare``. They read result files only, without torch."""
+"""Commands on finished runs: ``ls``, ``show``, ``compare``, ``stop``, ``export``."""
 
 import json
 import statistics
 import time
 from datetime import datetime
+from difflib import get_close_matches
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -11,13 +12,14 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from fedflow.cli.options import Root
-from fedflow.cli.printing import print_line, print_table
+from fedflow.cli.printing import console, print_line, print_table
 from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.metrics.table import heading, headlines, metric_of, printed
 from fedflow.naming import flat, say
 from fedflow.running import running
 
-COLUMNS, SHOWN = 6, 4  # numbers in JSON, and in a table, which should fit into 80 columns
+COLUMNS, SHOWN = 6, 4  # numbers in JSON, and at most in a table
+NUMBER, WORDS = 11, 20  # columns of a terminal that a number and settings need at least
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with accuracies as shares of 1.")]
 MARKER = "metrics.json"
 PATIENCE = 10.0  # seconds between an interrupt and the end of a process that ignores it
@@ -42,6 +44,11 @@ class Finished(NamedTuple):
         return f"{datetime.fromtimestamp((self.folder / MARKER).stat().st_mtime):%Y-%m-%d %H:%M}"
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """What JSON says of every finished run."""
+        return {"run": self.name, "state": "finished", "ended": self.ended}
+
+    @property
     def numbers(self) -> dict[str, Any]:
         """The headline metrics that were measured."""
         named = [name for name in headlines(self.metrics) if metric_of(name)]
@@ -55,35 +62,69 @@ def ls(
     as_json: Json = False,
     root: Root = Path(),
 ) -> None:
-    """List the finished runs in results, the newest first, and those that are running on this machine.
+    """List finished runs, newest first, and runs that are running on this machine.
 
     Example: `fedflow ls 'mnist5k-dir/*'`.
     """
     live = [one for one in running(root) if not runs or any(_matches(one.name, each) for each in runs)]
-    for one in () if as_json else live:
-        print_line(f"running: {one.name}, process {one.pid}, since {one.started}; `fedflow stop {one.name}`")
-    if live and not as_json and not any((root / "results").glob(f"*/*/*/{MARKER}")):
-        return
-    found = sorted(finished(root, runs or []), key=lambda run: run.ended, reverse=True)
     if as_json:
-        print(json.dumps([{"run": run.name, "ended": run.ended} | run.numbers for run in found], indent=1))
+        entries: list[dict[str, Any]] = [
+            {"run": one.name, "state": "running", "pid": one.pid, "started": one.started} for one in live
+        ]
+        done = _newest_first(found_below(root, runs or []))
+        entries += [run.facts | run.numbers | {"settings": run.settings} for run in done]
+        print(json.dumps(entries, indent=1))
         return
-    names = _measured(found)[:SHOWN]
-    rows = [(run.name, *(printed(name, run.metrics.get(name)) for name in names), run.ended) for run in found]
+    for one in live:
+        print_line(f"running: {one.name}, process {one.pid}, since {one.started}; `fedflow stop {one.name}`")
+    if live and not found_below(root, []):
+        return
+    found = _newest_first(finished(root, runs or []))
+    room = console.width - max(len(run.name) for run in found) - len("2026-01-01") - WORDS
+    names = _measured(found)[: max(1, min(SHOWN, room // NUMBER))]
+    own = _own_settings(found)
+    rows = [
+        (run.name, *(printed(name, run.metrics.get(name)) for name in names), _day(run.ended), own[run.name])
+        for run in found
+    ]
     counted = "1 finished run" if len(found) == 1 else f"{len(found):,} finished runs"
-    print_table(counted, ("run", *map(heading, names), "ended"), rows)
+    print_table(counted, ("run", *map(heading, names), "ended", "settings that differ"), rows)
+
+
+def _own_settings(runs: list[Finished]) -> dict[str, str]:
+    """By run, its settings that differ: of training and rounds from all others, else from its method's."""
+    alike: dict[str, list[Finished]] = {}
+    for run in runs:
+        alike.setdefault(run.name.rpartition("/")[0], []).append(run)
+    shared = [n for n in _differing([run.settings for run in runs]) if n.startswith(("training.", "run."))]
+    found = {}
+    for group in alike.values():
+        differ = dict.fromkeys([*_differing([run.settings for run in group]), *shared])
+        for run in group:
+            found[run.name] = ", ".join(say(n, run.settings[n]) for n in differ if n in run.settings)
+    return found
+
+
+def _newest_first(runs: list[Finished]) -> list[Finished]:
+    return sorted(runs, key=lambda run: run.ended, reverse=True)
+
+
+def _day(ended: str) -> str:
+    """The day of a date and time; the time if that is today."""
+    day, clock = ended.split()
+    return clock if day == f"{datetime.now():%Y-%m-%d}" else day
 
 
 def stop(
     runs: Annotated[
-        list[str] | None, typer.Argument(help="Running ones: PARTITION/METHOD/SEED, or patterns.")
+        list[str] | None, typer.Argument(help="Running runs: PARTITION/METHOD/SEED, or patterns.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Stop all runs of the project.")] = False,
     root: Root = Path(),
 ) -> None:
     """Stop runs of this project that are running on this machine, as Ctrl-C does; the same command resumes.
 
-    Example: `fedflow stop mnist5k-dir/ditto/0`. Without a name it lists what is running.
+    Example: `fedflow stop mnist5k-dir/ditto/0`. Without a name, it lists all running runs.
     """
     live = running(root)
     if not live:
@@ -108,21 +149,34 @@ def export(
     run: Annotated[str, typer.Argument(help="A finished run: PARTITION/METHOD/SEED below results.")],
     file: Annotated[Path, typer.Argument(help="The safetensors file to write.")],
     client: Annotated[
-        int | None, typer.Option(help="The client whose model is wanted; needed where clients differ.")
+        int | None,
+        typer.Option(help="The client whose model to export; needed if clients have different models."),
     ] = None,
     root: Root = Path(),
 ) -> None:
-    """Write the model that a finished run serves to a safetensors file, without its pruned channels.
+    """Write the model that a finished run serves to a safetensors file, without pruned channels.
 
-    Example: `fedflow export mnist5k-dir/ditto/0 client7.safetensors --client 7`. In Python:
+    Example: `fedflow export mnist5k-dir/ditto/0 client7.safetensors --client 7`. To load it in Python:
     `fedflow.tracking.import_model("client7.safetensors")`.
     """
-    from fedflow.tracking import export_model, served_model
+    import pandas as pd
 
     one = _single(root, run)
+    if client is not None:
+        clients = pd.read_parquet(one.folder / "clients.parquet", columns=["client"])["client"]
+        if client not in set(clients):
+            raise BadInput("--client", client, f"a client of {one.name}: 0 to {clients.max()}")
+    if not file.parent.is_dir():
+        raise BadInput("file", str(file), f"a file in an existing folder; {file.parent} is not one")
+
+    from fedflow.tracking import export_model, served_model  # imports torch and opens the store
+
     about = one.metrics
     tags = {name: about[name] for name in ("partition", "method", "seed", "settings")}
-    number, which = served_model(tags, f"{about['dataset']}/{about['partition']}", client, root)
+    try:
+        number, which = served_model(tags, f"{about['dataset']}/{about['partition']}", client, root)
+    except BadInput as error:
+        raise error.renamed("--client") from None
     size: Any = export_model(file, number, which, client, root).size
     print_line(f"{file}: {which} model, {size.parameters:,} parameters, {size.bytes:,} bytes")
 
@@ -132,34 +186,73 @@ def show(
     as_json: Json = False,
     root: Root = Path(),
 ) -> None:
-    """Show one finished run: where it comes from, its numbers and its files.
+    """Show one finished run: its lineage from data to models, settings, numbers and files.
 
     Example: `fedflow show mnist5k-dir/ditto/0`.
     """
     one = _single(root, run)
+    recorded = _recorded(root, one)
     if as_json:
-        about = {"run": one.name, "ended": one.ended, "metrics": one.metrics, "settings": one.settings}
-        print(json.dumps(about | {"record": _recorded(root, one)}, indent=1))
+        print(json.dumps(
+            one.facts | {"metrics": one.metrics, "settings": one.settings, "record": recorded}, indent=1
+        ))  # fmt: skip
         return
     metrics, partition = one.metrics, one.params["partition"]
     scheme = [say(f"method.{name}", value) for name, value in (partition.get("parameters") or {}).items()]
+    made = {name: recorded.get(name, "") for name in ("command", "commit", "version", "user")}
     print_table(one.name, ("", ""), [
         ("data", f"{metrics['dataset']}  {metrics['data_hash']}"),
         ("partition", f"{metrics['partition']}  {metrics['partition_hash']}"),
         ("", ", ".join([partition["scheme"], *scheme, f"{metrics['clients']} clients"])),
-        ("method", f"{metrics['method_label']} ({metrics['method']}), seed {metrics['seed']}"),
+        ("run", recorded["recorded"] if recorded else "not in the record"),
+        ("", f"{metrics['method_label']} ({metrics['method']}), seed {metrics['seed']}, "
+             f"{_counted(metrics['rounds'], 'round')}, ended {one.ended}"),
         ("network", f"{metrics['model']}, {metrics['parameters']:,} parameters"),
-        ("run", f"{metrics['rounds']} rounds, settings {metrics['settings']}"),
-        ("ended", one.ended),
+        *_clusters_and_models(one, recorded),
+        *((name, value) for name, value in made.items() if value),
     ])  # fmt: skip
+    print_line("")
+    print_table(f"settings {metrics['settings']}", ("", ""), _by_section(one.params))
     print_line("")
     print_table("numbers", ("", ""), [(heading(name), printed(name, v)) for name, v in one.numbers.items()])
     print_line("")
     files = sorted(file for file in one.folder.iterdir() if file.is_file())
-    print_table("files", ("", "bytes"), [(str(file), f"{file.stat().st_size:,}") for file in files])
-    if recorded := {name: value for name, value in _recorded(root, one).items() if value}:
+    print_line(f"files in {one.folder}")
+    print_table("", ("", "bytes"), [(file.name, f"{file.stat().st_size:,}") for file in files])
+    if recorded:
         print_line("")
-        print_table("record", ("", ""), [*recorded.items()])
+        print_line(f"artifacts: {recorded['artifacts']}")
+
+
+def _clusters_and_models(run: Finished, recorded: dict[str, Any]) -> list[tuple[str, str]]:
+    """The end of the chain: clusters, the registered models that serve them, and whom each serves."""
+    import pandas as pd
+
+    from fedflow.tracking.models import ranges
+
+    clients = pd.read_parquet(run.folder / "clients.parquet", columns=["client", "cluster"])
+    rows = []
+    if digest := recorded.get("clusters"):
+        rows.append(("clusters", f"{_counted(run.metrics['clusters'], 'cluster')}  {digest}"))
+    for name in recorded.get("models", []):
+        number = name.rpartition(" ")[0].rpartition(".cluster-")[2]
+        served = clients[clients["cluster"] == int(number)] if digest and number.isdigit() else clients
+        rows.append(("model", f"{name}, of clients {ranges([*served['client']]) or 'none'}"))
+    return rows
+
+
+def _by_section(params: dict[str, Any]) -> list[tuple[str, str]]:
+    """The settings that are given, a row per section."""
+    rows = []
+    for section, values in params.items():
+        if isinstance(values, dict):
+            words = [say(f"run.{name}", value) for name, value in flat(values).items() if value is not None]
+            rows.append((section, ", ".join(words)))
+    return [row for row in rows if row[1]]
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def compare(
@@ -172,7 +265,7 @@ def compare(
     """Compare finished runs: means over their seeds, and the settings in which they differ.
 
     Example: `fedflow compare 'mnist5k-dir/fedavg/*' 'mnist5k-dir/ditto/*'`. Runs of equal settings are
-    averaged, ± is the sample standard deviation. The report says more: `fedflow report`.
+    averaged; ± is the sample standard deviation. For more detail, run `fedflow report`.
     """
     groups: dict[tuple[str, ...], list[Finished]] = {}
     for run in finished(root, runs):
@@ -180,14 +273,7 @@ def compare(
         groups.setdefault((about["partition"], about["method"], about["settings"]), []).append(run)
     names = _measured([run for own in groups.values() for run in own])
     settings = [own[0].settings for own in groups.values()]
-    both = min(2, len(settings))  # what only one of several methods has is on its page: `fedflow methods`
-    differ = [
-        name
-        for name in dict.fromkeys(name for each in settings for name in each)
-        if name not in ("seed", "settings", "method.name")
-        and sum(name in each for each in settings) >= both
-        and len({str(each.get(name)) for each in settings}) > 1
-    ]
+    differ = _differing(settings)
     if as_json:
         print(json.dumps([
             {
@@ -210,6 +296,21 @@ def compare(
         print_table("settings that differ", ("", *labels), rows)
 
 
+def _differing(settings: list[dict[str, Any]]) -> list[str]:
+    """The names of settings in which runs differ.
+
+    What only one of several methods has is on its page: `fedflow methods`.
+    """
+    both = min(2, len(settings))
+    return [
+        name
+        for name in dict.fromkeys(name for each in settings for name in each)
+        if name not in ("seed", "settings", "method.name")
+        and sum(name in each for each in settings) >= both
+        and len({str(each.get(name)) for each in settings}) > 1
+    ]
+
+
 def _single(root: Path, run: str) -> Finished:
     found = finished(root, [run])
     if len(found) > 1:
@@ -219,8 +320,21 @@ def _single(root: Path, run: str) -> Finished:
 
 def finished(root: Path, patterns: list[str]) -> list[Finished]:
     """The finished runs that match any of the patterns (none: all), by name. `FedflowError` without any."""
-    results, found = root / "results", []
-    for file in sorted(results.glob(f"*/*/*/{MARKER}")):
+    if not (found := found_below(root, patterns)):
+        wanted = " or ".join(patterns) if patterns else "a finished run"
+        names = [run.name for run in found_below(root, [])] if patterns else []
+        close = dict.fromkeys(guess for each in patterns for guess in get_close_matches(each, names))
+        meant = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
+        raise FedflowError(
+            f"no results of {wanted} in {root / 'results'}{meant}; `fedflow ls` lists all finished runs"
+        )
+    return found
+
+
+def found_below(root: Path, patterns: list[str]) -> list[Finished]:
+    """The finished runs in results that match any of the patterns (none: all), by name."""
+    found = []
+    for file in sorted((root / "results").glob(f"*/*/*/{MARKER}")):
         name = "/".join(file.parts[-4:-1])
         if patterns and not any(_matches(name, pattern) for pattern in patterns):
             continue
@@ -230,9 +344,6 @@ def finished(root: Path, patterns: list[str]) -> list[Finished]:
         except (OSError, ValueError) as error:
             raise FedflowError(f"{file.parent}: damaged ({error}); run this experiment again") from error
         found.append(Finished(name, file.parent, metrics, params))
-    if not found:
-        wanted = " or ".join(patterns) if patterns else "a finished run"
-        raise FedflowError(f"no results of {wanted} in {results}; `fedflow ls` lists those that there are")
     return found
 
 
@@ -265,8 +376,8 @@ def _short(value: Any, length: int = 40) -> str:
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
-def _recorded(root: Path, run: Finished) -> dict[str, str]:
-    """What MLflow knows of a run: number, origin, clusters and models; empty without a record."""
+def _recorded(root: Path, run: Finished) -> dict[str, Any]:
+    """What MLflow knows of a run: number, origin, clusters, models, artifacts; empty without a record."""
     from fedflow.tracking.lineage import recorded_runs
 
     about = run.metrics
@@ -281,5 +392,6 @@ def _recorded(root: Path, run: Finished) -> dict[str, str]:
         "version": found["version"],
         "user": found["user"],
         "clusters": found["clusters"],
-        "models": ", ".join(found["models"]),
+        "models": found["models"],
+        "artifacts": found["artifacts"],
     }

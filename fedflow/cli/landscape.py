@@ -13,8 +13,8 @@ def landscape(
     runs: Annotated[
         list[str],
         typer.Argument(
-            help="Finished runs, as below results/: PARTITION/METHOD/SEED, with :CLIENT if the "
-            "method serves a cluster's or a client's own model."
+            help="Finished runs: PARTITION/METHOD/SEED, followed by :CLIENT if the "
+            "method serves a model per cluster or client."
         ),
     ],
     between: Annotated[

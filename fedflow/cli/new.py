@@ -165,14 +165,14 @@ MLP = "{name: mlp, options: {hidden: [32]}}"
 
 
 def new(
-    kind: Annotated[Literal["method", "scheme", "dataset", "trial"], typer.Argument(help="What to begin.")],
+    kind: Annotated[Literal["method", "scheme", "dataset", "trial"], typer.Argument(help="What to create.")],
     name: Annotated[str, typer.Argument(help="Its name in params.yaml, such as halfway.")],
-    root: Annotated[Path, typer.Option(help="Where the folder is made.")] = Path(),
+    root: Annotated[Path, typer.Option(help="Folder in which to create it.")] = Path(),
 ) -> None:
-    """Begin a package with a method or a partition scheme, a data set of your own, or a trial.
+    """Create a package with your own method or partition scheme, a data set, or a small trial.
 
     A package has code that runs, a test and pyproject.toml. Example: `fedflow new method halfway`, then
-    `pip install -e fedflow-halfway`: params.yaml, `fedflow methods`, the record and the report know it. A
+    `pip install -e fedflow-halfway`: params.yaml, `fedflow methods`, MLflow and the report then know it. A
     trial is a folder with a params.yaml that runs as it is; a dataset is a trial on your own samples, with
     the script that writes them. docs/adding.md explains the hooks.
     """

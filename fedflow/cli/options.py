@@ -18,11 +18,14 @@ Set = Annotated[
 ]  # fmt: skip
 
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Executor = Annotated[
     str | None,
     typer.Option(help="auto, inline (no server), threads, processes, dask or ray; default from params.yaml."),
 ]
-Workers = Annotated[int | None, typer.Option(help="Shards per round; default from params.yaml.")]
+Workers = Annotated[
+    int | None, typer.Option(help="Workers that share the clients of a round; default from params.yaml.")
+]
 
 
 def engine(executor: str | None, workers: int | None) -> list[str]:

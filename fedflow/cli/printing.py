@@ -1,10 +1,11 @@
 """What commands print: tables, texts and single lines."""
 
+import json
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -15,6 +16,15 @@ console = Console(markup=False, emoji=False)  # names, reasons and references ma
 def print_line(line: object) -> None:
     """Print one line as it is, however long."""
     console.print(line, highlight=False, soft_wrap=True)
+
+
+def print_json(value: object) -> None:
+    print(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def records(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
+    """The rows of a table by column, for JSON."""
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def print_metrics(metrics: dict[str, Any], folder: Path) -> None:
@@ -33,9 +43,14 @@ def print_numbers(numbers: dict[str, Any], folder: Path) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    """Print a table as wide as the terminal: cells are wrapped, those of the first column end in "…"."""
+    table = Table(
+        title=title or None, title_justify="left", box=None, pad_edge=False, show_header=any(columns)
+    )
     for i, column in enumerate(columns):
-        table.add_column(column, no_wrap=i == 0, style="bold" if i == 0 else "")
+        first = i == 0
+        overflow: Literal["ellipsis", "fold"] = "ellipsis" if first else "fold"
+        table.add_column(column, no_wrap=first, style="bold" if first else "", overflow=overflow)
     for row in rows:
         table.add_row(*row)
     console.print(table)

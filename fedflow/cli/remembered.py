@@ -16,29 +16,35 @@ from fedflow.plugins import GROUP
 PACKAGE = Path(__file__).parents[1]
 
 
-def remembered(name: str, make: Callable[[], Any]) -> Any:
-    """What ``make`` returns, as JSON has it; from the cache if the package and its plug-ins did not change.
+def remembered(name: str, make: Callable[[], Any], *of: object) -> Any:
+    """What ``make`` returns, as JSON has it; from the cache if nothing that it depends on changed.
 
-    The cache is `FEDFLOW_CACHE`, or ``~/.cache/fedflow``; without one, ``make`` is called.
+    That is the package, its plug-ins, and ``of``. The cache is `FEDFLOW_CACHE`, or ``~/.cache/fedflow``, with
+    a folder per checkout; without one, ``make`` is called.
     """
-    folder = Path(os.environ.get("FEDFLOW_CACHE") or Path.home() / ".cache" / "fedflow") / "catalogue"
-    file, stamp = folder / f"{name}.json", _stamp()
+    cache = Path(os.environ.get("FEDFLOW_CACHE") or Path.home() / ".cache" / "fedflow")
+    file, stamp = cache / "catalogue" / short(PACKAGE) / f"{name}.json", _stamp(of)
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         found = json.loads(file.read_text())
         if found["of"] == stamp:
             return found["value"]
     value = json.loads(json.dumps(make()))
     with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as made:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=file.parent, delete=False) as made:
             json.dump({"of": stamp, "value": value}, made)
         Path(made.name).replace(file)
     return value
 
 
-def _stamp() -> str:
-    """Changes with any file of the package, and with any installed plug-in."""
-    about = [str(PACKAGE)]
+def short(*parts: object) -> str:
+    """A digest for the name of a file."""
+    return hashlib.blake2b("\n".join(map(str, parts)).encode(), digest_size=6).hexdigest()
+
+
+def _stamp(of: tuple[object, ...]) -> str:
+    """Changes with any file of the package, with any installed plug-in, and with ``of``."""
+    about = [str(PACKAGE), *map(str, of)]
     for file in sorted(PACKAGE.rglob("*.py")):
         facts = file.stat()
         about.append(f"{file} {facts.st_size} {facts.st_mtime_ns}")

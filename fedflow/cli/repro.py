@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
@@ -32,14 +33,14 @@ MEMORY = 2 << 30  # bytes per process: PyTorch, MLflow, Prefect, a small data se
 def repro(
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", "-j", min=1, help="Runs at once; default: as cores and memory allow."),
+        typer.Option("--jobs", "-j", min=1, help="Runs in parallel; default: what cores and memory allow."),
     ] = None,
     root: Root = Path(),
 ) -> None:
-    """Run the whole pipeline: `dvc repro`, but with the changed runs and procedures side by side.
+    """Run the whole pipeline: `dvc repro`, but with changed runs and procedures in parallel.
 
-    Example: `fedflow repro`. Stages, hashes and results are those of `dvc repro`. Each process imports its
-    packages once for all its runs. An interrupted one resumes.
+    Example: `fedflow repro`. Stages, hashes and results are those of `dvc repro`. The same
+    command resumes an interrupted one.
     """
     with ExitStack() as stack, ThreadPoolExecutor(1) as background:
         # A server and imports take as long as the data to be prepared.
@@ -80,7 +81,9 @@ def _get_ready(root: Path, jobs: int | None, stack: ExitStack) -> tuple["Params"
 def _compute(root: Path, changed: list[Cell], params: "Params", pool: ProcessPoolExecutor | None) -> None:
     """Run the cells, side by side if there is a ``pool``; raises `FedflowError` if any fails."""
     if pool is None:
-        for cell in changed:
+        from fedflow.terminal import counted
+
+        for cell in counted(changed):
             train(root, cell, [])
         return
     # Processes share the cores: each trains one client at a time.
@@ -94,13 +97,16 @@ def _side_by_side(
     root: Path, changed: list[Cell], changes: list[str], pool: ProcessPoolExecutor
 ) -> list[str]:
     """Run the cells in the ``pool``, with ``changes`` of the settings; returns titles of failures."""
-    failed = []
+    from fedflow.terminal import time_left
+
+    failed, began = [], time.monotonic()
     try:
         futures = {pool.submit(_train, root, cell, changes): cell.title for cell in changed}
         for done, future in enumerate(as_completed(futures), 1):
             title, (metrics, error) = futures[future], future.result()
             failed += [title] if error else []
-            print_line(f"{done}/{len(changed)} {title}: {error or _headline(metrics)}")
+            left = time_left(began, done, len(changed))
+            print_line(f"{done} of {len(changed)}: {title}, {error or _headline(metrics)}{left}")
     except BrokenProcessPool as error:
         raise FedflowError("a process died; is memory short? Try `fedflow repro --jobs 1`") from error
     except BaseException:

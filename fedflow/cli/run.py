@@ -31,8 +31,10 @@ def run(
     settings: Set = None,
     executor: Executor = None,
     workers: Workers = None,
-    out: Annotated[str | None, typer.Option(help="Folder of the result files.")] = None,
-    sweep: Annotated[str | None, typer.Option(help="MLflow parent run to list this run under.")] = None,
+    out: Annotated[
+        str | None, typer.Option(help="Folder of the result files; default: below results.")
+    ] = None,
+    sweep: Annotated[str | None, typer.Option(help="MLflow parent run that groups this run.")] = None,
     root: Root = Path(),
 ) -> None:
     """Run one experiment: one method on one partition with one seed.
@@ -55,7 +57,7 @@ def run(
     experiment.check()
     folder = Path(out) if out else None
     rounds = experiment.run.rounds
-    about = f"{rounds} round{'s' * (rounds > 1)}, {params.engine.executor}, device {params.engine.device}"
+    about = f"{rounds} round{'s' * (rounds > 1)}, {_resolved(params)}"
     print_line(f"{experiment.title}: {about}; Ctrl-C stops, the same command resumes")
     metrics = start(
         params, "federate", lambda: run_experiment(experiment, folder), **experiment.parameters, out=out
@@ -72,31 +74,34 @@ def run(
 
 def sweep(
     settings: Set = None,
+    executor: Executor = None,
+    workers: Workers = None,
     name: Annotated[str, typer.Option(help="Name of the MLflow parent run.")] = "sweep",
     root: Root = Path(),
 ) -> None:
-    """Run the whole grid of params.yaml in one Prefect flow (`dvc repro` runs it cell by cell).
+    """Run the whole grid of params.yaml in one Prefect flow (`fedflow repro` skips what has not changed).
 
     Example: `fedflow sweep --set grid.seeds=[0,1,2] --name three-seeds`.
     """
     from fedflow.arguments import check_arguments
     from fedflow.config import Changes
-    from fedflow.experiment import experiments
-    from fedflow.stages.procedure import procedure_runs, run_procedure
+    from fedflow.experiment import Experiment, experiments
+    from fedflow.stages.procedure import ProcedureRun, procedure_runs, run_procedure
     from fedflow.stages.run import run_experiment
+    from fedflow.terminal import counted
 
     check_arguments(name=name)
-    params = load(root, settings)
+    params = load(root, [*(settings or []), *engine(executor, workers)])
     cells, procedures = experiments(params, root, name), procedure_runs(params, root, name)
 
     def inline() -> None:
-        for cell in cells:
-            run_experiment(cell)
-        for run in procedures:
-            run_procedure(run)
+        every: list[Experiment | ProcedureRun] = [*cells, *procedures]
+        for one in counted(every):
+            run_experiment(one) if isinstance(one, Experiment) else run_procedure(one)
 
     start(params, "sweep", inline, settings=Changes(params), root=str(root), name=name)
-    counts = f"{len(cells)} runs" + (f" and {len(procedures)} outcomes" if procedures else "")
+    counts = f"{len(cells)} run{'s' * (len(cells) != 1)}"
+    counts += f" and {len(procedures)} outcome{'s' * (len(procedures) != 1)}" if procedures else ""
     console.print(f"{counts}; `fedflow report` compares them")
 
 
@@ -106,18 +111,20 @@ def tune(
         list[str] | None, typer.Option(help="A method, as for `run`. Repeatable; default: those of the grid.")
     ] = None,
     settings: Set = None,
+    executor: Executor = None,
+    workers: Workers = None,
     write: Annotated[bool, typer.Option(help="Write the choice to `tuned` in params.yaml.")] = True,
     root: Root = Path(),
 ) -> None:
     """Choose each method's learning rate (or what `tuning` lists) on held-out training data.
 
     Example: `fedflow tune --partition mnist5k-dir --method fedavg --method ditto`. Every method gets the
-    same small grid and the same rule; test data play no part. `fedflow run` then uses the chosen values.
+    same small grid and the same rule; test data are not used. `fedflow run` then uses the chosen values.
     """
     from fedflow.config import Changes
     from fedflow.stages import tune as stage
 
-    params = load(root, settings)
+    params = load(root, [*(settings or []), *engine(executor, workers)])
     params.partition(partition)
     for name in method or []:
         params.method(name)
@@ -172,6 +179,17 @@ def load_flow(name: str) -> Callable[..., Any]:
             "engine.executor", "a Prefect executor", "inline, because the flows are not installed here"
         )
     return next(iter(found)).load()
+
+
+def _resolved(params: "Params") -> str:
+    """Who trains, and on which device."""
+    from fedflow.experiment import pick_device
+
+    engine, device = params.engine, pick_device(params.engine.device)
+    if engine.executor == "inline" or (device == "cuda" and engine.executor in ("auto", "threads")):
+        return f"this process, {device}"
+    executor = "threads" if engine.executor == "auto" else engine.executor
+    return f"{executor}, {engine.workers} worker{'s' * (engine.workers > 1)}, {device}"
 
 
 def _full_name(change: str, method: str) -> str:

@@ -15,7 +15,7 @@ def prepare(
     settings: Set = None,
     root: Root = Path(),
 ) -> None:
-    """Turn a named source into prepared samples: data/prepared/DATASET.
+    """Prepare the samples of a data set: data/prepared/DATASET.
 
     Example: `fedflow prepare mnist5k`.
     """
@@ -58,8 +58,8 @@ def procedure(
     settings: Set = None,
     executor: Executor = None,
     workers: Workers = None,
-    out: Annotated[str | None, typer.Option(help="Folder of the outcome.")] = None,
-    sweep: Annotated[str | None, typer.Option(help="MLflow parent run to list this run under.")] = None,
+    out: Annotated[str | None, typer.Option(help="Folder of the outcome; default: below outcomes.")] = None,
+    sweep: Annotated[str | None, typer.Option(help="MLflow parent run that groups this run.")] = None,
     root: Root = Path(),
 ) -> None:
     """Run one procedure, an experiment that is not federated rounds: outcomes/NAME/SEED.
@@ -94,7 +94,7 @@ def partition(
 ) -> None:
     """Divide a prepared data set over clients: data/partitions/NAME, with a picture of the labels.
 
-    Example: `fedflow partition mnist5k-dir`. A missing expert, by which samples are dealt, is trained first.
+    Example: `fedflow partition mnist5k-dir`. An expert that the scheme needs is trained first.
     """
     from fedflow.stages.central import prepare_network
     from fedflow.stages.partition import prepare_partition
@@ -138,7 +138,7 @@ def report(
     ] = None,
     root: Root = Path(),
 ) -> None:
-    """Write the report on all results: report/index.html and CSV tables.
+    """Write a report on all results: report/index.html and CSV tables.
 
     Example: `fedflow report`, after `dvc repro` or some `fedflow run`. For a paper:
     `fedflow report --latex --figures pdf`.
@@ -157,7 +157,7 @@ def report(
 
 def cite(
     methods: Annotated[
-        list[str] | None, typer.Argument(help="Registered methods; default: those in results.")
+        list[str] | None, typer.Argument(help="Names of methods; default: all methods in results.")
     ] = None,
     root: Root = Path(),
 ) -> None:
@@ -165,12 +165,13 @@ def cite(
 
     Example: `fedflow cite ditto ifca > methods.bib`.
     """
+    from fedflow.citing import bibtex, cited
     from fedflow.cli.finished import finished
-    from fedflow.methods import METHODS
-    from fedflow.methods.citing import bibtex
+    from fedflow.cli.remembered import remembered
 
+    known = remembered("cite", cited)
     wanted = methods or [run.params["method"]["name"] for run in finished(root, [])]
     for name in wanted:
-        if name not in METHODS:
-            raise unknown_name("method.name", name, METHODS)
-    print(bibtex([*dict.fromkeys(wanted)]), end="")
+        if name not in known:
+            raise unknown_name("method.name", name, known)
+    print(bibtex([*dict.fromkeys(wanted)], known), end="")

@@ -18,12 +18,16 @@ def targets(
     target: Annotated[
         float, typer.Option(help="The value to reach: 0.8 is 80 %. Losses reach it from above.")
     ],
-    smooth: Annotated[float, typer.Option(help="Compare a running mean that keeps this share.")] = 0.0,
+    smooth: Annotated[
+        float,
+        typer.Option(help="Smooth the column first: weight of the previous mean."),
+    ] = 0.0,
     partition: Annotated[str | None, typer.Option(help="Only this partition.")] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with unrounded numbers.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with unrounded numbers.")] = False,
     root: Root = Path(),
 ) -> None:
-    """Show when every method reached a target, what that cost, and the gain of the cheapest method.
+    """Show when each method reached a target, at what cost, and the gain of the cheapest method over it.
 
     Example: `fedflow targets --column global_accuracy --target 0.8`. A transmission is the traffic of a
     FedAvg round with the same cohorts; `+`: a seed did not reach the target within its rounds.
@@ -54,7 +58,7 @@ def targets(
             continue
         rows = compared(found)
         tables.append(cost_table(name, rows))
-        if csv:
+        if csv or as_json:
             continue
         columns = ("method", "reached", "rounds", "transmissions", "MB", "gradients", "gain")
         print_table(f"{name}: {column} {target:g}", columns, [_cells(row) for row in rows])
@@ -67,6 +71,8 @@ def targets(
     if csv:
         text = pd.concat(tables).to_csv(index=False, float_format="%.9g", lineterminator="\n")
         print(text, end="")
+    if as_json:
+        print(pd.concat(tables).to_json(orient="records", indent=1))
     for reason in left_out:
         print(f"left out: {reason}", file=sys.stderr)
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -9,15 +10,18 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fedflow.cli.options import Root
-from fedflow.cli.printing import console, print_line
+from fedflow.cli.options import Json, Root
+from fedflow.cli.printing import console, print_json, print_line
 
 
-def doctor(root: Root = Path()) -> None:
-    """Check versions, devices, data, params.yaml, claims.yaml, store and server; print how to fix problems.
+def doctor(as_json: Json = False, root: Root = Path()) -> None:
+    """Check versions, plug-ins, devices, data, params.yaml, claims.yaml, store and server; suggest fixes.
 
     Example: `fedflow doctor`. The exit code is 2 if a check fails.
     """
+    from fedflow.plugins import Failures
+
+    Failures.collected = {}  # before anything imports methods, and with them plug-ins
     from fedflow.doctor import examine
 
     findings = examine(root)
@@ -25,7 +29,10 @@ def doctor(root: Root = Path()) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     for finding in findings:
         table.add_row(Text(finding.status, colours[finding.status]), finding.what, finding.detail)
-    console.print(table)
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        console.print(table)
     if any(finding.status == "bad" for finding in findings):
         raise typer.Exit(2)
 
@@ -34,9 +41,9 @@ def ui(
     port: Annotated[int, typer.Option(help="Port on localhost.")] = 5000,
     root: Root = Path(),
 ) -> None:
-    """Open the record of all runs in the MLflow UI, on localhost.
+    """Open the MLflow UI with all runs, on localhost.
 
-    Example: `fedflow ui --port 5001`. It opens on the newest runs, the best first, and prints a link to the
+    Example: `fedflow ui --port 5001`. It opens the newest runs, best first, and prints a link to the
     runs of every experiment.
     """
     from fedflow.tracking import runs_pages, ui_command

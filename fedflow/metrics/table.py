@@ -360,7 +360,9 @@ def in_unit(value: float, unit: Unit) -> str:
 
 
 def printed(name: str, value: float | None) -> str:
-    """A value in its unit, with its decimals; empty where it was not measured."""
+    """A value in its unit, with its decimals, a count without; empty where it was not measured."""
+    if isinstance(value, int) and unit_of(name) is COUNT:
+        return f"{value:,}"
     return "" if value is None else in_unit(value, unit_of(name))
 
 

@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedflow.citing import bibtex
 from fedflow.errors import FedflowError
 from fedflow.files import make_writable
 from fedflow.methods import METHODS
-from fedflow.methods.citing import bibtex
 from fedflow.metrics.table import METRICS
 from fedflow.pictures.accuracy import curve, measured
 from fedflow.pictures.drawing import PNG_DPI

@@ -45,13 +45,15 @@ def perform(
     out: Path | None = None,
     system_metrics: bool = True,
     blocks: Blocks = iter,
+    begun: Callable[[Simulation, RunRecord], None] = lambda simulation, record: None,
     ended: Callable[[Simulation, Outcome], None] = lambda simulation, outcome: None,
     tags: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Run the experiment to its end, from its last checkpoint if it was interrupted; returns its metrics.
 
-    ``blocks`` iterates over the rounds, for example in blocks, each of which is a task of Prefect; ``ended``
-    is called when all is recorded. ``tags`` are further ones of the MLflow run.
+    ``blocks`` iterates over the rounds, for example in blocks, each of which is a task of Prefect. ``begun``
+    is called before the first round, ``ended`` when all is recorded. ``tags`` are further ones of the MLflow
+    run.
     Writes the result files to ``out`` (default: the experiment's ``results_folder``) and one MLflow run.
     Data set and partition must exist. Raises `FedflowError` for errors that can be found before training,
     if the same experiment is already running, and if ``out`` holds results of another run; in these cases
@@ -94,6 +96,7 @@ def perform(
         )
         rounds: list[RoundReport] = []
         with record:
+            begun(simulation, record)
             for report in blocks(simulation.rounds()):
                 rounds.append(report)
                 record.round(report)

@@ -43,13 +43,13 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
         origin,
     ):
         return folder
-    from fedflow.pictures.difficulty import draw_difficulty  # import matplotlib, which is slow
-    from fedflow.pictures.labels import draw_labels
-
     samples = Samples.of(dataset, root=root, losses=lambda difficulty: _losses(difficulty, dataset, root))
     made = make_partition(wanted, samples, dataset.hash)
     tabled = made.label_counts is None or (folder / COUNTS).exists()
     if there is None or there.summary() != made.summary() or not tabled:
+        from fedflow.pictures.difficulty import draw_difficulty  # import matplotlib, which is slow
+        from fedflow.pictures.labels import draw_labels
+
         draw_labels(made, folder / "labels.png")
         draw_difficulty(made, folder / "difficulty.png")
         _write_counts(made, folder / COUNTS)

@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from fedflow.experiment import Experiment
+from fedflow.files import read_fact
 from fedflow.simulation.executors import Executor, Inline
+from fedflow.simulation.loop import Simulation
 from fedflow.stages.central import prepare_network
 from fedflow.stages.federate import Blocks, Listener, perform
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
-from fedflow.terminal import RoundBar
+from fedflow.terminal import RoundBar, say
+from fedflow.tracking import RunRecord
 
 
 def run_experiment(
@@ -35,7 +38,17 @@ def run_experiment(
     for name in experiment.networks:
         train(experiment.params, name, experiment.root)
     divide(experiment.params, experiment.partition, experiment.root)
+
+    def begun(simulation: Simulation, record: RunRecord) -> None:
+        clients = f"{simulation.cohort_size:,} of {simulation.clients:,} clients per round"
+        classes = simulation.federation.partition.classes or len(
+            read_fact(experiment.prepared_folder / "meta.json", "classes") or ()
+        )
+        chance = f", chance accuracy {1 / classes:.3f}" if classes else ""
+        say(f"{experiment.title}: {clients}{chance}, run {record.run_id}")
+
     with RoundBar(experiment.title) as bar:
         return perform(
-            experiment, executor or Inline(), [*listeners, bar.round], out, blocks=blocks, tags=tags
-        )
+            experiment, executor or Inline(), [*listeners, bar.round], out,
+            blocks=blocks, begun=begun, tags=tags,
+        )  # fmt: skip

@@ -44,6 +44,7 @@ def recorded_runs(root: Path | str = ".") -> dict[Key, dict[str, Any]]:
                 "user": tags.get("mlflow.user", ""),
                 "clusters": clusters[-1] if clusters else "",
                 "models": [],
+                "artifacts": run.info.artifact_uri,
             }
         by_id = {facts["run_id"]: facts for facts in found.values()}
         for version in api.search_model_versions(max_results=10 * MOST):

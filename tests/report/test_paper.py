@@ -7,8 +7,8 @@ import pytest
 from command import fedflow, one_line_error
 from result_folders import write_run
 
+from fedflow.citing import bibtex, sources
 from fedflow.methods import METHODS
-from fedflow.methods.citing import bibtex, sources
 from fedflow.report.cells import accuracy_table
 from fedflow.report.collect import collect_runs
 from fedflow.report.paper import escaped, latex, write_paper

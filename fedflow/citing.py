@@ -2,9 +2,8 @@
 
 import re
 import sys
-from typing import NamedTuple
-
-from fedflow.methods.registry import METHODS
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 # Authors, "Title", venue year, arXiv number: as every text of a method writes it.
 PAPER = re.compile(
@@ -29,6 +28,8 @@ class Entry(NamedTuple):
 
 def sources(name: str) -> list[Entry]:
     """The papers that the text of a registered method names; its source in words if it names none."""
+    from fedflow.methods import METHODS  # imports torch, which printing known sources does not need
+
     text = sys.modules[METHODS[name].__module__].__doc__ or ""
     found = SOURCE.search(text)
     if found is None:
@@ -41,15 +42,26 @@ def sources(name: str) -> list[Entry]:
     return papers or [Entry(name, "misc", {"title": METHODS[name].label, "note": note})]
 
 
-def bibtex(names: list[str]) -> str:
-    """The entries of these methods, each once, in their order; a comment says which methods they are of."""
+def cited() -> dict[str, tuple[str, list[Entry]]]:
+    """Label and sources of every registered method."""
+    from fedflow.methods import METHODS
+
+    return {name: (method.label, sources(name)) for name, method in METHODS.items()}
+
+
+def bibtex(names: list[str], known: Mapping[str, Any] | None = None) -> str:
+    """The entries of these methods, each once, in their order; a comment says which methods they are of.
+
+    ``known`` is what `cited` returns, also as JSON has it.
+    """
+    known = known or cited()
     of: dict[str, tuple[Entry, list[str]]] = {}
     unnamed = []
     for name in names:
-        found = sources(name)
-        for entry in found:
-            of.setdefault(entry.key, (entry, []))[1].append(METHODS[name].label)
-        unnamed += [] if found else [METHODS[name].label]
+        label, found = known[name]
+        for entry in (Entry(*each) for each in found):
+            of.setdefault(entry.key, (entry, []))[1].append(label)
+        unnamed += [] if found else [label]
     blocks = [f"% {', '.join(labels)}\n{entry}" for entry, labels in of.values()]
     return "\n\n".join([*blocks, *(f"% {label}: no source" for label in unnamed)]) + "\n"
 
