@@ -5,7 +5,7 @@ every operation that would reach the device is counted. Bytes are those of the t
 and writes, as if no cache held them. Not counted: the batches' way to the device, the exact sum of the
 updates, and what a library launches beside its main kernel.
 
-The host's time to prepare the call is measured, by turns with batches drawn now and drawn ahead.
+The host's processor time to prepare the call is measured, by turns with batches drawn now and drawn ahead.
 """
 
 import statistics
@@ -44,7 +44,7 @@ class Workload(NamedTuple):
 
 
 WORKLOADS = {
-    "headline": Workload("simple_cnn", headline.COHORT, 50, headline.TRAINING),
+    "headline": Workload(headline.NETWORK, headline.COHORT, 50, headline.TRAINING),
     "lenet5": Workload("lenet5", 100, 100),
     "resnet9": Workload("resnet9", 100, 30),
 }
@@ -93,7 +93,7 @@ def count(workload: Workload) -> Counting:
 
 
 def host_times(workload: Workload) -> dict[str, float]:
-    """Median milliseconds to prepare a call: with batches drawn now, and drawn ahead."""
+    """Median processor milliseconds to prepare a call: with batches drawn now, and drawn ahead."""
     job, work, shard, prepare = prepared(workload)
     streams, times = job.method.streams(job.training), dict[str, list[float]]()
     before = replace(shard, round=shard.round - 1, ahead=shard.clients)
@@ -102,9 +102,9 @@ def host_times(workload: Workload) -> dict[str, float]:
             work.ahead.draw(job.training, [])
             if name == "ahead":
                 job.draw_ahead(before, streams)
-            start = time.perf_counter()
+            start = time.thread_time()
             prepare()
-            times.setdefault(name, []).append(1000 * (time.perf_counter() - start))
+            times.setdefault(name, []).append(1000 * (time.thread_time() - start))
     return {name: significant(statistics.median(own)) for name, own in times.items()}
 
 
