@@ -69,11 +69,11 @@ class Counting(TorchDispatchMode):
         return outputs
 
 
-def prepared(workload: Workload) -> tuple[Job, Federation, Shard, Callable[[], Call]]:
-    """A round of this cohort on tensors without values, and what prepares its call."""
-    work = federation(workload.clients, workload.samples, workload.network, "meta")
+def prepared(workload: Workload, device: str = "meta") -> tuple[Job, Federation, Shard, Callable[[], Call]]:
+    """A round of this cohort, by default on tensors without values, and what prepares its call."""
+    work = federation(workload.clients, workload.samples, workload.network, device)
     job = Job(work, build_method("fedavg"), workload.training, seed=0)
-    clients, start = range(workload.clients), torch.empty(work.model.size, device="meta")
+    clients, start = range(workload.clients), torch.zeros(work.model.size, device=device)
     shard = Shard(1, [*clients], [start], [{"model": 0} for _ in clients], [{} for _ in clients])
     streams = job.method.streams(job.training)
 
