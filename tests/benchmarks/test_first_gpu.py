@@ -106,8 +106,10 @@ def test_a_part_that_crashes_or_hangs_loses_no_other(tiny, monkeypatch, capsys) 
         first_gpu.main([*programs])
     said = capsys.readouterr().out.partition("== to explain\n")[2].splitlines()
     assert said == [
-        "killed: ended with exit status -9", "hangs: did not finish in 1 s", "stores: s is 2.0 times the prediction",
-    ]  # fmt: skip
+        "killed: ended with exit status -9",
+        "hangs: did not finish in 1 s",
+        "stores: s is 2.0 times the prediction",
+    ]
 
 
 @pytest.mark.slow
