@@ -60,11 +60,9 @@ def test_a_prediction_is_what_is_counted_at_the_rates_of_the_ceilings(tiny, monk
 def test_methods_are_compared_with_the_loop(tiny, monkeypatch) -> None:
     found = first_gpu.methods()
     assert found["checks"] == {"fedavg": True, "fesem": True} and found["apart"]["fedavg"] < 1e-5
-    trained = first_gpu._trained
 
-    def other(name: str, cohort: str, **training: object) -> tuple[dict[str, torch.Tensor], int]:
-        tensors, graphs = trained(name, cohort)
-        return {key: value + (cohort == "vmap") for key, value in tensors.items()}, graphs
+    def other(name: str, cohort: str) -> tuple[dict[str, torch.Tensor], int]:
+        return {"model": torch.ones(2) + (cohort == "vmap")}, 0
 
     monkeypatch.setattr(first_gpu, "_trained", other)
     assert first_gpu.methods()["checks"] == {"fedavg": False, "fesem": False}
@@ -95,7 +93,8 @@ def test_a_part_that_crashes_or_hangs_loses_no_other(tiny, monkeypatch, capsys) 
         "stores": f"open({str(tiny / 'cpu-first-stores.json')!r}, 'w').write({text!r})",
     }
     start = subprocess.run
-    monkeypatch.setattr(first_gpu, "PARTS", dict.fromkeys(programs, (dict, 1)))
+    limits = {name: 1 if name == "hangs" else 60 for name in programs}
+    monkeypatch.setattr(first_gpu, "PARTS", {name: (dict, limit) for name, limit in limits.items()})
 
     def instead(command: list[str], **how: object) -> subprocess.CompletedProcess:
         return start([sys.executable, "-c", programs[command[-1]]], **how)
