@@ -1,4 +1,5 @@
-"""``python -m benchmarks [PART ...]``: measure every CPU part, or those named; ``gpu`` is all GPU parts.
+"""``python -m benchmarks [PART ...]``: measure every CPU part, or those named; ``gpu`` is all GPU parts,
+``first_gpu`` compares them with predictions.
 
 Results are printed, and kept in ``benchmarks/results/`` with a description of the machine;
 ``table`` writes them into docs/benchmarks.md.
@@ -15,7 +16,7 @@ PARTS = (
     "engine", "workers", "flow", "peers", "headline", "memory", "partition", "proximity", "curriculum",
     "levels", "scale", "large", "coresets", "counts",
 )  # fmt: skip
-OTHERS = ("gpu", "table")
+OTHERS = ("gpu", "first_gpu", "table")
 
 
 def main() -> None:

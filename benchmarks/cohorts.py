@@ -1,7 +1,8 @@
 """On a GPU: clients of a cohort at once (vmap) against one by one, by the width of a vmapped call.
 
 Timed is a worker's whole shard: batches drawn, images normalised, local SGD, updates checked
-and summed. Beside client steps per second it reports the arithmetic rate: floating-point operations of the
+and summed. A cell says if its clients trained one by one after all, without a graph, or fewer in a call
+than asked. Beside client steps per second it reports the arithmetic rate: floating-point operations of the
 forward and the backward pass (counted on the plain network; updates and sums are not counted) over the
 rate of a large matrix product, measured in the same run.
 """
@@ -25,14 +26,14 @@ from fedflow.methods import build_method
 from fedflow.models import build
 from fedflow.models.flat import FlatModel
 from fedflow.simulation.job import Job, Shard
-from fedflow.simulation.worker import train_shard
+from fedflow.simulation.worker import WARNED_METHODS, train_shard
 
 WIDTHS, BATCHES, LOOP_CLIENTS, IMAGES = (1, 4, 16, 64, 256), (10, 64), 4, 20_000
 STEPS = {"lenet5": 10, "resnet9": 3}  # per client and call; without BatchNorm, which vmap does not take
 WARM_UPS, CALLS = 3, 7  # per cell: calls that do not count (the engine captures a graph), and that do
 CELL_SECONDS = 5.0  # after which no further call is measured
 VARIED = 64  # clients of the cells with other forms of convolution and other precisions
-FELL_BACK = re.compile("vmap failed|without a CUDA graph")
+FELL_BACK = re.compile("one by one|without a CUDA graph|performance drop")
 FORMS = (("grouped", "float32"), ("matmul", "tf32"), ("grouped", "tf32"), ("matmul", "bf16"))
 
 
@@ -48,19 +49,11 @@ def measure(
     rates = matrix_rates(device)
     print("matrix product  " + "  ".join(f"{n} {r / 1e12:.1f} TFLOP/s" for n, r in rates.items()), flush=True)
     cells = []
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always", UserWarning)
-        for model in models:
-            for batch in batches:
-                cells += _cells(model, batch, widths, device, rates, ends)
-    fell_back = sorted({line for line in map(str, (w.message for w in heard)) if FELL_BACK.search(line)})
-    for line in fell_back:
-        print(f"warned: {line}", flush=True)
-    return {
-        "matrix_flops_per_second": {name: significant(rate) for name, rate in rates.items()},
-        "cells": cells,
-        "fell_back": fell_back,
-    }
+    for model in models:
+        for batch in batches:
+            cells += _cells(model, batch, widths, device, rates, ends)
+    rounded = {name: significant(rate) for name, rate in rates.items()}
+    return {"matrix_flops_per_second": rounded, "cells": cells}
 
 
 def _cells(
@@ -105,12 +98,23 @@ def _cells(
         if device == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        seconds = timed(call, device, ends)
+        for own in (work, grouped):
+            own.cohorts.widths.clear()  # limits of another cell
+        WARNED_METHODS.clear()
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always", UserWarning)
+            seconds = timed(call, device, ends)
+        for line in slower_than_asked(heard):
+            cell.setdefault("fell_back", []).append(line)
+            print(f"{label}  warned: {line}", flush=True)
         if not seconds:
             cell["skipped"] = "no time left"
             print(f"{label}  skipped: no time left", flush=True)
             continue
         cell["client_steps_per_second"] = summary([cell["clients"] * steps / s for s in seconds])
+        if cell["way"] == "vmap":  # fewer where memory did not allow all of them in a call
+            limits = [*work.cohorts.widths.values(), *grouped.cohorts.widths.values()]
+            cell["width"] = min([cell["clients"], *limits])
         best = cell["client_steps_per_second"]["median"]
         loop = best if cell["way"] == "loop" else loop
         cell["against_loop"] = significant(best / loop) if loop else None
@@ -118,8 +122,16 @@ def _cells(
         if device == "cuda":
             cell["gpu_peak_gib"] = significant(torch.cuda.max_memory_reserved() / 2**30)
         shares = "  ".join(f"{100 * share:.2f} % of {n}" for n, share in cell["share_of_matrix_rate"].items())
-        print(f"{label}  {best:9.0f} client steps/s  {shares}", flush=True)
+        width = cell.get("width", cell["clients"])
+        narrow = f"  {width} in a call" if width < cell["clients"] else ""
+        print(f"{label}  {best:9.0f} client steps/s  {shares}{narrow}", flush=True)
     return cells
+
+
+def slower_than_asked(heard: Sequence[warnings.WarningMessage]) -> list[str]:
+    """First lines of the warnings that say that clients trained one by one, or without a graph."""
+    lines = {str(each.message).splitlines()[0] for each in heard}
+    return sorted(line for line in lines if FELL_BACK.search(line))
 
 
 def timed(call: Callable[[], Any], device: str, ends: float = float("inf")) -> list[float]:

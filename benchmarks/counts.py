@@ -5,7 +5,7 @@ every operation that would reach the device is counted. Bytes are those of the t
 and writes, as if no cache held them. Not counted: the batches' way to the device, the exact sum of the
 updates, and what a library launches beside its main kernel.
 
-The host's time to prepare the call is measured, by turns with batches drawn now and drawn ahead.
+The host's processor time to prepare the call is measured, by turns with batches drawn now and drawn ahead.
 """
 
 import statistics
@@ -44,7 +44,7 @@ class Workload(NamedTuple):
 
 
 WORKLOADS = {
-    "headline": Workload("simple_cnn", headline.COHORT, 50, headline.TRAINING),
+    "headline": Workload(headline.NETWORK, headline.COHORT, 50, headline.TRAINING),
     "lenet5": Workload("lenet5", 100, 100),
     "resnet9": Workload("resnet9", 100, 30),
 }
@@ -69,11 +69,11 @@ class Counting(TorchDispatchMode):
         return outputs
 
 
-def prepared(workload: Workload) -> tuple[Job, Federation, Shard, Callable[[], Call]]:
-    """A round of this cohort on tensors without values, and what prepares its call."""
-    work = federation(workload.clients, workload.samples, workload.network, "meta")
+def prepared(workload: Workload, device: str = "meta") -> tuple[Job, Federation, Shard, Callable[[], Call]]:
+    """A round of this cohort, by default on tensors without values, and what prepares its call."""
+    work = federation(workload.clients, workload.samples, workload.network, device)
     job = Job(work, build_method("fedavg"), workload.training, seed=0)
-    clients, start = range(workload.clients), torch.empty(work.model.size, device="meta")
+    clients, start = range(workload.clients), torch.zeros(work.model.size, device=device)
     shard = Shard(1, [*clients], [start], [{"model": 0} for _ in clients], [{} for _ in clients])
     streams = job.method.streams(job.training)
 
@@ -93,7 +93,7 @@ def count(workload: Workload) -> Counting:
 
 
 def host_times(workload: Workload) -> dict[str, float]:
-    """Median milliseconds to prepare a call: with batches drawn now, and drawn ahead."""
+    """Median processor milliseconds to prepare a call: with batches drawn now, and drawn ahead."""
     job, work, shard, prepare = prepared(workload)
     streams, times = job.method.streams(job.training), dict[str, list[float]]()
     before = replace(shard, round=shard.round - 1, ahead=shard.clients)
@@ -102,9 +102,9 @@ def host_times(workload: Workload) -> dict[str, float]:
             work.ahead.draw(job.training, [])
             if name == "ahead":
                 job.draw_ahead(before, streams)
-            start = time.perf_counter()
+            start = time.thread_time()
             prepare()
-            times.setdefault(name, []).append(1000 * (time.perf_counter() - start))
+            times.setdefault(name, []).append(1000 * (time.thread_time() - start))
     return {name: significant(statistics.median(own)) for name, own in times.items()}
 
 

@@ -1,4 +1,4 @@
-"""A whole run (Prefect, MLflow, checkpoint, progress) against the bare engine, in turn.
+"""A whole run of ``flows.federate``, as users start it, against the bare engine, in turn.
 
 Rounds of a second on a CPU, and rounds of 40 ms on a device that is a stub: it sleeps.
 """
@@ -8,16 +8,19 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, nullcontext, redirect_stdout
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from benchmarks.workload import spread, summary
 
 if TYPE_CHECKING:
     from fedflow.experiment import Experiment
 
-ROUNDS = 14
+ROUNDS, TURNS = 7, 3
 REPEATS, SHORT, DEVICE = 5, 200, 0.04  # runs of short rounds, their rounds, and seconds of a device in one
 PARAMS: dict[str, Any] = {
     "data": {"mnist5k": {"source": "mnist5k"}},
@@ -66,8 +69,8 @@ def prepared() -> Iterator["Experiment"]:
 
 def main() -> dict[str, Any]:
     with prepared() as experiment:
-        pairs = _pairs(experiment)[1:]
-        short = [_short(experiment, number) for number in range(REPEATS)]
+        pairs = [pair for turn in range(TURNS) for pair in _pairs(experiment, turn)]
+        short = [_short(experiment, TURNS + turn) for turn in range(REPEATS)]
     measured = {}
     for name, found, target in (
         ("rounds of a second", pairs, "at most 1.05"),
@@ -85,97 +88,71 @@ def main() -> dict[str, Any]:
     return {**first, "target": 1.05, "short_rounds": {**second, "target": 1.2}}
 
 
-def _short(experiment: "Experiment", number: int) -> tuple[float, float]:
-    """Seconds of a round of the bare engine and of a whole run, on a device that only takes time."""
-    from dataclasses import replace
+def federated(experiment: "Experiment", seed: int, settings: list[str], device: Any = None) -> list[float]:
+    """When every round of ``flows.federate.federate``, which users run, was recorded and shown.
 
-    from prefect import flow
-
-    from fedflow.simulation.loop import Simulation
-    from fedflow.tracking import open_run
-    from tasks.gpu import OneGpu, in_blocks
+    ``device`` trains the clients instead of the executor of the settings.
+    """
+    from flows import federate as users
     from tasks.progress import PrefectProgress
+
+    ends: list[float] = []
+
+    class Timed(PrefectProgress):
+        def round(self, report: Any, rounds: int) -> None:
+            super().round(report, rounds)
+            ends.append(time.perf_counter())
+
+    executor = users.executor_for if device is None else lambda engine: nullcontext(device)
+    with (
+        patch.object(users, "PrefectProgress", Timed),
+        patch.object(users, "executor_for", executor),
+        redirect_stdout(None),
+    ):
+        users.federate(experiment.partition, "fedavg", seed, settings, str(experiment.root))
+    return ends
+
+
+def _short(experiment: "Experiment", seed: int) -> tuple[float, float]:
+    """Seconds of a round of the bare engine and of a whole run, on a device that only takes time."""
+    from fedflow.simulation.loop import Simulation
+    from tasks.gpu import OneGpu
 
     class Device(OneGpu):
         """Trains and evaluates once; from then on it sleeps, and returns the same results."""
 
         def __init__(self) -> None:
             self.done: dict[Any, list[Any]] = {}
+            self.started = 0.0
 
         def map(self, work: Any, job: Any, shards: Any, title: str) -> list[Any]:
-            if work not in self.done:
-                self.done[work] = super().map(work, job, shards, title)
+            self.started = self.started or time.perf_counter()
+            kind = work, title.startswith("round")  # the last evaluation also returns models
+            if kind not in self.done:
+                self.done[kind] = super().map(work, job, shards, title)
             time.sleep(DEVICE)
-            return self.done[work]
+            return self.done[kind]
 
-    device, root = Device(), experiment.root
+    device = Device()
     settings = replace(experiment.run, rounds=SHORT, evaluate_every=10, checkpoint_every=5)
-
-    def seconds(rounds: Iterator[Any], each: Any = None) -> float:
-        started = time.perf_counter()
-        for report in rounds:
-            if each is not None:
-                each(report)
-        return (time.perf_counter() - started) / SHORT
-
-    @flow
-    def whole() -> float:
-        with PrefectProgress(experiment) as progress:
-            run = Simulation(experiment.job, settings, device, checkpoints=root / f"short-{number}")
-            key = f"short {number}"
-            record = open_run(
-                root, experiment="benchmark", name=key, key=key, params=experiment.params.as_dict()
-            )
-
-            def each(report: Any) -> None:
-                record.round(report)
-                progress.round(report, SHORT)
-
-            with record:
-                taken = seconds(in_blocks(run.rounds()), each)
-                record.flush()
-                record.finish(run.outcome())
-        return taken
-
     for _ in range(2):  # the first one trains
-        bare = seconds(Simulation(experiment.job, settings, device).rounds())
-    return bare, whole()
+        device.started = 0.0
+        for _ in Simulation(experiment.job, settings, device).rounds():
+            pass
+        bare = time.perf_counter() - device.started
+    device.started = 0.0
+    asked = [f"run.rounds={SHORT}", "run.evaluate_every=10", "run.checkpoint_every=5"]
+    whole = federated(experiment, seed, asked, device)[-1] - device.started
+    return bare / SHORT, whole / SHORT
 
 
-def _pairs(experiment: "Experiment") -> list[tuple[float, float]]:
-    from prefect import flow
-
-    from fedflow.simulation.executors import Inline
+def _pairs(experiment: "Experiment", seed: int) -> list[tuple[float, float]]:
+    """Seconds of every round but the first of the bare engine and of a whole run, one after the other."""
     from fedflow.simulation.loop import Simulation
-    from fedflow.tracking import open_run
-    from tasks.progress import PrefectProgress
-    from tasks.shards import executor_for
 
-    params, root = experiment.params, experiment.root
-
-    @flow
-    def in_turn() -> list[tuple[float, float]]:
-        with executor_for(params.engine) as executor, PrefectProgress(experiment) as progress:
-            whole = Simulation(experiment.job, experiment.run, executor, checkpoints=root / "checkpoints")
-            bare = Simulation(experiment.job, experiment.run, Inline())
-            record = open_run(
-                root, experiment="benchmark", name="flow", key=whole.fingerprint, params=params.as_dict()
-            )
-            pairs = []
-            with record:
-                rounds, plain = whole.rounds(), bare.rounds()
-                for _ in range(ROUNDS):
-                    started = time.perf_counter()
-                    next(plain)
-                    middle = time.perf_counter()
-                    report = next(rounds)
-                    record.round(report)
-                    progress.round(report, ROUNDS)
-                    pairs.append((middle - started, time.perf_counter() - middle))
-                record.finish(whole.outcome())
-        return pairs
-
-    return in_turn()
+    ends = [time.perf_counter() for _ in Simulation(experiment.job, experiment.run).rounds()]
+    each = (pairwise(ends), pairwise(federated(experiment, seed, [])))
+    return [(b - a, d - c) for (a, b), (c, d) in zip(*each, strict=True)]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Everything that is measured on a GPU, in about six minutes: ``python -m benchmarks gpu``."""
+"""Everything that is to be measured on a GPU, not timed on one yet: ``python -m benchmarks gpu``."""
 
 import gc
 import sys

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.machine import WARM_UP_ROUNDS
 from benchmarks.workload import CLASSES, SHAPE, compiling, one_test_set, random_images, significant, summary
 from fedflow.data import DatasetParams, Examples, prepare, source
 from fedflow.local.training import LocalTraining
@@ -34,7 +35,6 @@ from fedflow.simulation.run import RunSettings
 CLIENTS, COHORT, ROUNDS, EVALUATE_EVERY = 1000, 50, 1500, 10
 NETWORK = "cnn_pfl"
 TRAINING = LocalTraining(epochs=1, batch_size=10, lr=0.1)
-WARM_UP = {"cuda": 4, "cpu": 1}  # rounds that also start the device and choose how it works
 
 
 def main() -> dict[str, Any]:
@@ -68,7 +68,8 @@ def measure(
         if spent > seconds:
             break
     total = time.perf_counter() - started
-    measured = _numbers(done, done[WARM_UP[device] :] or done, total, len(train) // CLIENTS, model.size, real)
+    warm = done[WARM_UP_ROUNDS[device] :] or done
+    measured = _numbers(done, warm, total, len(train) // CLIENTS, model.size, real)
     return {"network": NETWORK, "precision": precision, "compiled": bool(compiled)} | measured
 
 

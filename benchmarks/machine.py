@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(os.environ.get("BENCH_RESULTS") or Path(__file__).parent / "results")
+WARM_UP_ROUNDS = {"cuda": 4, "cpu": 1}  # that also start the device and choose how it works
 
 
 def describe() -> dict[str, Any]:

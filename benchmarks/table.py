@@ -215,8 +215,10 @@ def _cohorts(rows: dict[str, Any]) -> str:
     rates = ", ".join(f"{name} {rate / 1e12:.0f}" for name, rate in rows["matrix_flops_per_second"].items())
     lines = [
         (
-            f"{cell['model']}, batch {cell['batch']}, {cell['way']}",
-            cell["clients"],
+            f"{cell['model']}, batch {cell['batch']}, {cell['way']}{' (fell back)' * ('fell_back' in cell)}",
+            cell["clients"]
+            if cell.get("width", cell["clients"]) == cell["clients"]
+            else f"{cell['clients']}, {cell['width']} in a call",
             f"{cell['convolution']}, {cell['precision']}",
             *(
                 (

@@ -24,7 +24,8 @@ from benchmarks.workload import significant, spread
 HERE = Path(__file__).parent
 ROOT, ENVIRONMENTS = HERE.parents[1], HERE.parents[1] / ".bench"
 PEERS = ("flwr", "pfl", "fluke", "fedjax")
-SIZES, ROUNDS, TURNS = (100, 1000) if WORK == "lenet5" else (1000,), 3, int(os.environ.get("TURNS", "1"))
+SIZES, TURNS = {"lenet5": (100, 1000), "pfl": (1000,), "tiny": (10,)}[WORK], int(os.environ.get("TURNS", "1"))
+ROUNDS = 20 if DEVICE.type == "cuda" else 3  # measured; those of a GPU are short
 SECONDS, POLL = 600, 1.0  # limit of a driver; between two samples of its memory
 PFL_PROCESSES = (2, 4, 8)  # that share the GPU
 PAGES = {
@@ -55,6 +56,8 @@ def _drivers() -> tuple[dict[str, list[str]], dict[str, str]]:
     drivers = {"fedflow": own, "hand-written vmap": [*here, "benchmarks.peers.vmap_driver"]}
     if DEVICE.type == "cpu":
         drivers["fedflow, compiled"] = [*own, "compiled"]
+    else:
+        drivers["hand-written streams"] = [*here, "benchmarks.peers.streams_driver"]
     for peer in PEERS:
         try:
             drivers[peer] = [str(_environment(peer)), "-m", f"benchmarks.peers.{peer}_driver"]

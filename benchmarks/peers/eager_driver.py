@@ -5,7 +5,7 @@ import random
 import torch
 from torch.nn import functional as F
 
-from benchmarks.peers.work import BATCH, COHORT, LR, SAMPLES, SEED, Laps, drive, images, network, place
+from benchmarks.peers.work import BATCH, COHORT, LR, SEED, Laps, drive, images, network, place, shuffled
 
 
 def run(clients: int, rounds: int, laps: Laps) -> None:
@@ -19,7 +19,7 @@ def run(clients: int, rounds: int, laps: Laps) -> None:
             module.load_state_dict(server)
             optimiser = torch.optim.SGD(module.parameters(), lr=LR)
             own_x, own_y = x[place(k)], y[place(k)]
-            for batch in torch.randperm(SAMPLES).split(BATCH):
+            for batch in shuffled().split(BATCH):
                 optimiser.zero_grad()
                 F.cross_entropy(module(own_x[batch]), own_y[batch]).backward()
                 optimiser.step()

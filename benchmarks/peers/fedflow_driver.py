@@ -1,4 +1,7 @@
-"""fedflow: its round loop in one process, clients one after the other; with ``compiled``, compiled steps."""
+"""fedflow: its round loop in one process; with ``compiled``, compiled steps.
+
+Clients train one after the other on a CPU, at once on a GPU, as users have it.
+"""
 
 import sys
 from functools import partial
@@ -31,9 +34,10 @@ from fedflow.simulation.federation import Federation
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.run import RunSettings
+from fedflow.simulation.worker import vmapped
 
 
-def run(clients: int, rounds: int, laps: Laps, compiled: bool = False) -> None:
+def run(clients: int, rounds: int, laps: Laps, compiled: bool = False, cohort: str = "auto") -> None:
     x, y = raw_images()
     train = Examples(x, y, (MEAN,) * 3, (STD,) * 3)
     lists = [np.arange(place(k).start, place(k).stop) for k in range(clients)]
@@ -49,13 +53,14 @@ def run(clients: int, rounds: int, laps: Laps, compiled: bool = False) -> None:
     engine = compiling(work, training) if compiled else {}
     if compiled and not engine:
         sys.exit("the compiler failed")
-    job = Job(work, build_method("fedavg"), training, seed=SEED, **engine)
+    job = Job(work, build_method("fedavg"), training, seed=SEED, cohort=cohort, **engine)
     reports, steps = Simulation(job, settings).rounds(), 0
+    # Such steps call the network that counts never, or once for a cohort: count the clients that trained.
+    bypassed = compiled or vmapped(job, work)
     for _ in range(rounds):
         report = next(reports)
-        # Compiled steps bypass the network that counts: count the clients that trained instead.
         steps += (len(report.cohort) - len(report.failed)) * training.workload(SAMPLES).steps
-        laps.lap(steps if compiled else None)
+        laps.lap(steps if bypassed else None)
 
 
 if __name__ == "__main__":

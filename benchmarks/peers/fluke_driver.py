@@ -9,7 +9,7 @@ from fluke.data import FastDataLoader
 from fluke.server import Server
 from fluke.utils import FederationObserver
 
-from benchmarks.peers.work import BATCH, COHORT, LR, SEED, Laps, drive, images, network, place
+from benchmarks.peers.work import BATCH, COHORT, DEVICE, LR, SEED, Laps, drive, images, network, place
 
 
 class Timed(FederationObserver):
@@ -25,6 +25,7 @@ class Timed(FederationObserver):
 def run(clients: int, rounds: int, laps: Laps) -> None:
     environment = FlukeENV()
     environment.set_seed(SEED)
+    environment.set_device(str(DEVICE))
     environment.set_eval_cfg(pre_fit=False, post_fit=False, locals=False, server=False)
     x, y = images()
     optimiser = OptimizerConfigurator(DDict(name="SGD", lr=LR))

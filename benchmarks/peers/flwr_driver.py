@@ -11,7 +11,19 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from torch.nn import functional as F
 
-from benchmarks.peers.work import BATCH, COHORT, DEVICE, LR, SAMPLES, Laps, drive, images, network, place
+from benchmarks.peers.work import (
+    BATCH,
+    COHORT,
+    DEVICE,
+    LR,
+    SAMPLES,
+    Laps,
+    drive,
+    images,
+    network,
+    place,
+    shuffled,
+)
 
 client_app = ClientApp()
 
@@ -26,7 +38,7 @@ def train(message: Message, context: Context) -> Message:
     module = network()
     module.load_state_dict(message.content["arrays"].to_torch_state_dict())
     optimiser, steps = torch.optim.SGD(module.parameters(), lr=LR), 0
-    for batch in torch.randperm(SAMPLES).split(BATCH):
+    for batch in shuffled().split(BATCH):
         optimiser.zero_grad()
         F.cross_entropy(module(own_x[batch]), own_y[batch]).backward()
         optimiser.step()

@@ -10,9 +10,7 @@ from torch.nn import functional as F
 from benchmarks.peers.work import (
     BATCH,
     COHORT,
-    DEVICE,
     LR,
-    SAMPLES,
     SEED,
     STEPS,
     Laps,
@@ -20,6 +18,7 @@ from benchmarks.peers.work import (
     images,
     network,
     place,
+    shuffled,
 )
 
 
@@ -35,7 +34,7 @@ def run(clients: int, rounds: int, laps: Laps) -> None:
     laps.lap(0)
     for t in range(rounds):
         cohort = sorted(draw.sample(range(clients), COHORT))
-        rows = torch.stack([place(k).start + torch.randperm(SAMPLES) for k in cohort]).to(DEVICE)
+        rows = torch.stack([place(k).start + shuffled() for k in cohort])
         each = {name: value.expand(COHORT, *value.shape) for name, value in server.items()}
         for batch in rows.split(BATCH, 1):
             change = gradient(each, x[batch], y[batch])

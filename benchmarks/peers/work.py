@@ -1,10 +1,11 @@
 """The work of every driver: clients of 500 images, 10 of them a round, LeNet-5, batch 10, one local epoch.
 
 With BENCH_WORK=pfl in the environment it is that of pfl-research's speed comparison (arXiv:2404.06430):
-clients of 50 images, 50 of them a round, a CNN of 1,626,442 parameters with two dropouts.
+clients of 50 images, 50 of them a round, a CNN of 1,626,442 parameters with two dropouts. BENCH_WORK=tiny
+only shows that a driver works.
 
-Needs torch only, because every peer has a separate environment. The images are 50,000 random ones
-of CIFAR-10's shape; beyond 100 clients they are shared, so that 1,000 clients need no more memory. They
+Needs torch only, because every peer has a separate environment. The images are random ones of CIFAR-10's
+shape; clients share them where there are more, so that 1,000 clients need no more memory. They
 and the networks are on the device that BENCH_DEVICE names (default: cpu).
 """
 
@@ -13,6 +14,7 @@ import functools
 import json
 import os
 import runpy
+import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -21,13 +23,20 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from benchmarks.machine import WARM_UP_ROUNDS
+
+WORKS = {"lenet5": (500, 10, 0.05, 50_000), "pfl": (50, 50, 0.1, 50_000), "tiny": (20, 2, 0.05, 200)}
 WORK = os.environ.get("BENCH_WORK", "lenet5")
-SAMPLES, COHORT, LR = {"lenet5": (500, 10, 0.05), "pfl": (50, 50, 0.1)}[WORK]
-IMAGES, BATCH, SEED = 50_000, 10, 0
-WARM_UP = 1  # rounds
+if WORK not in WORKS:
+    sys.exit(f"BENCH_WORK={WORK!r}: one of {', '.join(WORKS)}")
+SAMPLES, COHORT, LR, IMAGES = WORKS[WORK]
+BATCH, SEED = 10, 0
 MEAN, STD = 0.5, 0.25
 DEVICE = torch.device(os.environ.get("BENCH_DEVICE", "cpu"))
+WARM_UP = WARM_UP_ROUNDS["cuda" if DEVICE.type == "cuda" else "cpu"]
 STEPS = COHORT * SAMPLES // BATCH  # of all clients in a round
+if DEVICE.type == "cuda":  # float32 in all drivers, as in fedflow, and in all processes of a driver
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 LeNet5 = runpy.run_path(str(Path(__file__).parents[2] / "fedflow" / "models" / "lenet.py"))["LeNet5"]
 
@@ -43,7 +52,7 @@ class SimpleCNN(nn.Sequential):
         )  # fmt: skip
 
 
-class Network(LeNet5 if WORK == "lenet5" else SimpleCNN):  # type: ignore[misc]
+class Network(SimpleCNN if WORK == "pfl" else LeNet5):  # type: ignore[misc]
     """The network, which counts the batches that it is trained on in this process."""
 
     steps = 0
@@ -63,7 +72,7 @@ def network() -> Network:
 
 
 def raw_images() -> tuple[Tensor, Tensor]:
-    """Images uint8 [50000, 3, 32, 32] and labels [50000], the same in every driver."""
+    """Images uint8 [N, 3, 32, 32] and labels [N] in 0..9, the same in every driver."""
     rng = torch.Generator().manual_seed(SEED)
     x = torch.randint(0, 256, (IMAGES, 3, 32, 32), dtype=torch.uint8, generator=rng)
     y = torch.randint(0, 10, (IMAGES,), generator=rng)
@@ -75,6 +84,11 @@ def images() -> tuple[Tensor, Tensor]:
     """The same, normalised once and for all to float32; once in every process."""
     x, y = raw_images()
     return x.float().div_(255).sub_(MEAN).div_(STD), y
+
+
+def shuffled() -> Tensor:
+    """The positions of a client's images in a random order, drawn where the images are."""
+    return torch.randperm(SAMPLES, device=DEVICE)
 
 
 def place(client: int) -> slice:
@@ -93,7 +107,7 @@ class Laps:
     def lap(self, steps: int | None = None) -> None:
         """Note that a round ends; ``steps`` counts all batches so far if other processes trained them."""
         if DEVICE.type == "cuda":
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(DEVICE)
         self.ends.append(time.perf_counter())
         self.steps.append(Network.steps if steps is None else steps)
 
@@ -109,8 +123,6 @@ def drive(run: Callable[[int, int, Laps], None], package: str | None = None) -> 
     parser.add_argument("--rounds", type=int, required=True, help="measured rounds")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    if DEVICE.type == "cuda":  # float32 in all drivers, as in fedflow
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     laps = Laps()
     run(given.clients, WARM_UP + given.rounds, laps)
     seconds = [after - before for before, after in zip(laps.ends, laps.ends[1:])]

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks.peers import compare, eager_driver, vmap_driver, work
+from benchmarks.peers import (
+    compare,
+    eager_driver,
+    fedflow_driver,
+    pfl_processes,
+    streams_driver,
+    vmap_driver,
+    work,
+)
 
 HOME = Path(__file__).parents[2]
 
@@ -21,7 +30,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two clients a round, with 20 images each, one batch: the same whatever its order."""
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(80, 3, 32, 32, generator=rng), torch.arange(80) % 10
-    for driver in (eager_driver, vmap_driver):
+    monkeypatch.setattr(work, "SAMPLES", 20)
+    for driver in (eager_driver, vmap_driver, streams_driver):
         for name, value in {"COHORT": 2, "SAMPLES": 20, "BATCH": 20, "STEPS": 2}.items():
             monkeypatch.setattr(driver, name, value, raising=False)
         monkeypatch.setattr(driver, "images", lambda: (x, y))
@@ -45,14 +55,71 @@ def after_two_rounds(driver: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -
     return rounds[-1], laps.steps
 
 
-def test_the_vmapped_loop_trains_as_the_plain_one(small, monkeypatch) -> None:
+@pytest.mark.parametrize("driver", [vmap_driver, streams_driver], ids=["vmap", "streams"])
+def test_the_other_loops_train_as_the_plain_one(small, monkeypatch, driver) -> None:
     plain, counted = after_two_rounds(eager_driver, monkeypatch)
-    vmapped, also_counted = after_two_rounds(vmap_driver, monkeypatch)
+    other, also_counted = after_two_rounds(driver, monkeypatch)
     start = work.network().state_dict()
     assert counted == also_counted == [0, 2, 4]
-    assert plain.keys() == vmapped.keys()
+    assert plain.keys() == other.keys()
     for name, value in plain.items():
-        assert torch.allclose(value, vmapped[name], atol=1e-6) and not torch.equal(value, start[name])
+        assert torch.allclose(value, other[name], atol=1e-6) and not torch.equal(value, start[name])
+
+
+@pytest.mark.parametrize("cohort", ["loop", "vmap"])
+def test_fedflow_counts_the_steps_of_every_client(monkeypatch, cohort) -> None:
+    """A vmapped cohort calls the network once for all clients, and a replayed graph never."""
+    for name, value in {"COHORT": 3, "SAMPLES": 20}.items():
+        monkeypatch.setattr(fedflow_driver, name, value)
+    monkeypatch.setattr(work, "SAMPLES", 20)
+    monkeypatch.setattr(work, "IMAGES", 80)
+    monkeypatch.setattr(work.Network, "steps", 0)
+    laps = work.Laps()
+    fedflow_driver.run(4, 2, laps, cohort=cohort)
+    assert laps.steps == [0, 6, 12]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("peer", compare.PEERS)
+def test_a_peer_trains_what_it_says(peer, tmp_path) -> None:
+    """In the environment that `python -m benchmarks peers` makes."""
+    python = HOME / ".bench" / peer / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"{peer} is not installed in .bench/{peer}")
+    environment = os.environ | compare.OFFLINE | {"PYTHONPATH": str(HOME), "BENCH_WORK": "tiny"}
+    command = [str(python), "-m", f"benchmarks.peers.{peer}_driver", "--clients", "10", "--rounds", "2"]
+    ran = subprocess.run(
+        command,
+        env=environment | {"FLWR_HOME": str(tmp_path)},
+        cwd=HOME,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert found["package"] and found["steps"] == [4, 4] and len(found["warm_up_seconds"]) == work.WARM_UP
+
+
+def test_an_unknown_work_is_named(monkeypatch) -> None:
+    monkeypatch.setenv("BENCH_WORK", "resnet")
+    with pytest.raises(SystemExit, match="BENCH_WORK='resnet': one of lenet5, pfl, tiny"):
+        runpy.run_path(work.__file__)
+
+
+def test_processes_take_the_gpus_by_turns(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    environment = pfl_processes.place(
+        {"BENCH_DEVICE": "cuda", "PFL_PYTORCH_DEVICE": "cuda", "LOCAL_RANK": "3"}
+    )
+    assert environment == {"BENCH_DEVICE": "cuda:1", "PFL_PYTORCH_DEVICE": "cuda:1", "LOCAL_RANK": "1"}
+    assert not pfl_processes.place({"BENCH_DEVICE": "cpu", "LOCAL_RANK": "3"})
+
+
+def test_batches_of_a_gpu_are_drawn_there(monkeypatch) -> None:
+    monkeypatch.setattr(work, "DEVICE", torch.device("meta"))
+    assert work.shuffled().device.type == "meta" and len(work.shuffled()) == work.SAMPLES
+    for each in (HOME / "benchmarks/peers").glob("*_driver.py"):
+        assert "randperm" not in each.read_text(), each.name
 
 
 @pytest.mark.parametrize("driver", sorted(p.stem for p in (HOME / "benchmarks/peers").glob("*_driver.py")))
@@ -81,7 +148,7 @@ def test_a_gpu_is_also_shared_by_several_processes_of_pfl(monkeypatch, device) -
     if device == "cpu":
         assert drivers.keys() == ours | {"fedflow, compiled"}
     else:
-        assert drivers.keys() == ours | {f"pfl, {n} processes" for n in (2, 4, 8)}
+        assert drivers.keys() == ours | {"hand-written streams", *(f"pfl, {n} processes" for n in (2, 4, 8))}
         assert drivers["pfl, 4 processes"][-3:] == ["4", "-m", "benchmarks.peers.pfl_processes"]
     assert not skipped
 

@@ -1,0 +1,342 @@
+"""The first hour on a GPU: ``python -m benchmarks first_gpu [PART ...]``, at most half an hour of it.
+
+Checks what no CPU can show, then compares times with predictions. A time is predicted as the operations,
+bytes and launches that `benchmarks.counts` finds, one after the other, at the rates that the part
+``ceilings`` measures on the same card. Each part is a process with a time limit: one that crashes or runs out
+of memory loses nothing of the others. ``results/gpu-first-<part>.json`` has measurements, predictions,
+checks, and under "off" what differs by more than 30 %: find out why before anything is tuned.
+
+Needs the core of fedflow only, not Prefect, MLflow or DVC. With BENCH_WORK=tiny every part that can
+runs on a CPU. BENCH_RESULTS is another folder for the results.
+"""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks import cohorts, headline, machine
+from benchmarks.counts import WORKLOADS, Workload, count, prepared
+from benchmarks.workload import CLASSES, SHAPE, TRAINING, one_test_set, random_images, significant
+from fedflow.local.training import LocalTraining
+from fedflow.methods import METHODS, build_method
+from fedflow.models import build
+from fedflow.models.flat import FlatModel
+from fedflow.simulation.federation import Federation
+from fedflow.simulation.graphs import Call, Captured, Cohorts, Pool
+from fedflow.simulation.job import Job
+from fedflow.simulation.loop import Simulation
+from fedflow.simulation.run import RunSettings
+from fedflow.simulation.worker import WARNED_METHODS
+
+Found = dict[str, Any]
+TINY = os.environ.get("BENCH_WORK") == "tiny"
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+OFF = 0.3  # a difference from the prediction that must be explained
+NODE = 1.2e-6  # seconds of a node of a graph that waits for another, beside its work [predicted]
+SIZES = (1, 7, 12, 20, 33, 13, 5, 40)  # images of the clients with which methods are checked: ragged
+APART = 1e-3  # of the largest entry, between a loop and a vmapped cohort of the same run
+KERNELS = 25  # kinds that are stored, those that take longest
+
+
+def ceilings() -> Found:
+    """Rates of a matrix product and a copy, and the time of a node of a graph."""
+    rates = cohorts.matrix_rates(DEVICE, 64 if TINY else None)
+    source = torch.ones((1 << 16) if TINY else (1 << 28), device=DEVICE)
+    target, few = torch.empty_like(source), torch.zeros(32, device=DEVICE)
+    nodes = 10 if TINY else 1000
+
+    def launches() -> None:
+        for _ in range(nodes):
+            few.add_(1)
+
+    if DEVICE == "cuda":
+        launches()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            launches()
+    copy = min(cohorts.timed(lambda: target.copy_(source), DEVICE))
+    node = min(cohorts.timed(graph.replay if DEVICE == "cuda" else launches, DEVICE)) / nodes
+    measured = {f"{name} FLOP/s": rate for name, rate in rates.items()}
+    measured |= {"bytes/s": 2 * source.nbytes / copy, "s of a node": node}
+    return {"measured": measured, "predicted": {"s of a node": NODE} if DEVICE == "cuda" else {}}
+
+
+def failed_capture() -> Found:
+    """A capture that fails leaves the stream and the allocator as they were."""
+
+    def synchronises(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"out": inputs["x"] * float(torch.ones(3, device=DEVICE).sum().item())}
+
+    told = _calls(Cohorts(), synchronises)[1]
+    stream = torch.cuda.current_stream() == torch.cuda.default_stream()
+    torch.cuda.empty_cache()
+    return {"checks": {"the failure is told": len(told) == 1, "the default stream is current": stream}}
+
+
+def pool() -> Found:
+    """Graphs can be captured again when all earlier ones are gone."""
+    checks = {}
+    for turn in ("first", "second"):
+        graphs = Cohorts()
+        right, told = _calls(graphs, lambda inputs: {"out": inputs["x"] * 3})
+        captured = all(isinstance(kind.run, Captured) for kind in graphs.kinds.values())
+        checks[f"{turn} graphs: captured, equal, no warning"] = captured and right and not told
+        del graphs
+        gc.collect()
+    return {"checks": checks}
+
+
+def precision() -> Found:
+    """tf32 of local steps does not outlive them."""
+    _trained("fedavg", "vmap", precision="tf32")
+    after = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
+    return {"checks": {"products are in float32 again": not after}}
+
+
+def methods() -> Found:
+    """Every method: a vmapped cohort, captured, gives the loop's numbers up to rounding."""
+    checks, apart, graphs = dict[str, bool](), dict[str, float](), dict[str, int]()
+    reasons = dict[str, list[str]]()
+    for name in ("fedavg", "fesem") if TINY else sorted(METHODS):
+        WARNED_METHODS.clear()
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always", UserWarning)
+            try:
+                (loop, _), (vmapped, graphs[name]) = (_trained(name, how) for how in ("loop", "vmap"))
+            except Exception as error:
+                reasons[name] = [f"{type(error).__name__}: {error}".splitlines()[0]]
+                checks[name] = False
+                continue
+        apart[name] = max(
+            (_apart(own, vmapped[key]) for key, own in loop.items() if own.is_floating_point()), default=0.0
+        )
+        if told := cohorts.slower_than_asked(heard):
+            reasons[name] = told
+        checks[name] = apart[name] < APART and not told
+    return {"checks": checks, "apart": apart, "graphs": graphs, "reasons": reasons}
+
+
+def kernels() -> Found:
+    """The kernels of one call of the headline: launched one by one, and captured."""
+    workload = WORKLOADS["headline"]
+    _, work, _, prepare = prepared(workload, DEVICE)
+    call = prepare()
+    with work.model.for_cohorts():
+        call()
+        found = {"kernels": _profiled(call)}
+        if DEVICE == "cuda":
+            graph = Captured(call, Pool())
+            found["kernels of the graph"] = _profiled(lambda: graph(call))
+    measured = {name: sum(times for times, _ in kinds.values()) for name, kinds in found.items()}
+    predicted = dict.fromkeys(measured, count(workload).launches.total()) if DEVICE == "cuda" else {}
+    longest = {name: sorted(kinds.items(), key=lambda each: -each[1][1]) for name, kinds in found.items()}
+    return {
+        "measured": measured,
+        "predicted": predicted,
+        "times and microseconds": {name: dict(kinds[:KERNELS]) for name, kinds in longest.items()},
+    }
+
+
+def rounds(precision: str, seconds: float) -> Found:
+    """Rounds of the headline setting, and all 1,500 where they take no longer than ``seconds``."""
+    how = {"rounds": 4} if TINY else {"seconds": seconds}
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", UserWarning)
+        found = headline.measure(DEVICE, precision=precision, **how)
+    predicted = _predicted(WORKLOADS["headline"], precision)
+    return {
+        "measured": {"s a round": found["seconds_per_round"]["median"]},
+        "predicted": {"s a round": predicted} if predicted else {},
+        "checks": {"neither one by one nor without a graph": not cohorts.slower_than_asked(heard)},
+        "all": found,
+    }
+
+
+def widths(model: str, seconds: float) -> Found:
+    """Clients of a cohort at once against one by one."""
+    sizes = (1, 2) if TINY else (1, 16, 64, 256)
+    found = cohorts.measure(DEVICE, [model], [TRAINING.batch_size], sizes, seconds)
+    measured, predicted = dict[str, float](), dict[str, float]()
+    for cell in found["cells"]:
+        if "skipped" in cell:
+            continue
+        clients, form, kind = cell["clients"], cell["convolution"], cell["precision"]
+        name = f"client steps/s: {cell['way']}, {clients} clients, {form}, {kind}"
+        measured[name] = cell["client_steps_per_second"]["median"]
+        if cell["way"] == "vmap" and form == "matmul" and cell["width"] == clients:
+            steps = cohorts.STEPS[model]
+            if call := _predicted(Workload(model, clients, steps * TRAINING.batch_size), kind):
+                predicted[name] = clients * steps / call
+    checks = {"no cell fell back": not any("fell_back" in cell for cell in found["cells"])}
+    return {"measured": measured, "predicted": predicted, "checks": checks, "all": found}
+
+
+PARTS: dict[str, tuple[Callable[[], Found], int]] = {  # and seconds after which it is ended
+    "ceilings": (ceilings, 90),
+    "failed-capture": (failed_capture, 60),
+    "pool": (pool, 60),
+    "precision": (precision, 60),
+    "methods": (methods, 300),
+    "kernels": (kernels, 120),
+    **{f"headline-{kind}": (partial(rounds, kind, 60), 120) for kind in ("float32", "tf32", "bf16")},
+    "cohorts-lenet5": (partial(widths, "lenet5", 120), 180),
+    "cohorts-resnet9": (partial(widths, "resnet9", 150), 240),
+    "headline-complete": (partial(rounds, "float32", 240), 300),
+}
+GPU_ONLY = ("failed-capture", "pool")
+
+
+def main(names: list[str] | None = None) -> None:
+    """Run these parts, all by default, each in a process, and say at the end what is off."""
+    if DEVICE != "cuda" and not TINY:
+        print("no CUDA device here: no measurements (BENCH_WORK=tiny tries the parts on a CPU)")
+        return
+    names = names or [name for name in PARTS if DEVICE == "cuda" or name not in GPU_ONLY]
+    print("  ".join(f"{name}: {value}" for name, value in machine.describe().items()), flush=True)
+    started, lines = time.perf_counter(), []
+    for name in names:
+        print(f"== first_gpu {name}", flush=True)
+        _place(name).unlink(missing_ok=True)  # a result of another day says nothing about this one
+        ended = run(name)
+        found = _stored(name)
+        lines += [f"{name}: {line}" for line in [*([ended] if ended else []), *problems(found)]]
+        print(f"{time.perf_counter() - started:.0f} s so far", flush=True)
+    print("\n".join(["== to explain", *lines] if lines else ["== all as predicted"]), flush=True)
+    if lines:
+        sys.exit(1)
+
+
+def run(name: str) -> str:
+    """Run a part in a process; returns how it failed, or nothing."""
+    command = [sys.executable, "-m", "benchmarks.first_gpu", name]
+    try:
+        status = subprocess.run(command, check=False, timeout=PARTS[name][1]).returncode
+    except subprocess.TimeoutExpired:
+        return f"did not finish in {PARTS[name][1]} s"
+    return f"ended with exit status {status}" if status else ""
+
+
+def part(name: str) -> None:
+    """Run a part in this process and store what it found."""
+    torch.set_num_threads(1)
+    if TINY:
+        shrink()
+    found = PARTS[name][0]()
+    found["off"] = off(found.get("measured", {}), found.get("predicted", {}))
+    machine.keep(_kind(), f"first-{name}", found)
+    for key, value in found.get("measured", {}).items():
+        expected = found.get("predicted", {}).get(key)
+        beside = "" if expected is None else f"   predicted {expected:.4g}"
+        print(f"{key}: {value:.4g}{beside}{'   OFF' if key in found['off'] else ''}", flush=True)
+    for key, fine in found.get("checks", {}).items():
+        print(f"{'ok  ' if fine else 'FAIL'} {key} {found.get('reasons', {}).get(key, '')}", flush=True)
+
+
+def off(measured: dict[str, float], predicted: dict[str, float]) -> dict[str, float]:
+    """Measured over predicted, where they differ by more than `OFF`."""
+    ratios = {name: measured[name] / value for name, value in predicted.items()}
+    return {name: significant(ratio) for name, ratio in ratios.items() if abs(ratio - 1) > OFF}
+
+
+def problems(found: Found) -> list[str]:
+    """A line for every check that failed and every measurement that is off."""
+    lines = [f"FAIL {name}" for name, fine in found.get("checks", {}).items() if not fine]
+    return lines + [f"{name} is {ratio} times the prediction" for name, ratio in found.get("off", {}).items()]
+
+
+def shrink() -> None:
+    """Sizes at which a CPU runs every part in a second or two; nothing is compiled."""
+    headline.CLIENTS, headline.COHORT, headline.NETWORK = 8, 2, "lenet5"
+    headline._images = lambda: ((random_images(80), random_images(20)), False)
+    headline.compiling = lambda *_: {}
+    WORKLOADS["headline"] = Workload("lenet5", 2, 10, headline.TRAINING)
+    cohorts.STEPS, cohorts.WARM_UPS, cohorts.CALLS = {"lenet5": 1, "resnet9": 1}, 0, 1
+    cohorts.VARIED, cohorts.LOOP_CLIENTS, cohorts.IMAGES = 2, 1, 40
+    cohorts.FORMS = (("grouped", "float32"),)
+
+
+def _predicted(workload: Workload, precision: str) -> float | None:
+    """Seconds of a call of this cohort; None where the part ``ceilings`` found nothing."""
+    rates = _stored("ceilings").get("measured")
+    if not rates:
+        return None
+    found, training = count(workload), workload.training
+    steps = workload.clients * training.workload(workload.samples).steps
+    operations = steps * cohorts.flops(workload.network, training.batch_size)
+    kind = {"float32": "fp32"}.get(precision, precision)
+    seconds = operations / rates.get(f"{kind} FLOP/s", rates["fp32 FLOP/s"])
+    return seconds + found.bytes / rates["bytes/s"] + found.launches.total() * rates["s of a node"]
+
+
+def _trained(name: str, cohort: str, **training: Any) -> tuple[dict[str, Tensor], int]:
+    """The server's tensors after six rounds with all clients, and how many graphs were captured."""
+    ends = np.cumsum(SIZES)
+    lists = [np.arange(end - n, end) for n, end in zip(SIZES, ends)]
+    model = FlatModel(partial(build, "lenet5", SHAPE, CLASSES), device=DEVICE)
+    train, test = random_images(int(ends[-1])).to(DEVICE), random_images(50).to(DEVICE)
+    work = Federation(model, train, test, one_test_set(lists, 50))
+    local = LocalTraining.parse({"batch_size": 10, "lr": 0.02, **training})
+    job = Job(work, build_method(name), local, seed=0, cohort=cohort)
+    last = 2 if TINY else 6
+    settings = RunSettings(rounds=last, participation=1.0, evaluate_every=last, fine_tune=False)
+    simulation = Simulation(job, settings)
+    for _ in simulation.rounds():
+        pass
+    captured = [isinstance(kind.run, Captured) for kind in work.cohorts.kinds.values()]
+    return simulation.state.server.tensors(), sum(captured)
+
+
+def _apart(own: Tensor, other: Tensor) -> float:
+    largest = own.double().abs().max().clamp(min=1e-9) if own.numel() else 1.0
+    return float((own.double() - other.double()).abs().max() / largest) if own.numel() else 0.0
+
+
+def _calls(graphs: Cohorts, one: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> tuple[bool, list[str]]:
+    """Five calls: whether the last result is that of a plain call, and what was warned."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for i in range(5):
+            call = Call(("check",), one, {"x": torch.full((4, 8), float(i), device=DEVICE)}, frozenset("x"))
+            out = graphs.run(call)["out"].clone()
+    return bool(torch.equal(out, call()["out"])), [str(each.message) for each in heard]
+
+
+def _profiled(run: Callable[[], Any]) -> dict[str, tuple[int, float]]:
+    """How many times every kernel ran, and its microseconds in all; operations on a CPU."""
+    gpu = DEVICE == "cuda"
+    with profile(activities=[ProfilerActivity.CUDA if gpu else ProfilerActivity.CPU]) as recorded:
+        run()
+        cohorts._wait(DEVICE)
+    return {
+        each.key: (each.count, each.self_device_time_total if gpu else each.self_cpu_time_total)
+        for each in recorded.key_averages()
+        if not gpu or each.self_device_time_total
+    }
+
+
+def _kind() -> str:
+    return "gpu" if DEVICE == "cuda" else "cpu"
+
+
+def _place(name: str) -> Any:
+    return machine.RESULTS / f"{_kind()}-first-{name}.json"
+
+
+def _stored(name: str) -> Found:
+    return json.loads(_place(name).read_text())["measured"] if _place(name).exists() else {}
+
+
+if __name__ == "__main__":
+    part(sys.argv[1])

@@ -1,0 +1,124 @@
+"""The first hour on a GPU, as far as a CPU can show it: parts, predictions, and what one lost part costs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import cohorts, first_gpu, headline, machine
+from benchmarks.counts import WORKLOADS
+
+HOME = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The sizes of BENCH_WORK=tiny, for this test only, and a folder for the results."""
+    for module, names in {
+        headline: ("CLIENTS", "COHORT", "NETWORK", "_images", "compiling"),
+        cohorts: ("STEPS", "WARM_UPS", "CALLS", "VARIED", "LOOP_CLIENTS", "IMAGES", "FORMS"),
+    }.items():
+        for name in names:
+            monkeypatch.setattr(module, name, getattr(module, name))
+    monkeypatch.setitem(WORKLOADS, "headline", WORKLOADS["headline"])
+    monkeypatch.setattr(first_gpu, "TINY", True)
+    monkeypatch.setattr(machine, "RESULTS", tmp_path)
+    return tmp_path
+
+
+def kept(folder: Path, name: str) -> dict:
+    return json.loads((folder / f"cpu-first-{name}.json").read_text())["measured"]
+
+
+def test_times_stand_beside_predictions_and_large_differences_are_marked(tiny, capsys) -> None:
+    first_gpu.part("ceilings")
+    assert kept(tiny, "ceilings")["measured"].keys() == {"fp32 FLOP/s", "bytes/s", "s of a node"}
+    first_gpu.part("headline-float32")
+    found = kept(tiny, "headline-float32")
+    ratio = found["measured"]["s a round"] / found["predicted"]["s a round"]
+    assert found["predicted"]["s a round"] > 0 and found["all"]["rounds_run"] == 4
+    assert ("s a round" in found["off"]) == (abs(ratio - 1) > first_gpu.OFF)
+    assert found["checks"] == {"neither one by one nor without a graph": True}
+    assert "predicted" in capsys.readouterr().out
+
+
+def test_a_prediction_is_what_is_counted_at_the_rates_of_the_ceilings(tiny, monkeypatch) -> None:
+    first_gpu.shrink()
+    workload, rates = WORKLOADS["headline"], {"fp32 FLOP/s": 2e9, "bytes/s": 1e9, "s of a node": 1e-6}
+    assert first_gpu._predicted(workload, "float32") is None
+    machine.keep("cpu", "first-ceilings", {"measured": rates})
+    counted = first_gpu.count(workload)
+    operations = workload.clients * 1 * cohorts.flops(workload.network, 10)  # one step of each client
+    expected = operations / 2e9 + counted.bytes / 1e9 + counted.launches.total() / 1e6
+    assert first_gpu._predicted(workload, "float32") == pytest.approx(expected)
+
+
+def test_methods_are_compared_with_the_loop(tiny, monkeypatch) -> None:
+    found = first_gpu.methods()
+    assert found["checks"] == {"fedavg": True, "fesem": True} and found["apart"]["fedavg"] < 1e-5
+
+    def other(name: str, cohort: str) -> tuple[dict[str, torch.Tensor], int]:
+        return {"model": torch.ones(2) + (cohort == "vmap")}, 0
+
+    monkeypatch.setattr(first_gpu, "_trained", other)
+    assert first_gpu.methods()["checks"] == {"fedavg": False, "fesem": False}
+
+
+def test_kernels_are_counted_by_kind(tiny) -> None:
+    first_gpu.shrink()
+    found = first_gpu.kernels()
+    assert found["measured"]["kernels"] > 0 and "aten::bmm" in found["times and microseconds"]["kernels"]
+
+
+@pytest.mark.parametrize(("ratio", "marked"), [(0.6, True), (0.75, False), (1.25, False), (1.4, True)])
+def test_more_than_thirty_per_cent_is_off(ratio: float, marked: bool) -> None:
+    found = {
+        "off": first_gpu.off({"s": 2 * ratio, "other": 1.0}, {"s": 2.0}),
+        "checks": {"a": True, "b": False},
+    }
+    assert found["off"] == ({"s": ratio} if marked else {})
+    assert first_gpu.problems(found) == ["FAIL b", *[f"s is {ratio} times the prediction"] * marked]
+
+
+def test_a_part_that_crashes_or_hangs_loses_no_other(tiny, monkeypatch, capsys) -> None:
+    """Real processes, without torch: one is killed, one hangs, one stores a result."""
+    text = json.dumps({"machine": {}, "measured": {"off": {"s": 2.0}}})
+    programs = {
+        "killed": "import os; os.kill(os.getpid(), 9)",
+        "hangs": "import time; time.sleep(60)",
+        "stores": f"open({str(tiny / 'cpu-first-stores.json')!r}, 'w').write({text!r})",
+    }
+    start = subprocess.run
+    limits = {name: 1 if name == "hangs" else 60 for name in programs}
+    monkeypatch.setattr(first_gpu, "PARTS", {name: (dict, limit) for name, limit in limits.items()})
+
+    def instead(command: list[str], **how: object) -> subprocess.CompletedProcess:
+        return start([sys.executable, "-c", programs[command[-1]]], **how)
+
+    monkeypatch.setattr(first_gpu.subprocess, "run", instead)
+    monkeypatch.setattr(machine, "describe", dict)
+    with pytest.raises(SystemExit):
+        first_gpu.main([*programs])
+    said = capsys.readouterr().out.partition("== to explain\n")[2].splitlines()
+    assert said == [
+        "killed: ended with exit status -9",
+        "hangs: did not finish in 1 s",
+        "stores: s is 2.0 times the prediction",
+    ]
+
+
+@pytest.mark.slow
+def test_every_part_runs_with_the_core_alone(tmp_path) -> None:
+    for name in ("prefect", "mlflow", "dvc", "typer", "fastapi", "psutil"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError(__name__)")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{HOME}", "BENCH_WORK": "tiny"}
+    environment |= {"BENCH_RESULTS": str(tmp_path)}
+    command = [sys.executable, "-m", "benchmarks", "first_gpu"]
+    subprocess.run(command, cwd=HOME, env=environment, check=False, timeout=900)
+    names = {path.stem.removeprefix("cpu-first-") for path in tmp_path.glob("cpu-first-*.json")}
+    assert names == first_gpu.PARTS.keys() - set(first_gpu.GPU_ONLY)
+    assert all(all(kept(tmp_path, name).get("checks", {}).values()) for name in names)
