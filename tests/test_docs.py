@@ -1,10 +1,14 @@
 """The pages and the claims of studies refer to files, methods and tests that exist."""
 
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
+from fedflow.cli import app
 from fedflow.config import load_params
 from fedflow.methods import METHODS
 from fedflow.report.claims import Check, load_claims
@@ -48,3 +52,30 @@ def test_claims_name_what_exists(file: Path) -> None:
         if claim.test is not None:
             path, _, function = claim.test.partition("::")
             assert f"def {function.partition('[')[0]}(" in (HOME / path).read_text()
+
+
+def commands(page: Path) -> list[str]:
+    """The calls of fedflow in a page's code blocks, without comments; continued lines are joined."""
+    blocks = re.findall(r"^```(?:bash)?\n(.*?)^```", page.read_text(), re.DOTALL | re.M)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    calls = [re.sub(r"^(\w+=\S+ )+", "", line.strip()) for line in lines]
+    return [part for call in calls for part in call.split(" && ") if part.startswith("fedflow ")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_their_options_exist(page: Path) -> None:
+    for command in commands(page):
+        _, name, *words = shlex.split(command, comments=True)
+        known: Any = get_command(app).commands[name]
+        if hasattr(known, "commands"):
+            name, *words = words
+            known = known.commands[name]
+        parser = known.make_parser(known.context_class(known, info_name=name))
+        parser.parse_args(words)  # raises at an option that the command does not have
+
+
+def test_an_unknown_option_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```\nA=1 fedflow sweep \\\n  --executor dask  # more\n```\n")
+    with pytest.raises(Exception, match="No such option"):
+        test_commands_and_their_options_exist(page)

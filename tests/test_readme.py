@@ -21,20 +21,6 @@ def commands() -> list[str]:
     return [line.split("  #")[0].strip() for line in block.strip().splitlines()]
 
 
-def test_every_command_of_the_readme_is_known():
-    """Options too: `--help` after them is parsed like the rest."""
-    found = [command for command in commands() if command.startswith("fedflow ")]
-    assert len(found) > 10
-    from typer.main import get_command
-
-    from fedflow.cli import app
-
-    for command in found:
-        _, name, *arguments = shlex.split(command)
-        known = get_command(app).commands[name]
-        known.make_context(name, arguments, resilient_parsing=True)
-
-
 @pytest.mark.slow  # two minutes: every command imports PyTorch anew
 def test_the_commands_of_the_readme_run(tmp_path, monkeypatch):
     """In their order, in one project: the runs that some need are those of the grid."""
