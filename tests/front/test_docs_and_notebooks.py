@@ -29,13 +29,26 @@ def test_the_method_of_the_tutorial_runs_and_is_fedavg_without_memory(
 ) -> None:
     monkeypatch.setenv("FEDFLOW_CACHE", str(tmp_path / "cache"))
     known: dict = {}
-    (block,) = re.findall(
+    first, *_ = re.findall(
         r"```python\n(.*?)```", (ROOT / "docs" / "tutorials" / "own-method.md").read_text(), re.DOTALL
     )
-    exec(compile(block.replace("rounds=10", "rounds=3, progress=False"), "own-method.md", "exec"), known)
-    average, _ = known["runs"]
-    again = known["ff"].run("digits", known["skewed"], known["Halfway"](own=0.0), rounds=3, progress=False)
-    assert all(map(torch.equal, average.model().parameters(), again.model().parameters()))
+    exec(compile(first.replace("rounds=10", "rounds=3, progress=False"), "own-method.md", "exec"), known)
+    average, again, other = (list(run.model().parameters()) for run in known["runs"])
+    assert all(map(torch.equal, average, again)) and not all(map(torch.equal, average, other))
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_example_of_the_first_page_runs(page: str, rounds: int) -> None:
+    known: dict = {}
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert "rounds=10" in block
+    exec(compile(block.replace("rounds=10", f"rounds={rounds}, progress=False"), page, "exec"), known)
+    runs = known["runs"]
+    assert len(known["ff"].compare(*runs).table) == 2 and len(runs[0].clients) == 10
+    assert isinstance(runs[1].model(client=7), torch.nn.Module)
+    if rounds == 10:
+        assert all(run.metrics["local_accuracy"] > 0.5 for run in runs)
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=[file.stem for file in NOTEBOOKS])
