@@ -15,7 +15,8 @@ from fedflow.report.claims import Check, load_claims
 
 HOME = Path(__file__).parents[1]
 CLAIMS = sorted(HOME.glob("studies/*/claims.yaml"))
-PAGES = [HOME / "README.md", *sorted((HOME / "docs").rglob("*.md"))]
+GROUP: Any = get_command(app)
+PAGES = [HOME / "README.md", HOME / "CONTRIBUTING.md", *sorted((HOME / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -66,7 +67,7 @@ def commands(page: Path) -> list[str]:
 def test_commands_and_their_options_exist(page: Path) -> None:
     for command in commands(page):
         _, name, *words = shlex.split(command, comments=True)
-        known: Any = get_command(app).commands[name]
+        known: Any = GROUP.commands[name]
         if hasattr(known, "commands"):
             name, *words = words
             known = known.commands[name]
