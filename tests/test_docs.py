@@ -10,7 +10,9 @@ from typer.main import get_command
 
 from fedflow.cli import app
 from fedflow.config import load_params
+from fedflow.heterogeneity.measures import MEASURES
 from fedflow.methods import METHODS
+from fedflow.partition import SCHEMES
 from fedflow.report.claims import Check, load_claims
 
 HOME = Path(__file__).parents[1]
@@ -80,3 +82,14 @@ def test_an_unknown_option_is_found(tmp_path: Path) -> None:
     page.write_text("```\nA=1 fedflow sweep \\\n  --executor dask  # more\n```\n")
     with pytest.raises(Exception, match="No such option"):
         test_commands_and_their_options_exist(page)
+
+
+def test_the_numbers_of_methods_and_schemes_are_those_of_the_catalogues() -> None:
+    read = {page.name: page.read_text() for page in PAGES}
+    groups = sum(method.serves == "cluster" for method in METHODS.values())
+    fair = sum(".fairness." in method.__module__ for method in METHODS.values())
+    assert f"| {len(METHODS)} / {groups} / {fair} |" in read["compared.md"]
+    assert f"| {len(SCHEMES)}, each with a picture; ten measures |" in read["compared.md"]
+    assert len(MEASURES) == 10
+    for page in ("README.md", "index.md"):
+        assert f"{len(METHODS)} methods" in read[page], page
