@@ -10,7 +10,6 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
