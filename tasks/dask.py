@@ -62,7 +62,7 @@ def _merged(*parts: Trained) -> Trained:
 
 
 def _apart(shard: State, all_sums: Trained | None = None) -> Any:
-    """The result of a shard with ``all_sums``, if it has sums, in place of its own."""
+    """The result of a shard with ``all_sums``, if it has sums, instead of its sums."""
     result = shard.result()
     if not isinstance(result, Trained):
         return result

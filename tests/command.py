@@ -3,6 +3,7 @@
 import resource
 import sqlite3
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,6 +86,19 @@ def prepared_project(root: Path, text: str, partition: str, changes: Sequence[st
     prepare_dataset(params, params.partition(partition).dataset, root)
     prepare_partition(params, partition, root)
     return params
+
+
+def install(folder: Path, package: Path) -> None:
+    """What ``pip install`` does, without building: the module, and its entry points."""
+    about = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+    (module,) = package.glob("fedflow_*.py")
+    (folder / module.name).write_bytes(module.read_bytes())
+    info = folder / f"{about['name'].replace('-', '_')}-{about['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Name: {about['name']}\nVersion: {about['version']}\n")
+    points = about["entry-points"]["fedflow.plugins"]
+    lines = "\n".join(f"{name} = {value}" for name, value in points.items())
+    (info / "entry_points.txt").write_text(f"[fedflow.plugins]\n{lines}\n")
 
 
 @contextmanager

@@ -2,50 +2,29 @@
 
 import re
 import shlex
-from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
 
 from fedflow.cli import app
 from fedflow.config import load_params
+from fedflow.heterogeneity.measures import MEASURES
 from fedflow.methods import METHODS
+from fedflow.partition import SCHEMES
 from fedflow.report.claims import Check, load_claims
 
 HOME = Path(__file__).parents[1]
 CLAIMS = sorted(HOME.glob("studies/*/claims.yaml"))
-PAGES = [HOME / "README.md", *sorted((HOME / "docs").rglob("*.md"))]
+GROUP: Any = get_command(app)
+PAGES = [HOME / "README.md", HOME / "CONTRIBUTING.md", *sorted((HOME / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_to_files(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
     assert not [link for link in links if not (page.parent / link).exists()]
-
-
-def commands(page: Path) -> Iterator[list[str]]:
-    """The words of every `fedflow` command in the page's fenced blocks."""
-    for block in re.findall(r"^ *```(?!python)\w*\n(.*?)^ *```", page.read_text(), re.M | re.S):
-        for line in block.replace("\\\n", " ").splitlines():
-            if not re.match(r" *(for .*; do )?(\w+=\S+ )*fedflow [^.]", line):
-                continue
-            words = shlex.shlex(re.sub(r"\$\w+", "1", line), posix=True, punctuation_chars=True)
-            words.whitespace_split = True
-            for ended, command in groupby(words, lambda word: not word.strip("();<>|&")):
-                if not ended and "fedflow" in (found := list(command)):
-                    yield found[found.index("fedflow") + 1 :]
-
-
-@pytest.mark.parametrize("page", [p for p in PAGES if any(commands(p))], ids=lambda page: page.name)
-def test_commands_have_options_that_exist(page: Path) -> None:
-    """They are parsed as the command line does it, and not executed."""
-    for words in commands(page):
-        command = get_command(app)
-        while hasattr(command, "commands") and words:
-            command, words = command.commands[words[0]], words[1:]
-        command.make_context("fedflow", words)
 
 
 def test_reproductions_name_existing_tests() -> None:
@@ -76,3 +55,41 @@ def test_claims_name_what_exists(file: Path) -> None:
         if claim.test is not None:
             path, _, function = claim.test.partition("::")
             assert f"def {function.partition('[')[0]}(" in (HOME / path).read_text()
+
+
+def commands(page: Path) -> list[str]:
+    """The calls of fedflow in a page's code blocks, without comments; continued lines are joined."""
+    blocks = re.findall(r"^```(?:bash)?\n(.*?)^```", page.read_text(), re.DOTALL | re.M)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    calls = [re.sub(r"^(\w+=\S+ )+", "", line.strip()) for line in lines]
+    return [part for call in calls for part in call.split(" && ") if part.startswith("fedflow ")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_their_options_exist(page: Path) -> None:
+    for command in commands(page):
+        _, name, *words = shlex.split(command, comments=True)
+        known: Any = GROUP.commands[name]
+        if hasattr(known, "commands"):
+            name, *words = words
+            known = known.commands[name]
+        parser = known.make_parser(known.context_class(known, info_name=name))
+        parser.parse_args(words)  # raises at an option that the command does not have
+
+
+def test_an_unknown_option_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```\nA=1 fedflow sweep \\\n  --executor dask  # more\n```\n")
+    with pytest.raises(Exception, match="No such option"):
+        test_commands_and_their_options_exist(page)
+
+
+def test_the_numbers_of_methods_and_schemes_are_those_of_the_catalogues() -> None:
+    read = {page.name: page.read_text() for page in PAGES}
+    groups = sum(method.serves == "cluster" for method in METHODS.values())
+    fair = sum(".fairness." in method.__module__ for method in METHODS.values())
+    assert f"| {len(METHODS)} / {groups} / {fair} |" in read["compared.md"]
+    assert f"| {len(SCHEMES)}, each with a picture; ten measures |" in read["compared.md"]
+    assert len(MEASURES) == 10
+    for page in ("README.md", "index.md"):
+        assert f"{len(METHODS)} methods" in read[page], page

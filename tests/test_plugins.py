@@ -5,11 +5,10 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
-from command import fedflow
+from command import fedflow, install
 
 from fedflow.errors import BadInput
 from fedflow.methods import METHODS
@@ -26,19 +25,6 @@ methods: {halfway: {strength: 0.5}}
 grid: {datasets: [digits], partitions: [sorted], methods: [halfway], seeds: [0]}
 engine: {executor: inline, device: cpu}
 """
-
-
-def install(folder: Path, package: Path) -> None:
-    """What ``pip install`` does, without building: the module, and its entry points."""
-    about = tomllib.loads((package / "pyproject.toml").read_text())["project"]
-    (module,) = package.glob("fedflow_*.py")
-    (folder / module.name).write_bytes(module.read_bytes())
-    info = folder / f"{about['name'].replace('-', '_')}-{about['version']}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Name: {about['name']}\nVersion: {about['version']}\n")
-    points = about["entry-points"]["fedflow.plugins"]
-    lines = "\n".join(f"{name} = {value}" for name, value in points.items())
-    (info / "entry_points.txt").write_text(f"[fedflow.plugins]\n{lines}\n")
 
 
 @pytest.fixture(scope="module")

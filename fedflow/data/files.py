@@ -47,7 +47,7 @@ class RawData:
     ``x_*`` is uint8 images, [n, h, w] for grey and [n, h, w, 3] for colour (RGB), or float32 features
     [n, ...], or int32 tokens [n, L]. ``y_*`` holds labels [n], or float32 targets [n] (regression), or for
     tokens a target at each position [n, L]. ``classes`` names label 0, 1, ...: it is empty for regression,
-    and if the files do not name them; for tokens it is the vocabulary. ``columns`` are facts per sample.
+    and if the files do not name them; for tokens it is the vocabulary. ``columns`` are metadata of samples.
     ``mean`` and ``std`` normalise images: a value per channel, or one such tuple for every value of the
     column ``domain``; empty if unknown.
     """
@@ -72,7 +72,7 @@ class FolderOptions(Settings):
 
     section = "data"
     table: str | None = option(
-        None, "a CSV file with a column `file` (train/<class>/<image>); other columns are facts per image"
+        None, "a CSV file with a column `file` (train/<class>/<image>); other columns are metadata of images"
     )
     resize: int | None = option(None, "height and width, needed for images of several sizes", ge=1)
     crop: bool = option(False, "crop images to their central square before they are resized")

@@ -38,7 +38,7 @@ class Dataset:
 
     ``x_*``: uint8 images [n, C, H, W], float32 features [n, ...] or int32 tokens [n, L]. ``y_*``: int64
     labels [n], float32 targets [n] (regression: no classes), or int64 tokens [n, L], with the vocabulary as
-    classes. ``columns`` are facts per sample.
+    classes. ``columns`` are metadata of samples.
 
     ``mean`` and ``std`` normalise pixels scaled to [0, 1]: one value per channel, or one such tuple for
     each value of the column ``domain``; empty for other inputs. ``hash`` identifies the content (16

@@ -18,8 +18,8 @@ Indices = list[np.ndarray]  # one sorted int64 array of sample positions per cli
 class Samples:
     """What a scheme may use of a data set: n training and t test samples.
 
-    ``labels`` [n] and ``test_labels`` [t] are 0..K-1 (real targets in regression); ``columns`` are facts
-    per sample, such as its user; ``inputs()`` returns pixels or features [n, ...],
+    ``labels`` [n] and ``test_labels`` [t] are 0..K-1 (real targets in regression); ``columns`` are metadata
+    of samples, such as its user; ``inputs()`` returns pixels or features [n, ...],
     ``losses(difficulty)`` an expert's loss per training sample [n]. ``root`` is the folder of the files that
     a scheme names.
     """

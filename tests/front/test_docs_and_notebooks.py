@@ -29,13 +29,32 @@ def test_the_method_of_the_tutorial_runs_and_is_fedavg_without_memory(
 ) -> None:
     monkeypatch.setenv("FEDFLOW_CACHE", str(tmp_path / "cache"))
     known: dict = {}
-    (block,) = re.findall(
+    first, *_ = re.findall(
         r"```python\n(.*?)```", (ROOT / "docs" / "tutorials" / "own-method.md").read_text(), re.DOTALL
     )
-    exec(compile(block.replace("rounds=10", "rounds=3, progress=False"), "own-method.md", "exec"), known)
-    average, _ = known["runs"]
-    again = known["ff"].run("digits", known["skewed"], known["Halfway"](own=0.0), rounds=3, progress=False)
-    assert all(map(torch.equal, average.model().parameters(), again.model().parameters()))
+    exec(compile(first.replace("rounds=10", "rounds=2, progress=False"), "own-method.md", "exec"), known)
+    average, again, other = (list(run.model().parameters()) for run in known["runs"])
+    assert all(map(torch.equal, average, again)) and not all(map(torch.equal, average, other))
+
+
+@pytest.mark.parametrize("printed", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_example_of_the_first_pages_runs(printed: bool) -> None:
+    """As it is printed, or one round on the small images."""
+    pages = [(ROOT / page).read_text() for page in ("README.md", "docs/index.md")]
+    (first,), (other,) = (re.findall(r"```python\n(.*?)```", page, re.DOTALL) for page in pages)
+    assert (
+        other.splitlines()[:-1] == first.splitlines()[:-1] and other.splitlines()[-1] == "ff.compare(*runs)"
+    )
+    if not printed:
+        assert "rounds=10" in first and '"mnist5k"' in first
+        first = first.replace("rounds=10", "rounds=1, progress=False").replace("mnist5k", "digits")
+    known: dict = {}
+    exec(compile(first, "README.md", "exec"), known)
+    runs = known["runs"]
+    assert len(known["ff"].compare(*runs).table) == 2 and len(runs[0].clients) == 10
+    assert isinstance(runs[1].model(client=7), torch.nn.Module)
+    if printed:
+        assert all(run.metrics["local_accuracy"] > 0.5 for run in runs)
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=[file.stem for file in NOTEBOOKS])

@@ -6,8 +6,8 @@ Every method starts from the same ``student`` of `central`, the baseline that wa
 and sees the same batches in the same epochs. A round of DiSK has several epochs of the guide and of the
 student; a round of ``ce``, ``kd_matched`` and ``simkd`` as many of the student, one of ``kd`` and ``fitnet``.
 So read the accuracy together with the epochs beside it.
-*Differs from the authors' code in*: the accuracy is that of the last round (the best one is a column of its
-own); with ``preset: release``, batches without a wrong prediction are not left out.
+*Differs from the authors' code in*: the accuracy is that of the last round (the best one has its own
+column); with ``preset: release``, batches without a wrong prediction are not left out.
 *Ambiguous*: learning rates fall by the cosine over all rounds, for student and guide. SimKD and FitNet start
 from the trained student too, and train with the same settings.
 """

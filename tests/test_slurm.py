@@ -1,0 +1,89 @@
+"""The batch script of docs/clusters.md runs, with an `srun` that starts the tasks on this machine."""
+
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).parents[1]
+PARAMS = """
+data: {digits: {source: digits}}
+models: {digits: {name: mlp, options: {hidden: [8]}}}
+partitions: {cifar10-skew20: {dataset: digits, scheme: label_skew, fraction: 0.2, clients: 10}}
+training: {epochs: 1, batch_size: 64, lr: 0.1}
+run: {rounds: 2, participation: 1.0}
+methods: {fedavg: {}}
+grid: {datasets: [digits], partitions: [cifar10-skew20], methods: [fedavg], seeds: [0]}
+engine: {device: cpu}
+"""
+SRUN = """#!/bin/bash
+while [[ $1 == --* ]]; do shift; done
+for task in $(seq $SLURM_NTASKS); do "$@" & done
+wait
+"""
+
+
+def script() -> str:
+    text = (HOME / "docs" / "clusters.md").read_text()
+    return text.split("## SLURM")[1].split("```bash\n")[1].split("```")[0]
+
+
+def options() -> dict[str, str]:
+    """What the job asks for, by the names of sbatch."""
+    return dict(re.findall(r"^#SBATCH --([\w-]+)=(\S+)$", script(), re.M))
+
+
+def test_the_job_asks_for_as_many_tasks_as_its_nodes_have():
+    asked = options()
+    assert len(asked) == script().count("#SBATCH") and script().startswith("#!/bin/bash\n#SBATCH")
+    assert int(asked["ntasks"]) == int(asked["nodes"]) * int(asked["ntasks-per-node"])
+
+
+@pytest.mark.slow  # minutes: a Prefect server, a scheduler and workers are started
+def test_the_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "params.yaml").write_text(PARAMS)
+    bin = tmp_path / ".venv" / "bin"
+    bin.mkdir(parents=True)
+    python = shlex.quote(str(Path(sys.executable).parent))
+    (bin / "activate").write_text(f"export PATH={shlex.quote(str(bin))}:{python}:$PATH\n")
+    for name, text in (("srun", SRUN), ("hostname", "#!/bin/bash\necho 127.0.0.1 10.0.0.1\n")):
+        (bin / name).write_text(text)
+        (bin / name).chmod(0o755)
+    job = script()
+    with socket.socket() as a, socket.socket() as b:
+        for port, free in (("4200", a), ("8786", b)):
+            free.bind(("127.0.0.1", 0))
+            assert port in job
+            job = job.replace(port, str(free.getsockname()[1]))
+    (tmp_path / "job.sh").write_text(job)
+    for name in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL"):
+        monkeypatch.delenv(name, raising=False)
+    environment = os.environ | {
+        "SLURM_NTASKS": "2",
+        "SLURM_CPUS_PER_TASK": "1",
+        "PREFECT_HOME": str(tmp_path / ".prefect"),
+        "PYTHONPATH": str(HOME),
+    }
+    with (tmp_path / "said").open("w") as said:
+        started = subprocess.Popen(
+            ["bash", "job.sh"],
+            cwd=tmp_path,
+            env=environment,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = started.wait(timeout=540)
+        finally:
+            os.killpg(started.pid, signal.SIGKILL)  # as SLURM ends what a job has left
+    told = "\n".join((tmp_path / name).read_text() for name in ("said", "workers.log"))
+    assert code == 0, told
+    assert (tmp_path / "results/cifar10-skew20/fedavg/0/metrics.json").exists()
+    assert told.count("Registered to") == 2, told
