@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from scipy.optimize import isotonic_regression
 
 from fedflow.metrics.table import Metric, metric_of, unit_of
-from fedflow.pictures.drawing import CARD, INK, MUTED, Drawing, drawing, look
+from fedflow.pictures.drawing import CARD, INK, MUTED, SMALLEST, Drawing, drawing, look
 
 
 class Labelled(Protocol):
@@ -61,7 +61,7 @@ def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
             if row == 0:  # name the dot and the ring once
                 left, right = sorted(((whole, "global"), (ours, "local")))
                 for (at, word), side in ((left, "right"), (right, "left")):
-                    style: dict[str, Any] = {"color": MUTED, "fontsize": 8, "ha": side}
+                    style: dict[str, Any] = {"color": MUTED, "fontsize": SMALLEST, "ha": side}
                     axes.annotate(word, (at, 0), (0, 7), textcoords="offset points", **style)
         _rows(axes, methods)
         axes.set_xlabel("accuracy, %")
@@ -117,7 +117,7 @@ def curve(
         elif floors and rises:  # the steep start would compress the rest
             axes.set_ylim(bottom=min(floors) - 0.04 * (axes.get_ylim()[1] - min(floors)))
         axes.set_xlabel(AXES[x])
-        axes.set_title(title, loc="left", fontsize=9)
+        axes.set_title(title, loc="left", fontsize=SMALLEST)
         axes.margins(x=0.01)
         first, final = axes.dataLim.intervalx
         if x == "round" and first == final:  # else ticks are fractions of a round
@@ -175,7 +175,7 @@ def name_ends(axes: Axes, ends: list[End]) -> None:
     bottom, top = scale.transform([low, high])
     right = axes.get_xlim()[1]
     height = axes.get_position().height * axes.figure.get_figheight() * 72  # type: ignore[union-attr]
-    gap = min(12.5 / height, 1 / max(1, len(ends) - 1)) * (top - bottom)
+    gap = min(13.5 / height, 1 / max(1, len(ends) - 1)) * (top - bottom)
     steps = gap * np.arange(len(ends))
     wanted = scale.transform(np.array([end.y for end in ends])) - steps
     at = np.clip(isotonic_regression(wanted).x, bottom, max(bottom, top - steps[-1])) + steps
@@ -189,7 +189,12 @@ def name_ends(axes: Axes, ends: list[End]) -> None:
             },
         )  # fmt: skip
         written = axes.text(
-            1.065, place, _fitting(label), transform=axes.get_yaxis_transform(), va="center", fontsize=9.4
+            1.065,
+            place,
+            _fitting(label),
+            transform=axes.get_yaxis_transform(),
+            va="center",
+            fontsize=SMALLEST,
         )
         if number is not None:
             assert link.arrow_patch is not None
@@ -247,7 +252,7 @@ def room(methods: Mapping[str, Sequence[Labelled]]) -> float:
 
 def margin(labels: Iterable[str]) -> float:
     """Inches for the longest of these names."""
-    return 0.16 + 0.072 * min(LONGEST, max(map(len, labels), default=0))
+    return 0.16 + 0.08 * min(LONGEST, max(map(len, labels), default=0))
 
 
 def _fitting(label: str) -> str:
@@ -258,6 +263,6 @@ def _fitting(label: str) -> str:
 
 def _rows(axes: Axes, methods: Methods) -> None:
     axes.set_yticks(range(len(methods)), [_fitting(runs[0].label) for runs in methods.values()])
-    axes.tick_params(axis="y", labelcolor=INK, labelsize=9)
+    axes.tick_params(axis="y", labelcolor=INK)
     axes.set_ylim(len(methods) - 0.5, -0.6)
     axes.grid(False, axis="y")

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 from markupsafe import Markup
 
 from fedflow.errors import FedflowError
 from fedflow.metrics.table import LEVEL, METRICS, unit_of, yardstick_first
 from fedflow.naming import flat, spoken, text
 from fedflow.pictures import accuracy
-from fedflow.pictures.clusters import Grouping, pictures_of
+from fedflow.pictures import labels as label_pictures
+from fedflow.pictures.clusters import Grouping, pictures_of, thumbnail
 from fedflow.pictures.drawing import DASHES, SERIES
 from fedflow.pictures.mixtures import HOW, SCORES, mixtures
 from fedflow.pictures.series import series
@@ -166,15 +168,16 @@ def _partition(
         "groupings": [card for cards in sorted(pictures, key=len, reverse=True) for card in cards],
         "settings": settings_table(run for group in methods.values() for run in group),
         "pictures": _pictures(facts) if facts else [],
+        "labels": _labels(runs, facts, f"{key}-shares"),
         "clients": client_table(methods, facts.counts if facts else None),
         "differences": differences(facts.counts if facts else None),
-        "lineage": lineage(methods, recorded),
+        "lineage": lineage(methods, recorded, key, _small(methods, facts, key)),
     }
 
 
 def _pictures(facts: PartitionFacts) -> list[tuple[str, str, str]]:
     """What is drawn, as base64, and a note, of every picture of a partition."""
-    found = [("labels", facts.labels, "")]
+    found = [("labels", facts.labels if facts.counts is None else None, "")]  # `_labels` has these
     if (stds := facts.difficulty) is not None:
         note = (
             f"Std of the expert's losses within a client {stds['intra_std']:.3f} (mean over clients), "
@@ -182,6 +185,40 @@ def _pictures(facts: PartitionFacts) -> list[tuple[str, str, str]]:
         )
         found.append(("difficulty", facts.losses, note))
     return [(what, b64encode(drawn).decode(), note) for what, drawn, note in found if drawn]
+
+
+def _labels(runs: Sequence[Run], facts: PartitionFacts | None, name: str) -> tuple[Markup, str] | None:
+    """The labels of every client, if they are known, and a note."""
+    if facts is None or facts.counts is None or not facts.counts.size:
+        return None
+    counts = facts.counts
+    deepest = (counts / counts.sum(1, keepdims=True).clip(1)).max()
+    note = f"The deepest colour is {100 * deepest:.0f} % of a client's samples; above, its number of samples."
+    return label_pictures.label_shares(counts, name, *_dealt(runs, facts)).svg, note
+
+
+def _dealt(runs: Sequence[Run], facts: PartitionFacts) -> tuple[np.ndarray | None, int]:
+    """The planted group of every client, newcomers included, and the number of newcomers."""
+    assert facts.counts is not None
+    groups = next((run.groups for run in runs if run.groups), None)
+    missing = len(facts.counts) - len(groups or ())
+    known = None if groups is None or missing < 0 else np.array([*groups, *[-1] * missing])
+    return known, int(facts.summary.get("newcomers") or 0)
+
+
+def _small(methods: dict[str, list[Run]], facts: PartitionFacts | None, key: str) -> dict[str, Markup]:
+    """Small pictures of the partition and of the first clusters, clients in the same order, by step."""
+    runs, found, order = [run for own in methods.values() for run in own], {}, None
+    if facts is not None and facts.counts is not None and facts.counts.size:
+        dealt = _dealt(runs, facts)
+        order = label_pictures.ordered(facts.counts, *dealt)
+        found["Partition"] = label_pictures.thumbnail(facts.counts, f"{key}-small", *dealt).svg
+    if clustered := next((run for run in runs if run.history), None):
+        grouping = _grouping(clustered)
+        known = len(grouping.found)
+        order = grouping.order if order is None else order[order < known]
+        found["Clusters"] = thumbnail(grouping, f"{key}-smallc", order).svg
+    return found
 
 
 def _curves(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> list[tuple[str, Markup, str]]:
@@ -293,13 +330,17 @@ def _differ_in_time(methods: dict[str, list[Run]]) -> bool:
 def _groupings(runs: Sequence[Run], name: str) -> list[tuple[str, Markup]]:
     """The pictures of the first seed that has clusters, with their headings."""
     run = next(run for run in runs if run.history)
-    history = {step["round"]: step["assignment"] for step in run.history}
-    grouping = Grouping(history, run.metrics["rounds"], run.groups, run.dissimilarity, run.stable_cluster_ids)
+    grouping = _grouping(run)
     title = f"{cells.label(runs)}, seed {run.seed}"
     return [
         (f"{title}: {heading}", draw(grouping, f"{name}-{what}").svg)
         for what, heading, draw in pictures_of(grouping)
     ]
+
+
+def _grouping(run: Run) -> Grouping:
+    history = {step["round"]: step["assignment"] for step in run.history}
+    return Grouping(history, run.metrics["rounds"], run.groups, run.dissimilarity, run.stable_cluster_ids)
 
 
 def _warnings(runs: Sequence[Run], methods: dict[str, list[Run]]) -> list[str]:

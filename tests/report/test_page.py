@@ -116,7 +116,7 @@ def test_a_partition_shows_how_its_groups_were_found(tmp_path):
     write_run(tmp_path / "results", "q", "fedavg", 3)
     write_run(tmp_path / "results", "r", "fedavg", 3, groups=False)
     section = build(tmp_path).split('<section id="groups">')[1].split("</section>")[0]
-    clustered, other = section.split("<h3>q")
+    clustered, other = section.split(">q<small>")
     assert re.findall(r"<h4>(.*?)</h4>", clustered) == [
         "ARI by round", "pacfl, seed 3: assignment by round", "pacfl, seed 3: dissimilarity",
         "pacfl, seed 3: embedding", "IFCA, seed 3: assignment by round",
@@ -130,7 +130,7 @@ def test_a_partition_by_difficulty_shows_how_hard_its_clients_are(tmp_path):
     for name, hard in (("easy", False), ("hard", True)):
         write_run(tmp_path / "results", name, "fedavg", 0)
         write_partition(tmp_path / "partitions", name, scheme="iid", difficulty=hard)
-    shown = build(tmp_path).split("<h3>Samples by client</h3>")[1].split("</section>")[0]
+    shown = build(tmp_path).split('<section id="data">')[1].split("</section>")[0]
     assert re.findall("<h4>(.*?)</h4>", shown) == ["easy: labels", "hard: labels", "hard: difficulty"]
     stds = "within a client 0.018 (mean over clients), of the means of clients 0.499."
     assert shown.count("<figcaption>") == 1 and stds in shown
