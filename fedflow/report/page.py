@@ -3,7 +3,7 @@
 import re
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from fedflow.pictures.clusters import Grouping, pictures_of, thumbnail
 from fedflow.pictures.drawing import DASHES, SERIES
 from fedflow.pictures.mixtures import HOW, SCORES, mixtures
 from fedflow.pictures.series import series
-from fedflow.report import cells
+from fedflow.report import cells, pairs
 from fedflow.report.books import FOLDER
 from fedflow.report.calibration import calibration
 from fedflow.report.central import collect_networks, curves, references
@@ -87,6 +87,7 @@ def build_report(
     groups = by_partition(runs)
     facts = collect_partitions(partitions_dir, list(groups))
     networks = collect_networks(central) if central else []
+    paired = {name: pairs.differences(by_method(group)) for name, group in groups.items()}
     places = {variant: place for place, variant in enumerate(_most_used(groups))}
     methods = {run.method: run.metrics["method_label"] for run in runs}
     context = {
@@ -99,7 +100,8 @@ def build_report(
         "seeds": sorted({run.seed for run in runs}),
         "labels": {run.variant: run.label for run in runs},
         "partitions": [
-            _partition(name, group, facts.get(name), places, recorded or {}) for name, group in groups.items()
+            _partition(name, group, facts.get(name), places, recorded or {}, paired[name])
+            for name, group in groups.items()
         ],
         "ranks": ranks(groups, places),
         "made": made(recorded or {}, runs),
@@ -120,6 +122,7 @@ def build_report(
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         write_tables(runs, page.parent)
+        pairs.write_pairs(runs, paired, page.parent / "pairs.csv")
         write_outcomes(done, page.parent)
         write_claims(judged, page.parent)
         page.write_text(_environment().get_template("page.html.j2").render(context), encoding="utf-8")
@@ -129,8 +132,9 @@ def build_report(
 
 
 def _partition(
-    name: str, runs: list[Run], facts: PartitionFacts | None, places: dict[str, int], recorded: Recorded
-) -> dict[str, Any]:
+    name: str, runs: list[Run], facts: PartitionFacts | None, places: dict[str, int], recorded: Recorded,
+    paired: Mapping[str, pairs.Differences],
+) -> dict[str, Any]:  # fmt: skip
     """Everything the page shows of one partition, the best methods first."""
     found = by_method(runs)
     methods = {method: found[method] for method, _ in best(found, yardstick(found))} | found
@@ -148,6 +152,9 @@ def _partition(
         "glance": accuracy.glance(rated, places, f"{key}-glance") if rated else None,
         "accuracy": cells.accuracy_table(methods, published),
         "published": cells.sources(published),
+        "pairs": [
+            (pairs.title(measure), pairs.pair_table(methods, known)) for measure, known in paired.items()
+        ],
         "curves": _curves(methods, places, key) if rated else [],
         "diagnostics": _diagnostics(methods, places, key),
         "curricula": curricula(methods, places, key),

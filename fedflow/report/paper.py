@@ -17,7 +17,7 @@ from fedflow.report.tables import PLOTTED, TABLES, by_method, by_partition, colu
 
 SPECIAL = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "±": r"$\pm$", "–": "--", "\u2009": r"\,", "²": "$^2$", "·": r"$\cdot$",
+    "±": r"$\pm$", "\u2212": "$-$", "–": "--", "\u2009": r"\,", "²": "$^2$", "·": r"$\cdot$",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }  # fmt: skip
 LIMIT = 60  # letters of a file's name
