@@ -84,6 +84,28 @@ def curve(
     With ``top``, the axis runs from 0 to it; ``title`` is printed above. By traffic, a method without any is
     a dotted horizontal line.
     """
+    return _curve(methods, places, column, x, name, top, title)[0]
+
+
+def zoomed_and_full(
+    methods: Curves, places: Mapping[str, int], column: str, x: str, name: str
+) -> tuple[Markup, Markup | None]:
+    """`curve`, and its lines on an axis from 0 to 100 %, if its own is a part of that."""
+    work, ends = _curve(methods, places, column, x, name)
+    zoomed, (low, high) = work.svg, work.axes.get_ylim()
+    if unit_of(column).sign != "%" or high - low > 95:
+        return zoomed, None
+    for written in [*work.axes.texts]:
+        written.remove()
+    work.axes.set_ylim(-2, 102)
+    name_ends(work.axes, ends)
+    return zoomed, Drawing(work.figure, work.axes, f"{name}-full", f"{work.described}, 0 to 100 %").svg
+
+
+def _curve(
+    methods: Curves, places: Mapping[str, int], column: str, x: str, name: str, top: float | None = None,
+    title: str = "",
+) -> tuple[Drawing, list["End"]]:  # fmt: skip
     words = column.replace("_", " ")
     margin = room(methods) + 0.1
     metric = metric_of(column)
@@ -99,7 +121,7 @@ def curve(
             if table.empty:
                 continue
             label, last = runs[0].label, table.iloc[-1]
-            floors.append(table["low"].iloc[len(table) // 4])
+            floors.append(table["low"].iloc[len(table) // 4 :].min())
             if x == "traffic" and last["traffic"] == 0:
                 line = axes.axhline(last["mean"], lw=1.2, color=style["color"], linestyle=(0, (1, 2)))
                 line.set_gid(f"line-{places[method]}")
@@ -124,7 +146,7 @@ def curve(
             axes.set_xlim(first - 1, final + 1)
         axes.locator_params(axis="x", integer=x == "round", nbins=6)
         name_ends(axes, ends)
-    return work
+    return work, ends
 
 
 def measured(runs: Sequence[Curve], column: str) -> bool:

@@ -65,6 +65,11 @@ class Grouping:
         """The cluster of every client at the end [N]."""
         return list(self.steps.values())[-1]
 
+    @property
+    def unchanged(self) -> bool:
+        """Whether clients have the same clusters in all rounds that have some."""
+        return all((step == self.found).all() for step in self.steps.values())
+
     @cached_property
     def planted(self) -> np.ndarray:
         """The planted group of every client [N]; all 0 without groups."""

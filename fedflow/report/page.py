@@ -17,7 +17,7 @@ from fedflow.metrics.table import LEVEL, METRICS, unit_of, yardstick_first
 from fedflow.naming import flat, spoken, text
 from fedflow.pictures import accuracy
 from fedflow.pictures import labels as label_pictures
-from fedflow.pictures.clusters import Grouping, pictures_of, thumbnail
+from fedflow.pictures.clusters import Grouping, pictures_of, thumbnail, timeline
 from fedflow.pictures.drawing import DASHES, SERIES
 from fedflow.pictures.mixtures import HOW, SCORES, mixtures
 from fedflow.pictures.series import series
@@ -173,6 +173,7 @@ def _partition(
         "clusters": cells.metric_table(clustered, columns("clusters")) if clustered else None,
         "agreement": _agreement(clustered, places, f"{key}-ari"),
         "groupings": [card for cards in sorted(pictures, key=len, reverse=True) for card in cards],
+        "lasting": [words for runs in clustered.values() if (words := _lasting(runs))],
         "settings": settings_table(run for group in methods.values() for run in group),
         "pictures": _pictures(facts) if facts else [],
         "labels": _labels(runs, facts, f"{key}-shares"),
@@ -228,21 +229,24 @@ def _small(methods: dict[str, list[Run]], facts: PartitionFacts | None, key: str
     return found
 
 
-def _curves(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> list[tuple[str, Markup, str]]:
-    """Heading, picture and note of every curve; over simulated time only if methods differ in it.
+def _curves(
+    methods: dict[str, list[Run]], places: dict[str, int], key: str
+) -> list[tuple[str, Markup, Markup | None, str]]:
+    """Heading, picture, the same from 0 to 100 %, and note of every curve.
 
-    After them, scores by share of the personal model, of methods that mix it with the global one.
+    Over simulated time only if methods differ in it. After them, scores by share of the personal model, of
+    methods that mix it with the global one.
     """
     mixed = {m: r for m, r in methods.items() if all(len(run.sweep) for run in r)}
     by_share = [
-        (heading, mixtures(mixed, places, column, f"{key}-mixed-{column}").svg, HOW)
+        (heading, mixtures(mixed, places, column, f"{key}-mixed-{column}").svg, None, HOW)
         for column, heading in SCORES.items()
         if mixed and all(run.sweep[column].notna().any() for runs in mixed.values() for run in runs)
     ]
     return [
         (
             accuracy.heading(metric, x),
-            accuracy.curve(methods, places, metric.name, x, f"{key}-{metric.name}-{x}").svg,
+            *accuracy.zoomed_and_full(methods, places, metric.name, x, f"{key}-{metric.name}-{x}"),
             _unmeasured(methods, metric.name),
         )
         for x in accuracy.AXES
@@ -342,7 +346,22 @@ def _groupings(runs: Sequence[Run], name: str) -> list[tuple[str, Markup]]:
     return [
         (f"{title}: {heading}", draw(grouping, f"{name}-{what}").svg)
         for what, heading, draw in pictures_of(grouping)
+        if draw is not timeline or not grouping.unchanged
     ]
+
+
+def _lasting(runs: Sequence[Run]) -> str:
+    """A sentence in place of the picture of an assignment that never changed; else empty."""
+    run = next(run for run in runs if run.history)
+    grouping = _grouping(run)
+    if not grouping.unchanged:
+        return ""
+    sizes = sorted(Counter(grouping.found[grouping.order].tolist()).values(), reverse=True)
+    shown = [str(size) for size in sizes[:8]] + (["smaller ones"] if len(sizes) > 8 else [])
+    of = " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+    count = "one cluster" if len(sizes) == 1 else f"{len(sizes)} clusters"
+    first = min(grouping.steps)
+    return f"{cells.label(runs)}, seed {run.seed}: {count} of {of} clients, the same from round {first} on."
 
 
 def _grouping(run: Run) -> Grouping:

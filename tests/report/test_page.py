@@ -136,6 +136,32 @@ def test_a_partition_by_difficulty_shows_how_hard_its_clients_are(tmp_path):
     assert shown.count("<figcaption>") == 1 and stds in shown
 
 
+def test_an_assignment_that_never_changes_is_a_sentence(tmp_path):
+    folder = write_run(tmp_path / "results", "p", "ifca", 3)
+    found = [0, 1] * 9 + [2, 0]
+    change(
+        folder / "clusters.json",
+        history=[{"round": 2, "assignment": found}, {"round": 6, "assignment": found}],
+    )
+    section = build(tmp_path).split('<section id="groups">')[1].split("</section>")[0]
+    assert "IFCA, seed 3: 3 clusters of 10, 9 and 1 clients, the same from round 2 on." in section
+    assert (
+        re.findall(r"<h4>(.*?)</h4>", section) == ["ARI by round"]
+        and '<div class="panels three">' not in section
+    )
+
+
+def test_accuracies_are_also_drawn_from_0_to_100(built):
+    section = built[1].split('<section id="curves">')[1].split("</section>")[0]
+    for zoomed, full in re.findall(
+        r'<div class="zoomed">(.*?)</div><div class="full" hidden>(.*?)</div>', section, re.S
+    ):
+        ticks = [re.findall(r"<text[^>]*>(\d+)</text>", drawn) for drawn in (zoomed, full)]
+        assert {"0", "100"} <= set(ticks[1]) and not {"0", "100"} <= set(ticks[0])
+        assert all("IFCA" in drawn for drawn in (zoomed, full))
+    assert section.count('class="full" hidden') == section.count("<figure")
+
+
 def test_best_mean_is_bold(built):
     table = pd.read_csv(built[0] / "report" / "accuracy.csv")
     means = table[(table["partition"] == "skew") & (table["metric"] == "local_accuracy")]["mean"]

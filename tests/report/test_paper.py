@@ -80,6 +80,7 @@ def test_clients_are_drawn_worst_first_without_those_that_nobody_scored() -> Non
     values = np.array([[90, 80], [10, 30], [np.nan, np.nan], [50, np.nan]])
     work = heat(values, ["A", "B"], "clients")
     shown = work.figure.axes[0].images[0].get_array()
+    assert shown is not None
     np.testing.assert_array_equal(np.ma.filled(shown, np.nan), values[[1, 3, 0]].T)
     assert work.figure.axes[0].get_xlabel() == "3 clients, by mean accuracy"
 
