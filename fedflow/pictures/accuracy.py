@@ -47,7 +47,7 @@ def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
     """A row per method: a ring for global and a dot for local accuracy, bars from lowest to highest seed."""
     height = 0.62 + 0.26 * len(methods)
     described = "Global and local accuracy of every method"
-    with drawing(name, described, height, (room(methods), 0.42, 0.12, 0.2)) as work:
+    with drawing(name, described, height, (room(methods), 0.42, 0.4, 0.24)) as work:
         axes = work.axes
         for row, (method, runs) in enumerate(methods.items()):
             seeds = [_percent(runs, metric) for metric in ("local_accuracy", "global_accuracy")]

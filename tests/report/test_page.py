@@ -236,7 +236,7 @@ def test_names_are_escaped(tmp_path):
 def test_one_run_without_partition_folder_makes_a_page(tmp_path):
     write_run(tmp_path / "results", "p", "local", 3)
     page = build(tmp_path)
-    assert "The only method." in page and "one seed says little" in page
+    assert "The only method." in page and "one seed does not show how much results vary" in page
     assert "unknown: no summary.json" in page
 
 
