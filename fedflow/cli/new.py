@@ -156,6 +156,7 @@ IGNORED = """\
 data/
 mlruns/
 outcomes/
+paper/
 report/
 results/
 """

@@ -131,7 +131,7 @@ def report(
     ] = False,
     figures: Annotated[
         Literal["pdf", "svg", "png"] | None,
-        typer.Option(help="Also write curves in this format; implies --latex."),
+        typer.Option(help="Also write figures in this format; implies --latex."),
     ] = None,
     sweep: Annotated[
         str | None, typer.Option(help="Also attach the page to the MLflow parent runs of this name.")

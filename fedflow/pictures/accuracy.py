@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from scipy.optimize import isotonic_regression
 
 from fedflow.metrics.table import Metric, metric_of, unit_of
-from fedflow.pictures.drawing import CARD, INK, MUTED, Drawing, drawing, look
+from fedflow.pictures.drawing import CARD, INK, MUTED, SMALLEST, Drawing, drawing, look
 
 
 class Labelled(Protocol):
@@ -47,7 +47,7 @@ def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
     """A row per method: a ring for global and a dot for local accuracy, bars from lowest to highest seed."""
     height = 0.62 + 0.26 * len(methods)
     described = "Global and local accuracy of every method"
-    with drawing(name, described, height, (room(methods), 0.42, 0.12, 0.2)) as work:
+    with drawing(name, described, height, (room(methods), 0.42, 0.4, 0.24)) as work:
         axes = work.axes
         for row, (method, runs) in enumerate(methods.items()):
             seeds = [_percent(runs, metric) for metric in ("local_accuracy", "global_accuracy")]
@@ -61,7 +61,7 @@ def glance(methods: Methods, places: dict[str, int], name: str) -> Markup:
             if row == 0:  # name the dot and the ring once
                 left, right = sorted(((whole, "global"), (ours, "local")))
                 for (at, word), side in ((left, "right"), (right, "left")):
-                    style: dict[str, Any] = {"color": MUTED, "fontsize": 8, "ha": side}
+                    style: dict[str, Any] = {"color": MUTED, "fontsize": SMALLEST, "ha": side}
                     axes.annotate(word, (at, 0), (0, 7), textcoords="offset points", **style)
         _rows(axes, methods)
         axes.set_xlabel("accuracy, %")
@@ -84,6 +84,28 @@ def curve(
     With ``top``, the axis runs from 0 to it; ``title`` is printed above. By traffic, a method without any is
     a dotted horizontal line.
     """
+    return _curve(methods, places, column, x, name, top, title)[0]
+
+
+def zoomed_and_full(
+    methods: Curves, places: Mapping[str, int], column: str, x: str, name: str
+) -> tuple[Markup, Markup | None]:
+    """`curve`, and its lines on an axis from 0 to 100 %, if its own is a part of that."""
+    work, ends = _curve(methods, places, column, x, name)
+    zoomed, (low, high) = work.svg, work.axes.get_ylim()
+    if unit_of(column).sign != "%" or high - low > 95:
+        return zoomed, None
+    for written in [*work.axes.texts]:
+        written.remove()
+    work.axes.set_ylim(-2, 102)
+    name_ends(work.axes, ends)
+    return zoomed, Drawing(work.figure, work.axes, f"{name}-full", f"{work.described}, 0 to 100 %").svg
+
+
+def _curve(
+    methods: Curves, places: Mapping[str, int], column: str, x: str, name: str, top: float | None = None,
+    title: str = "",
+) -> tuple[Drawing, list["End"]]:  # fmt: skip
     words = column.replace("_", " ")
     margin = room(methods) + 0.1
     metric = metric_of(column)
@@ -99,7 +121,7 @@ def curve(
             if table.empty:
                 continue
             label, last = runs[0].label, table.iloc[-1]
-            floors.append(table["low"].iloc[len(table) // 4])
+            floors.append(table["low"].iloc[len(table) // 4 :].min())
             if x == "traffic" and last["traffic"] == 0:
                 line = axes.axhline(last["mean"], lw=1.2, color=style["color"], linestyle=(0, (1, 2)))
                 line.set_gid(f"line-{places[method]}")
@@ -117,14 +139,14 @@ def curve(
         elif floors and rises:  # the steep start would compress the rest
             axes.set_ylim(bottom=min(floors) - 0.04 * (axes.get_ylim()[1] - min(floors)))
         axes.set_xlabel(AXES[x])
-        axes.set_title(title, loc="left", fontsize=9)
+        axes.set_title(title, loc="left", fontsize=SMALLEST)
         axes.margins(x=0.01)
         first, final = axes.dataLim.intervalx
         if x == "round" and first == final:  # else ticks are fractions of a round
             axes.set_xlim(first - 1, final + 1)
         axes.locator_params(axis="x", integer=x == "round", nbins=6)
         name_ends(axes, ends)
-    return work
+    return work, ends
 
 
 def measured(runs: Sequence[Curve], column: str) -> bool:
@@ -175,7 +197,7 @@ def name_ends(axes: Axes, ends: list[End]) -> None:
     bottom, top = scale.transform([low, high])
     right = axes.get_xlim()[1]
     height = axes.get_position().height * axes.figure.get_figheight() * 72  # type: ignore[union-attr]
-    gap = min(12.5 / height, 1 / max(1, len(ends) - 1)) * (top - bottom)
+    gap = min(13.5 / height, 1 / max(1, len(ends) - 1)) * (top - bottom)
     steps = gap * np.arange(len(ends))
     wanted = scale.transform(np.array([end.y for end in ends])) - steps
     at = np.clip(isotonic_regression(wanted).x, bottom, max(bottom, top - steps[-1])) + steps
@@ -189,7 +211,12 @@ def name_ends(axes: Axes, ends: list[End]) -> None:
             },
         )  # fmt: skip
         written = axes.text(
-            1.065, place, _fitting(label), transform=axes.get_yaxis_transform(), va="center", fontsize=9.4
+            1.065,
+            place,
+            _fitting(label),
+            transform=axes.get_yaxis_transform(),
+            va="center",
+            fontsize=SMALLEST,
         )
         if number is not None:
             assert link.arrow_patch is not None
@@ -247,7 +274,7 @@ def room(methods: Mapping[str, Sequence[Labelled]]) -> float:
 
 def margin(labels: Iterable[str]) -> float:
     """Inches for the longest of these names."""
-    return 0.16 + 0.072 * min(LONGEST, max(map(len, labels), default=0))
+    return 0.16 + 0.08 * min(LONGEST, max(map(len, labels), default=0))
 
 
 def _fitting(label: str) -> str:
@@ -258,6 +285,6 @@ def _fitting(label: str) -> str:
 
 def _rows(axes: Axes, methods: Methods) -> None:
     axes.set_yticks(range(len(methods)), [_fitting(runs[0].label) for runs in methods.values()])
-    axes.tick_params(axis="y", labelcolor=INK, labelsize=9)
+    axes.tick_params(axis="y", labelcolor=INK)
     axes.set_ylim(len(methods) - 0.5, -0.6)
     axes.grid(False, axis="y")

@@ -23,12 +23,14 @@ from scipy.optimize import linear_sum_assignment
 
 from fedflow.heterogeneity import merge
 from fedflow.methods.base import Dissimilarity
-from fedflow.pictures.drawing import CARD, INK, LINE, MUTED, Drawing, drawing
+from fedflow.pictures.drawing import CARD, INK, LINE, MUTED, SMALLEST, Drawing, drawing
+from fedflow.pictures.drawing import WIDTH as PANEL
 
 # Tol's light palette, safe for colour-blind readers; other colours than those of the methods.
 FILLS = ("#77aadd", "#ee8866", "#44bb99", "#eedd88", "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00")
 SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p")
 WIDTH = 3.7  # inches: three side by side are legible
+SMALL = SMALLEST * WIDTH / PANEL  # points
 SCALE = "YlGnBu_r"  # close is dark
 ROWS = 2000  # of the picture by round; of more clients, evenly spaced ones are drawn
 NAMED = 24  # clients up to which all are named
@@ -62,6 +64,11 @@ class Grouping:
     def found(self) -> np.ndarray:
         """The cluster of every client at the end [N]."""
         return list(self.steps.values())[-1]
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether clients have the same clusters in all rounds that have some."""
+        return all((step == self.found).all() for step in self.steps.values())
 
     @cached_property
     def planted(self) -> np.ndarray:
@@ -143,18 +150,18 @@ def timeline(grouping: Grouping, name: str) -> Drawing:
     for step, assignment in grouping.steps.items():
         table[max(0, step - 1) :] = assignment[rows]
     side = min(2.6, max(1.6, 0.15 * n))
-    left, right = 0.06 if grouping.groups is None else 0.84, 0.22 if n <= NAMED else 0.06
-    box, described = (left, 0.42, right, 0.26), "Cluster of every client by round"
-    with drawing(name, described, side + 0.68, box, WIDTH) as work:
+    left, right = 0.06 if grouping.groups is None else 0.92, 0.25 if n <= NAMED else 0.06
+    box, described = (left, 0.44, right, 0.28), "Cluster of every client by round"
+    with drawing(name, described, side + 0.72, box, WIDTH) as work:
         axes, planted = work.axes, grouping.planted[order]
         cells = painted(table.T, grouping.palette)
         axes.imshow(cells, aspect="auto", interpolation="none", extent=(0.5, grouping.rounds + 0.5, n, 0))
         _bare(axes)
         if n <= NAMED:
             axes.yaxis.tick_right()
-            axes.set_yticks(np.arange(n) + 0.5, order.tolist(), fontsize=min(8, 250 / n))
+            axes.set_yticks(np.arange(n) + 0.5, order.tolist(), fontsize=SMALL)
         if grouping.groups is not None:
-            strip = work.beside(left - 0.17, 0.42, 0.11, side)
+            strip = work.beside(left - 0.17, 0.44, 0.11, side)
             _stripe(strip, planted, grouping.stripes)
             groups, first, sizes = np.unique(planted, return_index=True, return_counts=True)
             if len(groups) <= FEW:
@@ -169,6 +176,17 @@ def timeline(grouping: Grouping, name: str) -> Drawing:
         _legend(axes, dict(zip(names, squares)), **where)
         axes.set_xlabel("round")
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=(1, 2, 5, 10)))
+    return work
+
+
+def thumbnail(grouping: Grouping, name: str, order: np.ndarray) -> Drawing:
+    """`timeline` without words, rounds downwards; a column per client in this ``order``."""
+    table = np.full((grouping.rounds, len(order)), -1)  # [T, N]
+    for step, assignment in grouping.steps.items():
+        table[max(0, step - 1) :] = assignment[order]
+    with drawing(name, "Cluster of every client by round", 0.5, (0, 0, 0, 0), 2) as work:
+        work.axes.imshow(painted(table, grouping.palette), aspect="auto", interpolation="none")
+        work.axes.set_axis_off()
     return work
 
 
@@ -195,7 +213,7 @@ def proximity(grouping: Grouping, name: str) -> Drawing:
     stripes = [("found", grouping.found, grouping.palette)]
     if grouping.groups is not None:
         stripes.insert(0, ("planted", grouping.planted, grouping.stripes))
-    left, right, top, bottom = 0.86 + 0.15 * len(stripes), 0.22 if n <= NAMED else 0.05, 0.22, 0.62
+    left, right, top, bottom = 0.86 + 0.15 * len(stripes), 0.25 if n <= NAMED else 0.05, 0.24, 0.68
     side, described = WIDTH - left - right, "Dissimilarity of all pairs of clients, by dendrogram"
     with drawing(name, described, side + top + bottom, (left, bottom, right, top), WIDTH) as work:
         axes, matrix = work.axes, compared.matrix[np.ix_(leaves, leaves)]
@@ -207,18 +225,18 @@ def proximity(grouping: Grouping, name: str) -> Drawing:
         _bare(axes)
         if n <= NAMED:
             axes.yaxis.tick_right()
-            axes.set_yticks(np.arange(n) + 0.5, clients[leaves].tolist(), fontsize=min(8, 170 / n))
+            axes.set_yticks(np.arange(n) + 0.5, clients[leaves].tolist(), fontsize=SMALL)
         for place, (word, labels, colours) in enumerate(stripes):
             strip = work.beside(0.83 + 0.15 * place, bottom, 0.11, side)
             _stripe(strip, labels[clients[leaves]], colours)
-            strip.set_xlabel(word, rotation=90, fontsize=8, labelpad=3)
+            strip.set_xlabel(word, rotation=90, fontsize=SMALL, labelpad=3)
         _branches(work.beside(0.03, bottom, 0.78, side), tree, leaves, grouping)
         bar = work.figure.colorbar(
             shown, cax=work.beside(left + 0.1, bottom - 0.19, side - 0.1, 0.09), orientation="horizontal"
         )
         bar.outline.set_visible(False)
-        bar.set_label(compared.unit, fontsize=8.5, labelpad=1)
-        bar.ax.tick_params(labelsize=8, pad=2)
+        bar.set_label(compared.unit, fontsize=SMALL, labelpad=1)
+        bar.ax.tick_params(labelsize=SMALL, pad=2)
         bar.ax.locator_params(nbins=5)
     return work
 
@@ -248,7 +266,7 @@ def _branches(axes: Axes, tree: np.ndarray, leaves: np.ndarray, grouping: Groupi
         side = "left" if compared.height > 0.6 * top else "right" if compared.height < 0.3 * top else "center"
         axes.annotate(
             f"cut at {compared.height:.3g}", (compared.height, 1), (0, 4), textcoords="offset points",
-            xycoords=("data", "axes fraction"), fontsize=8, ha=side,
+            xycoords=("data", "axes fraction"), fontsize=SMALL, ha=side,
         )  # fmt: skip
 
 
@@ -261,7 +279,7 @@ def embedding(grouping: Grouping, name: str) -> Drawing:
     clients, n = np.array(compared.clients), len(compared.clients)
     at = scaled(compared.matrix)
     shapes = dict(zip(np.unique(grouping.planted).tolist(), cycle(SHAPES)))
-    below = 0.06 if grouping.groups is None else 0.12 + 0.155 * -(-min(len(shapes), FEW) // COLUMNS)
+    below = 0.06 if grouping.groups is None else 0.12 + 0.19 * -(-min(len(shapes), FEW) // COLUMNS)
     box = (0.04, below, 0.04, 0.04)
     with drawing(name, "Embedding of clients by dissimilarity", 2.9 + below, box, WIDTH) as work:
         axes = work.axes
@@ -272,7 +290,7 @@ def embedding(grouping: Grouping, name: str) -> Drawing:
                 color=painted(grouping.found[clients[own]], grouping.palette | {-1: MUTED}), edgecolors=INK,
             )  # fmt: skip
         for client, point in zip(clients if n <= FEW else (), at):
-            axes.annotate(client, point, (5, 4), textcoords="offset points", fontsize=7.5, color=MUTED)
+            axes.annotate(client, point, (5, 4), textcoords="offset points", fontsize=SMALL, color=MUTED)
         axes.set_aspect("equal", adjustable="datalim")
         axes.margins(0.1)
         _bare(axes)
@@ -288,7 +306,7 @@ def _legend(axes: Axes, marks: Mapping[str, Line2D], **where: Any) -> None:
     """A small legend of colours or shapes; only if there are few."""
     if len(marks) <= FEW:
         axes.legend(
-            list(marks.values()), list(marks), **where, frameon=False, fontsize=8, labelcolor=MUTED,
+            list(marks.values()), list(marks), **where, frameon=False, fontsize=SMALL, labelcolor=MUTED,
             handletextpad=0.3, columnspacing=1.1, handlelength=1.1, borderaxespad=0.2, borderpad=0.1,
             labelspacing=0.35,
         )  # fmt: skip

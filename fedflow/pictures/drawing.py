@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from math import ceil
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -31,6 +32,8 @@ VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line", CARD: "card"} | {
 }
 WIDTH = 4.1  # inches, of one panel: wide enough to be read on a phone
 PNG_DPI = 200
+SMALLEST = 10.4  # points of text in a panel of `WIDTH`: 11 px on a phone
+LEGIBLE = 11  # px: narrower pages scroll a picture with smaller text
 COLOURS = "colours"  # id of the style of an SVG file
 NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 TAGS = frozenset(
@@ -52,12 +55,12 @@ TAGS = frozenset(
 )
 STYLE: Any = {
     "svg.fonttype": "none", "text.parse_math": False, "axes.facecolor": "none",
-    "font.family": "sans-serif", "font.size": 9,
+    "font.family": "sans-serif", "font.size": SMALLEST,
     "text.color": INK, "axes.edgecolor": MUTED, "axes.labelcolor": MUTED, "axes.linewidth": 0.6,
     "xtick.color": MUTED, "ytick.color": MUTED, "xtick.major.size": 0, "ytick.major.size": 0,
     "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False,
     "axes.grid": True, "axes.axisbelow": True, "grid.color": LINE, "grid.linewidth": 0.7,
-    "axes.labelsize": 9.6, "xtick.labelsize": 9.6, "ytick.labelsize": 9.6,
+    "axes.labelsize": SMALLEST, "xtick.labelsize": SMALLEST, "ytick.labelsize": SMALLEST,
 }  # fmt: skip
 
 
@@ -92,7 +95,7 @@ class Drawing:
         place = self.beside(left, bottom, width, 0.09)
         bar = self.figure.colorbar(shown, cax=place, orientation="horizontal", ticklocation="top")
         bar.outline.set_visible(False)
-        bar.ax.tick_params(labelsize=8, pad=2)
+        bar.ax.tick_params(labelsize=9, pad=2)
         bar.ax.locator_params(nbins=5)
 
     @cached_property
@@ -195,5 +198,8 @@ def _inline(text: str, name: str, described: str) -> Markup:
         text = text.replace(colour, f"var(--{variable})")
     box = re.search(r'viewBox="[^"]*"', text)
     assert box is not None
-    opening = f'<svg {box[0]} role="img" aria-label="{escape(described)}">'
+    sizes = [float(size) for size in re.findall(r"font-size: ([\d.]+)px", text)]
+    least = ceil(float(box[0].split()[2]) * LEGIBLE / min(sizes)) if sizes else 0
+    style = f' style="min-width: {least}px"' if sizes else ""
+    opening = f'<svg {box[0]}{style} role="img" aria-label="{escape(described)}">'
     return Markup(opening + text[text.index(">") + 1 :])  # matplotlib has escaped the names in it

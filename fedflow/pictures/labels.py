@@ -1,4 +1,4 @@
-"""The picture of a partition: the samples of each label at every client; also for all schemes."""
+"""The pictures of a partition: the samples of each label at every client; also for all schemes."""
 
 from pathlib import Path
 from textwrap import fill
@@ -8,12 +8,13 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import ListedColormap, Normalize
+from matplotlib.colors import ListedColormap, Normalize, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedflow.partition import Partition, PartitionParams, make_partition
 from fedflow.partition.catalogue import pictures, toy_samples
-from fedflow.pictures.drawing import save_png
+from fedflow.pictures.drawing import CARD, INK, MUTED, SERIES, SMALLEST, Drawing, drawing, save_png
 
 # Tol's muted palette, safe for colour-blind readers, with a darker grey; for more labels, a colour scale.
 COLOURS = (
@@ -21,6 +22,10 @@ COLOURS = (
     "#bbbbbb", "#882255", "#44aa99", "#999933", "#aa4499",
 )  # fmt: skip
 SHOWN = 400  # clients
+# Clients up to which cells have counts, clients have numbers, and these are horizontal.
+COUNTED, NUMBERED, LEVEL = 5, 24, 12
+NAMED = 8  # planted groups up to which they have their numbers
+ROW = 0.17  # inches of a label
 
 
 def draw_schemes(folder: Path) -> None:
@@ -50,12 +55,9 @@ def draw_counts(
     newcomers: int = 0,
 ) -> None:
     """`draw_labels` of the samples ``counts`` [N, K] of each label at each client."""
-    sizes = counts.sum(1)
     clients, classes = counts.shape
     late = np.arange(clients) >= clients - newcomers
-    keys = (sizes, counts.argmax(1), np.zeros(clients) if groups is None else groups, late)
-    order = np.lexsort(keys)
-    order = order[evenly(clients)]
+    order = ordered(counts, groups, newcomers)
     few = classes <= len(COLOURS)
     colours: Any = ListedColormap(COLOURS[:classes]) if few else colormaps["viridis"]
     figure = Figure(figsize=(9, 3.6), layout="constrained")
@@ -86,6 +88,91 @@ def draw_counts(
         scale = ScalarMappable(Normalize(0, classes - 1), colours)
         figure.colorbar(scale, ax=axis, label="label", pad=0.01, fraction=0.03)
     save_png(figure, path, 110)
+
+
+def ordered(counts: np.ndarray, groups: np.ndarray | None = None, newcomers: int = 0) -> np.ndarray:
+    """The clients that are shown, by planted group, main label and size; newcomers are last."""
+    clients = len(counts)
+    late = np.arange(clients) >= clients - newcomers
+    group = np.zeros(clients) if groups is None else groups
+    return np.lexsort((counts.sum(1), counts.argmax(1), group, late))[evenly(clients)]
+
+
+def label_shares(
+    counts: np.ndarray, name: str, groups: np.ndarray | None = None, newcomers: int = 0
+) -> Drawing:
+    """A column per client in the order of `ordered`, a row per label; above them, the samples of each client.
+
+    The deeper the colour, the larger the label's share of the client's samples ``counts`` [N, K].
+    """
+    order = ordered(counts, groups, newcomers)
+    n, classes = len(order), counts.shape[1]
+    rows = float(np.clip(ROW * classes, 0.7, 2.4))
+    above = 0.24 if groups is not None or newcomers else 0.08
+    box = (0.46, 0.62 if n <= NUMBERED else 0.42, 0.06, above + 0.62)
+    with drawing(name, "Labels of every client", rows + box[1] + box[3], box) as work:
+        axes, width = work.axes, 4.1 - box[0] - box[2]
+        axes.imshow(shaded(counts[order]), aspect="auto", interpolation="none", extent=(0, n, classes, 0))
+        bars = work.beside(box[0], box[1] + rows + 0.06, width, 0.54)
+        edges = np.arange(n + 1)
+        bars.stairs(counts[order].sum(1), edges, fill=True, color=MUTED, alpha=0.55, lw=0)
+        bars.set(xlim=(0, n), xticks=[], ylim=(0, None))
+        bars.set_yticks([int(counts.sum(1).max())])
+        bars.spines["bottom"].set_visible(False)
+        for each in (axes, bars):
+            each.grid(False)
+            each.tick_params(labelsize=SMALLEST, pad=2)
+        axes.spines[:].set_visible(False)
+        if classes * SMALLEST < 72 * rows:
+            axes.set_yticks(np.arange(classes) + 0.5, [str(c) for c in range(classes)])
+        else:
+            axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.set_ylabel("label")
+        joined = int((order < len(counts) - newcomers).sum())
+        sections = np.full(n, -1) if groups is None else groups[order]
+        starts = np.flatnonzero(np.diff(sections[:joined], prepend=-2))
+        starts = np.append(starts, joined) if joined < n else starts
+        ends = [*starts[1:], n]
+        for start, end in zip(starts.tolist(), ends, strict=True):
+            if start:
+                axes.axvline(start, color=CARD, lw=2.5)
+            late = start >= joined
+            word = "new" if late else f"group {sections[start]}" if len(starts) <= 4 else str(sections[start])
+            if late or (groups is not None and len(starts) <= NAMED):
+                bars.text(
+                    (start + end) / 2, 1.06, word, transform=bars.get_xaxis_transform(), ha="center",
+                    fontsize=SMALLEST, color=MUTED,
+                )  # fmt: skip
+        if n <= NUMBERED:
+            axes.set_xticks(np.arange(n) + 0.5, [str(k) for k in order], rotation=90 * (n > LEVEL))
+        else:
+            axes.set_xticks([])
+        axes.set_xlabel("client" if n <= NUMBERED else counted(len(counts)))
+        if n <= COUNTED and classes * SMALLEST < 72 * rows:
+            for place, client in enumerate(order.tolist()):
+                for label in np.flatnonzero(counts[client]).tolist():
+                    axes.text(
+                        place + 0.5, label + 0.52, f"{counts[client, label]:,}", ha="center", va="center",
+                        fontsize=SMALLEST, color=INK,
+                    )  # fmt: skip
+    return work
+
+
+def thumbnail(counts: np.ndarray, name: str, groups: np.ndarray | None = None, newcomers: int = 0) -> Drawing:
+    """`label_shares` without words."""
+    with drawing(name, "Labels of every client", 0.5, (0, 0, 0, 0), 2) as work:
+        shown = shaded(counts[ordered(counts, groups, newcomers)])
+        work.axes.imshow(shown, aspect="auto", interpolation="none")
+        work.axes.set_axis_off()
+    return work
+
+
+def shaded(counts: np.ndarray) -> np.ndarray:
+    """RGBA [K, N] of every label's share of the samples of each client, deepest for the largest share."""
+    shares = (counts / counts.sum(1, keepdims=True).clip(1)).T
+    cells = np.empty((*shares.shape, 4))
+    cells[..., :3], cells[..., 3] = to_rgb(SERIES[0]), 0.75 * shares / max(shares.max(), 1e-9)
+    return cells
 
 
 def evenly(clients: int) -> np.ndarray:

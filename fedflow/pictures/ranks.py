@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedflow.pictures.drawing import INK, MUTED, Drawing, drawing, look
+from fedflow.pictures.drawing import INK, MUTED, SMALLEST, Drawing, drawing, look
 
 WIDTH = 6.4  # inches
 ROW, BAR = 0.24, 0.12  # inches per name, and per bar
@@ -34,7 +34,9 @@ def differences(
         inch = 1 / 0.05  # of the axes' height
         axes.plot([1, 1 + critical], [inch * 0.38] * 2, color=INK, lw=1.6, clip_on=False)
         text = f"critical difference {critical:.2f}"
-        axes.text(1 + critical / 2, inch * 0.42, text, ha="center", va="bottom", fontsize=8.5, color=MUTED)
+        axes.text(
+            1 + critical / 2, inch * 0.42, text, ha="center", va="bottom", fontsize=SMALLEST, color=MUTED
+        )
         for number, (first, last) in enumerate(bars, 1):
             y = -inch * BAR * number
             ends = [means[first] - 0.03, means[last] + 0.03]
@@ -50,6 +52,6 @@ def differences(
             offset, side = ((-5, 0), "right") if left else ((5, 0), "left")
             axes.annotate(
                 f"{label}  {mean:.2f}", (end, y), offset, textcoords="offset points", ha=side, va="center",
-                fontsize=9, color=INK, annotation_clip=False,
+                fontsize=SMALLEST, color=INK, annotation_clip=False,
             )  # fmt: skip
     return work

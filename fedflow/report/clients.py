@@ -40,8 +40,7 @@ def client_table(methods: dict[str, list[Run]], counts: np.ndarray | None) -> Cl
 
     ``counts`` [N, K] are the samples of each label at each client, if known.
     """
-    means = {name: _mean(runs) for name, runs in methods.items()}
-    means = {name: values for name, values in means.items() if np.isfinite(values).any()}
+    means = mean_scores(methods)
     if not means:
         return None
     first = next(iter(methods.values()))[0]
@@ -66,6 +65,12 @@ def client_table(methods: dict[str, list[Run]], counts: np.ndarray | None) -> Cl
     everyone = len(table)
     note = f"The {SHOWN} worst-served of {everyone:,} clients." if everyone > SHOWN else ""
     return Clients([(name, label(methods[name])) for name in means], rows, note)
+
+
+def mean_scores(methods: dict[str, list[Run]]) -> dict[str, np.ndarray]:
+    """Local accuracy [N], means over seeds, of methods that have some."""
+    means = {name: _mean(runs) for name, runs in methods.items()}
+    return {name: values for name, values in means.items() if np.isfinite(values).any()}
 
 
 def differences(counts: np.ndarray | None) -> dict[str, float]:

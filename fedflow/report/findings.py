@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedflow.metrics.table import MB, METRICS, yardstick_first
-from fedflow.report.bootstrap import interval
+from fedflow.report.bootstrap import MEASURES, difference
 from fedflow.report.cells import label, write
 from fedflow.report.run import Run
 from fedflow.report.tables import Stat, best, by_method, verdict, yardstick
 
 Methods = dict[str, list[Run]]  # by variant
-PAIRED = ("local_accuracy",)  # metrics that clients differ in, whatever the method serves
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,9 @@ def findings(methods: Methods) -> list[Finding]:
         elif len(ranked) > 1:
             rival = ranked[1][0] if len(_level(ranked, metric)) == 1 else _level(ranked, metric)[1]
             detail = verdict(value, dict(ranked)[rival], label(methods[rival]), metric)
-            if metric in PAIRED and (found_in := interval(methods[first], methods[rival], metric)):
-                low, high = (f"{100 * end:.1f}" for end in found_in)
+            paired = difference(methods[first], methods[rival], metric) if metric in MEASURES else None
+            if paired is not None and paired.interval:
+                low, high = (f"{100 * end:.1f}" for end in paired.interval)
                 detail += f" Paired bootstrap over seeds and clients, 95 %: [{low}, {high}] points."
         found.append(Finding(asked.question, first, answer, *write(value, unit), unit.sign, detail))
     return [*found, *_cheapest(methods)]

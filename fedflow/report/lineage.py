@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
+
 from fedflow.report.cells import label
 from fedflow.report.run import Run
 
@@ -14,12 +16,15 @@ QUERY = "?workflowType=machine_learning"  # without it, MLflow shows the page of
 
 @dataclass(frozen=True)
 class Step:
-    """A link of the chain: its kind, name, digest and a note."""
+    """A link of the chain: its kind, name, digest, a note, the command that makes it, where more of it is."""
 
     kind: str
     name: str
     digest: str = ""
     note: str = ""
+    command: str = ""
+    link: str = ""
+    picture: Markup | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,12 @@ class Origin:
         """The run's page while `fedflow ui` runs."""
         return f"{UI}/#/experiments/{self.facts['experiment_id']}/runs/{self.facts['run_id']}{QUERY}"
 
+    @property
+    def models(self) -> list[tuple[str, str]]:
+        """Registered versions and their pages."""
+        named = [(text, *text.rsplit(" v", 1)) for text in self.facts["models"]]
+        return [(text, f"{UI}/#/models/{name}/versions/{version}") for text, name, version in named]
+
 
 @dataclass(frozen=True)
 class Lineage:
@@ -47,32 +58,47 @@ class Lineage:
         return any(origin.facts for origin in self.origins)
 
 
-def lineage(methods: Mapping[str, Sequence[Run]], recorded: Recorded) -> Lineage:
-    """The chain of one partition."""
+def lineage(
+    methods: Mapping[str, Sequence[Run]],
+    recorded: Recorded,
+    key: str = "",
+    pictures: Mapping[str, Markup] | None = None,
+) -> Lineage:
+    """The chain of one partition; ``key`` starts the ids of its places on the page.
+
+    ``pictures`` are small ones, by kind.
+    """
     runs = [run for own in methods.values() for run in own]
-    first = runs[0].metrics
+    first, small = runs[0].metrics, pictures or {}
     origins = [
         Origin(run.variant, label([run]), run.seed, recorded.get(_key(run), {}))
         for own in methods.values()
         for run in own
     ]
     known = [origin.facts for origin in origins if origin.facts]
-    counted = f"{len(runs)} run{'s' * (len(runs) > 1)} of {_of(len(methods), 'method')}"
+    counted = f"{_of(len(runs), 'run')} of {_of(len(methods), 'method')}"
+    experiment = f"{UI}/#/experiments/{known[0]['experiment_id']}/runs{QUERY}" if known else ""
+    data, partition = first["dataset"], first["partition"]
     steps = [
-        Step("Data", first["dataset"], first["data_hash"]),
-        Step("Partition", first["partition"], first["partition_hash"], _of(first["clients"], "client")),
-        Step("Runs", counted, "", _made(known)),
-    ]
+        Step("Data", data, first["data_hash"], "", f"fedflow prepare {data}", f"#{key}-about"),
+        Step(
+            "Partition", partition, first["partition_hash"], _of(first["clients"], "client"),
+            f"fedflow partition {partition}", f"#{key}-{'labels' if 'Partition' in small else 'about'}",
+            small.get("Partition"),
+        ),
+        Step("Runs", counted, "", _made(known, command=False), _command(known), experiment),
+    ]  # fmt: skip
     if found := sum(bool(run.history) for run in runs):
         note = f"{_of(len({facts['clusters'] for facts in known} - {''}), 'different assignment')} recorded"
-        steps.append(Step("Clusters", f"of {_of(found, 'run')}", "", note if known else ""))
+        note, picture = note if known else "", small.get("Clusters")
+        steps.append(Step("Clusters", f"of {_of(found, 'run')}", "", note, "", f"#{key}-groups", picture))
     if models := sum(len(facts["models"]) for facts in known):
-        steps.append(Step("Models", _of(models, "registered version")))
+        steps.append(Step("Models", _of(models, "registered version"), link=f"#{key}-runs"))
     return Lineage(steps, origins)
 
 
 def made(recorded: Recorded, runs: Sequence[Run]) -> str:
-    """When, from which commit, by which version and by whom the shown runs were made; empty if unknown."""
+    """When, from which commit, by which version and command the shown runs were made; empty if unknown."""
     return _made([facts for run in runs if (facts := recorded.get(_key(run)))])
 
 
@@ -80,7 +106,7 @@ def _key(run: Run) -> tuple[str, str, str, str]:
     return run.partition, run.method, str(run.seed), run.settings
 
 
-def _made(known: Sequence[Mapping[str, Any]]) -> str:
+def _made(known: Sequence[Mapping[str, Any]], command: bool = True) -> str:
     if not known:
         return ""
     ended = sorted(facts["ended"] for facts in known)
@@ -89,7 +115,14 @@ def _made(known: Sequence[Mapping[str, Any]]) -> str:
     commits = [f"{commit}{changed[commit]}" for commit in sorted(changed) if commit]
     parts = [when, f"from commit {', '.join(commits)}" if commits else ""]
     parts.append(f"by fedflow {', '.join(sorted({facts['version'] for facts in known}))}")
+    parts.append(f"with {_command(known)}" if command and _command(known) else "")
     return ", ".join(filter(None, parts))
+
+
+def _command(known: Sequence[Mapping[str, Any]]) -> str:
+    """The command that made the runs, or how many there are."""
+    commands = {facts["command"] for facts in known} - {""}
+    return next(iter(commands)) if len(commands) == 1 else f"{len(commands)} commands" if commands else ""
 
 
 def _of(count: int, noun: str) -> str:

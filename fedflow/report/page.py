@@ -3,23 +3,25 @@
 import re
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 from markupsafe import Markup
 
 from fedflow.errors import FedflowError
 from fedflow.metrics.table import LEVEL, METRICS, unit_of, yardstick_first
 from fedflow.naming import flat, spoken, text
 from fedflow.pictures import accuracy
-from fedflow.pictures.clusters import Grouping, pictures_of
+from fedflow.pictures import labels as label_pictures
+from fedflow.pictures.clusters import Grouping, pictures_of, thumbnail, timeline
 from fedflow.pictures.drawing import DASHES, SERIES
 from fedflow.pictures.mixtures import HOW, SCORES, mixtures
 from fedflow.pictures.series import series
-from fedflow.report import cells
+from fedflow.report import cells, pairs
 from fedflow.report.books import FOLDER
 from fedflow.report.calibration import calibration
 from fedflow.report.central import collect_networks, curves, references
@@ -85,6 +87,7 @@ def build_report(
     groups = by_partition(runs)
     facts = collect_partitions(partitions_dir, list(groups))
     networks = collect_networks(central) if central else []
+    paired = {name: pairs.differences(by_method(group)) for name, group in groups.items()}
     places = {variant: place for place, variant in enumerate(_most_used(groups))}
     methods = {run.method: run.metrics["method_label"] for run in runs}
     context = {
@@ -97,7 +100,8 @@ def build_report(
         "seeds": sorted({run.seed for run in runs}),
         "labels": {run.variant: run.label for run in runs},
         "partitions": [
-            _partition(name, group, facts.get(name), places, recorded or {}) for name, group in groups.items()
+            _partition(name, group, facts.get(name), places, recorded or {}, paired[name])
+            for name, group in groups.items()
         ],
         "ranks": ranks(groups, places),
         "made": made(recorded or {}, runs),
@@ -118,6 +122,7 @@ def build_report(
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
         write_tables(runs, page.parent)
+        pairs.write_pairs(runs, paired, page.parent / "pairs.csv")
         write_outcomes(done, page.parent)
         write_claims(judged, page.parent)
         page.write_text(_environment().get_template("page.html.j2").render(context), encoding="utf-8")
@@ -127,8 +132,9 @@ def build_report(
 
 
 def _partition(
-    name: str, runs: list[Run], facts: PartitionFacts | None, places: dict[str, int], recorded: Recorded
-) -> dict[str, Any]:
+    name: str, runs: list[Run], facts: PartitionFacts | None, places: dict[str, int], recorded: Recorded,
+    paired: Mapping[str, pairs.Differences],
+) -> dict[str, Any]:  # fmt: skip
     """Everything the page shows of one partition, the best methods first."""
     found = by_method(runs)
     methods = {method: found[method] for method, _ in best(found, yardstick(found))} | found
@@ -146,6 +152,9 @@ def _partition(
         "glance": accuracy.glance(rated, places, f"{key}-glance") if rated else None,
         "accuracy": cells.accuracy_table(methods, published),
         "published": cells.sources(published),
+        "pairs": [
+            (pairs.title(measure), pairs.pair_table(methods, known)) for measure, known in paired.items()
+        ],
         "curves": _curves(methods, places, key) if rated else [],
         "diagnostics": _diagnostics(methods, places, key),
         "curricula": curricula(methods, places, key),
@@ -164,17 +173,19 @@ def _partition(
         "clusters": cells.metric_table(clustered, columns("clusters")) if clustered else None,
         "agreement": _agreement(clustered, places, f"{key}-ari"),
         "groupings": [card for cards in sorted(pictures, key=len, reverse=True) for card in cards],
+        "lasting": [words for runs in clustered.values() if (words := _lasting(runs))],
         "settings": settings_table(run for group in methods.values() for run in group),
         "pictures": _pictures(facts) if facts else [],
+        "labels": _labels(runs, facts, f"{key}-shares"),
         "clients": client_table(methods, facts.counts if facts else None),
         "differences": differences(facts.counts if facts else None),
-        "lineage": lineage(methods, recorded),
+        "lineage": lineage(methods, recorded, key, _small(methods, facts, key)),
     }
 
 
 def _pictures(facts: PartitionFacts) -> list[tuple[str, str, str]]:
     """What is drawn, as base64, and a note, of every picture of a partition."""
-    found = [("labels", facts.labels, "")]
+    found = [("labels", facts.labels if facts.counts is None else None, "")]  # `_labels` has these
     if (stds := facts.difficulty) is not None:
         note = (
             f"Std of the expert's losses within a client {stds['intra_std']:.3f} (mean over clients), "
@@ -184,21 +195,58 @@ def _pictures(facts: PartitionFacts) -> list[tuple[str, str, str]]:
     return [(what, b64encode(drawn).decode(), note) for what, drawn, note in found if drawn]
 
 
-def _curves(methods: dict[str, list[Run]], places: dict[str, int], key: str) -> list[tuple[str, Markup, str]]:
-    """Heading, picture and note of every curve; over simulated time only if methods differ in it.
+def _labels(runs: Sequence[Run], facts: PartitionFacts | None, name: str) -> tuple[Markup, str] | None:
+    """The labels of every client, if they are known, and a note."""
+    if facts is None or facts.counts is None or not facts.counts.size:
+        return None
+    counts = facts.counts
+    deepest = (counts / counts.sum(1, keepdims=True).clip(1)).max()
+    note = f"The deepest colour is {100 * deepest:.0f} % of a client's samples; above, its number of samples."
+    return label_pictures.label_shares(counts, name, *_dealt(runs, facts)).svg, note
 
-    After them, scores by share of the personal model, of methods that mix it with the global one.
+
+def _dealt(runs: Sequence[Run], facts: PartitionFacts) -> tuple[np.ndarray | None, int]:
+    """The planted group of every client, newcomers included, and the number of newcomers."""
+    assert facts.counts is not None
+    groups = next((run.groups for run in runs if run.groups), None)
+    missing = len(facts.counts) - len(groups or ())
+    known = None if groups is None or missing < 0 else np.array([*groups, *[-1] * missing])
+    return known, int(facts.summary.get("newcomers") or 0)
+
+
+def _small(methods: dict[str, list[Run]], facts: PartitionFacts | None, key: str) -> dict[str, Markup]:
+    """Small pictures of the partition and of the first clusters, clients in the same order, by step."""
+    runs, found, order = [run for own in methods.values() for run in own], {}, None
+    if facts is not None and facts.counts is not None and facts.counts.size:
+        dealt = _dealt(runs, facts)
+        order = label_pictures.ordered(facts.counts, *dealt)
+        found["Partition"] = label_pictures.thumbnail(facts.counts, f"{key}-small", *dealt).svg
+    if clustered := next((run for run in runs if run.history), None):
+        grouping = _grouping(clustered)
+        known = len(grouping.found)
+        order = grouping.order if order is None else order[order < known]
+        found["Clusters"] = thumbnail(grouping, f"{key}-smallc", order).svg
+    return found
+
+
+def _curves(
+    methods: dict[str, list[Run]], places: dict[str, int], key: str
+) -> list[tuple[str, Markup, Markup | None, str]]:
+    """Heading, picture, the same from 0 to 100 %, and note of every curve.
+
+    Over simulated time only if methods differ in it. After them, scores by share of the personal model, of
+    methods that mix it with the global one.
     """
     mixed = {m: r for m, r in methods.items() if all(len(run.sweep) for run in r)}
     by_share = [
-        (heading, mixtures(mixed, places, column, f"{key}-mixed-{column}").svg, HOW)
+        (heading, mixtures(mixed, places, column, f"{key}-mixed-{column}").svg, None, HOW)
         for column, heading in SCORES.items()
         if mixed and all(run.sweep[column].notna().any() for runs in mixed.values() for run in runs)
     ]
     return [
         (
             accuracy.heading(metric, x),
-            accuracy.curve(methods, places, metric.name, x, f"{key}-{metric.name}-{x}").svg,
+            *accuracy.zoomed_and_full(methods, places, metric.name, x, f"{key}-{metric.name}-{x}"),
             _unmeasured(methods, metric.name),
         )
         for x in accuracy.AXES
@@ -293,13 +341,32 @@ def _differ_in_time(methods: dict[str, list[Run]]) -> bool:
 def _groupings(runs: Sequence[Run], name: str) -> list[tuple[str, Markup]]:
     """The pictures of the first seed that has clusters, with their headings."""
     run = next(run for run in runs if run.history)
-    history = {step["round"]: step["assignment"] for step in run.history}
-    grouping = Grouping(history, run.metrics["rounds"], run.groups, run.dissimilarity, run.stable_cluster_ids)
+    grouping = _grouping(run)
     title = f"{cells.label(runs)}, seed {run.seed}"
     return [
         (f"{title}: {heading}", draw(grouping, f"{name}-{what}").svg)
         for what, heading, draw in pictures_of(grouping)
+        if draw is not timeline or not grouping.unchanged
     ]
+
+
+def _lasting(runs: Sequence[Run]) -> str:
+    """A sentence in place of the picture of an assignment that never changed; else empty."""
+    run = next(run for run in runs if run.history)
+    grouping = _grouping(run)
+    if not grouping.unchanged:
+        return ""
+    sizes = sorted(Counter(grouping.found[grouping.order].tolist()).values(), reverse=True)
+    shown = [str(size) for size in sizes[:8]] + (["smaller ones"] if len(sizes) > 8 else [])
+    of = " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]]))
+    count = "one cluster" if len(sizes) == 1 else f"{len(sizes)} clusters"
+    first = min(grouping.steps)
+    return f"{cells.label(runs)}, seed {run.seed}: {count} of {of} clients, the same from round {first} on."
+
+
+def _grouping(run: Run) -> Grouping:
+    history = {step["round"]: step["assignment"] for step in run.history}
+    return Grouping(history, run.metrics["rounds"], run.groups, run.dissimilarity, run.stable_cluster_ids)
 
 
 def _warnings(runs: Sequence[Run], methods: dict[str, list[Run]]) -> list[str]:

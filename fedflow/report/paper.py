@@ -1,55 +1,109 @@
-"""Files for a paper: tables in LaTeX, curves, and the references of the methods."""
+"""Files for a paper: tables in LaTeX, figures, and the references of the methods."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from fedflow.citing import bibtex
 from fedflow.errors import FedflowError
 from fedflow.files import make_writable
 from fedflow.methods import METHODS
-from fedflow.metrics.table import METRICS
+from fedflow.metrics.table import METRICS, SHARE
 from fedflow.pictures.accuracy import curve, measured
-from fedflow.pictures.drawing import PNG_DPI
-from fedflow.report.cells import Methods, Table, accuracy_table, metric_table
+from fedflow.pictures.clients import heat
+from fedflow.pictures.drawing import PNG_DPI, Drawing
+from fedflow.report.cells import Cell, Methods, Row, Table, accuracy_table, label, metric_table
+from fedflow.report.clients import mean_scores
+from fedflow.report.pairs import differences, pair_table
+from fedflow.report.ranks import Ranking, picture, ranking
 from fedflow.report.run import Run
 from fedflow.report.tables import PLOTTED, TABLES, by_method, by_partition, columns
 
 SPECIAL = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "±": r"$\pm$", "–": "--", "\u2009": r"\,", "²": "$^2$", "·": r"$\cdot$",
+    "±": r"$\pm$", "\u2212": "$-$", "–": "--", "\u2009": r"\,", "²": "$^2$", "·": r"$\cdot$",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }  # fmt: skip
+PAIRS = "the row minus the column, points, and 95 % intervals (paired bootstrap); bold: 0 is excluded"
 LIMIT = 60  # letters of a file's name
 
 
 def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -> list[Path]:
-    """Write tables of all partitions, ``methods.bib`` and, in the format ``figures``, curves; their paths.
+    """Write tables of all partitions, ``methods.bib`` and, in the format ``figures``, pictures; their paths.
 
     A table is a ``tabular`` with rules of booktabs: mean and sample standard deviation over seeds, the best
-    mean bold. Raises `FedflowError` if the folder cannot be written.
+    mean bold. Of several partitions, ``all.tex`` has the methods that ran on every one, with mean ranks.
+    Pictures are curves, clients by method, and from three partitions on the critical differences of the
+    ranks. Raises `FedflowError` if the folder cannot be written.
     """
     make_writable(folder)
-    written = []
-    for partition, own in by_partition(runs).items():
-        methods = by_method(own)
-        tables = {name: metric_table(methods, columns(name)) for name in TABLES if name != "accuracy"}
-        for name, table in {"accuracy": accuracy_table(methods, {}), **tables}.items():
+    groups = by_partition(runs)
+    tables: dict[str, str] = {}
+    drawings: dict[str, Drawing] = {}
+    for partition, own in groups.items():
+        methods, name = by_method(own), _file(partition)
+        found = {each: metric_table(methods, columns(each)) for each in TABLES if each != "accuracy"}
+        for each, table in {"accuracy": accuracy_table(methods, {}), **found}.items():
             if table.columns:
-                written.append(folder / f"{_file(partition)}-{name}.tex")
-                _write(written[-1], latex(table))
-        for metric in PLOTTED if figures else ():
-            if any(measured(rows, metric) for rows in methods.values()):
-                written.append(folder / f"{_file(partition)}-{metric}.{figures}")
-                _draw(methods, metric, written[-1])
+                tables[f"{name}-{each}"] = latex(table)
+        for measure, known in differences(methods).items():
+            tables[f"{name}-pairs-{measure}"] = latex(pair_table(methods, known), PAIRS)
+        if figures:
+            drawings |= _pictures(methods, name)
+    if (ranked := ranking(groups)) is not None:
+        tables["all"] = latex(_all(ranked, groups))
+        places = {variant: place for place, variant in enumerate(ranked.variants)}
+        drawn = picture(ranked, places) if figures else None
+        drawings |= {"ranks": drawn} if drawn is not None else {}
     registered = dict.fromkeys(run.params["method"]["name"] for run in runs)
-    written.append(folder / "methods.bib")
-    _write(written[-1], bibtex([name for name in registered if name in METHODS]))
-    return written
+    texts = {folder / f"{name}.tex": text for name, text in tables.items()}
+    texts[folder / "methods.bib"] = bibtex([name for name in registered if name in METHODS])
+    pictures = {folder / f"{name}.{figures}": drawn for name, drawn in drawings.items()}
+    for path, text in texts.items():
+        _write(path, text)
+    for path, drawn in pictures.items():
+        _save(drawn, path)
+    return [*texts, *pictures]
 
 
-def latex(table: Table) -> str:
-    """The table as a ``tabular`` environment for the package booktabs."""
+def _pictures(methods: Methods, name: str) -> dict[str, Drawing]:
+    """Curves, and clients by method."""
+    places = {variant: place for place, variant in enumerate(methods)}
+    found = {}
+    for metric in PLOTTED:
+        if any(measured(rows, metric) for rows in methods.values()):
+            drawn = found[f"{name}-{metric}"] = curve(methods, places, metric, "round", f"{name}-{metric}")
+            drawn.axes.set_ylabel(METRICS[metric].label)
+    if scores := mean_scores(methods):
+        labels = [label(methods[variant]) for variant in scores]
+        found[f"{name}-clients"] = heat(100 * np.stack([*scores.values()], axis=1), labels, f"{name}-clients")
+    return found
+
+
+def _all(ranked: Ranking, groups: Mapping[str, list[Run]]) -> Table:
+    """The metric by which methods are ranked on every partition, and their mean ranks."""
+    metric = METRICS[ranked.metric]
+    found = [metric_table(by_method(runs), [metric]) for runs in groups.values()]
+    shown = [{row.variant: row.cells[0] for row in table.rows} for table in found]
+    least = min(map(float, ranked.means))
+    rows = [
+        Row(variant, name, [
+            *(cells[variant] for cells in shown),
+            Cell(f"{mean:.2f}", sort=mean, best=mean == least),
+        ])
+        for variant, name, mean in zip(ranked.variants, ranked.labels, map(float, ranked.means), strict=True)
+    ]  # fmt: skip
+    heads = [
+        (f"{partition}, %" if metric.unit is SHARE else partition, table.columns[0][1], "")
+        for partition, table in zip(groups, found, strict=True)
+    ]
+    return Table([*heads, ("Mean rank", "", "")], rows)
+
+
+def latex(table: Table, note: str = "") -> str:
+    """The table as a ``tabular`` environment for booktabs; ``note`` replaces its first comment."""
     head = ["Method", *(name for name, _, _ in table.columns)]
     lines = [
         r"\begin{tabular}{l" + "r" * len(table.columns) + "}", r"\toprule",
@@ -62,8 +116,8 @@ def latex(table: Table) -> str:
             cells.append(" ".join(filter(None, [mean, escaped(cell.spread)])))
         lines.append(" & ".join([escaped(row.label), *cells]) + r" \\")
     spreads = {spread for _, spread, _ in table.columns if spread}
-    note = [f"% {' and '.join(sorted(spreads))} over seeds; the best mean is bold"] if spreads else []
-    return "\n".join([*note, *lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+    note = note or (f"{' and '.join(sorted(spreads))} over seeds; the best mean is bold" if spreads else "")
+    return "\n".join([*([f"% {note}"] if note else []), *lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
 def escaped(text: str) -> str:
@@ -71,10 +125,7 @@ def escaped(text: str) -> str:
     return "".join(SPECIAL.get(sign, sign) for sign in text)
 
 
-def _draw(methods: Methods, metric: str, path: Path) -> None:
-    places = {variant: place for place, variant in enumerate(methods)}
-    drawn = curve(methods, places, metric, "round", path.stem)
-    drawn.axes.set_ylabel(METRICS[metric].label)
+def _save(drawn: Drawing, path: Path) -> None:
     try:
         drawn.figure.savefig(path, dpi=PNG_DPI, bbox_inches="tight")
     except OSError as error:

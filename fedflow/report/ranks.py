@@ -1,6 +1,6 @@
 """Mean ranks of the methods over partitions, and how far apart two have to be (Demšar, JMLR 7, 2006)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,8 @@ import numpy as np
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 from fedflow.metrics.table import METRICS
+from fedflow.pictures.drawing import Drawing
+from fedflow.pictures.ranks import differences
 from fedflow.report.cells import Cell, Row, Table, label
 from fedflow.report.run import Run
 from fedflow.report.tables import best, by_method, yardstick
@@ -102,21 +104,23 @@ def described(found: Ranking) -> str:
     )
 
 
+def picture(found: Ranking, places: Mapping[str, int]) -> Drawing | None:
+    """The critical-difference diagram; None without a critical difference."""
+    if found.critical is None:
+        return None
+    means = found.means.tolist()
+    bars = level_groups(means, found.critical)
+    return differences(found.labels, means, found.critical, bars, [places[v] for v in found.variants])
+
+
 def section(groups: dict[str, list[Run]], places: dict[str, int]) -> dict[str, Any] | None:
     """What the page shows of the ranks: their table, a note and, with a critical difference, the picture."""
     found = ranking(groups)
     if found is None:
         return None
-    from fedflow.pictures.ranks import differences
-
-    picture = None
-    if found.critical is not None:
-        means = found.means.tolist()
-        bars = level_groups(means, found.critical)
-        drawn = differences(found.labels, means, found.critical, bars, [places[v] for v in found.variants])
-        picture = drawn.svg
+    drawn = picture(found, places)
     return {
-        "table": found.table, "note": described(found), "picture": picture,
+        "table": found.table, "note": described(found), "picture": drawn.svg if drawn else None,
         "metric": METRICS[found.metric].label.removesuffix(", %").lower(),
     }  # fmt: skip
 

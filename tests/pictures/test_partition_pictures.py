@@ -1,5 +1,6 @@
 """What the pictures of a partition show, read from the figures themselves."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from matplotlib.figure import Figure
 
 from fedflow.partition import PartitionParams, Samples, make_partition
 from fedflow.pictures.difficulty import draw_difficulty
-from fedflow.pictures.labels import draw_labels
+from fedflow.pictures.labels import draw_labels, label_shares
 
 
 @pytest.fixture
@@ -114,3 +115,30 @@ def test_a_partition_without_an_expert_has_no_picture_of_difficulty(tmp_path):
     (tmp_path / "difficulty.png").write_bytes(b"of an earlier partition")
     draw_difficulty(make_partition(params, Samples(np.arange(9) % 3)), tmp_path / "difficulty.png")
     assert not (tmp_path / "difficulty.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("clients", "numbered", "counted"), [(4, True, True), (20, True, False), (100, False, False)]
+)
+def test_labels_of_few_and_of_many_clients_are_legible(clients, numbered, counted):
+    counts = np.eye(10, dtype=int)[np.arange(clients) % 10] * np.arange(1, clients + 1)[:, None]
+    groups = np.arange(clients) % 2
+    work = label_shares(counts, "labels", groups)
+    axes, bars = work.figure.axes
+    cells = axes.images[0].get_array()
+    order = np.lexsort((counts.sum(1), counts.argmax(1), groups))
+    assert np.array_equal(cells[..., 3] > 0, counts[order].T > 0)
+    assert [int(tick.get_text()) for tick in axes.get_xticklabels()] == (order.tolist() if numbered else [])
+    assert [text.get_text() for text in axes.texts] == ([str(k + 1) for k in order] if counted else [])
+    assert [text.get_text() for text in bars.texts] == ["group 0", "group 1"]
+    np.testing.assert_array_equal(bars.patches[0].get_data().values, counts[order].sum(1))
+    smallest = min(float(size) for size in re.findall(r"font-size: ([0-9.]+)px", work.svg))
+    assert smallest * 313 / (72 * work.figure.get_figwidth()) >= 11  # a phone of 390 px has 313 for it
+
+
+def test_newcomers_are_the_last_columns():
+    counts = np.array([[1, 2], [5, 0], [0, 5], [4, 4]])
+    work = label_shares(counts, "labels", np.array([1, 0, -1, -1]), newcomers=2)
+    axes, bars = work.figure.axes
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "0", "3", "2"]
+    assert [text.get_text() for text in bars.texts] == ["group 0", "group 1", "new"]

@@ -8,9 +8,11 @@ import pandas as pd
 import pytest
 from result_folders import write_run
 
-from fedflow.report.bootstrap import interval
+from fedflow.report.bootstrap import difference
 from fedflow.report.collect import collect_runs
 from fedflow.report.findings import findings
+from fedflow.report.pairs import differences, pair_table, write_pairs
+from fedflow.report.paper import latex
 from fedflow.report.run import Run
 from fedflow.report.tables import by_method
 
@@ -20,6 +22,11 @@ def run(tmp_path: Path) -> Run:
     write_run(tmp_path, "p", "fedavg", 0)
     (made,) = collect_runs(tmp_path)
     return made
+
+
+def interval(one: list[Run], other: list[Run], measure: str) -> tuple[float, float] | None:
+    found = difference(one, other, measure)
+    return found.interval if found is not None else None
 
 
 def with_scores(run: Run, seed: int, values: np.ndarray) -> Run:
@@ -67,4 +74,58 @@ def test_the_finding_says_it(tmp_path: Path) -> None:
     assert found["Best for the clients"].endswith(
         f"Paired bootstrap over seeds and clients, 95 %: [{100 * low:.1f}, {100 * high:.1f}] points."
     )
-    assert all("bootstrap" not in text for asked, text in found.items() if asked != "Best for the clients")
+    asked = ("Best for the clients", "Best on the complete test set", "Best for the worst-served 10 %")
+    assert all("bootstrap" in found[question] for question in asked)
+
+
+def test_the_worst_tenth_is_drawn_with_its_own_clients(run: Run) -> None:
+    """Only the worst tenth differs, by 0.1: the mean by a tenth of it."""
+    base = np.linspace(0.5, 1, 200)
+    better = [with_scores(run, seed, np.where(base < base[20], base + 0.1, base)) for seed in (0, 1)]
+    other = [with_scores(run, seed, base) for seed in (0, 1)]
+    found = difference(better, other, "local_worst10")
+    lowest = np.sort(better[0].clients["local_accuracy"])[:20].mean() - base[:20].mean()
+    assert found is not None and found.mean == pytest.approx(lowest)
+    assert found.certain and found.interval is not None and found.interval[0] < found.mean < found.interval[1]
+    mean = difference(better, other, "local_accuracy")
+    assert mean is not None and mean.mean == pytest.approx(0.01)
+
+
+def test_a_global_model_varies_with_the_seed_only(run: Run) -> None:
+    def scored(seed: int, value: float) -> Run:
+        clients = pd.DataFrame({"client": range(5), "global_accuracy": value})
+        return replace(run, clients=clients, metrics=run.metrics | {"seed": seed})
+
+    other = [scored(seed, 0.5) for seed in range(3)]
+    alone = difference([scored(0, 0.6)], other, "global_accuracy")
+    assert alone is not None and alone.mean == pytest.approx(0.1) and alone.interval is None
+    found = difference([scored(seed, 0.6 + 0.1 * seed) for seed in range(3)], other, "global_accuracy")
+    assert found is not None and found.interval == pytest.approx((0.1, 0.3)) and found.certain
+
+
+def test_pairs_are_antisymmetric_and_bold_where_the_interval_excludes_0(run: Run, tmp_path: Path) -> None:
+    rng, base = np.random.default_rng(2), np.linspace(0.4, 0.7, 60)
+    methods: dict[str, list[Run]] = {}
+    for name, gain in {"a": 0.2, "b": 0.0, "c": 0.001}.items():
+        methods[name] = []
+        for seed in range(3):
+            scores = base + gain + rng.normal(0, 0.02, 60)
+            made = with_scores(run, seed, scores)
+            facts = made.metrics | {"local_accuracy": scores.mean(), "local_worst10": None}
+            methods[name].append(replace(made, variant=name, label=name.upper(), metrics=facts))
+    known = differences(methods)
+    assert list(known) == ["local_accuracy"]  # clients have no other here
+    table = pair_table(methods, known["local_accuracy"])
+    names = [row.label for row in table.rows]
+    assert names[0] == "A" and [name for name, *_ in table.columns] == names
+    cells = {(row.label, name): cell for row in table.rows for name, cell in zip(names, row.cells)}
+    assert all(cells[name, name].text == "" for name in names)
+    assert (
+        cells["A", "B"].text.startswith("+") and cells["B", "A"].text == f"\u2212{cells['A', 'B'].text[1:]}"
+    )
+    bold = {pair for pair, cell in cells.items() if cell.best}
+    assert bold == {("A", "B"), ("A", "C"), ("B", "A"), ("C", "A")}
+    write_pairs([each for runs in methods.values() for each in runs], {"p": known}, tmp_path / "pairs.csv")
+    rows = pd.read_csv(tmp_path / "pairs.csv").set_index(["label", "other_label"])["difference"].to_dict()
+    assert len(rows) == 3 and cells["A", "B"].text == f"{100 * rows['A', 'B']:+.1f}"
+    assert r"\textbf{$-$" in latex(table)

@@ -1,5 +1,7 @@
 """What the page says of where its numbers come from."""
 
+import re
+
 from result_folders import write_run
 from support import refused
 
@@ -32,10 +34,16 @@ def test_the_chain_from_data_to_models(tmp_path):
     assert found.steps[4].name == "2 registered versions"
     assert [bool(origin.facts) for origin in found.origins] == [True, False]
     assert found.origins[0].page.startswith("http://127.0.0.1:5000/#/experiments/3/runs/0123456789abcdef?")
-    words = "2026-11-01 10:00 UTC, from commit c0ffee with changes, by fedflow 0.1.0"
+    words = "2026-11-01 10:00 UTC, from commit c0ffee with changes, by fedflow 0.1.0, with fedflow run"
     assert made(recorded, runs) == words and made({}, runs) == ""
     page = build_report(tmp_path / "results", tmp_path, tmp_path / "out", recorded=recorded).read_text()
-    assert words in page and "not in the record" in page and "p.ifca.cluster-1 v2" in page
+    assert words in page and "not in the record" in page
+    models = "http://127.0.0.1:5000/#/models/p.ifca.cluster-1/versions/2"
+    assert f'<a href="{models}">p.ifca.cluster-1 v2</a>' in page
+    assert (
+        "<code>fedflow partition p</code>" in page and "http://127.0.0.1:5000/#/experiments/3/runs?" in page
+    )
+    assert len(re.findall('aria-label="Cluster of every client by round"', page)) == 2  # large, and small
 
 
 def test_the_record_knows_the_newest_run_of_each_key(tmp_path):

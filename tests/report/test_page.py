@@ -116,7 +116,7 @@ def test_a_partition_shows_how_its_groups_were_found(tmp_path):
     write_run(tmp_path / "results", "q", "fedavg", 3)
     write_run(tmp_path / "results", "r", "fedavg", 3, groups=False)
     section = build(tmp_path).split('<section id="groups">')[1].split("</section>")[0]
-    clustered, other = section.split("<h3>q")
+    clustered, other = section.split(">q<small>")
     assert re.findall(r"<h4>(.*?)</h4>", clustered) == [
         "ARI by round", "pacfl, seed 3: assignment by round", "pacfl, seed 3: dissimilarity",
         "pacfl, seed 3: embedding", "IFCA, seed 3: assignment by round",
@@ -130,10 +130,36 @@ def test_a_partition_by_difficulty_shows_how_hard_its_clients_are(tmp_path):
     for name, hard in (("easy", False), ("hard", True)):
         write_run(tmp_path / "results", name, "fedavg", 0)
         write_partition(tmp_path / "partitions", name, scheme="iid", difficulty=hard)
-    shown = build(tmp_path).split("<h3>Samples by client</h3>")[1].split("</section>")[0]
+    shown = build(tmp_path).split('<section id="data">')[1].split("</section>")[0]
     assert re.findall("<h4>(.*?)</h4>", shown) == ["easy: labels", "hard: labels", "hard: difficulty"]
     stds = "within a client 0.018 (mean over clients), of the means of clients 0.499."
     assert shown.count("<figcaption>") == 1 and stds in shown
+
+
+def test_an_assignment_that_never_changes_is_a_sentence(tmp_path):
+    folder = write_run(tmp_path / "results", "p", "ifca", 3)
+    found = [0, 1] * 9 + [2, 0]
+    change(
+        folder / "clusters.json",
+        history=[{"round": 2, "assignment": found}, {"round": 6, "assignment": found}],
+    )
+    section = build(tmp_path).split('<section id="groups">')[1].split("</section>")[0]
+    assert "IFCA, seed 3: 3 clusters of 10, 9 and 1 clients, the same from round 2 on." in section
+    assert (
+        re.findall(r"<h4>(.*?)</h4>", section) == ["ARI by round"]
+        and '<div class="panels three">' not in section
+    )
+
+
+def test_accuracies_are_also_drawn_from_0_to_100(built):
+    section = built[1].split('<section id="curves">')[1].split("</section>")[0]
+    for zoomed, full in re.findall(
+        r'<div class="zoomed">(.*?)</div><div class="full" hidden>(.*?)</div>', section, re.S
+    ):
+        ticks = [re.findall(r"<text[^>]*>(\d+)</text>", drawn) for drawn in (zoomed, full)]
+        assert {"0", "100"} <= set(ticks[1]) and not {"0", "100"} <= set(ticks[0])
+        assert all("IFCA" in drawn for drawn in (zoomed, full))
+    assert section.count('class="full" hidden') == section.count("<figure")
 
 
 def test_best_mean_is_bold(built):
@@ -210,7 +236,7 @@ def test_names_are_escaped(tmp_path):
 def test_one_run_without_partition_folder_makes_a_page(tmp_path):
     write_run(tmp_path / "results", "p", "local", 3)
     page = build(tmp_path)
-    assert "The only method." in page and "one seed says little" in page
+    assert "The only method." in page and "one seed does not show how much results vary" in page
     assert "unknown: no summary.json" in page
 
 

@@ -3,16 +3,19 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command import fedflow, one_line_error
 from result_folders import write_run
 
 from fedflow.citing import bibtex, sources
 from fedflow.methods import METHODS
+from fedflow.pictures.clients import heat
 from fedflow.report.cells import accuracy_table
 from fedflow.report.collect import collect_runs
 from fedflow.report.paper import escaped, latex, write_paper
-from fedflow.report.tables import by_method
+from fedflow.report.ranks import picture, ranking
+from fedflow.report.tables import by_method, by_partition
 
 
 def results(root: Path, partition: str = "dir_0.1 & more") -> Path:
@@ -50,11 +53,36 @@ def test_files_have_plain_names_and_figures_the_format_that_is_wanted(
     names = [file.name for file in written]
     assert names[0] == "dir_0-1-more-accuracy.tex" and all(re.fullmatch(r"[\w.-]+", name) for name in names)
     figures = [file for file in written if form and file.suffix == f".{form}"]
-    assert len(figures) == (2 if form else 0)
+    assert len(figures) == (3 if form else 0)
     start = {"pdf": b"%PDF", "svg": b"<?xml"}
     assert all(file.read_bytes().startswith(start[str(form)]) for file in figures)
     references = (tmp_path / "paper" / "methods.bib").read_text()
     assert references == bibtex(["ditto", "fedavg"]) and "% FedAvg\n@inproceedings{mcmahan2017" in references
+
+
+def test_several_partitions_have_a_table_with_mean_ranks_and_critical_differences(tmp_path: Path) -> None:
+    for partition in ("p", "q", "r"):
+        for method in ("fedavg", "ditto", "ifca"):
+            write_run(tmp_path / "results", partition, method, 0, rounds=2)
+    runs = collect_runs(tmp_path / "results")
+    write_paper(runs, tmp_path / "paper")
+    found, lines = ranking(by_partition(runs)), (tmp_path / "paper" / "all.tex").read_text().splitlines()
+    assert found is not None and r"Method & p, \% & q, \% & r, \% & Mean rank \\" in lines
+    for name, mean in zip(found.labels, found.means, strict=True):
+        (line,) = (line for line in lines if line.startswith(name))
+        assert f"{mean:.2f}" in line.split(" & ")[-1]
+        assert (r"\textbf" in line.split(" & ")[-1]) is bool(mean == found.means[0])
+    drawn = picture(found, {variant: place for place, variant in enumerate(found.variants)})
+    assert drawn is not None and "critical difference" in drawn.svg
+
+
+def test_clients_are_drawn_worst_first_without_those_that_nobody_scored() -> None:
+    values = np.array([[90, 80], [10, 30], [np.nan, np.nan], [50, np.nan]])
+    work = heat(values, ["A", "B"], "clients")
+    shown = work.figure.axes[0].images[0].get_array()
+    assert shown is not None
+    np.testing.assert_array_equal(np.ma.filled(shown, np.nan), values[[1, 3, 0]].T)
+    assert work.figure.axes[0].get_xlabel() == "3 clients, by mean accuracy"
 
 
 def test_every_method_but_the_baseline_without_a_paper_has_references() -> None:
