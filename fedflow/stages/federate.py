@@ -1,6 +1,6 @@
 """From clients to results: one experiment, run and recorded."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,12 +46,12 @@ def perform(
     system_metrics: bool = True,
     blocks: Blocks = iter,
     ended: Callable[[Simulation, Outcome], None] = lambda simulation, outcome: None,
-    tags: Mapping[str, str] | None = None,
+    opened: Callable[[RunRecord], None] = lambda record: None,
 ) -> dict[str, Any]:
     """Run the experiment to its end, from its last checkpoint if it was interrupted; returns its metrics.
 
     ``blocks`` iterates over the rounds, for example in blocks, each of which is a task of Prefect; ``ended``
-    is called when all is recorded. ``tags`` are further ones of the MLflow run.
+    is called when all is recorded, ``opened`` with the record of the run before its first round.
     Writes the result files to ``out`` (default: the experiment's ``results_folder``) and one MLflow run.
     Data set and partition must exist. Raises `FedflowError` for errors that can be found before training,
     if the same experiment is already running, and if ``out`` holds results of another run; in these cases
@@ -85,7 +85,7 @@ def perform(
             name=f"{experiment.method} seed {experiment.seed}",
             key=f"{experiment.method} {simulation.fingerprint}",
             params=_recorded_params(experiment, compiled),
-            tags={name: facts[name] for name in NAMES} | dict(tags or {}),
+            tags={name: facts[name] for name in NAMES},
             datasets=_inputs(experiment, facts),
             sweep=experiment.sweep,
             params_file=root / "params.yaml",
@@ -94,6 +94,7 @@ def perform(
         )
         rounds: list[RoundReport] = []
         with record:
+            opened(record)
             for report in blocks(simulation.rounds()):
                 rounds.append(report)
                 record.round(report)

@@ -1,6 +1,6 @@
 """From a named source to results: all stages that one experiment needs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from fedflow.stages.federate import Blocks, Listener, perform
 from fedflow.stages.partition import prepare_partition
 from fedflow.stages.prepare import prepare_dataset
 from fedflow.terminal import RoundBar
+from fedflow.tracking import RunRecord
 
 
 def run_experiment(
@@ -22,12 +23,12 @@ def run_experiment(
     train: Callable[..., Any] = prepare_network,
     divide: Callable[..., Any] = prepare_partition,
     blocks: Blocks = iter,
-    tags: Mapping[str, str] | None = None,
+    opened: Callable[[RunRecord], None] = lambda record: None,
 ) -> dict[str, Any]:
     """Prepare the data, train central networks, partition, run the rounds; returns the metrics.
 
     ``executor`` trains the clients (default: this process); ``prepare``, ``train`` and ``divide`` are the
-    earlier stages, for example as Prefect tasks; ``blocks`` and ``tags`` are those of `perform`.
+    earlier stages, for example as Prefect tasks; ``blocks`` and ``opened`` are those of `perform`.
     """
     experiment.check()
     for name in experiment.datasets:
@@ -37,5 +38,5 @@ def run_experiment(
     divide(experiment.params, experiment.partition, experiment.root)
     with RoundBar(experiment.title) as bar:
         return perform(
-            experiment, executor or Inline(), [*listeners, bar.round], out, blocks=blocks, tags=tags
+            experiment, executor or Inline(), [*listeners, bar.round], out, blocks=blocks, opened=opened
         )

@@ -31,7 +31,7 @@ from fedflow.errors import FedflowError, reason
 from fedflow.metrics.table import heading, headlines, metric_of, printed, recorded_name
 from fedflow.tracking.comparison import log_comparison, measured
 from fedflow.tracking.models import ModelCard, Served, log_models, ranges
-from fedflow.tracking.opening import show_first
+from fedflow.tracking.opening import run_page, show_first
 from fedflow.tracking.orders import NOTE, log_orders
 from fedflow.tracking.store import Store, open_store, quoted, reporting
 
@@ -125,6 +125,7 @@ class Record:
         self._flushed = time.monotonic()
         self._monitor: Any = None
         self._monitor_lock: FileLock | None = None
+        self._link = ""  # of the description, to where the run was started
         self._open = True
 
     def __enter__(self) -> Self:
@@ -140,6 +141,20 @@ class Record:
         with contextlib.suppress(FedflowError) if error else contextlib.nullcontext():
             reason = error or FedflowError("the run ended before it was finished")
             self.fail(reason, status="KILLED" if interrupted else "FAILED")
+
+    @property
+    def page(self) -> str:
+        """The address of the run in MLflow."""
+        return run_page(self.store, self.experiment_id, self.run_id)
+
+    def link(self, flow_run: str, page: str | None) -> None:
+        """Name the Prefect flow run that records this one, with its page, in tags and in the description."""
+        self._link = f"[Flow run in Prefect]({page})" if page else f"Prefect flow run `{flow_run}`"
+        tags = {"prefect.flow_run_id": flow_run, "prefect.flow_run_url": page, NOTE: self._link}
+        with reporting(self.store.uri):
+            for name, value in tags.items():
+                if value:
+                    self.api.set_tag(self.run_id, name, value)
 
     def row(self, step: int, values: Mapping[str, float]) -> None:
         """Record the metrics of a step; they are sent every few steps or seconds."""
@@ -189,7 +204,8 @@ class Record:
         with reporting(self.store.uri):
             self._log_final(metrics, step)
             if folder is not None:
-                self.api.set_tag(self.run_id, NOTE, described(metrics, folder))
+                note = "\n\n".join(filter(None, [self._link, described(metrics, folder)]))
+                self.api.set_tag(self.run_id, NOTE, note)
                 self.api.log_artifacts(self.run_id, str(folder), "results")
             if card is not None:
                 run, accuracy = self.api.get_run(self.run_id), metrics.get("local_accuracy")

@@ -70,18 +70,19 @@ def test_prefect_shows_one_task_per_worker_and_round(federate, seen):
     assert run.flow_run.name == "digits-6 · fedavg · seed 0" and run.flow_run.state.is_completed()
     training = sorted(task.name for task in run.tasks if "train" in task.name)
     assert training == [f"round {t} · train · worker {w} · 3 clients" for t in (1, 2, 3) for w in (1, 2)]
-    kinds = {"rounds": "progress", "accuracy": "table", "summary": "markdown"}
+    kinds = {"rounds": "progress", "mlflow": "markdown", "accuracy": "table", "summary": "markdown"}
     assert {a.key: a.type for a in run.artifacts} == {f"digits-6-fedavg-0-{k}": v for k, v in kinds.items()}
     assert [a.data for a in run.artifacts if a.type == "progress"] == [100.0]
 
 
 def test_runs_can_be_found_and_followed_and_name_each_other(federate, seen, root, mlflow_runs):
-    """Tags of the flow run, a log line of every evaluation; MLflow's run names the flow run."""
+    """Tags of the flow run, a log line of every evaluation; both runs have links to each other."""
     from prefect import get_client
     from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
     federate("fedavg")
-    run = seen("federate").flow_run
+    found = seen("federate")
+    run = found.flow_run
     assert {"digits", "digits-6", "fedavg", "0"} <= {*run.tags}
     chosen = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id]))
 
@@ -95,3 +96,11 @@ def test_runs_can_be_found_and_followed_and_name_each_other(federate, seen, root
     assert all("Local, % " in message for message in evaluated)
     (recorded,) = mlflow_runs(root)
     assert recorded.data.tags["prefect.flow_run_id"] == str(run.id)
+    address = f"http://127.0.0.1:5000/#/experiments/{recorded.info.experiment_id}/runs/{recorded.info.run_id}"
+    address += "?workflowType=machine_learning"
+    assert any(message.startswith(f"MLflow run: {address} ") for message in said())
+    (link,) = (artifact for artifact in found.artifacts if artifact.key == "digits-6-fedavg-0-mlflow")
+    assert address in link.data
+    back = f"http://127.0.0.1:4200/flow-runs/flow-run/{run.id}"  # of `make serve`
+    assert recorded.data.tags["prefect.flow_run_url"] == back
+    assert recorded.data.tags["mlflow.note.content"].startswith(f"[Flow run in Prefect]({back})")

@@ -26,7 +26,7 @@ def test_names_with_dots_and_capitals_have_pages_too(api, root, seen):
     (comparison,) = seen("sweep").artifacts
     assert re.fullmatch("three-seeds-v2-comparison-[0-9a-f]{6}", comparison.key)
     keys = sorted(artifact.key for artifact in seen("federate").artifacts)
-    for key, what in zip(keys, ("accuracy", "rounds", "summary"), strict=True):
+    for key, what in zip(keys, ("accuracy", "mlflow", "rounds", "summary"), strict=True):
         assert re.fullmatch(f"my-part-6-fedavg-0-{what}-[0-9a-f]{{6}}", key)
 
 
