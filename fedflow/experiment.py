@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from operator import contains
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,14 @@ class Experiment:
         """The parameters of the flow `federate` that runs it, in this process."""
         about = {name: getattr(self, name) for name in ("partition", "method", "seed", "sweep")}
         return about | {"settings": Changes(self.params), "root": str(self.root)}
+
+    @property
+    def grid(self) -> dict[str, list] | None:
+        """The grid of the settings, if this run is a cell of it."""
+        grid = self.params.grid
+        cell = (self.partition, self.method, self.seed)
+        lists = (grid.partitions, grid.methods, grid.seeds)
+        return grid.as_dict() if all(map(contains, lists, cell)) else None
 
     @property
     def prepared_folder(self) -> Path:
@@ -177,8 +186,9 @@ def experiments(
     seeds: Sequence[int] | None = None,
 ) -> list[Experiment]:
     """Every cell of a grid (default: that of ``params``), all checked before the first one runs."""
-    grid = params.grid
-    cells = product(partitions or grid.partitions, methods or grid.methods, seeds or grid.seeds)
+    given = {"partitions": partitions, "methods": methods, "seeds": seeds}
+    grid = replace(params.grid, **{name: [*values] for name, values in given.items() if values})
+    params, cells = params.replace(grid=grid), product(grid.partitions, grid.methods, grid.seeds)
     made = [Experiment(params, *cell, root, sweep) for cell in cells]
     for experiment in made:
         experiment.check()

@@ -88,6 +88,7 @@ def perform(
             tags={name: facts[name] for name in NAMES},
             datasets=_inputs(experiment, facts),
             sweep=experiment.sweep,
+            grid=experiment.grid,
             params_file=root / "params.yaml",
             system_metrics=system_metrics,
             resumes=bool(simulation.state.history),  # finished runs too, if interrupted before `forget`

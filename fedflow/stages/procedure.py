@@ -70,6 +70,12 @@ class ProcedureRun:
             "sweep": self.sweep, "out": self.out,
         }  # fmt: skip
 
+    @property
+    def grid(self) -> dict[str, list] | None:
+        """The grid of params.yaml, if this run is part of it."""
+        grid = self.params.grid
+        return grid.as_dict() if self.name in grid.procedures and self.seed in grid.seeds else None
+
     @cached_property
     def procedure(self) -> Procedure:
         return self.params.procedure(self.name)
@@ -212,6 +218,7 @@ def _perform(
         tags={"procedure": run.name, "seed": run.seed, "settings": run.settings},
         datasets=_inputs(run),
         sweep=run.sweep,
+        grid=run.grid,
         params_file=root / "params.yaml",
         resumes=progress is not None,
     )
