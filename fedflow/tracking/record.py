@@ -71,9 +71,9 @@ def open_record(
     ``experiment`` is the MLflow experiment (one per data set and partition), ``sweep`` the parent run that
     groups this one, with the parameters ``grid``, ``key`` the fingerprint of what is computed. ``params`` may
     be nested; their names are joined with dots. ``datasets`` have ``name``, ``digest``, ``source``,
-    ``context`` and may have ``schema`` and ``profile`` (JSON-like). The SHA-256 of ``params_file`` becomes a tag.
-    With ``resumes``, the last run of the key is resumed even if it is finished: an existing checkpoint means
-    that it was killed after that. ``kind`` is the class of the record.
+    ``context`` and may have ``schema`` and ``profile`` (JSON-like). The SHA-256 of ``params_file`` becomes a
+    tag. With ``resumes``, the last run of the key is resumed even if it is finished: an existing checkpoint
+    means that it was killed after that. ``kind`` is the class of the record.
     Raises `FedflowError` if the store fails, or while another process records the same run.
     """
     store = open_store(root)

@@ -3,8 +3,11 @@
 import os
 import signal
 import subprocess
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
+import yaml
 from lossy import Lossy
 from services import family, living, started, wait_for
 
@@ -49,6 +52,40 @@ def test_a_killed_run_resumes_when_the_command_is_repeated(command, expected, ro
     assert (again.returncode, again.stderr) == (0, "")
     assert results(root) == expected("fedavg", settings=rounds)
     assert [run.info.status for run in mlflow_runs(root)] == ["FINISHED"]
+
+
+def test_a_failed_run_of_the_deployment_is_retried_from_its_checkpoint(
+    api, expected, root, results, monkeypatch, seen, mlflow_runs
+):
+    """With the retries that prefect.yaml gives: the bytes of a run that did not fail, and one MLflow run."""
+    from prefect.settings import Settings
+
+    from flows.federate import federate
+    from tasks.shards import PrefectExecutor
+
+    class Fails(PrefectExecutor):
+        rounds: ClassVar[list[str]] = []
+
+        def map(self, work, job, shards, title):
+            self.rounds.append(title)
+            if title == "round 3 · train" and self.rounds.count(title) == 1:
+                raise OSError("no space left on device")
+            return super().map(work, job, shards, title)
+
+    deployments = yaml.safe_load((Path(__file__).parents[2] / "prefect.yaml").read_text())["deployments"]
+    (deployed,) = (each for each in deployments if each["name"] == "federate")
+    for name, value in deployed["work_pool"]["job_variables"]["env"].items():
+        monkeypatch.setenv(name, value)
+    given = Settings().flows
+    assert (given.default_retries, given.default_retry_delay_seconds) == (1, 30)
+    monkeypatch.setattr("flows.federate.executor_for", lambda engine: Fails("threads", engine.workers))
+    retried = federate.with_options(retries=given.default_retries, retry_delay_seconds=0)
+    retried("digits-6", "fedavg", root=str(root))
+    assert results(root) == expected("fedavg")
+    assert Fails.rounds.count("round 3 · train") == 2 and Fails.rounds.count("round 2 · train") == 1
+    assert seen("federate").flow_run.run_count == 2
+    (recorded,) = mlflow_runs(root)
+    assert (recorded.info.status, recorded.data.tags["fedflow.resumed"]) == ("FINISHED", "1")
 
 
 def test_worker_processes_end_with_a_driver_that_is_killed(command, root):
