@@ -16,7 +16,7 @@ NAME = "pipeline"  # of the MLflow parent runs
 
 @flow(name="pipeline", log_prints=True, validate_parameters=False)
 def pipeline(settings: list[str] | None = None, root: str = ".") -> str:
-    """Prepare the data, central networks and partitions of the grid, run it, write the report; its path."""
+    """Prepare data, central networks and partitions, run the grid, write the report; returns its path."""
     check_arguments(settings=settings, root=root)
     params = load_params(Path(root) / "params.yaml", settings or [])
     for dataset in sorted({params.partition(name).dataset for name in params.grid.partitions}):

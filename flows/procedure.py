@@ -10,7 +10,7 @@ from fedflow.arguments import check_arguments
 from fedflow.config import load_params
 from fedflow.stages.procedure import ProcedureRun, run_procedure
 from tasks.inputs import make_partition, prepare_data, train_network
-from tasks.progress import ProgressBar, link_record, outcome_table
+from tasks.progress import ProgressBar, add_tags, link_record, outcome_table
 from tasks.shards import executor_for
 
 
@@ -39,6 +39,7 @@ def procedure(
     run = ProcedureRun(params, name, seed, Path(root), sweep, out)
     params.procedure(name)
     bar = ProgressBar(f"procedure · {run.title}", "procedure", name, seed, "progress")
+    add_tags(name, f"seed {seed}")
     with executor_for(params.engine) as executor:
         metrics = run_procedure(
             run, executor, [bar.step], prepare=prepare_data, train=train_network, divide=make_partition,

@@ -102,7 +102,7 @@ def notify(url: str) -> None:
     )  # fmt: skip
     said = SendNotification(
         block_document_id=UUID(str(number)),
-        subject="fedflow: {{ flow_run.name }} ended as {{ flow_run.state.name }}",
+        subject="fedflow: {{ flow_run.name }}: {{ flow_run.state.name }}",
         body="{{ flow_run.state.message }}",
     )
     about = "Tells a webhook that a flow run failed or crashed (python -m flows.serve --notify)."

@@ -79,7 +79,8 @@ class PrefectProgress:
     def __enter__(self) -> Self:
         self.bar = ProgressBar(self.experiment.title, *self._about, "rounds")
         self._log = get_run_logger()
-        add_tags(self.experiment.dataset, *map(str, self._about))
+        partition, method, seed = self._about
+        add_tags(self.experiment.dataset, str(partition), str(method), f"seed {seed}")
         return self
 
     def __exit__(self, *error: object) -> None: ...
@@ -107,8 +108,8 @@ class PrefectProgress:
         lines = [f"| {name} | {value} |" for name, value in metrics.items() if value is not None]
         name = "/".join(self.experiment.results_folder.parts[-3:])
         create_markdown_artifact(
-            "\n".join(["| metric | value |", "|---|---|", *lines, "", f"`fedflow show {name}` says more."]),
-            key=self._key("summary"), description=f"Final numbers of {self.experiment.title}",
+            "\n".join(["| metric | value |", "|---|---|", *lines, "", f"Details: `fedflow show {name}`"]),
+            key=self._key("summary"), description=f"Final metrics of {self.experiment.title}",
         )  # fmt: skip
 
     def _table(self) -> None:
@@ -129,7 +130,7 @@ def link_record(record: Record, parts: Sequence[object]) -> None:
     record.link(flow_run.id, flow_run.ui_url)
     get_run_logger().info(f"MLflow run: {record.page} (served by `fedflow ui`)")
     create_link_artifact(
-        link=record.page, link_text="run in MLflow", key=artifact_key(*parts, "mlflow"),
+        link=record.page, link_text="MLflow run", key=artifact_key(*parts, "mlflow"),
         description="Parameters, metrics by step, files and models; served by `fedflow ui`",
     )  # fmt: skip
 
@@ -168,5 +169,5 @@ def comparison(name: str, results: Sequence[dict[str, Any]]) -> None:
     columns = ("partition", "method", "seed", *measured)
     table = [{column: result.get(column) for column in columns} for result in results]
     create_table_artifact(
-        table=table, key=artifact_key(name, "comparison"), description="Every run of the sweep"
+        table=table, key=artifact_key(name, "comparison"), description="All runs of the sweep"
     )

@@ -120,7 +120,7 @@ def test_runs_can_be_found_and_followed_and_name_each_other(federate, seen, root
     federate("fedavg")
     found = seen("federate")
     run = found.flow_run
-    assert {"digits", "digits-6", "fedavg", "0"} <= {*run.tags}
+    assert {"digits", "digits-6", "fedavg", "seed 0"} <= {*run.tags}
     chosen = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id]))
 
     def said() -> list[str]:
