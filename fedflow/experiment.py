@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from operator import contains
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +82,8 @@ class Experiment:
     def grid(self) -> dict[str, list] | None:
         """The grid of the settings, if this run is a cell of it."""
         grid = self.params.grid
-        cell = (self.partition, self.method, self.seed)
-        lists = (grid.partitions, grid.methods, grid.seeds)
-        return grid.as_dict() if all(map(contains, lists, cell)) else None
+        named = self.partition in grid.partitions and self.method in grid.methods
+        return grid.as_dict() if named and self.seed in grid.seeds else None
 
     @property
     def prepared_folder(self) -> Path:
