@@ -79,6 +79,13 @@ class Experiment:
         return about | {"settings": Changes(self.params), "root": str(self.root)}
 
     @property
+    def grid(self) -> dict[str, list] | None:
+        """The grid of the settings, if this run is a cell of it."""
+        grid = self.params.grid
+        named = self.partition in grid.partitions and self.method in grid.methods
+        return grid.as_dict() if named and self.seed in grid.seeds else None
+
+    @property
     def prepared_folder(self) -> Path:
         return prepared_folder(self.root, self.dataset)
 
@@ -177,8 +184,9 @@ def experiments(
     seeds: Sequence[int] | None = None,
 ) -> list[Experiment]:
     """Every cell of a grid (default: that of ``params``), all checked before the first one runs."""
-    grid = params.grid
-    cells = product(partitions or grid.partitions, methods or grid.methods, seeds or grid.seeds)
+    given = {"partitions": partitions, "methods": methods, "seeds": seeds}
+    grid = replace(params.grid, **{name: [*values] for name, values in given.items() if values})
+    params, cells = params.replace(grid=grid), product(grid.partitions, grid.methods, grid.seeds)
     made = [Experiment(params, *cell, root, sweep) for cell in cells]
     for experiment in made:
         experiment.check()

@@ -1,5 +1,6 @@
 """One network on a whole data set: a teacher, an expert, or the reference of federated training."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from fedflow.arguments import check_arguments
 from fedflow.config import load_params
 from fedflow.stages.central import results
 from tasks.inputs import prepare_data, train_network
-from tasks.progress import ProgressBar, network_table
+from tasks.progress import ProgressBar, link_record, network_table
 
 
 @flow(name="central", flow_run_name="central · {name}", log_prints=True, validate_parameters=False)
@@ -25,6 +26,7 @@ def central(name: str, settings: list[str] | None = None, root: str = ".") -> di
     params = load_params(Path(root) / "params.yaml", settings or [])
     params.network(name)
     bar = ProgressBar(f"central · {name}", "central", name, "progress")
-    folder = train_network(params, name, Path(root), prepare_data, listeners=[bar.step])
+    link = partial(link_record, parts=("central", name))
+    folder = train_network(params, name, Path(root), prepare_data, listeners=[bar.step], opened=link)
     network_table(name, folder)
     return results(Path(root), name)

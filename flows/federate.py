@@ -50,7 +50,7 @@ def federate(
         metrics = run_experiment(
             experiment, Path(out) if out else None, executor, [page.round],
             prepare=prepare_data, train=train_network, divide=make_partition,
-            blocks=in_blocks if isinstance(executor, OneGpu) else iter, tags=page.tags,
+            blocks=in_blocks if isinstance(executor, OneGpu) else iter, opened=page.opened,
         )  # fmt: skip
         page.finish(metrics)
     return metrics

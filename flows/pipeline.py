@@ -11,10 +11,12 @@ from flows.sweep import sweep
 from tasks.inputs import make_partition, prepare_data
 from tasks.report import make_report
 
+NAME = "pipeline"  # of the MLflow parent runs
+
 
 @flow(name="pipeline", log_prints=True, validate_parameters=False)
 def pipeline(settings: list[str] | None = None, root: str = ".") -> str:
-    """Prepare the data, central networks and partitions of the grid, run it, write the report; its path."""
+    """Prepare data, central networks and partitions, run the grid, write the report; returns its path."""
     check_arguments(settings=settings, root=root)
     params = load_params(Path(root) / "params.yaml", settings or [])
     for dataset in sorted({params.partition(name).dataset for name in params.grid.partitions}):
@@ -24,5 +26,5 @@ def pipeline(settings: list[str] | None = None, root: str = ".") -> str:
         central(name, Changes(params), root)
     for name in params.grid.partitions:
         make_partition(params, name, Path(root))
-    sweep(settings=Changes(params), root=root, name="pipeline")
-    return str(make_report(Path(root)))
+    sweep(settings=Changes(params), root=root, name=NAME)
+    return str(make_report(Path(root), NAME))

@@ -1,5 +1,6 @@
 """One procedure with one seed: an experiment that is not federated rounds, such as a coreset."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from fedflow.arguments import check_arguments
 from fedflow.config import load_params
 from fedflow.stages.procedure import ProcedureRun, run_procedure
 from tasks.inputs import make_partition, prepare_data, train_network
-from tasks.progress import ProgressBar, outcome_table
+from tasks.progress import ProgressBar, add_tags, link_record, outcome_table
 from tasks.shards import executor_for
 
 
@@ -38,9 +39,11 @@ def procedure(
     run = ProcedureRun(params, name, seed, Path(root), sweep, out)
     params.procedure(name)
     bar = ProgressBar(f"procedure · {run.title}", "procedure", name, seed, "progress")
+    add_tags(name, f"seed {seed}")
     with executor_for(params.engine) as executor:
         metrics = run_procedure(
-            run, executor, [bar.step], prepare=prepare_data, train=train_network, divide=make_partition
-        )
+            run, executor, [bar.step], prepare=prepare_data, train=train_network, divide=make_partition,
+            opened=partial(link_record, parts=("procedure", name, seed)),
+        )  # fmt: skip
     outcome_table(run)
     return metrics

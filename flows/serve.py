@@ -14,7 +14,7 @@ from uuid import UUID
 import psutil
 
 from fedflow.errors import FedflowError
-from flows.server import STOP_TIMEOUT, home, password_file, prefect_api, stop, used
+from flows.server import PAGES, STOP_TIMEOUT, home, password_file, prefect_api, stop, used
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -102,7 +102,7 @@ def notify(url: str) -> None:
     )  # fmt: skip
     said = SendNotification(
         block_document_id=UUID(str(number)),
-        subject="fedflow: {{ flow_run.name }} ended as {{ flow_run.state.name }}",
+        subject="fedflow: {{ flow_run.name }}: {{ flow_run.state.name }}",
         body="{{ flow_run.state.message }}",
     )
     about = "Tells a webhook that a flow run failed or crashed (python -m flows.serve --notify)."
@@ -153,7 +153,7 @@ def _end(worker: subprocess.Popen) -> None:
 def main() -> None:
     """``python -m flows.serve --port 4200``."""
     parser = argparse.ArgumentParser(prog="python -m flows.serve", description=__doc__)
-    parser.add_argument("--port", type=int, default=4200, help="port of API and UI on localhost (4200)")
+    parser.add_argument("--port", type=int, default=PAGES, help=f"port of API and UI on localhost ({PAGES})")
     parser.add_argument("--notify", metavar="URL", help="webhook (of Slack, for example) told of failed runs")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:

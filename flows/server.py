@@ -30,8 +30,10 @@ from fedflow.errors import BadInput, FedflowError
 
 START_TIMEOUT = 180.0  # seconds; a first start also makes the database
 STOP_TIMEOUT = 15.0  # seconds between SIGTERM and SIGKILL
+PAGES = 4200  # the port on which `make serve` shows what servers on any free port have recorded
 CERTIFICATES = "PREFECT_API_SSL_CERT_FILE"
 PASSWORD = "PREFECT_API_AUTH_STRING"
+UI = "PREFECT_UI_URL"  # to which links lead
 ALIVE, USERS = "alive.lock", "users.lock"  # locks of the server, and of every process that uses it
 HOSTS = ("127.0.0.1", "localhost")  # accepted host names: requests with others are refused
 ITSELF = "prefect-in-memory"  # by which the actions of automations call the API, without a network
@@ -57,7 +59,7 @@ def prefect_api(port: int = 0) -> Iterator[str]:
     folder = home()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)  # an older one may be readable by others
-    before = {name: os.environ.get(name) for name in ("PREFECT_API_URL", CERTIFICATES, PASSWORD)}
+    before = {name: os.environ.get(name) for name in ("PREFECT_API_URL", CERTIFICATES, PASSWORD, UI)}
     try:
         with (folder / USERS).open("a+") as user:
             fcntl.flock(user, fcntl.LOCK_SH)
@@ -66,6 +68,7 @@ def prefect_api(port: int = 0) -> Iterator[str]:
                 "PREFECT_API_URL": url,
                 CERTIFICATES: str(_few_certificates(folder)),
                 PASSWORD: password_file(folder).read_text(),
+                UI: os.environ.get(UI) or (_state(folder) or {}).get("pages", url.removesuffix("/api")),
             }
             yield url
     finally:
@@ -196,12 +199,13 @@ def _serve(folder: Path, port: int) -> None:
         listener.bind(("127.0.0.1", port))
     except OSError as error:
         raise BadInput("--port", port, f"a free port ({error.strerror})") from error
+    pages = f"http://127.0.0.1:{port or PAGES}"
     port = listener.getsockname()[1]
     url = f"http://127.0.0.1:{port}/api"
     password, state = password_file(folder), folder / "server.json"
     if not password.exists():
         _write(password, f"fedflow:{secrets.token_urlsafe(32)}")
-    _write(state, json.dumps({"url": url, "pid": os.getpid()}))
+    _write(state, json.dumps({"url": url, "pages": pages, "pid": os.getpid()}))
     os.environ |= private(folder) | {
         "PREFECT_SERVER_API_HOST": "127.0.0.1",
         "PREFECT_SERVER_API_PORT": str(port),

@@ -28,7 +28,8 @@ def sweep(
 ) -> list[dict[str, Any]]:
     """Run a grid (default: params.yaml's) and the procedures of params.yaml; returns all metrics.
 
-    Each partition, and each procedure, is under one MLflow parent. With partitions or methods, no procedures.
+    The runs of a partition or of a procedure share an MLflow parent run. Naming partitions or methods leaves
+    out the procedures.
     """
     check_arguments(
         partitions=partitions, methods=methods, seeds=seeds, settings=settings, root=root, name=name

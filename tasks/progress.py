@@ -10,6 +10,7 @@ from typing import Any, Self
 import pandas as pd
 from prefect import get_client, get_run_logger
 from prefect.artifacts import (
+    create_link_artifact,
     create_markdown_artifact,
     create_progress_artifact,
     create_table_artifact,
@@ -22,6 +23,7 @@ from fedflow.metrics.table import heading, headlines, metric_of, printed
 from fedflow.simulation.outcome import RoundReport
 from fedflow.stages.central import TABLE
 from fedflow.stages.procedure import ProcedureRun, read_summary
+from fedflow.tracking import Record
 
 BETWEEN = 10  # seconds between two updates of a table during a run
 
@@ -68,12 +70,6 @@ class PrefectProgress:
         self._shown = time.monotonic()  # when the table was last updated
 
     @property
-    def tags(self) -> dict[str, str]:
-        """Tags by which MLflow's run names this flow run, and its page if the server has one."""
-        about = {"prefect.flow_run_id": flow_run.id, "prefect.flow_run_url": flow_run.ui_url}
-        return {name: str(value) for name, value in about.items() if value}
-
-    @property
     def _about(self) -> tuple[object, ...]:
         return self.experiment.partition, self.experiment.method, self.experiment.seed
 
@@ -83,10 +79,15 @@ class PrefectProgress:
     def __enter__(self) -> Self:
         self.bar = ProgressBar(self.experiment.title, *self._about, "rounds")
         self._log = get_run_logger()
-        add_tags(self.experiment.dataset, *map(str, self._about))
+        partition, method, seed = self._about
+        add_tags(self.experiment.dataset, str(partition), str(method), f"seed {seed}")
         return self
 
     def __exit__(self, *error: object) -> None: ...
+
+    def opened(self, record: Record) -> None:
+        """Link the flow run and the run in MLflow."""
+        link_record(record, self._about)
 
     def round(self, report: RoundReport, rounds: int) -> None:
         """Record one round."""
@@ -107,8 +108,8 @@ class PrefectProgress:
         lines = [f"| {name} | {value} |" for name, value in metrics.items() if value is not None]
         name = "/".join(self.experiment.results_folder.parts[-3:])
         create_markdown_artifact(
-            "\n".join(["| metric | value |", "|---|---|", *lines, "", f"`fedflow show {name}` says more."]),
-            key=self._key("summary"), description=f"Final numbers of {self.experiment.title}",
+            "\n".join(["| metric | value |", "|---|---|", *lines, "", f"Details: `fedflow show {name}`"]),
+            key=self._key("summary"), description=f"Final metrics of {self.experiment.title}",
         )  # fmt: skip
 
     def _table(self) -> None:
@@ -122,6 +123,16 @@ def add_tags(*tags: str) -> None:
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(flow_run.id)
         client.update_flow_run(run.id, tags=[*dict.fromkeys([*run.tags, *tags])])
+
+
+def link_record(record: Record, parts: Sequence[object]) -> None:
+    """Link the flow run and MLflow's run both ways; ``parts`` are those of the artifact's key."""
+    record.link(flow_run.id, flow_run.ui_url)
+    get_run_logger().info(f"MLflow run: {record.page} (served by `fedflow ui`)")
+    create_link_artifact(
+        link=record.page, link_text="MLflow run", key=artifact_key(*parts, "mlflow"),
+        description="Parameters, metrics by step, files and models; served by `fedflow ui`",
+    )  # fmt: skip
 
 
 def evaluations(rounds: Sequence[RoundReport]) -> list[dict[str, Any]]:
@@ -158,5 +169,5 @@ def comparison(name: str, results: Sequence[dict[str, Any]]) -> None:
     columns = ("partition", "method", "seed", *measured)
     table = [{column: result.get(column) for column in columns} for result in results]
     create_table_artifact(
-        table=table, key=artifact_key(name, "comparison"), description="Every run of the sweep"
+        table=table, key=artifact_key(name, "comparison"), description="All runs of the sweep"
     )

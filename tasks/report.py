@@ -10,10 +10,13 @@ from fedflow.stages.report import write_report
 
 
 @task(name="report", cache_policy=NO_CACHE)
-def make_report(root: Path) -> Path:
-    """Write the report on all results; returns the path of its page."""
-    page = write_report(root)
+def make_report(root: Path, sweep: str | None = None) -> Path:
+    """Write the report on all results, also to the MLflow parent runs of ``sweep``; the path of its page."""
+    page = write_report(root, sweep)
     create_link_artifact(
-        link=page.resolve().as_uri(), link_text="report", key="report", description="The report page"
+        link=page.resolve().as_uri(),
+        link_text="report",
+        key="report",
+        description="Report on all results, a file",
     )
     return page

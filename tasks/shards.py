@@ -120,7 +120,7 @@ class PrefectExecutor:
         self, work: Callable[[Any, Any], Any], job: Work, shards: Sequence[Share], title: str
     ) -> list[Any]:
         if self._chooses and self._left < 0 and self.kind == "threads":
-            say(f"{title}: from here on {self.workers} processes, as this run is long")
+            say(f"{title}: continuing on {self.workers} processes, because the run is long")
             self._restart("processes")
         started = time.monotonic()
         try:
@@ -158,7 +158,7 @@ class PrefectExecutor:
                 results.clear()  # their sums were merged with those that are lost
             kind = "threads" if self._chooses else self.kind
             if self._chooses:
-                say(f"{title}: a process died; from here on threads")
+                say(f"{title}: a process died; continuing on threads")
                 self._chooses = False
             self._restart(kind)
         raise FedflowError(f"{title}: workers died {1 + LOST_WORKERS} times in a row; is memory short?")

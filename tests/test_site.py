@@ -20,6 +20,13 @@ def test_the_site_has_every_page_and_its_index_and_fetches_nothing(tmp_path: Pat
     found = json.loads((tmp_path / "search" / "search_index.json").read_text())["docs"]
     titles = {re.sub(r"<[^>]*>", "", entry["title"]) for entry in found}
     assert "Ditto (ditto)" in titles and any("participation" in entry["text"] for entry in found)
+    method = re.sub(r"<[^>]*>", "", (tmp_path / "methods" / "ditto.html").read_text())
+    assert "Serves: personal" in method and "down and" in method and "pulled towards" in method
+    assert 'href="methods/ditto.html"' in (tmp_path / "methods.html").read_text()
+    assert 'href="methods/fedevg.html"' in (tmp_path / "generation.html").read_text()
+    for notebook in (ROOT / "docs" / "notebooks").glob("*.ipynb"):
+        page = (tmp_path / "notebooks" / notebook.name).with_suffix(".html").read_text()
+        assert f'href="{notebook.name}"' in page and (tmp_path / "notebooks" / notebook.name).is_file()
     interface = (tmp_path / "api.html").read_text()
     for name in ("run", "dataset", "Result", "compare", "Method", "Client", "option"):
         assert re.search(rf'id="fedflow\.[\w.]*\.{name}"', interface), name

@@ -145,12 +145,7 @@ def report(
     """
     from fedflow.stages.report import write_for_paper, write_report
 
-    page = write_report(root)
-    print_line(page)
-    if sweep is not None:
-        from fedflow.tracking import attach_to_sweep
-
-        attach_to_sweep(sweep, [page], "report", root)
+    print_line(write_report(root, sweep))
     for file in write_for_paper(root, figures) if latex or figures else ():
         print_line(file)
 

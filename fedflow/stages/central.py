@@ -44,12 +44,13 @@ def prepare_network(
     root: Path = Path(),
     prepare: Callable[..., Any] = prepare_dataset,
     listeners: Sequence[Listener] = (),
+    opened: Callable[[Record], None] = lambda record: None,
 ) -> Path:
     """Make ``data/central/<name>`` unless it exists, intact, from the same data, settings and code.
 
     Its data set and its teachers are made first if necessary. Resumes an interrupted training from its last
-    epoch, and records one MLflow run. Returns the folder. Raises `FedflowError`, for example if the training
-    diverges.
+    epoch, and records one MLflow run; ``opened`` is called with its record before the first epoch. Returns
+    the folder. Raises `FedflowError`, for example if the training diverges.
     """
     params.network(name)
     for needed in params.networks(name):
@@ -57,7 +58,7 @@ def prepare_network(
         training = CentralRun(params, needed, root)
         with locked(root / ".fedflow" / "locks" / f"central-{needed}", partial(_wait, training.title)):
             if not training.is_current():
-                training.run(listeners)
+                training.run(listeners, opened)
     return central_folder(root, name)
 
 
@@ -122,7 +123,7 @@ class CentralRun:
         current = there is not None and there.facts.get("origin") == self.origin
         return current and not (self.checkpoint / FILE).exists()  # deleted last
 
-    def run(self, listeners: Sequence[Listener] = ()) -> None:
+    def run(self, listeners: Sequence[Listener], opened: Callable[[Record], None]) -> None:
         """Train, record and write the network."""
         torch.set_num_threads(1)
         need_float32()
@@ -155,6 +156,7 @@ class CentralRun:
             resumes=progress is not None,  # also if it was killed after its end was recorded
         )
         with record, RoundBar(self.title) as bar:
+            opened(record)
             try:
                 progress = run_steps(
                     Here(steps, str(device)), Inline(), self.checkpoint, record, bar, "epoch",

@@ -1,6 +1,6 @@
 """From clients to results: one experiment, run and recorded."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,13 +47,11 @@ def perform(
     blocks: Blocks = iter,
     begun: Callable[[Simulation, RunRecord], None] = lambda simulation, record: None,
     ended: Callable[[Simulation, Outcome], None] = lambda simulation, outcome: None,
-    tags: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Run the experiment to its end, from its last checkpoint if it was interrupted; returns its metrics.
 
     ``blocks`` iterates over the rounds, for example in blocks, each of which is a task of Prefect. ``begun``
-    is called before the first round, ``ended`` when all is recorded. ``tags`` are further ones of the MLflow
-    run.
+    is called before the first round, ``ended`` when all is recorded.
     Writes the result files to ``out`` (default: the experiment's ``results_folder``) and one MLflow run.
     Data set and partition must exist. Raises `FedflowError` for errors that can be found before training,
     if the same experiment is already running, and if ``out`` holds results of another run; in these cases
@@ -87,9 +85,10 @@ def perform(
             name=f"{experiment.method} seed {experiment.seed}",
             key=f"{experiment.method} {simulation.fingerprint}",
             params=_recorded_params(experiment, compiled),
-            tags={name: facts[name] for name in NAMES} | dict(tags or {}),
+            tags={name: facts[name] for name in NAMES},
             datasets=_inputs(experiment, facts),
             sweep=experiment.sweep,
+            grid=experiment.grid,
             params_file=root / "params.yaml",
             system_metrics=system_metrics,
             resumes=bool(simulation.state.history),  # finished runs too, if interrupted before `forget`

@@ -70,6 +70,12 @@ class ProcedureRun:
             "sweep": self.sweep, "out": self.out,
         }  # fmt: skip
 
+    @property
+    def grid(self) -> dict[str, list] | None:
+        """The grid of params.yaml, if this run is part of it."""
+        grid = self.params.grid
+        return grid.as_dict() if self.name in grid.procedures and self.seed in grid.seeds else None
+
     @cached_property
     def procedure(self) -> Procedure:
         return self.params.procedure(self.name)
@@ -167,11 +173,13 @@ def run_procedure(
     prepare: Callable[..., Any] = prepare_dataset,
     train: Callable[..., Any] = prepare_network,
     divide: Callable[..., Any] = prepare_partition,
+    opened: Callable[[Record], None] = lambda record: None,
 ) -> dict[str, Any]:
     """Prepare its inputs, run it to its end, from its last checkpoint if it was interrupted; its metrics.
 
     Writes the files of the outcome (`write_outcome`) and one MLflow run. ``executor`` computes the parts
-    (default: this process). Raises `FedflowError`, also if the same procedure is already running.
+    (default: this process). ``opened`` is called with the record before the first step.
+    Raises `FedflowError`, also if the same procedure is already running.
     """
     torch.set_num_threads(1)
     params, root, inputs = run.params, run.root, run.procedure.inputs()
@@ -183,10 +191,15 @@ def run_procedure(
         divide(params, name, root)
     lock, name = root / ".fedflow" / "locks" / run.job.key, f"{run.name}/{run.seed}"
     with locked(lock, partial(_refuse, run.title), name):
-        return _perform(run, executor or Inline(), tuple(listeners))
+        return _perform(run, executor or Inline(), tuple(listeners), opened)
 
 
-def _perform(run: ProcedureRun, executor: Executor, listeners: tuple[Listener, ...]) -> dict[str, Any]:
+def _perform(
+    run: ProcedureRun,
+    executor: Executor,
+    listeners: tuple[Listener, ...],
+    ready: Callable[[Record], None],
+) -> dict[str, Any]:
     job, procedure, root = run.job, run.procedure, run.root
     try:
         opened = job.open()
@@ -205,10 +218,12 @@ def _perform(run: ProcedureRun, executor: Executor, listeners: tuple[Listener, .
         tags={"procedure": run.name, "seed": run.seed, "settings": run.settings},
         datasets=_inputs(run),
         sweep=run.sweep,
+        grid=run.grid,
         params_file=root / "params.yaml",
         resumes=progress is not None,
     )
     with record, RoundBar(run.title) as bar:
+        ready(record)
         try:
             progress = run_steps(
                 job, executor, checkpoint, record, bar, procedure.step_name, progress, listeners

@@ -9,20 +9,27 @@ from fedflow.report.collect import collect_runs
 from fedflow.report.lineage import Recorded
 from fedflow.report.paper import write_paper
 from fedflow.terminal import say
+from fedflow.tracking import attach_to_sweep
 
 CLAIMS = "claims.yaml"
 TRIED = "tuning"  # folder with the scores of `fedflow tune`
 
 
-def write_report(root: Path = Path()) -> Path:
-    """Write ``report/`` on all results, networks and claims of a project; returns the path of its page."""
+def write_report(root: Path = Path(), sweep: str | None = None) -> Path:
+    """Write ``report/`` on all results, networks and claims of a project; returns the path of its page.
+
+    MLflow's parent runs named ``sweep`` get the page, too.
+    """
     data, params = root / "data", load_params(root / PARAMS) if (root / PARAMS).exists() else None
-    return build_report(
+    page = build_report(
         root / "results", data / "partitions", root / "report",
         claims=root / CLAIMS, central=data / "central", labels=params.labels if params else None,
         outcomes=root / "outcomes", procedures=params.procedure_entries if params else None,
         recorded=_recorded(root), tried=root / TRIED,
     )  # fmt: skip
+    if sweep is not None:
+        attach_to_sweep(sweep, [page], "report", root)
+    return page
 
 
 def _recorded(root: Path) -> Recorded:

@@ -1,6 +1,6 @@
 """From a named source to results: all stages that one experiment needs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ def run_experiment(
     train: Callable[..., Any] = prepare_network,
     divide: Callable[..., Any] = prepare_partition,
     blocks: Blocks = iter,
-    tags: Mapping[str, str] | None = None,
+    opened: Callable[[RunRecord], None] = lambda record: None,
 ) -> dict[str, Any]:
     """Prepare the data, train central networks, partition, run the rounds; returns the metrics.
 
     ``executor`` trains the clients (default: this process); ``prepare``, ``train`` and ``divide`` are the
-    earlier stages, for example as Prefect tasks; ``blocks`` and ``tags`` are those of `perform`.
+    earlier stages, for example as Prefect tasks; ``blocks`` are those of `perform`; ``opened`` is
+    called with the record before the first round.
     """
     experiment.check()
     for name in experiment.datasets:
@@ -46,9 +47,10 @@ def run_experiment(
         )
         chance = f", chance accuracy {1 / classes:.3f}" if classes else ""
         say(f"{experiment.title}: {clients}{chance}, run {record.run_id}")
+        opened(record)
 
     with RoundBar(experiment.title) as bar:
         return perform(
             experiment, executor or Inline(), [*listeners, bar.round], out,
-            blocks=blocks, begun=begun, tags=tags,
+            blocks=blocks, begun=begun,
         )  # fmt: skip

@@ -8,9 +8,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from fedflow.metrics.table import METRICS, YARDSTICKS, recorded_name
-from fedflow.tracking.store import Store, open_store, reporting
+from fedflow.tracking.store import PORT, Store, open_store, reporting
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Experiment
 
 VIEW = "fedflow"
+QUERY = "workflowType=machine_learning"  # otherwise the pages are those about traces of language models
 TAG = f"mlflow.sharedViewState.{VIEW}"  # of an experiment: a view of its runs, in the words of MLflow's pages
 
 # The pages read the address after "#" only in the browser. The chat with an assistant opens itself once.
@@ -50,7 +52,7 @@ def pages() -> "FastAPI":
     return served
 
 
-def runs_pages(root: Path | str = ".", port: int = 5000) -> dict[str, str]:
+def runs_pages(root: Path | str = ".", port: int = PORT) -> dict[str, str]:
     """The address of the runs of every experiment in these pages, by name, the newest first."""
     store = open_store(root)
     with reporting(store.uri):
@@ -70,12 +72,18 @@ def first_page(api: "MlflowClient") -> str | None:
 
 
 def runs_page(experiment: "Experiment") -> str:
-    """The address of an experiment's runs on a server, with the view of `show_first` if there is one.
-
-    Without the query, MLflow opens an experiment on a page about traces of language models.
-    """
+    """The address of an experiment's runs on a server, with the view of `show_first` if there is one."""
     view = f"&viewStateShareKey={VIEW}" if TAG in experiment.tags else ""
-    return f"#/experiments/{experiment.experiment_id}/runs?workflowType=machine_learning{view}"
+    return f"#/experiments/{experiment.experiment_id}/runs?{QUERY}{view}"
+
+
+def run_page(store: Store, experiment: str, run: str) -> str:
+    """The address of a run: on the server that is the store, else where ``fedflow ui`` shows it."""
+    server = f"http://127.0.0.1:{PORT}"
+    if store.uri.startswith(("http://", "https://")):
+        given = urlsplit(store.uri.rstrip("/"))
+        server = given._replace(netloc=given.netloc.rpartition("@")[2]).geturl()  # without a password
+    return f"{server}/#/experiments/{experiment}/runs/{run}?{QUERY}"
 
 
 def show_first(api: "MlflowClient", experiment: str, names: Sequence[str]) -> None:

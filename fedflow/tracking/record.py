@@ -11,7 +11,6 @@ import json
 import math
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -31,7 +30,7 @@ from fedflow.errors import FedflowError, reason
 from fedflow.metrics.table import heading, headlines, metric_of, printed, recorded_name
 from fedflow.tracking.comparison import log_comparison, measured
 from fedflow.tracking.models import ModelCard, Served, log_models, ranges
-from fedflow.tracking.opening import show_first
+from fedflow.tracking.opening import run_page, show_first
 from fedflow.tracking.orders import NOTE, log_orders
 from fedflow.tracking.store import Store, open_store, quoted, reporting
 
@@ -47,6 +46,7 @@ R = TypeVar("R", bound="Record")
 FLUSH_STEPS, FLUSH_SECONDS = 10, 5.0  # metrics are sent after this many steps or seconds
 SYSTEM_INTERVAL = 10.0  # seconds between system metrics
 BATCH, METRICS_BATCH = 100, 1000  # parameters or tags, and metrics, in one request
+CHANGED = "fedflow.changed_params"  # tag
 PARAM_LENGTH, TAG_LENGTH, DIGEST_LENGTH = 6000, 5000, 36  # MLflow's limits
 
 
@@ -61,18 +61,19 @@ def open_record(
     tags: Mapping[str, Any] | None = None,
     datasets: Sequence[Mapping[str, Any]] = (),
     sweep: str | None = None,
+    grid: Mapping[str, Any] | None = None,
     params_file: Path | None = None,
     system_metrics: bool = True,
     resumes: bool = False,
 ) -> "R":
     """Open the record of one run: a new one, or the unfinished one of the same ``key``.
 
-    ``experiment`` is the MLflow experiment (one per data set and partition), ``sweep`` the parent run
-    that groups this one, ``key`` the fingerprint of what is computed. ``params`` may be nested; their
-    names are joined with dots. ``datasets`` have ``name``, ``digest``, ``source``, ``context`` and
-    may have ``schema`` and ``profile`` (JSON-like). The SHA-256 of ``params_file`` becomes a tag.
-    With ``resumes``, the last run of the key is resumed even if it is finished: an existing checkpoint means
-    that it was killed after that. ``kind`` is the class of the record.
+    ``experiment`` is the MLflow experiment (one per data set and partition), ``sweep`` the parent run that
+    groups this one, with the parameters ``grid``, ``key`` the fingerprint of what is computed. ``params`` may
+    be nested; their names are joined with dots. ``datasets`` have ``name``, ``digest``, ``source``,
+    ``context`` and may have ``schema`` and ``profile`` (JSON-like). The SHA-256 of ``params_file`` becomes a
+    tag. With ``resumes``, the last run of the key is resumed even if it is finished: an existing checkpoint
+    means that it was killed after that. ``kind`` is the class of the record.
     Raises `FedflowError` if the store fails, or while another process records the same run.
     """
     store = open_store(root)
@@ -87,15 +88,15 @@ def open_record(
             with store.lock("experiments"):
                 number = _experiment(api, store, experiment)
                 found = _earlier(api, number, key, finished=resumes)
-                parent = _parent(api, number, sweep, Path(root)) if sweep else None
+                about = _about(Path(root), params_file)
+                parent = _parent(api, number, sweep, grid or {}, about) if sweep else None
                 run = found or api.create_run(number, tags={"fedflow.key": key}, run_name=name)
                 if found:
                     api.update_run(found.info.run_id, status="RUNNING")
                 if parent:
                     api.set_tag(run.info.run_id, "mlflow.parentRunId", parent)
             record = kind(store, api, run, writer, parent)
-            about = dict(tags or {}) | _about(Path(root), params_file)
-            record._begin(params, about, datasets, resumed=found is not None)
+            record._begin(params, dict(tags or {}) | about, datasets, resumed=found is not None)
             if system_metrics:
                 record._monitor_system()
         except BaseException:
@@ -124,7 +125,7 @@ class Record:
         self._waiting: dict[int, Mapping[str, float]] = {}
         self._flushed = time.monotonic()
         self._monitor: Any = None
-        self._monitor_lock: FileLock | None = None
+        self._link = ""  # of the description, to where the run was started
         self._open = True
 
     def __enter__(self) -> Self:
@@ -140,6 +141,20 @@ class Record:
         with contextlib.suppress(FedflowError) if error else contextlib.nullcontext():
             reason = error or FedflowError("the run ended before it was finished")
             self.fail(reason, status="KILLED" if interrupted else "FAILED")
+
+    @property
+    def page(self) -> str:
+        """The address of the run in MLflow."""
+        return run_page(self.store, self.experiment_id, self.run_id)
+
+    def link(self, flow_run: str, page: str | None) -> None:
+        """Name the Prefect flow run that records this one, with its page, in tags and in the description."""
+        self._link = f"[Flow run in Prefect]({page})" if page else f"Prefect flow run `{flow_run}`"
+        tags = {"prefect.flow_run_id": flow_run, "prefect.flow_run_url": page, NOTE: self._link}
+        with reporting(self.store.uri):
+            for name, value in tags.items():
+                if value:
+                    self.api.set_tag(self.run_id, name, value)
 
     def row(self, step: int, values: Mapping[str, float]) -> None:
         """Record the metrics of a step; they are sent every few steps or seconds."""
@@ -189,7 +204,8 @@ class Record:
         with reporting(self.store.uri):
             self._log_final(metrics, step)
             if folder is not None:
-                self.api.set_tag(self.run_id, NOTE, described(metrics, folder))
+                note = "\n\n".join(filter(None, [self._link, described(metrics, folder)]))
+                self.api.set_tag(self.run_id, NOTE, note)
                 self.api.log_artifacts(self.run_id, str(folder), "results")
             if card is not None:
                 run, accuracy = self.api.get_run(self.run_id), metrics.get("local_accuracy")
@@ -216,32 +232,14 @@ class Record:
         resumed: bool,
     ) -> None:
         """Log what is known at the start; for a resumed run, only what is missing."""
-        from mlflow.entities import RunTag
-
-        had = self._run.data
-        values = _flat(params)
-        tags = dict(tags)
+        had, tags = self._run.data.tags, dict(tags)
         if resumed:
             self.recorded = {m.step for m in self.api.get_metric_history(self.run_id, self.ALWAYS)}
-            tags["fedflow.resumed"] = int(had.tags.get("fedflow.resumed", 0)) + 1
-            # MLflow's parameters cannot change; those that do not affect the result may (such as workers).
-            changed = {name: value for name, value in values.items() if had.params.get(name, value) != value}
-            if changed:
-                tags["fedflow.changed_params"] = json.dumps(changed)
-            if "fedflow.error" in had.tags:
+            tags["fedflow.resumed"] = int(had.get("fedflow.resumed", 0)) + 1
+            if "fedflow.error" in had:
                 self.api.delete_tag(self.run_id, "fedflow.error")
-        self._log_params({name: value for name, value in values.items() if name not in had.params})
-        self.api.log_batch(
-            self.run_id, tags=[RunTag(name, str(value)[:TAG_LENGTH]) for name, value in tags.items()]
-        )
+        _log_start(self.api, self._run, params, tags)
         self._log_inputs(datasets)
-
-    def _log_params(self, values: Mapping[str, str]) -> None:
-        from mlflow.entities import Param
-
-        new = [Param(name, value) for name, value in values.items()]
-        for start in range(0, len(new), BATCH):
-            self.api.log_batch(self.run_id, params=new[start : start + BATCH])
 
     def _log_inputs(self, datasets: Sequence[Mapping[str, Any]]) -> None:
         """Log the ``datasets`` that the run has not as inputs yet."""
@@ -268,21 +266,13 @@ class Record:
             self.api.log_inputs(self.run_id, new)
 
     def _monitor_system(self) -> None:
-        """Record processor, memory, disk and GPU use, once per machine; for the whole sweep, if any."""
+        """Record processor, memory, disk and GPU use of this machine."""
         from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-        owner = self.parent or self.run_id
-        lock = self.store.file_lock(f"system-{owner}", timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            return  # another run of the sweep does it
-        self._monitor_lock = lock
         self._monitor = SystemMetricsMonitor(
-            owner,
+            self.run_id,
             sampling_interval=SYSTEM_INTERVAL,
             resume_logging=True,
-            node_id=socket.gethostname() if self.parent else None,
             tracking_uri=self.store.uri,
         )
         self._monitor.start()
@@ -319,8 +309,6 @@ class Record:
         finally:
             self._open = False
             self._writer.release()
-            if self._monitor_lock is not None:
-                self._monitor_lock.release()
 
 
 class RunRecord(Record):
@@ -398,7 +386,7 @@ class RunRecord(Record):
     def _log_final(self, metrics: Mapping[str, Any], rounds: int) -> None:
         """Numbers that no metric is, such as the size of the network, are parameters."""
         constants = {n: v for n, v in _numbers(metrics).items() if metric_of(n) is None and "/" not in n}
-        self._log_params({name: str(value) for name, value in constants.items()})
+        _log_params(self.api, self.run_id, {name: str(value) for name, value in constants.items()})
         super()._log_final({name: v for name, v in metrics.items() if name not in constants}, rounds)
 
     def _log_served(self, served: Sequence[Served], cluster: Sequence[int], card: ModelCard) -> None:
@@ -482,14 +470,44 @@ def _experiment(api: "MlflowClient", store: Store, name: str) -> str:
         raise
 
 
-def _parent(api: "MlflowClient", experiment: str, sweep: str, root: Path) -> str:
-    """The parent run of a sweep, running; created if necessary."""
+def _parent(
+    api: "MlflowClient", experiment: str, sweep: str, grid: Mapping[str, Any], about: Mapping[str, str]
+) -> str:
+    """The parent run of a sweep, running; created if necessary. ``about`` are tags of its newest run."""
     found = api.search_runs([experiment], f"tags.`fedflow.sweep` = {quoted(sweep)}", max_results=1)
     if found:
-        api.update_run(found[0].info.run_id, status="RUNNING")
-        return found[0].info.run_id
-    tags = {"fedflow.sweep": sweep} | _source(root)
-    return api.create_run(experiment, tags=tags, run_name=sweep).info.run_id
+        (run,) = found
+        api.update_run(run.info.run_id, status="RUNNING")
+    else:
+        note = f"The runs of `{sweep}`; `fedflow report` compares them."
+        run = api.create_run(experiment, tags={"fedflow.sweep": sweep, NOTE: note}, run_name=sweep)
+    _log_start(api, run, {"grid": grid} if grid else {}, about)
+    return run.info.run_id
+
+
+def _log_start(api: "MlflowClient", run: "Run", params: Mapping[str, Any], tags: Mapping[str, Any]) -> None:
+    """Log tags, and the parameters that the run has not yet.
+
+    MLflow's parameters cannot change, but some of ours may, such as workers and grids: those are in a tag.
+    """
+    from mlflow.entities import RunTag
+
+    had, values = run.data, _flat(params)
+    _log_params(api, run.info.run_id, {n: value for n, value in values.items() if n not in had.params})
+    if changed := {n: value for n, value in values.items() if had.params.get(n, value) != value}:
+        tags = {**tags, CHANGED: json.dumps(changed)}
+    elif CHANGED in had.tags:
+        api.delete_tag(run.info.run_id, CHANGED)
+    new = [RunTag(name, str(value)[:TAG_LENGTH]) for name, value in tags.items()]
+    api.log_batch(run.info.run_id, tags=new)
+
+
+def _log_params(api: "MlflowClient", run_id: str, values: Mapping[str, str]) -> None:
+    from mlflow.entities import Param
+
+    new = [Param(name, value) for name, value in values.items()]
+    for start in range(0, len(new), BATCH):
+        api.log_batch(run_id, params=new[start : start + BATCH])
 
 
 def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:

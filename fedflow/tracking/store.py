@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 LOCK_TIMEOUT = 120.0  # seconds; making the schema takes a few
+PORT = 5000  # of the pages that `ui_command` serves
 BUSY_TIMEOUT = 20.0  # seconds for another process to finish its transaction, as in MLflow
 REACH_TIMEOUT = 10.0  # seconds for a tracking server to answer
 
@@ -162,7 +163,7 @@ def initialise(root: Path | str = ".") -> str:
     return open_store(root).uri
 
 
-def ui_command(root: Path | str = ".", port: int = 5000) -> list[str]:
+def ui_command(root: Path | str = ".", port: int = PORT) -> list[str]:
     """The command line that shows this store's runs at http://127.0.0.1:<port>, opened by `opening.pages`.
 
     Raises `FedflowError` for a store that is a server already.

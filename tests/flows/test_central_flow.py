@@ -13,6 +13,7 @@ def test_the_flow_prepares_the_data_trains_and_shows_the_epochs(api, root, seen)
     assert {task.name for task in page.tasks} == {"central expert", "prepare digits"}
     assert {a.key: a.type for a in page.artifacts} == {
         "central-expert-epochs": "table",
+        "central-expert-mlflow": "markdown",
         "central-expert-progress": "progress",
     }
     assert [a.data for a in page.artifacts if a.type == "progress"] == [100.0]

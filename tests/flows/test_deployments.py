@@ -78,4 +78,4 @@ def test_a_webhook_is_told_of_a_failed_run(api, root):
         time.sleep(0.1)
     server.shutdown()
     (said,) = _Receiver.received
-    assert "ended as Failed" in said["text"] and "rubbish" in said["text"]
+    assert ": Failed" in said["text"] and "rubbish" in said["text"]

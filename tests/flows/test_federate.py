@@ -3,8 +3,11 @@
 import os
 import signal
 import subprocess
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
+import yaml
 from lossy import Lossy
 from services import family, living, started, wait_for
 
@@ -51,6 +54,40 @@ def test_a_killed_run_resumes_when_the_command_is_repeated(command, expected, ro
     assert [run.info.status for run in mlflow_runs(root)] == ["FINISHED"]
 
 
+def test_a_failed_run_of_the_deployment_is_retried_from_its_checkpoint(
+    api, expected, root, results, monkeypatch, seen, mlflow_runs
+):
+    """With the retries that prefect.yaml gives: the bytes of a run that did not fail, and one MLflow run."""
+    from prefect.settings import Settings
+
+    from flows.federate import federate
+    from tasks.shards import PrefectExecutor
+
+    class Fails(PrefectExecutor):
+        rounds: ClassVar[list[str]] = []
+
+        def map(self, work, job, shards, title):
+            self.rounds.append(title)
+            if title == "round 3 · train" and self.rounds.count(title) == 1:
+                raise OSError("no space left on device")
+            return super().map(work, job, shards, title)
+
+    deployments = yaml.safe_load((Path(__file__).parents[2] / "prefect.yaml").read_text())["deployments"]
+    (deployed,) = (each for each in deployments if each["name"] == "federate")
+    for name, value in deployed["work_pool"]["job_variables"]["env"].items():
+        monkeypatch.setenv(name, value)
+    given = Settings().flows
+    assert (given.default_retries, given.default_retry_delay_seconds) == (1, 30)
+    monkeypatch.setattr("flows.federate.executor_for", lambda engine: Fails("threads", engine.workers))
+    retried = federate.with_options(retries=given.default_retries, retry_delay_seconds=0)
+    retried("digits-6", "fedavg", root=str(root))
+    assert results(root) == expected("fedavg")
+    assert Fails.rounds.count("round 3 · train") == 2 and Fails.rounds.count("round 2 · train") == 1
+    assert seen("federate").flow_run.run_count == 2
+    (recorded,) = mlflow_runs(root)
+    assert (recorded.info.status, recorded.data.tags["fedflow.resumed"]) == ("FINISHED", "1")
+
+
 def test_worker_processes_end_with_a_driver_that_is_killed(command, root):
     program, environment = command
     arguments = ["--partition", "digits-6", "--method", "fedavg", "--root", str(root)]
@@ -70,19 +107,20 @@ def test_prefect_shows_one_task_per_worker_and_round(federate, seen):
     assert run.flow_run.name == "digits-6 · fedavg · seed 0" and run.flow_run.state.is_completed()
     training = sorted(task.name for task in run.tasks if "train" in task.name)
     assert training == [f"round {t} · train · worker {w} · 3 clients" for t in (1, 2, 3) for w in (1, 2)]
-    kinds = {"rounds": "progress", "accuracy": "table", "summary": "markdown"}
+    kinds = {"rounds": "progress", "mlflow": "markdown", "accuracy": "table", "summary": "markdown"}
     assert {a.key: a.type for a in run.artifacts} == {f"digits-6-fedavg-0-{k}": v for k, v in kinds.items()}
     assert [a.data for a in run.artifacts if a.type == "progress"] == [100.0]
 
 
 def test_runs_can_be_found_and_followed_and_name_each_other(federate, seen, root, mlflow_runs):
-    """Tags of the flow run, a log line of every evaluation; MLflow's run names the flow run."""
+    """Tags of the flow run, a log line of every evaluation; both runs have links to each other."""
     from prefect import get_client
     from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
     federate("fedavg")
-    run = seen("federate").flow_run
-    assert {"digits", "digits-6", "fedavg", "0"} <= {*run.tags}
+    found = seen("federate")
+    run = found.flow_run
+    assert {"digits", "digits-6", "fedavg", "seed 0"} <= {*run.tags}
     chosen = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id]))
 
     def said() -> list[str]:
@@ -95,3 +133,11 @@ def test_runs_can_be_found_and_followed_and_name_each_other(federate, seen, root
     assert all("Local, % " in message for message in evaluated)
     (recorded,) = mlflow_runs(root)
     assert recorded.data.tags["prefect.flow_run_id"] == str(run.id)
+    address = f"http://127.0.0.1:5000/#/experiments/{recorded.info.experiment_id}/runs/{recorded.info.run_id}"
+    address += "?workflowType=machine_learning"
+    assert any(message.startswith(f"MLflow run: {address} ") for message in said())
+    (link,) = (artifact for artifact in found.artifacts if artifact.key == "digits-6-fedavg-0-mlflow")
+    assert address in link.data
+    back = f"http://127.0.0.1:4200/flow-runs/flow-run/{run.id}"  # of `make serve`
+    assert recorded.data.tags["prefect.flow_run_url"] == back
+    assert recorded.data.tags["mlflow.note.content"].startswith(f"[Flow run in Prefect]({back})")

@@ -56,6 +56,7 @@ def test_workers_give_the_bytes_of_the_plain_loop(api, root, seen, plain, execut
     assert first <= shards and all(name.startswith("step ") for name in shards)
     assert {a.key: a.type for a in page.artifacts} == {
         "procedure-walk-2-summary": "table",
+        "procedure-walk-2-mlflow": "markdown",
         "procedure-walk-2-progress": "progress",
     }
     assert [a.data for a in page.artifacts if a.type == "progress"] == [100.0]

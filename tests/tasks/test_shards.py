@@ -187,7 +187,7 @@ def test_a_long_run_whose_processes_die_returns_to_threads(runner, monkeypatch, 
         for n in (2, 3):
             assert executor.map(sizes, JOB, SHARDS, f"round {n}") == [2, 1]
         assert executor.kind == "threads"
-    assert "round 2: a process died; from here on threads" in capsys.readouterr().out
+    assert "round 2: a process died; continuing on threads" in capsys.readouterr().out
 
 
 def test_ray_gives_every_shard_a_gpu_and_keeps_its_process(runner, monkeypatch):

@@ -169,19 +169,35 @@ def test_an_interrupt_ends_the_run_as_killed(start, api):
     assert api.get_run(record.run_id).info.status == "KILLED"
 
 
-def test_system_metrics_go_to_the_sweep(start, api, outcome, monkeypatch):
+def test_system_metrics_are_those_of_a_run_not_of_its_sweep(start, api, outcome, monkeypatch):
     monkeypatch.setattr("fedflow.tracking.record.SYSTEM_INTERVAL", 0.1)
-    with start(sweep="measured", system_metrics=True) as record, start("k2", sweep="measured") as other:
-        parent = api.get_run(record.run_id).data.tags["mlflow.parentRunId"]
+
+    def measured(run_id: str) -> set[str]:
+        return {name for name in api.get_run(run_id).data.metrics if name.startswith("system/")}
+
+    with start(sweep="measured", system_metrics=True) as record:
         for _ in range(100):
-            if any(name.startswith("system/") for name in api.get_run(parent).data.metrics):
+            if measured(record.run_id):
                 break
             time.sleep(0.05)
         record.finish(outcome())
-        other.finish(outcome())
-    measured = api.get_run(parent).data.metrics
-    assert any(name.endswith("cpu_utilization_percentage") for name in measured)
-    assert not any(name.startswith("system/") for name in api.get_run(record.run_id).data.metrics)
+    assert "system/cpu_utilization_percentage" in measured(record.run_id)
+    assert not measured(record.parent)
+
+
+def test_the_parent_of_a_sweep_has_its_grid_and_what_its_newest_run_was_made_with(start, api, monkeypatch):
+    """MLflow's parameters cannot change: a grid that did is a tag, until it is the first one again."""
+    grid = {"methods": ["fedavg"], "seeds": [0, 1]}
+    for commit, methods in (("aaa", ["fedavg"]), ("bbb", ["fedavg", "ditto"]), ("ccc", ["fedavg"])):
+        monkeypatch.setattr("fedflow.tracking.record._git", lambda root, *words, at=commit: at)
+        with start(commit, sweep="grid", grid=grid | {"methods": methods}) as record:
+            record.fail("enough")
+        parent = api.get_run(record.parent).data
+        assert parent.params == {"grid.methods": '["fedavg"]', "grid.seeds": "[0, 1]"}
+        assert parent.tags["mlflow.source.git.commit"] == commit
+        changed = json.loads(parent.tags.get("fedflow.changed_params", "{}"))
+        assert changed == ({"grid.methods": '["fedavg", "ditto"]'} if commit == "bbb" else {})
+    assert parent.tags["mlflow.note.content"].startswith("The runs of `grid`;")
 
 
 def test_a_store_that_is_deleted_during_a_run_is_one_line(tmp_path, rounds, capfd):
