@@ -125,7 +125,7 @@ def test_files_record_and_model_agree(whole: Path) -> None:
 
 def test_a_network_is_trained_again_only_if_it_may_change(copy: Path, monkeypatch) -> None:
     trained: list[str] = []
-    monkeypatch.setattr(CentralRun, "run", lambda run, listeners: trained.append(run.name))
+    monkeypatch.setattr(CentralRun, "run", lambda run, *rest: trained.append(run.name))
 
     def again(*changes: str) -> bool:
         trained.clear()
