@@ -79,7 +79,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 
 def test_an_unknown_option_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("```\nA=1 fedflow sweep \\\n  --executor dask  # more\n```\n")
+    page.write_text("```\nA=1 fedflow sweep \\\n  --no-such-option  # more\n```\n")
     with pytest.raises(Exception, match="No such option"):
         test_commands_and_their_options_exist(page)
 
