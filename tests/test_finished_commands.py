@@ -172,7 +172,8 @@ def test_partitions_are_read_again_once_params_yaml_changes(
 
     assert listed() == listed() == [("skewed", 0.5, False)]
     make_project(root, PARAMS.replace("alpha: 0.5", "alpha: 0.7"))
-    assert fedflow(capsys, "partition", "skewed", "--root", root).code == 0
+    for stage in (("prepare", "digits"), ("partition", "skewed")):
+        assert fedflow(capsys, *stage, "--root", root).code == 0
     assert listed() == [("skewed", 0.7, True)]
 
 

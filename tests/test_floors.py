@@ -18,7 +18,6 @@ FLOORS = (  # from bottom to top; a module imports from its own floor and from t
         "plugins",
         "cells",
         "running",
-        "citing",
     },
     {"data", "metrics"},
     {"models"},
@@ -28,7 +27,7 @@ FLOORS = (  # from bottom to top; a module imports from its own floor and from t
     {"simulation"},
     {"pictures"},
     {"procedures"},
-    {"config", "tuning", "results", "outcomes"},
+    {"citing", "config", "tuning", "results", "outcomes"},
     {"stages", "tracking", "report", "experiment", "schema", "fingerprints", "terminal"},
     {"flows", "tasks", "cli", "doctor", "front"},
 )
