@@ -176,7 +176,7 @@ def test_a_long_run_continues_on_processes(runner, monkeypatch, capsys, workers,
             assert executor.map(sizes, JOB, SHARDS, f"round {n}") == [2, 1]
             found.append(executor.kind)
     assert found == ["threads", *(["processes"] * 2 if kinds == 2 else ["threads"] * 2)]
-    assert runner.started == kinds and capsys.readouterr().out.count("round 1: from here") == kinds - 1
+    assert runner.started == kinds and capsys.readouterr().out.count("round 1: continuing") == kinds - 1
 
 
 def test_a_long_run_whose_processes_die_returns_to_threads(runner, monkeypatch, capsys):
