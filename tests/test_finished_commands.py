@@ -97,7 +97,7 @@ def test_runs_are_compared_over_seeds_and_by_settings(capsys: pytest.CaptureFixt
     compared = fedflow(capsys, "compare", "skewed").out
     assert re.search(r"method\.lam +0\.5 +2\.0 *\n", compared)
     assert re.search(r"training\.lr +0\.1 +0\.2 +0\.1 *\n", compared)
-    listed = fedflow(capsys, "ls").out  # in columns of their own: lam of Ditto's runs, lr of all
+    listed = fedflow(capsys, "ls").out  # in separate columns: lam of Ditto's runs, lr of all
     assert re.search(r"skewed/ditto/0-\w+ .* lam 2.0, lr 0.2 *\n", listed)
     assert re.search(r"skewed/fedavg/0 .* \d\d:\d\d +lr 0.1 *\n", listed)
     found = json.loads(fedflow(capsys, "compare", "skewed/fedavg/0", "skewed/ditto/0", "--json").out)
