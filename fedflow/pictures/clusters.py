@@ -16,7 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgb, to_rgba_array
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path as Outline
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 from scipy.cluster.hierarchy import leaves_list
 from scipy.linalg import eigh
 from scipy.optimize import linear_sum_assignment
@@ -36,6 +38,7 @@ ROWS = 2000  # of the picture by round; of more clients, evenly spaced ones are 
 NAMED = 24  # clients up to which all are named
 FEW = 12  # groups and clusters up to which all are named, and clients in the embedding
 COLUMNS = 4  # of the legend of groups
+MOMENTS = 6  # rounds between which moves are drawn
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,17 @@ class Grouping:
         return all((step == self.found).all() for step in self.steps.values())
 
     @cached_property
+    def moved(self) -> dict[int, float]:
+        """By round: of the clients that had a cluster before it, the share that changed it."""
+        shares = {}
+        for earlier, later in pairwise(self.steps):
+            before, after = self.steps[earlier], self.steps[later]
+            had = (before >= 0) & (after >= 0)
+            if (had & (before != after)).any():
+                shares[later] = float((before != after)[had].mean())
+        return shares
+
+    @cached_property
     def planted(self) -> np.ndarray:
         """The planted group of every client [N]; all 0 without groups."""
         return np.zeros(len(self.found), dtype=int) if self.groups is None else np.array(self.groups)
@@ -94,10 +108,12 @@ class Grouping:
 
 
 def pictures_of(grouping: Grouping) -> list[tuple[str, str, Callable[[Grouping, str], Drawing]]]:
-    """Name, heading and drawing of every picture: two need the dissimilarity of the server."""
+    """Name, heading and drawing of every picture: moves need some, the last two a dissimilarity."""
     found: list[tuple[str, str, Callable[[Grouping, str], Drawing]]] = [
         ("assignment", "assignment by round", timeline)
     ]
+    if grouping.moved:
+        found += [("moves", "clients that changed cluster", moves)]
     if grouping.compared is not None and len(grouping.compared.clients) > 2:
         found += [
             ("proximity", "dissimilarity", proximity),
@@ -107,7 +123,9 @@ def pictures_of(grouping: Grouping) -> list[tuple[str, str, Callable[[Grouping, 
 
 
 def draw_clusters(folder: Path, grouping: Grouping) -> None:
-    """Write ``assignment.png``; also ``proximity.png``, ``embedding.png`` if the server compares clients."""
+    """Write ``assignment.png``; ``moves.png`` if clients moved; ``proximity.png``, ``embedding.png`` if the
+    server compares clients.
+    """
     for name, _, draw in pictures_of(grouping):
         draw(grouping, name).png(folder / f"{name}.png")
 
@@ -177,6 +195,72 @@ def timeline(grouping: Grouping, name: str) -> Drawing:
         axes.set_xlabel("round")
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=(1, 2, 5, 10)))
     return work
+
+
+def moves(grouping: Grouping, name: str) -> Drawing:
+    """The share of clients that changed cluster, by round; below, from which cluster to which.
+
+    A column is the end of a round, a band is as wide as the number of its clients and has the colour of the
+    cluster that they come from; grey had none yet.
+    """
+    moved, palette = grouping.moved, grouping.palette | {-1: LINE}
+    rounds = [min(grouping.steps), *moved]
+    shown = [rounds[i] for i in np.unique(np.linspace(0, len(rounds) - 1, MOMENTS).round().astype(int))]
+    columns = np.array([grouping.steps[step] for step in shown])  # [moments, N]
+    rank = {
+        cluster: place for place, cluster in enumerate(sorted(palette, key=lambda z: z < 0))
+    }  # -1 is last
+    gap, thick = 0.03 * columns.shape[1], 0.05  # between clusters, in clients; of a column, in columns
+    box = (0.5, 2.72, 0.1, 0.1)
+    with drawing(name, "Clients that changed cluster, by round", 3.62, box, WIDTH) as work:
+        work.axes.bar(list(moved), list(moved.values()), color=MUTED, width=max(0.6, grouping.rounds / 100))
+        work.axes.set(xlim=(0.5, grouping.rounds + 0.5), ylim=(0, None), xlabel="share that moved, by round")
+        work.axes.yaxis.set_major_formatter(PercentFormatter(1, 0))
+        work.axes.yaxis.set_major_locator(MaxNLocator(2))
+        work.axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, steps=(1, 2, 5, 10)))
+        axes = work.beside(0.12, 0.44, WIDTH - 0.24, 1.72)
+        for at, column in enumerate(columns):
+            for cluster, (low, size) in _stacked(column, rank, gap).items():
+                axes.bar(at, size, thick * 2, low, color=palette[cluster], edgecolor=MUTED, lw=0.5)
+        for at, (before, after) in enumerate(pairwise(columns)):
+            out, into = (
+                {cluster: low for cluster, (low, _) in _stacked(column, rank, gap).items()}
+                for column in (before, after)
+            )
+            pairs, counts = np.unique(np.stack([before, after]), axis=1, return_counts=True)
+            flows = sorted(zip(*pairs.tolist(), counts.tolist()), key=lambda f: (rank[f[0]], rank[f[1]]))
+            for source, target, count in flows:
+                band = _band(at + thick, out[source], at + 1 - thick, into[target], count)
+                axes.add_patch(PathPatch(band, color=palette[source], alpha=0.55, lw=0))
+                out[source] += count
+                into[target] += count
+        _bare(axes)
+        axes.invert_yaxis()
+        axes.set_xlim(-0.1, len(shown) - 0.9)
+        axes.set_xticks(range(len(shown)), shown)
+        axes.set_xlabel("after round")
+    return work
+
+
+def _stacked(column: np.ndarray, rank: Mapping[int, int], gap: float) -> dict[int, tuple[float, int]]:
+    """Start and number of clients of every cluster of ``column`` [N], one after the other."""
+    clusters, sizes = np.unique(column, return_counts=True)
+    found, start = dict[int, tuple[float, int]](), 0.0
+    for cluster, size in sorted(zip(clusters.tolist(), sizes.tolist()), key=lambda item: rank[item[0]]):
+        found[cluster] = (start, size)
+        start += size + gap
+    return found
+
+
+def _band(x: float, y: float, to_x: float, to_y: float, width: float) -> Outline:
+    """A band from (x, y) to (to_x, to_y), level at both ends."""
+    middle = (x + to_x) / 2
+    points = [
+        (x, y), (middle, y), (middle, to_y), (to_x, to_y),
+        (to_x, to_y + width), (middle, to_y + width), (middle, y + width), (x, y + width), (x, y),
+    ]  # fmt: skip
+    curve, line = [Outline.CURVE4] * 3, Outline.LINETO
+    return Outline(points, [Outline.MOVETO, *curve, line, *curve, Outline.CLOSEPOLY])
 
 
 def thumbnail(grouping: Grouping, name: str, order: np.ndarray) -> Drawing:

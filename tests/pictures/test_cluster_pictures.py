@@ -3,9 +3,19 @@
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
 
 from fedflow.methods.base import Dissimilarity
-from fedflow.pictures.clusters import Grouping, embedding, pictures_of, proximity, renamed, scaled, timeline
+from fedflow.pictures.clusters import (
+    Grouping,
+    embedding,
+    moves,
+    pictures_of,
+    proximity,
+    renamed,
+    scaled,
+    timeline,
+)
 from fedflow.pictures.drawing import MUTED
 
 
@@ -82,6 +92,33 @@ def test_the_timeline_shows_who_moved_when():
     names = {colour: cluster for cluster, colour in made.palette.items()}
     shown = [[names[to_hex(cell)] if cell[3] else -1 for cell in row] for row in cells]
     assert shown == [[-1, 0, 0, 0], [-1, 0, 0, 0], [-1, 0, 1, 1], [-1, -1, 1, 1]]
+
+
+def test_moves_are_shares_of_clients_that_had_a_cluster_and_bands_as_wide_as_many_clients():
+    """Round 3 moves one of the four that had a cluster, round 5 two of five; nobody moves in round 4."""
+    history = {2: [0, 0, 0, 1, -1], 3: [0, 0, 1, 1, -1], 4: [0, 0, 1, 1, 1], 5: [1, 0, 1, 1, 0]}
+    made = Grouping(history, 6)
+    assert made.moved == {3: 1 / 4, 5: 2 / 5}
+    drawn = moves(made, "x")
+    assert [(round(bar.get_center()[0]), bar.get_height()) for bar in drawn.axes.patches] == [
+        (3, 0.25),
+        (5, 0.4),
+    ]
+    below = drawn.figure.axes[1]
+    assert [label.get_text() for label in below.get_xticklabels()] == ["2", "3", "5"]
+    columns = [patch for patch in below.patches if isinstance(patch, Rectangle)]
+    assert [bar.get_height() for bar in columns] == pytest.approx(
+        [3, 1, 1, 2, 2, 1, 2, 3]
+    )  # of 0, 1 and none, by round
+    widths = [np.ptp(patch.get_path().vertices[[0, -2], 1]) for patch in below.patches[len(columns) :]]
+    assert widths == pytest.approx(
+        [2, 1, 1, 1, 1, 1, 2, 1]
+    )  # 0-0, 0-1, 1-1, none-none; 0-0, 0-1, 1-1, none-0
+
+
+@pytest.mark.parametrize("history", [{1: [0, 1]}, {1: [0, -1], 2: [0, 1]}, {1: [0, 1], 3: [0, 1]}])
+def test_clusters_that_nobody_leaves_have_no_picture_of_moves(history):
+    assert "moves" not in [name for name, *_ in pictures_of(Grouping(history, 3))]
 
 
 def test_the_timeline_leaves_out_whoever_was_never_asked():

@@ -110,7 +110,7 @@ def test_without_a_matching_table_the_page_names_the_data_of_the_books(tmp_path)
 
 
 def test_a_partition_shows_how_its_groups_were_found(tmp_path):
-    """Three pictures where the server compares clients, then those of methods that only assign them."""
+    """Four pictures where the server compares clients, then those of methods that only assign them."""
     for method in ("fedavg", "ifca", "pacfl"):
         write_run(tmp_path / "results", "p", method, 3)
     write_run(tmp_path / "results", "q", "fedavg", 3)
@@ -118,10 +118,11 @@ def test_a_partition_shows_how_its_groups_were_found(tmp_path):
     section = build(tmp_path).split('<section id="groups">')[1].split("</section>")[0]
     clustered, other = section.split(">q<small>")
     assert re.findall(r"<h4>(.*?)</h4>", clustered) == [
-        "ARI by round", "pacfl, seed 3: assignment by round", "pacfl, seed 3: dissimilarity",
-        "pacfl, seed 3: embedding", "IFCA, seed 3: assignment by round",
+        "ARI by round", "pacfl, seed 3: assignment by round", "pacfl, seed 3: clients that changed cluster",
+        "pacfl, seed 3: dissimilarity", "pacfl, seed 3: embedding", "IFCA, seed 3: assignment by round",
+        "IFCA, seed 3: clients that changed cluster",
     ]  # fmt: skip
-    assert clustered.count("<svg") == 5 and "cut at 20" in clustered and "angle, degrees" in clustered
+    assert clustered.count("<svg") == 7 and "cut at 20" in clustered and "angle, degrees" in clustered
     assert "2 planted groups of 10 clients" in clustered and "Clustering error" in clustered
     assert "None of these methods serves clusters" in other and "<h3>r" not in section
 
