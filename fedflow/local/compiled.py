@@ -30,6 +30,7 @@ from fedflow.local.norms import NORMS
 from fedflow.local.pieces import Product
 from fedflow.local.pooling import POOLING
 from fedflow.local.training import LocalTraining
+from fedflow.local.winograd import matrix
 from fedflow.models.flat import FlatModel
 
 OVERHEAD = 0.2e-3  # seconds of every eager step
@@ -175,15 +176,8 @@ def _compile(
 ) -> tuple[Callable[..., Any], list[bool]]:
     """``function`` as machine code for inputs of these shapes, for one thread; `_factored` outputs."""
     from torch._inductor import standalone_compile  # seconds to import
-    from torch.fx.experimental.proxy_tensor import make_fx
-    from torch.fx.passes.dialect.common.cse_pass import CSEPass
 
-    dense = DENSE if "GenuineIntel" in _processor() else {}  # on AMD its products take twice the time
-    traced = make_fx(function, decomposition_table=POOLING | NORMS | CONVOLUTION | dense)(*inputs)
-    for node in traced.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
-        node.replace_all_uses_with(node.args[0])
-    if shared := CSEPass()(traced):  # a convolution and its gradients share what they transform
-        traced = shared.graph_module
+    traced = _traced(function, *inputs)
     products = _factored(traced)
     about = [torch.__version__, _processor(), traced.code, str(OPTIONS), *map(str, _kind(*inputs))]
     with _cache(folder / hashlib.blake2b("\n".join(about).encode(), digest_size=8).hexdigest()):
@@ -196,6 +190,31 @@ def _compile(
         with torch.no_grad():
             compiled(*inputs)  # loads all of it
     return compiled, products
+
+
+def _traced(function: Callable[..., Any], *inputs: Tensor) -> torch.fx.GraphModule:
+    """``function`` as a graph, the same in every process, whose parts are computed once."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.passes.dialect.common.cse_pass import CSEPass
+
+    dense = DENSE if "GenuineIntel" in _processor() else {}  # on AMD its products take twice the time
+    matrix.cache_clear()  # tensors of an earlier graph would be new constants wherever they are used
+    table, pure = POOLING | NORMS | CONVOLUTION | dense, torch.func.functionalize(function)
+    traced = make_fx(pure, decomposition_table=table)(*inputs)
+    for op in (torch.ops.aten.detach.default, torch.ops.aten.detach_.default):  # the latter by torch.tensor
+        for node in traced.graph.find_nodes(op="call_function", target=op):
+            node.replace_all_uses_with(node.args[0])
+            traced.graph.erase_node(node)
+    if _is_pure(traced) and (shared := CSEPass()(traced)):  # transforms of a convolution and its gradients
+        traced = shared.graph_module
+    return traced
+
+
+def _is_pure(traced: torch.fx.GraphModule) -> bool:
+    """Whether equal calls have equal values: none writes into its arguments or draws random numbers."""
+    called = [node.target for node in traced.graph.nodes]
+    operators = [op for op in called if isinstance(op, torch._ops.OpOverload)]
+    return not any(op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags for op in operators)
 
 
 def _factored(traced: torch.fx.GraphModule) -> list[bool]:

@@ -57,7 +57,7 @@ def pays(x: Tensor, kernel: Tensor, padding: Sequence[int]) -> bool:
 def convolve(x: Tensor, kernel: Tensor, padding: Sequence[int]) -> Tensor:
     """As ``F.conv2d(x [B, C, H, W], kernel [K, C, 3, 3], padding=padding)``; the result is channels-last."""
     products = torch.bmm(_inputs(x, padding), _kernel(kernel))
-    whole = (_both("outputs", False, x.dtype) @ products.flatten(1)).view(
+    whole = (matrix("outputs", False, x.dtype) @ products.flatten(1)).view(
         TILE, TILE, len(x), *_tiles(x, padding), -1
     )
     height, width = _output_size(x, padding)
@@ -73,15 +73,15 @@ def gradients(
     g = F.pad(g.permute(0, 2, 3, 1), (0, 0, 0, tw * TILE - g.shape[3], 0, th * TILE - g.shape[2]))
     blocks = g.unflatten(2, (tw, TILE)).unflatten(1, (th, TILE)).permute(2, 4, 0, 1, 3, 5)
     blocks = blocks.reshape(TILE**2, -1)
-    products = (_both("outputs", True, x.dtype) @ blocks).view(REACH**2, -1, out)
+    products = (matrix("outputs", True, x.dtype) @ blocks).view(REACH**2, -1, out)
     entries = torch.bmm(_inputs(x, padding).transpose(1, 2), products)
-    by_kernel = _both("kernels", True, x.dtype) @ entries.flatten(1)
+    by_kernel = matrix("kernels", True, x.dtype) @ entries.flatten(1)
     by_kernel = by_kernel.view(KERNEL, KERNEL, channels, out).permute(3, 2, 0, 1)
     by_bias = blocks.reshape(-1, out).sum(0)
     if not by_input:
         return None, by_kernel, by_bias
     back = torch.bmm(products, _kernel(kernel).transpose(1, 2))
-    parts = (_both("inputs", True, x.dtype) @ back.flatten(1)).view(REACH, REACH, len(x), th, tw, channels)
+    parts = (matrix("inputs", True, x.dtype) @ back.flatten(1)).view(REACH, REACH, len(x), th, tw, channels)
     rows = _overlapping(parts.transpose(0, 1), 3)  # [6, B, th, W, C]
     whole = _overlapping(rows, 1).permute(0, 3, 1, 2)
     (top, left), (height, width) = padding, x.shape[2:]
@@ -98,14 +98,14 @@ def _inputs(x: Tensor, padding: Sequence[int]) -> Tensor:
     if any((top, left, bottom, right)):
         images = F.pad(images, (0, 0, left, right, top, bottom))
     patches = images.unfold(1, REACH, TILE).unfold(2, REACH, TILE).permute(4, 5, 0, 1, 2, 3)
-    return (_both("inputs", False, x.dtype) @ patches.reshape(REACH**2, -1)).view(REACH**2, -1, x.shape[1])
+    return (matrix("inputs", False, x.dtype) @ patches.reshape(REACH**2, -1)).view(REACH**2, -1, x.shape[1])
 
 
 def _kernel(kernel: Tensor) -> Tensor:
     """The transformed kernel [36, C, K]."""
     out, channels = kernel.shape[:2]
     entries = kernel.permute(2, 3, 1, 0).reshape(KERNEL**2, -1)
-    return (_both("kernels", False, kernel.dtype) @ entries).view(REACH**2, channels, out)
+    return (matrix("kernels", False, kernel.dtype) @ entries).view(REACH**2, channels, out)
 
 
 def _overlapping(parts: Tensor, axis: int) -> Tensor:
@@ -120,11 +120,11 @@ def _overlapping(parts: Tensor, axis: int) -> Tensor:
     return F.pad(head, [*others, 0, more]) + tail
 
 
-@functools.cache  # one tensor of each kind, so that equal parts of a graph are found
-def _both(step: str, transposed: bool, dtype: torch.dtype) -> Tensor:
+@functools.cache  # one tensor of each kind in a graph, so that its equal parts are found
+def matrix(step: str, transposed: bool, dtype: torch.dtype) -> Tensor:
     """The matrix of a step for both axes of flattened tiles."""
-    matrix = np.kron(MATRICES[step], MATRICES[step])
-    return torch.tensor((matrix.T if transposed else matrix).tolist(), dtype=dtype)
+    both = np.kron(MATRICES[step], MATRICES[step])
+    return torch.tensor((both.T if transposed else both).tolist(), dtype=dtype)
 
 
 def _output_size(x: Tensor, padding: Sequence[int]) -> tuple[int, int]:

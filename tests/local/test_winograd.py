@@ -7,6 +7,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from fedflow.local import winograd
+from fedflow.local.compiled import _traced
 from fedflow.local.convolution import CONVOLUTION
 
 
@@ -55,8 +56,43 @@ def test_it_is_used_where_it_was_faster(channels: int, out: int, size: int, kern
     assert winograd.pays(x, weight, (kernel // 2,) * 2) == pays
 
 
-@pytest.mark.parametrize("options", [{"stride": 2}, {"dilation": 2}, {"groups": 2}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"stride": 2}, {"dilation": 2}, {"groups": 2}], ids=str)
 def test_others_are_left_alone(options: dict[str, int]) -> None:
-    x, weight = torch.randn(10, 128, 16, 16), torch.randn(64, 128 // options.get("groups", 1), 3, 3)
+    size = 4 * 8 * options.get("stride", 1) + 2 * options.get("dilation", 1)  # whole tiles of outputs
+    x, weight = torch.randn(1, 128, size, size), torch.randn(64, 128 // options.get("groups", 1), 3, 3)
+    assert winograd.pays(x, weight, (0, 0))
     traced = make_fx(lambda x, weight: F.conv2d(x, weight, **options), decomposition_table=CONVOLUTION)
-    assert "aten.bmm" not in traced(x, weight).code
+    assert ("aten.bmm" in traced(x, weight).code) is (options == {})
+
+
+def two_layers(x: Tensor, *layers: Tensor) -> Tensor:
+    for kernel, bias in zip(layers[::2], layers[1::2], strict=True):
+        x = F.conv2d(x, kernel, bias, padding=1).relu()
+    return x.square().sum()
+
+
+def test_a_graph_is_that_of_pytorch_and_every_process_traces_the_same() -> None:
+    """Two layers of 64 channels: the loss, and gradients by inputs, kernels and biases."""
+    layers = drawn(64, 64, 3, 3) / 24, drawn(64), drawn(64, 64, 3, 3) / 12, drawn(64) / 2
+    inputs = drawn(3, 64, 16, 16), *layers
+    function = torch.func.grad_and_value(two_layers, argnums=(0, 1, 2, 3, 4))
+    first, second = (_traced(function, *inputs) for _ in range(2))
+    assert first.code == second.code and "aten.bmm" in first.code
+    # Of each layer: inputs, kernels and outputs, and gradients by outputs, kernels and inputs.
+    assert first.code.count("aten.mm.default") == 2 * 6
+    torch.testing.assert_close(first(*inputs), function(*inputs), rtol=1e-9, atol=1e-9)
+
+
+def written(x: Tensor) -> Tensor:
+    x = x.clone()
+    before = x[:, :2].sum()
+    x[:, :2].mul_(2)
+    x[:, :2].mul_(2)
+    return torch.stack([before, x[:, :2].sum()])
+
+
+def test_calls_that_write_or_draw_are_not_shared() -> None:
+    x = torch.arange(12.0).view(3, 4)
+    torch.testing.assert_close(_traced(written, x)(x), written(x))
+    twice = _traced(lambda x: torch.stack([torch.rand_like(x), torch.rand_like(x)]), x)(x)
+    assert (twice[0] != twice[1]).any()
