@@ -58,12 +58,15 @@ class ExactSum:
                 _add(high, low, term)
 
     def merge(self, other: "ExactSum") -> None:
-        """Add another sum."""
+        """Add another sum; the memory is not shared."""
         assert other.high is not None and other.low is not None
+        self.weight += other.weight
+        if self.high is None:
+            self._high, self._low = other.high.clone(), other.low.clone()
+            return
         for terms in (other.high, other.low):
             for (term,), high, low in zip(*self._chunks(terms[None])):
                 _add(high, low, term)
-        self.weight += other.weight
 
     def mean(self, dtype: torch.dtype) -> Tensor:
         """Sum of the terms over sum of the weights, [n]."""
