@@ -24,6 +24,7 @@ from benchmarks import headline
 from benchmarks.workload import TRAINING, federation, significant
 from fedflow.local.training import LocalTraining
 from fedflow.methods import build_method
+from fedflow.simulation.ahead import Ahead
 from fedflow.simulation.cohort import cohort_call
 from fedflow.simulation.federation import Federation
 from fedflow.simulation.graphs import Call
@@ -99,7 +100,7 @@ def host_times(workload: Workload) -> dict[str, float]:
     before = replace(shard, round=shard.round - 1, ahead=shard.clients)
     for _ in range(TURNS):
         for name in ("now", "ahead"):
-            work.ahead.draw(job.training, [])
+            work.ahead = Ahead()
             if name == "ahead":
                 job.draw_ahead(before, streams)
             start = time.thread_time()

@@ -119,10 +119,14 @@ def methods() -> Found:
                 reasons[name] = [f"{type(error).__name__}: {error}".splitlines()[0]]
                 checks[name] = False
                 continue
-        apart[name] = max(
-            (_apart(own, vmapped[key]) for key, own in loop.items() if own.is_floating_point()), default=0.0
-        )
-        if told := cohorts.slower_than_asked(heard):
+        each = [_apart(own, vmapped[key]) for key, own in loop.items() if own.is_floating_point()]
+        apart[name] = float(np.max(each, initial=0.0))  # nan where one is
+        told = (
+            [] if METHODS[name].alone else cohorts.slower_than_asked(heard)
+        )  # whose clients train one by one
+        if DEVICE == "cuda" and not (METHODS[name].alone or graphs[name]):
+            told.append("no graph was captured")
+        if told:
             reasons[name] = told
         checks[name] = apart[name] < APART and not told
     return {"checks": checks, "apart": apart, "graphs": graphs, "reasons": reasons}

@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from benchmarks import headline
+from benchmarks import counts, headline
 from benchmarks.counts import WORKLOADS, Counting, count
+from fedflow.local.schedule import draw_schedule
+from fedflow.simulation import ahead
 
 # Launches and gigabytes, a tenth above those of torch 2.15: versions take operations apart differently.
 MOST = {"headline": (760, 43.4), "lenet5": (1060, 18.0), "resnet9": (940, 379)}
@@ -40,6 +42,15 @@ def test_a_kernel_of_one_image_is_launched_for_every_image_of_every_client():
     with Counting() as counting:
         torch.func.vmap(lambda own: F.unfold(own, 3))(x)
     assert counting.launches["im2col"] == 7 * 4
+
+
+def test_the_host_is_timed_with_batches_drawn_now_and_ahead(monkeypatch):
+    """A draw of its own is part of the first time only."""
+    monkeypatch.setattr(counts, "TURNS", 3)
+    drawn: list[int] = []
+    monkeypatch.setattr(ahead, "draw_schedule", lambda *args: drawn.append(1) or draw_schedule(*args))
+    workload = WORKLOADS["lenet5"]._replace(clients=4, samples=10)
+    assert {*counts.host_times(workload)} == {"now", "ahead"} and len(drawn) == 2 * 3 * 4
 
 
 def test_views_are_free_and_repeated_entries_are_read_once():
