@@ -172,8 +172,15 @@ def test_nothing_runs_twice_but_the_look_at_the_files(project):
         pytest.param("models.mnist.options.hidden", [9], [*EVEN, "report"], marks=pytest.mark.slow),
         pytest.param("methods.ditto.lam", 0.5, [*DITTO, "report"], marks=pytest.mark.slow),
         pytest.param("procedures.ring.picks", 3, RING, marks=pytest.mark.slow),
-        ("tuned.skewed.ditto.lam", 2.0, ["federate@skewed-ditto-0", "report"]),
-        ("central.expert.training.lr", 0.05, ["central@expert", "partition@skewed", *SKEWED, "report"]),
+        pytest.param(
+            "tuned.skewed.ditto.lam", 2.0, ["federate@skewed-ditto-0", "report"], marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "central.expert.training.lr",
+            0.05,
+            ["central@expert", "partition@skewed", *SKEWED, "report"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_changed_parameter_reruns_what_it_changes(project, section, value, reruns):
@@ -197,12 +204,14 @@ def test_a_replaced_file_of_the_data_root_is_read_again(project):
     assert prepared("mnist") != before and dvc_repro() == ["fingerprint"]
 
 
+@pytest.mark.slow
 def test_a_replaced_file_of_a_procedure_is_read_again(project):
     before = Path("outcomes/ring/0/steps.csv").read_bytes()
     write_edges(3)
     assert repro() == RING and Path("outcomes/ring/0/steps.csv").read_bytes() != before
 
 
+@pytest.mark.slow
 def test_old_data_never_come_back_from_the_cache(project):
     before = prepared("mnist")
     write_images(2)
@@ -217,6 +226,7 @@ def test_without_the_files_prepared_data_are_enough(project, monkeypatch):
     assert dvc_repro() == ["fingerprint"]
 
 
+@pytest.mark.slow
 def test_claims_and_tuning_rewrite_the_report_only(project):
     claim = {"id": "a", "source": "b", "claim": "c", "partition": "skewed"}
     check = {"measure": "local_accuracy", "of": "ditto", "above": ["fedavg"]}
@@ -264,8 +274,11 @@ EDITS = {
 }  # fmt: skip
 
 
-SLOW = dict.fromkeys(("a procedure", "the engine", "a scheme, and no client's data"), pytest.mark.slow)
-CASES = [pytest.param(*case, id=name, marks=SLOW.get(name, ())) for name, case in EDITS.items()]
+FAST = ("words, and what no run uses", "a method")
+CASES = [
+    pytest.param(*case, id=name, marks=() if name in FAST else pytest.mark.slow)
+    for name, case in EDITS.items()
+]
 
 
 @pytest.mark.parametrize(("edits", "reruns"), CASES)
@@ -350,6 +363,7 @@ def test_fedflow_repro_computes_changed_runs_side_by_side(project):
     assert "runs to do" not in again.stdout
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_named_and_the_others_are_kept(project):
     change("grid.methods", ["fedavg", "cfl"])
     change("methods", {"fedavg": {"server_lr": 0.9}, "cfl": {"warm_up": 1}})  # as long as the run

@@ -109,6 +109,7 @@ def test_names_and_folders_that_do_not_fit_are_one_line(
     assert fedflow(capsys, "new", "thing", "mine").code == 2
 
 
+@pytest.mark.slow
 def test_a_new_data_set_and_a_new_trial_run_as_they_are(tmp_path: Path) -> None:
     """What `fedflow new` prints as the next commands, on few rounds; a model of the run is exported."""
     shorter = ("--set", "grid.seeds=[0]", "--set", "run.rounds=2", "--set", "grid.methods=[fedavg]")

@@ -88,6 +88,7 @@ def test_a_failed_run_of_the_deployment_is_retried_from_its_checkpoint(
     assert (recorded.info.status, recorded.data.tags["fedflow.resumed"]) == ("FINISHED", "1")
 
 
+@pytest.mark.slow
 def test_worker_processes_end_with_a_driver_that_is_killed(command, root):
     program, environment = command
     arguments = ["--partition", "digits-6", "--method", "fedavg", "--root", str(root)]

@@ -10,11 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+import pytest
 from services import wait_for
 
 CHECKOUT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_an_interrupted_pipeline_ends_with_its_processes(api: str, root: Path) -> None:
     """Also by a second Ctrl-C. For Prefect, the first SIGTERM ends a flow; the next cell follows."""
     for name in ("dvc.yaml", "requirements.lock"):

@@ -76,7 +76,7 @@ def test_methods_have_the_same_results(
 @pytest.mark.parametrize(
     "settings", [{"precision": "bf16"}, {"precision": "tf32"}, {"lr_within": [0.5, 0.6]}]
 )
-@pytest.mark.parametrize("network", ["lenet5", "simple_cnn"])
+@pytest.mark.parametrize("network", ["lenet5", pytest.param("simple_cnn", marks=pytest.mark.slow)])
 def test_steps_of_cohorts_have_the_bits_of_flat_ones(
     padded: Dataset, network: str, settings: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:

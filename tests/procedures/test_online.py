@@ -340,6 +340,7 @@ def test_meta_learners_are_above_toe_and_fs() -> None:
     assert np.mean(fs[:20]) == pytest.approx(np.mean(fs[20:]), abs=0.05)  # flat
 
 
+@pytest.mark.slow
 def test_ftml_is_above_mogd_most_in_ltm() -> None:
     """Mean over seeds: with one, the order of both gains is chance."""
     gains = []
