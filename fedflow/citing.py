@@ -69,7 +69,8 @@ def bibtex(names: list[str], known: Mapping[str, Any] | None = None) -> str:
 def _paper(match: re.Match[str]) -> Entry:
     authors = [author.strip() for author in match["authors"].split(",") if author.strip()]
     title, venue, year = match["title"], match["venue"].strip(), match["year"]
-    word = next(w for w in re.findall(r"[A-Za-z]+", title.lower()) if w not in ("a", "an", "the", "on", "of"))
+    words = (w for w in re.findall(r"[a-z]+", title.lower()) if w not in ("a", "an", "the", "on", "of"))
+    word = next(words, "paper")  # a title in another script
     fields = {"title": f"{{{title}}}", "author": " and ".join(authors), "year": year}
     if venue:
         kind = "article" if venue.startswith(("IEEE T", "IEEE O")) else "inproceedings"

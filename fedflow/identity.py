@@ -158,6 +158,7 @@ def _base(node: ast.ImportFrom, module: str) -> str:
     return ".".join([*parts[: len(parts) - steps], *([node.module] if node.module else [])])
 
 
+@cache
 def _definer(base: str, name: str) -> str:
     """The module that ``from base import name`` needs: ``name`` itself, or what a package takes it from."""
     if _file(f"{base}.{name}"):

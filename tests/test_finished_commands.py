@@ -66,7 +66,7 @@ def test_a_run_shows_where_it_comes_from(capsys: pytest.CaptureFixture[str]) -> 
         metrics["data_hash"], metrics["partition_hash"], "dirichlet, alpha 0.5", "4 clients",
         "Ditto (ditto), seed 0", "mlp, 610 parameters", "1 round,", f"settings {metrics['settings']}",
         "lam 0.5", "lr 0.1", "clients.parquet", "command", "--method ditto", "version",
-        "skewed.ditto v1, of clients 0-3", "artifacts: file://",
+        "skewed.ditto v1, serves clients 0-3", "artifacts: file://",
     ):  # fmt: skip
         assert words in shown, words
     found = json.loads(fedflow(capsys, "show", "skewed/ditto/0", "--json").out)
@@ -122,8 +122,8 @@ def test_names_of_runs_are_whole_on_a_narrow_terminal(
 
 
 def test_runs_that_do_not_exist_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("ls", "show", "compare"):
-        done = fedflow(capsys, command, "skewed/nothing")
+    for command in (("ls",), ("ls", "--json"), ("show",), ("compare",)):
+        done = fedflow(capsys, *command, "skewed/nothing")
         assert done.code == 2 and done.err.count("\n") == 1 and "no results of skewed/nothing" in done.err
     done = fedflow(capsys, "show", "skewed/fedavgg/1")
     assert "(did you mean 'skewed/fedavg/1' or " in done.err

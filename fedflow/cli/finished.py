@@ -71,7 +71,7 @@ def ls(
         entries: list[dict[str, Any]] = [
             {"run": one.name, "state": "running", "pid": one.pid, "started": one.started} for one in live
         ]
-        done = _newest_first(found_below(root, runs or []))
+        done = _newest_first(found_below(root, runs or []) if live or not runs else finished(root, runs))
         entries += [run.facts | run.numbers | {"settings": run.settings} for run in done]
         print(json.dumps(entries, indent=1))
         return
@@ -225,19 +225,13 @@ def show(
 
 
 def _clusters_and_models(run: Finished, recorded: dict[str, Any]) -> list[tuple[str, str]]:
-    """The end of the chain: clusters, the registered models that serve them, and whom each serves."""
-    import pandas as pd
-
-    from fedflow.tracking.models import ranges
-
-    clients = pd.read_parquet(run.folder / "clients.parquet", columns=["client", "cluster"])
+    """The end of the chain: clusters, and registered models with the clients that each serves."""
     rows = []
     if digest := recorded.get("clusters"):
         rows.append(("clusters", f"{_counted(run.metrics['clusters'], 'cluster')}  {digest}"))
     for name in recorded.get("models", []):
-        number = name.rpartition(" ")[0].rpartition(".cluster-")[2]
-        served = clients[clients["cluster"] == int(number)] if digest and number.isdigit() else clients
-        rows.append(("model", f"{name}, of clients {ranges([*served['client']]) or 'none'}"))
+        serves = recorded["serves"][name]
+        rows.append(("model", f"{name}, serves {serves}" if serves else name))
     return rows
 
 
@@ -366,7 +360,7 @@ def _spread(name: str, values: list[float]) -> str:
     """Mean ± sample standard deviation."""
     if not values:
         return ""
-    mean = printed(name, statistics.mean(values))
+    mean = printed(name, statistics.fmean(values) if len(set(values)) > 1 else values[0])
     spread = statistics.stdev(values) if len(values) > 1 else 0
     return f"{mean} ± {printed(name, spread)}" if spread else mean
 
@@ -393,5 +387,6 @@ def _recorded(root: Path, run: Finished) -> dict[str, Any]:
         "user": found["user"],
         "clusters": found["clusters"],
         "models": found["models"],
+        "serves": found["serves"],
         "artifacts": found["artifacts"],
     }

@@ -188,8 +188,13 @@ def _resolved(params: "Params") -> str:
     engine, device = params.engine, pick_device(params.engine.device)
     if engine.executor == "inline" or (device == "cuda" and engine.executor in ("auto", "threads")):
         return f"this process, {device}"
-    executor = "threads" if engine.executor == "auto" else engine.executor
-    return f"{executor}, {engine.workers} worker{'s' * (engine.workers > 1)}, {device}"
+    executor, workers = "threads" if engine.executor == "auto" else engine.executor, engine.workers
+    if device == "cuda" and executor == "dask" and not engine.address:
+        import torch
+
+        gpus = torch.cuda.device_count()
+        workers = gpus if gpus > 1 else workers  # one each
+    return f"{executor}, {workers} worker{'s' * (workers > 1)}, {device}"
 
 
 def _full_name(change: str, method: str) -> str:

@@ -8,6 +8,7 @@ import typer
 
 from fedflow.cli.options import Root
 from fedflow.cli.printing import print_line, print_table
+from fedflow.errors import FedflowError
 
 if TYPE_CHECKING:
     from fedflow.report.targets import Costs
@@ -42,6 +43,8 @@ def targets(
 
     check_target(column, target, smooth)
     labels = load_params(root / PARAMS).labels if (root / PARAMS).exists() else None
+    if csv and as_json:
+        raise FedflowError("--csv or --json, not both")
     groups = by_partition(collect_runs(root / "results", labels))
     if partition is not None and partition not in groups:
         raise unknown_name("--partition", partition, groups)
@@ -72,7 +75,7 @@ def targets(
         text = pd.concat(tables).to_csv(index=False, float_format="%.9g", lineterminator="\n")
         print(text, end="")
     if as_json:
-        print(pd.concat(tables).to_json(orient="records", indent=1))
+        print(pd.concat(tables).to_json(orient="records", indent=1, double_precision=15))
     for reason in left_out:
         print(f"left out: {reason}", file=sys.stderr)
 

@@ -43,9 +43,10 @@ def client_table(methods: dict[str, list[Run]], counts: np.ndarray | None) -> Cl
     means = mean_scores(methods)
     if not means:
         return None
-    first = next(iter(methods.values()))[0]
+    first = max((runs[0] for runs in methods.values()), key=lambda run: run.metrics["clients"])
     table = np.stack(list(means.values()), axis=1)  # [N, methods]
-    order = np.argsort(np.nanmean(np.where(np.isnan(table), np.nan, table), axis=1), kind="stable")[:SHOWN]
+    scored = np.flatnonzero(np.isfinite(table).any(1))
+    order = scored[np.argsort(np.nanmean(table[scored], axis=1), kind="stable")][:SHOWN]
     low, high = np.nanmin(table), np.nanmax(table)
     rows = []
     samples = first.clients.set_index("client")["samples"]
@@ -60,16 +61,20 @@ def client_table(methods: dict[str, list[Run]], counts: np.ndarray | None) -> Cl
             )
             for value in table[k].tolist()
         ]
-        group = str(first.groups[k]) if first.groups else ""
+        group = str(first.groups[k]) if first.groups and k < len(first.groups) else ""
         rows.append(Client(k, int(samples.get(k, 0)), _labels(counts, k), group, cells))
-    everyone = len(table)
+    everyone = len(scored)
     note = f"The {SHOWN} worst-served of {everyone:,} clients." if everyone > SHOWN else ""
     return Clients([(name, label(methods[name])) for name in means], rows, note)
 
 
 def mean_scores(methods: dict[str, list[Run]]) -> dict[str, np.ndarray]:
-    """Local accuracy [N], means over seeds, of methods that have some."""
-    means = {name: _mean(runs) for name, runs in methods.items()}
+    """Local accuracy [N], means over seeds, of methods that have some.
+
+    N is the largest number of clients: runs of one name may have fewer, by another setting.
+    """
+    most = max(run.metrics["clients"] for runs in methods.values() for run in runs)
+    means = {name: _mean(runs, most) for name, runs in methods.items()}
     return {name: values for name, values in means.items() if np.isfinite(values).any()}
 
 
@@ -94,9 +99,8 @@ def differences(counts: np.ndarray | None) -> dict[str, float]:
     }
 
 
-def _mean(runs: Sequence[Run]) -> np.ndarray:
-    """Local accuracy [N], mean over the seeds that have one."""
-    number = runs[0].metrics["clients"]
+def _mean(runs: Sequence[Run], number: int) -> np.ndarray:
+    """Local accuracy [``number``], mean over the seeds that have one."""
     found = np.full((len(runs), number), np.nan)
     for row, run in zip(found, runs, strict=True):
         row[run.clients["client"].to_numpy()] = run.clients["local_accuracy"].to_numpy(float)

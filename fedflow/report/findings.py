@@ -49,7 +49,8 @@ def findings(methods: Methods) -> list[Finding]:
             paired = difference(methods[first], methods[rival], metric) if metric in MEASURES else None
             if paired is not None and paired.interval:
                 low, high = (f"{100 * end:.1f}" for end in paired.interval)
-                detail += f" Paired bootstrap over seeds and clients, 95 %: [{low}, {high}] points."
+                made = paired.made[0].upper() + paired.made[1:]
+                detail += f" {made}, 95 %: [{low}, {high}] points."
         found.append(Finding(asked.question, first, answer, *write(value, unit), unit.sign, detail))
     return [*found, *_cheapest(methods)]
 

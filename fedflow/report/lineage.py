@@ -10,8 +10,6 @@ from fedflow.report.cells import label
 from fedflow.report.run import Run
 
 Recorded = Mapping[tuple[str, str, str, str], Mapping[str, Any]]  # of `recorded_runs`
-UI = "http://127.0.0.1:5000"  # where `fedflow ui` is by default
-QUERY = "?workflowType=machine_learning"  # without it, MLflow shows the page of a language model's run
 
 
 @dataclass(frozen=True)
@@ -37,15 +35,9 @@ class Origin:
     facts: Mapping[str, Any]  # empty if it is not in the record
 
     @property
-    def page(self) -> str:
-        """The run's page while `fedflow ui` runs."""
-        return f"{UI}/#/experiments/{self.facts['experiment_id']}/runs/{self.facts['run_id']}{QUERY}"
-
-    @property
     def models(self) -> list[tuple[str, str]]:
         """Registered versions and their pages."""
-        named = [(text, *text.rsplit(" v", 1)) for text in self.facts["models"]]
-        return [(text, f"{UI}/#/models/{name}/versions/{version}") for text, name, version in named]
+        return [(name, self.facts["pages"][name]) for name in self.facts["models"]]
 
 
 @dataclass(frozen=True)
@@ -77,7 +69,7 @@ def lineage(
     ]
     known = [origin.facts for origin in origins if origin.facts]
     counted = f"{_of(len(runs), 'run')} of {_of(len(methods), 'method')}"
-    experiment = f"{UI}/#/experiments/{known[0]['experiment_id']}/runs{QUERY}" if known else ""
+    experiment = known[0]["experiment_page"] if known else ""
     data, partition = first["dataset"], first["partition"]
     steps = [
         Step("Data", data, first["data_hash"], "", f"fedflow prepare {data}", f"#{key}-about"),

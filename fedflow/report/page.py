@@ -37,7 +37,16 @@ from fedflow.report.procedures import Entries, collect_outcomes, sections, write
 from fedflow.report.ranks import section as ranks
 from fedflow.report.run import Run
 from fedflow.report.subnetworks import levels, pruning
-from fedflow.report.tables import best, by_method, by_partition, columns, stat, write_tables, yardstick
+from fedflow.report.tables import (
+    best,
+    by_method,
+    by_partition,
+    columns,
+    most_used,
+    stat,
+    write_tables,
+    yardstick,
+)
 from fedflow.report.tuning import tuning
 from fedflow.report.variants import HASHES, settings_table
 from fedflow.report.verdicts import HELD, VERDICTS, judge, write_claims
@@ -88,7 +97,7 @@ def build_report(
     facts = collect_partitions(partitions_dir, list(groups))
     networks = collect_networks(central) if central else []
     paired = {name: pairs.differences(by_method(group)) for name, group in groups.items()}
-    places = {variant: place for place, variant in enumerate(_most_used(groups))}
+    places = {variant: place for place, variant in enumerate(most_used(groups))}
     methods = {run.method: run.metrics["method_label"] for run in runs}
     context = {
         "title": title or (TITLE if runs else "Procedures"),
@@ -105,6 +114,7 @@ def build_report(
         ],
         "ranks": ranks(groups, places),
         "made": made(recorded or {}, runs),
+        "local": not any(facts["served"] for facts in (recorded or {}).values()),
         "version": version("fedflow"),
         "references": {name: references(networks, group[0]) for name, group in groups.items()},
         "central": curves(networks),
@@ -199,10 +209,11 @@ def _labels(runs: Sequence[Run], facts: PartitionFacts | None, name: str) -> tup
     """The labels of every client, if they are known, and a note."""
     if facts is None or facts.counts is None or not facts.counts.size:
         return None
-    counts = facts.counts
-    deepest = (counts / counts.sum(1, keepdims=True).clip(1)).max()
+    counts, dealt = facts.counts, _dealt(runs, facts)
+    shown = counts[label_pictures.ordered(counts, *dealt)]
+    deepest = (shown / shown.sum(1, keepdims=True).clip(1)).max()
     note = f"The deepest colour is {100 * deepest:.0f} % of a client's samples; above, its number of samples."
-    return label_pictures.label_shares(counts, name, *_dealt(runs, facts)).svg, note
+    return label_pictures.label_shares(counts, name, *dealt).svg, note
 
 
 def _dealt(runs: Sequence[Run], facts: PartitionFacts) -> tuple[np.ndarray | None, int]:
@@ -403,12 +414,6 @@ def _shared(run: Run) -> dict[str, Any]:
     params["run"] = {name: value for name, value in params["run"].items() if name != "client_curriculum"}
     params["data"] = {run.metrics["dataset"]: run.params["data"].get(run.metrics["dataset"], {})}
     return flat(params) | {name: run.metrics[name][:8] for name in HASHES}
-
-
-def _most_used(groups: dict[str, list[Run]]) -> list[str]:
-    """Variants by the number of partitions they ran on, then by name: the first get distinct colours."""
-    used = Counter(method for runs in groups.values() for method in by_method(runs))
-    return sorted(used, key=lambda method: (-used[method], method))
 
 
 def _unmeasured(methods: dict[str, list[Run]], column: str) -> str:

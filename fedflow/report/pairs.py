@@ -1,4 +1,4 @@
-"""Every pair of methods: the difference, its interval, and whether that excludes 0."""
+"""Every pair of methods: the difference, its interval, and whether that is certain to exclude 0."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -13,7 +13,19 @@ from fedflow.report.run import Run
 from fedflow.report.tables import best, write_csv
 
 SHOWN = 12  # methods of a table: the best
-COLUMNS = ("partition", "measure", "method", "label", "other", "other_label", "difference", "low", "high")
+COLUMNS = (
+    "partition",
+    "measure",
+    "method",
+    "label",
+    "other",
+    "other_label",
+    "difference",
+    "low",
+    "high",
+    "seeds",
+    "interval",
+)
 Differences = dict[tuple[str, str], Difference]  # by variants: the first minus the second
 
 
@@ -42,7 +54,7 @@ def title(measure: str) -> str:
 
 
 def write_pairs(runs: Sequence[Run], known: Mapping[str, Mapping[str, Differences]], path: Path) -> None:
-    """Write a row per partition, measure and pair: the difference of shares, and the ends of its interval."""
+    """Write a row per partition, measure and pair: the difference of shares, and its interval."""
     labels = {run.variant: run.label for run in runs}
     rows = [
         (
@@ -54,6 +66,8 @@ def write_pairs(runs: Sequence[Run], known: Mapping[str, Mapping[str, Difference
             labels[other],
             value.mean,
             *(value.interval or (None,) * 2),
+            value.seeds,
+            value.made if value.interval else "",
         )
         for partition, measures in known.items()
         for measure, found in measures.items()

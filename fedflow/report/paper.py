@@ -19,14 +19,17 @@ from fedflow.report.clients import mean_scores
 from fedflow.report.pairs import differences, pair_table
 from fedflow.report.ranks import Ranking, picture, ranking
 from fedflow.report.run import Run
-from fedflow.report.tables import PLOTTED, TABLES, by_method, by_partition, columns
+from fedflow.report.tables import PLOTTED, TABLES, by_method, by_partition, columns, most_used
 
 SPECIAL = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "±": r"$\pm$", "\u2212": "$-$", "–": "--", "\u2009": r"\,", "²": "$^2$", "·": r"$\cdot$",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }  # fmt: skip
-PAIRS = "the row minus the column, points, and 95 % intervals (paired bootstrap); bold: 0 is excluded"
+PAIRS = (
+    "the row minus the column, points, and 95 % intervals: paired bootstrap over seeds and clients, or"
+    " Student's t over seeds where clients score alike; bold: 0 is excluded, with three seeds or more"
+)
 LIMIT = 60  # letters of a file's name
 
 
@@ -40,6 +43,7 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
     """
     make_writable(folder)
     groups = by_partition(runs)
+    places = {variant: place for place, variant in enumerate(most_used(groups))}
     tables: dict[str, str] = {}
     drawings: dict[str, Drawing] = {}
     for partition, own in groups.items():
@@ -51,10 +55,9 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
         for measure, known in differences(methods).items():
             tables[f"{name}-pairs-{measure}"] = latex(pair_table(methods, known), PAIRS)
         if figures:
-            drawings |= _pictures(methods, name)
+            drawings |= _pictures(methods, places, name)
     if (ranked := ranking(groups)) is not None:
         tables["all"] = latex(_all(ranked, groups))
-        places = {variant: place for place, variant in enumerate(ranked.variants)}
         drawn = picture(ranked, places) if figures else None
         drawings |= {"ranks": drawn} if drawn is not None else {}
     registered = dict.fromkeys(run.params["method"]["name"] for run in runs)
@@ -68,9 +71,8 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
     return [*texts, *pictures]
 
 
-def _pictures(methods: Methods, name: str) -> dict[str, Drawing]:
+def _pictures(methods: Methods, places: dict[str, int], name: str) -> dict[str, Drawing]:
     """Curves, and clients by method."""
-    places = {variant: place for place, variant in enumerate(methods)}
     found = {}
     for metric in PLOTTED:
         if any(measured(rows, metric) for rows in methods.values()):
@@ -85,7 +87,8 @@ def _pictures(methods: Methods, name: str) -> dict[str, Drawing]:
 def _all(ranked: Ranking, groups: Mapping[str, list[Run]]) -> Table:
     """The metric by which methods are ranked on every partition, and their mean ranks."""
     metric = METRICS[ranked.metric]
-    found = [metric_table(by_method(runs), [metric]) for runs in groups.values()]
+    ranks = [by_method(runs) for runs in groups.values()]
+    found = [metric_table({each: own[each] for each in ranked.variants}, [metric]) for own in ranks]
     shown = [{row.variant: row.cells[0] for row in table.rows} for table in found]
     least = min(map(float, ranked.means))
     rows = [

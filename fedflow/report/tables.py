@@ -1,6 +1,7 @@
 """Means and stds over seeds, the CSV tables, and the findings that head the page."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,12 @@ def by_partition(runs: Sequence[Run]) -> dict[str, list[Run]]:
     for run in runs:
         groups.setdefault(run.partition, []).append(run)
     return groups
+
+
+def most_used(groups: dict[str, list[Run]]) -> list[str]:
+    """Variants by the number of partitions they ran on, then by name: the first get distinct colours."""
+    used = Counter(method for runs in groups.values() for method in by_method(runs))
+    return sorted(used, key=lambda method: (-used[method], method))
 
 
 def best(methods: dict[str, list[Run]], metric: str, better: str | None = None) -> list[tuple[str, Stat]]:

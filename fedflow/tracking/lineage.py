@@ -4,6 +4,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedflow.tracking.models import served_clients
+from fedflow.tracking.opening import experiment_page, is_served, model_page, run_page
 from fedflow.tracking.orders import MOST
 from fedflow.tracking.store import database, open_store, reporting, tracking_uri
 
@@ -13,7 +15,9 @@ Key = tuple[str, str, str, str]  # partition, method, seed, settings
 def recorded_runs(root: Path | str = ".") -> dict[Key, dict[str, Any]]:
     """The newest finished run of each key: MLflow's numbers, when, from which commit, by whom, its models.
 
-    Empty for a project without a record, whose results were pulled.
+    ``models`` are registered versions ("p.fedavg v3"), ``serves`` are their clients in words and ``pages``
+    their addresses. ``served``: whether pages are on a server, and do not need ``fedflow ui``. Empty for a
+    project without a record, whose results were pulled.
     """
     if (file := database(tracking_uri(root))) is not None and not file.exists():
         return {}
@@ -44,12 +48,20 @@ def recorded_runs(root: Path | str = ".") -> dict[Key, dict[str, Any]]:
                 "user": tags.get("mlflow.user", ""),
                 "clusters": clusters[-1] if clusters else "",
                 "models": [],
+                "serves": {},
+                "pages": {},
+                "page": run_page(store, run.info.experiment_id, run.info.run_id),
+                "experiment_page": experiment_page(store, run.info.experiment_id),
+                "served": is_served(store),
                 "artifacts": run.info.artifact_uri,
             }
         by_id = {facts["run_id"]: facts for facts in found.values()}
         for version in api.search_model_versions(max_results=10 * MOST):
             if version.run_id in by_id:
-                by_id[version.run_id]["models"].append(f"{version.name} v{version.version}")
+                facts, name = by_id[version.run_id], f"{version.name} v{version.version}"
+                facts["models"].append(name)
+                facts["serves"][name] = served_clients(version.description or "")
+                facts["pages"][name] = model_page(store, version.name, version.version)
     for facts in found.values():
         facts["models"].sort()
     return found

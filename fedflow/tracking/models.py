@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 NEWEST, CHAMPION = "newest", "champion"  # aliases; MLflow reserves "latest"
 SCORE = "accuracy on held-out training samples"  # tag of a version, by which the champion is chosen
+SERVES = ", serves "  # in the description of a version, before its clients
 FORBIDDEN = str.maketrans("/:", "--")  # in registered names
 CODE = Path(__file__).with_name("served.py")
 REQUIREMENTS = ("fedflow", "mlflow", "numpy", "safetensors", "torch")
@@ -321,11 +322,16 @@ def log_models(
         tags = {"run": run.info.run_name, "seed": card.seed}
         if card.held_out and accuracy is not None:
             tags[SCORE] = accuracy
-        for_whom = f", serves client{'s' * (len(clients) != 1)} {ranges(clients)}" if clients else ""
+        for_whom = f"{SERVES}client{'s' * (len(clients) != 1)} {ranges(clients)}" if clients else ""
         text = f"{name} model of {card.method} on {card.partition}, seed {card.seed}: {card.architecture}"
         version = _register(store, api, registered, logged, tags, text + for_whom)
         served.append(Served(name, clients, registered, version))
     return served
+
+
+def served_clients(description: str) -> str:
+    """Whom a registered version serves, by its description: "clients 0-9"; empty for nobody."""
+    return description.partition(SERVES)[2]
 
 
 def recorded_models(api: "MlflowClient", run: "Run") -> dict[str, "LoggedModel"]:

@@ -77,13 +77,32 @@ def runs_page(experiment: "Experiment") -> str:
     return f"#/experiments/{experiment.experiment_id}/runs?{QUERY}{view}"
 
 
+def address(store: Store) -> str:
+    """Of the pages of ``store``: the server that it is, else where ``fedflow ui`` shows it."""
+    if not is_served(store):
+        return f"http://127.0.0.1:{PORT}"
+    given = urlsplit(store.uri.rstrip("/"))
+    return given._replace(netloc=given.netloc.rpartition("@")[2]).geturl()  # without a password
+
+
+def is_served(store: Store) -> bool:
+    """Whether ``store`` is a server, whose pages are always there."""
+    return store.uri.startswith(("http://", "https://"))
+
+
 def run_page(store: Store, experiment: str, run: str) -> str:
-    """The address of a run: on the server that is the store, else where ``fedflow ui`` shows it."""
-    server = f"http://127.0.0.1:{PORT}"
-    if store.uri.startswith(("http://", "https://")):
-        given = urlsplit(store.uri.rstrip("/"))
-        server = given._replace(netloc=given.netloc.rpartition("@")[2]).geturl()  # without a password
-    return f"{server}/#/experiments/{experiment}/runs/{run}?{QUERY}"
+    """The page of a run."""
+    return f"{address(store)}/#/experiments/{experiment}/runs/{run}?{QUERY}"
+
+
+def experiment_page(store: Store, experiment: str) -> str:
+    """The page of the runs of an experiment."""
+    return f"{address(store)}/#/experiments/{experiment}/runs?{QUERY}"
+
+
+def model_page(store: Store, name: str, version: int | str) -> str:
+    """The page of a version of a registered model."""
+    return f"{address(store)}/#/models/{name}/versions/{version}"
 
 
 def show_first(api: "MlflowClient", experiment: str, names: Sequence[str]) -> None:

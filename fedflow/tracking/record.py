@@ -496,7 +496,7 @@ def _log_start(api: "MlflowClient", run: "Run", params: Mapping[str, Any], tags:
     _log_params(api, run.info.run_id, {n: value for n, value in values.items() if n not in had.params})
     if changed := {n: value for n, value in values.items() if had.params.get(n, value) != value}:
         tags = {**tags, CHANGED: json.dumps(changed)}
-    elif CHANGED in had.tags:
+    elif values and CHANGED in had.tags:  # without values, nothing is known of them
         api.delete_tag(run.info.run_id, CHANGED)
     new = [RunTag(name, str(value)[:TAG_LENGTH]) for name, value in tags.items()]
     api.log_batch(run.info.run_id, tags=new)

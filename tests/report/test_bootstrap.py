@@ -75,14 +75,15 @@ def test_the_finding_says_it(tmp_path: Path) -> None:
         f"Paired bootstrap over seeds and clients, 95 %: [{100 * low:.1f}, {100 * high:.1f}] points."
     )
     asked = ("Best for the clients", "Best on the complete test set", "Best for the worst-served 10 %")
-    assert all("bootstrap" in found[question] for question in asked)
+    assert all(", 95 %: [" in found[question] for question in asked)
+    assert "Student's t over seeds, 95 %" in found["Best on the complete test set"]
 
 
 def test_the_worst_tenth_is_drawn_with_its_own_clients(run: Run) -> None:
     """Only the worst tenth differs, by 0.1: the mean by a tenth of it."""
     base = np.linspace(0.5, 1, 200)
-    better = [with_scores(run, seed, np.where(base < base[20], base + 0.1, base)) for seed in (0, 1)]
-    other = [with_scores(run, seed, base) for seed in (0, 1)]
+    better = [with_scores(run, seed, np.where(base < base[20], base + 0.1, base)) for seed in range(3)]
+    other = [with_scores(run, seed, base) for seed in range(3)]
     found = difference(better, other, "local_worst10")
     lowest = np.sort(better[0].clients["local_accuracy"])[:20].mean() - base[:20].mean()
     assert found is not None and found.mean == pytest.approx(lowest)
@@ -99,8 +100,30 @@ def test_a_global_model_varies_with_the_seed_only(run: Run) -> None:
     other = [scored(seed, 0.5) for seed in range(3)]
     alone = difference([scored(0, 0.6)], other, "global_accuracy")
     assert alone is not None and alone.mean == pytest.approx(0.1) and alone.interval is None
-    found = difference([scored(seed, 0.6 + 0.1 * seed) for seed in range(3)], other, "global_accuracy")
-    assert found is not None and found.interval == pytest.approx((0.1, 0.3)) and found.certain
+    for gains, half in {(0.1, 0.2, 0.3): 0.2484, (0.19, 0.2, 0.21): 0.02484}.items():  # 4.303 std / sqrt(3)
+        one = [scored(seed, 0.5 + gain) for seed, gain in enumerate(gains)]
+        found = difference(one, other, "global_accuracy")
+        assert found is not None and found.made == "Student's t over seeds"
+        assert found.interval == pytest.approx((0.2 - half, 0.2 + half), abs=1e-4)
+        assert found.certain is (half < 0.2)
+
+
+def test_two_seeds_make_nothing_certain(run: Run) -> None:
+    """Of two, an interval excludes 0 whenever both have the same sign: every other time by chance."""
+    base = np.linspace(0.3, 0.6, 50)
+    for seeds, certain in ((2, False), (3, True)):
+        one = [with_scores(run, seed, base + 0.1 + 0.01 * base) for seed in range(seeds)]
+        found = difference(one, [with_scores(run, seed, base) for seed in range(seeds)], "local_accuracy")
+        assert found is not None and found.interval is not None and found.interval[0] > 0.1
+        assert found.made == "paired bootstrap over seeds and clients" and found.certain is certain
+
+
+@pytest.mark.parametrize("part", ["data_hash", "partition_hash"])
+def test_clients_of_other_data_are_not_paired(run: Run, part: str) -> None:
+    one, other = (with_scores(run, 0, np.array([0.4, 0.6]) + gain) for gain in (0.1, 0.0))
+    assert difference([one], [other], "local_accuracy") is not None
+    elsewhere = replace(other, metrics=other.metrics | {part: "another"})
+    assert difference([one], [elsewhere], "local_accuracy") is None
 
 
 def test_pairs_are_antisymmetric_and_bold_where_the_interval_excludes_0(run: Run, tmp_path: Path) -> None:

@@ -17,7 +17,13 @@ from fedflow.tracking.lineage import recorded_runs
 FACTS = {
     "run_id": "0123456789abcdef", "experiment_id": "3", "ended": "2026-11-01 10:00 UTC", "commit": "c0ffee",
     "changed": True, "version": "0.1.0", "command": "fedflow run", "user": "ada", "clusters": "5ca1ab1e",
-    "models": ["p.ifca.cluster-0 v2", "p.ifca.cluster-1 v2"],
+    "models": ["p.ifca.cluster-0 v2", "p.ifca.cluster-1 v2"], "served": False,
+    "page": "http://127.0.0.1:5000/#/experiments/3/runs/0123456789abcdef?a=b",
+    "experiment_page": "http://127.0.0.1:5000/#/experiments/3/runs?a=b",
+    "pages": {
+        f"p.ifca.cluster-{j} v2": f"http://127.0.0.1:5000/#/models/p.ifca.cluster-{j}/versions/2"
+        for j in (0, 1)
+    },
 }  # fmt: skip
 
 
@@ -33,7 +39,6 @@ def test_the_chain_from_data_to_models(tmp_path):
     assert found.steps[1].digest == first.metrics["partition_hash"]
     assert found.steps[4].name == "2 registered versions"
     assert [bool(origin.facts) for origin in found.origins] == [True, False]
-    assert found.origins[0].page.startswith("http://127.0.0.1:5000/#/experiments/3/runs/0123456789abcdef?")
     words = "2026-11-01 10:00 UTC, from commit c0ffee with changes, by fedflow 0.1.0, with fedflow run"
     assert made(recorded, runs) == words and made({}, runs) == ""
     page = build_report(tmp_path / "results", tmp_path, tmp_path / "out", recorded=recorded).read_text()
@@ -43,6 +48,10 @@ def test_the_chain_from_data_to_models(tmp_path):
     assert (
         "<code>fedflow partition p</code>" in page and "http://127.0.0.1:5000/#/experiments/3/runs?" in page
     )
+    assert f'href="{FACTS["page"]}"' in page and "open while <code>fedflow ui</code> runs" in page
+    served = {key: facts | {"served": True} for key, facts in recorded.items()}
+    page = build_report(tmp_path / "results", tmp_path, tmp_path / "out", recorded=served).read_text()
+    assert "<code>fedflow ui</code> runs" not in page
     assert len(re.findall('aria-label="Cluster of every client by round"', page)) == 2  # large, and small
 
 
@@ -57,6 +66,7 @@ def test_the_record_knows_the_newest_run_of_each_key(tmp_path):
         runs.append(record.run_id)
     (facts,) = recorded_runs(tmp_path).values()
     assert facts["run_id"] == runs[1] and facts["models"] == [] and facts["version"]
+    assert f"/runs/{runs[1]}?" in facts["page"] and not facts["served"]
 
 
 def test_a_record_that_cannot_be_read_is_one_line_and_the_report_is_written(tmp_path, capsys):

@@ -85,6 +85,10 @@ def test_clients_are_means_over_seeds_the_worst_first():
     assert len(many.rows) == 100 and many.rows[0].number == 149
     assert many.note == "The 100 worst-served of 150 clients."
     assert client_table({"m": [run_of([float("nan")])]}, None) is None
+    fewer = client_table({"few": [run_of([0.5])], "many": [run_of([0.9, 0.2])]}, None)
+    assert [(row.number, [text for text, *_ in row.cells]) for row in fewer.rows] == [
+        (1, ["", "20.0"]), (0, ["50.0", "90.0"]),
+    ]  # fmt: skip
 
 
 def test_differences_of_labels_by_hand():

@@ -1,6 +1,7 @@
 """Files for a paper: every number is that of the report, and LaTeX can read every name."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from command import fedflow, one_line_error
 from result_folders import write_run
 
-from fedflow.citing import bibtex, sources
+from fedflow.citing import PAPER, _paper, bibtex, sources
 from fedflow.methods import METHODS
 from fedflow.pictures.clients import heat
 from fedflow.report.cells import accuracy_table
@@ -76,6 +77,26 @@ def test_several_partitions_have_a_table_with_mean_ranks_and_critical_difference
     assert drawn is not None and "critical difference" in drawn.svg
 
 
+def test_the_best_of_the_shared_methods_is_bold_although_another_method_ran_on_one_partition(
+    tmp_path: Path,
+) -> None:
+    for partition in ("p", "q"):
+        for method in ("fedavg", "ditto"):
+            write_run(tmp_path / "results", partition, method, 0)
+    write_run(tmp_path / "results", "p", "ifca", 0)
+    runs = [
+        replace(run, metrics=run.metrics | {"local_accuracy": 1.0}) if run.method == "ifca" else run
+        for run in collect_runs(tmp_path / "results")
+    ]
+    write_paper(runs, tmp_path / "paper")
+    rows = [
+        line.split(" & ") for line in (tmp_path / "paper" / "all.tex").read_text().splitlines() if "&" in line
+    ]
+    assert not any("IFCA" in row[0] for row in rows)
+    for column in (1, 2):
+        assert sum(r"\textbf" in row[column] for row in rows[1:]) >= 1
+
+
 def test_clients_are_drawn_worst_first_without_those_that_nobody_scored() -> None:
     values = np.array([[90, 80], [10, 30], [np.nan, np.nan], [50, np.nan]])
     work = heat(values, ["A", "B"], "clients")
@@ -111,6 +132,8 @@ def test_a_worked_reference() -> None:
 }"""
     )
     assert "% Local: no source" in bibtex(["local"])
+    (match,) = PAPER.finditer('Li, "深度学习", 2026.')
+    assert _paper(match).key == "li2026paper"
 
 
 def test_the_commands(

@@ -197,6 +197,9 @@ def test_the_parent_of_a_sweep_has_its_grid_and_what_its_newest_run_was_made_wit
         assert parent.tags["mlflow.source.git.commit"] == commit
         changed = json.loads(parent.tags.get("fedflow.changed_params", "{}"))
         assert changed == ({"grid.methods": '["fedavg", "ditto"]'} if commit == "bbb" else {})
+        with start(f"{commit} outside the grid", sweep="grid") as record:
+            record.fail("enough")
+        assert json.loads(api.get_run(record.parent).data.tags.get("fedflow.changed_params", "{}")) == changed
     assert parent.tags["mlflow.note.content"].startswith("The runs of `grid`;")
 
 
