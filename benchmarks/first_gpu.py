@@ -339,7 +339,9 @@ def _place(name: str) -> Any:
 
 
 def _stored(name: str) -> Found:
-    return json.loads(_place(name).read_text())["measured"] if _place(name).exists() else {}
+    """What a part found on this machine."""
+    kept = json.loads(_place(name).read_text()) if _place(name).exists() else {}
+    return kept["measured"] if kept.get("machine") == machine.describe() else {}
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ class Noise(threading.local):
         """
         self._layers += 1
         first, second = _moved(self._call, "layer", self._layers)
-        units = torch.arange(x.numel(), dtype=torch.int32, device=x.device) * _STEP + first
+        units = torch.arange(x.numel(), dtype=torch.int32, device=x.device).mul_(_STEP) + first
         return (_mixed(units, second) >= round(p * 2**32) - 2**31).view(x.shape)
 
 
@@ -72,7 +72,7 @@ class KeyedDropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        return x * self.noise.kept(x, self.p) / (1 - self.p)
+        return x * self.noise.kept(x, self.p).to(x.dtype) / (1 - self.p)  # bool times float is slow
 
 
 def _signed(number: int) -> int:
@@ -100,10 +100,10 @@ def _mixed(x: Tensor, key: int | Tensor) -> Tensor:
     The mixer lowbias32 (C. Wellons, Prospecting for hash functions, 2018) with the key before both of
     its products: without it, the noise of two keys would be one sequence from two starts. Products wrap.
     """
-    x ^= (x >> 16) & 0xFFFF
+    x ^= (x >> 16).bitwise_and_(0xFFFF)
     x += key
     x *= _FIRST
-    x ^= (x >> 15) & 0x1FFFF
+    x ^= (x >> 15).bitwise_and_(0x1FFFF)
     x *= _SECOND
-    x ^= (x >> 16) & 0xFFFF
+    x ^= (x >> 16).bitwise_and_(0xFFFF)
     return x
