@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from fedflow.errors import BadInput
+from fedflow.errors import BadInput, FedflowError
 from fedflow.models.cohorts import Real, for_cohorts
-from fedflow.models.noise import KeyedDropout, Noise, noise_key
+from fedflow.models.noise import CHANNELS, DROPOUT, KeyedDropout, Noise, draws_otherwise, noise_key
 from fedflow.models.spectral import SpectralLinear
 from fedflow.settings import Words
 
@@ -76,6 +76,11 @@ class FlatModel:
         self.convolution = convolution
         with DRAWING, torch.random.fork_rng(devices=[]):
             self._template = factory()
+        if unkeyed := next(filter(draws_otherwise, self._template.modules()), None):
+            raise FedflowError(
+                f"the network has {type(unkeyed).__name__} with noise of its own, so that results would "
+                "depend on the workers; dropout layers that are accepted: Dropout, Dropout1d, Dropout2d, Dropout3d"
+            )
         tensors: dict[str, Tensor] = dict(self._template.named_parameters())
         self.parameters = sum(p.numel() for p in tensors.values())  # P
         tensors |= {k: b for k, b in self._template.named_buffers() if b.is_floating_point()}
@@ -360,7 +365,7 @@ class FlatModel:
     @cached_property
     def draws_noise(self) -> bool:
         """Whether the network draws random numbers in training (dropout)."""
-        return any(isinstance(m, nn.Dropout) and m.p > 0 for m in self._template.modules())
+        return any(isinstance(layer, DROPOUT) and layer.p > 0 for layer in self._template.modules())
 
     @cached_property
     def recurrent(self) -> bool:
@@ -476,8 +481,9 @@ class FlatModel:
             for mode in (True, False):
                 module = copy.deepcopy(self._template).to(self.device, self.dtype).train(mode)
                 for name, layer in list(module.named_modules()):
-                    if isinstance(layer, nn.Dropout):
-                        module.set_submodule(name, KeyedDropout(layer.p, self._noise).train(mode))
+                    if isinstance(layer, DROPOUT):
+                        keyed = KeyedDropout(layer.p, self._noise, isinstance(layer, CHANNELS))
+                        module.set_submodule(name, keyed.train(mode))
                 if kind == "cohort_modules":
                     for_cohorts(module, self._real, self.convolution)
                 modules[mode] = module, [_slot(module, name) for name in self.names]

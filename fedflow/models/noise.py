@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from fedflow.seeding import torch_seed
 
+CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+DROPOUT = (nn.Dropout, *CHANNELS)  # layers that `KeyedDropout` replaces
 Key = tuple[int | Tensor, int | Tensor]  # of 32 bits each: numbers, or int32 scalars in cohorts and compilers
 
 
@@ -63,16 +65,27 @@ class Noise(threading.local):
 
 
 class KeyedDropout(nn.Module):
-    """Dropout with the noise of this thread instead of the generator of the process."""
+    """Dropout with the noise of this thread instead of the generator of the process.
 
-    def __init__(self, p: float, noise: Noise) -> None:
+    ``channels``: whole channels of ``x`` [B, C, ...] are dropped.
+    """
+
+    def __init__(self, p: float, noise: Noise, channels: bool = False) -> None:
         super().__init__()
-        self.p, self.noise = p, noise
+        self.p, self.noise, self.channels = p, noise, channels
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        return x * self.noise.kept(x, self.p).to(x.dtype) / (1 - self.p)  # bool times float is slow
+        units = x.flatten(2)[..., 0].view(*x.shape[:2], *[1] * (x.dim() - 2)) if self.channels else x
+        return x * self.noise.kept(units, self.p).to(x.dtype) / (1 - self.p)  # bool times float is slow
+
+
+def draws_otherwise(layer: nn.Module) -> bool:
+    """Whether a layer draws from the generator of the process: results would depend on the workers."""
+    dropout = getattr(layer, "dropout", 0.0) if isinstance(layer, nn.RNNBase | nn.MultiheadAttention) else 0.0
+    other = isinstance(layer, nn.AlphaDropout | nn.FeatureAlphaDropout) and layer.p > 0
+    return dropout > 0 or other or isinstance(layer, nn.RReLU)
 
 
 def _signed(number: int) -> int:

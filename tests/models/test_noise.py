@@ -5,10 +5,13 @@ from functools import partial
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from fedflow.data import Dataset
-from fedflow.models.noise import Noise, noise_key
-from tests.support import forbid_fallback, images, run, run_without_values
+from fedflow.errors import FedflowError
+from fedflow.models.flat import FlatModel
+from fedflow.models.noise import KeyedDropout, Noise, noise_key
+from tests.support import forbid_fallback, images, refused, run, run_without_values
 
 SCALES = 4_000, 1_000
 
@@ -104,3 +107,35 @@ def test_a_graph_can_hold_dropout(digits: Dataset, monkeypatch) -> None:
     """No operation reads a value of the device on the host."""
     federation = images(digits, network="mlp", dropout=0.5)
     run_without_values("fedavg", federation, monkeypatch, training={"batch_size": 5, "epochs": 1})
+
+
+class Channels(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.drop, self.again = nn.Conv2d(1, 6, 3), nn.Dropout2d(0.5), nn.Dropout2d(0.5)
+        self.last = nn.Linear(6, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.again(self.drop(self.first(x))).mean((2, 3)))
+
+
+def test_whole_channels_are_dropped_by_the_same_keys(digits: Dataset) -> None:
+    """Two layers of equal size drop other channels; cohorts drop those of the loop."""
+    layer = KeyedDropout(0.5, noise := Noise(), channels=True)
+    noise.seed(noise_key(0))
+    noise.start_call()
+    shares = torch.stack([layer(torch.ones(40, 50, 3, 4)) for _ in range(2)])
+    assert set(shares.unique().tolist()) == {0, 2} and (shares == shares[..., :1, :1]).all()
+    assert shares.mean() == pytest.approx(1, abs=0.1) and (shares[0] != shares[1]).float().mean() > 0.4
+    federation = replace(images(digits), model=FlatModel(Channels, dtype=torch.float64))
+    loop, vmap = (run("fedavg", federation, cohort=how).state()["server/model"] for how in ("loop", "vmap"))
+    torch.testing.assert_close(vmap, loop, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.AlphaDropout(0.1), nn.RReLU(), nn.LSTM(2, 2, 2, dropout=0.1), nn.MultiheadAttention(2, 1, 0.1)],
+)
+def test_noise_that_would_depend_on_the_workers_is_refused(layer: nn.Module) -> None:
+    with refused(f"{type(layer).__name__} with noise of its own", FedflowError):
+        FlatModel(lambda: nn.Sequential(layer))
