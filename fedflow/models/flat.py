@@ -78,8 +78,8 @@ class FlatModel:
             self._template = factory()
         if unkeyed := next(filter(draws_otherwise, self._template.modules()), None):
             raise FedflowError(
-                f"the network has {type(unkeyed).__name__} with noise of its own, so that results would "
-                "depend on the workers; dropout layers that are accepted: Dropout, Dropout1d, Dropout2d, Dropout3d"
+                f"the network has {type(unkeyed).__name__} with its own noise, so that results would "
+                "depend on the workers; accepted: Dropout, Dropout1d, Dropout2d, Dropout3d"
             )
         tensors: dict[str, Tensor] = dict(self._template.named_parameters())
         self.parameters = sum(p.numel() for p in tensors.values())  # P

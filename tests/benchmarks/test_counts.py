@@ -45,7 +45,7 @@ def test_a_kernel_of_one_image_is_launched_for_every_image_of_every_client():
 
 
 def test_the_host_is_timed_with_batches_drawn_now_and_ahead(monkeypatch):
-    """A draw of its own is part of the first time only."""
+    """Each way draws the batches of every turn once, timed or not."""
     monkeypatch.setattr(counts, "TURNS", 3)
     drawn: list[int] = []
     monkeypatch.setattr(ahead, "draw_schedule", lambda *args: drawn.append(1) or draw_schedule(*args))

@@ -137,5 +137,5 @@ def test_whole_channels_are_dropped_by_the_same_keys(digits: Dataset) -> None:
     [nn.AlphaDropout(0.1), nn.RReLU(), nn.LSTM(2, 2, 2, dropout=0.1), nn.MultiheadAttention(2, 1, 0.1)],
 )
 def test_noise_that_would_depend_on_the_workers_is_refused(layer: nn.Module) -> None:
-    with refused(f"{type(layer).__name__} with noise of its own", FedflowError):
+    with refused(f"{type(layer).__name__} with its own noise", FedflowError):
         FlatModel(lambda: nn.Sequential(layer))
