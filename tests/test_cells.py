@@ -3,14 +3,18 @@
 import hashlib
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import yaml
 from command import one_line_error
+from support import refused
 
 from fedflow.cells import Cell, cell, cells, changed_cells, tidy
-from fedflow.cli.run import run
+from fedflow.cli.run import run, start
+from fedflow.config import load_params
+from fedflow.errors import FedflowError
 
 HOME = Path(__file__).parents[1]
 GRID = {
@@ -139,3 +143,19 @@ def test_nothing_slow_is_imported() -> None:
     code = "import sys, fedflow.cells, fedflow.cli.run; print({'torch', 'pandas'} & sys.modules.keys())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"
+
+
+def test_a_server_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect says it by a plain `RuntimeError`; others keep their traceback."""
+
+    def flow(message: str) -> None:
+        raise RuntimeError(message)
+
+    module = sys.modules["fedflow.cli.run"]
+    monkeypatch.setattr(module, "load_flow", lambda name: flow)
+    monkeypatch.setattr(module, "server_for", lambda params: nullcontext())
+    params = load_params(HOME / "params.yaml")
+    with refused("Prefect's server does not answer; the same command resumes", FedflowError):
+        start(params, "run", lambda: None, message="Failed to reach API at http://127.0.0.1:1/api/")
+    with pytest.raises(RuntimeError, match="another"):
+        start(params, "run", lambda: None, message="another")

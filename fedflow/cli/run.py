@@ -10,7 +10,7 @@ import typer
 
 from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
 from fedflow.cli.printing import console, print_line, print_metrics, print_table
-from fedflow.errors import BadInput
+from fedflow.errors import BadInput, FedflowError
 
 if TYPE_CHECKING:
     from fedflow.config import Params
@@ -163,7 +163,12 @@ def start(params: "Params", flow: str, inline: Callable[[], T], /, **parameters:
     if params.engine.executor == "inline":
         return inline()
     with server_for(params):
-        return load_flow(flow)(**parameters)
+        try:
+            return load_flow(flow)(**parameters)
+        except RuntimeError as error:
+            if "reach API" not in str(error):
+                raise
+            raise FedflowError("Prefect's server does not answer; the same command resumes") from error
 
 
 def server_for(params: "Params") -> AbstractContextManager[Any]:

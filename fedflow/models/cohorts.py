@@ -171,7 +171,7 @@ def for_cohorts(module: nn.Module, real: Real, convolution: str) -> nn.Module:
         elif isinstance(layer, _BatchNorm):
             layer.__class__ = CohortBatchNorm
             layer.__dict__["real"] = real
-        elif isinstance(layer, nn.LSTM) and not (layer.bidirectional or layer.proj_size or layer.dropout):
+        elif isinstance(layer, nn.LSTM) and not (layer.bidirectional or layer.proj_size):
             layer.__class__ = CohortLSTM
         elif isinstance(layer, Attention):
             layer.__class__ = CohortAttention
