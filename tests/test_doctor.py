@@ -72,7 +72,7 @@ def test_equal_settings_under_two_names_are_noted_once(project):
 
 
 def test_a_bad_parameter_and_a_store_that_cannot_be_written_are_found(project):
-    (project / "params.yaml").write_text(PARAMS.replace("rounds: 20", "rounds: 0"))
+    (project / "params.yaml").write_text(PARAMS.replace("rounds: 16", "rounds: 0"))
     (project / "mlruns").touch()
     findings = found(project)
     assert findings["params.yaml"].status == findings["record"].status == "bad"
@@ -93,7 +93,7 @@ def test_settings_that_a_method_of_the_grid_refuses_are_found_without_data(run, 
     text = PARAMS.replace(
         "  participation: 0.3\n", "" if "participation" in run else "  participation: 0.3\n"
     )
-    text = text.replace("  rounds: 20\n", f"  rounds: 20\n  {run}\n")
+    text = text.replace("  rounds: 16\n", f"  rounds: 16\n  {run}\n")
     (project / "params.yaml").write_text(text.replace("methods: [fedavg, ", f"methods: [{method}, "))
     finding = found(project)["params.yaml"]
     assert finding.status == "bad" and finding.detail.startswith(says)
