@@ -121,11 +121,11 @@ def methods() -> Found:
                 continue
         each = [_apart(own, vmapped[key]) for key, own in loop.items() if own.is_floating_point()]
         apart[name] = float(np.max(each, initial=0.0))  # nan where one is
-        told = (
-            [] if METHODS[name].alone else cohorts.slower_than_asked(heard)
-        )  # whose clients train one by one
-        if DEVICE == "cuda" and not (METHODS[name].alone or graphs[name]):
-            told.append("no graph was captured")
+        told: list[str] = []
+        if not METHODS[name].alone:  # whose clients train one by one
+            told = cohorts.slower_than_asked(heard)
+            if DEVICE == "cuda" and not graphs[name]:
+                told.append("no graph was captured")
         if told:
             reasons[name] = told
         checks[name] = apart[name] < APART and not told

@@ -38,6 +38,11 @@ def reason(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
 
 
+def is_unanswered(error: BaseException) -> bool:
+    """Whether Prefect says that its server does not answer: by a plain `RuntimeError`."""
+    return isinstance(error, RuntimeError) and "reach API" in str(error)
+
+
 def unknown_name(field: str, value: object, known: Iterable[str]) -> BadInput:
     """The error for a name that is not registered, with the closest registered one first."""
     names = sorted(known)

@@ -16,7 +16,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import State
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
-from fedflow.errors import BadInput, FedflowError, reason
+from fedflow.errors import BadInput, FedflowError, is_unanswered, reason
 from fedflow.simulation.executors import Executor, Inline, Share, Work, end_with_parent
 from fedflow.terminal import say
 from tasks.gpu import OneGpu, gpu_in_turn
@@ -145,7 +145,7 @@ class PrefectExecutor:
                     lost = True
                 except (RuntimeError, FileNotFoundError) as error:
                     # Prefect's certificates, a file without a name, are on the driver's machine only.
-                    unreachable = "reach API" in str(error) or getattr(error, "filename", "") is None
+                    unreachable = is_unanswered(error) or getattr(error, "filename", "") is None
                     if self.address is None or not unreachable:
                         raise
                     raise FedflowError(

@@ -71,7 +71,9 @@ def ls(
         entries: list[dict[str, Any]] = [
             {"run": one.name, "state": "running", "pid": one.pid, "started": one.started} for one in live
         ]
-        done = _newest_first(found_below(root, runs or []) if live or not runs else finished(root, runs))
+        named = runs or []
+        must_exist = named and not live  # a name of nothing is an error, a project without runs is not
+        done = _newest_first(finished(root, named) if must_exist else found_below(root, named))
         entries += [run.facts | run.numbers | {"settings": run.settings} for run in done]
         print(json.dumps(entries, indent=1))
         return

@@ -10,7 +10,7 @@ import typer
 
 from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
 from fedflow.cli.printing import console, print_line, print_metrics, print_table
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import BadInput, FedflowError, is_unanswered
 
 if TYPE_CHECKING:
     from fedflow.config import Params
@@ -166,7 +166,7 @@ def start(params: "Params", flow: str, inline: Callable[[], T], /, **parameters:
         try:
             return load_flow(flow)(**parameters)
         except RuntimeError as error:
-            if "reach API" not in str(error):
+            if not is_unanswered(error):
                 raise
             raise FedflowError("Prefect's server does not answer; the same command resumes") from error
 

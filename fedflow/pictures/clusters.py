@@ -207,9 +207,7 @@ def moves(grouping: Grouping, name: str) -> Drawing:
     rounds = [min(grouping.steps), *moved]
     shown = [rounds[i] for i in np.unique(np.linspace(0, len(rounds) - 1, MOMENTS).round().astype(int))]
     columns = np.array([grouping.steps[step] for step in shown])  # [moments, N]
-    rank = {
-        cluster: place for place, cluster in enumerate(sorted(palette, key=lambda z: z < 0))
-    }  # -1 is last
+    rank = {z: place for place, z in enumerate(sorted(palette, key=lambda z: z < 0))}  # -1 is last
     gap, thick = 0.03 * columns.shape[1], 0.05  # between clusters, in clients; of a column, in columns
     box = (0.5, 2.72, 0.1, 0.1)
     with drawing(name, "Clients that changed cluster, by round", 3.62, box, WIDTH) as work:
