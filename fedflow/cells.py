@@ -1,9 +1,8 @@
-"""The runs and outcomes of the grid that `dvc repro` would make: found in dvc.lock, computed early, taken by
-its stages.
+"""The runs and outcomes of the grid that `dvc repro` would make, computed before it.
 
 `fedflow repro` computes them into folders that are named by the content of everything that a cell depends
-on. The stage of a cell, the same command as ever, then finds its result there. Needs neither PyTorch nor
-the settings.
+on, and commits them as results of their stages. A stage that DVC runs before that, the same command as ever,
+finds its result there. Needs neither PyTorch nor the settings.
 """
 
 import hashlib
@@ -52,13 +51,15 @@ class Cell:
         return self.root / READY / content.hexdigest()[:32]
 
     def take(self) -> Path | None:
-        """Move its result, if it waits, to the results folder; returns that."""
+        """Copy its result, if it waits, to the results folder; returns that.
+
+        `tidy` deletes it once DVC has it: nothing is lost if this process is killed.
+        """
         ready, results = self.ready, self.root / self.results
         if not ready.is_dir():
             return None
         shutil.rmtree(results, ignore_errors=True)
-        results.parent.mkdir(parents=True, exist_ok=True)
-        return ready.replace(results)
+        return Path(shutil.copytree(ready, results))
 
     def changed(self, lock: dict[str, Any]) -> bool:
         """Whether DVC, with this content of dvc.lock, would run it."""
@@ -99,14 +100,14 @@ def cell(root: Path, **item: Any) -> Cell | None:
 
 
 def changed_cells(root: Path) -> list[Cell]:
-    """The cells that DVC would run and whose results do not wait for it yet."""
+    """The cells that DVC would run."""
     lock = _mapping(root / LOCK).get("stages", {}) if (root / LOCK).exists() else {}
-    return [each for each in cells(root) if each.changed(lock) and not each.ready.is_dir()]
+    return [each for each in cells(root) if each.changed(lock)]
 
 
 def tidy(root: Path) -> None:
-    """Delete results that wait for nobody: of settings that have changed since."""
-    wanted = {each.ready for each in cells(root)}
+    """Delete results that DVC has, and those of settings that have changed since."""
+    wanted = {each.ready for each in changed_cells(root)}
     for folder in _folders(root / READY):
         if folder not in wanted:
             shutil.rmtree(folder)

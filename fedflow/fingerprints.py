@@ -33,13 +33,11 @@ from fedflow.identity import ASIDE, code_digest, modules_of
 from fedflow.local.trained import load_network
 from fedflow.models import ARCHITECTURES
 from fedflow.outcomes import write_outcome
-from fedflow.report.page import build_report, templates
-from fedflow.report.tuning import score_files
+from fedflow.report.sources import CLAIMS, TRIED, score_files, templates
 from fedflow.stages.central import network_code
 from fedflow.stages.federate import perform
 from fedflow.stages.partition import partition_code
 from fedflow.stages.procedure import ProcedureRun, procedure_code
-from fedflow.stages.report import CLAIMS, TRIED
 
 FOLDER = Path("data") / "fingerprints"
 
@@ -77,7 +75,7 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
         (root / name).mkdir(parents=True, exist_ok=True)
     claims = [root / CLAIMS] if (root / CLAIMS).is_file() else []
     files[folder / "stages" / "report.json"] = {
-        "code": code_digest(build_report.__module__, aside=()),
+        "code": code_digest("fedflow.report.page", aside=()),
         "files": {file.name: file_sum(file) for file in (*templates(), *claims)},
         "tuning": {str(file.relative_to(root)): file_sum(file) for file in score_files(root / TRIED)},
         "labels": params.labels,

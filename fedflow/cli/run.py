@@ -1,7 +1,8 @@
 """Commands that train: ``run``, ``sweep`` and ``tune``."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -10,6 +11,7 @@ import typer
 
 from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
 from fedflow.cli.printing import console, print_line, print_metrics, print_table
+from fedflow.cli.startup import importing
 from fedflow.errors import BadInput, FedflowError, is_unanswered
 
 if TYPE_CHECKING:
@@ -46,22 +48,25 @@ def run(
     if ready_results(root, sweep, given, partition=partition, method=method, seed=seed):
         return
 
-    from fedflow.arguments import check_arguments
-    from fedflow.experiment import Experiment
-    from fedflow.stages.run import run_experiment
+    with ExitStack() as imports:
+        imports.enter_context(importing())
+        from fedflow.arguments import check_arguments
+        from fedflow.experiment import Experiment
+        from fedflow.stages.run import run_experiment
 
-    changes = [_full_name(change, method) for change in settings or []] + engine(executor, workers)
-    check_arguments(out=out, sweep=sweep)
-    params = load(root, changes)
-    experiment = Experiment(params, partition, method, seed, root, sweep)
-    experiment.check()
-    folder = Path(out) if out else None
-    rounds = experiment.run.rounds
-    about = f"{rounds} round{'s' * (rounds > 1)}, {_resolved(params)}"
-    print_line(f"{experiment.title}: {about}; Ctrl-C stops, the same command resumes")
-    metrics = start(
-        params, "federate", lambda: run_experiment(experiment, folder), **experiment.parameters, out=out
-    )
+        changes = [_full_name(change, method) for change in settings or []] + engine(executor, workers)
+        check_arguments(out=out, sweep=sweep)
+        params = load(root, changes)
+        experiment = Experiment(params, partition, method, seed, root, sweep)
+        experiment.check()
+        folder = Path(out) if out else None
+        rounds = experiment.run.rounds
+        about = f"{rounds} round{'s' * (rounds > 1)}, {_resolved(params)}"
+        print_line(f"{experiment.title}: {about}; Ctrl-C stops, the same command resumes")
+        if params.engine.executor != "inline":
+            imports.close()
+        compute = partial(run_experiment, experiment, folder, opened=lambda _: imports.close())
+        metrics = start(params, "federate", compute, **experiment.parameters, out=out)
     print_metrics(metrics, folder or experiment.results_folder)
     if "fid" in metrics:
         from fedflow.metrics.generation import features_of

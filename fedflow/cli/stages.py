@@ -7,6 +7,7 @@ import typer
 
 from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
 from fedflow.cli.printing import print_line, print_numbers, print_table
+from fedflow.cli.startup import importing
 from fedflow.errors import unknown_name
 
 
@@ -19,7 +20,8 @@ def prepare(
 
     Example: `fedflow prepare mnist5k`.
     """
-    from fedflow.stages.prepare import prepare_dataset
+    with importing():
+        from fedflow.stages.prepare import prepare_dataset
 
     print_line(prepare_dataset(load(root, settings), dataset, root))
 
@@ -34,9 +36,11 @@ def central(
     Example: `fedflow central mnist5k-expert`. The same command resumes an interrupted training.
     """
     from fedflow.cli.run import start
-    from fedflow.config import Changes
-    from fedflow.files import central_folder
-    from fedflow.stages.central import prepare_network, results
+
+    with importing():
+        from fedflow.config import Changes
+        from fedflow.files import central_folder
+        from fedflow.stages.central import prepare_network, results
 
     params = load(root, settings)
     params.network(name)
@@ -72,8 +76,9 @@ def procedure(
     if ready_results(root, sweep, settings or executor or workers or out, procedure=name, seed=seed):
         return
 
-    from fedflow.arguments import check_arguments
-    from fedflow.stages.procedure import ProcedureRun, read_summary, run_procedure
+    with importing():
+        from fedflow.arguments import check_arguments
+        from fedflow.stages.procedure import ProcedureRun, read_summary, run_procedure
 
     check_arguments(sweep=sweep, out=out)
     params = load(root, [*(settings or []), *engine(executor, workers)])
@@ -96,8 +101,9 @@ def partition(
 
     Example: `fedflow partition mnist5k-dir`. An expert that the scheme needs is trained first.
     """
-    from fedflow.stages.central import prepare_network
-    from fedflow.stages.partition import prepare_partition
+    with importing():
+        from fedflow.stages.central import prepare_network
+        from fedflow.stages.partition import prepare_partition
 
     params = load(root, settings)
     if (expert := params.expert(name)) is not None:
@@ -117,8 +123,9 @@ def fingerprint(
     `dvc repro` always calls `fedflow fingerprint files` (the files that data sets are read from, and code),
     and `fedflow fingerprint inputs` (what partitions and runs depend on) when any of them changed.
     """
-    from fedflow.config import check_dvc
-    from fedflow.fingerprints import fingerprint_files, fingerprint_inputs
+    with importing():
+        from fedflow.config import check_dvc
+        from fedflow.fingerprints import fingerprint_files, fingerprint_inputs
 
     write, params = fingerprint_files if what == "files" else fingerprint_inputs, load(root)
     check_dvc(root)
@@ -143,7 +150,8 @@ def report(
     Example: `fedflow report`, after `dvc repro` or some `fedflow run`. For a paper:
     `fedflow report --latex --figures pdf`.
     """
-    from fedflow.stages.report import write_for_paper, write_report
+    with importing():
+        from fedflow.stages.report import write_for_paper, write_report
 
     print_line(write_report(root, sweep))
     for file in write_for_paper(root, figures) if latex or figures else ():

@@ -31,6 +31,7 @@ from fedflow.local.pieces import Product
 from fedflow.local.pooling import POOLING
 from fedflow.local.training import LocalTraining
 from fedflow.local.winograd import matrix
+from fedflow.metrics.cost import FlopCounter
 from fedflow.models.flat import FlatModel
 
 OVERHEAD = 0.2e-3  # seconds of every eager step
@@ -131,14 +132,12 @@ def pays(
     """
     if steps < LEAST:
         return False, f"{steps:,.0f} local steps are too few"
-    from torch.utils.flop_counter import FlopCounterMode
-
     w, x, y = _example(model, examples, training.batch_size)
     if model.recurrent and x.shape[1] > UNROLLED:
         return False, f"a recurrent network over {x.shape[1]} positions would be slower"
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounter() as counter:
         model.loss(model.train_outputs(w.requires_grad_(), x)[0], y).backward()
-    flops = counter.get_total_flops()
+    flops = counter.flops.total()
     seconds = steps * (OVERHEAD + min(flops, FIRST) / SLOW + max(flops - FIRST, 0) / FAST)
     about = f"{steps:,.0f} local steps of {flops / 1e6:,.1f} MFLOP, about {seconds:,.0f} s"
     return seconds >= PAYS * networks and flops <= LARGE, about

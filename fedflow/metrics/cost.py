@@ -23,7 +23,7 @@ def macs(module: nn.Module, input_shape: Iterable[int]) -> dict[str, int]:
     # Shapes alone (the meta device) would do, but import the compiler of torch, which takes seconds. oneDNN,
     # whose fused LSTM has no formula, does not compute in double precision.
     module = copy.deepcopy(module).cpu().double().eval()
-    counter = _Counter()
+    counter = FlopCounter()
     for name, layer in module.named_modules():
         layer.register_forward_pre_hook(partial(counter.enter, name))
         layer.register_forward_hook(counter.leave)
@@ -33,11 +33,11 @@ def macs(module: nn.Module, input_shape: Iterable[int]) -> dict[str, int]:
     return {name: flops // 2 for name, flops in counter.flops.items()}
 
 
-class _Counter(TorchDispatchMode):
-    """Counts the FLOPs of every layer of a network.
+class FlopCounter(TorchDispatchMode):
+    """Counts the FLOPs of what runs within it, by the layer that has been entered last; "" is outside of all.
 
     torch's `FlopCounterMode` finds layers by hooks on all modules of the process: they would also run in
-    other threads, which may train meanwhile.
+    other threads, which may train meanwhile. It also imports the compiler of torch.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class _Counter(TorchDispatchMode):
         super().__init__()
         self.formulas = flop_registry
         self.flops: Counter[str] = Counter()
-        self.running: list[str] = []  # layers, from the outside in
+        self.running = [""]  # layers, from the outside in
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedflow.errors import BadInput, FedflowError, unknown_name
+from fedflow.report.sources import PUBLISHED
 from fedflow.settings import Settings, option
 
-FOLDER = Path(__file__).parent / "published"
 UNITS = {  # by what a measure is multiplied
     "%": 100, "points": 100, "×100": 100, "points²": 1e4, "Mb per client": 8e-6, "MB": 1e-6, "GB": 1e-9,
     "transmissions": 1, "rounds": 1, "s": 1, "×": 1, "": 1,
@@ -212,7 +212,7 @@ def parse_value(text: str) -> Value:
 
 
 @cache
-def books(folder: Path = FOLDER) -> dict[str, Book]:
+def books(folder: Path = PUBLISHED) -> dict[str, Book]:
     """Every book by its file's name, sorted. Raises `FedflowError` that names the file."""
     found = {}
     for file in sorted(folder.glob("*.json")):

@@ -22,7 +22,6 @@ from fedflow.pictures.drawing import DASHES, SERIES
 from fedflow.pictures.mixtures import HOW, SCORES, mixtures
 from fedflow.pictures.series import series
 from fedflow.report import cells, pairs
-from fedflow.report.books import FOLDER
 from fedflow.report.calibration import calibration
 from fedflow.report.central import collect_networks, curves, references
 from fedflow.report.claims import load_claims
@@ -54,12 +53,6 @@ from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS
 
 TITLE = "Federated methods compared"
 COMMON = ("run", "model", "partition")  # settings that rows of one partition should share
-
-
-def templates() -> list[Path]:
-    """The files of this package that are not code, published tables included."""
-    files = [*Path(__file__).parent.iterdir(), *FOLDER.iterdir()]
-    return sorted(file for file in files if file.is_file() and file.suffix != ".py")
 
 
 def build_report(

@@ -15,6 +15,7 @@ from fedflow.pictures.tuning import Tried, tried
 from fedflow.report.cells import Cell, Row, Table
 from fedflow.report.collect import Labels
 from fedflow.report.reading import read_table, reject
+from fedflow.report.sources import score_files
 
 NUMBERS = ("accuracy", "loss")
 NO_SETTINGS = (*NUMBERS, "spread", "chosen", "settings")  # columns that say how a try ended
@@ -38,11 +39,6 @@ class Tuned:
     table: Table
     figures: list[tuple[str, Markup]]  # setting, picture
     places: dict[str, int]  # of the methods' colours
-
-
-def score_files(folder: Path) -> list[Path]:
-    """The tables of scores below ``folder``, one for each partition and method."""
-    return sorted(folder.glob("*/*.csv"))
 
 
 def tuning(folder: Path, labels: Labels, known: Mapping[str, int]) -> list[Tuned]:

@@ -4,15 +4,13 @@ from pathlib import Path
 
 from fedflow.config import PARAMS, load_params
 from fedflow.errors import FedflowError
-from fedflow.report import build_report
 from fedflow.report.collect import collect_runs
 from fedflow.report.lineage import Recorded
+from fedflow.report.page import build_report
 from fedflow.report.paper import write_paper
+from fedflow.report.sources import CLAIMS, TRIED
 from fedflow.terminal import say
 from fedflow.tracking import attach_to_sweep
-
-CLAIMS = "claims.yaml"
-TRIED = "tuning"  # folder with the scores of `fedflow tune`
 
 
 def write_report(root: Path = Path(), sweep: str | None = None) -> Path:

@@ -11,18 +11,18 @@ from result_folders import change, write_run
 from support import refused
 
 from fedflow.errors import FedflowError
-from fedflow.fingerprints import templates
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS
 from fedflow.models import ARCHITECTURES
 from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.partition.after.label_noise import KINDS, transition
 from fedflow.procedures import PROCEDURES
-from fedflow.report.books import FOLDER, Line, Value, books, markdown, parse_value
+from fedflow.report.books import Line, Value, books, markdown, parse_value
 from fedflow.report.collect import collect_runs
 from fedflow.report.matching import Ours, accuracies, agrees, compare, matches
 from fedflow.report.measures import parse
 from fedflow.report.run import Run
+from fedflow.report.sources import PUBLISHED, templates
 from fedflow.settings import Settings, hints
 from fedflow.simulation.run import RunSettings
 
@@ -297,7 +297,7 @@ def test_markdown_has_every_cell_and_caveat():
 
 
 def test_books_are_part_of_the_report():
-    assert {file.name for file in FOLDER.glob("*.json")} <= {file.name for file in templates()}
+    assert {file.name for file in PUBLISHED.glob("*.json")} <= {file.name for file in templates()}
 
 
 @pytest.mark.parametrize(

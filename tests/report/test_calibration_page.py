@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from result_folders import write_run
 
-from fedflow.report import build_report
+from fedflow.report.page import build_report
 
 
 def table(ranks: Sequence[Sequence[int]], confidence: float = 0.5) -> pd.DataFrame:

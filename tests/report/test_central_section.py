@@ -8,7 +8,7 @@ import pytest
 from command import one_line_error
 from result_folders import change, write_run
 
-from fedflow.report import build_report
+from fedflow.report.page import build_report
 
 
 @pytest.fixture

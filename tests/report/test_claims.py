@@ -11,9 +11,9 @@ from scipy.stats import ttest_rel
 from support import refused
 
 from fedflow.errors import FedflowError
-from fedflow.report import build_report
 from fedflow.report.claims import load_claims
 from fedflow.report.collect import collect_runs
+from fedflow.report.page import build_report
 from fedflow.report.run import Run
 from fedflow.report.tables import Stat
 from fedflow.report.verdicts import interval, judge

@@ -9,7 +9,7 @@ from result_folders import write_run
 
 from fedflow.pictures.curriculum import ORDERS
 from fedflow.pictures.drawing import look
-from fedflow.report import build_report
+from fedflow.report.page import build_report
 
 DIFFICULTY = "client/difficulty/mean"
 

@@ -8,8 +8,8 @@ import pytest
 from result_folders import METHODS, write_partition, write_run
 
 from fedflow.files import COUNTS
-from fedflow.report import build_report
 from fedflow.report.clients import client_table, differences
+from fedflow.report.page import build_report
 from fedflow.report.ranks import critical_difference, level_groups, ranking
 
 

@@ -11,7 +11,7 @@ from support import refused
 
 from fedflow.errors import FedflowError
 from fedflow.pictures.clusters import FILLS
-from fedflow.report import build_report
+from fedflow.report.page import build_report
 
 SKEW = ("label_skew", {"fraction": 0.2})
 

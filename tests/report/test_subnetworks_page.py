@@ -11,10 +11,10 @@ from result_folders import change, write_run
 from support import refused
 
 from fedflow.errors import FedflowError
-from fedflow.report import build_report
 from fedflow.report.claims import load_claims
 from fedflow.report.collect import collect_runs
 from fedflow.report.measures import measure
+from fedflow.report.page import build_report
 from fedflow.report.subnetworks import _with_targets
 from fedflow.report.targets import NotMeasured
 from fedflow.report.verdicts import judge

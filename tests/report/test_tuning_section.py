@@ -8,7 +8,7 @@ from result_folders import write_run
 from support import refused
 
 from fedflow.errors import FedflowError
-from fedflow.report import build_report
+from fedflow.report.page import build_report
 
 HEAD = "training.lr,lam,accuracy,spread,loss,chosen,settings"
 

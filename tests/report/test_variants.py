@@ -11,8 +11,8 @@ from result_folders import change, write_partition, write_run
 
 from fedflow.config import CentralParams
 from fedflow.methods import METHODS
-from fedflow.report import build_report
 from fedflow.report.collect import collect_runs
+from fedflow.report.page import build_report
 from fedflow.report.tables import by_method, stat
 from fedflow.report.variants import differences, settings_table
 

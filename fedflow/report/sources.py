@@ -1,0 +1,18 @@
+"""The files besides results that the report is made from; imports little."""
+
+from pathlib import Path
+
+CLAIMS = "claims.yaml"
+TRIED = "tuning"  # folder with the scores of `fedflow tune`
+PUBLISHED = Path(__file__).parent / "published"
+
+
+def templates() -> list[Path]:
+    """The files of this package that are not code, published tables included."""
+    files = [*Path(__file__).parent.iterdir(), *PUBLISHED.iterdir()]
+    return sorted(file for file in files if file.is_file() and file.suffix != ".py")
+
+
+def score_files(folder: Path) -> list[Path]:
+    """The tables of scores below ``folder``, one for each partition and method."""
+    return sorted(folder.glob("*/*.csv"))
