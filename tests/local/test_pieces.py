@@ -8,6 +8,7 @@ from support import images, one_client, run, same
 from torch import Tensor
 
 from fedflow.data import Dataset
+from fedflow.local.pieces import CACHED, Product
 from fedflow.local.sgd import Trainer
 from fedflow.local.training import LocalTraining
 
@@ -88,3 +89,11 @@ def test_steps_of_cohorts_have_the_bits_of_flat_ones(
         ran = run("scaffold", images(padded, network=network), training=training, cohort="vmap", rounds=3)
         made.append(ran.state())
     assert same(*made)
+
+
+@pytest.mark.parametrize(("m", "n"), [(5, 3), (7, CACHED // 3), (2, CACHED + 1)])
+def test_a_product_is_added_block_by_block(m: int, n: int) -> None:
+    product, matrix = Product(torch.randn(4, m).T, torch.randn(4, n)), torch.randn(m, n)
+    expected = matrix - 0.5 * (product.a.double() @ product.b.double())
+    product.add_to(matrix, -0.5)
+    torch.testing.assert_close(matrix, expected.float())
