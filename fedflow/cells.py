@@ -21,6 +21,11 @@ from fedflow.errors import FedflowError
 DVC, LOCK = "dvc.yaml", "dvc.lock"
 READY = Path(".fedflow") / "cells"
 RUN, OUTCOME = "federate", "procedure"  # stages with a matrix
+COMMANDS = {  # that `fedflow repro` replaces; a stage with another one is left to DVC
+    RUN: "fedflow run --partition ${item.partition} --method ${item.method} --seed ${item.seed}"
+    " --sweep repro",
+    OUTCOME: "fedflow procedure ${item.procedure} --seed ${item.seed} --sweep repro",
+}
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class Cell:
     item: tuple[tuple[str, str], ...]  # partition, method, seed; or procedure, seed
     files: tuple[str, ...]  # that it depends on
     results: str
+    command: str
 
     @property
     def stage(self) -> str:
@@ -63,20 +69,26 @@ class Cell:
 
     def changed(self, lock: dict[str, Any]) -> bool:
         """Whether DVC, with this content of dvc.lock, would run it."""
-        known = {each["path"]: each.get("md5") for each in lock.get(self.stage, {}).get("deps", [])}
-        return known != {file: _md5(self.root / file) for file in self.files}
+        of_stage = lock.get(self.stage, {})
+        known = {each["path"]: each.get("md5") for each in of_stage.get("deps", [])}
+        files = {file: _md5(self.root / file) for file in self.files}
+        return (of_stage.get("cmd"), known) != (self.command, files)
 
 
 def cells(root: Path) -> list[Cell]:
-    """Every cell of the grid. `FedflowError` if the project has no dvc.yaml or no such grid."""
+    """Every cell of the grid, except those of stages with another command than `COMMANDS`.
+
+    `FedflowError` if the project has no dvc.yaml or no such grid.
+    """
     stage, params = (_mapping(root / file) for file in (DVC, "params.yaml"))
     try:
         return [
             Cell(
                 root, kind, item, tuple(_filled(file, item) for file in stage["stages"][kind]["deps"]),
                 os.path.commonpath([_filled(file, item) for file in stage["stages"][kind]["outs"]]),
+                _filled(stage["stages"][kind]["cmd"], item),
             )
-            for kind in (RUN, OUTCOME)
+            for kind, command in COMMANDS.items() if stage["stages"][kind]["cmd"] == command
             for item in _items(stage["stages"][kind]["matrix"], params["grid"])
         ]  # fmt: skip
     except (KeyError, TypeError, AttributeError) as error:

@@ -44,10 +44,11 @@ def lock(root: Path, done: list[Cell]) -> None:
     """A dvc.lock in which these cells are as they are now."""
     stages = {
         one.stage: {
+            "cmd": one.command,
             "deps": [
                 {"path": file, "hash": "md5", "md5": hashlib.md5((root / file).read_bytes()).hexdigest()}
                 for file in one.files
-            ]
+            ],
         }
         for one in done
     }
@@ -82,6 +83,21 @@ def test_a_cell_is_changed_if_dvc_would_run_it(project: Path) -> None:
     assert changed_cells(project) == [*found[:2], *found[7:]]
     (project / "requirements.lock").write_text("other")
     assert changed_cells(project) == found
+    lock(project, found)
+    assert not changed_cells(project)
+    (project / "dvc.lock").write_text((project / "dvc.lock").read_text().replace("--seed 1", "--seed 1 -v"))
+    assert [dict(one.item)["seed"] for one in changed_cells(project)] == ["1"] * 5
+
+
+def test_stages_with_another_command_are_left_to_dvc(project: Path) -> None:
+    """Their results could be others than those that `fedflow repro` computes."""
+    stages = (project / "dvc.yaml").read_text()
+    other = stages.replace(
+        "--method ${item.method} --seed", "--set run.rounds=3 --method ${item.method} --seed"
+    )
+    assert other != stages
+    (project / "dvc.yaml").write_text(other)
+    assert {one.kind for one in cells(project)} == {"procedure"} and cell(project, seed=0) is None
 
 
 def test_a_result_waits_for_its_stage_until_something_changes(project: Path) -> None:
