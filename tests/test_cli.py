@@ -1,5 +1,6 @@
 """Every command of ``fedflow``: it runs, and what it prints can be read and acted upon."""
 
+import gc
 import io
 import json
 import re
@@ -11,10 +12,12 @@ import pandas as pd
 import pytest
 from command import fedflow, make_project, recorded
 
+from fedflow.cli.startup import importing
 from fedflow.data import SOURCES
 from fedflow.methods import METHODS
 from fedflow.models import ARCHITECTURES
 from fedflow.partition import SCHEMES
+from fedflow.terminal import RoundBar
 
 COMMANDS = (
     "run", "sweep", "tune", "prepare", "partition", "partitions", "methods", "schemes", "datasets", "models",
@@ -68,6 +71,18 @@ def test_experiments_run_and_are_reported(call, project):
     assert not list((project / ".fedflow" / "checkpoints").iterdir())
     assert call("report").strip().endswith("index.html")
     assert "IFCA" in (project / "report" / "index.html").read_text()
+
+
+def test_garbage_is_collected_during_the_rounds(capsys, tmp_path, monkeypatch):
+    """Training makes tensors in cycles; imports do not."""
+    collecting = []
+    monkeypatch.setattr(RoundBar, "round", lambda *_: collecting.append(gc.isenabled()))
+    with pytest.raises(ImportError), importing():
+        assert not gc.isenabled()
+        raise ImportError
+    options = ("--partition", "grouped", "--method", "fedavg", "--executor", "inline")
+    assert fedflow(capsys, "run", *options, "--root", make_project(tmp_path)).code == 0
+    assert collecting == [True, True]
 
 
 def test_targets_are_read_from_finished_runs(call, capsys, project):

@@ -52,7 +52,12 @@ def run(
         imports.enter_context(importing())
         from fedflow.arguments import check_arguments
         from fedflow.experiment import Experiment
+        from fedflow.stages.central import prepare_network
         from fedflow.stages.run import run_experiment
+
+        def train(*arguments: Any) -> Path:
+            imports.close()
+            return prepare_network(*arguments)
 
         changes = [_full_name(change, method) for change in settings or []] + engine(executor, workers)
         check_arguments(out=out, sweep=sweep)
@@ -65,7 +70,7 @@ def run(
         print_line(f"{experiment.title}: {about}; Ctrl-C stops, the same command resumes")
         if params.engine.executor != "inline":
             imports.close()
-        compute = partial(run_experiment, experiment, folder, opened=lambda _: imports.close())
+        compute = partial(run_experiment, experiment, folder, train=train, opened=lambda _: imports.close())
         metrics = start(params, "federate", compute, **experiment.parameters, out=out)
     print_metrics(metrics, folder or experiment.results_folder)
     if "fid" in metrics:
