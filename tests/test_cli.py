@@ -85,6 +85,14 @@ def test_garbage_is_collected_during_the_rounds(capsys, tmp_path, monkeypatch):
     assert collecting == [True, True]
 
 
+def test_a_process_with_triton_ends_in_silence():
+    """Triton reports at exit what the garbage collector has left."""
+    pytest.importorskip("triton")
+    code = "import triton\nfrom fedflow.cli.startup import importing\nwith importing(): pass"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
 def test_targets_are_read_from_finished_runs(call, capsys, project):
     """In the project whose runs the test before made."""
     target = ("targets", "--column", "local_accuracy", "--target")
