@@ -273,8 +273,9 @@ def room(methods: Mapping[str, Sequence[Labelled]]) -> float:
 
 
 def margin(labels: Iterable[str]) -> float:
-    """Inches for the longest of these names."""
-    return 0.16 + 0.08 * min(LONGEST, max(map(len, labels), default=0))
+    """Inches for the longest of these names; capitals, as in SCAFFOLD, are wider."""
+    shown = (label[:LONGEST] for label in labels)
+    return 0.16 + max((0.08 * len(text) + 0.02 * sum(map(str.isupper, text)) for text in shown), default=0)
 
 
 def _fitting(label: str) -> str:
