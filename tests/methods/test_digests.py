@@ -1,14 +1,15 @@
 """The results of every method at its defaults, as recorded: a change of the engine must not change a bit.
 
 `python tests/methods/test_digests.py`, with this folder's parent on the path, records them again in
-``digests.json``. Do so only for a new method, or where a defect changed results. The library of matrix
-products computes other last bits on processors of other vendors: each has its own digests, and a method whose
-result changed loses those of the others.
+``digests.json``. Do so only for a new method, or where a defect changed results. The libraries of matrix
+products compute other last bits on processors of other vendors, and with a kernel that OPENBLAS_CORETYPE
+names: each has its own digests, and a method whose result changed loses the others.
 """
 
 import contextlib
 import hashlib
 import json
+import os
 import platform
 import re
 import tempfile
@@ -42,11 +43,12 @@ def where() -> dict[str, str]:
 
 
 def vendor() -> str:
-    """The vendor of the processor."""
+    """The vendor of the processor, and the kernel that OpenBLAS is told to use, if any."""
+    name, kernel = platform.processor(), os.environ.get("OPENBLAS_CORETYPE", "")
     with contextlib.suppress(OSError):
         if found := re.search(r"^vendor_id\s*: (\w+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
-            return found[1]
-    return platform.processor()
+            name = found[1]
+    return f"{name} {kernel}".strip()
 
 
 def result(name: str, federation: Federation) -> dict[str, Any]:
