@@ -20,6 +20,7 @@ from fedflow.methods.base import ServerData, server_data
 from fedflow.simulation.federation import EXPERTS, FEATURES, TEACHER, FederationFiles, Stored
 from fedflow.simulation.job import Job
 from fedflow.simulation.run import RunSettings, check_settings
+from fedflow.tracking.addresses import absolute
 
 SHORT = 8  # digits of the settings' digest in the name of a folder
 
@@ -129,7 +130,11 @@ class Experiment:
             return False
 
     def check(self) -> None:
-        """Raise `BadInput` for any name or value that this experiment cannot run with."""
+        """Raise `BadInput` for any name or value that this experiment cannot run with.
+
+        Raises `FedflowError` for a folder that cannot hold its record.
+        """
+        absolute(self.root)
         check_settings(self.run, *self.params.method(self.method, self.partition))
         self.params.model(self.dataset)
         for name in self.datasets:

@@ -4,10 +4,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedflow.tracking.addresses import database
 from fedflow.tracking.models import served_clients
 from fedflow.tracking.opening import experiment_page, is_served, model_page, run_page
 from fedflow.tracking.orders import MOST
-from fedflow.tracking.store import database, open_store, reporting, tracking_uri
+from fedflow.tracking.store import open_store, reporting, tracking_uri
 
 Key = tuple[str, str, str, str]  # partition, method, seed, settings
 

@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from fedflow.errors import BadInput, FedflowError, reason, unknown_name
 from fedflow.models.channels import load_smaller, size_of, smaller
 from fedflow.models.flat import FlatModel
-from fedflow.tracking.store import Store, database, open_store, quoted, reporting, tracking_uri
+from fedflow.tracking.addresses import database, is_server, shown
+from fedflow.tracking.store import Store, open_store, quoted, reporting, tracking_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -210,7 +211,7 @@ def served_model(
         logged = recorded_models(api, run) if run else {}
         if run is None or not logged:
             about = ", ".join(f"{name} {value}" for name, value in tags.items())
-            raise FedflowError(f"no model of a finished run with {about} is recorded in {store.uri}")
+            raise FedflowError(f"no model of a finished run with {about} is recorded in {shown(store.uri)}")
         cards = {
             name: json.loads(_artifact(model, "model.json", store).read_text())
             for name, model in logged.items()
@@ -426,8 +427,7 @@ def _register(
     from mlflow.exceptions import MlflowException
 
     # A database client resolves models:/ through MLflow's global store, which may be another one.
-    remote = store.uri.startswith(("http://", "https://"))
-    source = f"models:/{logged.model_id}" if remote else logged.artifact_location
+    source = f"models:/{logged.model_id}" if is_server(store.uri) else logged.artifact_location
     with store.lock("registry"):
         try:
             api.create_registered_model(name)
@@ -468,7 +468,7 @@ def _run(api: "MlflowClient", run_id: str, store: Store) -> "Run":
         experiments = [e.experiment_id for e in api.search_experiments()]
         recent = api.search_runs(experiments, max_results=5, order_by=["attributes.start_time DESC"])
         names = ", ".join(f"{r.info.run_id} ({r.info.run_name})" for r in recent) or "none yet"
-        raise FedflowError(f"no run {run_id!r} in {store.uri}; the newest are: {names}") from error
+        raise FedflowError(f"no run {run_id!r} in {shown(store.uri)}; the newest are: {names}") from error
 
 
 def _artifact(logged: "LoggedModel", file: str, store: Store) -> Path:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from fedflow.metrics.table import METRICS, YARDSTICKS, recorded_name
+from fedflow.tracking.addresses import is_server
 from fedflow.tracking.store import PORT, Store, open_store, reporting
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def address(store: Store) -> str:
 
 def is_served(store: Store) -> bool:
     """Whether ``store`` is a server, whose pages are always there."""
-    return store.uri.startswith(("http://", "https://"))
+    return is_server(store.uri)
 
 
 def run_page(store: Store, experiment: str, run: str) -> str:

@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -27,6 +28,7 @@ from uuid import uuid4
 from filelock import FileLock, Timeout
 
 from fedflow.errors import FedflowError
+from fedflow.tracking.addresses import absolute, database, is_server, shown, sqlite_url
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -93,14 +95,7 @@ class Store:
 
 def tracking_uri(root: Path | str = ".") -> str:
     """The store of a checkout: ``MLFLOW_TRACKING_URI``, or SQLite in ``<root>/mlruns/``."""
-    return (
-        os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path(root).resolve() / 'mlruns' / 'mlflow.db'}"
-    )
-
-
-def database(uri: str) -> Path | None:
-    """The file of a SQLite store, None for any other store."""
-    return Path(uri.removeprefix("sqlite:///")).resolve() if uri.startswith("sqlite:///") else None
+    return os.environ.get("MLFLOW_TRACKING_URI") or sqlite_url(absolute(root) / "mlruns" / "mlflow.db")
 
 
 def open_store(root: Path | str = ".") -> Store:
@@ -112,7 +107,7 @@ def open_store(root: Path | str = ".") -> Store:
     store = _locate(root)
     uri, file = store.uri, database(store.uri)
     with reporting(uri):
-        if uri.startswith(("http://", "https://")):
+        if is_server(uri):
             _reach(uri)
         elif file is None or not file.exists():
             with store.lock("schema"):
@@ -142,7 +137,7 @@ def move_store(root: Path | str = ".") -> tuple[int, Path]:
     store = _locate(root)
     file, here, changed = database(store.uri), store.artifact_folder.as_uri(), 0
     if file is None or not file.exists():
-        raise FedflowError(f"MLflow store {store.uri}: no SQLite database is there to be moved")
+        raise FedflowError(f"MLflow store {shown(store.uri)}: no SQLite database is there to be moved")
     with reporting(store.uri), store.lock("experiments"), store.lock("registry"):
         elsewhere = _elsewhere(store)
         left = [folder for folder in elsewhere.values() if folder.is_dir()]
@@ -169,8 +164,8 @@ def ui_command(root: Path | str = ".", port: int = PORT) -> list[str]:
     Raises `FedflowError` for a store that is a server already.
     """
     store = open_store(root)
-    if store.uri.startswith(("http://", "https://")):
-        raise FedflowError(f"the runs are recorded by a server; open {store.uri} in a browser")
+    if is_server(store.uri):
+        raise FedflowError(f"the runs are recorded by a server; open {shown(store.uri)} in a browser")
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--app-name", "fedflow"]
     command += ["--workers", "1", "--backend-store-uri", store.uri]
@@ -188,11 +183,16 @@ def reporting(uri: str) -> Iterator[None]:
     except FedflowError:
         raise
     except (OSError, Timeout, sqlite3.Error) as error:
-        raise FedflowError(f"MLflow store {uri}: {getattr(error, 'strerror', None) or error}") from error
+        raise _failed(uri, getattr(error, "strerror", None) or str(error)) from error
     except Exception as error:
         if not _of_the_store(error):
             raise
-        raise FedflowError(f"MLflow store {uri}: {_reason(error, database(uri))}") from error
+        raise _failed(uri, _reason(error, database(uri))) from error
+
+
+def _failed(uri: str, reason: str) -> FedflowError:
+    """The error of a store; libraries repeat its address in their words, with the password."""
+    return FedflowError(f"MLflow store {shown(uri)}: {shown(reason.replace(uri, shown(uri)))}")
 
 
 def quoted(text: str) -> str:
@@ -223,14 +223,14 @@ def _reason(error: Exception, file: Path | None) -> str:
 def _locate(root: Path | str) -> Store:
     uri = tracking_uri(root)
     file = database(uri)
-    return Store(uri, file.parent if file else Path(root).resolve() / "mlruns")
+    return Store(uri, file.parent if file else absolute(root) / "mlruns")
 
 
 def _check_place(store: Store) -> None:
     """Raise `FedflowError` if the database names artifacts elsewhere."""
     for folder in _elsewhere(store).values():
         raise FedflowError(
-            f"MLflow store {store.uri} was moved or copied: its artifacts are recorded in {folder}; "
+            f"MLflow store {shown(store.uri)} was moved or copied: its artifacts are recorded in {folder}; "
             "run `fedflow store move` to use those beside it"
         )
 
@@ -284,7 +284,7 @@ def _create(file: Path, store: Store) -> None:
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
         _quiet()
-        made = SqlAlchemyStore(f"sqlite:///{draft}", store.artifact_folder.as_uri())
+        made = SqlAlchemyStore(sqlite_url(draft), store.artifact_folder.as_uri())
         made.engine.dispose()
         draft.replace(file)
     finally:
@@ -295,12 +295,13 @@ def _create(file: Path, store: Store) -> None:
 def _reach(uri: str) -> None:
     """Fail at once if no server answers; MLflow itself would retry for minutes."""
     try:
-        urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=REACH_TIMEOUT).close()
+        given = urlsplit(uri.rstrip("/"))
+        address = given._replace(netloc=given.netloc.rpartition("@")[2]).geturl()  # urllib knows no passwords
+        urllib.request.urlopen(f"{address}/health", timeout=REACH_TIMEOUT).close()
     except urllib.error.HTTPError:
         pass  # it answers; MLflow reports a refused access
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise FedflowError(f"MLflow store {uri}: no server answers ({reason})") from error
+    except (OSError, ValueError, HTTPException) as error:
+        raise _failed(uri, f"no server answers ({getattr(error, 'reason', error)})") from error
 
 
 def _quiet() -> None:

@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from command import fedflow
@@ -116,13 +117,18 @@ def test_drafts_of_killed_processes_are_swept_from_an_existing_store_too(root, s
 RUN = {"experiment": "digits/é", "name": "n", "key": "k", "params": {}, "system_metrics": False}
 
 
+def with_store(project: Path, root: Path) -> Path:
+    """The folder ``project`` with an empty store, which is faster than a new one."""
+    (project / "mlruns" / "artifacts").mkdir(parents=True)
+    shutil.copy(root / "mlruns" / "mlflow.db", project / "mlruns")
+    move_store(project)
+    return project
+
+
 @pytest.fixture
 def recorded(root, tmp_path, outcome, card, rounds) -> Path:
     """A project with a recorded run and model, in a folder with a name that addresses must quote."""
-    project = tmp_path / "the original é"
-    (project / "mlruns" / "artifacts").mkdir(parents=True)
-    shutil.copy(root / "mlruns" / "mlflow.db", project / "mlruns")  # faster than a new one
-    move_store(project)
+    project = with_store(tmp_path / "the original é", root)
     with open_run(project, **RUN) as record:
         record.round(rounds[4])
         record.finish(outcome("global"), card=card("global", "p"))
@@ -187,6 +193,64 @@ def test_artifacts_that_were_left_behind_are_named(recorded, tmp_path):
         move_store(tmp_path / "copy")
 
 
+FOLDERS = ("my%20project", "a?b", "a?c", "100%41", "a#b", "a;b&c+d:e@f='g'", 'a "b"\n\tc', "[x]*\\")
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_project_in_a_folder_with_any_name_has_a_record_inside(root, tmp_path, outcome, card, name):
+    import mlflow
+
+    neighbour = with_store(tmp_path / unquote(name).partition("?")[0], root) if "%" in name else tmp_path
+    project, before = with_store(tmp_path / name, root), files(tmp_path)
+    with open_run(project, **RUN) as record:
+        record.finish(outcome("global"), card=card("global", "p"))
+    assert load_model(record.run_id, root=project) is not None
+    api = open_store(project).client()
+    found = api.get_model_version_by_alias("p.fedavg", "newest")
+    if "%" not in name:  # which MLflow's own loader decodes twice
+        assert mlflow.pyfunc.load_model(found.source).metadata.run_id == record.run_id
+    assert all(file.startswith(f"{name}/mlruns/") for file in files(tmp_path) - before)
+    if neighbour != tmp_path:
+        with refused(f"no run '{record.run_id}'", FedflowError):
+            load_model(record.run_id, root=neighbour)
+
+
+def test_a_store_is_made_in_a_folder_whose_name_must_be_quoted(tmp_path):
+    project = tmp_path / "a?b%20c"
+    assert initialise(project).startswith("sqlite+pysqlite:///") and initialise(project) == initialise(
+        project
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["a?b%20c"]
+    assert (project / "mlruns" / "mlflow.db").stat().st_size > 100_000
+
+
+def test_two_slashes_at_the_start_of_a_path_name_no_host(root, tmp_path):
+    assert tracking_uri(f"/{tmp_path}") == tracking_uri(tmp_path)
+
+
+def test_a_folder_that_mlflow_cannot_name_is_one_line_and_stays_empty(tmp_path):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff"))
+    folder.mkdir()
+    with refused(r"/a\\udcff: the byte 0xff is not UTF-8", FedflowError):
+        initialise(folder)
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http://ada:secret@127.0.0.1:9",
+        "http://ada:se%2Fcr@127.0.0.1:9/x",
+        "foo://ada:secret@h/x?password=secret",
+    ],
+)
+def test_no_message_holds_a_password(tmp_path, monkeypatch, uri):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    with pytest.raises(FedflowError) as error:
+        initialise(tmp_path)
+    assert not re.search("secret|se%2Fcr", str(error.value)) and "MLflow store" in str(error.value)
+
+
 def test_a_link_from_the_old_place_to_the_new_one_will_do(recorded, tmp_path):
     recorded.rename(tmp_path / "renamed")
     recorded.symlink_to(tmp_path / "renamed")
@@ -224,8 +288,7 @@ def test_the_ui_opens_this_store_on_localhost(root, monkeypatch):
 
 def test_the_ui_opens_on_the_newest_federated_runs(root, tmp_path, outcome):
     """A page about language models comes first in MLflow itself. Its checks of hosts stay."""
-    shutil.copytree(root / "mlruns", tmp_path / "mlruns")  # quicker than a new store
-    move_store(tmp_path)
+    tmp_path = with_store(tmp_path / "a?b %20#c", root)
     with open_run(tmp_path, **RUN | {"tags": {"method": "fedavg"}}) as record:
         record.finish(outcome("global"))
     with open_record(Record, tmp_path, **RUN | {"experiment": "procedures/ring"}) as later:
