@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from fedflow.metrics.table import METRICS, YARDSTICKS, heading, headlines, in_unit, recorded_name, unit_of
 from fedflow.tracking.opening import show_first
-from fedflow.tracking.orders import MOST, NOTE, PARENT, history
+from fedflow.tracking.orders import NOTE, PARENT, history
+from fedflow.tracking.shared import FEDERATED, every
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,8 +37,8 @@ def log_comparison(api: "MlflowClient", experiment: str, parent: str) -> None:
     Of several runs of a method with equal settings and seed, the newest counts. The metrics of the parent,
     ``comparison/<method>``, are means over seeds of local accuracy, or of the loss where there is none.
     """
-    among = f"attributes.status = 'FINISHED' and tags.`{PARENT}` = '{parent}' and tags.method LIKE '%'"
-    runs = api.search_runs([experiment], among, max_results=MOST, order_by=["attributes.start_time DESC"])
+    among = f"attributes.status = 'FINISHED' and tags.`{PARENT}` = '{parent}' and {FEDERATED}"
+    runs = list(every(api.search_runs, [experiment], among, order_by=["attributes.start_time DESC"]))
     if not runs:
         return
     rows, names = _grouped(runs), measured(runs)

@@ -7,6 +7,7 @@ and the client or cluster of each row. No pickle is written or read.
 """
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -27,7 +28,19 @@ from fedflow.errors import BadInput, FedflowError, reason, unknown_name
 from fedflow.models.channels import load_smaller, size_of, smaller
 from fedflow.models.flat import FlatModel
 from fedflow.tracking.addresses import database, is_server, shown
-from fedflow.tracking.store import Store, open_store, quoted, reporting, tracking_uri
+from fedflow.tracking.shared import (
+    RUNS,
+    Owner,
+    again,
+    every,
+    experiments,
+    names,
+    number,
+    parents,
+    quoted,
+    registered_model,
+)
+from fedflow.tracking.store import Store, open_store, reporting, tracking_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -39,6 +52,7 @@ NEWEST, CHAMPION = "newest", "champion"  # aliases; MLflow reserves "latest"
 SCORE = "accuracy on held-out training samples"  # tag of a version, by which the champion is chosen
 SERVES = ", serves "  # in the description of a version, before its clients
 FORBIDDEN = str.maketrans("/:", "--")  # in registered names
+CARD = ("architecture", "classes", "clients", "ids", "input_shape", "options", "serves")  # in model.json
 CODE = Path(__file__).with_name("served.py")
 REQUIREMENTS = ("fedflow", "mlflow", "numpy", "safetensors", "torch")
 
@@ -178,7 +192,7 @@ def _recorded(
         card_file, weights = (
             _artifact(logged[which], file, store) for file in ("model.json", "weights.safetensors")
         )
-        card = json.loads(card_file.read_text())
+        card = _card(card_file)
     if card["serves"] != "personal":
         return card, weights, 0
     if client not in card["ids"]:
@@ -212,10 +226,7 @@ def served_model(
         if run is None or not logged:
             about = ", ".join(f"{name} {value}" for name, value in tags.items())
             raise FedflowError(f"no model of a finished run with {about} is recorded in {shown(store.uri)}")
-        cards = {
-            name: json.loads(_artifact(model, "model.json", store).read_text())
-            for name, model in logged.items()
-        }
+        cards = {name: _card(_artifact(model, "model.json", store)) for name, model in logged.items()}
     served = sorted({k for card in cards.values() for k in card["clients"]})
     everyone = {card["serves"] for card in cards.values()} == {"global"}
     for name, card in cards.items():
@@ -224,11 +235,22 @@ def served_model(
     raise BadInput("client", client, f"a client with a recorded model: {ranges(served)}")
 
 
+def _card(file: Path) -> dict[str, Any]:
+    """A recorded ``model.json``. Raises `FedflowError` for one that another version of fedflow wrote."""
+    try:
+        card = json.loads(file.read_text())
+        if missing := [name for name in CARD if name not in card]:
+            raise KeyError(missing[0])
+        return card
+    except (ValueError, KeyError, TypeError) as error:
+        raise FedflowError(f"{file} is not a model of this version of fedflow ({reason(error)})") from None
+
+
 def _newest(api: "MlflowClient", experiment: str, tags: Mapping[str, Any]) -> "Run | None":
-    found = api.get_experiment_by_name(experiment)
-    query = " and ".join([f"tags.`{name}` = '{value}'" for name, value in tags.items()])
+    found = [each for name in names(experiment, "/") if (each := api.get_experiment_by_name(name))]
+    query = " and ".join([RUNS, *(f"tags.`{name}` = {quoted(str(value))}" for name, value in tags.items())])
     runs = found and api.search_runs(
-        [found.experiment_id], f"{query} and attributes.status = 'FINISHED'", max_results=1,
+        [each.experiment_id for each in found], f"{query} and attributes.status = 'FINISHED'", max_results=1,
         order_by=["attributes.start_time DESC"],
     )  # fmt: skip
     return runs[0] if runs else None
@@ -243,7 +265,7 @@ def attach(run_id: str, files: Sequence[Path], folder: str, root: Path | str = "
 
 
 def attach_to_sweep(sweep: str, files: Sequence[Path], folder: str, root: Path | str = ".") -> int:
-    """Log files as artifacts of every parent run named ``sweep``, in ``folder``; returns how many there are.
+    """Log files as artifacts of this project's parent runs named ``sweep``; returns how many there are.
 
     A project without a record, whose results were pulled, has none.
     """
@@ -252,12 +274,11 @@ def attach_to_sweep(sweep: str, files: Sequence[Path], folder: str, root: Path |
     store = open_store(root)
     with reporting(store.uri):
         api = store.client()
-        experiments = [each.experiment_id for each in api.search_experiments()]
-        parents = api.search_runs(experiments, f"tags.`fedflow.sweep` = {quoted(sweep)}")
-        for parent in parents:
+        found = list(parents(api, experiments(api), sweep, Owner.here(store, root)))
+        for parent in found:
             for file in files:
                 api.log_artifact(parent.info.run_id, str(file), folder)
-    return len(parents)
+    return len(found)
 
 
 def rebuild(card: Mapping[str, Any], weights: Path, row: int) -> nn.Module:
@@ -325,7 +346,8 @@ def log_models(
             tags[SCORE] = accuracy
         for_whom = f"{SERVES}client{'s' * (len(clients) != 1)} {ranges(clients)}" if clients else ""
         text = f"{name} model of {card.method} on {card.partition}, seed {card.seed}: {card.architecture}"
-        version = _register(store, api, registered, logged, tags, text + for_whom)
+        register = partial(_register, store, api, registered, logged, tags, text + for_whom)
+        registered, version = again(register)
         served.append(Served(name, clients, registered, version))
     return served
 
@@ -346,7 +368,7 @@ def _delete_unfinished(api: "MlflowClient", run: "Run", complete: Mapping[str, "
     """Delete the models of this run that a kill left half logged: only its outputs are complete."""
     own = f"source_run_id = '{run.info.run_id}'"
     kept = {model.model_id for model in complete.values()}
-    for model in api.search_logged_models([run.info.experiment_id], own):
+    for model in every(api.search_logged_models, [run.info.experiment_id], own):
         if model.model_id not in kept:
             api.delete_logged_model(model.model_id)
 
@@ -422,19 +444,16 @@ def _signature(facts: Mapping[str, Any]) -> Any:
 
 def _register(
     store: Store, api: "MlflowClient", name: str, logged: "LoggedModel", tags: Mapping[str, Any], text: str
-) -> int:
-    """Register one model, unless it is, and set the aliases; returns its version."""
-    from mlflow.exceptions import MlflowException
+) -> tuple[str, int]:
+    """Register one model, unless it is, and set the aliases; returns its registered name and version.
 
+    The champion is replaced by a better one; a version that has no score was made champion by hand.
+    """
     # A database client resolves models:/ through MLflow's global store, which may be another one.
     source = f"models:/{logged.model_id}" if is_server(store.uri) else logged.artifact_location
     with store.lock("registry"):
-        try:
-            api.create_registered_model(name)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
-        of_run = api.search_model_versions(f"run_id = '{logged.source_run_id}'")
+        name = registered_model(api, name)
+        of_run = every(api.search_model_versions, f"run_id = '{logged.source_run_id}'")
         made = next((found for found in of_run if found.name == name), None) or api.create_model_version(
             name,
             source,
@@ -448,13 +467,15 @@ def _register(
         if int(made.version) > int(aliases.get(NEWEST, 0)):  # otherwise a later run has it
             api.set_registered_model_alias(name, NEWEST, made.version)
         if SCORE in tags:
-            best = api.get_model_version(name, aliases[CHAMPION]).tags if CHAMPION in aliases else {}
-            if float(tags[SCORE]) > float(best.get(SCORE, "-inf")):
+            best: float | None = -math.inf
+            if CHAMPION in aliases:
+                best = number(api.get_model_version(name, aliases[CHAMPION]).tags, SCORE)
+            if best is not None and float(tags[SCORE]) > best:
                 api.set_registered_model_alias(name, CHAMPION, made.version)
     # By this tag MLflow's pages link a logged model to its registered version.
     link = json.dumps([{"name": name, "version": made.version}])
     api.set_logged_model_tags(logged.model_id, {"mlflow.modelVersions": link})
-    return int(made.version)
+    return name, int(made.version)
 
 
 def _run(api: "MlflowClient", run_id: str, store: Store) -> "Run":
@@ -465,8 +486,7 @@ def _run(api: "MlflowClient", run_id: str, store: Store) -> "Run":
     except MlflowException as error:
         if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             raise
-        experiments = [e.experiment_id for e in api.search_experiments()]
-        recent = api.search_runs(experiments, max_results=5, order_by=["attributes.start_time DESC"])
+        recent = api.search_runs(experiments(api), max_results=5, order_by=["attributes.start_time DESC"])
         names = ", ".join(f"{r.info.run_id} ({r.info.run_name})" for r in recent) or "none yet"
         raise FedflowError(f"no run {run_id!r} in {shown(store.uri)}; the newest are: {names}") from error
 

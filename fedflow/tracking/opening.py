@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from fedflow.metrics.table import METRICS, YARDSTICKS, recorded_name
 from fedflow.tracking.addresses import is_server
+from fedflow.tracking.shared import FEDERATED, every
 from fedflow.tracking.store import PORT, Store, open_store, reporting
 
 if TYPE_CHECKING:
@@ -57,15 +58,15 @@ def runs_pages(root: Path | str = ".", port: int = PORT) -> dict[str, str]:
     """The address of the runs of every experiment in these pages, by name, the newest first."""
     store = open_store(root)
     with reporting(store.uri):
-        found = store.client().search_experiments(order_by=["last_update_time DESC"])
+        found = list(every(store.client().search_experiments, order_by=["last_update_time DESC"]))
     server = f"http://127.0.0.1:{port}/"
     return {each.name: server + runs_page(each) for each in found if each.name != "Default"}
 
 
 def first_page(api: "MlflowClient") -> str | None:
     """The page of the newest federated run's experiment, else of the newest run's; None without runs."""
-    found = {each.experiment_id: each for each in api.search_experiments()}
-    for among in ("tags.method LIKE '%'", ""):
+    found = {each.experiment_id: each for each in every(api.search_experiments)}
+    for among in (FEDERATED, ""):
         newest = api.search_runs([*found], among, max_results=1, order_by=["attributes.start_time DESC"])
         for run in newest:
             return runs_page(found[run.info.experiment_id])

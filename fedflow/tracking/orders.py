@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from fedflow.metrics.table import recorded_name
+from fedflow.tracking.shared import RUNS, every
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 OWN = ("seed", "engine.")  # parameters, or prefixes of them, in which compared runs may differ
 PARENT, NOTE = "mlflow.parentRunId", "mlflow.note.content"  # tags
 FOLDERS = {"training.curriculum": "orders", "run.client_curriculum": "client_orders"}  # of artifacts
-MOST = 1000  # of the newest runs of a method, those that are compared
 
 
 def log_orders(api: "MlflowClient", run_id: str) -> None:
@@ -29,7 +29,8 @@ def log_orders(api: "MlflowClient", run_id: str) -> None:
     """
     run = api.get_run(run_id)
     parent, method = run.data.tags.get(PARENT), run.data.params.get("method.name")
-    among = f"params.`method.name` = '{method}' and attributes.status = 'FINISHED'"
+    among = f"params.`method.name` = '{method}' and params.seed LIKE '%' and {RUNS}"
+    among += " and attributes.status = 'FINISHED'"
     among += f" and tags.`{PARENT}` = '{parent}'" if parent else ""
     if not _any(api, run, among):
         return
@@ -40,9 +41,8 @@ def log_orders(api: "MlflowClient", run_id: str) -> None:
         by_order,
     )
 
-    runs = api.search_runs(
-        [run.info.experiment_id], among, max_results=MOST, order_by=["attributes.start_time DESC"]
-    )
+    newest_first = ["attributes.start_time DESC"]
+    runs = list(every(api.search_runs, [run.info.experiment_id], among, order_by=newest_first))
     settings = [{n: v for n, v in found.data.params.items() if not n.startswith(OWN)} for found in runs]
     for section, top in FOLDERS.items():
         for orders in alike(settings, section):

@@ -5,7 +5,6 @@ one writer, its metrics are sent in batches, and an unfinished run of the same k
 """
 
 import contextlib
-import getpass
 import hashlib
 import json
 import math
@@ -32,7 +31,19 @@ from fedflow.tracking.comparison import log_comparison, measured
 from fedflow.tracking.models import ModelCard, Served, log_models, ranges
 from fedflow.tracking.opening import run_page, show_first
 from fedflow.tracking.orders import NOTE, log_orders
-from fedflow.tracking.store import Store, open_store, quoted, reporting
+from fedflow.tracking.shared import (
+    KEY,
+    RUNNING,
+    RUNS,
+    SWEEP,
+    Owner,
+    experiment_id,
+    number,
+    parents,
+    unfinished,
+    user_name,
+)
+from fedflow.tracking.store import Store, open_store, reporting
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -46,7 +57,7 @@ R = TypeVar("R", bound="Record")
 FLUSH_STEPS, FLUSH_SECONDS = 10, 5.0  # metrics are sent after this many steps or seconds
 SYSTEM_INTERVAL = 10.0  # seconds between system metrics
 BATCH, METRICS_BATCH = 100, 1000  # parameters or tags, and metrics, in one request
-CHANGED = "fedflow.changed_params"  # tag
+CHANGED, RESUMED = "fedflow.changed_params", "fedflow.resumed"  # tags
 PARAM_LENGTH, TAG_LENGTH, DIGEST_LENGTH = 6000, 5000, 36  # MLflow's limits
 
 
@@ -77,8 +88,9 @@ def open_record(
     Raises `FedflowError` if the store fails, or while another process records the same run.
     """
     store = open_store(root)
+    owner = Owner.here(store, root)
     with reporting(store.uri):
-        writer = store.file_lock(_digest(experiment, key), timeout=0)
+        writer = store.file_lock(_digest(experiment, key, owner.user, owner.project), timeout=0)
         try:
             writer.acquire()
         except Timeout:
@@ -86,13 +98,13 @@ def open_record(
         try:
             api = store.client()
             with store.lock("experiments"):
-                number = _experiment(api, store, experiment)
-                found = _earlier(api, number, key, finished=resumes)
-                about = _about(Path(root), params_file)
-                parent = _parent(api, number, sweep, grid or {}, about) if sweep else None
-                run = found or api.create_run(number, tags={"fedflow.key": key}, run_name=name)
+                number = experiment_id(api, store, experiment)
+                found = unfinished(api, number, key, owner, finished=resumes)
+                about = _about(Path(root), params_file) | owner.tags
+                parent = _parent(api, number, sweep, grid or {}, about, owner) if sweep else None
+                run = found or api.create_run(number, tags={KEY: key} | owner.tags, run_name=name)
                 if found:
-                    api.update_run(found.info.run_id, status="RUNNING")
+                    api.update_run(found.info.run_id, status=RUNNING)
                 if parent:
                     api.set_tag(run.info.run_id, "mlflow.parentRunId", parent)
             record = kind(store, api, run, writer, parent)
@@ -235,7 +247,7 @@ class Record:
         had, tags = self._run.data.tags, dict(tags)
         if resumed:
             self.recorded = {m.step for m in self.api.get_metric_history(self.run_id, self.ALWAYS)}
-            tags["fedflow.resumed"] = int(had.get("fedflow.resumed", 0)) + 1
+            tags[RESUMED] = int(number(had, RESUMED) or 0) + 1
             if "fedflow.error" in had:
                 self.api.delete_tag(self.run_id, "fedflow.error")
         _log_start(self.api, self._run, params, tags)
@@ -455,32 +467,20 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if isinstance(v, Real) and not isinstance(v, bool)}
 
 
-def _experiment(api: "MlflowClient", store: Store, name: str) -> str:
-    from mlflow.exceptions import MlflowException
-
-    if found := api.get_experiment_by_name(name):
-        if found.lifecycle_stage == "deleted":
-            api.restore_experiment(found.experiment_id)
-        return found.experiment_id
-    try:
-        return api.create_experiment(name, store.artifacts(name))
-    except MlflowException:
-        if found := api.get_experiment_by_name(name):  # another machine has just made it
-            return found.experiment_id
-        raise
-
-
 def _parent(
-    api: "MlflowClient", experiment: str, sweep: str, grid: Mapping[str, Any], about: Mapping[str, str]
+    api: "MlflowClient",
+    experiment: str,
+    sweep: str,
+    grid: Mapping[str, Any],
+    about: Mapping[str, str],
+    owner: Owner,
 ) -> str:
-    """The parent run of a sweep, running; created if necessary. ``about`` are tags of its newest run."""
-    found = api.search_runs([experiment], f"tags.`fedflow.sweep` = {quoted(sweep)}", max_results=1)
-    if found:
-        (run,) = found
-        api.update_run(run.info.run_id, status="RUNNING")
+    """The owner's parent run of a sweep, running; created if necessary. ``about``: tags of its newest run."""
+    if run := next(parents(api, [experiment], sweep, owner), None):
+        api.update_run(run.info.run_id, status=RUNNING)
     else:
         note = f"The runs of `{sweep}`; `fedflow report` compares them."
-        run = api.create_run(experiment, tags={"fedflow.sweep": sweep, NOTE: note}, run_name=sweep)
+        run = api.create_run(experiment, tags={SWEEP: sweep, NOTE: note} | owner.tags, run_name=sweep)
     _log_start(api, run, {"grid": grid} if grid else {}, about)
     return run.info.run_id
 
@@ -512,17 +512,9 @@ def _log_params(api: "MlflowClient", run_id: str, values: Mapping[str, str]) -> 
 
 def _end_parent(api: "MlflowClient", experiment: str, parent: str) -> None:
     """End a sweep with its last running child; a child that starts later reopens it."""
-    running = f"tags.`mlflow.parentRunId` = '{parent}' and attributes.status = 'RUNNING'"
+    running = f"{RUNS} and tags.`mlflow.parentRunId` = '{parent}' and attributes.status = '{RUNNING}'"
     if not api.search_runs([experiment], running, max_results=1):
         api.set_terminated(parent)
-
-
-def _earlier(api: "MlflowClient", experiment: str, key: str, finished: bool) -> "Run | None":
-    """The last unfinished run of the key; with ``finished``, the last of any status."""
-    query = f"tags.`fedflow.key` = {quoted(key)}"
-    query += "" if finished else " and attributes.status != 'FINISHED'"
-    found = api.search_runs([experiment], query, max_results=1, order_by=["attributes.start_time DESC"])
-    return found[0] if found else None
 
 
 def _about(root: Path, params_file: Path | None) -> dict[str, str]:
@@ -540,8 +532,8 @@ def _source(root: Path) -> dict[str, str]:
         "mlflow.source.name": shlex.join([Path(program).name, *arguments])[:TAG_LENGTH],
         "mlflow.source.type": "LOCAL",
     }
-    with contextlib.suppress(OSError, KeyError):  # a user id without a name, in a container
-        tags["mlflow.user"] = getpass.getuser()
+    if user := user_name():
+        tags["mlflow.user"] = user
     if revision := _git(root, "rev-parse", "HEAD"):
         tags["mlflow.source.git.commit"] = revision
         changed = _git(root, "status", "--porcelain", "--untracked-files=no")

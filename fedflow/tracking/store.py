@@ -69,6 +69,11 @@ class Store:
         return MlflowClient(self.uri, registry_uri=self.uri)
 
     @property
+    def is_file(self) -> bool:
+        """Whether the store is a SQLite database."""
+        return database(self.uri) is not None
+
+    @property
     def artifact_folder(self) -> Path:
         """Where a SQLite store keeps its artifacts."""
         return self.folder / "artifacts"
@@ -79,6 +84,17 @@ class Store:
             return None
         name = "".join(c if c.isalnum() or c in "-_." else "_" for c in experiment)
         return (self.artifact_folder / name).as_uri()
+
+    def query(self, statement: str) -> list[tuple]:
+        """Rows of a SQLite store, read without MLflow."""
+        # Not read-only: SQLite may have to undo what a killed process left half written.
+        file = database(self.uri)
+        if file is None:
+            raise FedflowError(f"MLflow store {shown(self.uri)}: not a SQLite database")
+        with contextlib.closing(
+            sqlite3.connect(f"{file.as_uri()}?mode=rw", BUSY_TIMEOUT, uri=True)
+        ) as connection:
+            return connection.execute(statement).fetchall()
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
@@ -104,7 +120,7 @@ def open_store(root: Path | str = ".") -> Store:
     Raises `FedflowError` if it cannot be created or reached, leaving no partial store; also if its artifacts
     are elsewhere, because it was moved or copied (`move_store`).
     """
-    store = _locate(root)
+    store = locate(root)
     uri, file = store.uri, database(store.uri)
     with reporting(uri):
         if is_server(uri):
@@ -123,7 +139,7 @@ def open_store(root: Path | str = ".") -> Store:
 
 def check_store(root: Path | str = ".") -> None:
     """Raise `FedflowError` for a SQLite store that cannot be read or was moved; creates nothing."""
-    store = _locate(root)
+    store = locate(root)
     with reporting(store.uri):
         _check_place(store)
 
@@ -134,7 +150,7 @@ def move_store(root: Path | str = ".") -> tuple[int, Path]:
     Returns the number of changed addresses, and their folder. Raises `FedflowError` if there is no SQLite
     store, or if its artifacts were left behind.
     """
-    store = _locate(root)
+    store = locate(root)
     file, here, changed = database(store.uri), store.artifact_folder.as_uri(), 0
     if file is None or not file.exists():
         raise FedflowError(f"MLflow store {shown(store.uri)}: no SQLite database is there to be moved")
@@ -195,11 +211,6 @@ def _failed(uri: str, reason: str) -> FedflowError:
     return FedflowError(f"MLflow store {shown(uri)}: {shown(reason.replace(uri, shown(uri)))}")
 
 
-def quoted(text: str) -> str:
-    """Text for MLflow's filters, which have no escapes."""
-    return f'"{text}"' if "'" in text else f"'{text}'"
-
-
 def _of_the_store(error: Exception) -> bool:
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -220,7 +231,8 @@ def _reason(error: Exception, file: Path | None) -> str:
     return next(iter(text.splitlines()), type(error).__name__)
 
 
-def _locate(root: Path | str) -> Store:
+def locate(root: Path | str) -> Store:
+    """The store of a checkout, whether or not it exists."""
     uri = tracking_uri(root)
     file = database(uri)
     return Store(uri, file.parent if file else absolute(root) / "mlruns")
@@ -244,13 +256,9 @@ def _elsewhere(store: Store) -> dict[str, Path]:
     file = database(store.uri)
     if file is None or not file.exists():
         return {}
-    # Not read-only: SQLite may have to undo what a killed process left half written.
-    with contextlib.closing(
-        sqlite3.connect(f"{file.as_uri()}?mode=rw", BUSY_TIMEOUT, uri=True)
-    ) as connection:
-        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'experiments'").fetchone():
-            return {}  # MLflow fills an empty file
-        rows = connection.execute("SELECT name, artifact_location FROM experiments").fetchall()
+    if not store.query("SELECT 1 FROM sqlite_master WHERE name = 'experiments'"):
+        return {}  # MLflow fills an empty file
+    rows = store.query("SELECT name, artifact_location FROM experiments")
     found = {}
     for name, location in rows:
         uri, _, last = str(location).rpartition("/")

@@ -1,0 +1,226 @@
+"""Stores that others use too: what fedflow has made there, and which runs belong to this project."""
+
+import getpass
+import math
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fedflow.errors import FedflowError
+from fedflow.tracking.addresses import absolute
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Experiment, Run
+
+    from fedflow.tracking.store import Store
+
+T = TypeVar("T")
+
+ATTEMPTS = 3
+KEY, SWEEP = "fedflow.key", "fedflow.sweep"  # tags of every run, and of every parent run
+MADE = "fedflow.made"  # tag of experiments and registered models that fedflow has created
+RUNS = f"tags.`{KEY}` LIKE '%'"  # filters
+FEDERATED = f"{RUNS} and tags.method LIKE '%'"
+RUNNING = "RUNNING"
+USER, HOST, PROCESS, PROJECT = (f"fedflow.{name}" for name in ("user", "host", "process", "project"))  # tags
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who records runs: a user, on a machine, in a project."""
+
+    user: str
+    host: str
+    project: str  # its folder, or "." for the project that the store is in
+
+    @classmethod
+    def here(cls, store: "Store", root: Path | str) -> "Owner":
+        """This process, in the project at ``root``."""
+        folder = absolute(root)
+        inside = store.folder.is_relative_to(folder) and store.is_file
+        return cls(user_name() or str(os.getuid()), socket.gethostname(), "." if inside else str(folder))
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Tags of a run of this process."""
+        return {USER: self.user, HOST: self.host, PROJECT: self.project, PROCESS: str(os.getpid())}
+
+    def has(self, tags: Mapping[str, str]) -> bool:
+        """Whether a run with these tags was started by this user in this project."""
+        return (tags.get(USER), tags.get(PROJECT)) == (self.user, self.project)
+
+    def may_resume(self, run: "Run") -> bool:
+        """Whether no other process can be recording this run, whose lock in the project is held.
+
+        A lock holds on one machine: a run that another machine has not ended may still be running there.
+        """
+        tags = run.data.tags
+        return self.has(tags) and (run.info.status != RUNNING or tags.get(HOST) == self.host)
+
+
+def user_name() -> str:
+    """The name of this user; empty for a user id without one, as in containers."""
+    with suppress(OSError, KeyError):
+        return getpass.getuser()
+    return ""
+
+
+def every(search: Callable[..., Any], *given: Any, **named: Any) -> Iterator[Any]:
+    """What a search of MLflow's client finds, on all of its pages."""
+    token = None
+    while True:
+        page = search(*given, **named, page_token=token)
+        yield from page
+        if not (token := page.token):
+            return
+
+
+def experiments(api: "MlflowClient") -> list[str]:
+    """The ids of all experiments."""
+    return [found.experiment_id for found in every(api.search_experiments)]
+
+
+def again(action: Callable[[], T]) -> T:
+    """What ``action`` returns, repeated if another process writes between its reading and writing."""
+    from mlflow.exceptions import MlflowException
+
+    for _ in range(ATTEMPTS - 1):
+        with suppress(MlflowException):
+            return action()
+        time.sleep(random.uniform(0, 0.5))
+    return action()
+
+
+def names(name: str, mark: str) -> tuple[str, str]:
+    """The name of an experiment or model, and the one for stores where something else has it."""
+    return name, f"fedflow{mark}{name}"
+
+
+def experiment_id(api: "MlflowClient", store: "Store", name: str) -> str:
+    """The id of the experiment ``name``; created or restored if necessary.
+
+    An experiment that fedflow has not made is left alone, and the experiment ``fedflow/<name>`` is used.
+    """
+    from mlflow.exceptions import MlflowException
+
+    for candidate in names(name, "/"):
+        found = api.get_experiment_by_name(candidate)
+        if found is None:
+            try:
+                return api.create_experiment(candidate, store.artifacts(candidate), {MADE: "experiment"})
+            except MlflowException:
+                found = api.get_experiment_by_name(candidate)  # another process may have just made it
+                if found is None:
+                    raise
+        if _is_made(api, found):
+            if found.lifecycle_stage == "deleted":
+                api.restore_experiment(found.experiment_id)
+            return found.experiment_id
+        say(f"experiment {candidate!r} in MLflow was not made by fedflow and is left alone")
+    raise FedflowError(f"MLflow has other experiments named {' and '.join(map(repr, names(name, '/')))}")
+
+
+def _is_made(api: "MlflowClient", found: "Experiment") -> bool:
+    """Whether fedflow has made an experiment. Earlier versions set no tag; one without runs may be used."""
+    from mlflow.entities import ViewType
+
+    def has(query: str) -> bool:
+        return bool(api.search_runs([found.experiment_id], query, ViewType.ALL, max_results=1))
+
+    if MADE in found.tags or has(RUNS) or has(f"tags.`{SWEEP}` LIKE '%'"):
+        return True
+    return found.lifecycle_stage != "deleted" and not has("")
+
+
+def registered_model(api: "MlflowClient", name: str) -> str:
+    """The name of the registered model ``name``, created if necessary.
+
+    A model that fedflow has not made is left alone, and ``fedflow.<name>`` is used.
+    """
+    from mlflow.exceptions import MlflowException
+
+    for candidate in names(name, "."):
+        try:
+            api.create_registered_model(candidate, {MADE: "model"})
+            return candidate
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        if _is_model_made(api, candidate):
+            return candidate
+        say(f"registered model {candidate!r} in MLflow was not made by fedflow and is left alone")
+    raise FedflowError(
+        f"MLflow has other registered models named {' and '.join(map(repr, names(name, '.')))}"
+    )
+
+
+def _is_model_made(api: "MlflowClient", name: str) -> bool:
+    """Whether fedflow has made a registered model; earlier versions set no tag, but its runs have one."""
+    from mlflow.exceptions import MlflowException
+
+    if MADE in api.get_registered_model(name).tags:
+        return True
+    versions = every(api.search_model_versions, f"name = {quoted(name)}")
+    first = min(versions, key=lambda found: int(found.version), default=None)
+    if first is None or not first.run_id:
+        return False
+    try:
+        return KEY in api.get_run(first.run_id).data.tags
+    except MlflowException:  # the run is gone
+        return False
+
+
+def parents(api: "MlflowClient", ids: list[str], sweep: str, owner: Owner) -> Iterator["Run"]:
+    """The parent runs of a sweep that ``owner`` has started."""
+    found = every(api.search_runs, ids, f"tags.`{SWEEP}` = {quoted(sweep)}")
+    return (run for run in found if owner.has(run.data.tags))
+
+
+def unfinished(api: "MlflowClient", experiment: str, key: str, owner: Owner, finished: bool) -> "Run | None":
+    """The last unfinished run of the key that ``owner`` may resume; with ``finished``, of any status.
+
+    Without one, a line names the owner of another's unfinished run.
+    """
+    query = f"tags.`{KEY}` = {quoted(key)}" + ("" if finished else " and attributes.status != 'FINISHED'")
+    others = None
+    for run in every(api.search_runs, [experiment], query, order_by=["attributes.start_time DESC"]):
+        if owner.may_resume(run):
+            return run
+        others = others or (run if run.info.status != "FINISHED" else None)
+    if others:
+        tags = others.data.tags
+        whose = tags.get(USER) or tags.get("mlflow.user") or "somebody"
+        place = f" on {tags[HOST]}" if HOST in tags else ""
+        say(
+            f"{others.info.run_name}: {whose}{place} has an unfinished run of these settings "
+            f"({others.info.run_id}); this is recorded as a new run"
+        )
+    return None
+
+
+def say(line: str) -> None:
+    """Print a line; PyTorch, which the terminal's module imports, takes seconds."""
+    from fedflow import terminal
+
+    terminal.say(line)
+
+
+def quoted(text: str) -> str:
+    """Text for MLflow's filters, which have no escapes."""
+    return f'"{text}"' if "'" in text else f"'{text}'"
+
+
+def number(tags: Mapping[str, str], name: str) -> float | None:
+    """The finite number in a tag; None without one, as another version of fedflow may have written it."""
+    try:
+        found = float(tags[name])
+    except (KeyError, ValueError):
+        return None
+    return found if math.isfinite(found) else None
