@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -57,6 +58,41 @@ def test_runs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     (one,) = (run for run in found if run["run"].endswith("/0"))
     assert one["local_accuracy"] == metrics["local_accuracy"]
     assert one["state"] == "finished" and one["settings"]["training.lr"] == 0.1
+
+
+def test_the_end_of_a_run_is_the_recorded_one_whatever_its_files_say(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def listed(root: Path) -> list[tuple[str, str | None]]:
+        return [
+            (run["run"], run["ended"])
+            for run in json.loads(fedflow(capsys, "ls", "--json", "--root", root).out)
+        ]
+
+    before, copy = listed(Path()), tmp_path / "copy"
+    assert [name for name, _ in before[::-1]][:2] == ["skewed/fedavg/0", "skewed/fedavg/1"]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d", str(ended)) for _, ended in before)
+    for name in ("results", "mlruns"):
+        shutil.copytree(name, copy / name)
+    os.utime(copy / "results" / before[-1][0] / "metrics.json", (0, 2_000_000_000))
+    assert listed(copy) == before  # also before the store knows its new place
+    assert fedflow(capsys, "store", "move", "--root", copy).code == 0
+    shown = fedflow(capsys, "show", before[0][0], "--root", copy).out
+    assert f"ended {before[0][1]}" in " ".join(shown.split())
+    shutil.rmtree(copy / "mlruns")
+    assert {ended for _, ended in listed(copy)} == {None}
+    assert " unknown " in fedflow(capsys, "ls", "--root", copy).out
+    assert "ended unknown" in " ".join(fedflow(capsys, "show", before[0][0], "--root", copy).out.split())
+    (copy / "mlruns").mkdir()
+    (copy / "mlruns" / "mlflow.db").write_bytes(b"no database" * 500)
+    with pytest.warns(UserWarning, match=r"the ends of runs are unknown \(MLflow store .* is not a database"):
+        assert fedflow(capsys, "ls", "--root", copy).code == 0
+
+
+def test_listing_runs_imports_neither_mlflow_nor_pytorch() -> None:
+    code = "import sys; from fedflow.tracking.ends import ends; ends()"
+    code += "; print({'mlflow', 'torch'} & {*sys.modules})"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
 
 
 def test_a_run_shows_where_it_comes_from(capsys: pytest.CaptureFixture[str]) -> None:

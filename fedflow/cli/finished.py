@@ -3,6 +3,7 @@
 import json
 import statistics
 import time
+import warnings
 from datetime import datetime
 from difflib import get_close_matches
 from fnmatch import fnmatch
@@ -38,15 +39,9 @@ class Finished(NamedTuple):
         """Settings by dotted name."""
         return flat(self.params, empty=True)
 
-    @property
-    def ended(self) -> str:
-        """When its results were written, in local time."""
-        return f"{datetime.fromtimestamp((self.folder / MARKER).stat().st_mtime):%Y-%m-%d %H:%M}"
-
-    @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self, ended: float | None) -> dict[str, Any]:
         """What JSON says of every finished run."""
-        return {"run": self.name, "state": "finished", "ended": self.ended}
+        return {"run": self.name, "state": "finished", "ended": None if ended is None else _local(ended)}
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -73,20 +68,25 @@ def ls(
         ]
         named = runs or []
         must_exist = named and not live  # a name of nothing is an error, a project without runs is not
-        done = _newest_first(finished(root, named) if must_exist else found_below(root, named))
-        entries += [run.facts | run.numbers | {"settings": run.settings} for run in done]
+        done, ended = _newest_first(root, finished(root, named) if must_exist else found_below(root, named))
+        entries += [run.facts(ended[run.name]) | run.numbers | {"settings": run.settings} for run in done]
         print(json.dumps(entries, indent=1))
         return
     for one in live:
         print_line(f"running: {one.name}, process {one.pid}, since {one.started}; `fedflow stop {one.name}`")
     if live and not found_below(root, []):
         return
-    found = _newest_first(finished(root, runs or []))
+    found, ended = _newest_first(root, finished(root, runs or []))
     room = console.width - max(len(run.name) for run in found) - len("2026-01-01") - WORDS
     names = _measured(found)[: max(1, min(SHOWN, room // NUMBER))]
     own = _own_settings(found)
     rows = [
-        (run.name, *(printed(name, run.metrics.get(name)) for name in names), _day(run.ended), own[run.name])
+        (
+            run.name,
+            *(printed(name, run.metrics.get(name)) for name in names),
+            _day(ended[run.name]),
+            own[run.name],
+        )
         for run in found
     ]
     counted = "1 finished run" if len(found) == 1 else f"{len(found):,} finished runs"
@@ -107,13 +107,31 @@ def _own_settings(runs: list[Finished]) -> dict[str, str]:
     return found
 
 
-def _newest_first(runs: list[Finished]) -> list[Finished]:
-    return sorted(runs, key=lambda run: run.ended, reverse=True)
+def _newest_first(root: Path, runs: list[Finished]) -> tuple[list[Finished], dict[str, float | None]]:
+    """Runs by their recorded end, and that in seconds since 1970; without one, last and None.
+
+    Times of files are not used: copies, git and `dvc pull` change them.
+    """
+    from fedflow.tracking.ends import ends, run_key
+
+    recorded = {}
+    if runs:
+        try:
+            recorded = ends(root)
+        except FedflowError as error:
+            warnings.warn(f"the ends of runs are unknown ({error})", stacklevel=1)
+    ended = {run.name: recorded.get(key) if (key := run_key(run.metrics)) else None for run in runs}
+    return sorted(runs, key=lambda run: ended[run.name] or 0, reverse=True), ended
 
 
-def _day(ended: str) -> str:
-    """The day of a date and time; the time if that is today."""
-    day, clock = ended.split()
+def _local(moment: float | None) -> str:
+    """Date and time of seconds since 1970, in local time."""
+    return "unknown" if moment is None else f"{datetime.fromtimestamp(moment):%Y-%m-%d %H:%M}"
+
+
+def _day(ended: float | None) -> str:
+    """The day of a moment; the time if that is today."""
+    day, _, clock = _local(ended).partition(" ")
     return clock if day == f"{datetime.now():%Y-%m-%d}" else day
 
 
@@ -195,9 +213,8 @@ def show(
     one = _single(root, run)
     recorded = _recorded(root, one)
     if as_json:
-        print(json.dumps(
-            one.facts | {"metrics": one.metrics, "settings": one.settings, "record": recorded}, indent=1
-        ))  # fmt: skip
+        about = {"metrics": one.metrics, "settings": one.settings, "record": recorded}
+        print(json.dumps(one.facts(recorded.get("end")) | about, indent=1))
         return
     metrics, partition = one.metrics, one.params["partition"]
     scheme = [say(f"method.{name}", value) for name, value in (partition.get("parameters") or {}).items()]
@@ -208,7 +225,7 @@ def show(
         ("", ", ".join([partition["scheme"], *scheme, f"{metrics['clients']} clients"])),
         ("run", recorded["recorded"] if recorded else "not in the record"),
         ("", f"{metrics['method_label']} ({metrics['method']}), seed {metrics['seed']}, "
-             f"{_counted(metrics['rounds'], 'round')}, ended {one.ended}"),
+             f"{_counted(metrics['rounds'], 'round')}, ended {_local(recorded.get('end'))}"),
         ("network", f"{metrics['model']}, {metrics['parameters']:,} parameters"),
         *_clusters_and_models(one, recorded),
         *((name, value) for name, value in made.items() if value),
@@ -374,11 +391,11 @@ def _short(value: Any, length: int = 40) -> str:
 
 def _recorded(root: Path, run: Finished) -> dict[str, Any]:
     """What MLflow knows of a run: number, origin, clusters, models, artifacts; empty without a record."""
+    from fedflow.tracking.ends import run_key
     from fedflow.tracking.lineage import recorded_runs
 
-    about = run.metrics
-    key = (about["partition"], about["method"], str(about["seed"]), about["settings"])
-    found = recorded_runs(root).get(key)
+    key = run_key(run.metrics)
+    found = recorded_runs(root).get(key) if key else None
     if found is None:
         return {}
     return {
@@ -391,4 +408,5 @@ def _recorded(root: Path, run: Finished) -> dict[str, Any]:
         "models": found["models"],
         "serves": found["serves"],
         "artifacts": found["artifacts"],
+        "end": found["end"],
     }
