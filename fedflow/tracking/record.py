@@ -28,6 +28,7 @@ from filelock import FileLock, Timeout
 from fedflow.errors import FedflowError, reason
 from fedflow.metrics.table import heading, headlines, metric_of, printed, recorded_name
 from fedflow.tracking.comparison import log_comparison, measured
+from fedflow.tracking.databases import is_database
 from fedflow.tracking.models import ModelCard, Served, log_models, ranges
 from fedflow.tracking.opening import run_page, show_first
 from fedflow.tracking.orders import NOTE, log_orders
@@ -40,6 +41,7 @@ from fedflow.tracking.shared import (
     experiment_id,
     number,
     parents,
+    say,
     unfinished,
     user_name,
 )
@@ -105,6 +107,8 @@ def open_record(
                 run = found or api.create_run(number, tags={KEY: key} | owner.tags, run_name=name)
                 if found:
                     api.update_run(found.info.run_id, status=RUNNING)
+                if is_database(store.uri):
+                    say(f"{name}: artifacts in {run.info.artifact_uri}")
                 if parent:
                     api.set_tag(run.info.run_id, "mlflow.parentRunId", parent)
             record = kind(store, api, run, writer, parent)

@@ -22,13 +22,14 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
 from fedflow.errors import FedflowError
 from fedflow.tracking.addresses import absolute, database, is_server, shown, sqlite_url
+from fedflow.tracking.databases import ask, is_database
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -75,15 +76,26 @@ class Store:
 
     @property
     def artifact_folder(self) -> Path:
-        """Where a SQLite store keeps its artifacts."""
+        """Where a project keeps its artifacts."""
         return self.folder / "artifacts"
+
+    @property
+    def artifact_root(self) -> str:
+        """The address below which new experiments keep their artifacts, in a store that is no server.
+
+        That is the project's folder, or for a database, ``MLFLOW_DEFAULT_ARTIFACT_ROOT``.
+        """
+        given = "" if self.is_file else os.environ.get("MLFLOW_DEFAULT_ARTIFACT_ROOT", "")
+        if "://" in given:
+            return given.rstrip("/")
+        return (absolute(given) if given else self.artifact_folder).as_uri()
 
     def artifacts(self, experiment: str) -> str | None:
         """Where a new experiment keeps its artifacts; None: the server decides."""
-        if database(self.uri) is None:
+        if is_server(self.uri):
             return None
         name = "".join(c if c.isalnum() or c in "-_." else "_" for c in experiment)
-        return (self.artifact_folder / name).as_uri()
+        return f"{self.artifact_root}/{quote(name)}"
 
     def query(self, statement: str) -> list[tuple]:
         """Rows of a SQLite store, read without MLflow."""
@@ -125,11 +137,11 @@ def open_store(root: Path | str = ".") -> Store:
     with reporting(uri):
         if is_server(uri):
             _reach(uri)
-        elif file is None or not file.exists():
+        elif file is None:
+            _open_database(store)
+        elif not file.exists():
             with store.lock("schema"):
-                if file is None:
-                    store.client().search_experiments(max_results=1)
-                elif not file.exists():
+                if not file.exists():
                     _create(file, store)
         else:
             _sweep(file, store)
@@ -138,9 +150,11 @@ def open_store(root: Path | str = ".") -> Store:
 
 
 def check_store(root: Path | str = ".") -> None:
-    """Raise `FedflowError` for a SQLite store that cannot be read or was moved; creates nothing."""
+    """Raise `FedflowError` for a database that cannot be read or a store that was moved; creates nothing."""
     store = locate(root)
     with reporting(store.uri):
+        if is_database(store.uri):
+            ask(store.uri)
         _check_place(store)
 
 
@@ -188,7 +202,7 @@ def ui_command(root: Path | str = ".", port: int = PORT) -> list[str]:
     # MLflow's own list also takes names that begin like private addresses, such as 10.evil.example.
     command += ["--allowed-hosts", f"127.0.0.1:{port},localhost:{port}"]
     command += ["--cors-allowed-origins", f"http://127.0.0.1:{port}"]
-    return [*command, "--default-artifact-root", store.artifact_folder.as_uri()]
+    return [*command, "--default-artifact-root", store.artifact_root]
 
 
 @contextmanager
@@ -281,6 +295,14 @@ def _sweep(file: Path, store: Store) -> None:
         with contextlib.suppress(OSError, Timeout), store.file_lock("schema", timeout=0):
             for leftover in _drafts(file):
                 leftover.unlink(missing_ok=True)
+
+
+def _open_database(store: Store) -> None:
+    """Let MLflow make or check the tables of a database that answers."""
+    if is_database(store.uri):
+        ask(store.uri)
+    with store.lock("schema"):
+        store.client().search_experiments(max_results=1)
 
 
 def _create(file: Path, store: Store) -> None:

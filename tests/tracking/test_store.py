@@ -31,7 +31,7 @@ from fedflow.tracking import (
     runs_pages,
     ui_command,
 )
-from fedflow.tracking.store import open_store, tracking_uri
+from fedflow.tracking.store import Store, open_store, tracking_uri
 
 
 def test_two_processes_make_one_store(other_process, root):
@@ -55,6 +55,55 @@ def test_the_environment_chooses_another_store(monkeypatch):
     assert tracking_uri("anywhere") == "http://127.0.0.1:9"
     with refused(r"^MLflow store http://127.0.0.1:9: no server answers", FedflowError):
         initialise("anywhere")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "package"), [("postgresql+psycopg2", "psycopg2-binary"), ("mysql", "mysqlclient, or pymysql")]
+)
+def test_a_database_without_its_driver_is_one_line(tmp_path, monkeypatch, scheme, package):
+    for module in ("psycopg2", "MySQLdb"):
+        monkeypatch.setitem(sys.modules, module, None)  # as where it is not installed
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{scheme}://ada:secret@127.0.0.1:9/runs")
+    for use in (initialise, check_store, lambda root: open_run(root, **RUN)):
+        with refused(
+            rf"{scheme.replace('+', '.')}://ada:\*\*\*@127.* is missing; install {package}", FedflowError
+        ):
+            use(tmp_path)
+
+
+def test_postgres_is_the_extra_that_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql+psycopg://127.0.0.1:9/runs")
+    with refused(r"install psycopg\[binary\] \(extra postgres\)$", FedflowError):
+        initialise(tmp_path)
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_database_that_does_not_answer_is_asked_once(tmp_path, monkeypatch, listens):
+    pytest.importorskip("psycopg")
+    monkeypatch.setattr("fedflow.tracking.databases.ANSWER_TIMEOUT", 2)
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        if listens:
+            port.listen()
+        address = f"127.0.0.1:{port.getsockname()[1]}/runs"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"postgresql+psycopg://ada:secret@{address}")
+        with refused(rf"ada:\*\*\*@{address}: cannot connect \((?!.*secret)", FedflowError):
+            initialise(tmp_path)
+
+
+@pytest.mark.parametrize("given", [None, "s3://bucket/runs/", "artifacts of all"])
+def test_artifacts_of_a_database_are_in_the_project_or_where_mlflow_is_told(tmp_path, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
+    if given:
+        monkeypatch.setenv("MLFLOW_DEFAULT_ARTIFACT_ROOT", given)
+    store = Store("postgresql://h/runs", tmp_path / "a b" / "mlruns")
+    folder = tmp_path / given if given else store.folder / "artifacts"
+    expected = "s3://bucket/runs" if given and ":" in given else folder.as_uri()
+    assert store.artifacts("d/p") == f"{expected}/d_p"
+    assert Store(tracking_uri(tmp_path), tmp_path / "mlruns").artifacts("d/p") == (
+        (tmp_path / "mlruns" / "artifacts" / "d_p").as_uri()
+    )
 
 
 @contextmanager
