@@ -67,9 +67,21 @@ def read_fact(path: Path, name: str) -> Any:
         return None
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an `OSError` of this context name a file, which a full disk does not do."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file; NaN is refused."""
-    path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")
+    with naming(path):
+        path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def replace_files(folder: Path, files: Mapping[str, Write | None], marker: str) -> None:
@@ -79,14 +91,16 @@ def replace_files(folder: Path, files: Mapping[str, Write | None], marker: str) 
     replaced, not overwritten: hard links to earlier files, such as DVC's cache, keep their content.
     Raises `FedflowError` if the folder cannot be written; a full disk leaves the earlier set unchanged.
     """
-    made = folder / PARTIAL
+    made, current = folder / PARTIAL, ""
     shutil.rmtree(made, ignore_errors=True)  # of a killed process
     try:
         made.mkdir(parents=True)
         written = {name: write for name, write in files.items() if write is not None}
         for name, write in written.items():
             (made / name).parent.mkdir(parents=True, exist_ok=True)
+            current = f"{name}: "
             write(made / name)
+            current = ""
             _sync(made / name)
         (folder / marker).unlink(missing_ok=True)
         _sync(folder)
@@ -99,7 +113,7 @@ def replace_files(folder: Path, files: Mapping[str, Write | None], marker: str) 
         _sync(folder)
         (made / marker).replace(folder / marker)
     except OSError as error:
-        raise FedflowError(f"cannot write results to {folder}: {error.strerror or error}") from error
+        raise FedflowError(f"cannot write results to {folder}: {current}{error.strerror or error}") from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
 
@@ -137,7 +151,8 @@ def locked(path: Path, busy: Callable[[], None], name: str = "") -> Iterator[Non
     note = path.with_name(f"{path.name}.json")
     try:
         if name:
-            note.write_text(json.dumps({"name": name, "pid": os.getpid(), "since": time.time()}))
+            with naming(note):
+                note.write_text(json.dumps({"name": name, "pid": os.getpid(), "since": time.time()}))
         yield
     finally:
         note.unlink(missing_ok=True)

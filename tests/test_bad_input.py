@@ -11,16 +11,18 @@ import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from command import PARAMS, Done, disk_of, fedflow, make_project, recorded
+from command import PARAMS, Done, disk_of, fedflow, make_project, one_line_error, recorded
 
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
 from fedflow.experiment import Experiment
+from fedflow.files import replace_files, write_json
 from fedflow.simulation.executors import Inline
 from fedflow.stages.federate import perform
 from fedflow.tracking import load_model
@@ -332,6 +334,15 @@ def test_a_full_disk_while_results_are_written(capsys, root, shared):
 
     line = fails_and_goes_on(capsys, shared, (*RUN, "--seed", "22"), full())
     assert_matches(line, "cannot write results to results/skewed/fedavg/22: No space left on device")
+
+
+def test_a_full_disk_names_the_file_that_did_not_fit(tmp_path):
+    with disk_of(10), one_line_error(r"cannot write results to .*: b\.json: File too large$"):
+        write = partial(write_json, value="long enough")
+        replace_files(tmp_path, {"a.json": partial(write_json, value=1), "b.json": write}, "b.json")
+    with disk_of(10), pytest.raises(OSError) as error:
+        write_json(tmp_path / "c.json", "long enough")
+    assert error.value.filename == str(tmp_path / "c.json")
 
 
 # The real command

@@ -65,8 +65,11 @@ def coreset(
     )  # fmt: skip
     rows, n = found.rows, found.adjacency.shape[0]
     file = out or Path(f"{source.stem}.coreset.csv")
+    from fedflow.files import naming
+
     file.parent.mkdir(parents=True, exist_ok=True)
-    rows.to_csv(file, index=False)
+    with naming(file):
+        rows.to_csv(file, index=False)
     title = "rows" if cost is None else f"kappa {kappa:g}"
     chosen = {title: (rows["row"].to_numpy(), rows["weight"].to_numpy())}
     drawn = placed(found.points, found.adjacency, None, chosen)

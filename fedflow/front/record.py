@@ -12,7 +12,7 @@ from fedflow.data import Dataset, DatasetParams
 from fedflow.data.sources import SOURCES
 from fedflow.errors import BadInput, FedflowError
 from fedflow.experiment import Experiment
-from fedflow.files import locked, make_writable
+from fedflow.files import locked, make_writable, naming
 from fedflow.front.inputs import (
     Data,
     Division,
@@ -88,7 +88,9 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _write(file: Path, values: dict[str, Any]) -> None:
     partial = file.with_suffix(".partial")
-    partial.write_text(HEAD + yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=110))
+    with naming(partial):
+        text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=110)
+        partial.write_text(HEAD + text)
     partial.replace(file)
 
 

@@ -19,6 +19,7 @@ import pandas as pd
 from scipy.stats import t as student
 
 from fedflow.errors import BadInput, unknown_name
+from fedflow.files import naming
 from fedflow.methods import METHODS
 from fedflow.naming import flat, say
 from fedflow.procedures import PROCEDURES
@@ -388,7 +389,8 @@ def write_claims(judged: Sequence[Judged], out_dir: Path) -> None:
         cells = (one.claim.claim, one.claim.source, f"**{one.verdict}**", "<br>".join(numbers))
         plain = (" ".join(cell.split()).replace("|", r"\|") for cell in cells)  # YAML may fold lines
         lines.append(f"| {' | '.join(plain)} |")
-    page.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with naming(page):
+        page.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _rows(judged: Judged) -> list[dict[str, Any]]:

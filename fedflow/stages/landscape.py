@@ -17,7 +17,7 @@ from fedflow.arguments import check_name
 from fedflow.data import Examples, load_prepared
 from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.experiment import pick_device
-from fedflow.files import partition_folder, prepared_folder
+from fedflow.files import naming, partition_folder, prepared_folder
 from fedflow.local.precision import need_float32
 from fedflow.models.flat import FlatModel
 from fedflow.models.landscape import Landscape, Surface
@@ -221,5 +221,6 @@ def _write(
         x, y = (axis.ravel() for axis in np.meshgrid(surface.x, surface.y))
         scores = {"loss": surface.loss.ravel(), "accuracy": surface.accuracy.ravel()}
         parts.append(pd.DataFrame({"models": label, "x": x, "y": y, **scores}))
-    pd.concat(parts).to_csv(csv, index=False, float_format="%.9g", lineterminator="\n")
+    with naming(csv):
+        pd.concat(parts).to_csv(csv, index=False, float_format="%.9g", lineterminator="\n")
     return [png, svg, csv]

@@ -16,6 +16,7 @@ from fedflow.files import (
     central_folder,
     intact,
     make_writable,
+    naming,
     partition_folder,
     prepared_folder,
     read_fact,
@@ -55,7 +56,8 @@ def prepare_partition(params: Params, name: str, root: Path = Path()) -> Path:
         _write_counts(made, folder / COUNTS)
         made.save(folder)  # last: its summary marks a complete folder
     make_writable(note.parent)
-    note.write_text(json.dumps({"partition": made.hash, "origin": origin}) + "\n")
+    with naming(note):
+        note.write_text(json.dumps({"partition": made.hash, "origin": origin}) + "\n")
     return folder
 
 

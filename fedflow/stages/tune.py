@@ -24,6 +24,7 @@ from filelock import FileLock
 from fedflow.config import MethodParams, Params
 from fedflow.errors import BadInput, FedflowError, RoundFailed
 from fedflow.experiment import Experiment
+from fedflow.files import naming
 from fedflow.metrics.table import METRICS
 from fedflow.simulation.sampling import cohort_size
 from fedflow.stages.run import run_experiment
@@ -272,7 +273,8 @@ class Search:
         ]  # fmt: skip
         path = scores_file(self.root, self.partition, self.method)
         path.parent.mkdir(parents=True, exist_ok=True)
-        pd.DataFrame(rows).to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+        with naming(path):
+            pd.DataFrame(rows).to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
 
 
 def scores_file(root: Path, partition: str, method: str) -> Path:
@@ -375,6 +377,6 @@ def _edit(params: Path, editor: Any, partition: str, method: str, chosen: Mappin
             place = place.setdefault(parent, {})
         place[last] = value
     partial = params.with_suffix(".partial")
-    with partial.open("w") as file:
+    with naming(partial), partial.open("w") as file:
         editor.dump(document, file)
     partial.replace(params)

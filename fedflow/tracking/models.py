@@ -142,7 +142,10 @@ def export_model(
     card, weights, row = _recorded(run_id, which, client, root)
     network = _loaded(card, weights, row, compact=True)
     facts = {name: value for name, value in card.items() if name not in ("ids", "clients")}
-    save_file(network.state_dict(), file, {"model": json.dumps(facts | {"client": client})})
+    try:
+        save_file(network.state_dict(), file, {"model": json.dumps(facts | {"client": client})})
+    except (OSError, SafetensorError) as error:
+        raise FedflowError(f"cannot write {file}: {reason(error)}") from error
     return network
 
 

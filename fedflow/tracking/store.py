@@ -44,6 +44,8 @@ ADDRESSES = (  # all columns of MLflow's tables that say where artifacts are
     ("model_versions", "source"), ("model_versions", "storage_location"),
 )  # fmt: skip
 
+TABLES = {"alembic_version", "experiments", "runs"}  # that MLflow's databases have
+
 CHATTY = ("mlflow.pyfunc", "alembic")  # loggers
 # They write tracebacks of errors that are also raised; the monitor's store is that of the run.
 REPEATING = ("mlflow.store.db.utils", "mlflow.system_metrics")
@@ -213,7 +215,8 @@ def reporting(uri: str) -> Iterator[None]:
     except FedflowError:
         raise
     except (OSError, Timeout, sqlite3.Error) as error:
-        raise _failed(uri, getattr(error, "strerror", None) or str(error)) from error
+        file = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        raise _failed(uri, f"{file}{getattr(error, 'strerror', None) or error}") from error
     except Exception as error:
         if not _of_the_store(error):
             raise
@@ -270,8 +273,14 @@ def _elsewhere(store: Store) -> dict[str, Path]:
     file = database(store.uri)
     if file is None or not file.exists():
         return {}
-    if not store.query("SELECT 1 FROM sqlite_master WHERE name = 'experiments'"):
+    tables = {name for (name,) in store.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not tables:
         return {}  # MLflow fills an empty file
+    if not tables >= TABLES:
+        named = ", ".join(sorted(tables)[:3])
+        raise FedflowError(
+            f"MLflow store {shown(store.uri)}: a SQLite database of another program (tables: {named})"
+        )
     rows = store.query("SELECT name, artifact_location FROM experiments")
     found = {}
     for name, location in rows:

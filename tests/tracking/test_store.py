@@ -329,6 +329,18 @@ def test_a_file_that_is_no_database_is_one_line(tmp_path):
         initialise(tmp_path)
 
 
+def test_a_database_of_another_program_is_refused_unchanged(tmp_path):
+    file = tmp_path / "mlruns" / "mlflow.db"
+    file.parent.mkdir()
+    with sqlite3.connect(file) as database:
+        database.execute("CREATE TABLE photos (name TEXT)")
+    before = file.read_bytes()
+    for use in (initialise, check_store, move_store, lambda root: open_run(root, **RUN)):
+        with refused(r"a SQLite database of another program \(tables: photos\)$", FedflowError):
+            use(tmp_path)
+    assert file.read_bytes() == before
+
+
 def test_the_ui_opens_this_store_on_localhost(root, monkeypatch):
     command = ui_command(root, port=5123)
     assert command[:4] == [sys.executable, "-m", "mlflow", "server"]
