@@ -28,7 +28,7 @@ from fedflow.config import Params
 from fedflow.data import load_prepared, origin_sums, prepare
 from fedflow.data.prepared import file_sum
 from fedflow.experiment import Experiment
-from fedflow.files import central_folder
+from fedflow.files import central_folder, naming
 from fedflow.identity import ASIDE, code_digest, modules_of
 from fedflow.local.trained import load_network
 from fedflow.models import ARCHITECTURES
@@ -39,6 +39,7 @@ from fedflow.stages.federate import perform
 from fedflow.stages.partition import partition_code
 from fedflow.stages.procedure import ProcedureRun, procedure_code
 
+MAY_BE_EMPTY = ("data/central", "outcomes")  # folders; DVC warns of empty ones, and git does not keep them
 FOLDER = Path("data") / "fingerprints"
 
 
@@ -73,6 +74,8 @@ def fingerprint_files(params: Params, root: Path = Path()) -> None:
     # Later stages depend on these folders, even if they are empty.
     for name in ("data/prepared", "data/central", "data/partitions", "results", "outcomes"):
         (root / name).mkdir(parents=True, exist_ok=True)
+    for name in MAY_BE_EMPTY:
+        (root / name / ".gitkeep").touch()
     claims = [root / CLAIMS] if (root / CLAIMS).is_file() else []
     files[folder / "stages" / "report.json"] = {
         "code": code_digest("fedflow.report.page", aside=()),
@@ -190,4 +193,5 @@ def _write(folder: Path, files: dict[Path, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for file, content in files.items():
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+        with naming(file):
+            file.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")

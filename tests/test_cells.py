@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from command import one_line_error
+from command import fedflow, make_project, one_line_error
 from support import refused
 
 from fedflow.cells import Cell, cell, cells, changed_cells, tidy
 from fedflow.cli.run import run, start
 from fedflow.config import load_params
 from fedflow.errors import FedflowError
+from fedflow.fingerprints import MAY_BE_EMPTY
 
 HOME = Path(__file__).parents[1]
 GRID = {
@@ -184,3 +185,12 @@ def test_a_server_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPat
         start(params, "run", lambda: None, message="Failed to reach API at http://127.0.0.1:1/api/")
     with pytest.raises(RuntimeError, match="another"):
         start(params, "run", lambda: None, message="another")
+
+
+def test_folders_that_may_be_empty_hold_a_file_for_git_and_dvc(tmp_path, capsys):
+    """DVC warns of an empty dependency in every `dvc repro`, and a clone would lack it."""
+    root = make_project(tmp_path)
+    assert fedflow(capsys, "fingerprint", "files", "--root", root).code == 0
+    for home in (root, HOME):
+        for name in MAY_BE_EMPTY:
+            assert (home / name / ".gitkeep").read_bytes() == b""
