@@ -2,6 +2,8 @@
 
 import re
 import shlex
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ from typer.main import get_command
 
 from fedflow.cli import app
 from fedflow.config import load_params
+from fedflow.errors import FedflowError
+from fedflow.experiment import experiments
 from fedflow.heterogeneity.measures import MEASURES
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES
@@ -58,11 +62,17 @@ def test_claims_name_what_exists(file: Path) -> None:
 
 
 def commands(page: Path) -> list[str]:
-    """The calls of fedflow in a page's code blocks, without comments; continued lines are joined."""
+    """The calls of fedflow in a page's code blocks, without comments; continued lines are joined.
+
+    A shell function of one line stands for its call.
+    """
     blocks = re.findall(r"^```(?:bash)?\n(.*?)^```", page.read_text(), re.DOTALL | re.M)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    functions = dict(re.findall(r'^(\w+)\(\) \{ (fedflow .*) "\$@"; \}$', "\n".join(lines), re.M))
     calls = [re.sub(r"^(\w+=\S+ )+", "", line.strip()) for line in lines]
-    return [part for call in calls for part in call.split(" && ") if part.startswith("fedflow ")]
+    parts = [part.partition(" ") for call in calls for part in call.split(" && ")]
+    whole = [f"{functions.get(first, first)} {rest}" for first, _, rest in parts]
+    return [part for part in whole if part.startswith("fedflow ")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -75,6 +85,41 @@ def test_commands_and_their_options_exist(page: Path) -> None:
             known = known.commands[name]
         parser = known.make_parser(known.context_class(known, info_name=name))
         parser.parse_args(words)  # raises at an option that the command does not have
+
+
+def settings_of(page: Path) -> set[tuple[Path, tuple[str, ...]]]:
+    """The project and the changes of params.yaml of every call in a page; placeholders are left out."""
+    found = set()
+    for command in commands(page):
+        pairs = [*pairwise(shlex.split(command, comments=True))]
+        named = dict(pairs)
+        changes = [value for flag, value in pairs if flag in ("--set", "-s")]
+        changes = [re.sub(r"^method\.", f"methods.{named.get('--method')}.", change) for change in changes]
+        if "--executor" in named:
+            changes.append(f"engine.executor={named['--executor']}")
+        root = HOME / named.get("--root", "")
+        placeholders = re.search(r"\$|[A-Z]{2,}|\.\.\.", command)
+        if changes and (root / "params.yaml").is_file() and not placeholders:
+            found.add((root, tuple(changes)))
+    return found
+
+
+def test_settings_of_commands_are_accepted() -> None:
+    whole = set[tuple[Path, tuple[str, ...]]]().union(*map(settings_of, PAGES))
+    assert len(whole) > 25
+    assert not [
+        f"{root.name}: {error}" for root, changes in sorted(whole) if (error := refusal(root, changes))
+    ]
+
+
+def refusal(root: Path, changes: Sequence[str]) -> str:
+    """Why `load_params` or the grid refuses these settings; empty if they are accepted."""
+    try:
+        params = load_params(root / "params.yaml", changes)
+        experiments(params, root, "sweep")
+    except FedflowError as error:
+        return f"{' '.join(changes)}: {error}"
+    return ""
 
 
 def test_an_unknown_option_is_found(tmp_path: Path) -> None:

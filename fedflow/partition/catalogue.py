@@ -60,7 +60,7 @@ FEDDYN_100 = "{mean: [0.5071, 0.4867, 0.4408], std: [0.2675, 0.2565, 0.2761]}"
 RECIPES: tuple[tuple[str, str, str, str], ...] = (
     ("label skew 20 %", "PACFL, FLIS (Tables 3.1, 3.8)", "{source: cifar10, normalise: source}",
      "{scheme: label_skew, fraction: 0.2, clients: 100}"),
-    ("Dir(0.1)", "PACFL (Table 3.9)", "{source: cifar10, normalise: source}",
+    ("Dir(0.1)", "PACFL (Table 3.10)", "{source: cifar10, normalise: source}",
      "{scheme: dirichlet, alpha: 0.1, clients: 100, min_size: 10}"),
     ("SC-NIID(2)", "Table 5.4", "{source: cifar10, normalise: source}",
      "{scheme: super_clusters, clusters: cifar10, labels_per_client: 2, clients: 100}"),
@@ -68,7 +68,7 @@ RECIPES: tuple[tuple[str, str, str, str], ...] = (
      "{scheme: super_clusters, clusters: cifar10, control: matched_random, clients: 100}"),
     ("SC-Dir(0.5)", "Table 5.4", "{source: cifar10, normalise: source}",
      "{scheme: super_clusters, clusters: cifar10, within: dirichlet, alpha: 0.5, clients: 100}"),
-    ("MIX-4", "PACFL (Table 3.10)",
+    ("MIX-4", "PACFL (Table 3.11)",
      "{source: mix, parts: [{source: usps}, {source: cifar10}, {source: svhn}, {source: fmnist}], "
      "normalise: source}",
      "{scheme: domains, clients_per_domain: [14, 32, 26, 28], samples_per_client: 500}"),

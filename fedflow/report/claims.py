@@ -158,15 +158,18 @@ class Check(Settings):
 
 
 class Claim(Check):
-    """A claim: a comparison or a group of checks, or the test that holds it."""
+    """A claim: a comparison or a group of checks, or the test that decides it."""
 
     id: str = option(doc="a short name")
     source: str = option(doc="where it is made")
     claim: str = option(doc="what it says, in a sentence")
-    test: str | None = option(None, "a test that holds it, as tests/file.py::function")
+    test: str | None = option(None, "a test that decides it, as tests/file.py::function")
+    refuted: bool = option(False, "the test shows that the claim is false")
 
     def validate(self) -> None:
         super().validate()
+        if self.refuted and (self.kinds or self.test is None):
+            raise BadInput("refuted", True, "false, for a claim without a test or with comparisons")
         if not self.kinds and self.test is None:
             raise BadInput("checks", None, f"exactly one of {', '.join(KINDS)}, or a test")
         for check, partitions, measure in _placed(self, self.partitions, self.measure):

@@ -48,7 +48,7 @@ from fedflow.report.tables import (
 )
 from fedflow.report.tuning import tuning
 from fedflow.report.variants import HASHES, settings_table
-from fedflow.report.verdicts import HELD, VERDICTS, judge, write_claims
+from fedflow.report.verdicts import BY_TESTS, VERDICTS, judge, write_claims
 from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS
 
 TITLE = "Federated methods compared"
@@ -117,7 +117,7 @@ def build_report(
         "published": compare(compared),
         "known_data": ", ".join(known_data()),
         "claims": judged,
-        "verdicts": {verdict: sum(one.verdict == verdict for one in judged) for verdict in (*VERDICTS, HELD)},
+        "verdicts": {name: sum(one.verdict == name for one in judged) for name in (*VERDICTS, *BY_TESTS)},
         "colours": len(SERIES),
         "dashes": len(DASHES),
     }

@@ -39,7 +39,7 @@ CONFIRMED, NOT_RESOLVED, NOT_RUN, NOT_CONFIRMED = VERDICTS = (
     "not run",
     "not confirmed",
 )
-HELD = "held by a test"  # a claim with a test and no check
+HELD, REFUTED = BY_TESTS = "held by a test", "refuted by a test"  # claims with a test and no check
 
 
 @dataclass(frozen=True)
@@ -165,6 +165,7 @@ def judge(
     for claim in claims:
         try:
             verdict, found = _judge(claim, claim.partitions, {}, runs, known)
+            verdict = REFUTED if claim.refuted else verdict
         except BadInput as error:
             raise error.renamed(f"claim {claim.id}.{error.field}") from None
         judged.append(Judged(claim, verdict, found))

@@ -268,8 +268,9 @@ def test_the_report_has_a_section_and_tables_of_claims(tmp_path):
             write_run(tmp_path / "results", "p", method, seed)
     checks = "measure: %s, of: ditto, above: [fedavg]"
     held = '- {id: t, source: s, claim: "x |\\n y", test: "test_a.py::test_b"}\n'
+    refuted = '- {id: u, source: s, claim: z, test: "test_a.py::test_c", refuted: true}\n'
     absent = (CLAIM % checks % "top5").replace("id: a", "id: k")
-    (tmp_path / "claims.yaml").write_text(CLAIM % checks % "local_accuracy" + held + absent)
+    (tmp_path / "claims.yaml").write_text(CLAIM % checks % "local_accuracy" + held + refuted + absent)
     arguments = (tmp_path / "results", tmp_path / "none", tmp_path / "report")
     page = build_report(*arguments, claims=tmp_path / "claims.yaml").read_text()
     (judged,) = judge(load_claims(tmp_path / "claims.yaml")[:1], collect_runs(tmp_path / "results"))
@@ -279,9 +280,10 @@ def test_the_report_has_a_section_and_tables_of_claims(tmp_path):
     reason = "p/ditto/0/predictions.parquet has no predictions: set run.keep_predictions: true"
     assert f"<b>{reason}</b>" in section and str(tmp_path) not in page
     table = pd.read_csv(tmp_path / "report" / "claims.csv").set_index("id")
-    assert list(table["verdict"]) == [judged.verdict, "held by a test", "not run"]
+    assert list(table["verdict"]) == [judged.verdict, "held by a test", "refuted by a test", "not run"]
+    assert "1 refuted by a test" in section
     assert table.loc["a", "seeds"] == 3 and table.loc["k", "reason"] == reason
     lines = (tmp_path / "report" / "claims.md").read_text().splitlines()
-    assert len(lines) == 5 and judged.comparisons[0].numbers in lines[2] and r"| x \| y | s |" in lines[3]
+    assert len(lines) == 6 and judged.comparisons[0].numbers in lines[2] and r"| x \| y | s |" in lines[3]
     plain = build_report(*arguments, claims=tmp_path / "gone.yaml").read_text()
     assert "#claims" not in plain and not list((tmp_path / "report").glob("claims.*"))
