@@ -15,9 +15,11 @@ from fedflow.methods import METHODS
 from fedflow.methods.registry import register
 from fedflow.tracking import import_model
 
+PAGE = Path(__file__).parents[1] / "docs" / "adding.md"
+NETWORK = PAGE.read_text().partition("\n## A network\n")[2].partition("\n## ")[0]
 PARAMS = """
 data: {digits: {source: digits}}
-models: {digits: {name: mlp, options: {hidden: [8]}}}
+models: {digits: {name: tiny, options: {width: 8}}}
 partitions: {sorted: {dataset: digits, scheme: in_order, clients: 4}}
 training: {epochs: 1, batch_size: 64, lr: 0.1}
 run: {rounds: 1, participation: 1.0}
@@ -29,7 +31,7 @@ engine: {executor: inline, device: cpu}
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of installed packages with a new method and a new scheme."""
+    """A folder of installed packages with a new method, a new scheme and the network of docs/adding.md."""
     made, site = tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("site")
     for kind, name in (("method", "halfway"), ("scheme", "in_order")):
         command = [sys.executable, "-m", "fedflow.cli", "new", kind, name, "--root", str(made)]
@@ -37,6 +39,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert f"pip install -e {made / f'fedflow-{name}'}" in said.replace("\n", "")
         install(site, made / f"fedflow-{name}")
     (site / "made").symlink_to(made)
+    (code,) = re.findall(r"^```python\n(.*?)^```", NETWORK, re.DOTALL | re.M)
+    (site / "fedflow_tiny.py").write_text(code)
+    info = site / "fedflow_tiny-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: fedflow-tiny\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text("[fedflow.plugins]\ntiny = fedflow_tiny\n")
     return site
 
 
@@ -55,6 +63,7 @@ def test_installed_plugins_are_listed_and_run(site: Path, tmp_path: Path) -> Non
         ("Halfway", ("methods",)),
         ("strength", ("methods", "halfway")),
         ("in_order", ("schemes",)),
+        ("one hidden layer of my own", ("models",)),
     ):
         for _ in range(2):  # computed, then remembered
             said = run(site, "fedflow.cli", *command, folder=tmp_path)

@@ -28,6 +28,8 @@ def remembered(name: str, make: Callable[[], Any], *of: object) -> Any:
         found = json.loads(file.read_text())
         if found["of"] == stamp:
             return found["value"]
+    import fedflow.methods  # noqa: F401 # loads plug-ins, whose entries belong in every catalogue
+
     value = json.loads(json.dumps(make()))
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)

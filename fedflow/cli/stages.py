@@ -97,15 +97,18 @@ def partition(
     settings: Set = None,
     root: Root = Path(),
 ) -> None:
-    """Divide a prepared data set over clients: data/partitions/NAME, with a picture of the labels.
+    """Divide a data set over clients: data/partitions/NAME, with a picture of the labels.
 
-    Example: `fedflow partition mnist5k-dir`. An expert that the scheme needs is trained first.
+    Example: `fedflow partition mnist5k-dir`. The data are prepared first, and an expert that the scheme
+    needs is trained.
     """
     with importing():
         from fedflow.stages.central import prepare_network
         from fedflow.stages.partition import prepare_partition
+        from fedflow.stages.prepare import prepare_dataset
 
     params = load(root, settings)
+    prepare_dataset(params, params.partition(name).dataset, root)
     if (expert := params.expert(name)) is not None:
         prepare_network(params, expert, root)
     print_line(prepare_partition(params, name, root))

@@ -144,7 +144,7 @@ def load_prepared(path: Path | str, verify: bool = False) -> Dataset:
     """
     folder = Path(path)
     if not (folder / META).is_file():
-        raise FedflowError(f"{folder / META}: missing; run prepare to make this data set")
+        raise FedflowError(f"{folder / META}: missing; `fedflow prepare {folder.name}` makes it")
     try:
         with reading(folder / META):
             meta = json.loads((folder / META).read_text())
@@ -158,7 +158,7 @@ def load_prepared(path: Path | str, verify: bool = False) -> Dataset:
             for split, layout in zip(SPLITS, layouts)
         )
     except FedflowError as error:
-        raise FedflowError(f"{error}; run prepare again") from error
+        raise FedflowError(f"{error}; `fedflow prepare {folder.name}` makes it again") from error
     columns = {
         name: Column(train[_column(name)].numpy(), test[_column(name)].numpy(), tuple(values))
         for name, values in names.items()

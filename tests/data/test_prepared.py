@@ -181,7 +181,7 @@ def test_a_move_that_fails_leaves_no_meta(tmp_path, make, monkeypatch):
     monkeypatch.setattr(os, "replace", full)
     with refused("No space left on device", FedflowError):
         make(pad=1)
-    with refused("meta.json: missing; run prepare", FedflowError):
+    with refused("meta.json: missing; `fedflow prepare out` makes it", FedflowError):
         load_prepared(tmp_path / "out")
     assert sorted(contents(tmp_path / "out")) == sorted(FILES[1:])
 
@@ -214,7 +214,7 @@ def test_damaged_prepared_data_name_the_file(make, tmp_path, name, damage, messa
     file.unlink()
     if damage:
         file.write_bytes(damage(content))
-    with refused(f"(?=.*{name}).*{message}.*run prepare", FedflowError):
+    with refused(f"(?=.*{name}).*{message}.*`fedflow prepare out` makes it", FedflowError):
         load_prepared(tmp_path / "out")
 
 
