@@ -2,15 +2,14 @@
 
 A run logs ``global``, or ``cluster-<j>`` for every cluster, or one model for every level, by its name, or
 ``personal`` (all clients in one).
-Each has two artifacts: ``weights.safetensors`` with the vectors [n, D], and ``model.json`` with the network
-and the client or cluster of each row. No pickle is written or read.
+Each has three artifacts: ``weights.safetensors`` with the vectors [n, D], ``model.json`` with the network
+and the client or cluster of each row, and the code of the networks. No pickle is written or read.
 """
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +26,8 @@ from torch import Tensor, nn
 from fedflow.errors import BadInput, FedflowError, reason, unknown_name
 from fedflow.models.channels import load_smaller, size_of, smaller
 from fedflow.models.flat import FlatModel
+from fedflow.models.recorded import factory, rebuild
+from fedflow.terminal import say
 from fedflow.tracking.addresses import database, is_server, shown
 from fedflow.tracking.shared import (
     RUNS,
@@ -40,6 +41,7 @@ from fedflow.tracking.shared import (
     quoted,
     registered_model,
 )
+from fedflow.tracking.shipped import package_of, write_code
 from fedflow.tracking.store import Store, open_store, reporting, tracking_uri
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ SERVES = ", serves "  # in the description of a version, before its clients
 FORBIDDEN = str.maketrans("/:", "--")  # in registered names
 CARD = ("architecture", "classes", "clients", "ids", "input_shape", "options", "serves")  # in model.json
 CODE = Path(__file__).with_name("served.py")
-REQUIREMENTS = ("fedflow", "mlflow", "numpy", "safetensors", "torch")
+REQUIREMENTS = ("mlflow", "numpy", "safetensors", "torch")
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ def import_model(file: Path | str) -> nn.Module:
             state = {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118
     except (OSError, KeyError, ValueError, SafetensorError) as error:
         raise FedflowError(f"{file} is not a network that export_model wrote ({reason(error)})") from None
-    whole = _factory(card)()
+    whole = factory(card)()
     return _sized(load_smaller(whole, state).eval(), whole, card)
 
 
@@ -284,24 +286,6 @@ def attach_to_sweep(sweep: str, files: Sequence[Path], folder: str, root: Path |
     return len(found)
 
 
-def rebuild(card: Mapping[str, Any], weights: Path, row: int) -> nn.Module:
-    """The network of ``card`` with the values in one row of the weights file."""
-    with safe_open(weights, "pt") as file:
-        w = file.get_slice("models")[row]
-    model = FlatModel(_factory(card), dtype=w.dtype)
-    if w.numel() != model.size:
-        raise FedflowError(f"{weights}: holds {w.numel()} values, {card['architecture']} has {model.size}")
-    return model.to_module(w)
-
-
-def _factory(card: Mapping[str, Any]) -> Callable[[], nn.Module]:
-    """Builds the network of ``card``, untrained."""
-    from fedflow.models import build
-
-    shape, classes = tuple(card["input_shape"]), len(card["classes"]) or 1
-    return partial(build, card["architecture"], shape, classes, **card["options"])
-
-
 @dataclass(frozen=True)
 class Served:
     """A registered model of a run, and the clients that it serves."""
@@ -333,12 +317,15 @@ def log_models(
     api = store.client()
     present = recorded_models(api, run)
     _delete_unfinished(api, run, present)
-    whole = FlatModel(_factory(asdict(card))).parameters  # of levels, too
+    whole = FlatModel(factory(asdict(card))).parameters  # of levels, too
+    package = package_of(card.architecture)
+    if package:
+        say(f"recorded models do not hold the code of {card.architecture}: install {package} to load them")
     for name, ids, clients in _served(card, models, cluster):
         logged = present.get(name)
         if logged is None:
             facts = asdict(card) | {"ids": ids, "clients": clients, "parameters": whole}
-            facts["run_id"] = run.info.run_id
+            facts |= {"run_id": run.info.run_id, "package": package}
             options, _ = facts.pop("levels").get(name, ({}, []))
             facts["options"] |= options
             logged = _log(api, run, name, facts, torch.stack([models[i] for i in ids]).cpu(), step)
@@ -411,12 +398,14 @@ def _log(
     )
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        save_file({"models": weights}, folder / "weights.safetensors")
-        (folder / "model.json").write_text(json.dumps(facts, indent=1))
+        files = {"weights": folder / "weights.safetensors", "model": folder / "model.json"}
+        save_file({"models": weights}, files["weights"])
+        files["model"].write_text(json.dumps(facts, indent=1))
+        files["code"] = write_code(folder)
         pyfunc.save_model(
             folder / "model",
             python_model=str(CODE),
-            artifacts={"weights": str(folder / "weights.safetensors"), "model": str(folder / "model.json")},
+            artifacts={artifact: str(file) for artifact, file in files.items()},
             mlflow_model=Model(
                 artifact_path=logged.artifact_location,
                 model_uuid=logged.model_id,

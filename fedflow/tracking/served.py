@@ -1,9 +1,12 @@
 """The code by which MLflow serves a recorded model ("models from code": nothing is unpickled).
 
-MLflow keeps a copy of this file with every model and runs it to load the model.
+MLflow keeps a copy of this file with every model and runs it to load the model. It imports the code of the
+networks from the model, so fedflow need not be installed.
 """
 
 import json
+import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,6 @@ import mlflow
 import numpy as np
 import torch
 from mlflow.pyfunc import PythonModel, PythonModelContext
-
-from fedflow.errors import unknown_name
-from fedflow.tracking.models import rebuild
 
 
 class ServedModel(PythonModel):
@@ -23,6 +23,23 @@ class ServedModel(PythonModel):
         self.card = json.loads(Path(context.artifacts["model"]).read_text())
         self.weights = Path(context.artifacts["weights"])
         self.modules: dict[int, torch.nn.Module] = {}
+        self.code = self._code(Path(context.artifacts["code"]))
+
+    def _code(self, archive: Path) -> str:
+        """The name of the package with the code of the networks; it can be imported from now on."""
+        if package := self.card.get("package"):  # of a plug-in
+            try:
+                import_module("fedflow.methods")  # which imports the plug-ins
+                import_module(package)
+            except ImportError as error:
+                need = f"the network {self.card['architecture']} is part of the package {package}, which the "
+                need += "model does not hold: install that package and fedflow where the model is loaded"
+                raise ImportError(f"{need} ({error})") from error
+            return "fedflow"
+        if str(archive) not in sys.path:
+            sys.path.append(str(archive))
+        import_module(f"{archive.stem}.models.recorded")
+        return archive.stem
 
     @torch.no_grad()
     def predict(
@@ -37,10 +54,13 @@ class ServedModel(PythonModel):
         ids = self.card["ids"]
         chosen = (params or {}).get("client", ids[0]) if self.card["serves"] == "personal" else ids[0]
         if chosen not in ids:
-            raise unknown_name("client", chosen, map(str, ids))
+            # The error class that a program with fedflow can catch.
+            errors = sys.modules.get("fedflow.errors") or import_module(f"{self.code}.errors")
+            raise errors.unknown_name("client", chosen, map(str, ids))
         row = ids.index(chosen)
         if row not in self.modules:
-            self.modules[row] = rebuild(self.card, self.weights, row)
+            recorded = import_module(f"{self.code}.models.recorded")
+            self.modules[row] = recorded.rebuild(self.card, self.weights, row)
         x = torch.from_numpy(np.ascontiguousarray(model_input))
         if self.card["mean"] is None:
             return self.modules[row](x.to(getattr(torch, self.card["input_type"]))).numpy()

@@ -1,5 +1,14 @@
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -8,7 +17,7 @@ from safetensors.torch import save_file
 from support import refused
 
 from fedflow.errors import FedflowError
-from fedflow.models import build
+from fedflow.models import ARCHITECTURES, build
 from fedflow.models.flat import FlatModel
 from fedflow.tracking import export_model, import_model, load_model, open_run
 from fedflow.tracking.store import open_store
@@ -113,6 +122,87 @@ def test_mlflow_serves_logits_of_raw_images(record_of, root, model, outcome):
     with refused(r"one of 0, 1, 2, 3, 4, 5", FedflowError):
         served.predict(images, params={"client": 99})
     assert version.run_id == run_id
+
+
+def newest(root, name) -> Path:
+    """The folder of the newest version of a registered model."""
+    version = open_store(root).client().get_model_version_by_alias(name, "newest")
+    return Path(urlsplit(version.source).path)
+
+
+ALONE = """
+import json, sys
+
+class Blocked:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in ("fedflow", "flows", "tasks"):
+            raise ImportError(f"{name} is not installed here")
+
+sys.meta_path.insert(0, Blocked())
+import mlflow, numpy as np
+served = [mlflow.pyfunc.load_model(source) for source in sys.argv[1:]]
+images = np.random.default_rng(0).integers(0, 256, (7, 1, 16, 16), dtype=np.uint8)
+print(json.dumps([model.predict(images).tolist() for model in served]))
+try:
+    served[0].predict(images, params={"client": 99})
+except Exception as error:
+    print(error)
+"""
+
+
+def test_a_recorded_model_predicts_where_fedflow_is_not_installed(record_of, root, tmp_path):
+    """Two models, one of them moved, as MLflow downloads them."""
+    import mlflow
+
+    record_of("personal", "alone")
+    source = newest(root, "alone.fedavg")
+    moved = shutil.copytree(source, tmp_path / "moved")
+    command = [sys.executable, "-c", ALONE, source, moved]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    found, said = done.stdout.splitlines()
+    images = np.random.default_rng(0).integers(0, 256, (7, 1, 16, 16), dtype=np.uint8)
+    expected = mlflow.pyfunc.load_model(str(source)).predict(images)
+    assert np.array_equal(np.array(json.loads(found), np.float32), [expected, expected])
+    assert said == "client: 99 is not accepted; expected one of 0, 1, 2, 3, 4, 5"
+
+
+def test_a_recorded_model_requires_no_package_named_fedflow(record_of, root):
+    """On the package index that name belongs to another project."""
+    record_of("global", "required")
+    source = newest(root, "required.fedavg")
+    for name in ("requirements.txt", "conda.yaml", "python_env.yaml", "MLmodel"):
+        assert not re.search(r"fedflow\s*([=<>~\[]|$)", (source / name).read_text(), re.MULTILINE), name
+    required = (source / "requirements.txt").read_text().split()
+    assert [line.partition("==")[0] for line in required] == ["mlflow", "numpy", "safetensors", "torch"]
+    (code,) = (source / "artifacts").glob("*.zip")
+    assert code.stat().st_size < 60_000
+
+
+def test_a_model_of_a_plug_in_names_the_package_that_it_needs(root, outcome, card, tmp_path, capsys):
+    """The network is registered by a module of another package."""
+    import mlflow
+
+    (tmp_path / "my_networks.py").write_text(
+        "from fedflow.models import ARCHITECTURES, Architecture\n"
+        "from fedflow.models.lenet import LeNet5\n"
+        "class Mine(LeNet5): ...\n"
+        "ARCHITECTURES['mine'] = Architecture(Mine, 'my own', {'batch_norm': True})\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        import_module("my_networks")
+        about = {"experiment": "plug-in", "name": "n", "key": "k", "params": {}, "system_metrics": False}
+        with open_run(root, **about) as record:
+            record.finish(outcome(), card=replace(card("global", "plug-in"), architecture="mine"))
+        assert "do not hold the code of mine: install my_networks" in capsys.readouterr().out
+        source = newest(root, "plug-in.fedavg")
+        images = np.zeros((2, 1, 16, 16), np.uint8)
+        assert mlflow.pyfunc.load_model(str(source)).predict(images).shape == (2, 3)
+    del ARCHITECTURES["mine"], sys.modules["my_networks"]
+    with pytest.raises(ImportError, match="the network mine is part of the package my_networks, which"):
+        mlflow.pyfunc.load_model(str(source))
 
 
 def test_images_of_several_domains_are_served_as_they_are_normalised(root, model, outcome, card, rounds):

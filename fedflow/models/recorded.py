@@ -1,0 +1,35 @@
+"""Recorded networks: built from their card and one row of their weights.
+
+Every recorded model holds a copy of this package (`fedflow.tracking.shipped`), so nothing here imports more.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from torch import nn
+
+from fedflow.errors import FedflowError
+from fedflow.models import build
+from fedflow.models.flat import FlatModel
+
+
+def factory(card: Mapping[str, Any]) -> Callable[[], nn.Module]:
+    """A function that builds the network of ``card``, untrained."""
+    shape, classes = tuple(card["input_shape"]), len(card["classes"]) or 1
+    return partial(build, card["architecture"], shape, classes, **card["options"])
+
+
+def rebuild(card: Mapping[str, Any], weights: Path, row: int) -> nn.Module:
+    """The network of ``card`` with the values in one row of the weights file.
+
+    Raises `FedflowError` if the file holds another number of values than the network has.
+    """
+    with safe_open(weights, "pt") as file:
+        w = file.get_slice("models")[row]
+    model = FlatModel(factory(card), dtype=w.dtype)
+    if w.numel() != model.size:
+        raise FedflowError(f"{weights}: holds {w.numel()} values, {card['architecture']} has {model.size}")
+    return model.to_module(w)
