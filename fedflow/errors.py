@@ -31,6 +31,14 @@ class RoundFailed(FedflowError):
     """Too few clients of a round sent an update that is finite."""
 
 
+def extra(name: str) -> str:
+    """The command that installs an optional part of fedflow.
+
+    It names the repository: on package indexes, the name fedflow belongs to another project.
+    """
+    return f"`pip install -e '.[{name}]'` in fedflow's repository"
+
+
 def reason(error: BaseException) -> str:
     """The first line of an error's text, or the name of its type."""
     if isinstance(error, KeyError):

@@ -16,7 +16,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.states import State
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
-from fedflow.errors import BadInput, FedflowError, is_unanswered, reason
+from fedflow.errors import BadInput, FedflowError, extra, is_unanswered, reason
 from fedflow.simulation.executors import Executor, Inline, Share, Work, end_with_parent
 from fedflow.terminal import say
 from tasks.gpu import OneGpu, gpu_in_turn
@@ -255,6 +255,4 @@ class PrefectExecutor:
         try:
             yield
         except ImportError as error:
-            raise FedflowError(
-                f"engine.executor {self.kind}: install the extra with `pip install fedflow[{self.kind}]`"
-            ) from error
+            raise FedflowError(f"engine.executor {self.kind} needs an extra: {extra(self.kind)}") from error

@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import tomllib
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from fedflow.cli import app
 from fedflow.config import load_params
@@ -22,6 +25,7 @@ from fedflow.report.claims import Check, load_claims
 HOME = Path(__file__).parents[1]
 CLAIMS = sorted(HOME.glob("studies/*/claims.yaml"))
 GROUP: Any = get_command(app)
+TEXTS = {"", ".md", ".py", ".pyi", ".toml", ".yaml", ".yml", ".ipynb", ".cff", ".html", ".j2", ".js", ".txt"}
 PAGES = [HOME / "README.md", HOME / "CONTRIBUTING.md", *sorted((HOME / "docs").rglob("*.md"))]
 
 
@@ -38,6 +42,22 @@ def test_reproductions_name_existing_tests() -> None:
     source = "".join(file.read_text() for file in (HOME / "tests").rglob("test_*.py"))
     named = set(re.findall(r"\btest_\w+\b(?!\.py)", page))
     assert not {name for name in named if f"def {name}(" not in source}
+
+
+def test_nothing_installs_the_stranger_of_the_same_name_from_an_index(tmp_path: Path) -> None:
+    """Paths, such as ``.[dask]`` and fedflow-halfway, are of this project."""
+    wrong = re.compile(
+        r"""install\s+(-\S+\s+)*["'`]?fedflow(?![\w-])|["'`]fedflow\s*(\[|[=<>~]=)"""
+        r"""|dependencies = .*"fedflow\b"""
+    )
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=HOME, check=True, capture_output=True, text=True)
+    files = [HOME / name for name in listed.stdout.split("\0") if Path(name).suffix in TEXTS]
+    texts = [f for f in files if f.is_file() and f not in (Path(__file__), HOME / "CHANGELOG.md")]
+    assert len(texts) > 500 and not {f: m[0] for f in texts if (m := wrong.search(f.read_text()))}
+    for kind in ("method", "scheme"):
+        assert CliRunner().invoke(app, ["new", kind, "mine", "--root", str(tmp_path / kind)]).exit_code == 0
+        project = tomllib.loads((tmp_path / kind / "fedflow-mine" / "pyproject.toml").read_text())
+        assert project["project"]["dependencies"] == []
 
 
 @pytest.mark.parametrize("file", CLAIMS, ids=lambda file: file.parent.name)

@@ -350,5 +350,5 @@ def test_a_search_without_optuna_is_refused_in_one_line(file, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "optuna", None)
     params = load_params(file, ["tuning.search=tpe"])
-    with pytest.raises(FedflowError, match=r"tuning.search needs Optuna: pip install 'fedflow\[optuna\]'"):
+    with pytest.raises(FedflowError, match=r"tuning.search needs Optuna: `pip install -e '\.\[optuna\]'`"):
         tune(params, "iid", lambda *_: {}, root=file.parent)

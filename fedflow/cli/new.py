@@ -20,7 +20,8 @@ name = "fedflow-{name}"
 version = "0.1.0"
 description = "The {kind} {label} for fedflow"
 requires-python = ">=3.11"
-dependencies = ["fedflow"]
+# And fedflow, from its repository: on package indexes, that name belongs to another project.
+dependencies = []
 
 [project.entry-points."fedflow.plugins"]
 {name} = "fedflow_{name}"

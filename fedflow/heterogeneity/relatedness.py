@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 from torch import Tensor
 
-from fedflow.errors import BadInput
+from fedflow.errors import BadInput, extra
 from fedflow.heterogeneity.centres import k_means
 from fedflow.heterogeneity.hierarchy import cut_into, renumbered
 
@@ -42,7 +42,7 @@ def reduce(points: np.ndarray, reducer: str, dimensions: int, rng: np.random.Gen
             raise BadInput(
                 "method.reducer",
                 reducer,
-                'none, pca or tsne, unless fedflow is installed as "fedflow[umap]"',
+                f"none, pca or tsne, unless fedflow is installed as by {extra('umap')}",
             ) from None
         neighbours = max(2, min(15, len(points) - 1))
         umap = UMAP(n_components=dimensions, n_neighbors=neighbours, random_state=seed, n_jobs=1)

@@ -22,7 +22,7 @@ import pandas as pd
 from filelock import FileLock
 
 from fedflow.config import MethodParams, Params
-from fedflow.errors import BadInput, FedflowError, RoundFailed
+from fedflow.errors import BadInput, FedflowError, RoundFailed, extra
 from fedflow.experiment import Experiment
 from fedflow.files import naming
 from fedflow.metrics.table import METRICS
@@ -342,7 +342,7 @@ def import_optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise FedflowError("tuning.search needs Optuna: pip install 'fedflow[optuna]'") from None
+        raise FedflowError(f"tuning.search needs Optuna: {extra('optuna')}") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 
