@@ -1,14 +1,17 @@
 """What ``make serve`` puts on the server really starts from its work pool."""
 
 import json
+import re
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import yaml
 from support import refused
 
 from fedflow.errors import FedflowError
@@ -21,15 +24,16 @@ def test_a_deployment_starts_from_the_work_pool(api, root, expected, results, mo
     from prefect.client.orchestration import get_client
     from prefect.deployments import run_deployment
 
-    from flows.serve import POOL, deploy, prefect
+    from flows.serve import deploy, prefect, project
 
     monkeypatch.chdir(CHECKOUT)
     deploy()
     deploy()  # a second start of `make serve` finds all there
     with get_client(sync_client=True) as client:
-        deployments = {d.name: d for d in client.read_deployments()}
+        found = [d for d in client.read_deployments() if d.work_pool_name == project()]
+        deployments = {d.name.removesuffix(f"-{project()}"): d for d in found}
         assert set(deployments) == {"pipeline-nightly", "sweep", "central", "procedure", "federate"}
-        assert all(d.work_pool_name == POOL and d.description and d.tags for d in deployments.values())
+        assert all(d.description and d.tags for d in deployments.values())
         assert [s.active for s in deployments["pipeline-nightly"].schedules] == [False]
         offered = deployments["federate"].parameter_openapi_schema["properties"]
         assert "mnist5k-dir" in offered["partition"]["enum"]
@@ -37,12 +41,78 @@ def test_a_deployment_starts_from_the_work_pool(api, root, expected, results, mo
         lists = deployments["sweep"].parameter_openapi_schema["properties"]["methods"]["anyOf"]
         assert any("ifca" in each.get("items", {}).get("enum", ()) for each in lists)
         tiny = {"partition": "digits-6", "method": "fedavg", "root": str(root)}
-        run = run_deployment("federate/federate", parameters=tiny, timeout=0)
-        worker = prefect("worker", "start", "--pool", POOL, "--run-once")
+        run = run_deployment(f"federate/federate-{project()}", parameters=tiny, timeout=0)
+        worker = prefect("worker", "start", "--pool", project(), "--run-once")
         done = subprocess.run(worker, check=False, capture_output=True, text=True)
         state = client.read_flow_run(run.id).state
     assert state.is_completed(), done.stdout + done.stderr
     assert results(root) == expected("fedavg")
+
+
+def test_the_names_on_a_server_are_of_one_folder(tmp_path, monkeypatch):
+    from flows.serve import project
+
+    names = []
+    for user in ("alice", "bob"):
+        (folder := tmp_path / user / "Größe 1").mkdir(parents=True)
+        monkeypatch.chdir(folder)
+        assert project() == project()
+        names.append(project())
+    assert len(set(names)) == 2 and all(re.fullmatch("gr-e-1-[0-9a-f]{6}", name) for name in names)
+    deployments = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())["deployments"]
+    assert all(each["name"].endswith("-{{ $FEDFLOW_PROJECT }}") for each in deployments)
+    assert {each["work_pool"]["name"] for each in deployments} == {"{{ $FEDFLOW_PROJECT }}"}
+
+
+@pytest.fixture
+def clone(tmp_path) -> Callable[[str], Path]:
+    """Makes a folder with the flows of this project, and one deployment."""
+    text = (CHECKOUT / "prefect.yaml").read_text()
+    head, *_, last = text.split("\n  - name:")
+
+    def make(name: str) -> Path:
+        folder = tmp_path / name / "my project"
+        folder.mkdir(parents=True)
+        (folder / "prefect.yaml").write_text(f"{head}\n  - name:{last}")
+        for each in ("flows", "tasks", "fedflow", "params.yaml"):
+            (folder / each).symlink_to(CHECKOUT / each)
+        return folder
+
+    return make
+
+
+@pytest.mark.slow  # four command lines that import Prefect and torch
+def test_two_projects_on_one_server_keep_their_deployments(api, clone, monkeypatch):
+    from prefect.client.orchestration import get_client
+
+    from flows.serve import deploy, prefect, project
+
+    folders: dict[str, Path] = {}
+    for user in ("alice", "bob"):
+        monkeypatch.chdir(folder := clone(user))
+        deploy()
+        folders[project()] = folder
+    assert len(folders) == 2 and all(name.startswith("my-project-") for name in folders)
+
+    def placed() -> dict[str, tuple[str, str]]:
+        with get_client(sync_client=True) as client:
+            found = [d for d in client.read_deployments() if d.work_pool_name in folders]
+        return {d.name: (d.work_pool_name, d.pull_steps[0].popitem()[1]["directory"]) for d in found}
+
+    own = {f"federate-{name}": (name, str(folder)) for name, folder in folders.items()}
+    assert placed() == own
+    plain = subprocess.run(
+        prefect("--no-prompt", "deploy", "--all"), check=False, capture_output=True, text=True
+    )
+    assert plain.returncode and "{{ $FEDFLOW_PROJECT }}" in plain.stdout + plain.stderr
+    taken = next(iter(own))
+    file = Path("prefect.yaml")
+    file.write_text(file.read_text().replace("federate-{{ $FEDFLOW_PROJECT }}", taken))
+    with refused(
+        rf"the deployment {taken} of this server is of the folder .*alice/my project;", FedflowError
+    ):
+        deploy()
+    assert placed() == own
 
 
 class _Receiver(BaseHTTPRequestHandler):
