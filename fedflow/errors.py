@@ -1,7 +1,10 @@
 """The errors that fedflow raises on purpose, each one line that a user can act on."""
 
 import difflib
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import ClassVar
 
 
 class FedflowError(Exception):
@@ -31,6 +34,18 @@ class RoundFailed(FedflowError):
     """Too few clients of a round sent an update that is finite."""
 
 
+class Unanswered(FedflowError):
+    """Prefect's server does not answer, or answers with an error."""
+
+    seen: ClassVar[bool] = False  # then Prefect would try for minutes to send its events when a process ends
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(
+            "Prefect's server does not answer; the same command resumes "
+            f"(first start the server again, if you set PREFECT_API_URL): {reason(error)}"
+        )
+
+
 def extra(name: str) -> str:
     """The command that installs an optional part of fedflow.
 
@@ -47,8 +62,28 @@ def reason(error: BaseException) -> str:
 
 
 def is_unanswered(error: BaseException) -> bool:
-    """Whether Prefect says that its server does not answer: by a plain `RuntimeError`."""
-    return isinstance(error, RuntimeError) and "reach API" in str(error)
+    """Whether Prefect says that its server does not answer, or fails.
+
+    Prefect raises a plain `RuntimeError` at first, and errors of httpx later.
+    """
+    if isinstance(error, RuntimeError) and "reach API" in str(error):
+        return True
+    httpx = sys.modules.get("httpx")  # which Prefect has imported
+    if httpx is None:
+        return False
+    failed = isinstance(error, httpx.HTTPStatusError) and error.response.status_code >= 500
+    return failed or isinstance(error, httpx.TransportError)
+
+
+@contextmanager
+def asking_prefect() -> Iterator[None]:
+    """Raise `Unanswered` if Prefect's server does not answer within this context."""
+    try:
+        yield
+    except Exception as error:
+        if not is_unanswered(error):
+            raise
+        raise Unanswered(error) from error
 
 
 def unknown_name(field: str, value: object, known: Iterable[str]) -> BadInput:

@@ -19,6 +19,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ import certifi
 import psutil
 from filelock import FileLock, Timeout
 
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import BadInput, FedflowError, Unanswered
 
 START_TIMEOUT = 180.0  # seconds; a first start also makes the database
 STOP_TIMEOUT = 15.0  # seconds between SIGTERM and SIGKILL
@@ -37,6 +38,8 @@ UI = "PREFECT_UI_URL"  # to which links lead
 ALIVE, USERS = "alive.lock", "users.lock"  # locks of the server, and of every process that uses it
 HOSTS = ("127.0.0.1", "localhost")  # accepted host names: requests with others are refused
 ITSELF = "prefect-in-memory"  # by which the actions of automations call the API, without a network
+PATIENCE = "PREFECT_CLIENT_MAX_RETRIES"
+TRIES = "9"  # after 2, 4, 8, ... s: a server may be away for 17 minutes
 IDLE = 180.0  # seconds without a user after which the server stops
 
 
@@ -53,14 +56,17 @@ def prefect_api(port: int = 0) -> Iterator[str]:
     is imported: Prefect reads its settings once, and its threads (which forward events of worker
     processes) see no later change.
     """
-    if url := os.environ.get("PREFECT_API_URL"):
-        yield url
-        return
+    before = {
+        name: os.environ.get(name) for name in ("PREFECT_API_URL", CERTIFICATES, PASSWORD, UI, PATIENCE)
+    }
+    os.environ.setdefault(PATIENCE, TRIES)
     folder = home()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.chmod(0o700)  # an older one may be readable by others
-    before = {name: os.environ.get(name) for name in ("PREFECT_API_URL", CERTIFICATES, PASSWORD, UI)}
     try:
+        if url := os.environ.get("PREFECT_API_URL"):
+            yield url
+            return
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)  # an older one may be readable by others
         with (folder / USERS).open("a+") as user:
             fcntl.flock(user, fcntl.LOCK_SH)
             url = running(folder) or _start(folder, port)
@@ -71,6 +77,9 @@ def prefect_api(port: int = 0) -> Iterator[str]:
                 UI: os.environ.get(UI) or (_state(folder) or {}).get("pages", url.removesuffix("/api")),
             }
             yield url
+    except BaseException:
+        Unanswered.seen |= "prefect" in sys.modules and bool(url) and not _healthy(url or "")
+        raise
     finally:
         for name, value in before.items():
             os.environ.pop(name, None)
@@ -157,7 +166,7 @@ def _healthy(url: str) -> bool:
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=2) as reply:
             return reply.status == 200
-    except OSError:
+    except (OSError, ValueError, HTTPException):
         return False
 
 

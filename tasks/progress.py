@@ -24,6 +24,7 @@ from fedflow.simulation.outcome import RoundReport
 from fedflow.stages.central import TABLE
 from fedflow.stages.procedure import ProcedureRun, read_summary
 from fedflow.tracking import Record
+from tasks.outages import announce, asking
 
 BETWEEN = 10  # seconds between two updates of a table during a run
 
@@ -47,9 +48,11 @@ class ProgressBar:
     """A progress artifact, which moves in steps of at least 5 %. Its key is of these ``parts``."""
 
     def __init__(self, description: str, *parts: object) -> None:
+        announce()
         self.artifact = create_progress_artifact(0.0, key=artifact_key(*parts), description=description)
         self.done = 0.0
 
+    @asking()
     def step(self, number: int, total: int) -> None:
         """Move to step ``number``, from 1, of ``total``."""
         percent = 100 * number / total
@@ -89,6 +92,7 @@ class PrefectProgress:
         """Link the flow run and the run in MLflow."""
         link_record(record, self._about)
 
+    @asking()
     def round(self, report: RoundReport, rounds: int) -> None:
         """Record one round."""
         if "local_accuracy" in report.values:
@@ -125,6 +129,7 @@ def add_tags(*tags: str) -> None:
         client.update_flow_run(run.id, tags=[*dict.fromkeys([*run.tags, *tags])])
 
 
+@asking()
 def link_record(record: Record, parts: Sequence[object]) -> None:
     """Link the flow run and MLflow's run both ways; ``parts`` are those of the artifact's key."""
     record.link(flow_run.id, flow_run.ui_url)

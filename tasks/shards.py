@@ -20,6 +20,7 @@ from fedflow.errors import BadInput, FedflowError, extra, is_unanswered, reason
 from fedflow.simulation.executors import Executor, Inline, Share, Work, end_with_parent
 from fedflow.terminal import say
 from tasks.gpu import OneGpu, gpu_in_turn
+from tasks.outages import asking
 
 if TYPE_CHECKING:  # worker processes import this file and need no params.yaml
     from fedflow.config import EngineSettings
@@ -128,6 +129,7 @@ class PrefectExecutor:
         finally:
             self._left -= time.monotonic() - started
 
+    @asking()
     def _map(
         self, work: Callable[[Any, Any], Any], job: Work, shards: Sequence[Share], title: str
     ) -> list[Any]:

@@ -6,6 +6,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
 from command import fedflow, make_project, one_line_error
@@ -172,10 +173,13 @@ def test_nothing_slow_is_imported() -> None:
 
 
 def test_a_server_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prefect says it by a plain `RuntimeError`; others keep their traceback."""
+    """Prefect says it by a plain `RuntimeError`, and by errors of httpx; others keep their traceback."""
+    request = httpx.Request("GET", "http://127.0.0.1:1/api/")
 
     def flow(message: str) -> None:
-        raise RuntimeError(message)
+        if message.isdigit():
+            httpx.Response(int(message), request=request).raise_for_status()
+        raise httpx.ConnectError(message) if "Errno" in message else RuntimeError(message)
 
     module = sys.modules["fedflow.cli.run"]
     monkeypatch.setattr(module, "load_flow", lambda name: flow)
@@ -183,6 +187,13 @@ def test_a_server_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPat
     params = load_params(HOME / "params.yaml")
     with refused("Prefect's server does not answer; the same command resumes", FedflowError):
         start(params, "run", lambda: None, message="Failed to reach API at http://127.0.0.1:1/api/")
+    for message in ("[Errno 111] Connection refused", "500", "503"):
+        with one_line_error(
+            rf"Prefect's server does not answer; the same command resumes .*: .*{message[-12:]}"
+        ):
+            start(params, "run", lambda: None, message=message)
+    with pytest.raises(httpx.HTTPStatusError, match="404"):
+        start(params, "run", lambda: None, message="404")
     with pytest.raises(RuntimeError, match="another"):
         start(params, "run", lambda: None, message="another")
 

@@ -1,5 +1,6 @@
 """The ``fedflow`` command: thin commands that import what they need when they run."""
 
+import logging
 import os
 import sys
 import warnings
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from fedflow import __version__
 from fedflow.cli import catalogue, coreset, finished, landscape, new, repro, run, stages, targets, upkeep
-from fedflow.errors import FedflowError
+from fedflow.errors import FedflowError, Unanswered
 
 
 def _version(wanted: bool) -> None:
@@ -58,6 +59,7 @@ QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_HANDLERS_DEBUG_LEVEL": "CRITICAL",  # of its services, which cannot send events
 }
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
@@ -67,6 +69,7 @@ def main() -> None:
     """Run the command line; an error that a user can fix is one line on stderr and exit code 2."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
+    logging.raiseExceptions = False  # Prefect's handler says so when it cannot send lines to its server
     warnings.formatwarning = _warning
     try:
         code = app(sys.argv[1:] or ["--help"], prog_name="fedflow", standalone_mode=False)
@@ -97,4 +100,7 @@ def _warning(
 def _fail(message: str, code: int = 2) -> NoReturn:
     stderr = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
     stderr.print(f"fedflow: {' '.join(message.split())}")
+    if Unanswered.seen:
+        sys.stdout.flush()
+        os._exit(code)
     sys.exit(code)

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from functools import partial
 from multiprocessing import active_children, get_context
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,7 @@ from fedflow.cli.options import Root, load
 from fedflow.cli.printing import print_line
 from fedflow.cli.run import SWEEP, load_flow, server_for, start
 from fedflow.cli.startup import importing
-from fedflow.errors import FedflowError
+from fedflow.errors import FedflowError, Unanswered
 
 if TYPE_CHECKING:
     from fedflow.config import Params
@@ -213,6 +214,13 @@ def _start_process() -> None:
 
     sys.stdout = _Lines(os.fdopen(os.dup(1), "wb"), line_buffering=True)
     end_with_parent()
+    Finalize(None, _leave, exitpriority=0)
+
+
+def _leave() -> None:
+    """End this process at once if Prefect would try for minutes to send its events."""
+    if Unanswered.seen:
+        os._exit(0)
 
 
 def _headline(metrics: dict[str, Any]) -> str:

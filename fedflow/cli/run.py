@@ -12,7 +12,7 @@ import typer
 from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
 from fedflow.cli.printing import console, print_line, print_metrics, print_table
 from fedflow.cli.startup import importing
-from fedflow.errors import BadInput, FedflowError, is_unanswered
+from fedflow.errors import BadInput, asking_prefect
 
 if TYPE_CHECKING:
     from fedflow.config import Params
@@ -172,13 +172,8 @@ def start(params: "Params", flow: str, inline: Callable[[], T], /, **parameters:
     """Call ``inline`` if ``engine.executor`` is inline, else this flow on the shared Prefect server."""
     if params.engine.executor == "inline":
         return inline()
-    with server_for(params):
-        try:
-            return load_flow(flow)(**parameters)
-        except RuntimeError as error:
-            if not is_unanswered(error):
-                raise
-            raise FedflowError("Prefect's server does not answer; the same command resumes") from error
+    with server_for(params), asking_prefect():
+        return load_flow(flow)(**parameters)
 
 
 def server_for(params: "Params") -> AbstractContextManager[Any]:

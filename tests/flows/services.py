@@ -3,11 +3,13 @@
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -68,3 +70,44 @@ def fedflow_ui(root: Path) -> Iterator[tuple[subprocess.Popen, str]]:
     with started(*command) as process:
         wait_for(lambda: answers(f"http://127.0.0.1:{port}/health"), process)
         yield process, f"http://127.0.0.1:{port}"
+
+
+class Relay:
+    """Passes connections on to a server; closed, it is a server that was stopped, on the same port."""
+
+    def __init__(self, port: int) -> None:
+        self.server, self.port = port, free_port()
+        self.url = f"http://127.0.0.1:{self.port}/api"
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def open(self) -> None:
+        self.sockets = [socket.create_server(("127.0.0.1", self.port))]
+        threading.Thread(target=self._accept, args=self.sockets, daemon=True).start()
+
+    def close(self) -> None:
+        for each in self.sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                near = listener.accept()[0]
+                far = socket.create_connection(("127.0.0.1", self.server))
+                self.sockets += [near, far]
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass, args=ends, daemon=True).start()
+
+    @staticmethod
+    def _pass(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
