@@ -10,6 +10,7 @@ from fedflow.arguments import check_arguments
 from fedflow.config import load_params
 from fedflow.stages.central import results
 from tasks.inputs import prepare_data, train_network
+from tasks.mistakes import checking
 from tasks.progress import ProgressBar, link_record, network_table
 
 
@@ -22,9 +23,10 @@ def central(name: str, settings: list[str] | None = None, root: str = ".") -> di
         settings: changes to params.yaml, such as ``central.expert.training.epochs=5``
         root: the project's folder
     """
-    check_arguments(settings=settings, root=root)
-    params = load_params(Path(root) / "params.yaml", settings or [])
-    params.network(name)
+    with checking():
+        check_arguments(settings=settings, root=root)
+        params = load_params(Path(root) / "params.yaml", settings or [])
+        params.network(name)
     bar = ProgressBar(f"central · {name}", "central", name, "progress")
     link = partial(link_record, parts=("central", name))
     folder = train_network(params, name, Path(root), prepare_data, listeners=[bar.step], opened=link)

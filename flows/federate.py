@@ -11,6 +11,7 @@ from fedflow.experiment import Experiment
 from fedflow.stages.run import run_experiment
 from tasks.gpu import OneGpu, in_blocks
 from tasks.inputs import make_partition, prepare_data, train_network
+from tasks.mistakes import checking
 from tasks.progress import PrefectProgress
 from tasks.shards import executor_for
 
@@ -42,10 +43,11 @@ def federate(
             params.yaml has other settings)
         sweep: name of the MLflow parent run
     """
-    check_arguments(settings=settings, root=root, out=out)
-    params = load_params(Path(root) / "params.yaml", settings or [])
-    experiment = Experiment(params, partition, method, seed, Path(root), sweep)
-    experiment.check()
+    with checking():
+        check_arguments(settings=settings, root=root, out=out)
+        params = load_params(Path(root) / "params.yaml", settings or [])
+        experiment = Experiment(params, partition, method, seed, Path(root), sweep)
+        experiment.check()
     with executor_for(params.engine) as executor, PrefectProgress(experiment) as page:
         metrics = run_experiment(
             experiment, Path(out) if out else None, executor, [page.round],

@@ -9,6 +9,7 @@ from fedflow.config import Changes, load_params
 from flows.central import central
 from flows.sweep import sweep
 from tasks.inputs import make_partition, prepare_data
+from tasks.mistakes import checking
 from tasks.report import make_report
 
 NAME = "pipeline"  # of the MLflow parent runs
@@ -17,9 +18,11 @@ NAME = "pipeline"  # of the MLflow parent runs
 @flow(name="pipeline", log_prints=True, validate_parameters=False)
 def pipeline(settings: list[str] | None = None, root: str = ".") -> str:
     """Prepare data, central networks and partitions, run the grid, write the report; returns its path."""
-    check_arguments(settings=settings, root=root)
-    params = load_params(Path(root) / "params.yaml", settings or [])
-    for dataset in sorted({params.partition(name).dataset for name in params.grid.partitions}):
+    with checking():
+        check_arguments(settings=settings, root=root)
+        params = load_params(Path(root) / "params.yaml", settings or [])
+        datasets = sorted({params.partition(name).dataset for name in params.grid.partitions})
+    for dataset in datasets:
         prepare_data(params, dataset, Path(root))
     experts = [name for name in map(params.expert, params.grid.partitions) if name is not None]
     for name in dict.fromkeys([*params.grid.central, *experts]):

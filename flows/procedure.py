@@ -10,6 +10,7 @@ from fedflow.arguments import check_arguments
 from fedflow.config import load_params
 from fedflow.stages.procedure import ProcedureRun, run_procedure
 from tasks.inputs import make_partition, prepare_data, train_network
+from tasks.mistakes import checking
 from tasks.progress import ProgressBar, add_tags, link_record, outcome_table
 from tasks.shards import executor_for
 
@@ -34,10 +35,11 @@ def procedure(
         out: folder of the outcome (default: outcomes/<name>/<seed>, followed by a digest if params.yaml has
             other settings)
     """
-    check_arguments(settings=settings, root=root, sweep=sweep, out=out)
-    params = load_params(Path(root) / "params.yaml", settings or [])
-    run = ProcedureRun(params, name, seed, Path(root), sweep, out)
-    params.procedure(name)
+    with checking():
+        check_arguments(settings=settings, root=root, sweep=sweep, out=out)
+        params = load_params(Path(root) / "params.yaml", settings or [])
+        run = ProcedureRun(params, name, seed, Path(root), sweep, out)
+        params.procedure(name)
     bar = ProgressBar(f"procedure · {run.title}", "procedure", name, seed, "progress")
     add_tags(name, f"seed {seed}")
     with executor_for(params.engine) as executor:

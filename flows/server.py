@@ -38,8 +38,6 @@ UI = "PREFECT_UI_URL"  # to which links lead
 ALIVE, USERS = "alive.lock", "users.lock"  # locks of the server, and of every process that uses it
 HOSTS = ("127.0.0.1", "localhost")  # accepted host names: requests with others are refused
 ITSELF = "prefect-in-memory"  # by which the actions of automations call the API, without a network
-PATIENCE = "PREFECT_CLIENT_MAX_RETRIES"
-TRIES = "9"  # after 2, 4, 8, ... s: a server may be away for 17 minutes
 IDLE = 180.0  # seconds without a user after which the server stops
 
 
@@ -56,10 +54,7 @@ def prefect_api(port: int = 0) -> Iterator[str]:
     is imported: Prefect reads its settings once, and its threads (which forward events of worker
     processes) see no later change.
     """
-    before = {
-        name: os.environ.get(name) for name in ("PREFECT_API_URL", CERTIFICATES, PASSWORD, UI, PATIENCE)
-    }
-    os.environ.setdefault(PATIENCE, TRIES)
+    before = {name: os.environ.get(name) for name in ("PREFECT_API_URL", CERTIFICATES, PASSWORD, UI)}
     folder = home()
     try:
         if url := os.environ.get("PREFECT_API_URL"):

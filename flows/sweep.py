@@ -14,6 +14,7 @@ from fedflow.stages.procedure import ProcedureRun, procedure_runs
 from fedflow.terminal import counted
 from flows.federate import federate
 from flows.procedure import procedure
+from tasks.mistakes import checking
 from tasks.progress import comparison
 
 
@@ -31,13 +32,14 @@ def sweep(
     The runs of a partition or of a procedure share an MLflow parent run. Naming partitions or methods leaves
     out the procedures.
     """
-    check_arguments(
-        partitions=partitions, methods=methods, seeds=seeds, settings=settings, root=root, name=name
-    )
-    params = load_params(Path(root) / "params.yaml", settings or [])
-    cells = experiments(params, Path(root), name, partitions, methods, seeds)
-    only = partitions is not None or methods is not None  # a part of the grid of runs
-    procedures = [] if only else procedure_runs(params, Path(root), name, seeds)
+    with checking():
+        check_arguments(
+            partitions=partitions, methods=methods, seeds=seeds, settings=settings, root=root, name=name
+        )
+        params = load_params(Path(root) / "params.yaml", settings or [])
+        cells = experiments(params, Path(root), name, partitions, methods, seeds)
+        only = partitions is not None or methods is not None  # a part of the grid of runs
+        procedures = [] if only else procedure_runs(params, Path(root), name, seeds)
     every: Iterator[Experiment | ProcedureRun] = counted([*cells, *procedures])
     results = [federate(**cell.parameters) for cell in islice(every, len(cells))]
     if results:

@@ -10,6 +10,7 @@ from fedflow.config import load_params
 from fedflow.experiment import Experiment
 from fedflow.stages.tune import tune as choose_settings
 from flows.federate import federate
+from tasks.mistakes import checking
 
 
 @flow(name="tune", log_prints=True, validate_parameters=False)
@@ -29,8 +30,12 @@ def tune(
         root: the project's folder
         write: write the choice to ``tuned`` in params.yaml
     """
-    check_arguments(partition=partition, methods=methods, settings=settings, root=root, write=write)
-    params = load_params(Path(root) / "params.yaml", settings or [])
+    with checking():
+        check_arguments(partition=partition, methods=methods, settings=settings, root=root, write=write)
+        params = load_params(Path(root) / "params.yaml", settings or [])
+        params.partition(partition)
+        for name in methods or []:
+            params.method(name)
 
     def run(experiment: Experiment, out: Path) -> dict[str, Any]:
         return federate(**experiment.parameters, out=str(out))

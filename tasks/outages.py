@@ -4,15 +4,30 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
-from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.context import SettingsContext, get_settings_context
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, get_current_settings
 
 from fedflow.errors import Unanswered, asking_prefect
 from fedflow.terminal import say
 
+TRIES = 9  # after 2, 4, 8, ... s: 17 minutes
 AGAIN = 60.0  # seconds after which another failed request is called another outage
-_given_up = ExitStack()
+_chosen = "max_retries" in get_current_settings().client.model_fields_set  # by the user
+
+
+def be_patient() -> None:
+    """Let the requests of this flow wait for a server that is away, and say when they do.
+
+    Not those of Prefect's services, which send what is left when a process ends.
+    """
+    if not _chosen:
+        _try(TRIES)
+    client = logging.getLogger("prefect.client")
+    if not any(isinstance(each, _Waiting) for each in client.filters):
+        client.addFilter(_Waiting())
+    client.setLevel(logging.DEBUG)
 
 
 @contextmanager
@@ -26,8 +41,15 @@ def asking() -> Iterator[None]:
             yield
     except (Unanswered, KeyboardInterrupt):
         if "PREFECT__FLOW_RUN_ID" not in os.environ:
-            _given_up.enter_context(temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}))
+            _try(0)
         raise
+
+
+def _try(times: int) -> None:
+    """Repeat failed requests up to ``times``, from now on in this thread."""
+    context = get_settings_context()
+    settings = context.settings.copy_with_update(updates={PREFECT_CLIENT_MAX_RETRIES: times})
+    SettingsContext(profile=context.profile, settings=settings).__enter__()
 
 
 class _Waiting(logging.Filter):
@@ -39,15 +61,10 @@ class _Waiting(logging.Filter):
         if "attempt" in record.getMessage():
             tries = PREFECT_CLIENT_MAX_RETRIES.value()
             if time.monotonic() - self.last > AGAIN + 2**tries:
-                minutes = f"{(2 ** (tries + 1) - 2) / 60:.0f} min ({PREFECT_CLIENT_MAX_RETRIES.name})"
-                say(f"Prefect's server does not answer: waiting up to {minutes}")
+                seconds = 2 ** (tries + 1) - 2
+                patience = f"{seconds / 60:.0f} min" if seconds > 100 else f"{seconds} s"
+                say(
+                    f"Prefect's server does not answer: waiting up to {patience} (PREFECT_CLIENT_MAX_RETRIES)"
+                )
             self.last = time.monotonic()
         return record.levelno > logging.DEBUG
-
-
-def announce() -> None:
-    """Say when requests wait for Prefect's server."""
-    client = logging.getLogger("prefect.client")
-    if not any(isinstance(each, _Waiting) for each in client.filters):
-        client.addFilter(_Waiting())
-    client.setLevel(logging.DEBUG)

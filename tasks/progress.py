@@ -24,7 +24,7 @@ from fedflow.simulation.outcome import RoundReport
 from fedflow.stages.central import TABLE
 from fedflow.stages.procedure import ProcedureRun, read_summary
 from fedflow.tracking import Record
-from tasks.outages import announce, asking
+from tasks.outages import asking
 
 BETWEEN = 10  # seconds between two updates of a table during a run
 
@@ -48,7 +48,6 @@ class ProgressBar:
     """A progress artifact, which moves in steps of at least 5 %. Its key is of these ``parts``."""
 
     def __init__(self, description: str, *parts: object) -> None:
-        announce()
         self.artifact = create_progress_artifact(0.0, key=artifact_key(*parts), description=description)
         self.done = 0.0
 

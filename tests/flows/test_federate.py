@@ -1,8 +1,11 @@
 """The federate flow: the same bytes whoever computes, nothing lost when something dies, all of it seen."""
 
+import io
+import logging
 import os
 import signal
 import subprocess
+from importlib import import_module
 from pathlib import Path
 from typing import ClassVar
 
@@ -10,6 +13,8 @@ import pytest
 import yaml
 from lossy import Lossy
 from services import family, living, started, wait_for
+
+from fedflow.errors import BadInput
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -73,7 +78,7 @@ def test_a_failed_run_of_the_deployment_is_retried_from_its_checkpoint(
             return super().map(work, job, shards, title)
 
     deployments = yaml.safe_load((Path(__file__).parents[2] / "prefect.yaml").read_text())["deployments"]
-    (deployed,) = (each for each in deployments if each["name"] == "federate")
+    (deployed,) = (each for each in deployments if each["name"].startswith("federate-"))
     for name, value in deployed["work_pool"]["job_variables"]["env"].items():
         monkeypatch.setenv(name, value)
     given = Settings().flows
@@ -86,6 +91,34 @@ def test_a_failed_run_of_the_deployment_is_retried_from_its_checkpoint(
     assert seen("federate").flow_run.run_count == 2
     (recorded,) = mlflow_runs(root)
     assert (recorded.info.status, recorded.data.tags["fedflow.resumed"]) == ("FINISHED", "1")
+
+
+@pytest.mark.parametrize(
+    ("flow", "parameters", "field"),
+    [
+        ("federate", {"partition": "digits-6", "method": "nosuch"}, "method"),
+        ("sweep", {"methods": ["nosuch"]}, "method"),
+        ("procedure", {"name": "nosuch"}, "procedure"),
+        ("central", {"name": "nosuch"}, "central"),
+        ("pipeline", {"settings": ["grid.partitions=[nosuch]"]}, "partitions"),
+        ("tune", {"partition": "digits-6", "methods": ["nosuch"]}, "method"),
+    ],
+)
+def test_a_wrong_parameter_is_not_retried_and_is_one_line_in_the_log(root, seen, flow, parameters, field):
+    made = getattr(import_module(f"flows.{flow}"), flow).with_options(retries=1, retry_delay_seconds=0)
+    lines = io.StringIO()
+    log, handler = logging.getLogger("prefect.flow_runs"), logging.StreamHandler(lines)
+    handler.setLevel(logging.ERROR)
+    log.addHandler(handler)
+    try:
+        with pytest.raises(BadInput, match=rf"{field}.*nosuch"):
+            made(**parameters, root=str(root))
+    finally:
+        log.removeHandler(handler)
+    run = seen(flow).flow_run
+    assert run.state.is_failed() and run.run_count == 1
+    (line,) = lines.getvalue().splitlines()
+    assert "nosuch" in line
 
 
 @pytest.mark.slow
