@@ -1,8 +1,10 @@
 """Parameters of experiments and flows, checked as strictly as the options of the command line."""
 
 import re
+import socket
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fedflow.errors import BadInput
 from fedflow.settings import check
@@ -47,3 +49,28 @@ def check_name(field: str, value: Any) -> str:
     if not isinstance(value, str) or not NAME.fullmatch(value):
         raise BadInput(field, value, "a name of letters, digits and - _ . that does not start with a dot")
     return value
+
+
+def check_address(field: str, value: str) -> str:
+    """``value`` if it is the address of a web server, with a host and a possible port; else `BadInput`."""
+    try:
+        address = urlsplit(value)
+        good = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise BadInput(field, value, "an address such as http://127.0.0.1:4200/api")
+    return value
+
+
+def check_port(field: str, port: int) -> int:
+    """``port`` if a server can listen there on localhost, 0 being any free port; else `BadInput`."""
+    try:
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(("127.0.0.1", port))
+    except OverflowError:
+        raise BadInput(field, port, "a port from 0 to 65535") from None
+    except OSError as error:
+        raise BadInput(field, port, f"a free port ({error.strerror})") from error
+    return port

@@ -4,16 +4,17 @@ import contextlib
 import importlib.metadata
 import os
 import shutil
-import socket
 import sys
 import tempfile
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 
 import torch
 
+from fedflow.arguments import check_address, check_port
 from fedflow.config import check_dvc, load_params
 from fedflow.data import SOURCES, data_root
 from fedflow.errors import FedflowError
@@ -107,12 +108,10 @@ def _tool(name: str, programs: tuple[str, ...], use: str) -> Finding:
 
 def _port(number: int, use: str) -> Finding:
     """Whether a server could listen there, on localhost."""
-    with socket.socket() as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind(("127.0.0.1", number))
-        except OSError:
-            return Finding("note", f"port {number}", f"in use; it is that of {use}")
+    try:
+        check_port("port", number)
+    except FedflowError:
+        return Finding("note", f"port {number}", f"in use; it is that of {use}")
     return Finding("ok", f"port {number}", "free")
 
 
@@ -205,8 +204,11 @@ def _server() -> Finding:
             "ok", "Prefect API", "PREFECT_API_URL is not set: runs start and share a server on localhost"
         )
     try:
+        check_address("PREFECT_API_URL", url)
         with urllib.request.urlopen(f"{url}/health", timeout=5):
             return Finding("ok", "Prefect API", f"{url} answers")
-    except OSError as error:
+    except FedflowError as error:
+        return Finding("bad", "Prefect API", str(error))
+    except (OSError, HTTPException) as error:
         detail = f"PREFECT_API_URL = {url} does not answer ({error}); start it, or unset the variable"
         return Finding("bad", "Prefect API", detail)

@@ -17,7 +17,7 @@ from uuid import UUID
 import psutil
 import yaml
 
-from fedflow.errors import FedflowError, reason
+from fedflow.errors import FedflowError, asking_prefect, reason
 from flows.server import PAGES, STOP_TIMEOUT, home, password_file, prefect_api, stop, used
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def prefect(*arguments: str) -> list[str]:
 def serve(port: int, webhook: str | None = None) -> None:
     """Serve until Ctrl-C or SIGTERM; with a ``webhook``, `notify` it of failed runs."""
     own = "PREFECT_API_URL" not in os.environ
-    with prefect_api(port) as url:
+    with prefect_api(port) as url, asking_prefect():
         deploy()
         if webhook:
             notify(webhook)
@@ -212,7 +212,8 @@ def main() -> None:
     try:
         serve(given.port, given.notify)
     except FedflowError as error:
-        sys.exit(f"fedflow: {error}")
+        print(f"fedflow: {error}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         pass
     finally:

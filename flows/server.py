@@ -27,6 +27,7 @@ import certifi
 import psutil
 from filelock import FileLock, Timeout
 
+from fedflow.arguments import check_address, check_port
 from fedflow.errors import BadInput, FedflowError, Unanswered
 
 START_TIMEOUT = 180.0  # seconds; a first start also makes the database
@@ -58,13 +59,13 @@ def prefect_api(port: int = 0) -> Iterator[str]:
     folder = home()
     try:
         if url := os.environ.get("PREFECT_API_URL"):
-            yield url
+            yield check_address("PREFECT_API_URL", url)
             return
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)  # an older one may be readable by others
         with (folder / USERS).open("a+") as user:
             fcntl.flock(user, fcntl.LOCK_SH)
-            url = running(folder) or _start(folder, port)
+            url = running(folder) or _start(folder, check_port("--port", port))
             os.environ |= private(folder) | {
                 "PREFECT_API_URL": url,
                 CERTIFICATES: str(_few_certificates(folder)),

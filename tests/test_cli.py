@@ -4,6 +4,7 @@ import gc
 import io
 import json
 import re
+import socket
 import subprocess
 import sys
 import warnings
@@ -270,3 +271,13 @@ def test_the_installed_command_is_this_one(project):
     command = [sys.executable, "-m", "fedflow.cli", "methods"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "") and "fedavg" in done.stdout
+
+
+@pytest.mark.parametrize("port", ["0", "-1", "99999", "5000.5", "taken"])
+def test_a_port_that_cannot_be_used_is_one_line(capsys, tmp_path, port):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        given = other.getsockname()[1] if port == "taken" else port
+        done = fedflow(capsys, "ui", "--port", given, "--root", tmp_path)
+    (line,) = done.err.splitlines()
+    assert done.code == 2 and "--port" in line
+    assert ("a free port" if port == "taken" else "Invalid value") in line

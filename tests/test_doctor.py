@@ -116,6 +116,12 @@ def test_a_record_of_your_own_is_named_and_a_prefect_server_of_your_own_must_ans
     assert finding.status == "bad" and "http://127.0.0.1:1/api does not answer" in finding.detail
 
 
+def test_a_prefect_address_that_is_none_is_found(project, monkeypatch):
+    monkeypatch.setenv("PREFECT_API_URL", "foo")
+    (finding,) = (each for each in examine(project) if each.what == "Prefect API")
+    assert finding.status == "bad" and "PREFECT_API_URL: 'foo' is not accepted" in finding.detail
+
+
 def test_a_missing_package_is_bad_only_when_it_is_needed(project, monkeypatch):
     monkeypatch.setattr("fedflow.doctor.NEEDED", ("no-such-package",))
     monkeypatch.setattr("fedflow.doctor.OPTIONAL", {"no-such-extra": "pictures"})

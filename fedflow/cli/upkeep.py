@@ -38,7 +38,7 @@ def doctor(as_json: Json = False, root: Root = Path()) -> None:
 
 
 def ui(
-    port: Annotated[int, typer.Option(help="Port on localhost.")] = 5000,
+    port: Annotated[int, typer.Option(help="Port on localhost.", min=1, max=65535)] = 5000,
     root: Root = Path(),
 ) -> None:
     """Open the MLflow UI with all runs, on localhost.
@@ -46,9 +46,10 @@ def ui(
     Example: `fedflow ui --port 5001`. It opens the newest runs, best first, and prints a link to the
     runs of every experiment.
     """
+    from fedflow.arguments import check_port
     from fedflow.tracking import runs_pages, ui_command
 
-    command = ui_command(root, port)
+    command = ui_command(root, check_port("--port", port))
     print_line(f"MLflow UI: http://127.0.0.1:{port}  (Ctrl-C stops it); the runs of:")
     for name, address in runs_pages(root, port).items():
         print_line(f"  {name}  {address}")

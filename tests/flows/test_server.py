@@ -84,6 +84,27 @@ def test_a_taken_port_is_one_line(folder, tmp_path, monkeypatch):
         pass
 
 
+@pytest.mark.parametrize("port", ["-1", "65536"])
+def test_an_impossible_port_of_make_serve_is_one_line_and_code_2(tmp_path, port):
+    command = [sys.executable, "-m", "flows.serve", "--port", port]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env=without_server(tmp_path / "home")
+    )
+    line = f"fedflow: --port: {port} is not accepted; expected a port from 0 to 65535\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+
+
+@pytest.mark.parametrize("url", ["foo", "4200", "127.0.0.1:4200", "http://", "http://h:x/api", "http://h:70000",
+                                 "http://[::1/api", "ftp://h/api"])  # fmt: skip
+def test_an_address_that_is_none_is_one_line(monkeypatch, url):
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    refused = pytest.raises(
+        server.FedflowError, match=r"PREFECT_API_URL: .* is not accepted; expected an addre"
+    )
+    with refused, server.prefect_api():
+        pass
+
+
 def test_without_a_server_there_is_nothing_to_stop(tmp_path, monkeypatch):
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "none"))
     assert not server.used(server.home())
