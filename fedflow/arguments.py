@@ -35,6 +35,8 @@ def argument(name: str, value: Any) -> Any:
     value = check(name, str(value) if isinstance(value, Path) else value, hint, bounds)
     if value == "":
         raise BadInput(name, value, "text that is not empty")
+    if isinstance(value, list) and name != "settings":
+        check_once(name, value)
     return value if value is None or name not in NAMES else check_name(name, value)
 
 
@@ -74,3 +76,15 @@ def check_port(field: str, port: int) -> int:
     except OSError as error:
         raise BadInput(field, port, f"a free port ({error.strerror})") from error
     return port
+
+
+def check_once(field: str, values: list[Any]) -> None:
+    """Raise `BadInput` for an item that comes twice, also in other capitals: names become folders."""
+    seen: dict[Any, Any] = {}
+    for value in values:
+        key = value.casefold() if isinstance(value, str) else value
+        if key in seen:
+            same = seen[key] == value
+            accepted = f"names that differ from {seen[key]!r} in more than capitals, as they become folders"
+            raise BadInput(field, value, "every item once" if same else accepted)
+        seen[key] = value

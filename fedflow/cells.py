@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedflow.errors import FedflowError
+from fedflow.yaml_text import YamlError, yaml_value
 
 DVC, LOCK = "dvc.yaml", "dvc.lock"
 READY = Path(".fedflow") / "cells"
@@ -99,6 +98,8 @@ def cells(root: Path) -> list[Cell]:
 def _items(matrix: dict[str, str], grid: dict[str, Any]) -> Iterator[tuple[tuple[str, str], ...]]:
     """The values of a matrix such as ``seed: ${grid.seeds}``; a section that the grid lacks is empty."""
     lists = [grid.get(value.strip("${}").removeprefix("grid."), []) for value in matrix.values()]
+    if not all(isinstance(each, list) for each in lists):
+        raise TypeError("a section of the grid is no list")
     for values in itertools.product(*lists):
         yield tuple(zip(matrix, map(str, values), strict=True))
 
@@ -148,9 +149,9 @@ def _md5(file: Path) -> str:
 
 def _mapping(file: Path) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(_read(file))
-    except yaml.YAMLError as error:
-        raise FedflowError(f"{file}: {' '.join(str(error).split())}") from error
+        found = yaml_value(_read(file), exact=False)
+    except YamlError as error:
+        raise FedflowError(f"{file}, {error}") from error
     if not isinstance(found, dict):
         raise FedflowError(f"{file}: not a mapping")
     return found

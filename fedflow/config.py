@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import yaml
 
-from fedflow.arguments import check_name
+from fedflow.arguments import check_name, check_once
 from fedflow.data import DatasetParams
 from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.local.central import Central
@@ -29,6 +29,7 @@ from fedflow.settings import Settings, option
 from fedflow.simulation.federation import EXPERTS, FEATURES, TEACHER, need_labels
 from fedflow.simulation.run import RunSettings
 from fedflow.tuning import Tuning
+from fedflow.yaml_text import YamlError, yaml_file, yaml_value
 
 T = TypeVar("T")
 
@@ -211,6 +212,7 @@ class Grid(Settings):
         for name, values in self.as_dict().items():
             if not values and name not in may_be_empty:
                 raise BadInput(f"grid.{name}", values, "a list with at least one item")
+            check_once(f"grid.{name}", values)
 
 
 class Params(Settings):
@@ -562,17 +564,15 @@ def load_params(path: Path = PARAMS, changes: Sequence[str] = ()) -> Params:
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file without repeated keys. Raises `FedflowError` if it cannot be read."""
+    """The content of a YAML file, as `yaml_text` reads it. Raises `FedflowError` if it cannot be read."""
     if path.exists() and not path.is_file():  # a pipe would wait for a writer
         raise FedflowError(f"cannot read {path}: not a regular file")
     try:
-        return yaml.load(path.read_text(), UniqueKeys)
+        return yaml_file(path)
     except OSError as error:
         raise FedflowError(
             f"cannot read {path}: {error.strerror}; run in the project's folder or name it with --root"
         ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise FedflowError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
 
 
 def _parsed(values: Mapping[str, Any], known: Mapping[str, Any], params: Any) -> dict[str, Any]:
@@ -592,28 +592,6 @@ def _parsed(values: Mapping[str, Any], known: Mapping[str, Any], params: Any) ->
     return {name: one(name, value) for name, value in values.items()}
 
 
-class UniqueKeys(yaml.SafeLoader):
-    """YAML in which a key that is repeated, or is no name (``on`` is true), is an error.
-
-    The first value of a repeated key would be lost.
-    """
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        seen = set()
-        for key, _ in node.value:
-            if key.tag.endswith((":bool", ":null")):
-                problem = f"the key {key.value} means a truth value or nothing in YAML: put it in quotes"
-                raise yaml.composer.ComposerError(problem=problem, problem_mark=key.start_mark)
-            name = key.tag, str(key.value)
-            if name in seen:
-                raise yaml.composer.ComposerError(
-                    problem=f"found the key {key.value!r} twice", problem_mark=key.start_mark
-                )
-            seen.add(name)
-        return node
-
-
 def set_value(values: dict, override: str) -> None:
     """Apply one ``a.b.c=value`` (value in YAML) to nested mappings, in place.
 
@@ -624,22 +602,29 @@ def set_value(values: dict, override: str) -> None:
     if not sign or not SETTING.fullmatch(name):
         raise BadInput("--set", override, "section.field=value, for example run.rounds=5")
     try:
-        value = yaml.load(text, UniqueKeys)
-    except yaml.YAMLError:
-        raise BadInput("--set", override, "a value in YAML after the = sign") from None
+        value = yaml_value(text)
+    except YamlError as error:
+        raise BadInput("--set", override, f"a value in YAML after the = sign ({error.problem})") from None
     put(values, [word.strip('"') for word in re.findall(WORD, name)], value)
 
 
 def put(values: dict, words: Sequence[str], value: Any) -> None:
-    """Set one value of nested mappings, in place; missing mappings are added."""
+    """Set one value of nested mappings, in place; missing mappings are added.
+
+    A name, such as a network without options, gives way to a mapping; raises `BadInput` for other values.
+    """
+    outer: list[str] = []
     while words:
         longest = range(len(words), 0, -1)
         known = next((n for n in longest if ".".join(words[:n]) in values), 1)
         key, words = ".".join(words[:known]), words[known:]
         if not words:
             values[key] = value
-        elif not isinstance(values.get(key), dict):
+        elif not isinstance(inner := values.get(key), dict):
+            if inner is not None and not (isinstance(inner, str) and inner):
+                raise BadInput(".".join([*outer, key]), inner, "a mapping of field names to values")
             values[key] = {}
+        outer.append(key)
         values = values[key]
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
+LONGEST = 200  # letters of a value that an error shows
+
 
 class FedflowError(Exception):
     """Something a user can fix. The command line prints it as one line and exits with code 2."""
@@ -19,7 +21,7 @@ class BadInput(FedflowError):
 
     def __init__(self, field: str, value: object, accepted: str, guess: str = "") -> None:
         meant = f" (did you mean {guess!r}?)" if guess else ""
-        super().__init__(f"{field}: {value!r} is not accepted{meant}; expected {accepted}")
+        super().__init__(f"{field}: {_cut(value)} is not accepted{meant}; expected {accepted}")
         self.field, self.value, self.accepted, self.guess = field, value, accepted, guess
 
     def renamed(self, field: str) -> "BadInput":
@@ -52,6 +54,15 @@ def extra(name: str) -> str:
     It names the repository: on package indexes, the name fedflow belongs to another project.
     """
     return f"`pip install -e '.[{name}]'` in fedflow's repository"
+
+
+def _cut(value: object) -> str:
+    """The value as Python writes it, without the end of a long text."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # too many digits or levels for Python to write
+        text = f"a {type(value).__name__} that is too long"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def reason(error: BaseException) -> str:

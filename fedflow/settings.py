@@ -9,6 +9,7 @@ field and raises `BadInput` with the full name of the field and what it accepts:
 
 import dataclasses
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ import numpy as np
 from fedflow.errors import BadInput, unknown_name
 
 C = TypeVar("C", bound=type[Any])
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")  # Python's float takes more: 1_0
 
 
 def registering(table: dict[str, Any]) -> Callable[[str, str], Callable[[C], C]]:
@@ -166,8 +168,11 @@ def check(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
         item = args[0] if args else Any
         return origin(check(f"{name}[{i}]", v, item, metadata) for i, v in enumerate(value))
     if dict in (hint, origin):
-        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        if not isinstance(value, Mapping):
             raise BadInput(name, value, accepted if args else f"{accepted} of names (text) to values")
+        for key in value:
+            if not isinstance(key, str):
+                raise BadInput(name, key, "names that are text")
         return (
             {key: check(f"{name}.{key}", item, args[1], {}) for key, item in value.items()}
             if args
@@ -176,14 +181,18 @@ def check(name: str, value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
     if isinstance(hint, type) and issubclass(hint, Settings):
         return value if isinstance(value, hint) else hint.parse(value, section=name)
     if hint is float and type(value) in (int, str):
+        if isinstance(value, str) and not NUMBER.fullmatch(value):
+            raise BadInput(name, value, accepted)
         try:
             value = float(value)  # YAML reads 1e-3 as text
-        except (ValueError, OverflowError):
+        except OverflowError:
             raise BadInput(name, value, accepted) from None
     if hint in (int, float, str, bool) and (
         type(value) is not hint or (hint is float and not math.isfinite(value))
     ):
         raise BadInput(name, value, accepted)
+    if isinstance(value, str) and "\0" in value:
+        raise BadInput(name, value, "text without null bytes")
     if metadata.get("choices") and value not in metadata["choices"]:
         raise unknown_name(name, value, map(str, metadata["choices"]))
     tests = {

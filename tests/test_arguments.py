@@ -36,6 +36,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"root": None}, "root: None .*expected text"),
         *(({name: 5}, f"{name}: 5 .*expected text") for name in ("root", "out", "sweep")),
         *(({name: ""}, f"{name}: '' .*text that is not empty") for name in ("root", "out", "sweep")),
+        ({"out": "a\0b"}, r"out: 'a\\x00b' .*text without null bytes"),
+        ({"root": "a\0b"}, r"root: 'a\\x00b' .*text without null bytes"),
         ({"sweep": "a/b"}, "sweep: 'a/b' .*a name of letters"),
         ({"sweep": ".a"}, "sweep: '.a' .*does not start with a dot"),
     ],
@@ -51,6 +53,9 @@ def test_a_run_with_a_bad_parameter_is_refused(given, says):
     [
         (sweep.fn, {"partitions": "skewed"}, "partitions: 'skewed' .*a list"),
         (sweep.fn, {"seeds": [0, -1]}, "seeds: -1 .*each item a whole number >= 0"),
+        (sweep.fn, {"seeds": [0, 1, 0]}, "seeds: 0 .*every item once"),
+        (sweep.fn, {"methods": ["fedavg", "fedavg"]}, "methods: 'fedavg' .*every item once"),
+        (sweep.fn, {"partitions": ["skewed", "SKEWED"]}, "partitions: 'SKEWED' .*more than capitals"),
         (sweep.fn, {"methods": [5]}, "methods: 5 .*a list, each item text"),
         (sweep.fn, {"methods": ["fedavg", "nope"]}, "method.name: 'nope'"),
         (sweep.fn, {"name": "a b"}, "name: 'a b' .*a name of letters"),

@@ -147,7 +147,7 @@ def test_only_a_stage_takes_it(project: Path) -> None:
         ("dvc.yaml", None, r"dvc.yaml: No such file or directory"),
         ("dvc.yaml", "stages: {}", r"dvc.yaml: expected stages federate and procedure with a matrix"),
         ("params.yaml", "grid: 1", r"dvc.yaml: expected stages federate and procedure with a matrix"),
-        ("params.yaml", "[", r"params.yaml: while parsing"),
+        ("params.yaml", "[", r"params.yaml, line 1: not valid YAML: while parsing"),
         ("params.yaml", "1", r"params.yaml: not a mapping"),
     ],
 )

@@ -229,6 +229,17 @@ def test_no_method_has_a_hyper_parameter_that_means_something_else_in_an_entry()
         ("grid.seeds=[]", r"^grid.seeds: \[\] .*at least one item"),
         ("grid.seeds=[0, -1]", r"^grid.seeds\[1\]: -1 .* >= 0"),
         ("grid.seeds=3", r"^grid.seeds: 3 .*a list"),
+        ("grid.seeds=[0, 1, 0]", r"^grid.seeds: 0 .*every item once"),
+        ("grid.seeds=[0.5]", r"^grid.seeds\[0\]: 0.5 .*a whole number"),
+        ("grid.seeds=[true]", r"^grid.seeds\[0\]: True .*a whole number"),
+        ("grid.methods=[ditto, ditto]", r"^grid.methods: 'ditto' .*every item once"),
+        ("grid.datasets=[mnist5k, mnist5k]", r"^grid.datasets: 'mnist5k' .*every item once"),
+        ("grid.partitions=[mnist5k-dir, mnist5k-dir]", r"^grid.partitions: 'mnist5k-dir' .*every item once"),
+        ("grid.procedures=[coreset, coreset]", r"^grid.procedures: 'coreset' .*every item once"),
+        ("grid.central=[mnist5k-expert, mnist5k-expert]", r"^grid.central: 'mnist5k-expert' .*every item"),
+        ("grid.partitions=[mnist5k-dir, MNIST5k-dir]", r"^grid.partitions: 'MNIST5k-dir' .*than capitals"),
+        ("training.lr='1_0'", r"^training.lr: '1_0' .*a number > 0"),
+        ('data.digits.path="a\\0b"', r"^--set: .*the character '\\x00'; expected text"),
         ("grid.methods=[ifac]", r"^method.name: 'ifac' .*did you mean 'ifca'"),
         ("grid.partitions=[mnist5k]", r"^partitions: 'mnist5k' .*did you mean"),
         ("grid.datasets=[digits]", r"^grid.datasets: .*'mnist5k', which mnist5k-dir divides"),
@@ -262,13 +273,16 @@ def test_a_dataset_without_a_network_is_named(file):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a: [1", "is not valid YAML"),
-        (b"a: !!python/object/apply:os.system [ls]", "is not valid YAML"),
-        (b"\xff\xfe\x00binary", "is not valid YAML"),
+        (b"a: [1", "params.yaml, line 1: not valid YAML"),
+        (
+            b"a: !!python/object/apply:os.system [ls]",
+            "line 1: the tag !!python/object/apply:os",
+        ),
+        (b"\xff\xfe\x00binary", "line 1: not valid YAML: byte 0xff is not UTF-8"),
         (b"", "params.yaml: None is not accepted; expected a mapping of sections"),
         (b"- 1", "expected a mapping of sections"),
-        (b"\t", "is not valid YAML"),
-        (b"1: 2", "1: 1 is not accepted"),
+        (b"\t", "line 1: not valid YAML"),
+        (b"1: 2", "line 1: the key 1 is a number in YAML: put it in quotes"),
         (None, r"cannot read .*params.yaml: No such file.* --root"),
     ],
 )
@@ -280,7 +294,7 @@ def test_a_file_that_is_no_mapping_of_sections_is_one_line(file, content, messag
 
 
 def test_set_value_makes_sections_on_the_way_and_the_digest_knows_content_and_not_order():
-    values: dict = {"a": 1}
+    values: dict = {"a": "one"}
     set_value(values, "a.b.c=[x, 1]")
     assert values == {"a": {"b": {"c": ["x", 1]}}}
     assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1}) != digest({"a": 1, "b": 3})
@@ -290,7 +304,7 @@ def test_set_value_makes_sections_on_the_way_and_the_digest_knows_content_and_no
 @pytest.mark.parametrize("name", ["", ".", "..", "../p", "/p", "a/b", "a b", "a\0b", ".p", "größe", "a:b"])
 def test_names_that_cannot_be_folders_are_refused(file, section, name):
     write_values(file, lambda v: v[section].update({name: dict(next(iter(v[section].values())))}))
-    with one_line_error(rf"^{section}: .*a name of letters, digits and - _ \.", BadInput):
+    with one_line_error(rf"^{section}: .*a name of letters, digits and - _ \.|the key .* expected text"):
         load_params(file)
 
 
@@ -317,9 +331,9 @@ def test_quotes_make_a_new_name_with_dots():
         (["tuned.mnist5k-dir=5", "methods.ditto.lam=1"], r"^tuned.mnist5k-dir: 5 .*a mapping of methods"),
         (["tuned=5", "methods.ditto.lam=1"], r"^tuned: 5 .*a mapping"),
         ([f"training.batch_size={10**30}"], r"^training.batch_size: 10+ .*a whole number >= 0 and <= "),
-        ([f"training.lr={10**400}"], r"^training.lr: 10+ .*a number > 0"),
+        ([f"training.lr={10**400}"], r"^training.lr: 10+\.\.\. .*a number > 0"),
         (["models.digits.options.hidden=[0]"], r"^models.digits.options.hidden: \[0\] .*>= 1"),
-        (["run={rounds: 5, rounds: 6}"], r"^--set: .*a value in YAML"),
+        (["run={rounds: 5, rounds: 6}"], r"^--set: .*a value in YAML .*the key 'rounds' twice"),
         (["methods.flt.public=fmnist", "grid.methods=[flt]"], r"^grid.datasets: .*'fmnist', which flt"),
     ],
 )  # fmt: skip
@@ -330,14 +344,28 @@ def test_values_that_used_to_crash_or_pass_are_refused(changes, message):
 
 def test_a_name_that_is_no_text_in_yaml_is_refused(file):
     file.write_text("methods:\n  on: {method: fedavg}\n")
-    with one_line_error(r"the key on means a truth value .*in quotes .*line 2"):
+    with one_line_error(r"params.yaml, line 2: the key on is a truth value .*in quotes"):
         load_params(file)
+
+
+@pytest.mark.parametrize("value", ["[]", "''", "false", "0"])
+def test_a_change_of_one_field_does_not_hide_what_is_no_section(file, value):
+    file.write_text(f"{LEAST}run: {value}\n")
+    with one_line_error(r"^run: .*a mapping", BadInput):
+        load_params(file, ["run.rounds=3"])
+
+
+def test_a_change_of_an_aliased_entry_leaves_the_others(file):
+    entries = "\n  one: &one {dataset: mnist5k, scheme: iid, clients: 2}\n  two: *one\n"
+    file.write_text(SHIPPED.read_text().replace("\npartitions:\n", f"\npartitions:{entries}"))
+    params = load_params(file, ["partitions.one.clients=5"])
+    assert (params.partition("one").clients, params.partition("two").clients) == (5, 2)
 
 
 def test_a_key_that_comes_twice_is_refused(file):
     """The first one would be lost without a word."""
     file.write_text(SHIPPED.read_text().replace("  ditto: {lam: 1.0}\n", "  ditto: {lam: 1.0}\n" * 2))
-    with one_line_error(r"not valid YAML: found the key 'ditto' twice .*line \d+"):
+    with one_line_error(r"params.yaml, line \d+: found the key 'ditto' twice"):
         load_params(file)
 
 

@@ -18,6 +18,7 @@ FLOORS = (  # from bottom to top; a module imports from its own floor and from t
         "plugins",
         "cells",
         "running",
+        "yaml_text",
     },
     {"data", "metrics"},
     {"models"},

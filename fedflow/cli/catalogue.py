@@ -19,7 +19,7 @@ from fedflow.cli.printing import (
     records,
 )
 from fedflow.cli.remembered import remembered, short
-from fedflow.errors import FedflowError, reason, unknown_name
+from fedflow.errors import BadInput, FedflowError, reason, unknown_name
 
 
 def methods(
@@ -145,15 +145,26 @@ def _procedures() -> dict[str, Any]:
 
 def _entries(params: Path) -> dict[str, str]:
     """The procedure of each entry under `procedures` of a params.yaml, unchecked; {} without one."""
-    import yaml
+    from fedflow.yaml_text import yaml_file
 
     try:
-        section = (yaml.safe_load(params.read_text()) or {}).get("procedures") or {}
+        values = yaml_file(params)
     except FileNotFoundError:
         return {}
-    except (OSError, AttributeError, yaml.YAMLError) as error:
+    except OSError as error:
         raise FedflowError(f"{params}: {reason(error)}") from error
-    return {name: (entry or {}).get("procedure", name) for name, entry in section.items()}
+    section = _mapping(_mapping(values, str(params)).get("procedures"), "procedures")
+    return {
+        name: _mapping(entry, f"procedures.{name}").get("procedure") or name
+        for name, entry in section.items()
+    }
+
+
+def _mapping(value: Any, field: str) -> dict[str, Any]:
+    """A section of a params.yaml; an empty one, null, has no entries."""
+    if value is not None and not isinstance(value, dict):
+        raise BadInput(field, value, "a mapping")
+    return value or {}
 
 
 def schemes(

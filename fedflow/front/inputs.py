@@ -193,7 +193,7 @@ def default_network(data: Dataset) -> str:
 def network_entry(network: str | Mapping[str, Any] | None, default: str) -> dict[str, Any]:
     """The network as an entry of ``models`` in params.yaml."""
     if not isinstance(network, Mapping):
-        return {"name": network or default, "options": {}}
+        return {"name": default if network is None else network, "options": {}}
     if "name" not in network:
         raise BadInput("model", dict(network), "a mapping with the name of an architecture")
     options = {name: value for name, value in network.items() if name not in ("name", "options")}

@@ -95,7 +95,11 @@ def run(
     division: Division = scheme("dirichlet", alpha=0.5, clients=10) if partition is None else partition
     if isinstance(division, Mapping):
         division = PartitionParams.parse({"dataset": OWN, **division})
-    local = training if isinstance(training, LocalTraining) else LocalTraining.parse(training or {})
+    local = (
+        training
+        if isinstance(training, LocalTraining)
+        else LocalTraining.parse({} if training is None else training)
+    )
     label, reports, folder = titles(built)[1], list[RoundReport](), None
     with _one_thread(), RoundBar(label) as bar:
         listeners = [lambda report, _: reports.append(report), *([bar.round] if progress else [])]

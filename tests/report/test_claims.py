@@ -242,7 +242,7 @@ def test_a_name_of_params_yaml_without_results_is_not_run(tmp_path):
     (CLAIM % "sauce: z, test: x", "did you mean 'source'?"),
     (2 * (CLAIM % "test: x::y"), "claim 2.id: 'a' is not accepted; expected a name that no"),
     ("- {id: a, source: b, claim: c, measure: loss, of: x, above: [y]}", "claim a.partition: None is"),
-    ("- [", "is not valid YAML"),
+    ("- [", "claims.yaml, line 1: not valid YAML"),
 ])  # fmt: skip
 def test_bad_files_are_refused_in_one_line(text, says, tmp_path):
     (tmp_path / "claims.yaml").write_text(text)

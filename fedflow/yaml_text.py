@@ -1,0 +1,229 @@
+"""YAML as fedflow reads it everywhere: maps with names, lists, text, numbers, truth values and nulls.
+
+YAML 1.1, YAML 1.2 and DVC disagree about values such as ``010``, ``1:30``, ``off`` and dates. Such a value is
+refused unless it is quoted. Every error is one line with the number of the line in the file.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from fedflow.errors import FedflowError
+
+DEEPEST = 64  # lists and maps within one another
+COPIES = 100_000  # values that aliases may repeat
+LONGEST = 40  # letters of a value that an error shows
+CORE = "tag:yaml.org,2002:"
+PLAIN = "plain"  # the tag of a value without quotes and without a tag in the file
+
+TAGS = {ScalarNode: f"{CORE}str", SequenceNode: f"{CORE}seq", MappingNode: f"{CORE}map"}
+
+NULLS = ("", "~", "null", "Null", "NULL")
+TRUTHS = {
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+")
+REAL = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+][0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+NEWER = re.compile(r"[-+]?0o?[0-9_]+")  # at most text in YAML 1.1, a number in YAML 1.2
+OLD = yaml.SafeLoader("")  # says how YAML 1.1 reads a value
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+UNCLEAR = {  # values that YAML 1.1 reads in its own way
+    "bool": "is a truth value in YAML 1.1: write true or false, or put it in quotes",
+    "int": "is not read alike by all versions of YAML: write a decimal number, or put it in quotes",
+    "float": "is not read alike by all versions of YAML: write a decimal number, or put it in quotes",
+    "timestamp": "is a date in YAML: put it in quotes",
+}
+KINDS: dict[str, tuple[type, ...]] = {  # tags that a file may write, and the values that they accept
+    "null": (type(None),), "bool": (bool,), "int": (int,), "float": (int, float),
+}  # fmt: skip
+KEYS = {
+    bool: "is a truth value in YAML: put it in quotes",
+    type(None): "is nothing in YAML: put it in quotes",
+    int: "is a number in YAML: put it in quotes",
+    float: "is a number in YAML: put it in quotes",
+}
+
+
+class YamlError(FedflowError):
+    """Text that is not accepted, with its ``problem`` and ``line``, counted from 1."""
+
+    def __init__(self, problem: str, line: int = 0) -> None:
+        super().__init__(f"line {line}: {problem}" if line else problem)
+        self.problem, self.line = problem, line
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.problem, self.line)
+
+
+def yaml_file(file: Path, exact: bool = True) -> Any:
+    """The content of a YAML file. Raises `FedflowError` with its name, and `OSError`."""
+    try:
+        return yaml_value(file.read_bytes(), exact)
+    except YamlError as error:
+        raise FedflowError(f"{file}, line {error.line}: {error.problem}") from None
+
+
+def yaml_value(text: str | bytes, exact: bool = True) -> Any:
+    """The one document of ``text``. Raises `YamlError`.
+
+    ``exact=False``, for the files of other tools: a value that versions of YAML read differently is text.
+    """
+    try:
+        text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+        node = _Composer(text).get_single_node()
+    except UnicodeDecodeError as error:
+        byte, line = error.object[error.start], error.object[: error.start].count(b"\n") + 1
+        raise _invalid(f"byte 0x{byte:02x} is not UTF-8", line) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
+        raise _invalid(problem, mark.line + 1 if mark else 1) from None
+    except yaml.reader.ReaderError as error:
+        line = str(text)[: error.position].count("\n") + 1
+        raise _invalid(f"found the character {chr(error.character)!a}", line) from None
+    except (ValueError, OverflowError):
+        raise _invalid("found the number of no character, or of no version of YAML", 1) from None
+    return None if node is None else _Builder(exact).build(node)
+
+
+def _invalid(problem: str, line: int) -> YamlError:
+    return YamlError(f"not valid YAML: {' '.join(problem.split())}", line)
+
+
+class _Composer(yaml.SafeLoader):
+    """Nodes of the text, in which a value without quotes and tag has the tag `PLAIN`."""
+
+    depth = 0
+
+    def resolve(self, kind: type[Node], value: Any, implicit: Any) -> Any:
+        return PLAIN if kind is ScalarNode and implicit[0] else TAGS[kind]
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            problem = f"more than {DEEPEST} lists or maps within one another"
+            raise yaml.composer.ComposerError(problem=problem, problem_mark=self.peek_event().start_mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+class _Builder:
+    """Values of nodes; an alias gives a copy, so that a change of one place changes no other."""
+
+    def __init__(self, exact: bool) -> None:
+        self.exact = exact
+        self.seen: set[int] = set()
+        self.open: set[int] = set()
+        self.copies = 0
+
+    def build(self, node: Node) -> Any:
+        self.copies += id(node) in self.seen
+        self.seen.add(id(node))
+        if self.copies > COPIES:
+            raise _error(node, f"aliases repeat more than {COPIES:,} values")
+        if isinstance(node, ScalarNode):
+            return self.scalar(node)
+        if id(node) in self.open:
+            raise _error(node, "an alias within what it stands for")
+        if node.tag != TAGS[type(node)]:
+            raise _tag(node)
+        self.open.add(id(node))
+        try:
+            if isinstance(node, MappingNode):
+                return self.mapping(node)
+            return [self.build(item) for item in node.value]
+        finally:
+            self.open.remove(id(node))
+
+    def mapping(self, node: MappingNode) -> dict[str, Any]:
+        merged: dict[str, Any] = {}
+        own: dict[str, Any] = {}
+        marks = set()
+        for key, value in node.value:
+            merges = key.tag == PLAIN and key.value == "<<"
+            name = "<<" if merges else self.key(key)
+            if (merges, name) in marks:
+                raise _error(key, f"found the key {_cut(name)!r} twice")
+            marks.add((merges, name))
+            if merges:
+                merged = self.merged(key, value)
+            else:
+                own[name] = self.build(value)
+        return merged | own
+
+    def merged(self, key: Node, value: Node) -> dict[str, Any]:
+        """The entries that ``<<`` adds; of several maps, the first one with a key counts."""
+        found = self.build(value)
+        maps = found if isinstance(found, list) else [found]
+        if not all(isinstance(each, dict) for each in maps):
+            raise _error(key, "<< needs a map, or a list of maps, such as *name")
+        entries: dict[str, Any] = {}
+        for each in reversed(maps):
+            entries |= each
+        return entries
+
+    def key(self, node: Node) -> str:
+        if not isinstance(node, ScalarNode):
+            raise _error(node, f"the key is a {_kind(node)}; expected a name")
+        found = self.scalar(node, "the key ")
+        if isinstance(found, str):
+            return found
+        if self.exact:
+            raise _error(node, f"the key {_cut(node.value)} {KEYS[type(found)]}")
+        return str(node.value)
+
+    def scalar(self, node: ScalarNode, what: str = "") -> Any:
+        text = node.value
+        if strange := CONTROL.search(text):
+            raise _error(node, f"{what}{_cut(text)!a} has the character {strange[0]!a}; expected text")
+        if node.tag == TAGS[ScalarNode]:
+            return text
+        if node.tag == PLAIN:
+            return self.plain(node, what)
+        kind = node.tag.removeprefix(CORE)
+        if not node.tag.startswith(CORE) or kind not in KINDS:
+            raise _tag(node)
+        found = self.plain(node, what)
+        if type(found) not in KINDS[kind]:
+            raise _error(node, f"{what}{_cut(text)} is no value of the tag !!{kind}")
+        return float(found) if kind == "float" else found
+
+    def plain(self, node: ScalarNode, what: str) -> Any:
+        text = node.value
+        if text in NULLS:
+            return None
+        if text in TRUTHS:
+            return TRUTHS[text]
+        try:
+            if WHOLE.fullmatch(text):
+                return int(text, 16 if text.startswith("0x") else 10)
+        except ValueError:  # Python's limit of digits
+            raise _error(node, f"{what}a number of {len(text)} digits is too long") from None
+        if REAL.fullmatch(text):
+            return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
+        tag = OLD.resolve(ScalarNode, "0" if NEWER.fullmatch(text) else text, (True, False))
+        if self.exact and (problem := UNCLEAR.get(tag.removeprefix(CORE))):
+            raise _error(node, f"{what}{_cut(text)} {problem}")
+        return text
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def _kind(node: Node) -> str:
+    return "list" if isinstance(node, SequenceNode) else "map"
+
+
+def _tag(node: Node) -> YamlError:
+    tag = node.tag.replace(CORE, "!!")
+    return _error(node, f"the tag {_cut(tag)} is not accepted; write the value without it")
+
+
+def _error(node: Node, problem: str) -> YamlError:
+    return YamlError(problem, node.start_mark.line + 1)
