@@ -19,6 +19,7 @@ from fedflow.local.central import Central
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method
 from fedflow.methods.base import server_data
+from fedflow.methods.registry import method_name
 from fedflow.models import ARCHITECTURES, known_options
 from fedflow.models.flat import CONVOLUTIONS
 from fedflow.naming import flat, say
@@ -94,7 +95,7 @@ class ModelParams(Settings):
 
     def validate(self) -> None:
         if self.name not in ARCHITECTURES:
-            raise unknown_name("models.name", self.name, ARCHITECTURES)
+            raise unknown_name("models.name", self.name, ARCHITECTURES, "fedflow models")
         for name in self.options:
             if name not in known_options(self.name):
                 raise unknown_name(f"models.options.{name}", name, known_options(self.name))
@@ -338,16 +339,19 @@ class Params(Settings):
             self._built[key] = self._build(*key)
         return self._built[key]
 
+    def method_name(self, name: str) -> str:
+        """The name of an entry or registered method that is called ``name``, or by its label."""
+        return name if name in self.methods else str(method_name(name))
+
     def registered(self, name: str) -> str:
         """The registered method of a name of the grid: another one if its entry in ``methods`` says so."""
         entry = self.methods.get(name, MethodParams())
         method = name if entry.method is None else entry.method
         if method not in METHODS and method == name:
-            raise unknown_name(
-                "method.name", name, {*METHODS, *(n for n, e in self.methods.items() if e.method)}
-            )
+            known = {*METHODS, *(n for n, e in self.methods.items() if e.method)}
+            raise unknown_name("method.name", name, known, "fedflow methods")
         if method not in METHODS:
-            raise unknown_name(f"methods.{name}.method", method, METHODS)
+            raise unknown_name(f"methods.{name}.method", method, METHODS, "fedflow methods")
         if name in METHODS and method != name:
             raise BadInput(f"methods.{name}.method", method, f"{name}, which is registered under this name")
         return method
@@ -453,7 +457,9 @@ class Params(Settings):
             self.procedure(check_name("procedures", name))
         for name in self.tuning.methods:
             if name not in METHODS and name not in self.methods:
-                raise unknown_name(f"tuning.methods.{name}", name, {*METHODS, *self.methods})
+                raise unknown_name(
+                    f"tuning.methods.{name}", name, {*METHODS, *self.methods}, "fedflow methods"
+                )
         for name, entry in self.tuned.items():
             if name not in self.partitions:
                 raise unknown_name(f"tuned.{name}", name, self.partitions)
@@ -525,6 +531,11 @@ def check_dvc(root: Path) -> None:
     for name in MAY_BE_EMPTY:
         if isinstance(grid, Mapping) and name not in grid:
             raise FedflowError(f"{file}: dvc.yaml needs the list grid.{name}; add `{name}: []` under grid")
+    methods = grid.get("methods") if isinstance(grid, Mapping) else None
+    known = load_params(file).grid.methods if isinstance(methods, list) else []
+    for name, ours in zip(methods or [], known):
+        if name != ours:
+            raise BadInput(f"{file}: grid.methods", name, f"{ours!r}: dvc.yaml makes folders of them")
 
 
 class Changes(list[str]):
@@ -550,17 +561,68 @@ def load_params(path: Path = PARAMS, changes: Sequence[str] = ()) -> Params:
     values = read_yaml(path)
     if not isinstance(values, dict):
         raise BadInput(str(path), values, "a mapping of sections")
+    values = with_registered_names(values)
     unchanged = deepcopy(values)
     given: dict[str, Any] = {}
+    changes = [_with_registered_name(change, values) for change in changes]
     for change in changes:
         set_value(values, change)
         set_value(given, change)
         _untune(values, change)
+    values = with_registered_names(values)
     _drop_replaced(values, given)
     params, plain = Params.parse(values), None
     with contextlib.suppress(BadInput):  # the file may need the changes to be valid
         plain = Params.parse(_parsed(unchanged, values, params)) if changes else params
     return params.remember(plain, changes)
+
+
+def with_registered_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections of ``params.yaml`` in which methods have their registered names, also where labels were given.
+
+    Raises `BadInput` if two entries are one method. An entry with ``method:`` keeps the name that it has.
+    """
+    values, entries = dict(values), values.get("methods")
+    own = {name for name, entry in _section(entries).items() if "method" in _section(entry)}
+
+    def one(name: Any) -> Any:
+        return name if isinstance(name, str) and name in own else method_name(name)
+
+    def renamed(field: str, section: Any) -> Any:
+        found: dict[str, Any] = {}
+        for name, entry in _section(section).items():
+            if one(name) in found:
+                raise BadInput(f"{field}.{name}", name, f"one entry for the method {one(name)}")
+            changed = {"method": method_name(entry["method"])} if "method" in _section(entry) else {}
+            found[one(name)] = {**entry, **changed} if changed else entry
+        return found if isinstance(section, Mapping) else section
+
+    if "methods" in values:
+        values["methods"] = renamed("methods", entries)
+    if isinstance(tuned := values.get("tuned"), Mapping):
+        values["tuned"] = {place: renamed(f"tuned.{place}", entry) for place, entry in tuned.items()}
+    if "methods" in (tuning := _section(values.get("tuning"))):
+        values["tuning"] = {**tuning, "methods": renamed("tuning.methods", tuning["methods"])}
+    if isinstance((grid := _section(values.get("grid"))).get("methods"), list):
+        values["grid"] = {**grid, "methods": [one(name) for name in grid["methods"]]}
+    return values
+
+
+def _section(value: Any) -> Mapping[str, Any]:
+    """A section, or {} for what is none: `Params` says what is wrong with it."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _with_registered_name(change: str, values: Mapping[str, Any]) -> str:
+    """A change with the registered name of the method that it names."""
+    path, sign, text = change.partition("=")
+    words = [word.strip('"') for word in re.findall(WORD, path)]
+    known = _section(values.get("methods"))
+    for prefix, at in ((["methods"], 1), (["tuning", "methods"], 2), (["tuned"], 2)):
+        if words[: len(prefix)] == prefix and len(words) > at and words[at] not in known:
+            words[at] = str(method_name(words[at]))
+            return ".".join(f'"{word}"' if "." in word else word for word in words) + sign + text
+    return change
 
 
 def read_yaml(path: Path) -> Any:

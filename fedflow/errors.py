@@ -1,12 +1,54 @@
 """The errors that fedflow raises on purpose, each one line that a user can act on."""
 
 import difflib
+import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import ClassVar
 
+CLOSEST, LISTED = 5, 20  # names of a list that an error shows: the closest of a longer one
 LONGEST = 200  # letters of a value that an error shows
+
+COMMON: dict[str, tuple[str, ...]] = {  # `bare` names of other tools, and ours
+    **dict.fromkeys(("learningrate", "eta", "clientlr", "locallr", "stepsize"), ("lr",)),
+    **dict.fromkeys(
+        ("numclients", "nclients", "nodes", "numusers", "nparties", "numpartitions", "client"), ("clients",)
+    ),
+    **dict.fromkeys(
+        ("numrounds", "nrounds", "globalrounds", "commrounds", "communicationrounds", "globalepochs",
+         "round"),
+        ("rounds",),
+    ),
+    **dict.fromkeys(("localepochs", "numepochs", "nepochs", "epoch", "localep", "clientepochs"), ("epochs",)),
+    **dict.fromkeys(("localsteps", "numsteps", "localiterations", "iterations"), ("steps",)),
+    **dict.fromkeys(
+        ("fraction", "fractionfit", "fractiontrain", "frac", "joinratio", "clientfraction", "samplefraction",
+         "sampleratio", "participationrate"),
+        ("participation", "fraction"),
+    ),
+    **dict.fromkeys(("batch", "bs", "localbs", "localbatchsize", "trainbatchsize"), ("batchsize",)),
+    **dict.fromkeys(("optimizer", "optim", "localoptimizer"), ("optimizer", "optimiser")),
+    **dict.fromkeys(("algorithm", "algo", "strategy", "aggregator"), ("method", "methods")),
+    **dict.fromkeys(("modelname", "network", "net", "architecture", "arch"), ("model", "models", "name")),
+    **dict.fromkeys(("dataset", "datasets", "datasetname"), ("dataset", "data")),
+    **dict.fromkeys(("partitioner", "split"), ("partition", "partitions", "scheme")),
+    **dict.fromkeys(("dirichletalpha", "beta", "concentration"), ("alpha",)),
+    **dict.fromkeys(("wd", "l2", "weightdecayrate"), ("weightdecay",)),
+    **dict.fromkeys(("randomseed", "randomstate"), ("seed", "seeds")),
+    **dict.fromkeys(("evalevery", "testevery", "evaluationinterval", "evalgap"), ("evaluateevery",)),
+    **dict.fromkeys(("gradclip", "maxgradnorm", "clip"), ("clipnorm",)),
+    **dict.fromkeys(("numgroups", "numclusters", "nclusters", "k"), ("clusters", "groups")),
+}  # fmt: skip
+PLACES = {  # where params.yaml has a name that another section is asked for
+    "lr": "training.lr", "epochs": "training.epochs", "steps": "training.steps",
+    "momentum": "training.momentum", "batchsize": "training.batch_size",
+    "weightdecay": "training.weight_decay", "optimizer": "training.optimiser",
+    "clipnorm": "training.clip_norm", "rounds": "run.rounds",
+    "participation": "run.participation", "evaluateevery": "run.evaluate_every",
+    "clients": "partitions.NAME.clients", "alpha": "partitions.NAME.alpha", "seeds": "grid.seeds",
+    "workers": "engine.workers", "device": "engine.device", "executor": "engine.executor",
+}  # fmt: skip
 
 
 class FedflowError(Exception):
@@ -97,8 +139,51 @@ def asking_prefect() -> Iterator[None]:
         raise Unanswered(error) from error
 
 
-def unknown_name(field: str, value: object, known: Iterable[str]) -> BadInput:
-    """The error for a name that is not registered, with the closest registered one first."""
+def bare(name: object) -> str:
+    """A name without capitals and punctuation: names that agree in this are taken for one another."""
+    return re.sub(r"[\W_]+", "", str(name).casefold())
+
+
+def called(name: str, labels: Mapping[str, str]) -> str:
+    """The name in ``labels`` that is spelled like ``name``, or has a label that is; else ``name``.
+
+    A name that fits two of them is left as it is.
+    """
+    if name in labels:
+        return name
+    found = [known for known, label in labels.items() if bare(name) in (bare(known), bare(label))]
+    return found[0] if len(found) == 1 else name
+
+
+def meant(value: object, known: Iterable[str]) -> str:
+    """The known name that is spelled like ``value``, or has that name in other tools; else ""."""
+    names, own = {bare(name): name for name in known}, bare(value)
+    return next((names[word] for word in (own, *COMMON.get(own, ())) if word in names), "")
+
+
+def unknown_name(
+    field: str, value: object, known: Iterable[str], command: str = "", elsewhere: str = ""
+) -> BadInput:
+    """The error for a name that is not known, with what was probably meant first.
+
+    A long list is reduced to the closest names; ``command`` prints all of them. ``elsewhere`` is the place of
+    a setting that belongs in another section.
+    """
     names = sorted(known)
-    close = difflib.get_close_matches(str(value), names, n=1)
-    return BadInput(field, value, f"one of {', '.join(names)}", close[0] if close else "")
+    spelled = dict(zip(map(bare, names), names))
+    close = difflib.get_close_matches(bare(value), spelled, n=CLOSEST, cutoff=0)
+    likely = difflib.get_close_matches(bare(value), close, n=1)
+    guess = meant(value, names) or elsewhere or next((spelled[word] for word in likely), "")
+    accepted = ", ".join(names)
+    if len(names) > LISTED:
+        first = [guess] if guess in names else []
+        nearest = [*dict.fromkeys([*first, *(spelled[word] for word in close)])][:CLOSEST]
+        rest = f"; `{command}` lists them" if command else ""
+        accepted = f"{', '.join(nearest)} or {len(names) - len(nearest)} more{rest}"
+    return BadInput(field, value, f"one of {accepted}", guess)
+
+
+def place(value: object) -> str:
+    """Where params.yaml has a setting of this name, or of its name in other tools; else ""."""
+    own = bare(value)
+    return next((PLACES[word] for word in (own, *COMMON.get(own, ())) if word in PLACES), "")

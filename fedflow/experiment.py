@@ -39,6 +39,7 @@ class Experiment:
     def __post_init__(self) -> None:
         for name in ("partition", "method", "seed", "sweep"):
             object.__setattr__(self, name, argument(name, getattr(self, name)))
+        object.__setattr__(self, "method", self.params.method_name(self.method))
 
     @property
     def dataset(self) -> str:
@@ -189,6 +190,7 @@ def experiments(
     seeds: Sequence[int] | None = None,
 ) -> list[Experiment]:
     """Every cell of a grid (default: that of ``params``), all checked before the first one runs."""
+    methods = [params.method_name(name) for name in methods or []]
     given = {"partitions": partitions, "methods": methods, "seeds": seeds}
     grid = replace(params.grid, **{name: [*values] for name, values in given.items() if values})
     params, cells = params.replace(grid=grid), product(grid.partitions, grid.methods, grid.seeds)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import numpy as np
 
-from fedflow.errors import BadInput, unknown_name
+from fedflow.errors import BadInput, place, unknown_name
 
 C = TypeVar("C", bound=type[Any])
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")  # Python's float takes more: 1_0
@@ -124,7 +124,8 @@ class Settings:
         fields = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for name in values:
             if name not in fields:
-                raise unknown_name(f"{section}.{name}" if section else name, name, fields)
+                full = f"{section}.{name}" if section else name
+                raise unknown_name(full, name, fields, elsewhere=place(name))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for YAML, JSON or a record."""

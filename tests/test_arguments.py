@@ -36,7 +36,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"root": None}, "root: None .*expected text"),
         *(({name: 5}, f"{name}: 5 .*expected text") for name in ("root", "out", "sweep")),
         *(({name: ""}, f"{name}: '' .*text that is not empty") for name in ("root", "out", "sweep")),
-        ({"out": "a\0b"}, r"out: 'a\\x00b' .*text without null bytes"),
+        ({"out": "a\0b"}, r"out: 'a\\x00b' .*expected text"),
         ({"root": "a\0b"}, r"root: 'a\\x00b' .*text without null bytes"),
         ({"sweep": "a/b"}, "sweep: 'a/b' .*a name of letters"),
         ({"sweep": ".a"}, "sweep: '.a' .*does not start with a dot"),

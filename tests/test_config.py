@@ -8,8 +8,9 @@ import pytest
 import yaml
 from command import one_line_error
 
-from fedflow.config import digest, load_params, set_value
+from fedflow.config import check_dvc, digest, load_params, set_value
 from fedflow.errors import BadInput
+from fedflow.experiment import Experiment, experiments
 from fedflow.methods import METHODS
 from fedflow.partition import SCHEMES
 
@@ -262,6 +263,61 @@ def test_no_method_has_a_hyper_parameter_that_means_something_else_in_an_entry()
 def test_a_bad_value_is_named_as_the_user_wrote_it(change, message):
     with one_line_error(message, BadInput):
         load(change)
+
+
+def test_methods_may_be_called_by_their_labels():
+    changes = (
+        "methods.FedProx.mu=0.5",
+        "methods.mine={method: LG-FedAvg}",
+        "grid.methods=[FedAvg, SCAFFOLD, mine]",
+    )
+    params, plain = load(*changes), load("methods.fedprox.mu=0.5")
+    assert params.grid.methods == ["fedavg", "scaffold", "mine"] and params.registered("mine") == "lg_fedavg"
+    assert params.method("fedprox") == plain.method("fedprox") and params.changes[0] == plain.changes[0]
+    host = load("methods.aaggff_s.host={name: FedProx}").method("aaggff_s")[0].host
+    assert host.name == "fedprox"
+    experiment = Experiment(params, "mnist5k-dir", "LG-FedAvg", 0)
+    assert experiment.results_folder.parts[-2] == "lg_fedavg"
+    assert [run.method for run in experiments(params, Path(), "s", methods=["Local"], seeds=[0])] == [
+        "local"
+    ] * 2
+
+
+def test_an_entry_with_a_label_as_its_own_name_keeps_it(file):
+    own = {"method": "fedavg", "training": {"lr": 0.5}}
+    write_values(file, lambda values: values["methods"].update({"FedAvg": own}))
+    params = load_params(file, ["methods.FedAvg.training.lr=0.4"])
+    assert params.method("FedAvg")[1].lr == 0.4 and params.method("fedavg")[1].lr == params.training.lr
+    assert Experiment(params, "mnist5k-dir", "FedAvg", 0).method == "FedAvg"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("methods={fedavg: {}, FedAvg: {}}", "^methods.FedAvg: .*one entry for the method fedavg"),
+        ("tuned.mnist5k-dir={ditto: {}, Ditto: {}}", "^tuned.mnist5k-dir.Ditto: .*one entry for the method"),
+        ("grid.methods=[fedavg, FedAvg]", "^grid.methods: 'fedavg' .*every item once"),
+        ("methods.FedAvgg={}", "^method.name: 'FedAvgg' .*'fedavg'.* or 55 more; `fedflow methods` lists"),
+        ("models.digits=LeNet", "did you mean 'lenet5'.*`fedflow models` lists them"),
+        ("learning_rate=1", "did you mean 'training.lr'"),
+        ("run.learning_rate=1", "did you mean 'training.lr'"),
+        ("methods.fedavg.lr=1", "did you mean 'training.lr'"),
+        ("training.num_rounds=1", "did you mean 'run.rounds'"),
+        ("run.clients=1", "did you mean 'partitions.NAME.clients'"),
+        ("partitions.mnist5k-dir.n_clients=1", "did you mean 'clients'"),
+    ],
+)
+def test_guesses_lead_to_the_right_place(change, message):
+    with one_line_error(message, BadInput):
+        load(change)
+
+
+def test_a_label_in_the_grid_of_dvc_is_refused(file):
+    write_values(file, lambda values: values["grid"].update(methods=["FedAvg"]))
+    check_dvc(file.parent)
+    (file.parent / "dvc.yaml").touch()
+    with one_line_error("grid.methods: 'FedAvg' .*'fedavg': dvc.yaml makes folders"):
+        check_dvc(file.parent)
 
 
 def test_a_dataset_without_a_network_is_named(file):

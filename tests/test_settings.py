@@ -153,6 +153,35 @@ def test_errors_keep_their_parts_across_processes() -> None:
     assert str(error) == "method.mu: -1 is not accepted; expected a number >= 0"
 
 
+@pytest.mark.parametrize(
+    ("value", "known", "guess"),
+    [
+        ("FedAvg", ["fedevg", "fedavg"], "fedavg"),
+        ("LG-FedAvg", ["fedavg", "lg_fedavg"], "lg_fedavg"),
+        ("learning_rate", ["server_lr", "lr"], "lr"),
+        ("num_clients", ["evaluate_clients", "clients"], "clients"),
+        ("global_rounds", ["rounds", "round_time"], "rounds"),
+        ("local_epochs", ["least_epochs", "epochs"], "epochs"),
+        ("join_ratio", ["participation", "ratio"], "participation"),
+        ("strategy", ["strata", "method"], "method"),
+    ],
+)
+def test_a_guess_ignores_case_and_punctuation_and_knows_common_names(value, known, guess) -> None:
+    assert unknown_name("field", value, known).guess == guess
+
+
+def test_a_long_list_is_reduced_to_the_closest_names() -> None:
+    known = [f"{letter}{number}" for letter in "abc" for number in range(10)]
+    line = str(unknown_name("field", "b77", known, "fedflow methods"))
+    assert re.search(r"'b7'.*one of b7, .* or 25 more; `fedflow methods` lists", line)
+    assert line.count(",") == 4
+
+
+def test_a_value_that_is_too_long_is_cut() -> None:
+    assert len(str(BadInput("field", {"a" * 1000: 1}, "less"))) < 300
+    assert "a int that is too long" in str(BadInput("field", 10**5000, "less"))
+
+
 def test_unknown_name_without_a_close_one_lists_all() -> None:
     message = "method.name: 'xyz' is not accepted; expected one of a, b"
     assert str(unknown_name("method.name", "xyz", ["b", "a"])) == message

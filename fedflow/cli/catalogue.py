@@ -19,7 +19,7 @@ from fedflow.cli.printing import (
     records,
 )
 from fedflow.cli.remembered import remembered, short
-from fedflow.errors import BadInput, FedflowError, reason, unknown_name
+from fedflow.errors import BadInput, FedflowError, called, reason, unknown_name
 
 
 def methods(
@@ -48,9 +48,10 @@ def methods(
             print_table(f"{title}: {about}", columns, rows)
             print_line("")
         return
-    known = [row[0] for _, _, rows in families for row in rows]
+    known = {row[0]: row[1] for _, _, rows in families for row in rows}
+    name = called(name, known)
     if name not in known:
-        raise unknown_name("method.name", name, known)
+        raise unknown_name("method.name", name, known, "fedflow methods")
     page = remembered(f"method-{name}", lambda: _method(name))
     if as_json:
         _, columns, rows = page["options"]
@@ -198,7 +199,7 @@ def schemes(
         print_json(records(columns, rows)) if as_json else print_table("partition schemes", columns, rows)
         return
     if name not in pages:
-        raise unknown_name("partition.scheme", name, pages)
+        raise unknown_name("partition.scheme", name, pages, "fedflow schemes")
     if as_json:
         _, columns, rows = pages[name]["options"]
         print_json({"name": name} | pages[name] | {"options": records(columns, rows)})

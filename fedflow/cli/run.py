@@ -137,7 +137,7 @@ def tune(
     params = load(root, [*(settings or []), *engine(executor, workers)])
     params.partition(partition)
     for name in method or []:
-        params.method(name)
+        params.method(params.method_name(name))
     chosen = start(
         params, "tune", lambda: stage.tune(params, partition, methods=method, root=root, write=write),
         partition=partition, methods=method, settings=Changes(params), root=str(root), write=write,

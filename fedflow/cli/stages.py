@@ -8,7 +8,7 @@ import typer
 from fedflow.cli.options import Executor, Root, Set, Workers, engine, load
 from fedflow.cli.printing import print_line, print_numbers, print_table
 from fedflow.cli.startup import importing
-from fedflow.errors import unknown_name
+from fedflow.errors import called, unknown_name
 
 
 def prepare(
@@ -177,7 +177,9 @@ def cite(
 
     known = remembered("cite", cited)
     wanted = methods or [run.params["method"]["name"] for run in finished(root, [])]
+    labels = {name: label for name, (label, _) in known.items()}
+    wanted = [called(name, labels) for name in wanted]
     for name in wanted:
         if name not in known:
-            raise unknown_name("method.name", name, known)
+            raise unknown_name("method.name", name, known, "fedflow methods")
     print(bibtex([*dict.fromkeys(wanted)], known), end="")

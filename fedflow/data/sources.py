@@ -183,7 +183,7 @@ def data_root(root: Path | str | None = None) -> Path:
 def source(name: str) -> Source:
     """The source registered under ``name``; raises `BadInput` for an unknown one."""
     if name not in SOURCES:
-        raise unknown_name("data.source", name, SOURCES)
+        raise unknown_name("data.source", name, SOURCES, "fedflow datasets")
     return SOURCES[name]
 
 

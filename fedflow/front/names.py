@@ -35,7 +35,7 @@ def lookup(name: str) -> Callable[..., Any]:
         if (cls.__doc__ or "").startswith(f"{name}("):  # the signature, which dataclasses write
             cls.__doc__ = page(cls, keywords(cls))
         return cls
-    raise AttributeError(str(unknown_name("fedflow", name, known())))
+    raise AttributeError(str(unknown_name("fedflow", name, known(), "fedflow methods")))
 
 
 @cache

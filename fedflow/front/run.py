@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fedflow.arguments import argument
-from fedflow.errors import BadInput, unknown_name
+from fedflow.errors import BadInput, meant, unknown_name
 from fedflow.experiment import pick_device
 from fedflow.front.inputs import (
     OWN,
@@ -29,7 +29,7 @@ from fedflow.front.result import Result
 from fedflow.local.training import LocalTraining
 from fedflow.methods.base import Method
 from fedflow.metrics.table import completed
-from fedflow.partition import PartitionParams
+from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.job import Job
 from fedflow.simulation.loop import Simulation
@@ -37,6 +37,7 @@ from fedflow.simulation.outcome import RoundReport
 from fedflow.simulation.run import RunSettings
 from fedflow.terminal import RoundBar
 
+DIVISION = {field.name for cls in (PartitionParams, SCHEMES["dirichlet"]) for field in fields(cls)}
 DEVICES, COMPILE = ("auto", "cpu", "cuda"), ("auto", "always", "never")
 
 
@@ -139,8 +140,11 @@ def _one_thread() -> Iterator[None]:
 def _run_settings(given: dict[str, Any]) -> RunSettings:
     """The fields of `run`; the error for another keyword says where it belongs."""
     known, local = ({field.name for field in fields(cls)} for cls in (RunSettings, LocalTraining))
+    ours = {*known, *inspect.signature(run).parameters} - {"settings"}
     for name in given.keys() - known:
-        if name in local:
-            raise BadInput(name, given[name], f"within training={{{name!r}: ...}}")
-        raise unknown_name("fedflow.run", name, {*known, *inspect.signature(run).parameters} - {"settings"})
+        if (own := meant(name, local)) and not meant(name, ours):
+            raise BadInput(name, given[name], f"within training={{{own!r}: ...}}", "" if own == name else own)
+        if (own := meant(name, DIVISION)) and not meant(name, ours):
+            raise BadInput(name, given[name], f"within the partition, such as fedflow.dirichlet({own}=...)")
+        raise unknown_name("fedflow.run", name, ours)
     return RunSettings.parse(given)

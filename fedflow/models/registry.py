@@ -32,7 +32,7 @@ def build(name: str, input_shape: tuple[int, ...], num_classes: int, **options: 
     Raises `BadInput` for an unknown name or option, and for inputs that do not fit, such as small images.
     """
     if name not in ARCHITECTURES:
-        raise unknown_name("model.name", name, ARCHITECTURES)
+        raise unknown_name("model.name", name, ARCHITECTURES, "fedflow models")
     for option in options:
         if option not in known_options(name):
             raise unknown_name(f"model.options.{option}", option, known_options(name))

@@ -69,7 +69,7 @@ class PartitionParams(Settings):
 
     def validate(self) -> None:
         if self.scheme not in SCHEMES:
-            raise unknown_name("partition.scheme", self.scheme, SCHEMES)
+            raise unknown_name("partition.scheme", self.scheme, SCHEMES, "fedflow schemes")
         accepted = [f.name for f in fields(SCHEMES[self.scheme])]
         for name in self.parameters:
             if name not in accepted:

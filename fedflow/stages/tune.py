@@ -49,7 +49,8 @@ def tune(
     be tried or its values give the same settings, and after the first runs if they give the same results.
     """
     params.partition(partition)
-    searches = [Search(params, partition, method, root) for method in methods or params.grid.methods]
+    names = [params.method_name(name) for name in methods or params.grid.methods]
+    searches = [Search(params, partition, name, root) for name in dict.fromkeys(names)]
     for search in searches:
         search.check()
     chosen = {}

@@ -162,6 +162,15 @@ def test_threads_are_as_before() -> None:
     ({"rounds": 0}, "run.rounds: 0 .* a whole number >= 1"),
     ({"rouds": 3}, r"fedflow.run: 'rouds' .* \(did you mean 'rounds'\?\)"),
     ({"lr": 0.1}, "lr: 0.1 .* within training="),
+    ({"learning_rate": 0.1}, r"learning_rate: 0.1 .*did you mean 'lr'.* within training={'lr': ...}"),
+    ({"optimizer": "adam"}, "optimizer: 'adam' .* within training="),
+    ({"clients": 10}, r"clients: 10 .* within the partition, such as fedflow.dirichlet\(clients=...\)"),
+    ({"num_rounds": 10}, "did you mean 'rounds'"),
+    ({"fraction_fit": 1}, "did you mean 'participation'"),
+    ({"strategy": "fedavg"}, "did you mean 'method'"),
+    ({"method": "FedAvgX"}, "did you mean 'fedavg'.*`fedflow methods` lists them"),
+    ({"training": []}, r"training: \[\] .* a mapping"),
+    ({"model": ""}, "model.name: '' "),
     ({"training": {"lrr": 1}}, "training.lrr: .*did you mean 'lr'"),
     ({"participation": 2}, "run.participation: 2.0 .* a number > 0 and <= 1"),
     ({"seed": -1}, "seed: -1 .* a whole number >= 0"),
@@ -194,6 +203,9 @@ def test_wrong_keywords_of_methods_and_schemes() -> None:
         ff.Ditto(lamb=1)
     with one_line_error(r"partition.alpa: .* \(did you mean 'alpha'\?\); expected one of ", BadInput):
         ff.dirichlet(alpa=1)
+    for name, right in {"fedavg": "FedAvg", "SCAFFOLD": "Scaffold"}.items():
+        with pytest.raises(AttributeError, match=f"{name!r} .*did you mean {right!r}"):
+            getattr(ff, name)
     with pytest.raises(AttributeError, match=r"'Dito' .*did you mean 'Ditto'.* one of "):
         _ = ff.Dito
 

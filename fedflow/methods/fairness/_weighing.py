@@ -21,7 +21,7 @@ from fedflow.methods.base import (
     Round,
     ServerState,
 )
-from fedflow.methods.registry import METHODS
+from fedflow.methods.registry import METHODS, method_name
 from fedflow.models.flat import FlatModel
 from fedflow.settings import Settings, option
 
@@ -44,7 +44,10 @@ class Host(Settings):
         if not isinstance(values, Mapping) or not isinstance(values.get("parameters", {}), Mapping):
             raise BadInput(section, values, "a mapping with `name` and the hyper-parameters of that method")
         given = dict(values)
-        name, nested = given.pop("name", None), given.pop("parameters", {})  # nested in files of results
+        name, nested = (
+            method_name(given.pop("name", None)),
+            given.pop("parameters", {}),
+        )  # nested in files of results
         if given and nested:
             raise BadInput(f"{section}.parameters", nested, "absent, beside hyper-parameters of the host")
         given = given or dict(nested)
@@ -53,7 +56,7 @@ class Host(Settings):
         if given.get("weighting", "samples") != "samples":
             accepted = "samples (not used: other weights replace those of the host)"
             raise BadInput(f"{section}.weighting", given["weighting"], accepted)
-        return cls(name=name, parameters=METHODS[name].parse(given, section=section))
+        return cls(name=str(name), parameters=METHODS[str(name)].parse(given, section=section))
 
     def __str__(self) -> str:
         return f"{{name: {self.name}}}"
