@@ -1,7 +1,6 @@
 """The result of `fedflow.run`: tables, models and pictures."""
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -204,8 +203,7 @@ class Comparison:
         # All outputs of a notebook are one page, so that the ids in a picture must be its own.
         name = f"n{hashlib.blake2b(table.encode(), digest_size=6).hexdigest()}"
         colours = ";".join([COLOURS, *(f"--s{i}:{colour}" for i, colour in enumerate(SERIES))])
-        # The style sheet of matplotlib would apply to the whole notebook; `COLOURS` has its two rules.
-        picture = re.sub(r"<style.*?</style>", "", self._drawn(None, "round", name).svg, flags=re.DOTALL)
+        picture = self._drawn(None, "round", name).svg
         return (
             f'<div style="overflow-x:auto"><table>{table}</table></div>'
             f'<div style="max-width:{WIDTH}px;{colours}">{picture}</div>'

@@ -12,7 +12,6 @@ from functools import cached_property
 from math import ceil
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import matplotlib as mpl
 from markupsafe import Markup, escape
@@ -22,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from fedflow.errors import FedflowError
+from fedflow.pictures.foreign import COLOURS, RULE, rewritten
 
 # Okabe and Ito's colours, without yellow; those too pale for a line on white are darkened.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#b5478c", "#b97f00", "#3b9bd6", "#6b6b6b")
@@ -34,25 +34,9 @@ WIDTH = 4.1  # inches, of one panel: wide enough to be read on a phone
 PNG_DPI = 200
 SMALLEST = 10.4  # points of text in a panel of `WIDTH`: 11 px on a phone
 LEGIBLE = 11  # px: narrower pages scroll a picture with smaller text
-COLOURS = "colours"  # id of the style of an SVG file
+TAG = re.compile(r"<[^>]*>")  # matplotlib escapes ">" elsewhere; names in the text stay as they are
+SHEET = re.compile(rf"<defs>\s*<style[^>]*>{re.escape(RULE)}</style>\s*</defs>\s*")
 NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-TAGS = frozenset(
-    [
-        "svg",
-        "g",
-        "defs",
-        "style",
-        "clippath",
-        "path",
-        "use",
-        "rect",
-        "text",
-        "tspan",
-        "image",
-        "lineargradient",
-        "stop",
-    ]
-)
 STYLE: Any = {
     "svg.fonttype": "none", "text.parse_math": False, "axes.facecolor": "none",
     "font.family": "sans-serif", "font.size": SMALLEST,
@@ -100,7 +84,11 @@ class Drawing:
 
     @cached_property
     def svg(self) -> Markup:
-        """Inline SVG in the colours of the page."""
+        """Inline SVG in the colours and with the style sheet of the page."""
+        return Markup(SHEET.sub("", self._text))
+
+    @cached_property
+    def _text(self) -> str:
         buffer = io.StringIO()
         no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         with mpl.rc_context(rc=STYLE | {"svg.hashsalt": self.name}):
@@ -112,7 +100,7 @@ class Drawing:
         """The SVG with its colours, as a file; `inlined` takes them from it again."""
         colours = ";".join(f"--{name}:{colour}" for colour, name in VARIABLES.items())
         style = f'<style id="{COLOURS}">:root{{{colours};background:#fff;font-family:sans-serif}}</style>'
-        opening, rest = self.svg.split(">", 1)
+        opening, rest = self._text.split(">", 1)
         return f"{opening} {NAMESPACES}>{style}{rest}\n"
 
     def png(self, path: Path) -> None:
@@ -126,27 +114,7 @@ def inlined(text: str, prefix: str) -> Markup:
 
     Raises `FedflowError` for other SVG, which could run scripts in the page or load what is elsewhere.
     """
-    plain = re.sub(rf'<style id="{COLOURS}">.*?</style>', "", text.replace(f" {NAMESPACES}", ""))
-    # Declarations and escapes could hide what is looked for.
-    elsewhere = re.search(r"<!|\\|url\((?!#)|@import", plain, re.IGNORECASE)
-    if plain == text or not plain.startswith("<svg") or elsewhere or not _harmless(text):
-        raise FedflowError("not a picture that fedflow has drawn")
-    return Markup(re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", plain))
-
-
-def _harmless(text: str) -> bool:
-    """Whether SVG has only elements and links that matplotlib draws with."""
-    try:
-        elements = list(ElementTree.fromstring(text).iter())
-    except ElementTree.ParseError:
-        return False
-    attributes = [(name.lower(), value) for element in elements for name, value in element.attrib.items()]
-    links = [value for name, value in attributes if name.endswith("href")]
-    return (
-        all(str(element.tag).rpartition("}")[2].lower() in TAGS for element in elements)
-        and all(link.startswith(("#", "data:image/png;base64,")) for link in links)
-        and not any(name.startswith("on") for name, _ in attributes)
-    )
+    return Markup(rewritten(text, prefix))
 
 
 @contextmanager
@@ -184,22 +152,29 @@ def _save(figure: Figure, path: Path, **options: Any) -> None:
         raise FedflowError(f"cannot write the picture to {path}: {error.strerror or error}") from error
 
 
-def _inline(text: str, name: str, described: str) -> Markup:
+def _inline(text: str, name: str, described: str) -> str:
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
     text = re.sub(
         r'<g id="patch_1">.*?</g>\s*', "", text, count=1, flags=re.DOTALL
     )  # the page is the background
-    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)  # ids are shared by the whole page
-    text = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", text)
-    text = re.sub(r"font-family: [^;\"]*;? ?", "", text)
-    for colour, variable in VARIABLES.items():
-        text = text.replace(colour, f"var(--{variable})")
+    sizes: list[float] = []
+    text = TAG.sub(lambda tag: _adapted(tag[0], name, sizes), text)
     box = re.search(r'viewBox="[^"]*"', text)
     assert box is not None
-    sizes = [float(size) for size in re.findall(r"font-size: ([\d.]+)px", text)]
     least = ceil(float(box[0].split()[2]) * LEGIBLE / min(sizes)) if sizes else 0
     style = f' style="min-width: {least}px"' if sizes else ""
     opening = f'<svg {box[0]}{style} role="img" aria-label="{escape(described)}">'
-    return Markup(opening + text[text.index(">") + 1 :])  # matplotlib has escaped the names in it
+    return opening + text[text.index(">") + 1 :]  # matplotlib has escaped the names in it
+
+
+def _adapted(tag: str, name: str, sizes: list[float]) -> str:
+    """A tag with the ids, fonts and colours of the page; ``sizes`` gets its size of text."""
+    tag = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", tag)  # ids are shared by the whole page
+    tag = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", tag)
+    tag = re.sub(r"font-family: [^;\"]*;? ?", "", tag)
+    sizes += map(float, re.findall(r"font-size: ([\d.]+)px", tag))
+    for colour, variable in VARIABLES.items() if "#" in tag else ():
+        tag = tag.replace(colour, f"var(--{variable})")
+    return tag

@@ -16,6 +16,7 @@ from fedflow.metrics.table import UNMEASURED
 from fedflow.naming import flat, say, text
 from fedflow.outcomes import MARKER, PARAMS, STEPS, SUMMARY, read_parts
 from fedflow.pictures.drawing import inlined
+from fedflow.pictures.foreign import LARGEST
 from fedflow.pictures.steps import FEW, by_step
 from fedflow.procedures import PROCEDURES, Column, Procedure
 from fedflow.procedures.catalogue import describe
@@ -227,7 +228,10 @@ def _section(outcomes: list[Outcome], key: str) -> Section:
             for place, (column, about) in enumerate(cls.curves.items())
             if all(column in one.steps and one.steps[column].notna().any() for one in outcomes)
         ],
-        pictures=[_picture(file, key) for file in sorted(first.folder.glob("pictures/*.svg"))],
+        pictures=[
+            _picture(file, f"{key}-picture{number}")
+            for number, file in enumerate(sorted(first.folder.glob("pictures/*.svg")))
+        ],
         tables=[_table(file) for file in sorted(first.folder.glob("tables/*.csv"))],
     )
 
@@ -249,6 +253,8 @@ def _curve(outcomes: Sequence[Outcome], column: str, about: Column, step_name: s
 
 def _picture(file: Path, key: str) -> tuple[str, Markup, bool]:
     try:
+        if not file.is_file() or file.stat().st_size > LARGEST:
+            raise FedflowError(f"not a file of at most {LARGEST / 1e6:g} MB")
         drawn = inlined(file.read_text(encoding="utf-8"), key)
     except (OSError, ValueError, FedflowError) as error:
         reject(file, str(error))

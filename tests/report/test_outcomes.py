@@ -189,7 +189,7 @@ def test_published_tables_stand_beside_outcomes(root: Path, monkeypatch: pytest.
             (
                 "pictures/places.svg",
                 f"<svg {NAMESPACES}>{inside}</svg>",
-                "places.svg: not a picture that fedfl",
+                "places.svg: not an SVG written by fedflow",
             )
             for inside in (
                 "<script>1</script>",
@@ -197,6 +197,9 @@ def test_published_tables_stand_beside_outcomes(root: Path, monkeypatch: pytest.
                 '<use href="java&#115;cript:1"/>',
                 '<style>@import "a"</style>',
                 '<path fill="url(http://a/b)"/>',
+                "<?x ><img src=x onerror=alert(1)>?>",
+                '<path style="fill:url&#40;http://a/b)"/>',
+                "<style>body{display:none}</style>",
             )
         ),
         ("tables/ends.csv", "", "ends.csv: truncated or damaged"),
