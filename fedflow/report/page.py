@@ -4,6 +4,7 @@ import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -420,10 +421,17 @@ def _unmeasured(methods: dict[str, list[Run]], column: str) -> str:
 
 
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fedflow.report", "."),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.filters["hashed"] = _hashed
+    return environment
+
+
+def _hashed(text: str) -> str:
+    """The name of an inline script or style in a Content-Security-Policy."""
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"

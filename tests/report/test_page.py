@@ -1,6 +1,8 @@
 import json
 import re
+from base64 import b64encode
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from fedflow.errors import FedflowError
 from fedflow.pictures.clusters import FILLS
 from fedflow.report.page import build_report
 
+POLICY = '<meta http-equiv="Content-Security-Policy" content="([^"]*)">'
 SKEW = ("label_skew", {"fraction": 0.2})
 
 
@@ -38,6 +41,19 @@ def test_page_asks_nothing_of_a_network(built):
     page = built[1]
     assert not re.findall(r"https?://|@import|url\((?!#)", page)
     assert all(link.startswith(("#", "data:")) for link in re.findall(r'(?:src|href)="([^"]*)"', page))
+
+
+def test_the_policy_names_all_scripts_and_style_sheets_of_the_page(built):
+    page, kinds = built[1], {"script": "script-src", "style": "style-src-elem"}
+    policy = dict(rule.strip().split(" ", 1) for rule in re.search(POLICY, page)[1].split(";"))
+    for element, rule in kinds.items():
+        (text,) = re.findall(rf"<{element}\b[^>]*>(.*?)</{element}>", page, flags=re.DOTALL)
+        assert policy.pop(rule) == f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+    assert policy == {
+        "default-src": "'none'", "style-src": "'unsafe-inline'", "img-src": "data:", "base-uri": "'none'",
+        "form-action": "'none'",
+    }  # fmt: skip
+    assert page.index("Content-Security-Policy") < page.index("<style>")
 
 
 def test_page_has_no_id_twice(built):
