@@ -20,6 +20,7 @@ from fedflow.data import data_root, source
 from fedflow.data.files import RawData
 from fedflow.errors import BadInput, FedflowError
 from fedflow.heterogeneity import class_proximity, cut, largest_gap, merge, proximity, signature
+from fedflow.pictures.drawing import check_picture, save_picture
 
 NAMES = ("cifar10", "svhn", "fmnist", "usps", "mnist", "emnist_letters")
 PUBLISHED = {
@@ -103,8 +104,7 @@ def draw(
     below.set_xticks(range(len(order)), [classes[c] for c in order], rotation=60, ha="right")
     below.set_yticks(range(len(order)), [classes[c] for c in order])
     figure.colorbar(image, ax=below, label="degrees", shrink=0.8)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=120)
+    save_picture(figure, out, 120)
 
 
 def main() -> None:
@@ -124,6 +124,7 @@ def main() -> None:
             raise BadInput("samples", options.samples, "a whole number >= 1")
         if options.p < 1:
             raise BadInput("p", options.p, "a whole number >= 1")
+        check_picture(options.out, "--out")
         root = data_root(options.data)
         load(options.classes, root)
         between_data_sets(root, options.samples)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from filelock import FileLock, Timeout
 
-from fedflow.errors import FedflowError
+from fedflow.errors import BadInput, FedflowError
 
 T = TypeVar("T")
 Write = Callable[[Path], object]
@@ -49,6 +49,14 @@ def make_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise FedflowError(f"cannot write to {folder}: {error.strerror}") from error
+
+
+def check_output(field: str, path: Path, *endings: str) -> None:
+    """Raise `BadInput` unless ``path`` has one of these ``endings``, if there are any, and is no folder."""
+    if endings and path.suffix.lower() not in endings:
+        raise BadInput(field, str(path), f"the name of a file that ends in {' or '.join(endings)}")
+    if path.is_dir():
+        raise BadInput(field, str(path), "the name of a file; this is a folder")
 
 
 def intact(load: Callable[[], T]) -> T | None:

@@ -103,12 +103,34 @@ def one_line(done: Done) -> str:
         (("partitions", "compare", "nowhere"), "partitions: 'nowhere' .*one of"),
         (("schemes", "dir"), "partition.scheme: 'dir' .*one of"),
         (("report",), "no results found in results"),
+        (("report", "--figures", "xyz"), "'--figures': .*'xyz' is not one of 'pdf', 'svg'"),
     ],
     ids=lambda value: " ".join(value[-2:]) if isinstance(value, tuple) else "",
 )
 def test_wrong_words_are_named_with_what_is_accepted(refused, command, says):
     # A later option of the same name wins.
     assert_matches(refused(*command), says)
+
+
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [
+        ("x.xyz", "--out: 'x.xyz' .*ends in .png or .svg or .pdf"),
+        ("x", "--out: 'x' .*ends in .png or .svg or .pdf"),
+        ("taken.png", "--out: 'taken.png' .*this is a folder"),
+        ("params.yaml/x.png", "cannot write the picture to params.yaml/x.png: "),
+    ],
+)
+def test_a_picture_that_cannot_be_written_is_refused_before_the_work(refused, out, says):
+    Path("taken.png").mkdir()
+    assert_matches(refused("partitions", "compare", "skewed", "--out", out), says)
+    assert not Path("data").exists()
+
+
+@pytest.mark.parametrize("out", ["new/x.svg", "x.PDF"])
+def test_a_picture_has_the_format_of_its_ending(capsys, root, out):
+    done = fedflow(capsys, "partitions", "compare", "skewed", "--out", out)
+    assert done.code == 0 and Path(out).read_bytes()[:5] in (b"<?xml", b"%PDF-"), done.err
 
 
 def assert_matches(line: str, pattern: str) -> None:

@@ -272,6 +272,8 @@ def test_a_model_is_exported_for_a_client(capsys: pytest.CaptureFixture[str], tm
     assert "--client: 4 is not accepted; expected a client of skewed/ditto/0: 0 to 3" in said.err
     said = fedflow(capsys, "export", "skewed/ditto/0", str(tmp_path / "none" / "x"))
     assert "file: " in said.err and "is not one" in said.err
+    said = fedflow(capsys, "export", "skewed/ditto/0", str(tmp_path), "--client", "3")
+    assert said.code == 2 and "file: " in said.err and "this is a folder" in said.err
     assert "one run, not 2" in fedflow(capsys, "export", "skewed/fedavg", str(file)).err
 
 

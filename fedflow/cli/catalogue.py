@@ -271,7 +271,9 @@ def _short(value: object) -> str:
 
 def compare(
     names: Annotated[list[str], typer.Argument(help="Names under `partitions` in params.yaml.")],
-    out: Annotated[Path, typer.Option(help="File of the picture.")] = Path("heterogeneity.png"),
+    out: Annotated[Path, typer.Option(help="File of the picture: .png, .svg or .pdf.")] = Path(
+        "heterogeneity.png"
+    ),
     settings: Set = None,
     root: Root = Path(),
 ) -> None:
@@ -284,11 +286,14 @@ def compare(
     from fedflow.partition import load_partition
     from fedflow.partition.compare import compare, table
     from fedflow.pictures.comparison import draw_comparisons
+    from fedflow.pictures.drawing import check_picture
     from fedflow.stages.partition import prepare_partition
     from fedflow.stages.prepare import prepare_dataset
 
     params = load(root, settings)
     entries = {name: params.partition(name) for name in names}  # all names are checked first
+    picture = root / out
+    check_picture(picture, "--out")
     comparisons = []
     for name, entry in entries.items():
         with console.status(Text(f"{name}: comparing clients ...")):
@@ -301,7 +306,6 @@ def compare(
         for m in measured.columns
     ]
     print_table("how clients differ: mean over pairs of clients", ("measure", *names), rows)
-    picture = root / out
     draw_comparisons(comparisons, picture)
     print_line(f"picture: {picture}")
 

@@ -48,6 +48,7 @@ def coreset(
     smaller one. Columns are standardised; rows are connected to their nearest neighbours.
     """
     from fedflow.errors import BadInput
+    from fedflow.files import check_output, make_writable, naming
     from fedflow.pictures.coresets import placed
     from fedflow.procedures.coresets.graph import read_adjacency
     from fedflow.procedures.coresets.table import choose, read_table
@@ -55,6 +56,11 @@ def coreset(
     source = table or adjacency
     if source is None:
         raise BadInput("table", None, "a table of points, or --adjacency with the edges of a graph")
+    file = out or Path(f"{source.stem}.coreset.csv")
+    picture = file.with_suffix(".png")
+    check_output("--out", file, ".csv")
+    check_output("--out", picture)
+    make_writable(file.parent)
     points = None if table is None else read_table(table)
     edges = None
     if adjacency is not None:
@@ -64,16 +70,12 @@ def coreset(
         neighbours, walk, budget, weights, edges,
     )  # fmt: skip
     rows, n = found.rows, found.adjacency.shape[0]
-    file = out or Path(f"{source.stem}.coreset.csv")
-    from fedflow.files import naming
-
-    file.parent.mkdir(parents=True, exist_ok=True)
     with naming(file):
         rows.to_csv(file, index=False)
     title = "rows" if cost is None else f"kappa {kappa:g}"
     chosen = {title: (rows["row"].to_numpy(), rows["weight"].to_numpy())}
     drawn = placed(found.points, found.adjacency, None, chosen)
-    drawn.png(file.with_suffix(".png"))
+    drawn.png(picture)
     cells = [
         (str(r.order), str(r.row), f"{r.weight:.4g}", f"{r.cost:.4g}", f"{r.alignment:.3g}")
         for r in rows.head(PRINTED).itertuples()
@@ -94,5 +96,5 @@ def coreset(
         f"{len(rows)} of {n} rows, total cost {rows['cost'].sum():.4g}, weights sum to "
         f"{rows['weight'].sum():.4g}, objective error {found.selection.error:.3g}"
     )
-    for path in (file, file.with_suffix(".png")):
+    for path in (file, picture):
         print_line(path)

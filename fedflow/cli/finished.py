@@ -15,6 +15,7 @@ import typer
 from fedflow.cli.options import Root
 from fedflow.cli.printing import console, print_line, print_table
 from fedflow.errors import BadInput, FedflowError, unknown_name
+from fedflow.files import check_output
 from fedflow.metrics.table import heading, headlines, metric_of, printed
 from fedflow.naming import flat, say
 from fedflow.running import running
@@ -188,6 +189,7 @@ def export(
             raise BadInput("--client", client, f"a client of {one.name}: 0 to {clients.max()}")
     if not file.parent.is_dir():
         raise BadInput("file", str(file), f"a file in an existing folder; {file.parent} is not one")
+    check_output("file", file)
 
     from fedflow.tracking import export_model, served_model  # imports torch and opens the store
 

@@ -12,7 +12,7 @@ from fedflow.errors import BadInput, unknown_name
 from fedflow.heterogeneity.hierarchy import merge
 from fedflow.heterogeneity.measures import MEASURES
 from fedflow.partition.compare import Comparison
-from fedflow.pictures.drawing import save_png
+from fedflow.pictures.drawing import check_picture, save_picture
 
 # Tol's bright palette.
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#888888")
@@ -25,12 +25,14 @@ def draw_comparisons(
     path: Path,
     matrices: Sequence[str] = ("feature_emd", "angle_min"),
 ) -> None:
-    """Write a PNG: a panel per measure with a dot per partition; below, ``matrices`` of all pairs of clients.
+    """Draw a panel per measure with a dot per partition; below, ``matrices`` of all pairs of clients.
 
     Only measures that every comparison has are drawn. Clients are ordered by planted group and, within
-    one, by dendrogram (of the first matrix); lines separate groups. A row of matrices has one scale.
+    one, by dendrogram (of the first matrix); lines separate groups. A row of matrices has one scale. The
+    ending of ``path`` says whether it is a PNG, an SVG or a PDF.
     Raises `BadInput`, and `FedflowError` when the file cannot be written.
     """
+    check_picture(path)
     if not comparisons:
         raise BadInput("comparisons", 0, "at least one")
     shared = [name for name in MEASURES if all(name in c.matrices for c in comparisons)]
@@ -46,7 +48,7 @@ def draw_comparisons(
     orders = [_order(c, matrices[0]) for c in comparisons] if matrices else []
     for part, name in zip(parts[1:], matrices):
         _matrices(part, comparisons, orders, name)
-    save_png(figure, path, 120)
+    save_picture(figure, path, 120)
 
 
 def _panels(part: SubFigure, comparisons: Sequence[Comparison], shared: list[str]) -> None:

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from fedflow.errors import FedflowError
+from fedflow.files import check_output, make_writable
 from fedflow.pictures.foreign import COLOURS, RULE, rewritten
 
 # Okabe and Ito's colours, without yellow; those too pale for a line on white are darkened.
@@ -32,6 +33,7 @@ VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line", CARD: "card"} | {
 }
 WIDTH = 4.1  # inches, of one panel: wide enough to be read on a phone
 PNG_DPI = 200
+ENDINGS = (".png", ".svg", ".pdf")  # of pictures whose file the user names
 SMALLEST = 10.4  # points of text in a panel of `WIDTH`: 11 px on a phone
 LEGIBLE = 11  # px: narrower pages scroll a picture with smaller text
 TAG = re.compile(r"<[^>]*>")  # matplotlib escapes ">" elsewhere; names in the text stay as they are
@@ -132,19 +134,41 @@ def drawing(
         yield Drawing(figure, figure.add_axes(place), name, described)
 
 
+def check_picture(path: Path, field: str = "path") -> None:
+    """Make the folder of ``path``; raises `FedflowError` unless `save_picture` can write there."""
+    check_output(field, path, *ENDINGS)
+    try:
+        make_writable(path.parent)
+    except FedflowError as error:
+        raise FedflowError(f"cannot write the picture to {path}: {error}") from error
+
+
+def save_picture(figure: Figure, path: Path, dpi: int) -> None:
+    """Write a PNG, an SVG or a PDF, by the ending of ``path``. Raises `FedflowError`."""
+    check_picture(path)
+    if path.suffix.lower() == ".svg":
+        save_svg(figure, path, path.stem)
+    elif path.suffix.lower() == ".pdf":
+        no_metadata = dict.fromkeys(("Creator", "Producer", "CreationDate"))
+        _save(figure, path, ".pdf", facecolor="white", metadata=no_metadata)
+    else:
+        save_png(figure, path, dpi)
+
+
 def save_png(figure: Figure, path: Path, dpi: int) -> None:
     """Write a PNG with deterministic bytes, and its folder. Raises `FedflowError`."""
-    _save(figure, path, dpi=dpi, facecolor="white", metadata={"Software": None})
+    _save(figure, path, ".png", dpi=dpi, facecolor="white", metadata={"Software": None})
 
 
 def save_svg(figure: Figure, path: Path, name: str) -> None:
     """Write an SVG on white, in fixed colours, with deterministic bytes. Raises `FedflowError`."""
     no_metadata: Any = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with mpl.rc_context(rc=STYLE | {"svg.hashsalt": name}):
-        _save(figure, path, facecolor="white", metadata=no_metadata)
+        _save(figure, path, ".svg", facecolor="white", metadata=no_metadata)
 
 
-def _save(figure: Figure, path: Path, **options: Any) -> None:
+def _save(figure: Figure, path: Path, ending: str, **options: Any) -> None:
+    check_output("path", path, ending)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, **options)

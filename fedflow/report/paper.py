@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from fedflow.citing import bibtex
-from fedflow.errors import FedflowError
+from fedflow.errors import BadInput, FedflowError
 from fedflow.files import make_writable
 from fedflow.methods import METHODS
 from fedflow.metrics.table import METRICS, SHARE
 from fedflow.pictures.accuracy import curve, measured
 from fedflow.pictures.clients import heat
-from fedflow.pictures.drawing import PNG_DPI, Drawing
+from fedflow.pictures.drawing import ENDINGS, PNG_DPI, Drawing
 from fedflow.report.cells import Cell, Methods, Row, Table, accuracy_table, label, metric_table
 from fedflow.report.clients import mean_scores
 from fedflow.report.pairs import differences, pair_table
@@ -39,8 +39,10 @@ def write_paper(runs: Sequence[Run], folder: Path, figures: str | None = None) -
     A table is a ``tabular`` with rules of booktabs: mean and sample standard deviation over seeds, the best
     mean bold. Of several partitions, ``all.tex`` has the methods that ran on every one, with mean ranks.
     Pictures are curves, clients by method, and from three partitions on the critical differences of the
-    ranks. Raises `FedflowError` if the folder cannot be written.
+    ranks. Raises `BadInput` for another format, and `FedflowError` if the folder cannot be written.
     """
+    if figures is not None and f".{figures}" not in ENDINGS:
+        raise BadInput("figures", figures, f"one of {', '.join(end[1:] for end in ENDINGS)}")
     make_writable(folder)
     groups = by_partition(runs)
     places = {variant: place for place, variant in enumerate(most_used(groups))}

@@ -17,7 +17,7 @@ from fedflow.arguments import check_name
 from fedflow.data import Examples, load_prepared
 from fedflow.errors import BadInput, FedflowError, unknown_name
 from fedflow.experiment import pick_device
-from fedflow.files import naming, partition_folder, prepared_folder
+from fedflow.files import make_writable, naming, partition_folder, prepared_folder
 from fedflow.local.precision import need_float32
 from fedflow.models.flat import FlatModel
 from fedflow.models.landscape import Landscape, Surface
@@ -103,6 +103,7 @@ def draw_landscape(
     stem = "-".join(["between" if between else "around", *runs]).replace("/", ".").replace(":", ".")
     stem = stem if name is None else check_name("--name", name)
     models = [_recorded(run, own, grid, root) for run in runs]
+    make_writable(root / FOLDER)
     _check_comparable(models, between)
     labels = [model.label for model in models]
     if len(set(labels)) < len(labels):

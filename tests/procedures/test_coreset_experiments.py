@@ -267,3 +267,10 @@ def test_what_a_table_cannot_be_is_one_line(houses: Path, capsys, given: tuple, 
     table = [houses / given[0]] if given else []
     done = fedflow(capsys, "coreset", *table, *given[1:], "--out", houses / "o.csv")
     assert done.code == 2 and done.err.count("\n") == 1 and re.search(message, done.err), done.err
+
+
+@pytest.mark.parametrize("name", ["o.png", "o", "taken.csv"])
+def test_an_output_that_is_no_table_is_refused_before_the_work(houses: Path, capsys, name: str) -> None:
+    (houses / "taken.csv").mkdir()
+    done = fedflow(capsys, "coreset", houses / "none.csv", "--out", houses / name)
+    assert done.code == 2 and done.err.count("\n") == 1 and "--out: " in done.err, done.err

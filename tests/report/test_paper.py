@@ -61,6 +61,12 @@ def test_files_have_plain_names_and_figures_the_format_that_is_wanted(
     assert references == bibtex(["ditto", "fedavg"]) and "% FedAvg\n@inproceedings{mcmahan2017" in references
 
 
+def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with one_line_error("figures: 'xyz' is not accepted; expected one of png, svg, pdf"):
+        write_paper(collect_runs(results(tmp_path)), tmp_path / "paper", "xyz")
+    assert not (tmp_path / "paper").exists()
+
+
 def test_several_partitions_have_a_table_with_mean_ranks_and_critical_differences(tmp_path: Path) -> None:
     for partition in ("p", "q", "r"):
         for method in ("fedavg", "ditto", "ifca"):
