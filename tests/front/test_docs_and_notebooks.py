@@ -58,9 +58,19 @@ def test_the_example_of_the_first_pages_runs(printed: bool) -> None:
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=[file.stem for file in NOTEBOOKS])
+def test_no_cell_hides_what_it_returns(file: Path) -> None:
+    """A semicolon is a habit of pyplot, which shows its figures; here it leaves no picture."""
+    cells = nbformat.read(file, as_version=4).cells
+    assert not [c.source for c in cells if c.cell_type == "code" and c.source.rstrip().endswith(";")]
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=[file.stem for file in NOTEBOOKS])
 def test_notebooks_run(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDFLOW_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = nbformat.read(file, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "notebooks are kept without outputs"
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    drawn = [cell for cell in notebook.cells if ".plot(" in cell.source]
+    assert all(any("image/png" in one.get("data", {}) for one in cell.outputs) for cell in drawn)
+    assert drawn or file.stem != "compare"
