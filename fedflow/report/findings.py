@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedflow.metrics.table import MB, METRICS, yardstick_first
-from fedflow.report.bootstrap import MEASURES, difference
+from fedflow.report.bootstrap import MEASURES, Difference, difference
 from fedflow.report.cells import label, write
 from fedflow.report.run import Run
 from fedflow.report.tables import Stat, best, by_method, verdict, yardstick
+from fedflow.report.verdicts import SEEDS
 
 Methods = dict[str, list[Run]]  # by variant
 
@@ -47,12 +48,19 @@ def findings(methods: Methods) -> list[Finding]:
             rival = ranked[1][0] if len(_level(ranked, metric)) == 1 else _level(ranked, metric)[1]
             detail = verdict(value, dict(ranked)[rival], label(methods[rival]), metric)
             paired = difference(methods[first], methods[rival], metric) if metric in MEASURES else None
-            if paired is not None and paired.interval:
-                low, high = (f"{100 * end:.1f}" for end in paired.interval)
-                made = paired.made[0].upper() + paired.made[1:]
-                detail += f" {made}, 95 %: [{low}, {high}] points."
+            detail += _certainty(paired) if paired is not None else ""
         found.append(Finding(asked.question, first, answer, *write(value, unit), unit.sign, detail))
     return [*found, *_cheapest(methods)]
+
+
+def _certainty(paired: Difference) -> str:
+    """The interval of a difference, in words; an interval of fewer than three seeds says nothing."""
+    if paired.seeds < SEEDS:
+        return f" {'One seed' if paired.seeds == 1 else 'Two seeds'}: no interval."
+    if paired.interval is None:
+        return ""
+    low, high = (f"{100 * end:.1f}" for end in paired.interval)
+    return f" {paired.made[0].upper()}{paired.made[1:]}, 95 %: [{low}, {high}] points."
 
 
 def summary(groups: dict[str, list[Run]]) -> list[str]:

@@ -11,6 +11,7 @@ from fedflow.report.bootstrap import MEASURES, Difference, difference
 from fedflow.report.cells import Cell, Methods, Row, Table, label
 from fedflow.report.run import Run
 from fedflow.report.tables import best, write_csv
+from fedflow.report.verdicts import SEEDS
 
 SHOWN = 12  # methods of a table: the best
 COLUMNS = (
@@ -82,7 +83,8 @@ def _cell(known: Differences, one: str, other: str) -> Cell:
         sign, value = -1, known.get((other, one))
     if value is None:
         return Cell("")
-    mean, ends = 100 * sign * value.mean, sorted(100 * sign * end for end in value.interval or ())
+    shown = value.interval if value.clients or value.seeds >= SEEDS else None
+    mean, ends = 100 * sign * value.mean, sorted(100 * sign * end for end in shown or ())
     spread = f"[{', '.join(map(_signed, ends))}]" if ends else ""
     return Cell(_signed(mean), spread, "", mean, value.certain)
 

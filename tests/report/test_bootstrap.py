@@ -64,8 +64,20 @@ def test_only_what_both_measured_counts(run: Run) -> None:
     assert interval([with_scores(run, 0, one)], [with_scores(run, 0, other)], "local_accuracy") is None
 
 
+@pytest.mark.parametrize(("seeds", "words"), [(1, "One seed: no interval."), (2, "Two seeds: no interval.")])
+def test_fewer_than_three_seeds_have_no_interval(tmp_path: Path, seeds: int, words: str) -> None:
+    for seed in range(seeds):
+        for method in ("fedavg", "ditto"):
+            write_run(tmp_path, "p", method, seed)
+    methods = by_method(collect_runs(tmp_path))
+    details = [one.detail for one in findings(methods) if one.question.startswith("Best")]
+    assert len(details) == 3 and all(detail.endswith(words) and "[" not in detail for detail in details)
+    whole = differences(methods)["global_accuracy"]  # all clients alike: Student's, over seeds
+    assert not any(cell.spread for row in pair_table(methods, whole).rows for cell in row.cells)
+
+
 def test_the_finding_says_it(tmp_path: Path) -> None:
-    for seed in (0, 1):
+    for seed in (0, 1, 2):
         for method in ("fedavg", "ditto"):
             write_run(tmp_path, "p", method, seed)
     methods = by_method(collect_runs(tmp_path))
