@@ -2,6 +2,7 @@
 
 import re
 import sys
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ PAPER = re.compile(
     r"(?P<year>\d{4})(?:, arXiv (?P<arxiv>\d{4}\.\d{4,5}))?"
 )
 SOURCE = re.compile(r"^Source: (.*?)(?=\n\n|\n\*|\n[A-Z][a-z ]+: |\Z)", re.MULTILINE | re.DOTALL)
+PLACEHOLDER = ("its authors", "Its title")  # in what `fedflow new` writes, until it is replaced
 BEFORE = ("the baseline of ", "as a federated method ", "as in ")  # words that are no author
 
 
@@ -52,16 +54,28 @@ def cited() -> dict[str, tuple[str, list[Entry]]]:
 def bibtex(names: list[str], known: Mapping[str, Any] | None = None) -> str:
     """The entries of these methods, each once, in their order; a comment says which methods they are of.
 
-    ``known`` is what `cited` returns, also as JSON has it.
+    ``known`` is what `cited` returns, also as JSON has it. A source that is still the text of `fedflow new`
+    is left out, with a warning.
     """
     known = known or cited()
     of: dict[str, tuple[Entry, list[str]]] = {}
-    unnamed = []
+    unnamed: list[str] = []
+    untouched: list[str] = []
     for name in names:
         label, found = known[name]
-        for entry in (Entry(*each) for each in found):
+        entries = [Entry(*each) for each in found]
+        if any(words in str(entry) for entry in entries for words in PLACEHOLDER):
+            entries = []
+            untouched.append(label)
+        for entry in entries:
             of.setdefault(entry.key, (entry, []))[1].append(label)
-        unnamed += [] if found else [label]
+        unnamed += [] if entries else [label]
+    if untouched:
+        warnings.warn(
+            f"{', '.join(untouched)}: the source is still the text of `fedflow new`; name the paper in the"
+            " docstring of the method, else it is not cited",
+            stacklevel=2,
+        )
     blocks = [f"% {', '.join(labels)}\n{entry}" for entry, labels in of.values()]
     return "\n\n".join([*blocks, *(f"% {label}: no source" for label in unnamed)]) + "\n"
 

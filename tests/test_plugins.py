@@ -76,6 +76,16 @@ def test_installed_plugins_are_listed_and_run(site: Path, tmp_path: Path) -> Non
     assert metrics["method_label"] == "Halfway" and metrics["clients"] == 4
 
 
+def test_the_text_of_the_template_is_no_reference(site: Path, tmp_path: Path) -> None:
+    for _ in range(2):  # computed, then remembered
+        said = run(site, "fedflow.cli", "cite", "halfway", "ditto", folder=tmp_path)
+        assert said.returncode == 0 and said.stdout.count("@") == 1 and "% Halfway: no source" in said.stdout
+        assert said.stderr.startswith(
+            "fedflow: warning: Halfway: the source is still the text of `fedflow new`"
+        )
+        assert said.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("name", ["halfway", "in_order"])
 def test_the_tests_of_a_new_package_pass(site: Path, name: str) -> None:
     folder = site / "made" / f"fedflow-{name}"

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from fedflow.citing import PLACEHOLDER
 from fedflow.cli.printing import print_line
 from fedflow.errors import BadInput, FedflowError
 
@@ -33,7 +34,7 @@ only-include = ["fedflow_{name}.py"]
 METHOD = '''\
 """{label}: clients stay near the model that they receive.
 
-Source: its authors, "Its title", 2026.
+Source: {authors}, "{title}", 2026.
 
 Client: minimise F_k(w) + strength/2 ||w - w_t||^2 by SGD from w_t. Server: as FedAvg.
 *Reduces to* FedAvg when strength = 0.
@@ -88,7 +89,7 @@ SCHEME = '''\
 """{label}: clients get runs of the samples sorted by label.
 
 Order of sampling: none; samples are sorted by label (stable) and cut into N runs of equal size, up to one.
-Source: its authors, 2026.
+Source: {authors}, 2026.
 """
 
 import numpy as np
@@ -183,6 +184,7 @@ def new(
     package = kind in TEMPLATES
     folder = root / (f"fedflow-{name}" if package else name)
     about = {"name": name, "kind": kind, "label": name.title().replace("_", "")}
+    about |= dict(zip(("authors", "title"), PLACEHOLDER))
     if package:
         code, test = TEMPLATES[kind]
         files = {"pyproject.toml": PROJECT, f"fedflow_{name}.py": code, f"test_{name}.py": test}

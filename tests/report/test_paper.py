@@ -1,15 +1,18 @@
 """Files for a paper: every number is that of the report, and LaTeX can read every name."""
 
 import re
+import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 from command import fedflow, one_line_error
 from result_folders import write_run
 
-from fedflow.citing import PAPER, _paper, bibtex, sources
+from fedflow.citing import PAPER, PLACEHOLDER, _paper, bibtex, sources
 from fedflow.methods import METHODS
 from fedflow.pictures.clients import heat
 from fedflow.report.cells import accuracy_table
@@ -122,6 +125,32 @@ def test_every_method_but_the_baseline_without_a_paper_has_references() -> None:
             assert str(entry).count("{") == str(entry).count("}")
     named = [name for name in METHODS if any("author" in entry.fields for entry in sources(name))]
     assert len(named) >= len(METHODS) - 8  # theses and lectures
+
+
+@pytest.mark.parametrize(
+    ("source", "cited"),
+    [
+        ('Source: its authors, "Its title", 2026.', False),
+        ('Source: Doe, "Its title", 2026.', False),
+        ('Source: its authors, "On halves", 2026.', False),
+        ("Source: its authors, 2026.", False),
+        ('Source: Doe, "On halves", 2026.', True),
+    ],
+)
+def test_a_source_that_the_template_wrote_does_not_reach_the_paper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, cited: bool
+) -> None:
+    module = ModuleType("halfway", f"Halfway: a method.\n\n{source}\n\nClient: none.")
+    monkeypatch.setitem(sys.modules, "halfway", module)
+    mine = type("Halfway", (METHODS["fedavg"],), {"__module__": "halfway", "label": "Halfway"})
+    monkeypatch.setitem(METHODS, "halfway", mine)
+    write_run(tmp_path / "results", "p", "halfway", 0)
+    runs = collect_runs(tmp_path / "results")
+    with nullcontext() if cited else pytest.warns(UserWarning, match="^Halfway: the source is still"):
+        write_paper(runs, tmp_path / "paper")
+    written = (tmp_path / "paper" / "methods.bib").read_text()
+    assert ("@misc{doe2026halves" in written) == cited and "% Halfway" in written
+    assert not any(words in written for words in PLACEHOLDER)
 
 
 def test_a_worked_reference() -> None:
