@@ -16,21 +16,27 @@ LEVEL = "level/"  # starts the name of a metric of the clients of one level: lev
 
 @dataclass(frozen=True)
 class Unit:
-    """How a number is printed: times ``factor``, with ``digits`` decimals. A ``whole`` one is an integer."""
+    """How a number is printed: times ``factor``, with ``digits`` decimals. A ``whole`` one is an integer.
+
+    A value is from ``least`` to ``most``; one of a file that is not has another origin than a run.
+    """
 
     sign: str = ""
     factor: float = 1
     digits: int = 1
     whole: bool = False
+    least: float = -math.inf
+    most: float = math.inf
 
 
-SHARE = Unit("%", 100)
-POINTS = Unit("points", 100)
-SQUARE = Unit("points²", 1e4)
-MB = Unit("MB", 1e-6, whole=True)
-COUNT = Unit(whole=True)
-TIME = Unit()  # simulated, in the unit of run.timing
+SHARE = Unit("%", 100, least=0, most=1)
+POINTS = Unit("points", 100, least=0, most=1)
+SQUARE = Unit("points²", 1e4, least=0, most=1)
+MB = Unit("MB", 1e-6, whole=True, least=0)
+COUNT = Unit(whole=True, least=0)
+TIME = Unit(least=0)  # simulated, in the unit of run.timing
 NUMBER = Unit(digits=4)
+INDEX = Unit(digits=3, least=0, most=1)
 
 
 UNMEASURED = "–"
@@ -135,7 +141,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
         table="fairness", rank=3,
     ),
     Metric(
-        "local_gini", "Gini", "0 = all clients have the same accuracy", Unit(digits=3), "lower",
+        "local_gini", "Gini", "0 = all clients have the same accuracy", INDEX, "lower",
         table="fairness", rank=4,
     ),
     Metric(
@@ -190,19 +196,19 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     ),
     Metric(
         "macs", "MACs, M", "multiplications for one sample, in millions; mean over the clients' networks",
-        Unit(factor=1e-6, digits=3), "", table="traffic",
+        Unit(factor=1e-6, digits=3, least=0), "", table="traffic",
     ),
     Metric(
         "macs_ratio", "Fewer MACs, ×", "those of the whole network over those of the clients' networks",
-        Unit("×", digits=3), table="traffic",
+        Unit("×", digits=3, least=0), table="traffic",
     ),
     Metric(
         "macs_convolutions", "MACs of convolutions, M", "those of the convolutions alone",
-        Unit(factor=1e-6, digits=3), "", table="traffic",
+        Unit(factor=1e-6, digits=3, least=0), "", table="traffic",
     ),
     Metric(
         "macs_convolutions_ratio", "Fewer MACs of convolutions, ×", "the same ratio for convolutions alone",
-        Unit("×", digits=3), table="traffic",
+        Unit("×", digits=3, least=0), table="traffic",
     ),
     Metric(
         "kept", "Kept, %", "parameters of the network that are in the clients' networks; mean over clients",
@@ -214,7 +220,7 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     ),
     Metric(
         "gradients", "Gradients, M", "samples whose gradient clients computed, all rounds, in millions",
-        Unit(factor=1e-6, digits=2, whole=True), "", rounds=True, table="traffic",
+        Unit(factor=1e-6, digits=2, whole=True, least=0), "", rounds=True, table="traffic",
     ),
     Metric(
         "updates", "Updates", "that clients sent, all rounds", COUNT, "", rounds=True, table="traffic",
@@ -247,17 +253,17 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     ),
     Metric("failed_clients", "Failed clients", unit=COUNT, better="lower", required=True),
     Metric(
-        "ari", "ARI", "adjusted Rand index with the planted groups", Unit(digits=3), rounds=True,
-        table="clusters", headline=True,
+        "ari", "ARI", "adjusted Rand index with the planted groups",
+        Unit(digits=3, least=-1, most=1), rounds=True, table="clusters", headline=True,
     ),
     Metric(
-        "nmi", "NMI", "normalised mutual information with the planted groups", Unit(digits=3), rounds=True,
+        "nmi", "NMI", "normalised mutual information with the planted groups", INDEX, rounds=True,
         table="clusters",
     ),
     Metric(
         "clustering_error", "Clustering error",
         "misplaced clients per client: of other groups in its cluster, and of its group in other clusters",
-        Unit(digits=2), "lower", rounds=True, table="clusters",
+        Unit(digits=2, least=0), "lower", rounds=True, table="clusters",
     ),
     Metric(
         "fid", "FID", "Fréchet distance between the features of generated images and of the complete test "

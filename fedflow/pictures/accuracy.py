@@ -37,6 +37,7 @@ class Run(Curve, Protocol):
 
 
 LONGEST = 30  # letters of a label in a picture
+DRAWN = ("local_accuracy", "global_accuracy", "local_worst10", "local_best10")  # of runs with pictures
 LARGEST = 1e100  # of a value that is drawn: diagnostics may diverge
 Curves = Mapping[str, Sequence[Curve]]
 Methods = Mapping[str, Sequence[Run]]

@@ -1,5 +1,6 @@
 """The report's section on central training: networks trained on a whole data set, as references."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from fedflow.errors import FedflowError
 from fedflow.local.trained import MARKER
 from fedflow.metrics.table import NUMBER, SHARE, UNMEASURED, in_unit
 from fedflow.pictures.central import COLUMNS, by_epoch
-from fedflow.report.reading import AGAIN, read_json, read_table, reject
+from fedflow.report.reading import AGAIN, check_columns, check_number, read_json, read_table, reject
 from fedflow.report.run import Run
 
 ENTRIES: dict[str, tuple[type, ...]] = {
@@ -19,6 +20,10 @@ ENTRIES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("parameters", "epochs", "seed"), (int,)),
     **dict.fromkeys(("train_loss", "test_loss"), (float,)),
     "test_accuracy": (float, type(None)),
+}
+RANGES = {
+    **dict.fromkeys(("parameters", "epochs", "seed"), (0, math.inf)),
+    "test_accuracy": (SHARE.least, SHARE.most),
 }
 
 
@@ -64,8 +69,13 @@ def _checked(folder: Path) -> Network:
     facts = read_json(folder / MARKER)
     for name, kinds in ENTRIES.items():
         if type(facts.get(name)) not in kinds:
-            reject(folder / MARKER, f"no {name}" if name not in facts else f"{name} is {facts[name]!r}")
+            reject(folder / MARKER, f"no {name}" if name not in facts else f"{name} is {facts[name]!r:.40}")
+        if kinds != (str,) and facts[name] is not None:
+            check_number(folder / MARKER, name, facts[name], *RANGES.get(name, (-math.inf, math.inf)))
     table = read_table(folder / "epochs.csv", pd.read_csv, ("epoch", "train_loss", "test_loss"))
+    if "test_accuracy" in table:
+        read_table(folder / "epochs.csv", lambda _: table, ("test_accuracy",))
+        check_columns(folder / "epochs.csv", table, {"test_accuracy": RANGES["test_accuracy"]})
     if len(table) != facts["epochs"]:
         reject(folder / "epochs.csv", f"{len(table)} rows for {facts['epochs']} epochs")
     return Network(facts, table)

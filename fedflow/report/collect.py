@@ -1,8 +1,10 @@
 """Reads and checks the files of finished runs and of partitions. An error names the file, in one line."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,10 @@ import pyarrow.parquet as pq
 
 from fedflow.errors import FedflowError
 from fedflow.files import COUNTS
+from fedflow.heterogeneity import LINKAGES
 from fedflow.methods.base import Dissimilarity
-from fedflow.metrics.table import METRICS
-from fedflow.report.reading import read_json, read_table, reject
+from fedflow.metrics.table import METRICS, unit_of
+from fedflow.report.reading import check_columns, check_number, read_json, read_table, reject
 from fedflow.report.run import Run
 from fedflow.report.variants import named
 from fedflow.results import MARKER
@@ -38,6 +41,23 @@ ENTRIES: dict[str, tuple[type, ...]] = {  # of every metrics.json
     "participation": (int, float),
 }
 MEASURED = (int, float, type(None))  # its other entries; a regression has no accuracy
+RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("rounds", "clients"), (1, math.inf)),
+    **dict.fromkeys(("seed", "parameters"), (0, math.inf)),
+    "participation": (0, 1),
+}
+WHOLE = 2**53  # whole numbers in tables are below it
+OF_CLIENTS = {"samples": (0, WHOLE), "cluster": (-1, WHOLE)}  # the other columns are metrics
+NEEDED: dict[str, dict[str, type]] = {  # entries of params.json that the page reads
+    "method": {"name": str},
+    "model": {"name": str},
+    "training": {"lr": object, "epochs": object, "batch_size": object},
+    "run": {"participation": object},
+    "partition": {"dataset": str, "scheme": str, "parameters": dict},
+}
+STDS = ("intra_std", "inter_std")  # of a summary with an expert
+ABSENT = object()
+PNG = b"\x89PNG\r\n\x1a\n"
 CLIENTS = ("client", "samples", "local_accuracy", "cluster")
 SERIES = ("round", "client", "value")  # besides the name
 
@@ -97,10 +117,32 @@ def collect_partitions(partitions_dir: Path, names: list[str]) -> dict[str, Part
         if not (folder / "summary.json").is_file():
             continue
         pictures = [folder / "labels.png", folder / "difficulty.png"]
-        labels, losses = (picture.read_bytes() if picture.is_file() else None for picture in pictures)
+        labels, losses = (_picture(picture) if picture.is_file() else None for picture in pictures)
         counts = _label_counts(folder / COUNTS)
-        found[name] = PartitionFacts(name, read_json(folder / "summary.json"), labels, losses, counts)
+        found[name] = PartitionFacts(name, _summary(folder / "summary.json"), labels, losses, counts)
     return found
+
+
+def _picture(path: Path) -> bytes:
+    if not (drawn := path.read_bytes()).startswith(PNG):
+        reject(path, "not a PNG")
+    return drawn
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    """A partition's summary; what it has of the entries that the page reads is as they are written."""
+    summary = read_json(path)
+    for name in ("params", "sizes", "difficulty"):
+        if not isinstance(summary.get(name), dict | None):
+            reject(path, f"{name} is {summary[name]!r:.40}, not an object")
+    for name in ("sizes", "difficulty"):
+        for entry, value in (summary.get(name) or {}).items():
+            check_number(path, f"{name}.{entry}", value, 0)
+    stds = summary.get("difficulty")
+    if absent := [name for name in STDS if stds is not None and name not in stds]:
+        reject(path, f"no difficulty.{absent[0]}")
+    check_number(path, "newcomers", summary.get("newcomers") or 0, 0)
+    return summary
 
 
 def _label_counts(path: Path) -> np.ndarray | None:
@@ -110,6 +152,9 @@ def _label_counts(path: Path) -> np.ndarray | None:
     table = read_table(path, pd.read_csv, ("client",))
     if list(table["client"]) != list(range(len(table))):
         reject(path, "not a row per client")
+    if not all(pd.api.types.is_integer_dtype(kind) for kind in table.dtypes):
+        reject(path, "not of whole numbers")
+    check_columns(path, table, {str(name): (0, math.inf) for name in table})
     return table.drop(columns="client").to_numpy(np.int64)
 
 
@@ -123,23 +168,13 @@ def _read_run(folder: Path) -> Run:
     if not (folder / "params.json").exists():
         reject(folder / "params.json", "No such file: its settings are unknown")
     _check_metrics(folder / MARKER, metrics)
-    params = read_json(folder / "params.json")
-    if absent := [name for name in SECTIONS if not isinstance(params.get(name), dict)]:
-        reject(folder / "params.json", f"no {', '.join(absent)}")
-    if params.get("settings") != metrics["settings"]:
-        reject(folder / "params.json", "its settings differ from those of metrics.json")
+    params = _params(folder / "params.json", metrics)
     place, seed = (metrics["partition"], metrics["method"]), str(metrics["seed"])
     names = [(*place, seed), (*place, f"{seed}-{metrics['settings'][:8]}")]
     if folder.parts[-3:] not in names:
         reject(folder / MARKER, f"it belongs to the run {'/'.join(names[0])}")
-    rounds = read_table(folder / "rounds.csv", pd.read_csv, ROUNDS)
-    clients = read_table(folder / "clients.parquet", pd.read_parquet, CLIENTS)
-    if "newcomer" in clients:
-        clients = clients[~clients["newcomer"]]
-    if len(rounds) != metrics["rounds"]:
-        reject(folder / "rounds.csv", f"{len(rounds)} rows for {metrics['rounds']} rounds")
-    if len(clients) != metrics["clients"]:
-        reject(folder / "clients.parquet", f"{len(clients)} rows for {metrics['clients']} clients")
+    rounds = _rounds(folder / "rounds.csv", metrics["rounds"])
+    clients = _clients(folder / "clients.parquet", metrics["clients"])
     clusters = read_json(folder / "clusters.json")
     history = clusters.get("history")
     if not isinstance(history, list) or not all(_is_step(step, metrics["clients"]) for step in history):
@@ -160,6 +195,68 @@ def _read_run(folder: Path) -> Run:
     if (folder / "predictions.parquet").exists():  # its rows are many, and read when they are used
         read_table(folder / "predictions.parquet", _header, PREDICTIONS)
     return Run(folder, metrics, settings, rounds, clients, groups, history, series, compared, stable)
+
+
+def _params(path: Path, metrics: dict[str, Any]) -> dict[str, Any]:
+    """The settings, with what the page reads of them."""
+    params = read_json(path)
+    if missing := [name for name in SECTIONS if not isinstance(params.get(name), dict)]:
+        reject(path, f"no {', '.join(missing)}")
+    for section, needed in NEEDED.items():
+        for name, kind in needed.items():
+            _check_entry(path, f"{section}.{name}", params[section].get(name, ABSENT), kind)
+    _check_entry(path, "partition.label_noise", params["partition"].get("label_noise"), dict | None)
+    for name, entry in params["data"].items():
+        _check_entry(path, f"data.{name}", entry, dict)
+        _check_entry(path, f"data.{name}.source", entry.get("source", ABSENT), str)
+        _check_entry(path, f"data.{name}.parameters", entry.get("parameters", {}), dict)
+    if params.get("settings") != metrics["settings"]:
+        reject(path, "its settings differ from those of metrics.json")
+    return params
+
+
+def _check_entry(path: Path, name: str, value: Any, kind: type | UnionType) -> None:
+    """Reject an entry that is absent, or of another kind."""
+    if value is ABSENT:
+        reject(path, f"no {name}")
+    if not isinstance(value, kind):
+        reject(path, f"{name} is {value!r:.40}")
+
+
+def _rounds(path: Path, count: int) -> pd.DataFrame:
+    """A row per round."""
+    table = read_table(path, pd.read_csv, ROUNDS)
+    table = read_table(path, lambda _: table, [str(name) for name in table])
+    if len(table) != count:
+        reject(path, f"{len(table)} rows for {count} rounds")
+    if list(table["round"]) != list(range(1, count + 1)):
+        reject(path, f"column round is not 1 to {count}")
+    check_columns(path, table, {str(name): _bounds(str(name)) for name in table})
+    return table
+
+
+def _clients(path: Path, count: int) -> pd.DataFrame:
+    """A row per client that took part."""
+    table = read_table(path, pd.read_parquet, CLIENTS)
+    if "newcomer" in table:
+        if table["newcomer"].dtype != bool:
+            reject(path, "column newcomer is not of true and false")
+        table = table[~table["newcomer"]]
+    if len(table) != count:
+        reject(path, f"{len(table)} rows for {count} clients")
+    if sorted(table["client"]) != list(range(count)):
+        reject(path, f"column client is not 0 to {count - 1}")
+    if empty := [name for name in OF_CLIENTS if table[name].isna().any()]:
+        reject(path, f"column {empty[0]} has an empty cell")
+    measured = [metric.name for metric in METRICS.values() if metric.client and metric.name in table]
+    read_table(path, lambda _: table, measured)
+    check_columns(path, table, OF_CLIENTS | {name: _bounds(name) for name in measured})
+    return table
+
+
+def _bounds(name: str) -> tuple[float, float]:
+    """Smallest and largest value of a metric."""
+    return unit_of(name).least, unit_of(name).most
 
 
 def _series(path: Path, rounds: int, clients: int) -> pd.DataFrame:
@@ -183,15 +280,23 @@ def _dissimilarity(folder: Path, about: Any, clients: int) -> Dissimilarity | No
     """``proximity.parquet``, with its description ``about`` in ``clusters.json``; None without one."""
     if about is None:
         return None
-    path = folder / "proximity.parquet"
+    path, described = folder / "proximity.parquet", folder / "clusters.json"
     table = read_table(path, pd.read_parquet, ())
+    table = read_table(path, lambda _: table, [str(name) for name in table])
     named = set(table.index) <= set(range(clients)) and [str(k) for k in table.index] == list(table)
     if not named or not np.isfinite(table.to_numpy(float)).all():
         reject(path, "not a matrix of finite numbers with a row and a column per client")
+    if not isinstance(about, dict) or not all(isinstance(about.get(n), str) for n in ("unit", "linkage")):
+        reject(described, "proximity needs a unit, a linkage and a height")
+    if about["linkage"] not in LINKAGES:
+        reject(described, f"proximity.linkage is {about['linkage']!r:.40}, not one of {', '.join(LINKAGES)}")
+    for name in ("height", "decomposition_error"):
+        if about.get(name) is not None:
+            check_number(described, f"proximity.{name}", about[name], 0)
     try:
         return Dissimilarity(table.to_numpy(float), table.index.tolist(), **about)
     except TypeError:
-        reject(folder / "clusters.json", "proximity needs a unit, a linkage and a height")
+        reject(described, "proximity needs a unit, a linkage and a height")
 
 
 def _check_metrics(path: Path, metrics: dict[str, Any]) -> None:
@@ -202,13 +307,16 @@ def _check_metrics(path: Path, metrics: dict[str, Any]) -> None:
     for name, kinds in accepted.items():
         if type(metrics[name]) not in kinds:
             words = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
-            reject(path, f"{name} is {metrics[name]!r}, not {words}")
+            reject(path, f"{name} is {metrics[name]!r:.40}, not {words}")
+        if kinds != (str,) and metrics[name] is not None:
+            check_number(path, name, metrics[name], *RANGES.get(name, _bounds(name)))
 
 
 def _is_step(step: Any, clients: int) -> bool:
-    known = isinstance(step, dict) and type(step.get("round")) is int
+    known = isinstance(step, dict) and type(step.get("round")) is int and step["round"] >= 0
     return known and _is_assignment(step.get("assignment"), clients)
 
 
 def _is_assignment(value: Any, clients: int) -> bool:
-    return isinstance(value, list) and len(value) == clients and all(type(item) is int for item in value)
+    whole = isinstance(value, list) and len(value) == clients and all(type(item) is int for item in value)
+    return whole and all(-1 <= item < WHOLE for item in value)

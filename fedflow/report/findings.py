@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedflow.metrics.table import MB, METRICS, yardstick_first
 from fedflow.report.bootstrap import MEASURES, Difference, difference
@@ -117,7 +118,7 @@ def _names(methods: Methods, names: Sequence[str]) -> str:
 def _cheapest(methods: Methods) -> list[Finding]:
     """The least traffic to the target, among methods that communicate."""
     question = "Least traffic to the target"
-    targets = {r.metrics["target_accuracy"] for g in methods.values() for r in g}
+    targets: set[Any] = {r.metrics.get("target_accuracy") for g in methods.values() for r in g}
     methods = {m: g for m, g in methods.items() if any(r.metrics["bytes_up"] for r in g)}
     if len(targets) > 1 or None in targets or not methods:
         return []

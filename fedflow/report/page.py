@@ -142,7 +142,11 @@ def _partition(
     """Everything the page shows of one partition, the best methods first."""
     found = by_method(runs)
     methods = {method: found[method] for method, _ in best(found, yardstick(found))} | found
-    rated = {m: r for m, r in methods.items() if all(run.metrics["local_accuracy"] is not None for run in r)}
+    rated = {
+        m: r
+        for m, r in methods.items()
+        if all(run.metrics.get(name) is not None for run in r for name in accuracy.DRAWN)
+    }
     key = f"p{'-'.join(str(ord(letter)) if not letter.isalnum() else letter for letter in name)}"
     published = accuracies(runs)
     clustered = {m: r for m, r in methods.items() if any(run.history for run in r)}
@@ -171,7 +175,7 @@ def _partition(
         "spread": accuracy.spread(rated, places, f"{key}-spread") if rated else None,
         "traffic": cells.metric_table(methods, columns("traffic")),
         "targets": sorted(
-            {f"{100 * t:g} %" for run in runs if (t := run.metrics["target_accuracy"]) is not None}
+            {f"{100 * t:g} %" for run in runs if (t := run.metrics.get("target_accuracy")) is not None}
         ),
         "groups": _groups(runs),
         "clusters": cells.metric_table(clustered, columns("clusters")) if clustered else None,

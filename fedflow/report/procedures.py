@@ -1,8 +1,10 @@
 """Outcomes of procedures: read, checked, as rows that are compared like runs, and on the page."""
 
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -12,7 +14,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from fedflow.errors import FedflowError
-from fedflow.metrics.table import UNMEASURED
+from fedflow.metrics.table import SHARE, UNMEASURED
 from fedflow.naming import flat, say, text
 from fedflow.outcomes import MARKER, PARAMS, STEPS, SUMMARY, read_parts
 from fedflow.pictures.drawing import inlined
@@ -22,7 +24,7 @@ from fedflow.procedures import PROCEDURES, Column, Procedure
 from fedflow.procedures.catalogue import describe
 from fedflow.report.cells import Table, metric_table
 from fedflow.report.measures import as_metric
-from fedflow.report.reading import read_json, read_table, reject
+from fedflow.report.reading import check_columns, check_number, read_json, read_table, reject
 from fedflow.report.run import Run
 from fedflow.report.tables import by_method, stat, write_csv
 from fedflow.report.variants import defaults_of, differences
@@ -100,7 +102,11 @@ def _read(folder: Path) -> Outcome:
     facts = read_json(folder / MARKER)
     for name, kinds in ENTRIES.items():
         if type(facts.get(name)) not in kinds:
-            reject(folder / MARKER, f"no {name}" if name not in facts else f"{name} is {facts[name]!r}")
+            reject(folder / MARKER, f"no {name}" if name not in facts else f"{name} is {facts[name]!r:.40}")
+        if kinds == (int,):
+            check_number(folder / MARKER, name, facts[name], 0)
+    if not all(isinstance(digest, str) for digest in facts["inputs"].values()):
+        reject(folder / MARKER, "inputs needs a text for every name")
     seed = str(facts["seed"])
     if folder.parts[-2:] not in [(facts["procedure"], s) for s in (seed, f"{seed}-{facts['settings'][:8]}")]:
         reject(folder / MARKER, f"it belongs to the outcome {facts['procedure']}/{seed}")
@@ -112,11 +118,24 @@ def _read(folder: Path) -> Outcome:
     summary = _numbers(folder / SUMMARY, "row")
     if summary["row"].duplicated().any():
         reject(folder / SUMMARY, "a row twice")
+    columns = PROCEDURES.get(facts["registered"], Procedure)
+    check_columns(
+        folder / SUMMARY, summary, _ranges(summary.columns.drop("row"), columns.metrics, sys.float_info.max)
+    )
     summary = summary.set_index("row")
     steps = _numbers(folder / STEPS, "part")
-    if "step" not in steps or int(steps["step"].max() if len(steps) else 0) != facts["steps"]:
+    if "step" not in steps or (steps["step"].max() if len(steps) else 0) != facts["steps"]:
         reject(folder / STEPS, f"not of {facts['steps']} steps")
+    check_columns(folder / STEPS, steps, _ranges(steps.columns.drop("part"), columns.curves, math.inf))
     return Outcome(folder, facts, params, summary, steps, facts["label"])
+
+
+def _ranges(
+    names: Iterable[str], columns: Mapping[str, Column], largest: float
+) -> dict[str, tuple[float, float]]:
+    """Ranges of columns: shares are from 0 to 1, other numbers up to ``largest``."""
+    shares = {name for name in names if name in columns and columns[name].unit == SHARE.sign}
+    return {name: (0, 1) if name in shares else (-largest, largest) for name in names}
 
 
 def _numbers(path: Path, names: str) -> pd.DataFrame:

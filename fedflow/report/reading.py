@@ -1,7 +1,9 @@
 """Files of finished runs: what cannot be read is refused in one line that names the file."""
 
 import json
-from collections.abc import Callable, Iterable
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -10,6 +12,8 @@ import pandas as pd
 from fedflow.errors import FedflowError
 
 AGAIN = "run this experiment again"
+LARGEST = sys.float_info.max  # a whole number of JSON may be larger, and 1e999 is infinite
+ROUNDING = 1e-6  # by which a computed value may be outside of its range
 
 
 def reject(path: Path, reason: str) -> NoReturn:
@@ -19,11 +23,13 @@ def reject(path: Path, reason: str) -> NoReturn:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
+    if not path.is_file():
+        reject(path, "No such file")
     try:
         value = json.loads(path.read_text(), parse_constant=lambda text: reject(path, f"contains {text}"))
     except OSError as error:
         reject(path, error.strerror or str(error))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         reject(path, f"truncated or not JSON ({error})")
     if not isinstance(value, dict):
         reject(path, "not a JSON object")
@@ -42,6 +48,30 @@ def read_table(path: Path, read: Callable[[Path], pd.DataFrame], columns: Iterab
     if missing:
         reject(path, f"no column {', '.join(missing)}")
     for name in columns:
-        if not pd.api.types.is_numeric_dtype(table[name]) and not table[name].isna().all():
+        kind = table[name].dtype
+        numeric = pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind)
+        if not numeric and not table[name].isna().all():
             reject(path, f"column {name} is not numeric")
     return table
+
+
+def check_number(path: Path, name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> None:
+    """Reject the value of a field that is no finite number from ``least`` to ``most``."""
+    low, high = max(least - ROUNDING, -LARGEST), min(most + ROUNDING, LARGEST)
+    if type(value) not in (int, float) or not low <= value <= high:
+        reject(path, f"{name} is {value!r:.40}, not {_range(least, most)}")
+
+
+def check_columns(path: Path, table: pd.DataFrame, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Reject a numeric column of ``table`` with a value outside of its range; empty cells are accepted."""
+    for name, (least, most) in ranges.items():
+        values = table[name].dropna()
+        outside = values[~values.between(least - ROUNDING, most + ROUNDING)]
+        if len(outside):
+            reject(path, f"column {name} has {outside.iloc[0]}, not {_range(least, most)}")
+
+
+def _range(least: float, most: float) -> str:
+    if least <= -LARGEST:
+        return "a finite number"
+    return f"a number >= {least:g}" if math.isinf(most) else f"a number from {least:g} to {most:g}"

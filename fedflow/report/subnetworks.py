@@ -129,7 +129,7 @@ def _with_targets(run: Run, levels: Iterable[str]) -> Run:
 
     That is the accuracy of the mean of its models, as FedHeN publishes it, or else the local one.
     """
-    target, metrics = run.metrics["target_accuracy"], dict[str, int | None]()
+    target, metrics = run.metrics.get("target_accuracy"), dict[str, int | None]()
     for level in levels:
         accuracies = [level_metric(level, name) for name in ("all_accuracy", "local_accuracy")]
         name = next((name for name in accuracies if name in run.rounds), None)

@@ -14,7 +14,7 @@ from fedflow.naming import text
 from fedflow.pictures.tuning import Tried, tried
 from fedflow.report.cells import Cell, Row, Table
 from fedflow.report.collect import Labels
-from fedflow.report.reading import read_table, reject
+from fedflow.report.reading import check_columns, read_table, reject
 from fedflow.report.sources import score_files
 
 NUMBERS = ("accuracy", "loss")
@@ -54,8 +54,11 @@ def tuning(folder: Path, labels: Labels, known: Mapping[str, int]) -> list[Tuned
 
 def _read(file: Path) -> pd.DataFrame:
     table = read_table(file, pd.read_csv, NUMBERS)
+    if "spread" in table:
+        table = read_table(file, pd.read_csv, (*NUMBERS, "spread"))
     if "chosen" not in table or table["chosen"].dtype != bool or table["chosen"].sum() > 1:
         reject(file, "column chosen needs at most one True, and False for the others")
+    check_columns(file, table, {"accuracy": (SHARE.least, SHARE.most)})
     loss = bool(table["accuracy"].isna().all())
     return table.assign(score=table["loss" if loss else "accuracy"]).assign(by_loss=loss)
 

@@ -52,6 +52,8 @@ def test_networks_are_listed_and_drawn_and_their_accuracy_is_a_reference(root: P
     ("entry", "value", "message"),
     [
         ("parameters", None, r"large/metrics.json: parameters is None"),
+        ("test_accuracy", 97.1, r"large/metrics.json: test_accuracy is 97.1, not a number from 0 to 1"),
+        ("seed", -1, r"large/metrics.json: seed is -1, not a number >= 0"),
         ("epochs", 3, r"large/epochs.csv: 2 rows for 3 epochs; `fedflow central large` trains it again$"),
     ],
 )

@@ -1,4 +1,5 @@
 import json
+import os
 
 import numpy as np
 import pandas as pd
@@ -49,6 +50,34 @@ def test_a_set_that_is_not_complete_is_named(tmp_path):
         ("metrics", {"participation": None}, "participation is None"),
         ("metrics", {"local_accuracy": float("nan")}, "contains NaN"),
         ("metrics", {"seed": "0"}, "seed is '0'"),
+        (
+            "metrics",
+            {"local_accuracy": 5.0},
+            r"metrics\.json: local_accuracy is 5\.0, not a number from 0 to 1",
+        ),
+        ("metrics", {"global_accuracy": -0.5}, "global_accuracy is -0.5, not a number from 0 to 1"),
+        ("metrics", {"local_accuracy": "0.9"}, "local_accuracy is '0.9', not int or float or null"),
+        ("metrics", {"local_accuracy": True}, "local_accuracy is True, not int or float or null"),
+        ("metrics", {"loss": float("inf")}, "contains Infinity"),
+        ("metrics", {"loss": 10**400}, "loss is 10000.*, not a finite number"),
+        ("metrics", {"method/x": [1]}, r"method/x is \[1\], not int"),
+        ("metrics", {"bytes_up": -1}, "bytes_up is -1, not a number >= 0"),
+        ("metrics", {"clusters": -1}, "clusters is -1, not a number >= 0"),
+        ("metrics", {"ari": 1.5}, "ari is 1.5, not a number from -1 to 1"),
+        ("metrics", {"rounds": 0}, "rounds is 0, not a number >= 1"),
+        ("metrics", {"participation": 3}, "participation is 3, not a number from 0 to 1"),
+        ("params", {"method": {}}, r"params\.json: no method\.name"),
+        ("params", {"method": {"name": []}}, r"params\.json: method\.name is \[\]"),
+        ("params", {"data": {"mnist5k": 1}}, r"params\.json: data\.mnist5k is 1"),
+        ("params", {"training": {"epochs": 1}}, r"params\.json: no training\.lr"),
+        ("clusters", {"history": [{"round": -1, "assignment": [0] * 20}]}, "each entry of history"),
+        ("clusters", {"history": [{"round": 1, "assignment": [10**30] * 20}]}, "each entry of history"),
+        ("clusters", {"proximity": {"unit": "u", "linkage": "x"}}, "proximity.linkage is 'x', not one of"),
+        (
+            "clusters",
+            {"proximity": {"unit": "u", "linkage": "wpgma", "height": "x"}},
+            "proximity.height is 'x', not a number >= 0",
+        ),
         ("metrics", {"seed": 4}, "it belongs to the run p/pacfl/4"),
         ("metrics", {"rounds": 21}, "20 rows for 21 rounds"),
         ("metrics", {"clients": 7}, "20 rows for 7 clients"),
@@ -63,6 +92,54 @@ def test_a_set_that_is_not_complete_is_named(tmp_path):
 def test_a_wrong_fact_is_named(tmp_path, name, facts, words):
     change(write_run(tmp_path, "p", "pacfl", 0) / f"{name}.json", **facts)
     with refused(words, FedflowError):
+        collect_runs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("rounds.csv", {"local_accuracy": 5.0}, "column local_accuracy has 5.0, not a number from 0 to 1"),
+        ("rounds.csv", {"local_accuracy": np.inf}, "column local_accuracy has inf, not a number from 0 to 1"),
+        ("rounds.csv", {"bytes_up": -1}, "column bytes_up has -1, not a number >= 0"),
+        ("rounds.csv", {"round": 1}, "column round is not 1 to 20"),
+        ("rounds.csv", {"train_loss": "x"}, "column train_loss is not numeric"),
+        ("rounds.csv", {"ari": True}, "column ari is not numeric"),
+        ("clients.parquet", {"local_accuracy": 5.0}, "column local_accuracy has 5.0"),
+        ("clients.parquet", {"tuned_accuracy": "x"}, "column tuned_accuracy is not numeric"),
+        ("clients.parquet", {"client": 0}, "column client is not 0 to 19"),
+        ("clients.parquet", {"samples": -1}, "column samples has -1, not a number from 0"),
+        ("clients.parquet", {"samples": np.nan}, "column samples has an empty cell"),
+        ("clients.parquet", {"newcomer": "no"}, "column newcomer is not of true and false"),
+    ],
+)
+def test_a_table_with_values_that_no_run_has_is_named(tmp_path, name, change, words):
+    path = write_run(tmp_path, "p", "ifca", 0) / name
+    if name.endswith(".csv"):
+        pd.read_csv(path).assign(**change).to_csv(path, index=False)
+    else:
+        pd.read_parquet(path).assign(**change).to_parquet(path)
+    with refused(rf"p/ifca/0/{name}: {words}", FedflowError):
+        collect_runs(tmp_path)
+
+
+def test_values_at_the_ends_of_their_range_are_read(tmp_path):
+    folder = write_run(tmp_path, "p", "ifca", 0, diagnostics=["method/x"])
+    change(
+        folder / "metrics.json", local_accuracy=1.0 + 1e-12, global_accuracy=0, local_gini=-1e-17, ari=-0.5
+    )
+    table = pd.read_csv(folder / "rounds.csv").assign(**{"method/x": np.inf, "train_loss": -np.inf})
+    table.to_csv(folder / "rounds.csv", index=False)
+    assert len(collect_runs(tmp_path)) == 1  # losses and diagnostics may diverge
+
+
+def test_json_that_is_nested_too_deeply_and_a_pipe_are_one_line(tmp_path):
+    path = write_run(tmp_path, "p", "ifca", 0) / "clusters.json"
+    path.write_text("[" * 100_000)
+    with refused(r"clusters\.json: truncated or not JSON", FedflowError):
+        collect_runs(tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    with refused(r"clusters\.json: No such file", FedflowError):
         collect_runs(tmp_path)
 
 
@@ -161,3 +238,34 @@ def test_cut_off_partition_summary_is_named(tmp_path):
     with refused(r"p/summary\.json", FedflowError):
         collect_partitions(tmp_path, ["p"])
     assert collect_partitions(tmp_path, ["unknown"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"params": []}, r"params is \[\], not an object"),
+        ({"sizes": {"min": "x", "max": 1}}, "sizes.min is 'x', not a number >= 0"),
+        ({"difficulty": {}}, "no difficulty.intra_std"),
+        ({"difficulty": {"intra_std": "x", "inter_std": 1}}, "difficulty.intra_std is 'x'"),
+        ({"newcomers": -1}, "newcomers is -1, not a number >= 0"),
+    ],
+)
+def test_a_partition_summary_of_another_form_is_named(tmp_path, facts, words):
+    change(write_partition(tmp_path, "p", scheme="iid") / "summary.json", **facts)
+    with refused(rf"p/summary\.json: {words}", FedflowError):
+        collect_partitions(tmp_path, ["p"])
+
+
+@pytest.mark.parametrize(
+    "text", ["client,0\n0,-1\n", "client,0\n0,x\n", "client,0\n0,\n", "client,0\n0,1.5\n"]
+)
+def test_label_counts_are_whole_numbers(tmp_path, text):
+    (write_partition(tmp_path, "p", scheme="iid") / "label_counts.csv").write_text(text)
+    with refused(r"label_counts\.csv: .*(not of whole numbers|has -1)", FedflowError):
+        collect_partitions(tmp_path, ["p"])
+
+
+def test_a_picture_of_a_partition_is_a_png(tmp_path):
+    (write_partition(tmp_path, "p", scheme="iid") / "labels.png").write_text("<svg onload='1'/>")
+    with refused(r"labels\.png: not a PNG", FedflowError):
+        collect_partitions(tmp_path, ["p"])

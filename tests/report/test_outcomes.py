@@ -183,6 +183,9 @@ def test_published_tables_stand_beside_outcomes(root: Path, monkeypatch: pytest.
         ("metrics.json", "{", "metrics.json: truncated or not JSON"),
         ("summary.csv", "x\n1\n", "summary.csv: no column row"),
         ("steps.csv", "part,step\nw0,1\n", "steps.csv: not of 5 steps"),
+        ("summary.csv", "row,mean\nw0,inf\n", "summary.csv: column mean has inf, not a finite number"),
+        ("summary.csv", "row,mean\nw0,x\n", "summary.csv: truncated or damaged"),
+        ("steps.csv", "part,step\nw0,\n", "steps.csv: not of 5 steps"),
         ("steps.csv", None, "steps.csv: No such file"),
         ("params.json", "{}", "params.json: no procedure, or no data"),
         *(

@@ -265,6 +265,16 @@ def test_run_without_optional_metrics_makes_a_page(tmp_path):
     assert "After fine-tuning, %" not in page and "Least traffic" not in page
 
 
+@pytest.mark.parametrize("name", ["local_accuracy", "global_accuracy", "local_best10", "target_accuracy"])
+def test_an_absent_metric_is_one_that_was_not_measured(tmp_path, name):
+    path = write_run(tmp_path / "results", "p", "fedavg", 0) / "metrics.json"
+    metrics = json.loads(path.read_text())
+    path.write_text(json.dumps(metrics | {name: None}))
+    page = build(tmp_path)
+    path.write_text(json.dumps({key: value for key, value in metrics.items() if key != name}))
+    assert build(tmp_path) == page
+
+
 def test_a_regression_is_ordered_by_its_loss(tmp_path):
     for method, loss in (("fedavg", 1.25), ("ifca", 0.0125)):
         folder = write_run(tmp_path / "results", "p", method, 0)

@@ -76,7 +76,12 @@ def test_without_scores_there_is_no_section(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("", "truncated or damaged"), (f"{HEAD}\n0.1,1,0.5,0.1,1,maybe,a\n", "column chosen needs")],
+    [
+        ("", "truncated or damaged"),
+        (f"{HEAD}\n0.1,1,0.5,0.1,1,maybe,a\n", "column chosen needs"),
+        (f"{HEAD}\n0.1,1,50,0.1,1,True,a\n", "column accuracy has 50"),
+        (f"{HEAD}\n0.1,1,0.5,x,1,True,a\n", "column spread is not numeric"),
+    ],
 )
 def test_a_damaged_file_is_one_line(tmp_path, text, words):
     with refused(rf"fedavg\.csv: {words}", FedflowError):
