@@ -87,7 +87,7 @@ from fedflow.methods.fairness.term import TERM as _TERM
 
 __version__: str
 
-def run(data: Data='mnist5k', partition: Division | None=None, method: str | Method | type[Method] | Mapping[str, Any]='fedavg', *, model: Network | None=None, rounds: int=20, participation: float=1.0, seed: int=0, training: LocalTraining | Mapping[str, Any] | None=None, device: str='auto', compile: str='auto', progress: bool=True, record: str | Path | None=None, sampling: Literal['uniform', 'proportional', 'bernoulli', 'sweep', 'easy_first'] = 'uniform', client_curriculum: Settings | Mapping[str, Any] | None = None, min_cohort: int = 1, evaluate_every: int = 5, evaluate_clients: int | None = None, fine_tune: bool = True, keep_trained: bool = False, reports: Sequence[Literal['server', 'active', 'all']] = ..., adapt: Sequence[Settings | Mapping[str, Any]] = ..., adapt_from: Literal['served', 'active', 'all'] = 'served', keep_predictions: bool = False, sweep: bool = True, features: str | None = None, inception: str | None = None, target_accuracy: float | None = None, checkpoint_every: int = 5, timing: Settings | Mapping[str, Any] = ...) -> Result:
+def run(data: Data='mnist5k', partition: Division | None=None, method: str | Method | type[Method] | Mapping[str, Any]='fedavg', *, model: Network | None=None, rounds: int=20, participation: float=1.0, seed: int=0, training: LocalTraining | Mapping[str, Any] | None=None, device: str='auto', compile: str='auto', progress: bool=True, record: str | Path | None=None, sampling: Literal['uniform', 'proportional', 'bernoulli', 'sweep', 'easy_first'] = 'uniform', client_curriculum: Settings | Mapping[str, Any] | None = None, min_cohort: int = 0, evaluate_every: int = 5, evaluate_clients: int | None = None, fine_tune: bool = True, keep_trained: bool = False, reports: Sequence[Literal['server', 'active', 'all']] = ..., adapt: Sequence[Settings | Mapping[str, Any]] = ..., adapt_from: Literal['served', 'active', 'all'] = 'served', keep_predictions: bool = False, sweep: bool = True, features: str | None = None, inception: str | None = None, target_accuracy: float | None = None, checkpoint_every: int = 5, timing: Settings | Mapping[str, Any] = ...) -> Result:
     """Train a federation in this process; returns its `Result`.
 
     Keywords:
@@ -114,8 +114,9 @@ def run(data: Data='mnist5k', partition: Division | None=None, method: str | Met
             (easy_first) (one of uniform, proportional, bernoulli, sweep, easy_first; default uniform)
         client_curriculum: the pool of `sampling: easy_first`; null = its defaults there (a mapping or
             null; default null)
-        min_cohort: stop with an error if fewer clients of a round succeed (a whole number >= 1; default
-            1)
+        min_cohort: stop with an error if fewer clients of a round succeed; with 0, a round in which all
+            fail leaves the models as they were, and 1 / R such rounds in a row (at least 2) stop the
+            run (a whole number >= 0; default 0)
         evaluate_every: rounds between evaluations; the last round is always evaluated (a whole number
             >= 1; default 5)
         evaluate_clients: number of random clients to score, the same in all evaluations; null = all (a

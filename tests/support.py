@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from fedflow.data import Dataset, Examples
 from fedflow.errors import BadInput, FedflowError
-from fedflow.local.client import Client
+from fedflow.local.client import Client, Update
 from fedflow.local.compiled import Gradient
 from fedflow.local.training import LocalTraining
 from fedflow.methods import METHODS, Method, build_method
@@ -196,6 +196,18 @@ def with_cohorts(method: Method, cohorts: Sequence[Sequence[int]]) -> Method:
             return 0
 
     return Planned(**method.as_dict())
+
+
+def failing(name: str, *rounds: int, **hyper: Any) -> Method:
+    """The method, whose clients all fail in these rounds."""
+
+    class Failing(METHODS[name]):  # type: ignore[name-defined, misc]
+        def local(self, client: Client) -> Update:
+            if int(client.t) in rounds:
+                raise ValueError("out of order")
+            return super().local(client)
+
+    return Failing(**hyper)
 
 
 class Workers:

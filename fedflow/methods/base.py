@@ -184,6 +184,13 @@ class Method(Settings):
         """The server's next state, and what to record of this round."""
         raise NotImplementedError
 
+    def without_updates(self, now: Round, server: Any) -> Any:
+        """The state after a server step for which every client failed, so that `aggregate` is not called.
+
+        By default, nothing changes. A phase that ends with this round must end here too.
+        """
+        return server
+
     def model_for(self, client: Client) -> Tensor | tuple[Tensor, Tensor | None]:
         """The vector [D] that a client is served and scored with, from `broadcast_for_evaluation`.
 

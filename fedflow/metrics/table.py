@@ -253,6 +253,10 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in (
     ),
     Metric("failed_clients", "Failed clients", unit=COUNT, better="lower", required=True),
     Metric(
+        "failed_rounds", "Failed rounds", "rounds in which every client failed", COUNT, "lower",
+        headline=True,
+    ),
+    Metric(
         "ari", "ARI", "adjusted Rand index with the planted groups",
         Unit(digits=3, least=-1, most=1), rounds=True, table="clusters", headline=True,
     ),

@@ -1,10 +1,12 @@
 """The round loop: plan, broadcast, train, aggregate, evaluate, checkpoint. No Prefect, no MLflow."""
 
+import math
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain, repeat
+from itertools import chain, repeat, takewhile
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from fedflow.simulation.executors import balanced
 from fedflow.simulation.gathered import Gathered
 from fedflow.simulation.job import ClientResult, OnboardingShard, Shard
 from fedflow.simulation.messages import received_bytes
-from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS, Outcome, RoundReport
+from fedflow.simulation.outcome import POLLED, SERIES_CLIENTS, Outcome, RoundReport, reasons
 from fedflow.simulation.run import Run
 from fedflow.simulation.sampling import sample, take_turn
 from fedflow.simulation.scoring import Scoring
@@ -34,7 +36,8 @@ class Simulation(Run):
     """Iterate over `rounds`, then call `outcome`.
 
     Checkpoints are in ``checkpoints/<fingerprint>``; if one exists there, the run resumes from it.
-    Raises `FedflowError` if fewer than ``min_cohort`` clients of a round succeed.
+    A round in which every client fails leaves the state as it is. Raises `RoundFailed` after 1 / R such
+    rounds in a row (at least two), or if fewer than ``min_cohort`` clients of a round succeed.
     """
 
     @cached_property
@@ -155,8 +158,24 @@ class Simulation(Run):
             self._enter_pool(t, report, before)
         for cycle in range(method.cycles() if isinstance(method, Cyclic) else 1):
             losses += self._cycle(t, cycle, report)
-        report.values["train_loss"] = float(np.mean(losses))
+        if losses:
+            report.values["train_loss"] = float(np.mean(losses))
+        else:
+            self._lost(report)
         return report
+
+    def _lost(self, report: RoundReport) -> None:
+        """Warn of a round without any update; raise `RoundFailed` after too many of them in a row."""
+        share, why = self.settings.participation, reasons(report.failed)
+        lost = 1 + sum(1 for _ in takewhile(lambda past: past.lost, reversed(self.state.history)))
+        if lost >= max(2, math.ceil(1 / share - 1e-9)):  # no single round ends a run
+            raise RoundFailed(
+                f"round {report.round}: every client failed in {lost} rounds in a row, the limit at "
+                f"run.participation {share:g} ({why})"
+            )
+        method = self.job.method.name
+        reason = f"every client failed, and the server's state stays as it was ({why})"
+        warnings.warn(f"{method}: round {report.round}: {reason}", stacklevel=4)
 
     def _enter_pool(self, t: int, report: RoundReport, before: dict[str, float]) -> None:
         """The pool of the client curriculum in this round; all clients are ranked for a new one."""
@@ -205,12 +224,14 @@ class Simulation(Run):
         ]  # fmt: skip
         gathered = Gathered(self.executor.map(train_shard, self.job, shards, f"round {t} · train"), now)
         if len(gathered.sent) < self.settings.min_cohort:
-            names = "; ".join(f"client {k}: {reason}" for k, reason in gathered.failures)
             raise RoundFailed(
                 f"round {t}: {len(gathered.sent)} of {len(cohort)} clients succeeded, "
-                f"run.min_cohort is {self.settings.min_cohort} ({names})"
+                f"run.min_cohort is {self.settings.min_cohort} ({reasons(dict(gathered.failures))})"
             )
-        state.server, numbers, series = self._checked(method.aggregate(now, state.server, gathered))
+        if gathered.sent:
+            state.server, numbers, series = self._checked(method.aggregate(now, state.server, gathered))
+        else:
+            state.server, numbers, series = method.without_updates(now, state.server), {}, {}
         for sent in gathered.sent:
             state.means.take(sent.client, sent.keep)
             state.store.put(sent.client, sent.keep)

@@ -1,5 +1,6 @@
 """The results of a run: those of every round, and those of the end."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +42,17 @@ class RoundReport:
     series: dict[str, list[float]] = field(default_factory=dict)
     replayed: bool = False  # a round before a resume
     seconds: float = 0.0
+
+    @property
+    def lost(self) -> bool:
+        """Whether every client of the round failed."""
+        return "train_loss" not in self.values
+
+
+def reasons(failed: Mapping[int, str], named: int = 3) -> str:
+    """Why clients ``failed`` (reasons by number), in one line that names at most ``named`` clients."""
+    told = [f"client {k}: {reason}" for k, reason in [*failed.items()][:named]]
+    return "; ".join([*told, f"and {len(failed) - named} more"] if len(failed) > named else told)
 
 
 @dataclass

@@ -66,7 +66,11 @@ class RunSettings(Settings):
     client_curriculum: ClientCurriculum | None = option(
         None, "the pool of `sampling: easy_first`; null = its defaults there"
     )
-    min_cohort: int = option(1, "stop with an error if fewer clients of a round succeed", ge=1)
+    min_cohort: int = option(
+        0, "stop with an error if fewer clients of a round succeed; with 0, a round in which all fail leaves "
+        "the models as they were, and 1 / R such rounds in a row (at least 2) stop the run", ge=0,
+        source="PFL and its code",
+    )  # fmt: skip
     evaluate_every: int = option(5, "rounds between evaluations; the last round is always evaluated", ge=1)
     evaluate_clients: int | None = option(
         None, "number of random clients to score, the same in all evaluations; null = all", ge=1

@@ -67,6 +67,8 @@ def final_metrics(run: Run, scoring: Scoring, scores: Scores, newcomers: Scores 
         **scoring.agreement(scores),
         "failed_clients": sum(len(r.failed) for r in history),
     }
+    if lost := sum(r.lost for r in history):
+        metrics["failed_rounds"] = lost
     metrics |= costs(run)
     if shipped:
         metrics["shipped_bytes"] = shipped

@@ -22,6 +22,7 @@ from support import (
     SIZES,
     Ran,
     Workers,
+    failing,
     follow,
     forbid_fallback,
     images,
@@ -565,6 +566,31 @@ def test_too_small_a_cohort_stops_the_run(name: str, federation: Federation) -> 
     assert str(error.value) == (
         "round 1: 1 of 2 clients succeeded, run.min_cohort is 2 (client 3: ValueError: out of order)"
     )
+
+
+def test_a_round_in_which_every_client_fails_changes_nothing(
+    name: str, federation: Federation, tmp_path: Path
+) -> None:
+    """Neither the server nor the clients; the run goes on, and resumes as if it had not stopped."""
+    method, settings = failing(name, 2), HALF | {"rounds": 3, "evaluate_every": 1, "checkpoint_every": 1}
+    stopped = prepare_run(method, federation, checkpoints=tmp_path, **settings)
+    with pytest.warns(
+        UserWarning, match=f"^{name}: round 2: every client failed, .*ValueError: out of order"
+    ):
+        whole = run(method, federation, **settings)
+        for report in stopped.rounds():
+            if report.round == 2:
+                break
+    known = [{k: v for k, v in server.items() if k != "order"} for server in whole.servers]  # drawn by `plan`
+    assert same(known[1], known[0])
+    for vector, rows in whole.clients[0].items():
+        assert all(map(torch.equal, rows, whole.clients[1][vector]))
+    assert whole.rounds[1].failed.keys() == {*whole.rounds[1].cohort}
+    assert whole.values("updates")[1] == whole.values("updates")[0]
+    assert whole.outcome().metrics["failed_rounds"] == 1
+    resumed = run(method, federation, checkpoints=tmp_path, **settings)
+    assert [r.replayed for r in resumed.rounds] == [True, True, False]
+    assert reports(resumed) == reports(whole) and same(resumed.state(), whole.state())
 
 
 # Cohorts and clients of all sizes

@@ -1,11 +1,26 @@
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import NETWORKS, Ran, Workers, follow, prepare_run, quadratics, run, suited, with_cohorts
+from support import (
+    NETWORKS,
+    Ran,
+    Workers,
+    failing,
+    follow,
+    prepare_run,
+    quadratics,
+    refused,
+    run,
+    same,
+    suited,
+    with_cohorts,
+)
 
+from fedflow.errors import RoundFailed
 from fedflow.local.client import Client
 from fedflow.local.pieces import Pieces
 from fedflow.local.samples import Batch
@@ -178,3 +193,53 @@ def test_one_cluster_is_no_assignment_and_more_workers_than_clients_do_no_harm()
     ran, shared = (run("fedavg", quadratics(), executor=e, evaluate_every=1) for e in (None, Workers(8)))
     assert [r.assignment for r in ran.rounds] == ran.values("ari") == [None] * 3
     assert ran.values("clusters") == [1] * 3 and ran.server("model") == shared.server("model")
+
+
+# Rounds in which every client fails
+
+
+@pytest.mark.parametrize(("share", "most"), [(1.0, 2), (0.5, 2), (0.4, 3), (0.2, 5)])
+def test_a_run_stops_after_one_round_over_the_participation_without_any_client(
+    share: float, most: int
+) -> None:
+    """At least two in a row; a round with an update starts the count again."""
+    spared = failing("fedavg", *range(2, 1 + most), *range(2 + most, 1 + 2 * most))
+    with pytest.warns(UserWarning, match="every client failed"):
+        ran = run(spared, TEN, participation=share, rounds=1 + 2 * most)
+    assert ran.outcome().metrics["failed_rounds"] == 2 * (most - 1)
+    message = f"round {1 + most}: every client failed in {most} rounds in a row, .* {share:g} "
+    stopped = refused(message + r"\(client \d+: ValueError: out of order", RoundFailed)
+    with stopped, pytest.warns(UserWarning, match="every client failed"):
+        run(failing("fedavg", *range(2, 9)), TEN, participation=share, rounds=9)
+
+
+def test_the_count_of_rounds_without_any_client_survives_an_interruption(tmp_path: Path) -> None:
+    method, settings = failing("fedavg", 1, 2), {"rounds": 4, "checkpoint_every": 1, "participation": 0.5}
+    with pytest.warns(UserWarning, match="round 1: every client failed"):
+        next(prepare_run(method, TEN, checkpoints=tmp_path, **settings).rounds())
+    with refused("round 2: every client failed in 2 rounds in a row", RoundFailed):
+        run(method, TEN, checkpoints=tmp_path, **settings)
+
+
+@pytest.mark.filterwarnings("ignore:.*clients train one by one")
+@pytest.mark.parametrize(("cohort", "workers"), [("loop", 3), ("vmap", 1), ("vmap", 3)])
+@pytest.mark.parametrize("name", ["scaffold", "fedbuff", "fedhen"])
+def test_a_round_without_any_client_on_other_executors(
+    name: str, cohort: str, workers: int, federation: Federation
+) -> None:
+    reported = [] if name == "fedbuff" else ["active"]
+    settings = {"participation": 0.5, "rounds": 3, "evaluate_every": 1, "reports": reported}
+    with pytest.warns(UserWarning, match="round 2: every client failed"):
+        ran = run(
+            failing(name, 2), suited(name, federation), executor=Workers(workers), cohort=cohort, **settings
+        )
+    assert same(ran.servers[0], ran.servers[1]) and not same(ran.servers[1], ran.servers[2])
+    assert ran.values("local_accuracy")[0] == ran.values("local_accuracy")[1]
+    assert not [value for value in ran.rounds[1].values if value.startswith("active_")]
+
+
+def test_a_cohort_that_must_have_clients_stops_the_run_at_once() -> None:
+    reasons = r"client 0: ValueError: out of order; client 1: .*; client 2: .*; and 7 more"
+    message = rf"round 2: 0 of 10 clients succeeded, run.min_cohort is 1 \({reasons}\)"
+    with refused(message, RoundFailed):
+        run(failing("fedavg", 2), TEN, min_cohort=1)

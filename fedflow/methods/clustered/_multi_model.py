@@ -176,12 +176,17 @@ class MultiModel(Clustered, Onboarding, Averaging):
         """F_k(theta_j) on the training data of all ``models`` [k, .], [k]."""
         return torch.stack([client.full_loss(theta) for theta in self.whole(client, models)])
 
-    def pretrain(self, now: Round, server: MultiModelState, cohort: Cohort) -> MultiModelState:
-        """The state after a round of pretraining.
+    def without_updates(self, now: Round, server: MultiModelState) -> MultiModelState:
+        """The phase of this round may end; a start whose last cohort failed has no loss to be compared by."""
+        if server.pretrained is not None and self.phase(now) == PRETRAINING:
+            return self.pretrain(now, server, server.pretrained)
+        return self.proceed(now, server, np.inf)
+
+    def pretrain(self, now: Round, server: MultiModelState, w: Tensor) -> MultiModelState:
+        """The state after a round of pretraining whose mean is ``w`` [D].
 
         After the last one, every part trains the pretrained model; without parts, heads stay as drawn.
         """
-        w = cohort.mean("model")
         if now.t < self.pretraining:
             return replace(server, pretrained=w)
         server = replace(server, pretrained=None)
@@ -189,14 +194,17 @@ class MultiModel(Clustered, Onboarding, Averaging):
             server, w = replace(server, body=self.head(now.model).outside(w)), self.head(now.model).of(w)
         return replace(server, models=w.repeat(self.clusters, 1)) if self.random_assignment_rounds else server
 
-    def proceed(self, now: Round, server: MultiModelState, cohort: Cohort) -> MultiModelState:
-        """The state after any other round: when due, without parts, with the next start or the best one."""
+    def proceed(self, now: Round, server: MultiModelState, mean_loss: float) -> MultiModelState:
+        """The state after any other round: when due, without parts, with the next start or the best one.
+
+        Starts are compared by the ``mean_loss`` of their last cohorts.
+        """
         if now.t == self._before_choosing:
             server = replace(server, part=None)
         trial, rest = divmod(now.t, self.trial)
         if self.restarts == 1 or rest or trial > self.restarts:
             return server
-        loss = torch.tensor(cohort.scalars("loss").mean())
+        loss = torch.tensor(mean_loss, dtype=torch.float64)
         if server.lowest is None or loss < server.lowest:
             server = replace(server, lowest=loss, best=server.models)
         if server.starts is not None and trial < self.restarts:

@@ -21,6 +21,7 @@ partial participation these are different clients for every start; full particip
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -113,7 +114,7 @@ class IFCA(MultiModel):
         self, now: Round, server: MultiModelState, cohort: Cohort
     ) -> tuple[MultiModelState, Diagnostics]:
         if self.phase(now) == PRETRAINING:
-            return self.pretrain(now, server, cohort), {}
+            return self.pretrain(now, server, cohort.mean("model")), {}
         models, body = server.models.clone(), server.body
         sizes = {"all": now.clients, "cohort": len(cohort.ids)}
 
@@ -132,7 +133,8 @@ class IFCA(MultiModel):
             models[j] = moved(models[j], cohort.mean("model", group=j), cohort.groups.count(j), own)
         if body is not None and self.shared == "averaged":
             body = moved(body, cohort.mean("body"), len(cohort.ids), head.outside(buffers))
-        after = self.proceed(now, replace(server, models=models, body=body), cohort)
+        loss = cohort.scalars("loss").mean() if self.restarts > 1 else np.nan
+        after = self.proceed(now, replace(server, models=models, body=body), loss)
         return after, {"empty_clusters": self.clusters - len(chosen)}
 
     def model_for(self, client: Client) -> tuple[Tensor, Tensor | None]:

@@ -195,6 +195,9 @@ class Weighing(Method):
         loss = client.full_loss(client.received["model"])
         return replace(update, scalars={**update.scalars, "loss": loss})
 
+    def without_updates(self, now: Round, server: State) -> State:
+        return replace(server, host=self._host.without_updates(now, server.host))
+
     def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
         p, own, numbers = self.decide(now, server.own, cohort)
         weights = p[cohort.ids]

@@ -37,7 +37,7 @@ from fedflow.settings import option
 class State(ServerState):
     head: Tensor
     body: Tensor | None = None  # of FedAvg, if it runs first
-    informed: Tensor | None = None  # bool [N], after the switch: who has that body
+    informed: Tensor | None = None  # bool [N], once a client has that body: who has it
 
 
 @register("lg_fedavg", "LG-FedAvg")
@@ -89,12 +89,11 @@ class LGFedAvg(Averaging):
         return client.update(head=head.of(w), weight=weight, keep={"body": head.outside(w)})
 
     def aggregate(self, now: Round, server: State, cohort: Cohort) -> tuple[State, Diagnostics]:
-        body, informed, switch = server.body, server.informed, self.switch(now.rounds)
-        if now.t <= switch:
+        body, informed = server.body, server.informed
+        if now.t <= self.switch(now.rounds):
             body = cohort.mean("body")
-            informed = torch.zeros(now.clients, dtype=torch.bool) if now.t == switch else None
-        elif informed is not None:
-            informed = informed.clone()
+        elif body is not None:
+            informed = torch.zeros(now.clients, dtype=torch.bool) if informed is None else informed.clone()
             informed[cohort.ids] = True
         return State(cohort.mean("head"), body, informed), {}
 

@@ -1,5 +1,6 @@
 """IFCA with shared layers, and its initialisations; the worked numbers are in test_oracles.py."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import Ran, by_hand, consecutive, follow, prepare_run, quadratics, run
+from support import Ran, by_hand, consecutive, failing, follow, prepare_run, quadratics, run
 from torch import Tensor
 
 from fedflow.data import Examples
@@ -135,6 +136,20 @@ def test_heads_are_those_drawn_where_no_part_trains_them(federation: Federation)
     assert not torch.equal(ran.servers[0]["body"], drawn.body)
 
 
+@pytest.mark.parametrize("shared", ["none", "averaged", "frozen"])
+def test_the_last_round_of_pretraining_may_fail(federation: Federation, shared: str) -> None:
+    """Clients then start from the model of the round before."""
+    parts = 1 if shared == "none" else 0
+    hyper = {"shared": shared, "pretraining": 2, "random_assignment_rounds": parts}
+    with pytest.warns(UserWarning, match="round 2: every client failed"):
+        ran = run(failing("ifca", 2, **hyper), federation, rounds=4, evaluate_every=1, **HALF)
+    w, head = ran.servers[0]["pretrained"], federation.model.head()
+    assert "pretrained" not in ran.servers[1]
+    assert torch.equal(
+        *((w, ran.servers[1]["models"][0]) if parts else (head.outside(w), ran.servers[1]["body"]))
+    )
+
+
 # Starts
 
 
@@ -148,12 +163,13 @@ FOUR = ((1, 0), (1, 0.4), (1, 5), (1, 5.6))
 STARTS = torch.tensor([[[8.0], [-70]], [[1], [4]], [[20], [30]], [[0], [3]]], dtype=torch.float64)
 
 
-def started(hyper: dict[str, Any], newcomers: int = 0, **more: Any) -> Ran:
+def started(hyper: dict[str, Any], newcomers: int = 0, lost: Sequence[int] = (), **more: Any) -> Ran:
     """A run on four clients, whose starts are those above: good are the second, and then the last."""
     clients = quadratics((*FOUR, (1, 5.2))[: 4 + newcomers], (10,) * (4 + newcomers))
     object.__setattr__(clients.partition, "newcomers", newcomers)
     training = {"lr": 0.5, "epochs": 1}
-    simulation = prepare_run("ifca", clients, hyper, training=training, **{"rounds": 1} | more)
+    method = failing("ifca", *lost, **hyper)
+    simulation = prepare_run(method, clients, training=training, **{"rounds": 1} | more)
     simulation.state.server = replace(simulation.state.server, models=STARTS[0], starts=STARTS[1:])
     return follow(simulation)
 
@@ -186,6 +202,16 @@ def test_the_best_of_several_starts_is_kept(cohort: str) -> None:
     assert best in (1, 3) and models[7] == pytest.approx(alone[best][1])
     assert ran.servers[7].keys() == ran.servers[8].keys() == {"models"}
     assert models[8] == pytest.approx(follow(from_start(STARTS[best], rounds=3)).server("models")[2])
+
+
+def test_a_start_whose_last_cohort_fails_is_not_kept() -> None:
+    """Of the four, the second and the last are good."""
+    alone = {i: follow(from_start(STARTS[i], rounds=2)).server("models") for i in (1, 3)}
+    best, other = sorted(alone, key=lambda i: best_losses(alone[i][0]))
+    with pytest.warns(UserWarning, match=f"round {2 * best + 2}: every client failed"):
+        ran = started({"restarts": 4, "trial": 2}, rounds=8, lost=[2 * best + 2])
+    assert ran.server("models")[7] == pytest.approx(alone[other][1])
+    assert ran.servers[7].keys() == {"models"}
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from support import Workers, prepare_run, products, refused, run, same, with_cohorts, with_newcomers
+from support import Workers, failing, prepare_run, products, refused, run, same, with_cohorts, with_newcomers
 
 from fedflow.methods import build_method
 from fedflow.models import build
@@ -93,6 +94,17 @@ def test_both_phases_resume(federation: Federation, tmp_path: Path) -> None:
         assert [report.replayed for report in again.rounds].count(True) == stop
         assert same(again.state(), whole.state())
         assert again.outcome().metrics == whole.outcome().metrics
+
+
+def test_the_last_round_of_fedavg_may_fail(federation: Federation) -> None:
+    """The body is still sent once, and clients keep their own from then on."""
+    settings = HALF | {"participation": 1.0, "rounds": 4}
+    with pytest.warns(UserWarning, match="every client failed"):
+        ran = run(failing("lg_fedavg", 2, fedavg=0.5), federation, **settings)
+    down = np.diff(ran.values("bytes_down"))
+    assert down[1] == down[0] > down[2]  # rounds 3, 2 and 4
+    assert same({"body": ran.servers[3]["body"]}, {"body": ran.servers[0]["body"]})
+    assert not torch.equal(ran.clients[3]["body"][0], ran.clients[2]["body"][0])
 
 
 @pytest.mark.parametrize("share", [0.1, 0.95])
