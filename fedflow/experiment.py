@@ -19,7 +19,9 @@ from fedflow.local.trained import MARKER
 from fedflow.methods.base import ServerData, server_data
 from fedflow.simulation.federation import EXPERTS, FEATURES, TEACHER, FederationFiles, Stored
 from fedflow.simulation.job import Job
-from fedflow.simulation.run import RunSettings, check_settings
+from fedflow.simulation.levels import check_architecture
+from fedflow.simulation.run import RunSettings
+from fedflow.simulation.settings import check_division, check_settings
 from fedflow.tracking.addresses import absolute
 
 SHORT = 8  # digits of the settings' digest in the name of a folder
@@ -136,8 +138,11 @@ class Experiment:
         Raises `FedflowError` for a folder that cannot hold its record.
         """
         absolute(self.root)
-        check_settings(self.run, *self.params.method(self.method, self.partition))
-        self.params.model(self.dataset)
+        method, training = self.params.method(self.method, self.partition)
+        check_settings(self.run, method, training)
+        check_architecture(method, self.params.model(self.dataset).name)
+        partition = self.params.partition(self.partition)
+        check_division(method, partition.selection, partition.public)
         for name in self.datasets:
             self.params.dataset(name)
         self.params.used_networks(self.method, self.partition)

@@ -133,6 +133,22 @@ def test_a_picture_has_the_format_of_its_ending(capsys, root, out):
     assert done.code == 0 and Path(out).read_bytes()[:5] in (b"<?xml", b"%PDF-"), done.err
 
 
+@pytest.mark.parametrize("command", [(*RUN, "--method"), ("tune", "--partition", "skewed", "--method")])
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        ("fedhen", "model.name: mlp .* a network with the option exits, which fedhen changes"),
+        ("superfed", "partition.selection: 0 .* superfed needs held-out samples"),
+        ("flt", "partition.public: 0 .* flt needs data of the server; or set method.public to a data set"),
+        ("heterofl", "model.name: mlp .* the option width and the option exits"),
+    ],
+)
+def test_a_method_that_does_not_fit_is_refused_before_data_are_prepared(refused, root, command, method, says):
+    executor = () if command[0] == "run" else ("--executor", "threads")
+    assert_matches(refused(*command, method, *executor), says)
+    assert not (root / "data/prepared").exists() and not (root / ".fedflow/prefect").exists()
+
+
 def assert_matches(line: str, pattern: str) -> None:
     __tracebackhide__ = True
     assert re.search(pattern, line), line

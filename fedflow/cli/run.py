@@ -135,9 +135,7 @@ def tune(
     from fedflow.stages import tune as stage
 
     params = load(root, [*(settings or []), *engine(executor, workers)])
-    params.partition(partition)
-    for name in method or []:
-        params.method(params.method_name(name))
+    stage.searches(params, partition, method, root)  # checked before a server starts
     chosen = start(
         params, "tune", lambda: stage.tune(params, partition, methods=method, root=root, write=write),
         partition=partition, methods=method, settings=Changes(params), root=str(root), write=write,

@@ -21,6 +21,7 @@ from fedflow.front.inputs import (
     cache,
     described,
     federation,
+    network_entry,
     prepared,
     scheme,
     titles,
@@ -32,9 +33,11 @@ from fedflow.metrics.table import completed
 from fedflow.partition import SCHEMES, PartitionParams
 from fedflow.simulation.compiling import with_compiled
 from fedflow.simulation.job import Job
+from fedflow.simulation.levels import check_architecture
 from fedflow.simulation.loop import Simulation
 from fedflow.simulation.outcome import RoundReport
 from fedflow.simulation.run import RunSettings
+from fedflow.simulation.settings import check_division, check_settings
 from fedflow.terminal import RoundBar
 
 DIVISION = {field.name for cls in (PartitionParams, SCHEMES["dirichlet"]) for field in fields(cls)}
@@ -101,14 +104,18 @@ def run(
         if isinstance(training, LocalTraining)
         else LocalTraining.parse({} if training is None else training)
     )
+    check_settings(wanted, built, local)  # before data are downloaded
+    if isinstance(model, str | Mapping):
+        check_architecture(built, network_entry(model, "")["name"])
+    if isinstance(division, PartitionParams):
+        check_division(built, division.selection, division.public)
     label, reports, folder = titles(built)[1], list[RoundReport](), None
     with _one_thread(), RoundBar(label) as bar:
         listeners = [lambda report, _: reports.append(report), *([bar.round] if progress else [])]
         whole = federation(prepared(data), division, model, built, place, "matmul")
-        job = Job(whole, built, built.trains(local), seed)
+        simulation = Simulation(Job(whole, built, built.trains(local), seed), wanted)  # checks all of it
         if record is None:
-            job, _ = with_compiled(job, wanted, compile, cache() / "compiled")
-            simulation = Simulation(job, wanted)
+            simulation.job, _ = with_compiled(simulation.job, wanted, compile, cache() / "compiled")
             for report in simulation.rounds():
                 for listener in listeners:
                     listener(report, simulation.settings.rounds)
@@ -117,7 +124,6 @@ def run(
         else:
             from fedflow.front.record import recorded  # imports MLflow, which is slow
 
-            Simulation(job, wanted)  # raises what is wrong, before anything is written
             changes = [f"engine.device={device}", f"engine.compile={compile}"]
             simulation, outcome, folder = recorded(
                 Path(record), data, division, model, built, local, wanted, seed, changes, listeners

@@ -60,14 +60,10 @@ class Round:
         """The number N of clients, without newcomers."""
         return len(self.sizes)
 
-    def need_public(self, by: str, *, instead: str = "") -> Examples:
-        """The server's data, which the method ``by`` this name needs; `BadInput` if there are none.
-
-        ``instead`` says how else the method can get data.
-        """
+    def need_public(self, by: str) -> Examples:
+        """The server's data, which the method ``by`` this name needs; `BadInput` if there are none."""
         if self.public is None:
-            accepted = f"a number >= 1, as {by} needs data of the server{instead and '; ' + instead}"
-            raise BadInput("partition.public", 0, accepted)
+            raise BadInput("partition.public", 0, f"a number >= 1, as {by} needs data of the server")
         return self.public
 
 
@@ -447,6 +443,13 @@ class Pretrained:
     def server_data(self) -> ServerData | None:
         """The server's inputs; None: those that the partition sets aside."""
         return None
+
+    def needs_data(self) -> str:
+        """Whether the method needs inputs of the server, which is checked before the run starts.
+
+        If so, how else to set the method, such as "method.noise to a number"; else empty.
+        """
+        return ""
 
     def pretrain_server(self, server: Any, public: Examples, seed: int) -> Any:
         """The server's initial state after training on these inputs, or any other use of them."""

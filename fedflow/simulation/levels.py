@@ -1,10 +1,14 @@
 """Which network a client has: that of its level, or that of the run where there are no levels."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch import Tensor
 
-from fedflow.errors import BadInput
+from fedflow.errors import BadInput, unknown_name
 from fedflow.methods.base import Levelled, Method
 from fedflow.models.flat import FlatModel
+from fedflow.models.registry import ARCHITECTURES, known_options
 from fedflow.settings import Words
 from fedflow.simulation.clients import FirstOf
 from fedflow.simulation.federation import Federation
@@ -39,6 +43,15 @@ def clients_by_level(method: Method, clients: int) -> dict[str, list[int]]:
     return found
 
 
+def check_architecture(method: Method, name: str) -> None:
+    """Raise `BadInput` unless there is an architecture ``name``, with the options of every level."""
+    if name not in ARCHITECTURES:
+        raise unknown_name("model.name", name, ARCHITECTURES)
+    for options in method.networks().values() if isinstance(method, Levelled) else ():
+        if not {*options} <= {*known_options(name)}:
+            raise _without(method, options, name)
+
+
 def check_levels(method: Method, whole: FlatModel) -> None:
     """Raise `BadInput` unless the network of the run has the options of every level, and contains it."""
     for options in method.networks().values() if isinstance(method, Levelled) else ():
@@ -46,11 +59,16 @@ def check_levels(method: Method, whole: FlatModel) -> None:
             part = whole.variant(**options)
         except BadInput as error:
             if error.field.startswith("model.options."):
-                words = " and the option ".join(options)
-                accepted = f"a network with the option {words}, which {method.name} changes"
-                raise BadInput("model.name", Words(whole.title), accepted) from error
+                raise _without(method, options, whole.title) from error
             raise
         part.within(whole)
+
+
+def _without(method: Method, options: Mapping[str, Any], network: str) -> BadInput:
+    """The error of a ``network`` without the ``options`` of a level."""
+    words = " and the option ".join(options)
+    accepted = f"a network with the option {words}, which {method.name} changes"
+    return BadInput("model.name", Words(network), accepted)
 
 
 def first_trained(method: Method, federation: Federation, initial: Tensor) -> Tensor | FirstOf:

@@ -13,14 +13,9 @@ from torch import Tensor
 
 from fedflow.errors import BadInput, FedflowError
 from fedflow.identity import code_digest, modules_of, versions
-from fedflow.local.adaptation import Adaptation
 from fedflow.local.client import TRAINED
 from fedflow.local.curriculum import Curriculum
-from fedflow.local.training import LocalTraining
 from fedflow.methods.base import (
-    SAMPLERS,
-    Asynchronous,
-    Cyclic,
     Generative,
     Levelled,
     Message,
@@ -30,7 +25,6 @@ from fedflow.methods.base import (
     ServerState,
 )
 from fedflow.seeding import generator, torch_seed
-from fedflow.settings import Settings, Words, option, shown, written
 from fedflow.simulation.checkpoint import load_checkpoint
 from fedflow.simulation.client_curriculum import ClientCurriculum, Turn
 from fedflow.simulation.clients import ClientStore, FirstOf
@@ -40,142 +34,10 @@ from fedflow.simulation.job import Job
 from fedflow.simulation.levels import check_levels, clients_by_level, first_trained, level
 from fedflow.simulation.messages import Messages, pack
 from fedflow.simulation.real_images import check_generative
-from fedflow.simulation.reporting import MEANS, REPORTS, TrainedMeans
+from fedflow.simulation.reporting import TrainedMeans
 from fedflow.simulation.sampling import cohort_size
+from fedflow.simulation.settings import RunSettings, check_selection, check_server_data, check_settings
 from fedflow.simulation.state import State
-from fedflow.simulation.timing import Timing
-
-# Settings of training that only batches follow.
-STREAMED = ("augment", "steps", "lr_within", "optimiser", "curriculum", "adaptation")
-
-
-class RunSettings(Settings):
-    """The length of a run, participation, and evaluation."""
-
-    section = "run"
-    rounds: int = option(20, "rounds", symbol="T", ge=1)
-    participation: float = option(
-        0.1, "share of the clients in a cohort; m = max(1, floor(R N))", symbol="R", gt=0, le=1
-    )
-    sampling: str = option(
-        "uniform", "how cohorts are drawn: uniformly; in proportion to n_k (to use with uniform weights); "
-        "each client with probability R (bernoulli); all clients in turns of m, in random order (sweep); or "
-        "a growing pool of clients in such turns, those with a small loss first (easy_first)",
-        choices=SAMPLERS,
-    )  # fmt: skip
-    client_curriculum: ClientCurriculum | None = option(
-        None, "the pool of `sampling: easy_first`; null = its defaults there"
-    )
-    min_cohort: int = option(
-        0, "stop with an error if fewer clients of a round succeed; with 0, a round in which all fail leaves "
-        "the models as they were, and 1 / R such rounds in a row (at least 2) stop the run", ge=0,
-        source="PFL and its code",
-    )  # fmt: skip
-    evaluate_every: int = option(5, "rounds between evaluations; the last round is always evaluated", ge=1)
-    evaluate_clients: int | None = option(
-        None, "number of random clients to score, the same in all evaluations; null = all", ge=1
-    )
-    fine_tune: bool = option(True, "at the end, also score every client after one more local training")
-    keep_trained: bool = option(False, "keep every client's last trained model, and score it at the end")
-    reports: list[str] = option(
-        factory=list, choices=REPORTS,
-        doc="also score models on the complete test set: the one that is broadcast (server), the mean of the "
-        "models that this round's clients trained (active), and that of all clients' last models (all)",
-    )  # fmt: skip
-    adapt: list[Adaptation] = option(
-        factory=list, doc="score every client at every evaluation after adaptation to all its training "
-        "samples too; each item as training.adaptation, at most one of each name",
-    )  # fmt: skip
-    adapt_from: str = option(
-        "served", "the model that is adapted for run.adapt: the one that the client is served, or a mean of "
-        "trained models, active or all as in run.reports",
-        choices=("served", *MEANS), source="PFL: all",
-    )  # fmt: skip
-    keep_predictions: bool = option(
-        False, "at the end, write what the served models predict for every client's own test samples"
-    )
-    sweep: bool = option(
-        True, "at the end, also score every client with all mixtures of its global and its personal model, "
-        "where the method has them",
-    )  # fmt: skip
-    features: str | None = option(
-        None, "network of `central` whose inputs of the last layer measure generated images; null = pixels"
-    )
-    inception: str | None = option(
-        None, "file of weights of Inception v3, whose features measure generated images instead",
-        source="FedEvg",
-    )  # fmt: skip
-    target_accuracy: float | None = option(
-        None, "also report the rounds and bytes until this local accuracy", gt=0, le=1
-    )
-    checkpoint_every: int = option(5, "rounds between checkpoints", ge=1)
-    timing: Timing = option(factory=Timing, doc="how fast clients are, in simulated time")
-
-    def validate(self) -> None:
-        if len(set(self.reports)) < len(self.reports):
-            raise BadInput("run.reports", self.reports, "every name once")
-        if self.features is not None and self.inception is not None:
-            raise BadInput("run.features", self.features, "null with run.inception")
-        names = [adaptation.name for adaptation in self.adapt]
-        if len(set(names)) < len(names):
-            raise BadInput("run.adapt", Words(f"[{', '.join(names)}]"), "every name once")
-        for i, adaptation in enumerate(self.adapt):
-            for name, default in (("order", "second"), ("weight_decay", 0.0)):
-                if (value := getattr(adaptation, name)) != default:
-                    accepted = f"{default}, its default, as it is for training only"
-                    raise BadInput(f"run.adapt[{i}].{name}", value, accepted)
-        if self.adapt_from != "served" and not self.adapt:
-            raise BadInput("run.adapt_from", self.adapt_from, "served with run.adapt: []")
-        if self.sampling == "easy_first" and self.client_curriculum is None:
-            complete = ClientCurriculum.parse({})  # so that results record the defaults in use
-            object.__setattr__(self, "client_curriculum", complete)
-        if self.sampling != "easy_first" and self.client_curriculum is not None:
-            raise BadInput("run.sampling", self.sampling, "easy_first with run.client_curriculum")
-
-    @property
-    def means(self) -> set[str]:
-        """The means of trained models that are scored or adapted."""
-        return {*MEANS} & {*self.reports, self.adapt_from}
-
-
-def check_settings(settings: RunSettings, method: Method, training: LocalTraining) -> None:
-    """Raise `BadInput` unless the method can run with these settings, whatever the data."""
-    training = method.trains(training)
-    method.check(settings.rounds)
-    method.check_training(training)
-    adaptation = training.adaptation
-    if adaptation is not None and adaptation.clip_norm is not None and not method.serves_adapted():
-        accepted = f"null with {method.name}, which serves unadapted models, as it is for evaluation only"
-        raise BadInput(f"{adaptation.section}.clip_norm", adaptation.clip_norm, accepted)
-    streams, plain = method.streams(training), LocalTraining.parse({})
-    for name in () if streams else STREAMED:
-        value, default = getattr(training, name), getattr(plain, name)
-        if value != default:
-            accepted = f"{written(default)} with {method.name}, which trains on full gradients"
-            raise BadInput(f"training.{name}", shown(value), accepted)
-    if training.steps is not None and {*streams.values()} != {training.epochs}:
-        accepted = f"null with {method.name}, which sets numbers of epochs itself"
-        raise BadInput("training.steps", training.steps, accepted)
-    if isinstance(method, Asynchronous) and method.clients_in_flight(1):
-        accepted = f"with {method.name}, which is asynchronous"
-        if settings.sampling != "uniform":
-            raise BadInput("run.sampling", settings.sampling, f"uniform {accepted}")
-        if training.stragglers:
-            raise BadInput("training.stragglers", training.stragglers, f"0 {accepted}")
-    if settings.sampling not in (obeyed := method.samplers()):
-        reason = f"with {method.name}, which chooses its cohorts itself"
-        raise BadInput("run.sampling", settings.sampling, f"{' or '.join(obeyed)} {reason}")
-    for name in () if isinstance(method, Generative) else ("features", "inception"):
-        if (value := getattr(settings, name)) is not None:
-            raise BadInput(f"run.{name}", value, f"null with {method.name}, which generates no images")
-    if settings.client_curriculum and isinstance(method, Cyclic):
-        accepted = f"{' or '.join(SAMPLERS[:-1])} with {method.name}, whose rounds have several cohorts"
-        raise BadInput("run.sampling", settings.sampling, accepted)
-    reason = f"with {method.name}, whose clients do not train one common model"
-    if settings.reports and not method.trains_one_model() and not isinstance(method, Levelled):
-        raise BadInput("run.reports", settings.reports, f"[] {reason}")
-    if settings.adapt_from != "served" and not method.trains_one_model():
-        raise BadInput("run.adapt_from", settings.adapt_from, f"served {reason}")
 
 
 def content(values: Tensor) -> str:
@@ -217,7 +79,12 @@ class Run:
             timing=settings.timing,
         )
         self._check()
-        self.folder = checkpoints / self.fingerprint if checkpoints else None
+        self._checkpoints = checkpoints
+
+    @cached_property
+    def folder(self) -> Path | None:
+        """The folder of the checkpoint, if any."""
+        return self._checkpoints / self.fingerprint if self._checkpoints else None
 
     @cached_property
     def state(self) -> State:
@@ -289,9 +156,14 @@ class Run:
         training.check(self.federation.model, self.federation.train, self.federation.teacher)
         for i, adaptation in enumerate(settings.adapt):
             adaptation.check(self.federation.model, self.federation.train, f"run.adapt[{i}]")
-        if (instead := method.selects()) and partition.selection_offsets is None:
-            accepted = f"a share > 0, as {method.name} needs held-out samples; or set {instead}"
-            raise BadInput("partition.selection", 0, accepted)
+        check_selection(method, partition.selection_offsets is not None)
+        check_server_data(method, self.federation.public is not None)
+        smallest, of = self.cohort_size, f"the cohort at participation {settings.participation:g}"
+        if self.turns:
+            smallest = min(turn.end - turn.start for turn in self.turns)
+            of = "the smallest cohort of run.client_curriculum"
+        if settings.min_cohort > smallest:
+            raise BadInput("run.min_cohort", settings.min_cohort, f"at most {smallest}, {of}")
         self._check_curriculum()
         if isinstance(method, Generative):
             check_generative(method.name, self.federation)
@@ -307,10 +179,7 @@ class Run:
             raise BadInput("run.participation", settings.participation, f"at least {least:g} with bernoulli")
         if (curriculum := settings.client_curriculum) is not None:
             self._need_losses(curriculum)
-            smallest, pool = min(turn.end - turn.start for turn in self.turns), self.turns[-1].clients
-            if settings.min_cohort > smallest:
-                accepted = f"at most {smallest}, the smallest cohort of run.client_curriculum"
-                raise BadInput("run.min_cohort", settings.min_cohort, accepted)
+            pool = self.turns[-1].clients
             if pool < self.clients:
                 reason = f"the run ends when {pool} of {self.clients} clients are in the pool"
                 warnings.warn(f"run.client_curriculum: {reason}", stacklevel=4)

@@ -12,7 +12,7 @@ import torch
 
 from fedflow.data import load_prepared
 from fedflow.data.generated import GeneratedImages
-from fedflow.errors import BadInput, FedflowError
+from fedflow.errors import FedflowError
 from fedflow.experiment import Experiment
 from fedflow.files import COUNTS, locked, make_writable, read_fact
 from fedflow.local.training import LocalTraining
@@ -61,20 +61,14 @@ def perform(
     experiment.check()
     run, root = experiment.run, experiment.root
     partition = load_partition(experiment.partition_folder)
-    job, compiled = with_compiled(
-        experiment.job, run, experiment.params.engine.compile, (root / ".fedflow" / "compiled").resolve()
-    )
-    if compiled.startswith("yes"):
-        say(f"{experiment.title}: local steps are compiled ({compiled.removeprefix('yes: ')})")
-    simulation = Simulation(job, run, executor, checkpoints=root / ".fedflow" / "checkpoints")
-    if run.min_cohort > simulation.cohort_size:
-        size, share = simulation.cohort_size, run.participation
-        raise BadInput(
-            "run.min_cohort", run.min_cohort, f"at most {size}, the cohort at participation {share:g}"
-        )
+    simulation = Simulation(experiment.job, run, executor, checkpoints=root / ".fedflow" / "checkpoints")
     facts, folder = _facts(experiment), out or experiment.results_folder
     _respect(folder, facts, given=out is not None)
     make_writable(folder)
+    code = (root / ".fedflow" / "compiled").resolve()
+    simulation.job, compiled = with_compiled(simulation.job, run, experiment.params.engine.compile, code)
+    if compiled.startswith("yes"):
+        say(f"{experiment.title}: local steps are compiled ({compiled.removeprefix('yes: ')})")
     name = f"{experiment.partition}/{experiment.method}/{experiment.seed}"
     with locked(
         root / ".fedflow" / "locks" / simulation.fingerprint, partial(_refuse, experiment.title), name
@@ -105,7 +99,7 @@ def perform(
             outcome.metrics = completed(outcome.metrics, rounds[-1].values)
             params = {"settings": experiment.settings, "seed": experiment.seed, **experiment.effective}
             write_results(folder, facts, params, rounds, outcome, partition.sizes, partition.groups)
-            _attach_pictures(record, experiment, job.training, partition.sizes, folder)
+            _attach_pictures(record, experiment, simulation.job.training, partition.sizes, folder)
             _attach_mixtures(record, facts["method_label"], outcome.sweep)
             _attach_masks(record, facts["method_label"], outcome, folder)
             _attach_images(record, outcome)

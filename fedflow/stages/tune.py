@@ -48,17 +48,24 @@ def tune(
     choice under ``tuned`` in ``params.yaml``. Raises `FedflowError` before the first run if a grid cannot
     be tried or its values give the same settings, and after the first runs if they give the same results.
     """
-    params.partition(partition)
-    names = [params.method_name(name) for name in methods or params.grid.methods]
-    searches = [Search(params, partition, name, root) for name in dict.fromkeys(names)]
-    for search in searches:
-        search.check()
     chosen = {}
-    for search in searches:
+    for search in searches(params, partition, methods, root):
         chosen[search.method] = search.run(federate)
         if write:
             write_choice(root / "params.yaml", partition, search.method, chosen[search.method])
     return chosen
+
+
+def searches(
+    params: Params, partition: str, methods: Sequence[str] | None = None, root: Path = Path()
+) -> list["Search"]:
+    """The search of every method (default: the methods of the grid), all checked."""
+    params.partition(partition)
+    names = [params.method_name(name) for name in methods or params.grid.methods]
+    made = [Search(params, partition, name, root) for name in dict.fromkeys(names)]
+    for search in made:
+        search.check()
+    return made
 
 
 @dataclass(frozen=True)

@@ -172,6 +172,7 @@ def test_threads_are_as_before() -> None:
     ({"training": []}, r"training: \[\] .* a mapping"),
     ({"model": ""}, "model.name: '' "),
     ({"training": {"lrr": 1}}, "training.lrr: .*did you mean 'lr'"),
+    ({"min_cohort": 3, "participation": 0.7}, "run.min_cohort: 3 .* at most 2, the cohort at partic"),
     ({"participation": 2}, "run.participation: 2.0 .* a number > 0 and <= 1"),
     ({"seed": -1}, "seed: -1 .* a whole number >= 0"),
     ({"seed": "a"}, "seed: 'a' .* a whole number >= 0"),
@@ -181,6 +182,30 @@ def test_threads_are_as_before() -> None:
 def test_errors_name_what_is_accepted(given: dict[str, Any], match: str) -> None:
     with one_line_error(match, BadInput):
         ff.run(**{"data": own(), "partition": ff.iid(clients=3), **SMALL} | given)
+
+
+@pytest.mark.parametrize(("name", "option"), [
+    ("fedhen", "exits"), ("noside", "exits"), ("decouple", "exits"),
+    ("heterofl", "width and the option exits"),
+])  # fmt: skip
+def test_a_network_without_levels_is_refused_before_anything_is_compiled(name: str, option: str) -> None:
+    match = f"^model.name: mlp .* a network with the option {option}, which {name} changes"
+    with one_line_error(match, BadInput):
+        ff.run(own(), ff.iid(clients=3), name, **SMALL | {"compile": "always"})
+
+
+@pytest.mark.parametrize(("given", "match"), [
+    ({"method": "fedhen", "model": "mlp"}, "model.name: mlp .* the option exits, which fedhen changes"),
+    ({"method": ff.CFL(warm_up=9), "rounds": 9}, "method.warm_up: 9 .*less than 9, the rounds"),
+    ({"method": "flis_dc"}, "partition.public: 0 "),
+    ({"method": "superfed"}, "partition.selection: 0 .*a share > 0, as superfed needs held-out samples"),
+])  # fmt: skip
+def test_settings_are_checked_before_data_are_downloaded(
+    given: dict[str, Any], match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDFLOW_DATA", str(tmp_path / "none"))
+    with one_line_error(match, BadInput):
+        ff.run({"source": "cifar10", "seed": 99}, ff.iid(clients=3), **SMALL | given)
 
 
 @pytest.mark.parametrize(("changes", "match"), [

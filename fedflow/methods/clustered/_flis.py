@@ -31,10 +31,12 @@ class FLIS(Pretrained, Method):
     def server_data(self) -> ServerData:
         return ServerData(self.public, self.noise)
 
+    def needs_data(self) -> str:
+        return "method.public to a data set, or method.noise to a number"
+
     def public_inputs(self, now: Round) -> Examples:
         """The server's M inputs; `BadInput` if it has none."""
-        instead = "or set method.public to a data set, or method.noise to a number"
-        return now.need_public(self.name, instead=instead)
+        return now.need_public(self.name)
 
     def inferences(self, now: Round, cohort: Cohort) -> Tensor:
         """Predictions of the cohort's models for the server's inputs: classes [m, M] or probabilities [m, F].

@@ -30,7 +30,6 @@ from torch import Tensor
 
 from fedflow.local.client import Client, Update
 from fedflow.methods.base import (
-    SAMPLERS,
     Clustered,
     Cohort,
     Diagnostics,
@@ -78,13 +77,6 @@ class FLISDC(Clustered, FLIS):
 
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         return State(initial(0)[None])
-
-    def plan(self, now: Round, server: State, chances: np.ndarray, size: int) -> tuple[np.ndarray, State]:
-        self.public_inputs(now)  # refuses a run without any before it trains
-        return super().plan(now, server, chances, size)
-
-    def samplers(self) -> tuple[str, ...]:
-        return SAMPLERS
 
     def broadcast(self, now: Round, server: State, client: int) -> Message:
         return {"models": server.models}

@@ -72,7 +72,6 @@ class FLISHC(FLIS, Hierarchical):
         return State(models=first[None], initial=first)
 
     def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
-        self.public_inputs(now)  # refuses a run without any before it trains
         return {"model": server.initial}
 
     def onboarding_local(self, phase: int, client: Client) -> Update:

@@ -118,6 +118,9 @@ class FLT(Pretrained, Related):
     def server_data(self) -> ServerData:
         return ServerData(self.public)
 
+    def needs_data(self) -> str:
+        return "" if self.encoder in UNTRAINED else "method.public to a data set, or method.encoder to pixels"
+
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         first = initial(0)
         return State(models=first[None], initial=first)
@@ -135,11 +138,7 @@ class FLT(Pretrained, Related):
     def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
         if self.encoder in UNTRAINED:
             return {}
-        if server.encoder is None:
-            raise BadInput(
-                "partition.public", 0, f"a number >= 1, as {self.name} trains an encoder on the server's "
-                "data; or set method.public to a data set, or method.encoder to pixels"
-            )  # fmt: skip
+        assert server.encoder is not None, "checked at the start"
         if self.signing(phase):
             return {"encoder": server.encoder}
         if self.finetune == "central":

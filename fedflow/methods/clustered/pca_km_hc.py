@@ -65,6 +65,11 @@ class PCAKMHC(Pretrained, Related):
     def server_data(self) -> ServerData:
         return ServerData(self.public)
 
+    def needs_data(self) -> str:
+        if self.basis == "per_client":
+            return ""
+        return "method.public to a data set, or method.basis to per_client"
+
     def setup(self, model: FlatModel, initial: Callable[[int], Tensor]) -> State:
         first = initial(0)
         return State(models=first[None], initial=first)
@@ -75,11 +80,7 @@ class PCAKMHC(Pretrained, Related):
     def onboarding_broadcast(self, now: Round, phase: int, server: State, client: int) -> Message:
         if self.basis == "per_client":
             return {}
-        if server.basis is None:
-            raise BadInput(
-                "partition.public", 0, "a number >= 1, as the shared basis comes from the server's data; "
-                "or set method.public to a data set, or method.basis to per_client"
-            )  # fmt: skip
+        assert server.basis is not None, "checked at the start"
         return {"basis": server.basis}
 
     def points(self, client: Client) -> Tensor:

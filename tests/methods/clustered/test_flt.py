@@ -289,7 +289,7 @@ def test_clusters_beat_local_training_which_beats_averages_over_them() -> None:
 
 def test_an_encoder_needs_images_of_the_server(federation: Federation) -> None:
     with pytest.raises(BadInput, match=r"partition.public: 0 .* or method.encoder to pixels"):
-        run("flt", dataclasses.replace(federation, public=None))
+        prepare_run("flt", dataclasses.replace(federation, public=None))
     with pytest.raises(BadInput, match=r"method.encoder: 'conv for inputs \(2,\)' .* images with sides"):
         data = points(CHAIN)
         run("flt", dataclasses.replace(data, public=data.train))
@@ -552,7 +552,7 @@ def test_groups_are_found_on_small_images(digits: Dataset) -> None:
 
 def test_a_shared_basis_needs_data_of_the_server(federation: Federation) -> None:
     with pytest.raises(BadInput, match=r"partition.public: 0 .* or method.basis to per_client"):
-        run("pca_km_hc", dataclasses.replace(federation, public=None), {"basis": "shared"})
+        prepare_run("pca_km_hc", dataclasses.replace(federation, public=None), {"basis": "shared"})
     other = Examples(torch.rand(3, 4), torch.zeros(3))
     with pytest.raises(FedflowError, match=r"method.public: None .* inputs of 64 numbers"):
         run("pca_km_hc", dataclasses.replace(federation, public=other), {"basis": "shared"})
