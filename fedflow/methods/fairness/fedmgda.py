@@ -9,8 +9,10 @@ With eps = 1, d = sum_k lambda_k u_k is a descent direction for all: <u_k, d> >=
 *Reduces to* FedAvg when eps = 0 and normalise: false (the mean of unit updates when eps = 0); FedMGDA
 is eps = 1 and normalise: false.
 *State*: as FedAvg. *Traffic*: 1 P down, 1 P up. *Newcomer*: the global model.
-*Ambiguous*: clients whose model did not move are left out. Steps are at most eta_s long, however long the
-updates are, so eta_s needs tuning. Buffers are averaged with p_k.
+*Ambiguous*: a client whose model did not move has u_k = 0 and keeps its place in lambda, so that <u_k, d> >=
+||d||^2 holds for it too: with eps = 1 the model then stays where it is, as it is Pareto stationary. The
+authors' code divides by 0. The number of clients that did not move is recorded as `unmoved`. Steps are at
+most eta_s long, however long the updates are, so eta_s needs tuning. Buffers are averaged with p_k.
 """
 
 from typing import ClassVar
@@ -42,14 +44,15 @@ class FedMGDA(FedAvg):
         w, mean, trained = server.model, cohort.mean("model"), now.model.parameters
         u = (w - cohort.stack("model"))[:, :trained].double()  # [m, P]
         norms = u.norm(dim=1)
-        moved = norms > 0
-        if not moved.any():
-            return GlobalModel(now.model.with_buffers(w, mean)), {}
-        u = u[moved] / norms[moved, None] if self.normalise else u[moved]
-        prior = cohort.weights[moved.cpu().numpy()]
-        weights = least_norm((u @ u.T).cpu().numpy(), prior / prior.sum(), self.eps)
+        unmoved = int((norms == 0).sum())
+        if unmoved == len(u):
+            return GlobalModel(now.model.with_buffers(w, mean)), {"unmoved": unmoved}
+        u = u / norms.where(norms > 0, 1)[:, None] if self.normalise else u
+        prior = cohort.weights / cohort.weights.sum()
+        weights = least_norm((u @ u.T).cpu().numpy(), prior, self.eps)
         d = (torch.from_numpy(weights).to(u.device) @ u).to(w.dtype)
-        return GlobalModel(torch.cat([w[:trained] - self.server_lr * d, mean[trained:]])), {}
+        stepped = torch.cat([w[:trained] - self.server_lr * d, mean[trained:]])
+        return GlobalModel(stepped), {"unmoved": unmoved}
 
 
 def least_norm(gram: np.ndarray, prior: np.ndarray, eps: float) -> np.ndarray:

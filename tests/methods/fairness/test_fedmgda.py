@@ -73,10 +73,17 @@ def test_equal_clients_share_their_weight() -> None:
     assert x == pytest.approx([0.1, 0.2, 0.3, 0.4], abs=1e-5)
 
 
-def test_a_client_that_did_not_move_is_left_out(cohort: str) -> None:
-    clients = lines((1,) * 3, ((0.3, 0), (0, 0), (0, 0.2)))
-    ran = run("fedmgda", clients, {"eps": 0}, rounds=1, training=ONE_STEP, cohort=cohort)
-    assert ran.server("model") == [pytest.approx([0.5, 0.5])]
+@pytest.mark.parametrize(("eps", "share"), [(0, 1 / 3), (0.1, 0.5667 / 2), (0.5, 1 / 12), (1, 0)])
+@pytest.mark.parametrize("normalise", [True, False])
+def test_a_client_that_did_not_move_keeps_its_weight(
+    eps: float, share: float, normalise: bool, cohort: str
+) -> None:
+    """Its vector is 0: with eps = 1 it is the shortest of all, and the model stays."""
+    clients = lines((1,) * 3, ((1, 0), (0, 0), (0, 1)))
+    hyper = {"eps": eps, "normalise": normalise}
+    ran = run("fedmgda", clients, hyper, rounds=1, training=ONE_STEP, cohort=cohort)
+    assert ran.server("model") == [pytest.approx([1 - share, 1 - share], abs=1e-4 if eps == 0.1 else 1e-7)]
+    assert ran.values("method/unmoved") == [1]
 
 
 def test_a_model_that_fits_all_clients_does_not_change() -> None:
