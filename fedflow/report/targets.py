@@ -27,7 +27,8 @@ class Reach:
     """When a run first reached a target, and what it cost until then (or until its end, if it never did).
 
     ``round``: the first evaluated round that reached it, None if there is none. ``rounds``: until then;
-    ``budget``: of the whole run. ``transmissions``: traffic in rounds of FedAvg with the same cohorts.
+    ``budget``: of the whole run. ``transmissions``: traffic in rounds of FedAvg with the same cohorts, in
+    which clients that fail count as if they had sent their updates.
     ``bytes``: both ways, with the onboarding and with what is shipped once (teacher and expert), which
     transmissions leave out, as published tables do. ``gradients``: samples whose gradient was computed.
     Transmissions and gradients are None in results that do not count them.
@@ -57,24 +58,32 @@ def reach(run: Run, column: str, target: float, smooth: float = 0.0) -> Reach:
     found = reached(run.rounds, column, target, smooth)
     until = run.rounds if found is None else run.rounds[run.rounds["round"] <= found]
     last, budget = until.iloc[-1], int(run.rounds["round"].iloc[-1])
-    sent = int(last["bytes_down"]) + int(last["bytes_up"])
-    sent += sum(run.metrics.get(f"onboarding_bytes_{way}") or 0 for way in ("down", "up"))
+    down, up = (int(last[f"bytes_{way}"]) for way in ("down", "up"))
+    before = sum(run.metrics.get(f"onboarding_bytes_{way}") or 0 for way in ("down", "up"))
     return Reach(
         round=found,
         budget=budget,
         rounds=int(last["round"]),
-        transmissions=_transmissions(run, until, sent),
-        bytes=sent + (run.metrics.get("shipped_bytes") or 0),
+        transmissions=_transmissions(run, until, down, up, before),
+        bytes=down + up + before + (run.metrics.get("shipped_bytes") or 0),
         gradients=float(last["gradients"]) if "gradients" in until else None,
     )
 
 
-def _transmissions(run: Run, until: pd.DataFrame, sent: int) -> float | None:
-    """Traffic in rounds of FedAvg: the model, 4 P bytes, to and from every client of the same cohorts."""
+def _transmissions(run: Run, until: pd.DataFrame, down: int, up: float, before: int) -> float | None:
+    """Traffic in rounds of FedAvg: the model, 4 P bytes, to and from every client of the same cohorts.
+
+    Bytes ``down`` and ``up``, and both ways ``before`` the first round. Clients that failed sent nothing:
+    they count with the mean of the others, or with what they received if all failed.
+    """
     if "participants" not in until:
         return None
-    whole = 8 * run.metrics["parameters"] * int(until["participants"].sum())
-    return len(until) * sent / whole if whole else 0.0
+    asked = int(until["participants"].sum())
+    arrived = asked - int(until["failed"].sum() if "failed" in until else 0)
+    if arrived < asked:
+        up = up * asked / arrived if arrived else down
+    whole = 8 * run.metrics["parameters"] * asked
+    return len(until) * (down + up + before) / whole if whole else 0.0
 
 
 def column_of(run: Run, column: str) -> pd.Series:

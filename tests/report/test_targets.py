@@ -93,6 +93,18 @@ def test_transmissions_are_rounds_of_fedavg_with_the_same_cohorts():
     assert reach(silent, "local_accuracy", 0.8).transmissions == 0
 
 
+@pytest.mark.parametrize("models", [1, 2])
+@pytest.mark.parametrize("failed", [(1, 1, 1, 1), (2, 2, 2, 2), (0, 4, 1, 0), (4, 4, 4, 4)])
+def test_clients_that_fail_do_not_lower_transmissions(failed, models):
+    """Their updates are missing from the bytes, which stay those that crossed."""
+    run = finished("global_accuracy", [0.1, 0.2, 0.3, 0.9], cohort=4, models=models)
+    run.rounds["failed"] = failed
+    run.rounds["bytes_up"] = 4 * P * models * np.cumsum(4 - np.array(failed))
+    found = reach(run, "global_accuracy", 0.9)
+    assert found.transmissions == 4 * models
+    assert found.bytes == 4 * P * models * (2 * 16 - sum(failed))
+
+
 @pytest.mark.parametrize("column", ["maml_accuracy", "proto_accuracy", "proto_min", "maml_max"])
 def test_scores_after_adaptation_have_targets(column):
     run = finished(column, [0.5, None, 0.81], models=2, **{column: 0.81})
