@@ -3,7 +3,9 @@
 import math
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,8 +26,10 @@ from fedflow.procedures import End, Findings, World
 from fedflow.procedures.distillation import Distillation, guide
 from fedflow.procedures.distillation.guide import ConvGuide, MLPGuide
 from fedflow.procedures.distillation.guided import DiSK, Guided
+from fedflow.procedures.distillation.losses import multiplier
 from fedflow.procedures.distillation.procedure import Opened
 
+RELEASE = {"preset": "release", "top_k": 2}  # of the 10 classes of digits
 SMALL: dict[str, Any] = {
     "dataset": "digits", "teacher": "teacher", "student": "student", "rounds": 2, "student_epochs": 2,
     "batch_size": 64, "lr": 0.05, "augment": "none",
@@ -142,7 +146,7 @@ def test_first_round_of_ce_is_sgd(few: Dataset) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [{"method": "disk"}, {"method": "disk", "preset": "release"}, {"method": "simkd_disk"}]
+    "method", [{"method": "disk"}, {"method": "disk", **RELEASE}, {"method": "simkd_disk"}]
 )
 def test_who_is_trained_changes_alone(few: Dataset, method: dict[str, Any]) -> None:
     """The guide's epochs leave the student's weights and running statistics, and the reverse."""
@@ -170,18 +174,56 @@ def test_the_student_does_not_see_the_budget(few: Dataset) -> None:
     assert walk.rows["high"][0]["guide"] < walk.rows["low"][0]["guide"]  # a budget costs guidance
 
 
-def test_all_classes_helped_add_g_to_each(few: Dataset) -> None:
-    """K = C: the mask, and so the label in it, makes no difference; all variants of the target run."""
-    every = {"method": "disk", "top_k": 10, "lambda_min": 5.0}
+def test_the_mask_and_its_size_matter(few: Dataset) -> None:
+    """All variants of the target run; by default a fifth of the classes is helped."""
+    most = {"method": "disk", "top_k": 9, "lambda_min": 5.0}
     walk = Walk(few, {
-        "all": every, "label": {**every, "label_in_mask": True}, "masked": {**every, "target": "masked_zero"},
-        "fewer": {**every, "top_k": 3}, "fifth": {**every, "top_k": None}, "two": {**every, "top_k": 2},
+        "most": most, "label": {**most, "label_in_mask": True}, "masked": {**most, "target": "masked_zero"},
+        "fewer": {**most, "top_k": 3}, "fifth": {**most, "top_k": None}, "two": {**most, "top_k": 2},
     })  # fmt: skip
     walk.step(1)
-    assert torch.equal(walk.student("all"), walk.student("label"))
-    assert torch.equal(walk.student("all"), walk.student("masked"))
     assert torch.equal(walk.student("fifth"), walk.student("two"))
-    assert len({tuple(walk.student(name)[:5].tolist()) for name in ("all", "fewer", "two")}) == 3
+    different = ("most", "label", "masked", "fewer", "two")
+    assert len({tuple(walk.student(name)[:5].tolist()) for name in different}) == len(different)
+
+
+@pytest.mark.parametrize("rounds", range(1, 61))
+def test_lambda_rises_in_a_run_of_any_length_and_ends_high(rounds: int) -> None:
+    """Four periods, and one below 8 rounds; a whole quarter of the rounds is the period as it is."""
+    method = DiSK.parse({"lambda_min": 0.0, "lambda_max": 1.0})
+    period = method.period(SimpleNamespace(rounds=rounds))  # type: ignore[arg-type]
+    found = [multiplier(r, 0.0, 1.0, period) for r in range(rounds)]
+    last_period = range(math.ceil(rounds - period), rounds)
+    assert found[0] == 0 and found[-1] == max(found[r] for r in last_period)
+    assert rounds == 1 or found[-1] > 0.4999
+    assert sum(after < before for before, after in pairwise(found)) == (3 if rounds >= 8 else 0)
+    if rounds >= 8 and rounds % 4 == 0:
+        assert found == [multiplier(r, 0.0, 1.0, rounds // 4) for r in range(rounds)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "rounds", "says"),
+    [
+        (
+            {},
+            1,
+            "disk: in 1 round of periods of 1, lambda ends at 0.1, so that the budget is hardly enforced",
+        ),
+        ({"lambda_period": 3}, 4, "disk: in 4 rounds of periods of 3, lambda ends at 0.1, "),
+        ({"lambda_period": 50}, 6, "disk: in 6 rounds of periods of 50, lambda ends at 1.32, "),
+        (
+            {"delta": 1.0, "delta_end": 0.5, "delta_period": 5},
+            4,
+            "in 4 rounds the budget does not fall to 0.5",
+        ),
+        ({"restart": 50}, 4, "disk: in 4 rounds the learning rate does not fall to 0, as restart is 50"),
+    ],
+)
+def test_a_schedule_that_the_rounds_cut_off_is_said(
+    few: Dataset, settings: dict[str, Any], rounds: int, says: str
+) -> None:
+    with pytest.warns(UserWarning, match=says):
+        Walk(few, {"disk": settings}, rounds=rounds)
 
 
 def test_rows_and_schedules(few: Dataset) -> None:
@@ -252,7 +294,15 @@ def test_products(few: Dataset) -> None:
         ({"methods": {"kd": {"guide": "mlp"}}}, "methods.kd.guide"),
         ({"methods": {"simkd": {"top_k": 2}}}, "methods.simkd.top_k"),
         ({"methods": {"disk": {"top_k": 0}}}, "methods.disk.top_k: 0 .* >= 1"),
-        ({"methods": {"disk": {"top_k": 11}}}, "methods.disk.top_k: 11 .* at most 10, the number of classes"),
+        (
+            {"methods": {"disk": {"top_k": 11}}},
+            "methods.disk.top_k: 11 .* less than 10, the number of c",
+        ),
+        ({"methods": {"disk": {"top_k": 10}}}, "methods.disk.top_k: 10 .* less than 10, .* a fifth: 2$"),
+        (
+            {"methods": {"disk": {"preset": "release"}}},
+            "methods.disk.top_k: 10 .* such as a fifth: 2; the 10 of preset: release are for 100 classes",
+        ),
         ({"methods": {"disk": {"lambda_max": 0.01}}}, "methods.disk.lambda_max: 0.01 .* lambda_min, 0.1"),
         ({"methods": {"disk": {"delta_decay": 0.9}}}, "methods.disk.delta_decay: 0.9 .* without delta_end"),
         ({"methods": {"disk": {"delta_end": 0.1}}}, "methods.disk.delta_end: 0.1 .* with a delta_period"),

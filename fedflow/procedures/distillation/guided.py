@@ -1,5 +1,6 @@
 """DiSK, and SimKD with it: methods with a guide that discounts what the student cannot learn."""
 
+import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Self
@@ -40,8 +41,9 @@ class Guided(Method):
     lambda_min: float = option(0.1, "lambda at the start of a period", ge=0, grid=(0.01, 0.1, 1, 5, 10))
     lambda_max: float = option(50.0, "lambda towards its end", ge=0, grid=(1, 5, 10, 20, 50, 100, 1000))
     lambda_period: int | None = option(
-        None, "rounds of a period; null = a quarter of them, the published 50 of 200", ge=1, grid=(20, 50)
-    )
+        None, "rounds of a period; null = a quarter of all rounds (the published 50 of 200), whole or not; "
+        "all of them if there are fewer than 8", ge=1, grid=(20, 50),
+    )  # fmt: skip
     delta: float | None = option(
         None, "budget; null = the share of training samples that the student gets wrong at first", ge=0
     )
@@ -96,6 +98,20 @@ class Guided(Method):
     def check(self, course: Course) -> None:
         super().check(course)
         check_known(course.teacher, course.some, "teacher", self.reads_maps)
+        rounds, period = course.rounds, self.period(course)
+        if self.lambda_min < self.lambda_max and (rounds - 1) % period < period / 2:
+            last = losses.multiplier(rounds - 1, self.lambda_min, self.lambda_max, period)
+            reason = (
+                f"in {rounds} round{'s' * (rounds > 1)} of periods of {period:g}, lambda ends at {last:.3g}"
+            )
+            warnings.warn(f"{self.method}: {reason}, so that the budget is hardly enforced", stacklevel=2)
+        if self.delta_end is not None and self.delta_period is not None and self.delta_period > rounds:
+            reason = f"the budget does not fall to {self.delta_end:g}, as delta_period is {self.delta_period}"
+            warnings.warn(f"{self.method}: in {rounds} rounds {reason}", stacklevel=2)
+
+    def period(self, course: Course) -> float:
+        """Rounds of a period of lambda, by default such that the last one ends with the run."""
+        return self.lambda_period or (course.rounds / 4 if course.rounds >= 8 else course.rounds)
 
     def networks(self, course: Course) -> Networks:
         logits, features, _ = known(course.teacher, course.some)
@@ -142,8 +158,7 @@ class Guided(Method):
         model, guide = networks
         assert guide is not None
         w_student, delta = course.restored(state, "student").w, self.allowance(course, number)
-        period = self.lambda_period or max(1, course.rounds // 4)
-        weight = losses.multiplier(number - 1, self.lambda_min, self.lambda_max, period)
+        weight = losses.multiplier(number - 1, self.lambda_min, self.lambda_max, self.period(course))
         found = list[Tensor]()
 
         def objective(w: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
@@ -244,8 +259,11 @@ class DiSK(Guided):
     def check(self, course: Course) -> None:
         super().check(course)
         classes = course.student.model.classes
-        if self.top_k is not None and self.top_k > classes:
-            raise BadInput("top_k", self.top_k, f"at most {classes}, the number of classes")
+        if self.top_k is not None and self.top_k >= classes:
+            accepted = f"less than {classes}, the number of classes, such as a fifth: {max(1, classes // 5)}"
+            release = self.preset == "release" and self.top_k == RELEASE["top_k"]
+            accepted += "; the 10 of preset: release are for 100 classes" if release else ""
+            raise BadInput("top_k", self.top_k, accepted)
 
     def start(self, course: Course, networks: Networks) -> State:
         state = super().start(course, networks)

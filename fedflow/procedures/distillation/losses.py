@@ -77,8 +77,8 @@ def map_errors(student: Tensor, teacher: Tensor) -> Tensor:
     return (student - teacher).square().flatten(1).mean(1)
 
 
-def multiplier(r: int, smallest: float, largest: float, period: int) -> float:
-    """lambda after r rounds: it rises by half a cosine in every period, and drops back."""
+def multiplier(r: int, smallest: float, largest: float, period: float) -> float:
+    """lambda after r rounds: it rises by half a cosine in every ``period`` rounds, and drops back."""
     return smallest + (largest - smallest) * (1 - math.cos(math.pi * (r % period) / period)) / 2
 
 

@@ -4,6 +4,7 @@ All start from the same student, and see the same batches and views in the same 
 """
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
@@ -74,7 +75,10 @@ class Method(Settings):
         object.__setattr__(self, "method", self.name)
 
     def check(self, course: Course) -> None:
-        """Raise `BadInput` if the networks do not fit."""
+        """Raise `BadInput` if the networks do not fit; warn of schedules that the rounds cut off."""
+        if self.restart is not None and self.restart > course.rounds:
+            reason = f"the learning rate does not fall to 0, as restart is {self.restart}"
+            warnings.warn(f"{self.method}: in {course.rounds} rounds {reason}", stacklevel=2)
         for field in self.reads:
             check_known(getattr(course, field), course.some, field, maps=True)
 
