@@ -183,6 +183,14 @@ class Run:
             if pool < self.clients:
                 reason = f"the run ends when {pool} of {self.clients} clients are in the pool"
                 warnings.warn(f"run.client_curriculum: {reason}", stacklevel=4)
+        if (
+            training.lr_decay != 1
+            and training.lr_decay_every > 1
+            and training.lr_decay_every >= settings.rounds
+        ):
+            reason = f"the rate does not decay in {settings.rounds} rounds"
+            about = f"as lr_decay_every is {training.lr_decay_every}"
+            warnings.warn(f"training.lr_decay: {reason}, {about}", stacklevel=4)
         twice = settings.sampling == "proportional" and getattr(method, "weighting", "") == "samples"
         if twice and self.cohort_size < self.clients:
             asked = "run.sampling: proportional and weighting: samples"

@@ -1,5 +1,6 @@
 """The toys of DiSK: exact accuracies, one stack of students against each alone, reductions, files."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -213,3 +214,12 @@ def test_students_that_are_not_finite_end_the_part_in_one_line() -> None:
     toy = TOYS["gaussians"](lr=1e30)
     with refused("ce: after round 1, a student is not finite: lr is too large", FedflowError):
         after(toy, opened(TOYS["gaussians"]()), "ce")
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_a_run_too_short_for_a_period_of_lambda_is_said(name: str) -> None:
+    with pytest.warns(UserWarning, match=f"^{name}: in 20 rounds of periods of 50, lambda ends at 15.9, "):
+        TOYS[name](epochs=20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TOYS[name](epochs=20, lambda_period=20)

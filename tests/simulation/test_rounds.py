@@ -1,3 +1,4 @@
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,15 @@ def test_one_cluster_is_no_assignment_and_more_workers_than_clients_do_no_harm()
     ran, shared = (run("fedavg", quadratics(), executor=e, evaluate_every=1) for e in (None, Workers(8)))
     assert [r.assignment for r in ran.rounds] == ran.values("ari") == [None] * 3
     assert ran.values("clusters") == [1] * 3 and ran.server("model") == shared.server("model")
+
+
+def test_a_rate_that_decays_after_the_last_round_is_said() -> None:
+    training = {"lr_decay": 0.5, "lr_decay_every": 3}
+    with pytest.warns(UserWarning, match="^training.lr_decay: the rate does not decay in 3 rounds, as lr_"):
+        prepare_run("fedavg", TEN, training=training, rounds=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        prepare_run("fedavg", TEN, training=training, rounds=4)
 
 
 # Rounds in which every client fails

@@ -99,12 +99,7 @@ class Guided(Method):
         super().check(course)
         check_known(course.teacher, course.some, "teacher", self.reads_maps)
         rounds, period = course.rounds, self.period(course)
-        if self.lambda_min < self.lambda_max and (rounds - 1) % period < period / 2:
-            last = losses.multiplier(rounds - 1, self.lambda_min, self.lambda_max, period)
-            reason = (
-                f"in {rounds} round{'s' * (rounds > 1)} of periods of {period:g}, lambda ends at {last:.3g}"
-            )
-            warnings.warn(f"{self.method}: {reason}, so that the budget is hardly enforced", stacklevel=2)
+        losses.warn_of_low_end(self.method, rounds, self.lambda_min, self.lambda_max, period)
         if self.delta_end is not None and self.delta_period is not None and self.delta_period > rounds:
             reason = f"the budget does not fall to {self.delta_end:g}, as delta_period is {self.delta_period}"
             warnings.warn(f"{self.method}: in {rounds} rounds {reason}", stacklevel=2)

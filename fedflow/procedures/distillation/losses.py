@@ -14,6 +14,7 @@ equal logits at the K-th place, the lower ones are in the mask. The authors' cod
 """
 
 import math
+import warnings
 
 import torch
 from torch import Tensor
@@ -80,6 +81,15 @@ def map_errors(student: Tensor, teacher: Tensor) -> Tensor:
 def multiplier(r: int, smallest: float, largest: float, period: float) -> float:
     """lambda after r rounds: it rises by half a cosine in every ``period`` rounds, and drops back."""
     return smallest + (largest - smallest) * (1 - math.cos(math.pi * (r % period) / period)) / 2
+
+
+def warn_of_low_end(name: str, rounds: int, smallest: float, largest: float, period: float) -> None:
+    """Warn, as ``name``, if lambda is below the middle of its range in the last of ``rounds``."""
+    if smallest < largest and (rounds - 1) % period < period / 2:
+        last = multiplier(rounds - 1, smallest, largest, period)
+        length = f"{rounds} round{'s' * (rounds > 1)} of periods of {period:g}"
+        reason = f"lambda ends at {last:.3g}, so that the budget is hardly enforced"
+        warnings.warn(f"{name}: in {length}, {reason}", stacklevel=3)
 
 
 def allowance(r: int, largest: float, smallest: float, period: int, decay: float) -> float:

@@ -18,6 +18,7 @@ from fedflow.procedures.distillation.losses import (
     guided_cost,
     multiplier,
     top_classes,
+    warn_of_low_end,
 )
 from fedflow.procedures.toys.training import (
     SGD,
@@ -102,6 +103,7 @@ class Toy(Procedure):
             raise BadInput(
                 "procedures.lambda_max", self.lambda_max, f"a number >= lambda_min, {self.lambda_min:g}"
             )
+        warn_of_low_end(self.name, self.epochs, self.lambda_min, self.lambda_max, self.lambda_period)
 
     @property
     def sgd(self) -> SGD:
