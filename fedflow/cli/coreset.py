@@ -30,6 +30,9 @@ def coreset(
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Do not standardise the columns.")] = False,
     neighbours: Annotated[int, typer.Option(help="Nearest neighbours that each row is connected to.")] = 10,
+    edge_weights: Annotated[
+        str, typer.Option(help="Weights of edges between neighbours: binary, or gaussian in their distance.")
+    ] = "binary",
     adjacency: Annotated[
         Path | None, typer.Option(help="Edges between rows instead: a row `from,to[,weight]` each, from 0.")
     ] = None,
@@ -67,7 +70,7 @@ def coreset(
         edges = read_adjacency(adjacency, None if points is None else len(points))
     found = choose(
         points, k, cost, kappa, columns or None, ignore or (), not raw,
-        neighbours, walk, budget, weights, edges,
+        neighbours, walk, budget, weights, edges, edge_weights,
     )  # fmt: skip
     rows, n = found.rows, found.adjacency.shape[0]
     with naming(file):

@@ -14,8 +14,9 @@ from scipy import sparse
 
 from fedflow.config import load_params
 from fedflow.procedures import PROCEDURES, End, Findings, World
-from fedflow.procedures.coresets import choose
+from fedflow.procedures.coresets import choose, knn_graph
 from fedflow.procedures.coresets.network import GCN
+from fedflow.procedures.coresets.scene import Graph, make_scene
 from fedflow.stages.procedure import ProcedureRun, run_procedure
 
 
@@ -228,6 +229,33 @@ def test_a_table_of_ones_own(houses: Path, capsys: pytest.CaptureFixture[str]) -
     assert found.rows["row"].tolist() == plain["row"].tolist()
 
 
+def test_edges_between_neighbours_have_gaussian_weights(
+    houses: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the command, by `choose`, and of a graph of the procedure."""
+    table = pd.read_csv(houses / "houses.csv")[["area", "rooms", "year"]]
+    table.to_csv(houses / "t.csv", index=False)
+    points = ((table - table.mean()) / table.std(ddof=0)).to_numpy()
+    chosen = choose(table, 6, edge_weights="gaussian")
+    assert np.allclose(chosen.adjacency.toarray(), knn_graph(points, 10, "gaussian").toarray())
+    plain = choose(table, 6)
+    given = houses / "t.csv", "--k", 6, "--edge-weights", "gaussian", "--out", houses / "o.csv"
+    assert fedflow(capsys, "coreset", *given).code == 0
+    assert pd.read_csv(houses / "o.csv")["row"].tolist() == chosen.rows["row"].tolist()
+    assert plain.rows["weight"].tolist() != chosen.rows["weight"].tolist()
+    of_table = {"kind": "table", "file": "t.csv", "value": "year"}
+    for about in ({"kind": "mixture", "nodes": 50}, of_table):
+        graph = Graph.parse({**about, "edge_weights": "gaussian", "neighbours": 5})
+        scene = make_scene(graph, world(**{"t.csv": houses / "t.csv"}))
+        expected = knn_graph(scene.points, 5, "gaussian")
+        assert np.allclose(scene.adjacency.toarray(), expected.toarray())
+        assert scene.adjacency.data.max() < 1
+    with one_line_error("graph.edge_weights: 'gaussian' .*binary, as a graph of kind sbm has no distances"):
+        Graph.parse({"edge_weights": "gaussian"})
+    with one_line_error("edge_weights: 'gaussian' .*binary, as the edges are given"):
+        choose(adjacency=plain.adjacency, k=3, edge_weights="gaussian")
+
+
 def test_tables_of_other_kinds_and_graphs(houses: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = pd.read_csv(houses / "houses.csv")[["area", "rooms", "year"]]
     table.to_parquet(houses / "t.parquet")
@@ -256,6 +284,7 @@ def test_tables_of_other_kinds_and_graphs(houses: Path, capsys: pytest.CaptureFi
         (("houses.csv", *IGNORED, "--k", "81"), "k: 81 .*1 to 80"),
         (("houses.csv", *IGNORED, "--kappa", "2", "--cost", "price"), "kappa: 2"),
         (("houses.csv", *IGNORED, "--weights", "x"), "weights: 'x'"),
+        (("houses.csv", *IGNORED, "--edge-weights", "x"), "edge_weights: 'x' .*binary or gaussian"),
         (("houses.csv", *IGNORED, "--neighbours", "1"), "neighbours: 1 .*components"),
         (("houses.csv", *IGNORED, "--cost", "price", "--budget", "0"), "budget: 0.0 .*at least the cost"),
         (("none.csv",), "there is no table .*none.csv"),

@@ -14,16 +14,18 @@ Serves the client's last model.
 *Reduces to* FedAvg with weighting: uniform and running statistics of each client when r_fc = 0 and floors are
 the widths of the layers. r_fc = 0 alone: only channels are pruned (structured).
 *State*: server w; client w_k, m_k. *Traffic*: 1 P down, 1 P and the mask up. Of P, only kept entries travel
-up, 4 bytes each, and the mask has one bit per entry.
+up, 4 bytes each, and the mask has one bit per entry, also for those that are never pruned.
 *Newcomer*: the global model, unpruned, with the averaged statistics, as every client that never took part.
 With r_s = 0.45 and floors of half the width, each layer loses half of its channels at once, and then no more:
 42.0 % of LeNet-5, which do not count towards p_us before they go. p_us ends the pruning of dense layers only.
 Once it is closer than r_fc, the rate is (p_us - pruned) / (1 - pruned), less 5 % if that is above 16 %.
 Channels need a norm that treats each by itself: BatchNorm, or GroupNorm with a group per channel, which
 cohorts under vmap can share. `load_model(..., compact=True)` is the network without the removed channels.
-*Differs from the authors' code in*: what Sub-FedAvg (Un) differs in; pruned shares, where biases of dense
-layers are kept (an unpruned LeNet-5 counts as 0.345 % pruned there); statistics before a client's first round
-(there mean 0 and variance 1); PyTorch's start (there gamma = 0.5, and dense weights of variance 0.0001).
+*Differs from the authors' code in*: what Sub-FedAvg (Un) differs in; the rate of the last step, which can be
+0 here and is at least 0.01 % there (of LeNet-5, at most one weight differs at the end); pruned shares, where
+biases of dense layers are kept (an unpruned LeNet-5 counts as 0.345 % pruned there); statistics before a
+client's first round (there mean 0 and variance 1); PyTorch's start (there gamma = 0.5, and dense weights of
+variance 0.0001).
 *Ambiguous*: eps_us is 0.05 in the text, as eps_s; 5e-4 here, as in the code, where eps_s is 0.01. A swap of
 two of 22 channels is a distance of 0.09, so that 0.01 and 0.05 are the same for channels.
 """

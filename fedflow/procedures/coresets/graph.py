@@ -19,6 +19,7 @@ from fedflow.errors import BadInput
 MEANS = np.array([(1.0, -3.0), (-3.0, 2.0), (3.0, 0.0)])  # of the Gaussian mixture of Section 6.6.2
 SHARES_TEXT = (0.2, 0.3, 0.5)  # of its components, in the text
 SHARES_FIGURE = (0.3, 0.5, 0.2)  # in the caption of Figure 6.3
+EDGE_WEIGHTS = ("binary", "gaussian")  # of a graph of nearest neighbours
 BLOCK = 512  # rows or columns of P^l at a time
 DENSE = 0.1  # share of entries above which rows of P^l are no longer stored as sparse
 
@@ -157,8 +158,8 @@ def knn_graph(points: Any, neighbours: int = 10, weights: str = "binary") -> spa
         raise BadInput(
             "neighbours", neighbours, f"a whole number >= 1 and < {len(points)}, the number of points"
         )
-    if weights not in ("binary", "gaussian"):
-        raise BadInput("weights", weights, "binary or gaussian")
+    if weights not in EDGE_WEIGHTS:
+        raise BadInput("weights", weights, " or ".join(EDGE_WEIGHTS))
     distances, near = NearestNeighbors(n_neighbors=neighbours).fit(points).kneighbors()
     scale = distances.mean() or 1.0
     values = np.ones(near.shape) if weights == "binary" else np.exp(-0.5 * (distances / scale) ** 2)

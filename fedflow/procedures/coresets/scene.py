@@ -11,6 +11,7 @@ from scipy import sparse
 from fedflow.errors import BadInput
 from fedflow.procedures.base import World
 from fedflow.procedures.coresets.graph import (
+    EDGE_WEIGHTS,
     SHARES_TEXT,
     block_model,
     gaussian_mixture,
@@ -31,6 +32,7 @@ FILES = {  # what `file` names, by kind
     "table": "a table of points: csv, tsv, parquet or npy",
 }
 BLOCKS = (0.1, 0.5, 0.4)  # shares of the blocks of Figure 6.2
+POINTS = ("mixture", "table")  # kinds whose nodes are points, joined to their nearest neighbours
 ARGUMENTS = {"n": "nodes", "p": "p_in", "neighbours": "neighbours"}  # of the generators, as fields of `Graph`
 OF_FILES = {"adjacency", "edges", "cora.content", "cora.cites", "file", "table", "columns", "points"}
 
@@ -55,6 +57,10 @@ class Graph(Settings):
     p_in: float = option(0.1, "probability of an edge within a block, or in a random graph", ge=0, le=1)
     p_out: float = option(0.005, "probability of an edge between blocks", ge=0, le=1)
     neighbours: int = option(10, "nearest neighbours of a point (mixture, table)", ge=1, source="Section 6.6")
+    edge_weights: str = option(
+        "binary", "weights of edges between neighbours (mixture, table): 1, or exp(-(d / s)^2 / 2) of their "
+        "distance d, with s the mean over all edges", choices=EDGE_WEIGHTS,
+    )  # fmt: skip
     file: str | None = option(None, "; ".join(f"{kind}: {what}" for kind, what in FILES.items()))
     value: str | None = option(None, "column of a table whose mean is estimated")
     cost: str | None = option(None, "column of a table with the costs; null: costs are drawn")
@@ -65,6 +71,9 @@ class Graph(Settings):
             raise BadInput("graph.file", self.file, FILES.get(self.kind, f"{none} file"))
         if (self.value is None) is (self.kind == "table"):
             raise BadInput("graph.value", self.value, "a column" if self.value is None else f"{none} table")
+        if self.edge_weights != "binary" and self.kind not in POINTS:
+            accepted = f"binary, as a graph of kind {self.kind} has no distances"
+            raise BadInput("graph.edge_weights", self.edge_weights, accepted)
         if self.cost is not None and self.kind != "table":
             raise BadInput("graph.cost", self.cost, f"{none} table")
         if self.shares is not None:
@@ -120,7 +129,8 @@ def make_scene(graph: Graph, world: World) -> Scene:
         return Scene(adjacency, _indicator(groups), groups)
     if kind == "mixture":
         points, groups = gaussian_mixture(n, graph.shares or SHARES_TEXT, random)
-        return Scene(knn_graph(points, graph.neighbours), _indicator(groups), groups, points)
+        adjacency = knn_graph(points, graph.neighbours, graph.edge_weights)
+        return Scene(adjacency, _indicator(groups), groups, points)
     if kind == "tree":
         return _distances(power_law_tree(n, torch_seed(world.seed, "coreset.graph") % 2**31))
     if kind == "random":
@@ -135,7 +145,7 @@ def make_scene(graph: Graph, world: World) -> Scene:
     points = points_of(table, ignore=columns)
     values = numbers(table, columns[0], "graph.value")[:, None]
     costs = costs_of(table, graph.cost, "graph.cost") if graph.cost is not None else None
-    adjacency = in_one_piece(knn_graph(points, graph.neighbours), graph.neighbours)
+    adjacency = in_one_piece(knn_graph(points, graph.neighbours, graph.edge_weights), graph.neighbours)
     return Scene(adjacency, values, points=points, costs=costs)
 
 

@@ -10,7 +10,7 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from fedflow.errors import BadInput, FedflowError, reason
-from fedflow.procedures.coresets.graph import Operator, knn_graph
+from fedflow.procedures.coresets.graph import EDGE_WEIGHTS, Operator, knn_graph
 from fedflow.procedures.coresets.select import Selection, select
 
 READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
@@ -116,14 +116,19 @@ def choose(
     budget: float | None = None,
     weights: str = "sum1",
     adjacency: sparse.csr_array | None = None,
+    edge_weights: str = "binary",
 ) -> Choice:
     """Choose at most ``k`` rows of ``table`` that represent all of them, cheap ones first if ``kappa`` < 1.
 
     Nodes are the rows. Edges are those of ``adjacency`` [n, n], or connect every row with its nearest
-    ``neighbours``. ``budget`` is the largest total cost. Raises `BadInput`.
+    ``neighbours``, with the ``edge_weights`` of `knn_graph`. ``budget`` is the largest total cost. Raises
+    `BadInput`.
     """
     if table is None and adjacency is None:
         raise BadInput("table", None, "a table of points, or the edges of a graph")
+    if edge_weights not in EDGE_WEIGHTS or (adjacency is not None and edge_weights != "binary"):
+        accepted = " or ".join(EDGE_WEIGHTS) if adjacency is None else "binary, as the edges are given"
+        raise BadInput("edge_weights", edge_weights, accepted)
     if table is None:
         assert adjacency is not None
         table = pd.DataFrame(index=range(adjacency.shape[0]))
@@ -131,7 +136,7 @@ def choose(
     points = None
     if adjacency is None:
         points = points_of(table, columns, [*ignore, *([cost] if cost is not None else [])], scaled)
-        adjacency = knn_graph(points, neighbours)
+        adjacency = knn_graph(points, neighbours, edge_weights)
     elif adjacency.shape[0] != len(table):
         accepted = f"the edges of a graph with {len(table)} nodes, one per row"
         raise BadInput("adjacency", f"{adjacency.shape[0]} nodes", accepted)

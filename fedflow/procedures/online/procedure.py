@@ -12,6 +12,7 @@ experts; samples are not augmented; the network of all learners starts from the 
 the largest one, and counts as a failure. Both, and the floats kept, are for one expert at a time.
 """
 
+import warnings
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import product
@@ -97,8 +98,12 @@ class Online(Procedure):
         for at, own in {"": self, **grids}.items():
             for grid in GRIDS:
                 values = getattr(own, grid)
-                if values is not None and (not values or len(set(values)) < len(values)):
+                if values is not None and (not values or len({*map(_written, values)}) < len(values)):
                     raise BadInput(f"procedures.{at}{grid}", values, "a list of one or more different values")
+        merged = [name for name, own in self.learners.items() if self._merges(own)]
+        if merged:
+            reason = "adaptation_steps: 0 has no adaptation_lr, and makes one expert for all of them"
+            warnings.warn(f"{self.name}: {', '.join(merged)}: {reason}", stacklevel=2)
 
     def inputs(self) -> Inputs:
         return Inputs(partitions=(self.partition,))
@@ -114,17 +119,26 @@ class Online(Procedure):
 
     @cached_property
     def experts(self) -> dict[str, Expert]:
-        """By the name of the part."""
+        """By the name of the part; of experts that differ in the step size of no adaptation, the first."""
         found = {}
         for name, own in self.learners.items():
             needed = {"gradient_steps": own.trains, "alpha": own.has_alpha}
-            used = {g: getattr(own, g) or getattr(self, g) for g in GRIDS if needed.get(g, True)}
+            used = {grid: self._grid(own, grid) for grid in GRIDS if needed.get(grid, True)}
             for values in product(*used.values()):
-                words = [f"{GRIDS[grid]}{value:.12g}" for grid, value in zip(used, values, strict=True)]
-                found["-".join([name, *words]).replace("+", "")] = Expert(
-                    name, own, **dict(zip(used, values, strict=True))
-                )
+                chosen = dict(zip(used, values, strict=True))
+                if not chosen["adaptation_steps"] and chosen["adaptation_lr"] != used["adaptation_lr"][0]:
+                    continue
+                words = [f"{GRIDS[grid]}{_written(value)}" for grid, value in chosen.items()]
+                found["-".join([name, *words]).replace("+", "")] = Expert(name, own, **chosen)
         return found
+
+    def _grid(self, own: Learner, grid: str) -> list[Any]:
+        """The values of a grid for a learner."""
+        return getattr(own, grid) or getattr(self, grid)
+
+    def _merges(self, own: Learner) -> bool:
+        """Whether some experts of a learner would differ in the step size of no adaptation only."""
+        return 0 in self._grid(own, "adaptation_steps") and len(self._grid(own, "adaptation_lr")) > 1
 
     def parts(self, shared: Stream) -> list[str]:
         return list(self.experts)
@@ -223,3 +237,8 @@ class Online(Procedure):
 def _number(value: float) -> float | None:
     """None if it was not measured."""
     return None if np.isnan(value) else float(value)
+
+
+def _written(value: float) -> str:
+    """A value of a grid in the name of an expert."""
+    return f"{value:.12g}"
