@@ -203,6 +203,10 @@ def test_when_all_diverge_it_says_so(file):
     ("grid", "message"),
     [
         ({"training.lr": [0.1, 1e-1]}, "tuning.grid: .*values that change a setting of fedavg"),
+        (
+            {"training.lr": [0.1, 0.3, "1e-1"]},
+            r"tuning.grid.training.lr: \[0.1, 0.3, 0.1\] .*every value once",
+        ),
         ({"lam": [0.1, 1]}, "methods.fedavg.lam: 'lam'"),
     ],
 )

@@ -107,6 +107,9 @@ class Search:
         digests = [each.settings for each in tries]
         if len(digests) > 1 and len(set(digests)) == 1:
             raise BadInput("tuning.grid", self.grid, f"values that change a setting of {self.method}")
+        for name, values in self.grid.items():
+            if len({repr(value) for value in values}) < len(values):
+                raise BadInput(f"tuning.grid.{name}", values, "every value once")
 
     def _check_rounds(self, tried: Experiment) -> None:
         """Raise `BadInput` if the rounds of a try are too few for the updates of its client curriculum."""
