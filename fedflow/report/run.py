@@ -12,7 +12,7 @@ from fedflow.data.generated import GeneratedImages, load_generated
 from fedflow.methods.base import Dissimilarity
 from fedflow.metrics.masks import Masks
 from fedflow.metrics.table import diagnostics
-from fedflow.report.reading import read_table, reject
+from fedflow.report.reading import check_columns, read_table, reject
 from fedflow.simulation.evaluation import PREDICTIONS, SWEEP
 from fedflow.simulation.recorded import FILE, load_vectors
 
@@ -49,6 +49,7 @@ class Run:
         table, clients = read_table(path, pd.read_parquet, PREDICTIONS), self.metrics["clients"]
         if not table["client"].between(0, clients - 1).all():
             reject(path, f"not of {clients} clients")
+        check_columns(path, table, {"confidence": (0, 1)})
         return table
 
     @cached_property
@@ -57,7 +58,9 @@ class Run:
         path = self.folder / "sweep.parquet"
         if not path.exists():
             return pd.DataFrame(columns=[*SWEEP])
-        return read_table(path, pd.read_parquet, SWEEP)
+        table = read_table(path, pd.read_parquet, SWEEP)
+        check_columns(path, table, {"accuracy": (0, 1)})
+        return table
 
     @cached_property
     def masks(self) -> Masks | None:

@@ -212,6 +212,9 @@ def test_predictions_of_other_clients_are_named_when_they_are_used(tmp_path):
     (run,) = collect_runs(tmp_path)
     with refused(r"predictions\.parquet: not of 20 clients", FedflowError):
         _ = run.predictions
+    pd.DataFrame([row | {"client": 0, "confidence": 5.0}]).to_parquet(path)
+    with refused(r"predictions\.parquet: column confidence has 5\.0", FedflowError):
+        _ = run.predictions
     pd.DataFrame([row]).drop(columns="rank").to_parquet(path)
     with refused(r"predictions\.parquet: no column rank", FedflowError):
         collect_runs(tmp_path)
