@@ -122,6 +122,13 @@ def test_hospitals_of_a_table_are_clients(capsys, project: Path, partition: str,
     assert areas.max() > 0.9
 
 
+def test_the_use_of_every_column_is_printed_whenever_a_table_is_prepared(capsys, project: Path) -> None:
+    for _ in range(2):
+        done = fedflow(capsys, "prepare", "heart", "--root", project)
+        words = "4 features: age, trestbps, cp_1, cp_2; target: disease (2 classes: 0, 1); user: hospital"
+        assert done.code == 0 and words in done.out.splitlines()
+
+
 def test_speakers_of_waves_are_clients(capsys, project: Path) -> None:
     """M5, with BatchNorm; the speaker of two clips is left out."""
     settings = ("--set", "training={epochs: 1, batch_size: 5, lr: 0.1}", "--set", "run.rounds=2")

@@ -16,14 +16,18 @@ def prepare(
     settings: Set = None,
     root: Root = Path(),
 ) -> None:
-    """Prepare the samples of a data set: data/prepared/DATASET.
+    """Prepare the samples of a data set: data/prepared/DATASET. Prints what was read, and what was not.
 
     Example: `fedflow prepare mnist5k`.
     """
     with importing():
+        from fedflow.data import load_prepared
         from fedflow.stages.prepare import prepare_dataset
 
-    print_line(prepare_dataset(load(root, settings), dataset, root))
+    folder = prepare_dataset(load(root, settings), dataset, root, tell=lambda note: None)
+    print_line(folder)
+    for note in load_prepared(folder).notes:
+        print_line(note)
 
 
 def central(

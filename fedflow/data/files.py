@@ -49,7 +49,7 @@ class RawData:
     tokens a target at each position [n, L]. ``classes`` names label 0, 1, ...: it is empty for regression,
     and if the files do not name them; for tokens it is the vocabulary. ``columns`` are metadata of samples.
     ``mean`` and ``std`` normalise images: a value per channel, or one such tuple for every value of the
-    column ``domain``; empty if unknown.
+    column ``domain``; empty if unknown. ``notes`` are lines for the user: what was read, and what was not.
     """
 
     x_train: np.ndarray
@@ -60,6 +60,7 @@ class RawData:
     columns: dict[str, Column] = field(default_factory=dict)
     mean: Constants = ()
     std: Constants = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:

@@ -66,7 +66,8 @@ def mixed(titled: Sequence[tuple[str, RawData]], options: MixOptions) -> RawData
         np.concatenate([getattr(part, name) for part in parts]) for name in ARRAYS
     )
     columns = _columns(parts, names) | {"domain": _apart(domains, names)}
-    return RawData(x_train, y_train, x_test, y_test, classes, columns, mean, std)
+    notes = tuple(f"{name}: {note}" for name, part in zip(names, parts) for note in part.notes)
+    return RawData(x_train, y_train, x_test, y_test, classes, columns, mean, std, notes)
 
 
 def _same_shape(parts: Sequence[RawData], options: MixOptions) -> list[RawData]:

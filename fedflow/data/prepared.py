@@ -42,7 +42,8 @@ class Dataset:
 
     ``mean`` and ``std`` normalise pixels scaled to [0, 1]: one value per channel, or one such tuple for
     each value of the column ``domain``; empty for other inputs. ``hash`` identifies the content (16
-    hexadecimal digits). The tensors may be mapped from a file: do not write to them.
+    hexadecimal digits). The tensors may be mapped from a file: do not write to them. ``notes`` are lines for
+    the user: what was read, and what was not.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Dataset:
     std: Constants
     hash: str
     columns: dict[str, Column] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def num_classes(self) -> int:
@@ -110,6 +112,7 @@ def prepare(params: DatasetParams, out_dir: Path | str, root: Path | str | None 
         "types": {},
         "mean": raw.mean,
         "std": raw.std,
+        "notes": raw.notes,
         "files": {},
     }
     try:
@@ -151,7 +154,7 @@ def load_prepared(path: Path | str, verify: bool = False) -> Dataset:
             if meta["hash"] != _content_hash(meta):
                 raise ValueError("its fields do not match its hash")
             constants = _tuples(meta["mean"]), _tuples(meta["std"])
-            classes, names = tuple(meta["classes"]), meta["columns"]
+            classes, names, notes = tuple(meta["classes"]), meta["columns"], tuple(meta.get("notes", ()))
             layouts = [_layout(meta, split) for split in SPLITS]
         train, test = (
             _load_split(folder / _file(split), meta["files"][_file(split)], layout, verify)
@@ -164,7 +167,7 @@ def load_prepared(path: Path | str, verify: bool = False) -> Dataset:
         for name, values in names.items()
     }
     x_and_y = train["x"], train["y"], test["x"], test["y"]
-    return Dataset(meta["name"], *x_and_y, classes, *constants, meta["hash"], columns)
+    return Dataset(meta["name"], *x_and_y, classes, *constants, meta["hash"], columns, notes)
 
 
 def is_current(path: Path | str, params: DatasetParams, root: Path | str | None = None) -> bool:

@@ -24,6 +24,7 @@ from fedflow.models.flat import FlatModel
 from fedflow.partition import Partition, PartitionParams, Samples, make_partition
 from fedflow.settings import Words
 from fedflow.simulation.federation import Federation, need_fit, random_examples
+from fedflow.terminal import say
 
 Data = str | Mapping[str, Any] | Dataset
 Division = PartitionParams | Mapping[str, Any] | Sequence[Sequence[int] | np.ndarray]
@@ -102,17 +103,24 @@ def data_params(data: Data) -> DatasetParams:
     return DatasetParams.parse({"source": data} if isinstance(data, str) else dict(data), section="data")
 
 
-def prepared(data: Data) -> Dataset:
-    """The samples; named data are prepared once, and cached."""
+def prepared(data: Data, telling: bool = False) -> Dataset:
+    """The samples; named data are prepared once, and cached.
+
+    Their notes are printed when they are prepared, and with ``telling``.
+    """
     if isinstance(data, Dataset):
         return data
     wanted = data_params(data)
     digest = hashlib.blake2b(json.dumps(wanted.as_dict(), sort_keys=True).encode(), digest_size=6).hexdigest()
     folder = cache() / "notebook" / f"{wanted.source}-{digest}"
-    if not is_current(folder, wanted) or intact(lambda: load_prepared(folder, verify=True)) is None:
+    old = not is_current(folder, wanted) or intact(lambda: load_prepared(folder, verify=True)) is None
+    if old:
         with within("data"):
             prepare(wanted, folder)
-    return load_prepared(folder)
+    samples = load_prepared(folder)
+    for note in samples.notes if old or telling else ():
+        say(f"{samples.name}: {note}")
+    return samples
 
 
 def scheme(name: str, **settings: Any) -> PartitionParams:

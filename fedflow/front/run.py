@@ -112,7 +112,7 @@ def run(
     label, reports, folder = titles(built)[1], list[RoundReport](), None
     with _one_thread(), RoundBar(label) as bar:
         listeners = [lambda report, _: reports.append(report), *([bar.round] if progress else [])]
-        whole = federation(prepared(data), division, model, built, place, "matmul")
+        whole = federation(prepared(data, telling=progress), division, model, built, place, "matmul")
         simulation = Simulation(Job(whole, built, built.trains(local), seed), wanted)  # checks all of it
         if record is None:
             simulation.job, _ = with_compiled(simulation.job, wanted, compile, cache() / "compiled")

@@ -1,19 +1,25 @@
 """From a named source to prepared samples."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from fedflow.config import Params
 from fedflow.data import is_current, load_prepared, prepare, within
 from fedflow.files import intact, prepared_folder
+from fedflow.terminal import say
 
 
-def prepare_dataset(params: Params, name: str, root: Path = Path()) -> Path:
+def prepare_dataset(
+    params: Params, name: str, root: Path = Path(), tell: Callable[[str], object] = say
+) -> Path:
     """Make ``data/prepared/<name>`` unless it exists, intact, from the same files and parameters.
 
-    Returns the folder.
+    Its notes are given to ``tell`` when it is made. Returns the folder.
     """
     folder, wanted = prepared_folder(root, name), params.dataset(name)
     if not is_current(folder, wanted) or intact(lambda: load_prepared(folder, verify=True)) is None:
         with within(f"data.{name}"):
-            prepare(wanted, folder)
+            made = prepare(wanted, folder)
+        for note in made.notes:
+            tell(f"{name}: {note}")
     return folder

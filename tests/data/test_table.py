@@ -32,11 +32,15 @@ def table() -> pd.DataFrame:
 
 @pytest.fixture
 def read(tmp_path: Path, table: pd.DataFrame) -> Callable[..., RawData]:
-    """Reads the table back from a CSV file, some of its columns replaced."""
+    """Reads the table back from a CSV file, some of its columns replaced; text without a use is ignored."""
 
     def load(changes: dict[str, Any] | None = None, **options: Any) -> RawData:
         table.assign(**(changes or {})).to_csv(tmp_path / "houses.csv", index=False)
-        return read_table(tmp_path / "houses.csv", TableOptions.parse({"target": "kind"} | options))
+        options = {"target": "kind"} | options
+        if "features" not in options and "ignore" not in options:
+            used = [options["target"], options.get("user"), options.get("split"), *options.get("columns", ())]
+            options["ignore"] = [name for name in ("kind", "town", "part") if name not in used]
+        return read_table(tmp_path / "houses.csv", TableOptions.parse(options))
 
     return load
 
@@ -96,7 +100,7 @@ def test_users_and_facts_come_along_in_the_order_of_the_rows(read):
 def test_parquet_gives_the_same_as_csv(read, table, tmp_path):
     expected = read(user="town")
     table.to_parquet(tmp_path / "houses.parquet")
-    raw = read_table(tmp_path / "houses.parquet", TableOptions(target="kind", user="town"))
+    raw = read_table(tmp_path / "houses.parquet", TableOptions(target="kind", user="town", ignore=["part"]))
     np.testing.assert_array_equal(raw.x_train, expected.x_train)
     np.testing.assert_array_equal(raw.y_test, expected.y_test)
 
@@ -173,6 +177,132 @@ def test_an_empty_cell_is_a_missing_class_and_na_a_missing_number(read):
 
 def test_missing_values_in_columns_without_use_do_not_matter(read):
     assert read({"town": None}, features=["age"]).x_train.shape[1] == 1
+
+
+TEXT = [f"{i % 7 + 0.5}" for i in range(ROWS)]  # numbers, some of which are replaced
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([*TEXT[:17], "?", *TEXT[18:]], r"\('\?' in row 18\)"),
+        ([*TEXT[:17], "1,000", *TEXT[18:]], r"\('1,000' in row 18\)"),
+        (["north", "south"] * 25, r"\('north' in row 1\)"),
+        ([f"2024-01-{1 + i % 28:02d}" for i in range(ROWS)], r"\('2024-01-01' in row 1\)"),
+        (["True", "", "False", "", ""] * 10, r"\(empty in row 2\)"),
+        (np.arange(ROWS), r"\(numbers the rows from 0 to 49\)"),
+        (np.random.default_rng(0).permutation(ROWS) + 1, r"\(numbers the rows from 1 to 50\)"),
+        (np.arange(ROWS) + 4000.0, r"\(numbers the rows from 4000 to 4049\)"),
+    ],
+)
+def test_text_and_row_numbers_are_features_or_left_out_only_as_the_options_say(read, values, reason):
+    with refused(
+        rf"not features: 'more' {reason}; list them in data.ignore, or .* data.features$", FedflowError
+    ):
+        read({"more": values})
+    raw = read({"more": values}, ignore=["more", "town", "part"])
+    assert raw.x_train.shape[1] == 5 and "left out: more, town, part (data.ignore)" in raw.notes[0]
+    raw = read({"more": values}, features=["age"])
+    assert raw.x_train.shape[1] == 1
+    assert "left out: rooms, fixed, price, town, old, part, more (not in data.features)" in raw.notes[0]
+
+
+@pytest.mark.parametrize("name", ["id", "ID", "user_id", "patient id", "PassengerId", "customerID", "index"])
+def test_ids_are_no_features_unless_they_are_named(read, name):
+    values = np.arange(ROWS) * 7 % 31
+    with refused(f"not features: '{name}' .an id, by its name.; list", FedflowError):
+        read({name: values})
+    assert read({name: values}, features=["age", name]).x_train.shape[1] == 2
+    assert read({name: values}, columns=[name]).x_train.shape[1] == 5
+
+
+@pytest.mark.parametrize("name", ["fluid", "acid", "rowing", "indexed", "old"])
+def test_words_that_end_like_ids_are_features(read, name):
+    assert "features" in read({name: np.arange(ROWS) * 7 % 31}).notes[0]
+
+
+def test_every_use_of_a_column_is_noted(read):
+    raw = read(user="town", columns=["rooms"], split="part")
+    assert raw.notes == (
+        "4 features: age, fixed, price, old; constant: fixed; target: kind (2 classes: barn, flat); "
+        "user: town; split: part; columns: rooms",
+    )
+    assert "target: price (real numbers)" in read(target="price", task="regression").notes[0]
+    wide = read({f"p{i}": np.arange(ROWS) % 5 for i in range(60)})
+    assert wide.notes[0].startswith(
+        "65 features: age, rooms, fixed, price, old, p0, p1, p2, p3, p4, ... (55 more)"
+    )
+
+
+def test_the_index_that_pandas_writes_is_left_out_and_noted(tmp_path, table):
+    """Rows are sorted by class, so an index gives the class away."""
+    table = table[["age", "rooms", "kind"]].sort_values("kind")
+    for file, write in (("i.csv", table.to_csv), ("i.parquet", table.to_parquet)):
+        write(tmp_path / file)
+        raw = read_table(tmp_path / file, TableOptions(target="kind"))
+        assert raw.x_train.shape[1] == 2
+    table.to_csv(tmp_path / "i.csv")
+    pd.read_csv(tmp_path / "i.csv").to_csv(tmp_path / "twice.csv")
+    raw = read_table(tmp_path / "twice.csv", TableOptions(target="kind"))
+    assert raw.x_train.shape[1] == 2 and "left out: Unnamed: 0.1, Unnamed: 0 (without a name)" in raw.notes[0]
+    named = TableOptions(target="kind", features=["age", "Unnamed: 0"])
+    assert read_table(tmp_path / "twice.csv", named).x_train.shape[1] == 2
+    table.set_index(pd.Index(["a", "b"] * 25, name="house")).to_parquet(tmp_path / "named.parquet")
+    with refused(r"'house' \('a' in row 1\)", FedflowError):
+        read_table(tmp_path / "named.parquet", TableOptions(target="kind"))
+
+
+def test_columns_with_other_values_than_numbers_are_named_by_kind(tmp_path):
+    """As data sets of Hugging Face are stored: a column of images, or of lists."""
+    table = pd.DataFrame({"image": [{"bytes": b"x"}] * 9, "pixels": [[1, 2]] * 9, "label": [0, 1, 2] * 3})
+    table["when"] = pd.Timestamp("2024-01-01")
+    table.to_parquet(tmp_path / "t.parquet")
+    words = (
+        r"'image' \(dict in row 1\), 'pixels' \(ndarray in row 1\), 'when' \('2024-01-01 00:00:00' in row 1\)"
+    )
+    with refused(words, FedflowError):
+        read_table(tmp_path / "t.parquet", TableOptions(target="label"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "5.1,3.5,0\n4.9,3.0,1\n",
+            "needs the names of the columns in its first line, which holds 5.1, 3.5, 0",
+        ),
+        ("39,State-gov,13,<=50K\n50,Private,13,>50K\n", "needs the names of the columns in its first line"),
+        ("a,b,kind\n1,2,flat,\n3,4,barn,\n", "Expected 3 fields in line 2, saw 4"),
+        ("a b kind\n1 2 flat\n", "columns are separated by ' '; needs commas"),
+        ("a;b;kind\n1,5;2,5;flat\n", "columns are separated by ';'; needs commas"),
+    ],
+)
+def test_a_first_line_that_is_no_header_is_refused(tmp_path, content, message):
+    (tmp_path / "odd.csv").write_text(content)
+    with refused(message, FedflowError):
+        read_table(tmp_path / "odd.csv", TableOptions(target="kind"))
+
+
+def test_columns_may_be_numbered(tmp_path):
+    table = pd.DataFrame(np.arange(60).reshape(20, 3) % 7).assign(label=[0, 1] * 10)
+    table.to_csv(tmp_path / "n.csv", index=False)
+    assert read_table(tmp_path / "n.csv", TableOptions(target="label")).x_train.shape[1] == 3
+
+
+def test_a_missing_label_is_no_class(read):
+    with refused(r"column 'kind', the target, has the missing value '\?' in row 50", FedflowError):
+        read({"kind": [*[0, 1] * 24, 1, "?"]})
+    with refused(r"a numeric column, for task: regression \(it has '\?' in row 50\)"):
+        read({"kind": [*[0, 1] * 24, 1, "?"]}, task="regression")
+
+
+def test_ignored_columns_have_no_other_use_and_are_not_all_others(read):
+    with refused("data.ignore: 'age' .* a column without another use"):
+        read(columns=["age"], ignore=["age", "town", "part"])
+    with refused("data.ignore: .'town'. .* an empty list: columns that data.features does not name"):
+        read(features=["age"], ignore=["town"])
+    with refused("data.ignore: 'cost' .* a column of"):
+        read(ignore=["cost"])
 
 
 def test_a_file_that_is_no_table_is_named(tmp_path):

@@ -57,6 +57,20 @@ def test_named_data() -> None:
     assert run.rounds.dtypes["bytes_up"] == "int64" and not run.rounds.isna().all().any()
 
 
+def test_the_columns_of_a_table_are_printed_when_it_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise, sorted by class, with the index that pandas writes: it is no feature."""
+    monkeypatch.setenv("FEDFLOW_CACHE", str(tmp_path / "cache"))
+    rows = [f"{i},{np.sin(99 * i)},{i // 100}" for i in range(200)]
+    (tmp_path / "noise.csv").write_text("\n".join([",a,label", *rows]))
+    data = {"source": "table", "path": str(tmp_path / "noise.csv"), "target": "label"}
+    run = ff.run(data, ff.iid(clients=2), model="logistic", **SMALL | {"rounds": 5})
+    assert run.metrics["global_accuracy"] < 0.7
+    words = "noise: 1 features: a; target: label (2 classes: 0, 1); left out: Unnamed: 0 (without a name)"
+    assert words in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor, np.ndarray.tolist])
 def test_own_arrays_of_any_kind_are_the_same_data(kind: Any) -> None:
     (x, y), (x_test, y_test) = blobs(), blobs(30, 1)
